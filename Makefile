@@ -60,7 +60,7 @@ build: ## the command, into bin/
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
 # Tests of the layer in which one caller makes one call after the other, many of them, and what is read or done is compared.
-ONE_BY_ONE = ^(TestFootprints|TestGroupMachine|TestUnorderedCost|TestWalkMissesNothing)$$
+ONE_BY_ONE = ^(TestFootprints|TestGroupMachine|TestUnorderedCost|TestWalkMissesNothing|TestBoundsAtTheLimit)$$
 # Packages of which nothing runs at once, in the test's own process.
 ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 
@@ -76,9 +76,13 @@ lint: ## format, vet, staticcheck, tidy modules
 	$(GO) mod tidy -diff
 
 .PHONY: floors
-floors: ## figures of the layer's structure, and what goes upwards
+floors: ## figures of the layer's structure, and what goes upwards; JSON=1: the figures alone, as JSON
+ifdef JSON
+	@$(GO) run ./internal/lint/floors --json
+else
 	@$(GO) run ./internal/lint/floors
 	@$(GO) run ./internal/lint/floors --list upward
+endif
 
 .PHONY: bare
 bare: ## build and vet as on a machine without a C compiler
@@ -103,8 +107,8 @@ sim-ci: ## the simulation as CI runs it (make test has 20 seeds): 450 fixed seed
 
 .PHONY: broken
 broken: ## the layer without each of its guards: the tests, and the simulation where it can, must find what goes wrong
-	$(GO) vet -tags broken ./layer ./internal/sim
-	$(STATICCHECK) -tags broken ./layer ./internal/sim
+	$(GO) vet -tags broken ./layer/... ./worker ./internal/sim
+	$(STATICCHECK) -tags broken ./layer/... ./worker ./internal/sim
 	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
 	$(GO) test -vet=off -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 3 -timeout 20m -v \
 		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
@@ -120,15 +124,13 @@ HISTORIES ?= 40
 linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as many of callers in several processes, and as many seeds of the simulation, from SEED on, checked for linearizability
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
 	$(GO) test ./internal/linear -count 1
-	$(GO) test ./layer -run '^TestLinearizable(Processes)?$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+	$(GO) test ./layer/layertest -run '^TestLinearizable(Processes)?$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
 		| grep -vE '^ *(=== |--- PASS: TestLinearizable(Processes)?/.*/)'; exit $${PIPESTATUS[0]}
 	$(MAKE) --no-print-directory sim SEED=$(SEED) SEEDS=$(HISTORIES)
 
-# The tests within the package and the examples open engines in memory, whatever the flag says: make test has them.
 .PHONY: socket
 socket: ## the layer's tests through the socket of a folder that another DB has open
-	$(GO) test ./layer -count 1 $(TOGETHER) -timeout 20m -run '^Test' \
-		-skip "^($$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(.*/\1/p' layer/*_internal_test.go | paste -sd '|' -))\$$" -args -layer.socket
+	$(GO) test ./layer/layertest -count 1 $(TOGETHER) -timeout 20m -run '^Test' -args -layer.socket
 
 .PHONY: conformance
 conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
@@ -165,6 +167,7 @@ fuzz: ## each fuzz target for FUZZTIME: so many executions, 20000x, or for a tim
 		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$d/*_test.go); do \
 			echo "$$t ($$d)"; \
 			(cd $$d && $(CURDIR)/bin/fuzz.test -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) \
+				-test.fuzzminimizetime 100x \
 				-test.fuzzcachedir "$$($(GO) env GOCACHE)/fuzz/$$($(GO) list .)"); \
 		done; \
 	done
@@ -189,10 +192,10 @@ bench-once: ## every Go benchmark once, so that none rots
 rules: ## write docs/rules.md (from a rule to its guards, tests and scenarios) and docs/footprints.md anew
 	$(GO) run ./internal/lint/rules
 
-GENERATED = layer/testdata docs/rules.md docs/footprints.md
+GENERATED = layer/testdata layer/layertest/testdata docs/rules.md docs/footprints.md docs/combinations.md
 .PHONY: golden
 golden: ## write the golden files and the pages made of them anew; the diff is the review
-	$(GO) test ./layer -run 'TestFootprints' -rewrite
+	$(GO) test ./layer/layertest -run 'TestFootprints|TestCombinations' -rewrite
 	$(MAKE) --no-print-directory rules
 	git diff --stat -- $(GENERATED)
 
@@ -222,7 +225,7 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 	else \
 		command -v "$${FDB_BIN:+$$FDB_BIN/}fdbserver" >/dev/null || \
 			echo "SKIP: the tests that kill, restart or lock a cluster of their own: no fdbserver in FDB_BIN or on the PATH"; \
-		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 10m ./...; \
+		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 30m ./...; \
 	fi
 
 .PHONY: trouble

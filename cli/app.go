@@ -53,6 +53,9 @@ func New() *App {
 }
 
 func terminalSize(w io.Writer) (width, height int, ok bool) {
+	if p, wrapped := w.(*plainWriter); wrapped {
+		w = p.w
+	}
 	if r, wrapped := w.(*results); wrapped {
 		w = r.w
 	}
@@ -83,7 +86,8 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if app.spawn == nil {
 		app.spawn = spawnSelf
 	}
-	s := &session{app: &app, args: args, stdin: stdin, stdout: &results{stdout}, stderr: stderr}
+	s := &session{app: &app, args: args, stdin: stdin, raw: &results{stdout}, stderr: stderr}
+	s.stdout = &plainWriter{s.raw}
 	root, parsed := s.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -100,7 +104,7 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if ctx.Err() != nil {
 		text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
 	}
-	fmt.Fprintln(stderr, "fdbfifo: "+text)
+	s.notice("%s", text)
 	return err
 }
 
@@ -109,7 +113,8 @@ type session struct {
 	app    *App
 	args   []string
 	stdin  io.Reader
-	stdout io.Writer
+	stdout io.Writer // takes text, and prints it plain
+	raw    io.Writer // the same, and prints as it is
 	stderr io.Writer
 
 	engine string
@@ -284,5 +289,5 @@ func noArgs(c *cobra.Command, args []string) error {
 
 // notice tells the user something that is not the result.
 func (s *session) notice(format string, args ...any) {
-	fmt.Fprintf(s.stderr, "fdbfifo: "+format+"\n", args...)
+	s.stderr.Write(plain(fmt.Appendf(nil, "fdbfifo: "+format+"\n", args...)))
 }

@@ -16,9 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/console"
+	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 	"fdbfifo/metrics"
+	"fdbfifo/worker"
 )
 
 // beside is what a command serves while it does its work: nobody needs a second process to see how it goes.
@@ -74,7 +76,7 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 			all := &allQueues{s: s, db: db, e: b.exporter, open: map[string]*layer.Queue{}}
 			stops, h = append(stops, func() { all.close(ctx) }), all
 		}
-		f, err := s.serveBeside(ctx, "metrics", b.metrics, h)
+		f, err := s.serveBeside(ctx, "metrics", b.metrics, hosts.Guard(h))
 		if err != nil {
 			stop()
 			return stop, err
@@ -120,15 +122,15 @@ func (b *beside) operations(now func() time.Time) []layer.Hook {
 }
 
 // hooks count what a worker does, if somebody may ask.
-func (b *beside) hooks() layer.Hooks {
+func (b *beside) hooks() worker.Events {
 	if b.exporter == nil {
-		return layer.Hooks{}
+		return worker.Events{}
 	}
-	return b.exporter.Hooks(layer.Hooks{})
+	return b.exporter.Events(worker.Events{})
 }
 
 // watch shows how many goroutines of the worker are busy.
-func (b *beside) watch(q *layer.Queue, w *layer.Worker) {
+func (b *beside) watch(q *layer.Queue, w *worker.Worker) {
 	if b.exporter != nil {
 		b.exporter.AddWorker(q, w)
 	}

@@ -459,14 +459,18 @@ and counts a failed attempt, and its group waits as the queue's retry policy say
 			if c.Flags().Changed("reject") && o.Reject == "" {
 				return usagef("--reject wants a reason")
 			}
-			if o.Acked, err = ids(acked); err != nil {
+			done, err := ids(acked)
+			if err != nil {
 				return err
 			}
-			if len(o.Acked) > 0 && len(claims) > 1 {
+			if len(done) > 0 && len(claims) > 1 {
 				return usagef("--acked goes with one claim: there are %d", len(claims))
 			}
 			return s.settle(c, claims, "nacked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
-				return time.Time{}, q.Nack(c.Context(), claim, o)
+				if len(done) == 0 {
+					return time.Time{}, q.Nack(c.Context(), claim, o)
+				}
+				return time.Time{}, q.Settle(c.Context(), layer.Settlement{Claim: claim, Finish: done, Nack: &o})
 			})
 		},
 	}

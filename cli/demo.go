@@ -17,6 +17,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // demoProcesses is how many processes the workers of a demo are spread over.
@@ -351,8 +352,8 @@ func (s *session) drain(ctx context.Context, q *layer.Queue, w *witness, workers
 	p := s.newProgress("draining", "message", int64(len(w.seen)))
 	defer p.close()
 	fatal := make(chan error, 1)
-	worker, err := layer.NewWorker(q,
-		layer.HandleBatch(func(ctx context.Context, ds []*layer.Delivery) error {
+	worker, err := worker.New(q,
+		worker.HandleBatch(func(ctx context.Context, ds []*worker.Delivery) error {
 			for _, d := range ds {
 				w.begin(d.Item)
 				time.Sleep(demoWork)
@@ -360,10 +361,10 @@ func (s *session) drain(ctx context.Context, q *layer.Queue, w *witness, workers
 			}
 			return ctx.Err()
 		}),
-		layer.WorkerOptions{
+		worker.Options{
 			Concurrency: workers,
 			Logger:      s.acting.workers(), // the progress is shown here
-			Hooks:       s.beside.hooks(),
+			Events:      s.beside.hooks(),
 			// Any error is one too many: the demo judges by what it saw.
 			OnError: func(err error) {
 				select {

@@ -14,6 +14,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // demoWorkerName is the command that demo --processes starts. It is not for users.
@@ -120,20 +121,20 @@ func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlag
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	effects := newEffects(s.queue)
-	worker, err := layer.NewWorker(q,
-		layer.HandleCommit(
-			func(_ context.Context, d *layer.Delivery) (effect, error) {
+	worker, err := worker.New(q,
+		worker.HandleCommit(
+			func(_ context.Context, d *worker.Delivery) (effect, error) {
 				time.Sleep(demoWork)
 				return newEffect(d, f.number), nil
 			},
-			func(_ context.Context, tx kv.Tx, _ *layer.Delivery, done effect) error {
+			func(_ context.Context, tx kv.Tx, _ *worker.Delivery, done effect) error {
 				return effects.write(tx, done)
 			}),
-		layer.WorkerOptions{
+		worker.Options{
 			Concurrency: f.workers,
 			Lease:       f.lease,
 			Logger:      s.acting.workers(), // the demo shows the progress
-			Hooks:       s.beside.hooks(),
+			Events:      s.beside.hooks(),
 			OnError: func(err error) {
 				// One that was frozen goes on. If that was past its lease another has the group; if it was for as long
 				// as a transaction may last the message is tried again. In both cases the effect was not written.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv/embedded"
@@ -88,7 +89,7 @@ func TestLogLinesAreDocumented(t *testing.T) {
 	}
 	line := regexp.MustCompile(`(?:emit\([^"]*slog\.Level([A-Z][a-z]+)|(?:log|logger)\.(Debug|Info|Warn|Error)\(|` +
 		`\.Log\(context\.Background\(\), level),? ?"([^"]+)"`)
-	for _, dir := range []string{"../layer", "../console", "../sqs", "../metrics", "."} {
+	for _, dir := range []string{"../layer", "../worker", "../console", "../sqs", "../metrics", "."} {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
 		for _, file := range files {
@@ -121,7 +122,7 @@ func TestLogLinesAreDocumented(t *testing.T) {
 // goText is the text of the files that docs quote from: examples, and the tests among which they are.
 func goText(t *testing.T) string {
 	var all strings.Builder
-	for _, dir := range []string{"../layer", "../kv", "../examples", "../internal/release/testdata"} {
+	for _, dir := range []string{"../layer", "../worker", "../kv", "../examples", "../internal/release/testdata"} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			isExample := strings.HasPrefix(filepath.Base(path), "example") || strings.HasPrefix(dir, "../examples") ||
 				strings.HasPrefix(dir, "../internal")
@@ -216,6 +217,36 @@ func TestReadmeCommands(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, items, 1)
 	require.Equal(t, "3 pears", string(items[0].Body))
+}
+
+// TestSecurityCommands: the commands of docs/security.md are commands, with flags that they have; so are the flags that
+// the text names, and the links between its sections lead somewhere.
+func TestSecurityCommands(t *testing.T) {
+	text, err := os.ReadFile("../docs/security.md")
+	require.NoError(t, err)
+	root, _ := (&session{app: New()}).root()
+	flags := map[string]bool{}
+	for _, c := range append(root.Commands(), root) {
+		c.Flags().VisitAll(func(f *pflag.Flag) { flags["--"+f.Name] = true })
+		c.PersistentFlags().VisitAll(func(f *pflag.Flag) { flags["--"+f.Name] = true })
+	}
+	flags["--version"] = true // made when the command runs
+	for _, m := range regexp.MustCompile("`(--[a-z-]+)").FindAllStringSubmatch(string(text), -1) {
+		require.True(t, flags[m[1]], "there is no %s", m[1])
+	}
+	commands := regexp.MustCompile(`(?m)^\$ (?:sudo -u [a-z]+ )?fdbfifo (.*)$`).FindAllStringSubmatch(string(text), -1)
+	require.Greater(t, len(commands), 4)
+	for _, m := range commands {
+		c, rest, err := root.Find(shellWords(m[1]))
+		require.NoError(t, err, m[1])
+		require.NotEqual(t, root, c, m[1])
+		require.NoError(t, c.ParseFlags(rest), m[1])
+		require.Empty(t, c.Flags().Args(), m[1])
+	}
+	require.Contains(t, string(text), "`"+secretHeader+"`")
+	for _, m := range regexp.MustCompile(`\]\(#([a-z-]+)\)`).FindAllStringSubmatch(string(text), -1) {
+		require.Contains(t, strings.ReplaceAll(strings.ToLower(string(text)), " ", "-"), "\n##-"+m[1]+"\n")
+	}
 }
 
 // TestReadmeNamesCommands: the table in README has each command, and no other.

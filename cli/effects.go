@@ -8,6 +8,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // effects is what handling a message of the demo leaves in the database, written in the transaction that acks it:
@@ -36,7 +37,7 @@ type effect struct {
 }
 
 // newEffect is what it leaves that a process has handled d.
-func newEffect(d *layer.Delivery, process int) effect {
+func newEffect(d *worker.Delivery, process int) effect {
 	return effect{
 		group: d.ID.Group, line: d.Headers[lineHeader], body: d.Body, process: int64(process), token: d.Token,
 	}

@@ -165,6 +165,8 @@ func advise(err error) string {
 	case errors.Is(err, embedded.ErrLocked):
 		return "Another process has it open and does not share the folder, or does not answer. Wait for its end,\n" +
 			"  or stop it; or give this one a folder of its own with --engine disk:PATH."
+	case errors.Is(err, embedded.ErrOtherUser):
+		return "While a process of the owner has the folder open, root can use it too, as that one's client."
 	case errors.Is(err, embedded.ErrReadOnly):
 		return "Nothing was written. It can be looked at: stats, groups, peek, why, dead list, check. To change it,\n" +
 			"  give this user write permission, or copy the folder."

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -33,8 +32,8 @@ func oneLine(b []byte, width int) string {
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
 		shown := string(r)
-		if r == utf8.RuneError && n <= 1 || !unicode.IsPrint(r) {
-			shown = strings.Trim(strconv.QuoteToASCII(string(b[:n])), `"`)
+		if steers(r, n) {
+			shown = escaped(b[:n])
 		}
 		w := text.StringWidthWithoutEscSequences(shown)
 		if cols+w > width || cols+w == width && len(b) > n {
@@ -46,6 +45,48 @@ func oneLine(b []byte, width int) string {
 		b = b[n:]
 	}
 	return s.String()
+}
+
+// steers reports whether a rune of n bytes could steer a terminal, or show other than it is: what is not printable,
+// such as a control character or one that turns the direction of the text, and a byte that is no UTF-8.
+func steers(r rune, n int) bool { return r == utf8.RuneError && n <= 1 || !unicode.IsPrint(r) }
+
+// escaped returns the bytes of a rune as Go escapes them.
+func escaped(b []byte) string { return strings.Trim(strconv.QuoteToASCII(string(b)), `"`) }
+
+// plain returns b with what could steer a terminal escaped, but for ends of lines and tabs.
+func plain(b []byte) []byte {
+	safe := make([]byte, 0, len(b))
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r != '\n' && r != '\t' && steers(r, n) {
+			safe = append(safe, escaped(b[:n])...)
+		} else {
+			safe = append(safe, b[:n]...)
+		}
+		b = b[n:]
+	}
+	return safe
+}
+
+// plainWriter writes text plain: what others have written into the database cannot steer the terminal, whichever
+// command prints it. A text is written whole, not cut within a rune.
+type plainWriter struct{ w io.Writer }
+
+func (p *plainWriter) Write(b []byte) (int, error) {
+	if _, err := p.w.Write(plain(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// exact returns w for what is to be written as it is, because it may be meant for a pipe or a file. A terminal gets it
+// plain.
+func (s *session) exact(w io.Writer) io.Writer {
+	if _, _, ok := s.app.size(w); ok {
+		return &plainWriter{w}
+	}
+	return w
 }
 
 // Columns of a table's cells: a longer name is cut, and a text is left this much, however narrow the terminal is.
@@ -62,11 +103,7 @@ var (
 )
 
 // printJSON prints v as one line.
-func printJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
-}
+func printJSON(w io.Writer, v any) error { return console.WriteJSON(w, v) }
 
 // jsonBody is a body in JSON: as a string if it is UTF-8, which JSON needs, else as base64.
 type jsonBody struct {

@@ -22,8 +22,8 @@ func newGroupsCmd(s *session) *cobra.Command {
 	orders := map[string]func(a, b layer.GroupInfo) int{"depth": sortByDepth, "age": sortByAge, "name": sortByName}
 	c := &cobra.Command{
 		Use:   "groups [--sort depth|age|name] [-n N] [--marked | --where TEMPLATE]",
-		Short: "List the groups that have messages: depth, age, state, holder",
-		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
+		Short: "List the groups that have messages: depth, age, status, holder",
+		Long: `List the groups that have messages. Status: ready (free to be claimed), held (by a worker), expired (its
 worker's lease has run out, the next one takes over), delayed (waits for a retry), rate_limited (has used up
 its rate for now), paused (by an operator), halted (its head
 has failed for good), corrupt (see check). A group that is held, and paused or halted when that ends, says so.

@@ -114,6 +114,8 @@ type jsonItem struct {
 	Group    string    `json:"group"`
 	Enqueued time.Time `json:"enqueued"`
 	Attempts int       `json:"attempts"`
+	// LastFailed is when the last failed delivery ended.
+	LastFailed *time.Time `json:"last_failed,omitempty"`
 	// DeliverAt is before when it is not delivered.
 	DeliverAt *time.Time        `json:"deliver_at,omitempty"`
 	DedupID   string            `json:"dedup_id,omitempty"`
@@ -126,11 +128,17 @@ func newJSONItem(item layer.Item) jsonItem {
 		ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
 		DedupID: item.DedupID, Headers: item.Headers, jsonBody: newJSONBody(item.Body),
 	}
-	if !item.DeliverAt.IsZero() {
-		utc := item.DeliverAt.UTC()
-		j.DeliverAt = &utc
-	}
+	j.DeliverAt, j.LastFailed = utcOrNil(item.DeliverAt), utcOrNil(item.LastFailed)
 	return j
+}
+
+// utcOrNil is a time in UTC; nil if it is zero.
+func utcOrNil(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	utc := t.UTC()
+	return &utc
 }
 
 func (s *session) printItems(items []layer.Item) error {

@@ -51,6 +51,7 @@ func (s *session) newProgress(label, unit string, total int64) *progress {
 			progressbar.OptionSetItsString(unit+"s"),
 			progressbar.OptionSetPredictTime(total > 0),
 			progressbar.OptionThrottle(0),
+			progressbar.OptionSetSpinnerChangeInterval(0), // else it draws by itself, beside set
 			progressbar.OptionSetTheme(progressbar.Theme{Saucer: "█", SaucerPadding: "░", BarStart: "", BarEnd: ""}),
 		)
 		p.bar.StartWithoutRender()

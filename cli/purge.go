@@ -42,7 +42,7 @@ takes small steps, which disturb no other group, and may be interrupted and run 
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
 	c.Flags().BoolVar(&yes, "yes", false, "all groups of the queue")
-	c.Flags().BoolVar(&o.Force, "force", false, "also what is in workers' hands")
+	c.Flags().BoolVar(&o.Force, "force", false, "also what is in workers' hands, and what cannot be read")
 	s.addActing(c)
 	return c
 }
@@ -53,11 +53,15 @@ type jsonPurge struct {
 	Kept   int64  `json:"kept"`
 	Forced int64  `json:"forced"`
 	States int64  `json:"states"`
+	// Rows that could not be read.
+	Unreadable int64 `json:"unreadable"`
 }
 
 func (s *session) printPurge(r layer.PurgeReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonPurge{Queue: s.queue, Purged: r.Items, Kept: r.Kept, Forced: r.Forced, States: r.States})
+		return printJSON(s.stdout, jsonPurge{
+			Queue: s.queue, Purged: r.Items, Kept: r.Kept, Forced: r.Forced, States: r.States, Unreadable: r.Unreadable,
+		})
 	}
 	line := "purged " + plural(r.Items, "message")
 	if r.States > 0 {
@@ -65,6 +69,9 @@ func (s *session) printPurge(r layer.PurgeReport) error {
 	}
 	if r.Forced > 0 {
 		line += ", took " + plural(r.Forced, "group") + " from workers"
+	}
+	if r.Unreadable > 0 {
+		line += ", cleared " + plural(r.Unreadable, "unreadable row")
 	}
 	if r.Kept > 0 {
 		line += "; kept " + commas(r.Kept) + " in workers' hands"

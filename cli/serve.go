@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 	"fdbfifo/sqs"
@@ -35,9 +36,10 @@ them. Point the client to the address as its endpoint; without --keys any access
 Queues that are made so are queues like any other, for all commands and for Go programs. Several servers may serve one
 cluster, or one folder on this machine.
 
-Without --keys the server listens on this machine alone (127.0.0.1, ::1 or localhost). The file of --keys has an access
-key, its secret and, if wanted, an account of 12 digits on each line; requests are then verified by their signatures.
-A key of another account than --account may do with a queue what the queue's policy allows (AddPermission).
+Without --keys the server listens on this machine alone (127.0.0.1, ::1 or localhost), and answers to these names and
+the host of --url; any other is answered with 421. The file of --keys has an access key, its secret and, if wanted, an
+account of 12 digits on each line; requests are then verified by their signatures. A key of another account than
+--account may do with a queue what the queue's policy allows (AddPermission).
 
 The file of --queues is a list of queues, as JSON, that are made at the start, or set as the file has them:
 
@@ -100,7 +102,7 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 	if (f.cert == "") != (f.key == "") {
 		return usagef("--tls-cert and --tls-key go together")
 	}
-	if f.keys == "" && !loopback(host) {
+	if f.keys == "" && !hosts.Local(host) {
 		return usagef("without --keys the server listens on this machine alone: 127.0.0.1 or ::1, not %q", host)
 	}
 	if f.keys != "" {
@@ -128,11 +130,6 @@ func readQueues(path string) ([]sqs.Declared, error) {
 		return nil, usagef("--queues: %s: %w", path, err)
 	}
 	return declared, nil
-}
-
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func readKeys(path string) (map[string]sqs.Key, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -72,9 +73,45 @@ func testServe(t *testing.T, visibility string, more ...string) {
 	for _, path := range []string{"/health", "/ready", "/?Action=ListQueues"} {
 		get(t, text+path)
 	}
-	get(t, text+"/?Action=CreateQueue&QueueName=a.fifo&Attribute.1.Name=FifoQueue&Attribute.1.Value=true")
+	made, err := http.Post(text, "application/x-www-form-urlencoded", strings.NewReader(
+		"Action=CreateQueue&QueueName=a.fifo&Attribute.1.Name=FifoQueue&Attribute.1.Value=true"))
+	require.NoError(t, err)
+	require.NoError(t, made.Body.Close())
+	require.Equal(t, http.StatusOK, made.StatusCode)
 	require.Contains(t, get(t, text+"/0/a.fifo?Action=GetQueueAttributes&AttributeName.1=fdbfifo.Visibility"),
 		"<Value>"+visibility+"</Value>")
+	stop()
+	go func() { _, _ = io.Copy(io.Discard, stderr) }()
+	require.NoError(t, <-done)
+}
+
+// TestServeTLS: the URLs of queues are those by which the client has come, over TLS, too.
+func TestServeTLS(t *testing.T) {
+	cert, key := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
+	a, b := selfSigned(t, "localhost")
+	require.NoError(t, os.WriteFile(cert, a, 0o600))
+	require.NoError(t, os.WriteFile(key, b, 0o600))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	stderr, notices := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		done <- Run(ctx, []string{
+			"serve", "--engine", "memory", "--sqs", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key,
+		}, nil, io.Discard, notices)
+		notices.Close()
+	}()
+	address, err := readUntil(stderr, "\nfdbfifo: serving SQS at ", "\n")
+	require.NoError(t, err)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	made, err := client.Post(address, "application/x-www-form-urlencoded", strings.NewReader(
+		"Action=CreateQueue&QueueName=jobs"))
+	require.NoError(t, err)
+	body, err := io.ReadAll(made.Body)
+	require.NoError(t, err)
+	require.NoError(t, made.Body.Close())
+	require.Contains(t, string(body), "<QueueUrl>"+address+"/000000000000/jobs</QueueUrl>")
+	client.CloseIdleConnections()
 	stop()
 	go func() { _, _ = io.Copy(io.Discard, stderr) }()
 	require.NoError(t, <-done)
@@ -117,6 +154,9 @@ func TestServeDeclaredQueues(t *testing.T) {
 		address, err = readUntil(stderr, "fdbfifo: serving SQS at ", "\n")
 		require.NoError(t, err)
 		require.Contains(t, get(t, metrics), `queue="orders.fifo"`)
+		for _, url := range []string{metrics, address + "/?Action=ListQueues", address + "/health"} {
+			require.Equal(t, http.StatusMisdirectedRequest, rebound(t, url), url)
+		}
 		return address, func() {
 			cancel()
 			go func() { _, _ = io.Copy(io.Discard, stderr) }()
@@ -175,6 +215,17 @@ func TestServeDeclaresOnAFailingDatabase(t *testing.T) {
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), `queue "x"`)
 	require.NotContains(t, stderr.String(), "--queues")
+}
+
+// rebound is the status of what a page asks for whose name was made to lead to this machine.
+func rebound(t *testing.T, url string) int {
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	r.Host = "evil.example:" + r.URL.Port()
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	return answer.StatusCode
 }
 
 func get(t *testing.T, url string) string {

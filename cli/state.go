@@ -83,7 +83,7 @@ type jsonState struct {
 	State *jsonBody `json:"state,omitempty"`
 }
 
-// printState prints a state as it is: it may be meant for a pipe.
+// printState prints a state as it is: it may be meant for a pipe. A terminal gets it without what would steer it.
 func (s *session) printState(group string, state []byte) error {
 	if s.json {
 		j := jsonState{Group: group, Set: len(state) > 0}
@@ -97,7 +97,7 @@ func (s *session) printState(group string, state []byte) error {
 		s.notice("group %s has no state", display(group))
 		return nil
 	}
-	if _, err := s.stdout.Write(state); err != nil || state[len(state)-1] == '\n' {
+	if _, err := s.exact(s.raw).Write(state); err != nil || state[len(state)-1] == '\n' {
 		return err
 	}
 	_, err := fmt.Fprintln(s.stdout)

@@ -45,6 +45,8 @@ type jsonSweep struct {
 	Changes  int64  `json:"changes"`
 	Hints    int64  `json:"hints"`
 	Dead     int64  `json:"dead"`
+	// Rows that could not be read.
+	Unreadable int64 `json:"unreadable"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
@@ -52,7 +54,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
 			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived, Changes: r.Changes,
-			Hints: r.Hints, Dead: r.Dead,
+			Hints: r.Hints, Dead: r.Dead, Unreadable: r.Unreadable,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -60,7 +62,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 		n    int64
 		noun string
 	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"},
-		{r.Changes, "change row"}, {r.Hints, "hint"}} {
+		{r.Changes, "change row"}, {r.Hints, "hint"}, {r.Unreadable, "unreadable row"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

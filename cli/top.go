@@ -258,10 +258,10 @@ func (s *session) top(ctx context.Context, q *layer.Queue, once bool, every time
 		defer func() { _ = term.Restore(int(in.Fd()), state) }()
 		go readKeyboard(in, keys)
 	}
-	if _, err := io.WriteString(s.stdout, screenOn); err != nil {
+	if _, err := io.WriteString(s.raw, screenOn); err != nil {
 		return err
 	}
-	defer func() { _, _ = io.WriteString(s.stdout, screenOff) }()
+	defer func() { _, _ = io.WriteString(s.raw, screenOff) }()
 	return s.topLoop(ctx, q, t, every, keys)
 }
 
@@ -292,7 +292,7 @@ func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time
 		width, height, _ := s.app.size(s.stdout)
 		t = t.within(width, height)
 		screen := strings.ReplaceAll(t.view(width, height), "\n", clearLine+"\r\n")
-		if _, err := io.WriteString(s.stdout, home+screen+clearLine+clearRest); err != nil {
+		if _, err := io.WriteString(s.raw, home+screen+clearLine+clearRest); err != nil {
 			return err
 		}
 		select {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // workFlags are the flags of work.
@@ -25,10 +27,12 @@ type workFlags struct {
 	max        int64
 	lease      time.Duration
 	timeout    time.Duration
+	group      string
 	where      whereFlag
 	unordered  bool
 	advance    whereFlag
 	untilEmpty bool
+	only       *string // set from group, if the flag was given
 }
 
 const workHelp = `Run a command for each message, in order within each group, groups in parallel.
@@ -42,6 +46,9 @@ once, after a crash for instance: make the command repeatable.
 
 In a queue with facets --where takes only the messages that have these, and --advance gives those which were handled
 other ones instead of finishing them, in their place: a stage of a pipeline.
+
+What the commands print goes to a pipe or a file as it is; a terminal gets it with control characters escaped, because
+a message may have some.
 
 Ctrl-C lets the commands that run finish, gives back what has not been tried, and prints a summary; a second
 one kills the commands. Work without --until-empty or --max has no other end, so its exit code is 0 then; with
@@ -79,17 +86,21 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.advance.template != nil && f.where.template == nil {
 				return usagef("--advance wants --where, from what to it")
 			}
+			if c.Flags().Changed("group") {
+				f.only = &f.group
+			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
 		},
 	}
 	c.Flags().StringVar(&f.exec, "exec", "", "the `COMMAND`, run by sh -c")
-	c.Flags().IntVar(&f.workers, "workers", layer.DefaultConcurrency, "run at most `N` commands at a time")
+	c.Flags().IntVar(&f.workers, "workers", worker.DefaultConcurrency, "run at most `N` commands at a time")
 	c.Flags().IntVar(&f.maxWorkers, "max-workers", 0, "up to `N` while there is work for them; left out, as --workers")
 	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
 	c.Flags().DurationVar(&f.lease, "lease", 0, "`TIME` after which a dead worker's group is free again; a live worker extends it; left out, the queue's")
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
+	c.Flags().StringVar(&f.group, "group", "", "only messages of this `GROUP`; --until-empty then means the group")
 	c.Flags().BoolVar(&f.unordered, "unordered", false,
 		"messages that nobody holds, out of order, in a queue with the setting unordered")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
@@ -154,27 +165,28 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		progress: s.newProgress("working", "message", total),
 	}
 	defer w.progress.close()
+	out, errs := s.exact(s.raw), s.exact(s.stderr)
 	w.command = command{
 		line:   f.exec,
-		stdout: w.print,
-		stderr: func(line []byte) { w.progress.print(func() { s.stderr.Write(line) }) },
+		stdout: func(line []byte) error { return w.print(out, line) },
+		stderr: func(line []byte) { w.progress.print(func() { errs.Write(line) }) },
 		unset:  w.tellUnset,
 	}
 	timeout := f.timeout
 	if timeout == 0 {
 		timeout = -1
 	}
-	handler := layer.Handle(w.handle)
+	handler := worker.Handle(w.handle)
 	if next := f.advance.template; next != nil {
-		handler = layer.HandleStage(func(ctx context.Context, d *layer.Delivery) (layer.Template, error) {
+		handler = worker.HandleStage(func(ctx context.Context, d *worker.Delivery) (layer.Template, error) {
 			return next, w.handle(ctx, d)
 		})
 	}
-	worker, err := layer.NewWorker(q, handler, layer.WorkerOptions{
+	worker, err := worker.New(q, handler, worker.Options{
 		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
-		Timeout: timeout, OnError: w.failure, Where: f.where.template, Unordered: f.unordered,
+		Timeout: timeout, OnError: w.failure, Where: f.where.template, Group: f.only, Unordered: f.unordered,
 		Logger: s.acting.workers(), // the screen is told by failure
-		Hooks:  s.beside.hooks(),
+		Events: s.beside.hooks(),
 	})
 	if err != nil {
 		return asUsageIfOptions(err)
@@ -182,7 +194,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	s.beside.watch(q, worker)
 	begun := s.app.Now()
 	worker.Start()
-	err = w.watch(ctx, q, f.untilEmpty)
+	err = w.watch(ctx, q, f.only, f.untilEmpty)
 	interrupted := ctx.Err() != nil && !w.isEnough()
 	if interrupted {
 		w.progress.print(func() { s.notice("stopping: commands that run may finish; Ctrl-C again kills them") })
@@ -212,8 +224,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 }
 
 // print prints what a command has written. If that cannot be, work cannot go on: the output may be what it is for.
-func (w *working) print(line []byte) (err error) {
-	w.progress.print(func() { _, err = w.s.stdout.Write(line) })
+func (w *working) print(out io.Writer, line []byte) (err error) {
+	w.progress.print(func() { _, err = out.Write(line) })
 	if err != nil {
 		w.end(&Error{Text: err.Error(), Hint: "What was being handled was given back, and comes again.", Err: err})
 	}
@@ -243,7 +255,7 @@ func (w *working) end(err error) {
 }
 
 // stop stops a worker in good order, or at once when Kill is closed; the error says that it was the latter.
-func (s *session) stop(worker *layer.Worker) error {
+func (s *session) stop(worker *worker.Worker) error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	done := make(chan struct{})
@@ -262,7 +274,7 @@ func (s *session) stop(worker *layer.Worker) error {
 const watchEvery = 50 * time.Millisecond
 
 // watch returns when work is to end: ctx has ended, the queue is empty, or an error leaves no other way.
-func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) error {
+func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, untilEmpty bool) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
@@ -279,7 +291,7 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) er
 		if !untilEmpty {
 			continue
 		}
-		over, err := empty(ctx, q)
+		over, err := emptyOf(ctx, q, group)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -289,7 +301,7 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) er
 	}
 }
 
-func (w *working) handle(ctx context.Context, d *layer.Delivery) error {
+func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	if w.max > 0 {
 		if w.started.Add(1) > w.max {
 			return w.leave(ctx)
@@ -331,12 +343,12 @@ func (w *working) leave(ctx context.Context) error {
 	case <-w.enough:
 	case <-ctx.Done():
 	}
-	return &layer.RetryError{Uncounted: true, Err: errUntried}
+	return &worker.RetryError{Uncounted: true, Err: errUntried}
 }
 
 // failure tells of an error: a command's each time, the engine's not again and again, as it comes with each look.
 func (w *working) failure(err error) {
-	var handler *layer.HandlerError
+	var handler *worker.HandlerError
 	switch {
 	case errors.Is(err, errUntried):
 	case errors.As(err, &handler):

@@ -3,48 +3,14 @@ package console
 import (
 	"context"
 	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
+
+	"fdbfifo/internal/hosts"
 )
 
-// NewToken returns a random token for Options.Token.
-func NewToken() string { return rand.Text() }
-
-// LoginPath is the path, with the query, of the link that logs somebody in.
-func LoginPath(token string) string { return "/login?" + url.Values{"token": {token}}.Encode() }
-
-const cookieName = "fdbfifo-console"
-
-// cookie is what the browser keeps in the token's place: the cookie does not tell the token.
-func cookie(token string) string {
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte("cookie"))
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
 func same(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }
-
-func (c *Console) login(w http.ResponseWriter, r *http.Request) {
-	token := r.URL.Query().Get("token")
-	if c.o.Token == "" || !same(token, c.o.Token) {
-		c.refuse(w, r, http.StatusUnauthorized, "this link is not valid any more: the console prints a new one")
-		return
-	}
-	http.SetCookie(w, &http.Cookie{
-		Name: cookieName, Value: cookie(token), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		Secure: r.TLS != nil,
-	})
-	// A page, and no redirect: with SameSite=Strict the browser would not send the cookie along from another site's
-	// link.
-	w.Header().Set("Refresh", "0; url=./")
-	c.render(w, http.StatusOK, &page{Title: "Welcome", Name: "welcome", Role: Nobody})
-}
 
 // who says who asks. The name is for the audit.
 func (c *Console) who(r *http.Request) (Role, string) {
@@ -55,7 +21,7 @@ func (c *Console) who(r *http.Request) (Role, string) {
 	case c.o.Token == "":
 		role, name = Operator, "operator"
 	default:
-		if k, err := r.Cookie(cookieName); err == nil && same(k.Value, cookie(c.o.Token)) {
+		if c.inSession(r) {
 			role, name = Operator, "operator"
 		}
 		bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -102,8 +68,14 @@ func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 // strange says what somebody must do whom the console does not know.
 func (c *Console) strange(r *http.Request) string {
 	words := "use the link that the console printed when it started"
-	if _, err := r.Cookie(cookieName); c.o.Role == nil && err == nil {
-		words = "the console was started anew since you came in: open the link that it printed then"
+	switch {
+	case c.o.Role != nil:
+		words = "the console does not know who you are: come in by the proxy that says so"
+	case strings.HasSuffix(r.URL.Path, "/login"):
+		words = oldLink
+	case len(r.CookiesNamed(cookieName(r))) > 0:
+		words = "your session has ended, by a logout, because it was idle, or because the console was started anew: " +
+			"open the link that the console printed when it started last"
 	}
 	if r.Method == http.MethodPost {
 		words += "; nothing was done"
@@ -116,9 +88,5 @@ func (c *Console) knownHost(host string) bool {
 	if c.o.Hosts != nil {
 		return slices.Contains(c.o.Hosts, strings.ToLower(host))
 	}
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = host
-	}
-	return slices.Contains([]string{"localhost", "127.0.0.1", "::1", "[::1]"}, strings.ToLower(name))
+	return hosts.Local(host)
 }

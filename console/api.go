@@ -14,9 +14,7 @@ import (
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(v) // the client has gone
+	_ = WriteJSON(w, v) // the client has gone
 }
 
 // questions are what GET /api/v1/NAME answers.

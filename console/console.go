@@ -43,15 +43,22 @@ type Options struct {
 	Prefix []byte
 	// Queues opens a queue that somebody looks at; nil = layer.Open, with an owner that names the console.
 	Queues func(ctx context.Context, name string) (*layer.Queue, error)
-	// Token, if not "", must come once, in the link of LoginPath; a cookie follows. Whoever has the token is Operator.
+	// Token, if not "", must come once, in the link of LoginPath; a session follows, which ends by a logout, with Idle,
+	// or with the Console. Whoever has the token is Operator. A script sends it as "Authorization: Bearer TOKEN".
 	Token string
-	// Role, if not nil, says who somebody is, by a header that a proxy sets for example. name is for the audit. Without
-	// Role and Token everybody is Operator: for a console behind an access control of the program's own.
+	// Idle is how long a session of Token lasts without a page or an action that somebody has asked for; a page that
+	// refreshes itself does not count. 0 = DefaultIdle; negative = a session does not end by itself.
+	Idle time.Duration
+	// Role, if not nil, says who somebody is, by a header that a proxy sets for example: then Role must also know that
+	// the request comes from the proxy, because whoever else reaches the console can send that header, too. name is for
+	// the audit. Without Role and Token everybody is Operator: for a console behind an access control of the program's
+	// own.
 	Role func(r *http.Request) (role Role, name string)
 	// ReadOnly refuses all actions, whoever asks.
 	ReadOnly bool
 	// Hosts are the names, with their ports, under which the console may be asked for; nil = those of this machine
-	// alone (localhost, 127.0.0.1, [::1], any port). Any other is refused, so that no foreign page can rebind its name.
+	// alone (localhost, 127.0.0.0/8, [::1], any port). Any other is refused, so that no foreign page can rebind its
+	// name.
 	Hosts []string
 	// Every is how old what a page shows may be; 0 = DefaultEvery. Actions forget what was read before.
 	Every time.Duration
@@ -67,6 +74,7 @@ type Options struct {
 const (
 	DefaultEvery      = 5 * time.Second
 	DefaultMaxStreams = 200
+	DefaultIdle       = 8 * time.Hour
 )
 
 // Bounds of what one request may cost.
@@ -83,11 +91,14 @@ var files embed.FS
 type Console struct {
 	o       Options
 	mux     *http.ServeMux
+	own     http.Handler // mux under the path of the token
 	guard   *http.CrossOriginProtection
 	pages   *template.Template
 	cache   cache
 	audit   audit
 	streams atomic.Int64
+
+	sessions sessions
 
 	ctx    context.Context // ends with Close
 	end    context.CancelFunc
@@ -107,6 +118,9 @@ func New(o Options) (*Console, error) {
 	}
 	if o.MaxStreams == 0 {
 		o.MaxStreams = DefaultMaxStreams
+	}
+	if o.Idle == 0 {
+		o.Idle = DefaultIdle
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -133,28 +147,39 @@ func (c *Console) route() error {
 		return fmt.Errorf("console: %w", err)
 	}
 	c.mux = http.NewServeMux()
-	c.mux.Handle("GET /assets/", http.StripPrefix("/assets/", cached(http.FileServerFS(assets))))
+	asset := cached(func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFileFS(w, r, assets, r.PathValue("file"))
+	})
+	c.mux.HandleFunc("GET /assets/{file}", asset)
+	c.mux.HandleFunc("GET /{left}/assets/{file}", asset) // of a page that was left open when the console ended
+	c.mux.HandleFunc("GET /assets/{$}", c.nowhere)
 	c.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	c.mux.HandleFunc("GET /login", c.login)
-	c.mux.HandleFunc("GET /events", c.allow(Viewer, c.events))
+	c.mux.HandleFunc("POST /logout", c.allow(Viewer, c.logout))
+	c.mux.HandleFunc("GET "+eventsPath, c.allow(Viewer, c.events))
 	for path, p := range views {
 		c.mux.HandleFunc("GET "+path, c.allow(p.role, func(w http.ResponseWriter, r *http.Request) { c.show(w, r, p) }))
 	}
-	c.mux.HandleFunc("GET /", c.allow(Viewer, func(w http.ResponseWriter, r *http.Request) {
-		c.fail(w, r, http.StatusNotFound, "there is no such page")
-	}))
+	c.mux.HandleFunc("GET /", c.allow(Viewer, c.nowhere))
+	c.mux.HandleFunc("POST /", c.allow(Viewer, c.nowhere)) // of a page that was left open, too: it says what to do
 	c.mux.HandleFunc("POST /do", c.allow(Operator, c.do))
 	c.mux.HandleFunc("GET /api/v1/{what}", c.allow(Viewer, c.apiGet))
 	c.mux.HandleFunc("POST /api/v1/do", c.allow(Operator, c.apiDo))
+	c.own = http.StripPrefix("/"+place(c.o.Token), c.mux)
 	return nil
 }
 
+// nowhere answers for a page that there is not.
+func (c *Console) nowhere(w http.ResponseWriter, r *http.Request) {
+	c.fail(w, r, http.StatusNotFound, "there is no such page")
+}
+
 // cached lets a browser keep what is part of the program for a while.
-func cached(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+func cached(h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "private, max-age=300")
-		h.ServeHTTP(w, r)
-	})
+		h(w, r)
+	}
 }
 
 // contentPolicy allows what the console itself serves, and nothing else: no inline script or style.
@@ -180,6 +205,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Who does not read what was asked for holds up nobody, and is not waited for. A stream sets a deadline per event.
 	// Without a connection, as in a test, there is none to set.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actTimeout + sendTimeout))
+	if c.inOwn(r) {
+		c.own.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownKey{}, true)))
+		return
+	}
 	c.mux.ServeHTTP(w, r)
 }
 

@@ -198,13 +198,15 @@ func TestLogin(t *testing.T) {
 	require.True(t, k.HttpOnly)
 	require.Equal(t, http.SameSiteStrictMode, k.SameSite)
 	require.NotContains(t, k.Value, token)
-	r, _ = s.ask("GET", "/", nil, func(r *http.Request) { r.AddCookie(k) })
+	require.Empty(t, k.Path, "bound to the path of the link")
+	r, _ = s.ask("GET", "/"+place(token)+"/", nil, func(r *http.Request) { r.AddCookie(k) })
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	r, _ = s.ask("GET", "/api/v1/queues", nil, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) })
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	r, _ = s.ask("GET", "/healthz", nil, nil)
 	require.Equal(t, http.StatusOK, r.StatusCode)
 	require.NotContains(t, s.log.String(), token)
+	require.NotContains(t, s.log.String(), k.Value)
 }
 
 // TestForeignRequestsAreRefused: a foreign name of the host, and a form of another site.

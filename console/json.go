@@ -1,12 +1,44 @@
 package console
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"fdbfifo/layer"
 )
 
 // The JSON of the API is that of the command's --json: one set of structs for both.
+
+// WriteJSON writes v as a line of JSON in which all that is not printable is escaped, such as \u202e: a terminal that
+// shows the line obeys nothing in it. The escapes are JSON's: a program that reads the line has the texts as they are.
+func WriteJSON(w io.Writer, v any) error {
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	safe := make([]byte, 0, line.Len())
+	for _, r := range line.String() { // valid UTF-8: the encoder has seen to it
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			safe = utf8.AppendRune(safe, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			safe = fmt.Appendf(safe, `\u%04x\u%04x`, high, low)
+		default:
+			safe = fmt.Appendf(safe, `\u%04x`, r)
+		}
+	}
+	_, err := w.Write(safe)
+	return err
+}
 
 // JSONMark says why a group or a queue is paused or halted.
 type JSONMark struct {

@@ -20,6 +20,8 @@ const streamLife = 10 * time.Minute
 // sendTimeout is how long a slow client may take for an event.
 const sendTimeout = 10 * time.Second
 
+const eventsPath = "/events"
+
 func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 	in := input{plainNames(r.URL.Query()), asking(r)}
 	path := in.Get("page")
@@ -56,6 +58,9 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 	for s.send(ctx) == nil {
 		select {
 		case <-time.After(c.untilNext(time.Now(), v)):
+			if role, _ := c.who(r); role < v.role {
+				return // whoever asked may not see the page any more
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -172,10 +172,12 @@ func status(err error) int {
 	case errors.Is(err, layer.ErrNoQueue), errors.Is(err, layer.ErrNoItem), errors.Is(err, layer.ErrNotDead):
 		return http.StatusNotFound
 	case errors.Is(err, layer.ErrChanged), errors.Is(err, layer.ErrClaimLost), errors.Is(err, layer.ErrInFlight),
-		errors.Is(err, layer.ErrNotPaused), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotHeld):
+		errors.Is(err, layer.ErrNotPaused), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotHeld),
+		errors.Is(err, layer.ErrHeld), errors.Is(err, layer.ErrFull), errors.Is(err, layer.ErrForeignKeys):
 		return http.StatusConflict
 	case errors.Is(err, layer.ErrLimit), errors.Is(err, layer.ErrOptions), errors.Is(err, layer.ErrInvalidID),
-		errors.Is(err, layer.ErrInvalidUTF8), errors.Is(err, errAsk):
+		errors.Is(err, layer.ErrInvalidUTF8), errors.Is(err, layer.ErrNoQueueName), errors.Is(err, layer.ErrNoGroup),
+		errors.Is(err, errAsk):
 		return http.StatusBadRequest
 	}
 	return http.StatusServiceUnavailable

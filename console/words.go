@@ -37,6 +37,7 @@ func (c *Console) functions() template.FuncMap {
 		"stamp":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"shape":  shape,
+		"logsIn": c.logsIn,
 		"causes": layer.BlockedCauses,
 		"remedies": func(g layer.BlockedGroup) []remedy {
 			all := groupRemedies(g.GroupInfo, g.Reasons)

@@ -152,7 +152,7 @@ func (w *world) stop() (address string) {
 }
 
 func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/events" {
+	if strings.HasSuffix(r.URL.Path, "/events") {
 		w.streams.Add(1)
 		defer w.streams.Add(-1)
 		rw = told{rw, w}

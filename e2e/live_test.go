@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 
 	"fdbfifo/console"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // scripts says whether pages may run scripts.
@@ -39,9 +42,9 @@ func TestLivePage(t *testing.T) {
 	w.says("first")
 	w.streaming(1)
 	run(w, chromedp.Evaluate[bool](`document.querySelector("#p-filter a").focus(), true`))
-	worker, err := layer.NewWorker(w.q, layer.Handle(func(context.Context, *layer.Delivery) error {
-		return &layer.RejectError{Reason: "appears by itself"}
-	}), layer.WorkerOptions{})
+	worker, err := worker.New(w.q, worker.Handle(func(context.Context, *worker.Delivery) error {
+		return &worker.RejectError{Reason: "appears by itself"}
+	}), worker.Options{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -151,9 +154,8 @@ func TestRestart(t *testing.T) {
 func TestRestartWithAnotherToken(t *testing.T) {
 	w := newWorld(t, func(o *console.Options) { o.Token = "first" })
 	w.enqueue("A", "1")
-	w.open(console.LoginPath("first")[1:])
+	w.enter("first")
 	w.says("Queues")
-	w.until(`location.pathname == "/"`)
 	w.groupPage("A")
 	w.streaming(1)
 	address := w.stop()
@@ -161,15 +163,63 @@ func TestRestartWithAnotherToken(t *testing.T) {
 	w.start(address)
 	w.says("open the link that the console prints when it starts")
 	w.button("#p-remedies", "Pause")
-	w.says("the console was started anew since you came in")
+	w.says("the console was started anew")
 	w.says("nothing was done")
 	require.Equal(t, layer.Ready, w.group("A").Status)
-	w.open(console.LoginPath("first")[1:])
+	w.do(chromedp.Navigate(w.server.URL + console.LoginPath("first")))
 	w.says("this link is not valid any more")
-	w.open(console.LoginPath("second")[1:])
-	w.until(`location.pathname == "/"`)
+	w.enter("second")
 	w.remedy("A", "Pause", "", "pause: the group is paused")
 	require.Equal(t, layer.Paused, w.group("A").Status)
+}
+
+// enter opens the link of a token; all pages are under its path from then on.
+func (w *world) enter(token string) {
+	w.t.Helper()
+	w.do(chromedp.Navigate(w.server.URL + console.LoginPath(token)))
+	path, _, _ := strings.Cut(console.LoginPath(token), "/login")
+	w.until(fmt.Sprintf(`location.pathname == %q`, path+"/"))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.url = w.server.URL + path
+}
+
+// TestOtherPortGetsNoCookie: a page on another port of the host, which the browser asks with all the cookies that it
+// has for it, is sent nothing of a session, and cannot look into the console or act there. After a logout the browser
+// is out.
+func TestOtherPortGetsNoCookie(t *testing.T) {
+	w := newWorld(t, func(o *console.Options) { o.Token = "token" })
+	w.enqueue("A", "1")
+	w.enter("token")
+	var got sync.Map
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		got.Store(r.URL.Path, r.Header.Get("Cookie"))
+		rw.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(rw, `<form method="post" action="%s/do"><input name="verb" value="pause">`+
+			`<input name="q" value="orders">`+
+			`<input name="g" value="A"><button>go</button></form>`, w.url)
+	}))
+	defer other.Close()
+	for _, path := range []string{"/", "/queue?q=orders", "/assets/live.js"} {
+		w.do(chromedp.Navigate(other.URL + path))
+		w.says("go")
+	}
+	got.Range(func(path, cookie any) bool {
+		require.Empty(t, cookie, path)
+		return true
+	})
+	w.do(chromedp.Navigate(other.URL))
+	w.button("form", "go")
+	w.says("the request comes from another site")
+	require.Equal(t, layer.Ready, w.group("A").Status)
+
+	w.open("")
+	w.button("header", "Log out")
+	w.says("You are logged out")
+	w.open("queue?q=orders")
+	w.says("use the link that the console printed")
+	w.enter("token")
+	w.says("Queues")
 }
 
 // window shows the window, or hides it.

@@ -2,7 +2,9 @@ package layer
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
+	"iter"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -35,19 +37,22 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var rate Rate // before
 	rising := false
-	now, err := onceFor(ctx, q, q.opts.Tx, configReceipt, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
+	type configured struct {
+		version int64
+		config  Config
+	}
+	now, err := onceFor(ctx, q, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
 		stored, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
 		if err != nil {
 			return configured{}, false, err
 		}
 		rising = stored.shards.isRising()
-		document, err := json.Marshal(stored.config)
-		return configured{version: stored.version, document: string(document), config: stored.config}, true, err
-	})
+		return configured{version: stored.version, config: stored.config}, true, nil
+	}, nil)
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
 	}
-	q.followed.learnConfig(now.config, now.version, q.opts.Now())
+	q.followed.learnConfig(now.config, now.version, q.aging.now(q.opts.Now))
 	if now.config.MaxRate != rate && !rate.isNone() {
 		s := sweeper{q: q, ctx: ctx, config: &now.config}
 		err = s.paces()
@@ -74,7 +79,8 @@ func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)
 
 // configure returns what it stores.
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
-	old, err := q.readStored(ctx, guardConfigure.reads(tx))
+	v := q.viewOf(ctx, guardConfigure.reads(tx))
+	old, err := v.readStored()
 	if err != nil {
 		return storedConfig{}, err
 	}
@@ -98,13 +104,236 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	return changed, nil
 }
 
-// ReadConfig reads the stored configuration and the version.
-func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
+// SetGroupStateOptions say how somebody other than the holder sets the state of a group.
+type SetGroupStateOptions struct {
+	// Force also sets the state of a held group. Its holder has read the old state and may overwrite the new.
+	Force bool
+}
+
+// SetGroupState sets the state of a group which nobody holds; no bytes clear the state. A claim whose lease has run out
+// does not count as holding.
+//
+// Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
+func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
+	return a.act(ctx, VerbSetGroupState, &group, ID{}, func(ctx context.Context) (int, error) {
+		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.SetGroupStateTx(ctx, tx, group, state, o) })
+	})
+}
+
+// SetGroupStateTx sets the state in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict. Conflicts: with claims, acks and what else changes the lock of the group.
+func (a Admin) SetGroupStateTx(
+	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
+) error {
 	q := a.q
-	stored, err := q.stored(ctx)
-	if err != nil {
-		return Config{}, 0, wrap("configuration", err)
+	if err := checkGroup(group); err != nil {
+		return wrap("set group state", err)
 	}
-	q.followed.learnConfig(stored.config, stored.version, q.opts.Now())
-	return stored.config, stored.version, nil
+	if err := checkState(state); err != nil {
+		return wrap("set group state", err)
+	}
+	return wrap("set group state", q.operate(ctx, tx, func(w *txn) error {
+		r, err := w.guarded(guardStateLock).readLock(group)
+		if err != nil {
+			return err
+		}
+		if r.at(w.nowMS) == claimed && !o.Force {
+			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, r.claim().owner)
+		}
+		if err := w.excludeHolders(guardStateExclude, group); err != nil {
+			return err
+		}
+		w.setState(group, state)
+		return nil
+	}))
+}
+
+// SubscriptionInfo is what the database knows of a subscription, see Queue.Subscribe.
+type SubscriptionInfo struct {
+	Name string
+	// Owner is the Options.Owner of the handle which holds the subscription, and Until when its lease ends; zero =
+	// nobody does.
+	Owner string
+	Until time.Time
+	// Behind is how many transactions with changes the subscription has not seen yet, up to MaxBehind. Next is the time
+	// of the oldest; zero = there is none.
+	Behind int64
+	Next   time.Time
+	// Err, if not nil, says that the subscription's place, its holder or its next change cannot be read (ErrCorrupt):
+	// what depends on that is zero. Without a place Subscribe fails; Unsubscribe has the name begin anew.
+	Err error
+}
+
+// MaxBehind bounds SubscriptionInfo.Behind, because the count is read row by row.
+const MaxBehind = 10_000
+
+// Subscriptions lists the queue's subscriptions in the order of their names.
+//
+// Errors: ErrNoQueue, ErrClosed, and the engine's.
+func (a Admin) Subscriptions(ctx context.Context) ([]SubscriptionInfo, error) {
+	var all []SubscriptionInfo
+	err := a.q.view(ctx, func(v *view) error {
+		all = nil
+		for row, err := range walk(ctx, v.read, v.keys.section(nameCursor), sweepPage) {
+			if err != nil {
+				return fmt.Errorf("read cursors: %w", err)
+			}
+			s, err := inspection{v}.subscriptionInfo(row)
+			if v.passes(err) {
+				if s.Err = err; s.Name == "" {
+					continue
+				}
+			} else if err != nil {
+				return err
+			}
+			all = append(all, s)
+		}
+		return nil
+	})
+	return all, wrap("subscriptions", err)
+}
+
+func (v inspection) subscriptionInfo(row kv.KV) (s SubscriptionInfo, err error) {
+	key, err := v.keys.parse(row.Key)
+	if err != nil {
+		return s, err
+	}
+	s.Name = key.field
+	p, err := unpackProgress(row.Key, row.Value)
+	if err != nil {
+		return s, err
+	}
+	behind := kv.KeyRange{Begin: v.keys.absolute(p.from), End: v.keys.section(nameChange).End}
+	first := v.read.GetRange(behind.Selectors(), kv.RangeOptions{Limit: 1})
+	readerKey := v.keys.reader(s.Name)
+	held, err := v.read.Get(readerKey).Wait(v.ctx)
+	if err != nil {
+		return s, fmt.Errorf("read reader: %w", err)
+	}
+	if held != nil {
+		r, err := unpackReader(readerKey, held)
+		if err != nil {
+			return s, err
+		}
+		if r.endMS > v.nowMS {
+			s.Owner, s.Until = r.owner, fromMillis(r.endMS)
+		}
+	}
+	rows, err := first.Wait(v.ctx)
+	if err != nil {
+		return s, fmt.Errorf("read changes: %w", err)
+	}
+	if len(rows) == 0 {
+		return s, nil
+	}
+	ms, _, err := unpackChanges(rows[0].Key, rows[0].Value)
+	if err != nil {
+		return s, err
+	}
+	s.Next = fromMillis(ms)
+	s.Behind, err = v.countKeys(behind, MaxBehind)
+	return s, err
+}
+
+// Unsubscribe removes a subscription: its place is forgotten, and a call of Subscribe that still runs begins anew, as a
+// new subscription.
+//
+// Errors: ErrNoSubscription, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the engine's.
+func (a Admin) Unsubscribe(ctx context.Context, name string) error {
+	return a.act(ctx, VerbUnsubscribe, nil, ID{}, func(ctx context.Context) (int, error) {
+		return 0, a.q.unsubscribe(ctx, name)
+	})
+}
+
+func (q *Queue) unsubscribe(ctx context.Context, name string) error {
+	if err := checkSubscription(name); err != nil {
+		return err
+	}
+	keys := q.keys
+	return q.onceTx(ctx, func(tx kv.Tx) error {
+		v, err := tx.Get(keys.cursor(name)).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read cursor: %w", err)
+		}
+		if v == nil {
+			return fmt.Errorf("%w: %q", ErrNoSubscription, name)
+		}
+		tx.Clear(keys.cursor(name))
+		tx.Clear(keys.reader(name))
+		return nil
+	})
+}
+
+// The lists as iterators. Each reads a page when the loop comes there, and begins anew when ranged over again. Each
+// entry is true of a moment, the list is not.
+
+// AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
+// at any letter. An error ends the list, as the last pair, with no letter.
+func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
+		for o := o; ; {
+			page, err := a.DeadLetters(ctx, o)
+			if !give(page.Letters, err, yield) || page.Next == nil {
+				return
+			}
+			o.After = page.Next
+		}
+	}
+}
+
+// AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
+// any item. An error ends the list, as the last pair, with no item.
+func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
+	return func(yield func(ArchivedItem, error) bool) {
+		for o := o; ; {
+			page, err := a.Archive(ctx, o)
+			if !give(page.Items, err, yield) || page.Next == nil {
+				return
+			}
+			o.After = page.Next
+		}
+	}
+}
+
+// AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. A loop may end
+// at any group. An error ends the list, as the last pair, with no group.
+func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
+	return func(yield func(GroupInfo, error) bool) {
+		for o := o; ; {
+			page, err := a.Groups(ctx, o)
+			if !give(page.Groups, err, yield) || page.Next == nil {
+				return
+			}
+			o.After = page.Next
+		}
+	}
+}
+
+// itemsPage is how many items of a group AllItems reads at a time: 5 MB with the largest values.
+const itemsPage = 50
+
+// AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. A loop may end
+// at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. An error
+// ends the list, as the last pair, with no item: as Peek's, and ErrCorrupt. A template leaves the items that agree with
+// it, as Peek's does.
+func (a Admin) AllItems(ctx context.Context, group string, where ...Template) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		packed, err := a.q.keys.plan.whereGiven(where)
+		if e := checkGroup(group); e != nil {
+			err = e
+		}
+		if err != nil {
+			give[Item](nil, wrap("items", err), yield)
+			return
+		}
+		lane := laneName(group, packed)
+		for after := (*ID)(nil); ; {
+			items, err := a.q.peek(ctx, lane, after, itemsPage)
+			if !give(items, wrap("items", err), yield) || len(items) == 0 {
+				return
+			}
+			after = &items[len(items)-1].ID
+		}
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -54,10 +56,10 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 		a.by = o.By
 	}
 	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
-		id, err = onceFor(ctx, a.q, a.q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+		id, err = onceFor(ctx, a.q, a.q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
 			id, err := a.SkipTx(ctx, tx, group, o)
 			return id, true, err
-		})
+		}, nil)
 		return 1, err
 	})
 	return id, err
@@ -81,7 +83,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 	}
 	var id ID
 	err := q.operate(ctx, tx, func(w *txn) error {
-		head, err := q.firstItem(ctx, tx.Snapshot(), q.keys.items(group))
+		head, err := w.firstItem(w.keys.items(group))
 		if err != nil {
 			return err
 		}
@@ -97,7 +99,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 			return err
 		}
 		return w.takeOut(id, func([]byte) error {
-			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
+			record, err := w.readAttempt(id)
 			if err != nil {
 				return err
 			}
@@ -146,8 +148,8 @@ type waiting struct {
 func (w *txn) waitingItem(id ID) (waiting, error) {
 	q := w.q
 	lockKey := q.keys.lock(id.Group)
-	held, value := guardItemLock.get(w.tx, lockKey), w.tx.Snapshot().Get(q.keys.item(id))
-	head := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(id.Group).Begin))
+	held, value := guardItemLock.get(w.tx, lockKey), w.read.Get(q.keys.item(id))
+	head := w.read.GetKey(kv.FirstGreaterOrEqual(q.keys.items(id.Group).Begin))
 	var i waiting
 	var err error
 	if i.value, err = value.Wait(w.ctx); err != nil {
@@ -181,18 +183,18 @@ func (w *txn) waitingItem(id ID) (waiting, error) {
 
 func (w *txn) cancel(id ID) error {
 	return w.takeOut(id, func(value []byte) error {
-		w.tx.Clear(w.q.keys.item(id))
-		w.tx.ClearRange(w.q.keys.parts(id))
-		w.tx.Clear(w.q.keys.attempt(id))
+		w.tx.Clear(w.keys.item(id))
+		w.tx.ClearRange(w.keys.parts(id))
+		w.tx.Clear(w.keys.attempt(id))
 		w.count(countCancelled, 1)
-		w.change(ChangeCancelled, id, w.q.keys.facetsIn(value))
+		w.change(ChangeCancelled, id, w.keys.facetsIn(value))
 		return nil
 	})
 }
 
 // takeOut removes a waiting item from its group, by a call of remove with the item's value.
 func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
-	if w.q.keys.plan != nil {
+	if w.keys.plan != nil {
 		return w.takeOutOfLanes(id, remove)
 	}
 	i, err := w.waitingItem(id)
@@ -202,7 +204,7 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 	if err := w.excludeHolders(guardTakeOutExclude, id.Group); err != nil {
 		return err
 	}
-	isHead := bytes.Equal(i.head, w.q.keys.item(id))
+	isHead := bytes.Equal(i.head, w.keys.item(id))
 	free := false // nobody holds the group, and there is no hint of the head
 	switch {
 	case i.stuck:
@@ -216,7 +218,7 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 		free = w.end(id.Group, i.record, i.record.mark)
 	}
 	if isHead {
-		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
+		w.tx.Clear(w.keys.ready(id.Index, id.Group))
 	}
 	if err := remove(i.value); err != nil || !free {
 		return err
@@ -225,15 +227,15 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 }
 
 func (w *txn) edit(id ID, change func(m *Message) error) error {
-	if w.q.keys.plan != nil {
+	if w.keys.plan != nil {
 		return w.editInLanes(id, change)
 	}
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
 	}
-	key := w.q.keys.item(id)
-	old, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: key, Value: i.value})
+	key := w.keys.item(id)
+	old, err := w.readItem(kv.KV{Key: key, Value: i.value})
 	if err != nil {
 		return err
 	}
@@ -265,10 +267,400 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	}
 	value, parts := split(nil, &m, e)
 	// The old body goes in the same transaction in which the new body comes: no reader sees parts of both.
-	w.tx.ClearRange(w.q.keys.parts(id))
+	w.tx.ClearRange(w.keys.parts(id))
 	w.tx.Set(key, value)
 	for n, part := range parts {
-		w.tx.Set(w.q.keys.part(id, n), part)
+		w.tx.Set(w.keys.part(id, n), part)
+	}
+	w.changeEdited(id, "", "")
+	return nil
+}
+
+// What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
+// held. So the operation reads all locks of the group with a conflict, and writes a conflict on the lock of the whole
+// group, which every claim of the group reads: nothing of the group is claimed or released meanwhile.
+
+// laneWaiting is an item that is not in flight, in a queue with facets.
+type laneWaiting struct {
+	value []byte
+	locks map[string]*record // of the group's lanes
+	stuck string             // the lane in whose claim, whose lease has run out, the item is; "" = none
+	heads []string           // the lanes whose first item it is
+}
+
+// waitingInLanes is waitingItem for a queue with facets.
+func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
+	all, err := w.locksOver(guardItemLock, id)
+	if err != nil {
+		return i, err
+	}
+	if i.value, err = w.read.Get(w.keys.item(id)).Wait(w.ctx); err != nil {
+		return i, fmt.Errorf("read item: %w", err)
+	}
+	if i.value == nil {
+		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
+	}
+	i.locks = make(map[string]*record, len(all))
+	for _, held := range all {
+		i.locks[held.lane] = held.record
+		c := held.record.claim()
+		if !c.holds(id) {
+			continue
+		}
+		if held.record.at(w.nowMS) != lapsed {
+			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, c.leftOf(w.nowMS))
+		}
+		i.stuck = held.lane
+	}
+	for _, lane := range w.keys.plan.lanesOf(id.Group, w.keys.facetsIn(i.value)) {
+		first, err := w.head(lane).Wait(w.ctx)
+		if err != nil {
+			return i, fmt.Errorf("read head: %w", err)
+		}
+		if bytes.Equal(first, w.keys.laneItem(lane, id)) {
+			i.heads = append(i.heads, lane)
+		}
+	}
+	return i, nil
+}
+
+// unstick ends the claim whose lease has run out and which has the item, and returns the lanes to set free.
+func (w *txn) unstick(i *laneWaiting, id ID) (free []string, err error) {
+	if i.stuck == "" {
+		return nil, nil
+	}
+	isFree, err := w.lapse(i.stuck, i.locks[i.stuck], nil, id)
+	if isFree {
+		free = append(free, i.stuck)
+	}
+	delete(i.locks, i.stuck)
+	return free, err
+}
+
+// freeAll sets lanes free that nobody holds.
+func (w *txn) freeAll(lanes []string) error {
+	for _, lane := range lanes {
+		if err := w.free(lane); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// takeOutOfLanes is takeOut for a queue with facets.
+func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
+	i, err := w.waitingInLanes(id)
+	if err != nil {
+		return err
+	}
+	if err := w.excludeHolders(guardTakeOutExclude, id.Group); err != nil {
+		return err
+	}
+	free, err := w.unstick(&i, id)
+	if err != nil {
+		return err
+	}
+	for _, lane := range i.heads {
+		r := i.locks[lane]
+		if r.is(kindDelay) && w.end(lane, r, r.mark) || r == nil {
+			free = append(free, lane)
+		}
+	}
+	if r := i.locks[holdLane(id)]; r.is(kindDelay) {
+		w.end(holdLane(id), r, nil)
+	}
+	if err := remove(i.value); err != nil {
+		return err
+	}
+	w.clearItem(id, w.keys.facetsIn(i.value))
+	return w.freeAll(free)
+}
+
+// editInLanes is edit for a queue with facets: a change of a facet moves the item to other lanes.
+func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
+	i, err := w.waitingInLanes(id)
+	if err != nil {
+		return err
+	}
+	m, e, err := w.changedItem(id, i.value, change)
+	if err != nil {
+		return err
+	}
+	a := []advanced{{id: id, had: 1}}
+	a[0].value, a[0].parts = split(nil, m, e)
+	a[0].was, a[0].facets = w.keys.facetsIn(i.value), w.keys.plan.pack(m.Headers)
+	a[0].left, a[0].joined = w.keys.moves(id, a[0].was, a[0].facets)
+	ends, err := w.readLaneEnds(a)
+	if err != nil {
+		return err
+	}
+	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+		return err
+	}
+	free, err := w.unstick(&i, id)
+	if err != nil {
+		return err
+	}
+	w.leaveLanes(&a[0])
+	if err := w.rewrite(&a[0], ends); err != nil {
+		return err
+	}
+	w.changeEdited(id, a[0].was, a[0].facets)
+	for _, lane := range i.heads {
+		if i.locks[lane] == nil {
+			free = append(free, lane)
+		}
+	}
+	return w.freeAll(free)
+}
+
+// rescheduleInLanes is reschedule for a queue with facets: a hint leads to each lane whose head the item is, and who
+// follows the hint leaves the lane to a timer.
+func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
+	i, err := w.waitingInLanes(id)
+	if err != nil {
+		return err
+	}
+	key := w.keys.item(id)
+	e, body, err := openEnvelope(i.value)
+	if err != nil {
+		return corrupt(key, err)
+	}
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	if max(config.retro().due(&e), dueMS) <= w.nowMS {
+		return nil
+	}
+	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+		return err
+	}
+	if w.keys.takesAny() && dueMS < config.retro().due(&e) {
+		if err := w.staysBehind(&i, id); err != nil {
+			return err
+		}
+	}
+	free, err := w.unstick(&i, id)
+	if err != nil {
+		return err
+	}
+	e.dueMS = dueMS
+	w.tx.Set(key, append(e.append(nil), body...))
+	for _, lane := range i.heads {
+		if i.locks[lane] == nil {
+			free = append(free, lane)
+		}
+	}
+	return w.freeAll(free)
+}
+
+// staysBehind adds read conflicts on the items right before an item in its lanes, for an unordered queue: while these
+// are there, the item is no head, and nobody leaves the lane to the time that the item had. An unordered claim, and its
+// ack, change no lock that would tell.
+func (w *txn) staysBehind(i *laneWaiting, id ID) error {
+	keys := w.keys
+	for _, lane := range keys.plan.lanesOf(id.Group, keys.facetsIn(i.value)) {
+		if slices.Contains(i.heads, lane) {
+			continue
+		}
+		before, err := w.read.GetKey(kv.LastLessThan(keys.laneItem(lane, id))).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read the item before: %w", err)
+		}
+		if err := guardNextEarlier.read(w.tx, kv.SingleKey(before)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// endParts ends the claims of all lanes of a group but the whole group, by force.
+func (w *txn) endParts(group string) error {
+	all, err := w.groupLocks(guardMarkGroup, group)
+	if err != nil {
+		return err
+	}
+	holds, err := w.readHolds(guardMarkGroup, w.keys.holds(group))
+	if err != nil {
+		return err
+	}
+	for _, held := range append(all, holds...) {
+		if !isPart(held.lane) || held.record.claim() == nil {
+			continue
+		}
+		w.count(countForced, 1)
+		if !w.end(held.lane, held.record, held.record.mark) {
+			continue
+		}
+		if err := w.free(held.lane); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmarkAll removes the mark of a group and those of its other lanes, and returns the first; nil = there is none.
+func (w *txn) unmarkAll(group string, allow func(m *mark) error) (*mark, error) {
+	old, err := w.unmark(group, allow)
+	if err != nil || w.keys.plan == nil {
+		return old, err
+	}
+	all, err := w.groupLocks(guardMarkGroup, group)
+	if err != nil {
+		return nil, err
+	}
+	for _, held := range all {
+		if !isPart(held.lane) || held.record.bears() == nil {
+			continue
+		}
+		m, err := w.unmark(held.lane, allow)
+		if err != nil {
+			return nil, err
+		}
+		if old == nil {
+			old = m
+		}
+	}
+	return old, nil
+}
+
+// Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message
+// which the program knows by its dedup id.
+
+// Reschedule moves the earliest delivery time of a waiting message to at, later or earlier; a time in the past, and the
+// zero time, mean: at once. at is rounded up to the millisecond, and at most MaxDelay from now.
+//
+// The message keeps its place in the group, because order is kept. So the messages behind wait as long as the message
+// waits, and a message behind a delayed message does not overtake: its new time counts once it is the group's first. A
+// retry delay of the group, a pause and a used-up rate go on; Admin.RetryNow ends a retry delay. Retention counts from
+// the new time on.
+//
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrClosed, and the engine's; nothing was
+// changed then.
+func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
+	ctx, w := q.observe(ctx, Operation{Verb: VerbReschedule, ID: id})
+	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.RescheduleTx(ctx, tx, id, at) })
+	return w.end(ctx, wrap("reschedule", err))
+}
+
+// RescheduleTx reschedules in the caller's transaction. The caller answers for an unknown commit: to reschedule again
+// does no harm, but after the message was delivered the error is ErrNoItem or ErrInFlight; or use Once.
+//
+// Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
+// which nobody holds: a conflict on the place before the head; and the head's attempts, if due at once.
+func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
+	if err := checkID(id); err != nil {
+		return wrap("reschedule", err)
+	}
+	return wrap("reschedule", q.operate(ctx, tx, func(w *txn) error {
+		left := at.Sub(fromMillis(w.nowMS))
+		if left > MaxDelay {
+			return checkDelay(left)
+		}
+		dueMS := w.nowMS
+		if left > 0 {
+			dueMS = millis(at.Add(time.Millisecond - 1))
+		}
+		return w.reschedule(id, dueMS)
+	}))
+}
+
+// Replace puts another body and other headers (nil = none) in the place of those of a waiting message. The message
+// keeps its place, its id, its dedup id, its times and its failed attempts. Use Admin.Edit to make the new body of the
+// old. With DedupByContent the dedup id remains that of the first body.
+//
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's;
+// nothing was changed then.
+func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[string]string) error {
+	ctx, w := q.observe(ctx, Operation{Verb: VerbReplace, ID: id})
+	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.ReplaceTx(ctx, tx, id, body, headers) })
+	return w.end(ctx, wrap("replace", err))
+}
+
+// ReplaceTx replaces in the caller's transaction, as RescheduleTx reschedules.
+//
+// Reads: the lock, with a conflict; the item and its parts, at snapshot.
+func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, headers map[string]string) error {
+	if err := checkID(id); err != nil {
+		return wrap("replace", err)
+	}
+	return wrap("replace", q.operate(ctx, tx, func(w *txn) error {
+		return w.edit(id, func(m *Message) error {
+			m.Body, m.Headers = body, headers
+			return nil
+		})
+	}))
+}
+
+// reschedule makes a waiting item due at dueMS. If both the old and the new time are over, nothing changes.
+func (w *txn) reschedule(id ID, dueMS int64) error {
+	if w.keys.plan != nil {
+		return w.rescheduleInLanes(id, dueMS)
+	}
+	i, err := w.waitingItem(id)
+	if err != nil {
+		return err
+	}
+	key := w.keys.item(id)
+	e, body, err := openEnvelope(i.value)
+	if err != nil {
+		return corrupt(key, err)
+	}
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	if max(config.retro().due(&e), dueMS) <= w.nowMS {
+		return nil
+	}
+	oldMS := config.retro().timing(&e)
+	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+		return err
+	}
+	free := i.record == nil
+	if i.stuck {
+		if free, err = w.lapse(id.Group, i.record, nil, id); err != nil {
+			return err
+		}
+	}
+	freeHead := free && bytes.Equal(i.head, key)
+	if freeHead {
+		// Before the set, or else the item's own key would be left out of the conflict. The gap is awaitHead's: the old
+		// timer, which is about to be cleared, may be that of an item which comes into the gap.
+		gap := kv.KeyRange{Begin: w.keys.items(id.Group).Begin, End: kv.KeyAfter(key)}
+		if err := guardEarlyGap.read(w.tx, gap); err != nil {
+			return err
+		}
+	}
+	e.dueMS = dueMS
+	w.tx.Set(key, append(e.append(nil), body...))
+	switch {
+	case freeHead:
+		return w.retimeHead(id, oldMS, dueMS)
+	case free && i.stuck:
+		return w.free(id.Group)
+	}
+	return nil // the hint or timer of the head, or of the holding, stays right
+}
+
+// retimeHead leads to the head of a group which nobody holds at dueMS, instead of by a timer with the time oldMS in its
+// key. The caller has a read conflict
+// on the lock, and on the gap up to the head.
+func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
+	keys := w.keys
+	for _, key := range keys.timersAt(oldMS, head.Group) {
+		// With a conflict: a claim which leaves the group to its head at the same time sets the timer.
+		timers, err := guardEarlyGap.reads(w.tx).GetRange(kv.SingleKey(key).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read timer: %w", err)
+		}
+		for _, row := range timers { // at most one
+			w.clear(row.Key)
+		}
+	}
+	if dueMS > w.nowMS {
+		return w.awaitHead(head.Group, keys.ready(head.Index, head.Group), head, dueMS)
+	}
+	return w.free(head.Group)
 }

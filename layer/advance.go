@@ -1,60 +1,11 @@
 package layer
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
 	"fdbfifo/kv"
 )
-
-// Advance lets the holder rewrite items of a claim: change gets each item as a message, and changes its headers, its
-// facets among them, or its body. An advanced item keeps its place and its id, leaves the claim, and is delivered again
-// by the templates that it agrees with now: so a message goes from stage to stage of a pipeline in place. With its last
-// item the claim ends. Without ids Advance advances all that the claim still has; with an empty slice of ids, nothing.
-//
-// Failed attempts do not go along: each stage begins with none. An item whose facets are left as they are is delivered
-// again to the same template, in a later claim. change may run several times; an error of change ends the call without
-// effect.
-//
-// Errors: ErrClaimLost, ErrNotInClaim, ErrCorrupt if an item cannot be read; ErrOptions if change sets anything but
-// body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and for the value of a facet; ErrClosed, and the
-// engine's. Nothing was changed then.
-func (q *Queue) Advance(ctx context.Context, c *Claim, change func(m *Message) error, ids ...ID) error {
-	if change != nil && ids != nil && len(ids) == 0 {
-		return nil
-	}
-	ctx, w := q.observe(ctx, Operation{Verb: VerbAdvance})
-	if w != nil && c != nil {
-		w.Settled, w.Group = c.copied(), &c.Group
-	}
-	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.AdvanceTx(ctx, tx, c, change, ids...) })
-	if err == nil {
-		c.drop(ids, nil)
-		if w != nil {
-			w.Items = len(ids)
-			if ids == nil {
-				w.Items = len(w.Settled.Items)
-			}
-		}
-	}
-	return w.end(ctx, wrap("advance", err))
-}
-
-// AdvanceTx advances in the caller's transaction, as AckTx acks.
-//
-// Reads: the lock, with a conflict; the items, at snapshot; the first and the last key of each lane that an item joins,
-// at snapshot. Conflicts: with the removal of the last item of such a lane; when the claim ends, as AckTx.
-func (q *Queue) AdvanceTx(ctx context.Context, tx kv.Tx, c *Claim, change func(m *Message) error, ids ...ID) error {
-	if change == nil {
-		return wrap("advance", fmt.Errorf("%w: no function that changes the items", ErrOptions))
-	}
-	if ids != nil && len(ids) == 0 {
-		return nil
-	}
-	every := func(ID) func(m *Message) error { return change }
-	return wrap("advance", q.settleTx(ctx, tx, &settlement{claim: c, ids: ids, change: every}))
-}
 
 // advanced is an item as its holder has changed it.
 type advanced struct {
@@ -64,6 +15,7 @@ type advanced struct {
 	had    int64    // parts of the old body
 	left   []string // the lanes which the item leaves
 	joined []string // the lanes which the item joins
+	was    string   // the item's facets before, packed
 	facets string   // that the item is given, packed
 }
 
@@ -88,7 +40,7 @@ func (s *settlement) readAdvancing(w *txn) {
 	}
 	for _, id := range ids {
 		if s.change(id) != nil {
-			s.values[id] = w.tx.Snapshot().Get(w.q.keys.item(id))
+			s.values[id] = w.read.Get(w.keys.item(id))
 		}
 	}
 }
@@ -121,14 +73,14 @@ func (s *settlement) divideAdvanced(w *txn, finished []delivered) (moved, acked 
 func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a advanced, err error) {
 	get := s.values[id]
 	if get == nil {
-		get = w.tx.Snapshot().Get(w.q.keys.item(id))
+		get = w.read.Get(w.keys.item(id))
 	}
 	value, err := get.Wait(w.ctx)
 	if err != nil {
 		return a, fmt.Errorf("read item: %w", err)
 	}
 	if value == nil {
-		return a, corrupt(w.q.keys.item(id), fmt.Errorf("held, and not there"))
+		return a, corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
 	}
 	m, e, err := w.changedItem(id, value, change)
 	if err != nil {
@@ -136,18 +88,18 @@ func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a 
 	}
 	a.id = id
 	a.value, a.parts = split(nil, m, e)
-	a.facets = w.q.keys.plan.pack(m.Headers)
-	a.left, a.joined = w.q.keys.moves(id, w.q.keys.facetsIn(value), a.facets)
+	a.was, a.facets = w.keys.facetsIn(value), w.keys.plan.pack(m.Headers)
+	a.left, a.joined = w.keys.moves(id, a.was, a.facets)
 	return a, nil
 }
 
-// given returns the advanced items with the facets that they are given.
-func (s *settlement) given(moved []delivered) []delivered {
-	all := slices.Clone(moved)
+// given returns the advanced items with the facets that they are given, and the facets that each had before.
+func (s *settlement) given(moved []delivered) (all []delivered, was []string) {
+	all, was = slices.Clone(moved), make([]string, len(moved))
 	for i := range all {
-		all[i].facets = s.changed[i].facets
+		all[i].facets, was[i] = s.changed[i].facets, s.changed[i].was
 	}
-	return all
+	return all, was
 }
 
 // leaveLanes takes the advanced items out of the lanes which they leave.
@@ -178,12 +130,12 @@ func (s *settlement) joinLanes(w *txn) error {
 
 // changedItem returns an item's message as change leaves it, checked, and the item's envelope.
 func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*Message, envelope, error) {
-	key := w.q.keys.item(id)
+	key := w.keys.item(id)
 	e, _, err := openEnvelope(value)
 	if err != nil {
 		return nil, e, corrupt(key, err)
 	}
-	old, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: key, Value: value})
+	old, err := w.readItem(kv.KV{Key: key, Value: value})
 	if err != nil {
 		return nil, e, err
 	}
@@ -234,10 +186,10 @@ func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 			if _, ok := begun[lane]; ok {
 				continue
 			}
-			items := w.q.keys.items(lane)
+			items := w.keys.items(lane)
 			begun[lane] = reads{
-				w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin)),
-				w.tx.Snapshot().GetKey(kv.LastLessThan(items.End)),
+				w.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)),
+				w.read.GetKey(kv.LastLessThan(items.End)),
 			}
 			order = append(order, lane)
 		}
@@ -253,7 +205,7 @@ func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 			return nil, fmt.Errorf("read lane: %w", err)
 		}
 		ends[lane] = &laneEnds{}
-		if w.q.keys.items(lane).Contains(first) {
+		if w.keys.items(lane).Contains(first) {
 			ends[lane].first, ends[lane].last = first, last
 		}
 	}
@@ -264,7 +216,7 @@ func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 func (w *txn) leaveLanes(a *advanced) {
 	w.vacate(a.id.Index, a.left)
 	for _, lane := range a.left {
-		w.tx.Clear(w.q.keys.laneItem(lane, a.id))
+		w.tx.Clear(w.keys.laneItem(lane, a.id))
 	}
 }
 
@@ -272,7 +224,7 @@ func (w *txn) leaveLanes(a *advanced) {
 // a lane it writes a hint. Elsewhere the lane has a hint or a lock, and the conflict on the lane's last key keeps that
 // so, as in an enqueue.
 func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
-	keys, tx := w.q.keys, w.tx
+	keys, tx := w.keys, w.tx
 	if a.had > 0 {
 		tx.ClearRange(keys.parts(a.id))
 	}

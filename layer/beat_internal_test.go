@@ -53,15 +53,15 @@ func dies(q *Queue) { q.heart.end(q.heart.pulse()) }
 
 func rowsOf(t *testing.T, q *Queue, name string) (n int) {
 	t.Helper()
-	require.NoError(t, q.view(t.Context(), func(tx kv.ReadTx) error {
-		rows, err := tx.GetRange(q.keys.section(name).Selectors(), kv.RangeOptions{}).Wait(t.Context())
+	require.NoError(t, q.view(t.Context(), func(v *view) error {
+		rows, err := v.read.GetRange(q.keys.section(name).Selectors(), kv.RangeOptions{}).Wait(t.Context())
 		n = len(rows)
 		return err
 	}))
 	return n
 }
 
-// TestHeartbeatKeepsClaims (G2): what is claimed by heartbeat stays in hand for many leases, at a cost that does not
+// TestHeartbeatKeepsClaims (G2): what is claimed by heartbeat stays in flight for many leases, at a cost that does not
 // depend on the number of groups, and what is shown of it is right; the last ack and Close leave nothing behind.
 func TestHeartbeatKeepsClaims(t *testing.T) {
 	inABubble(t, Config{Shards: 3}, func(t *testing.T, q *Queue, r *recording.Recorder) {
@@ -76,7 +76,7 @@ func TestHeartbeatKeepsClaims(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		beats := r.Counters().Sub(before).Mutations
 		require.Less(t, float64(beats)/groups/10, 0.2)
-		t.Logf("%d mutations in ten minutes, for %d groups in hand", beats, groups)
+		t.Logf("%d mutations in ten minutes, for %d groups in flight", beats, groups)
 		require.Empty(t, receive(t, other, ReceiveOptions{}))
 
 		info, err := q.Admin().Group(t.Context(), "g0000")
@@ -361,7 +361,7 @@ func TestHeartbeatAndItems(t *testing.T) {
 		require.NoError(t, q.Ack(ctx, claims[4]))
 		_, err := a.ForceRelease(ctx, claims[5].Group, ForceReleaseOptions{})
 		require.NoError(t, err)
-		require.Equal(t, 2, rowsOf(t, q, nameHeld), "of the first, and of the paused one that is still in hand")
+		require.Equal(t, 2, rowsOf(t, q, nameHeld), "of the first, and of the paused one that is still in flight")
 		require.ErrorIs(t, q.Ack(ctx, claims[5]), ErrClaimLost)
 		require.NoError(t, q.Ack(ctx, claims[0]))
 		dies(q)
@@ -473,126 +473,11 @@ func TestHeartbeatOptions(t *testing.T) {
 			_, err := q.ReceiveTx(t.Context(), tx, ReceiveOptions{Heartbeat: true})
 			return err
 		}), ErrOptions)
-		_, err := NewWorker(q, Handle(func(context.Context, *Delivery) error { return nil }),
-			WorkerOptions{Heartbeat: true, Lease: time.Second})
-		require.ErrorIs(t, err, ErrOptions)
 		unordered, err := Create(t.Context(), r, nil, "unordered", Options{Config: Config{Unordered: true}})
 		require.NoError(t, err)
 		_, err = unordered.Receive(t.Context(), ReceiveOptions{Heartbeat: true})
 		require.ErrorIs(t, err, ErrOptions)
 		require.NoError(t, unordered.Close(t.Context()))
-	})
-}
-
-// TestWorkerByHeartbeat: a worker with a hundred hands holds a hundred groups for minutes without extending one.
-func TestWorkerByHeartbeat(t *testing.T) {
-	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
-		const groups = 100
-		send(t, q, groupsNamed(groups)...)
-		open := make(chan struct{})
-		var all sync.WaitGroup
-		all.Add(groups)
-		w, err := NewWorker(q, Handle(func(context.Context, *Delivery) error {
-			all.Done()
-			<-open
-			return nil
-		}), WorkerOptions{Heartbeat: true, Concurrency: groups, Timeout: -1, OnError: func(err error) { t.Error(err) }})
-		require.NoError(t, err)
-		w.Start()
-		all.Wait()
-		synctest.Wait()
-		before := r.Counters()
-		time.Sleep(9 * time.Minute)
-		n := r.Counters().Sub(before).Mutations
-		t.Logf("%d mutations in nine minutes", n)
-		require.Less(t, n, int64(9*6*6))
-		close(open)
-		time.Sleep(time.Second)
-		require.NoError(t, w.Stop(t.Context()))
-		stats, err := q.Stats(t.Context())
-		require.NoError(t, err)
-		require.EqualValues(t, groups, stats.Acked)
-	})
-}
-
-// TestWorkerLosesItsHeartbeat: when others have ended a handle that lives, the contexts of its handlers end whose
-// groups are another's by then, and the others go on under leases of their own.
-func TestWorkerLosesItsHeartbeat(t *testing.T) {
-	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
-		send(t, q, groupsNamed(3)...)
-		var mu sync.Mutex
-		var running sync.WaitGroup
-		running.Add(3)
-		ended := map[string]error{}
-		w, err := NewWorker(q, Handle(func(ctx context.Context, d *Delivery) error {
-			running.Done()
-			select {
-			case <-ctx.Done():
-			case <-time.After(5 * time.Minute):
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			ended[d.ID.Group] = context.Cause(ctx)
-			return nil
-		}), WorkerOptions{Heartbeat: true, Concurrency: 3, Timeout: -1})
-		require.NoError(t, err)
-		w.Start()
-		running.Wait()
-		// Another, whose clock is ahead, takes one group.
-		ahead, err := Open(t.Context(), r, nil, "q", Options{
-			Owner: "ahead", Now: func() time.Time { return time.Now().Add(time.Minute) },
-		})
-		require.NoError(t, err)
-		taken := receive(t, ahead, ReceiveOptions{MaxGroups: 1})
-		require.Len(t, taken, 1)
-		time.Sleep(15 * time.Second)
-		mu.Lock()
-		require.Len(t, ended, 1)
-		require.ErrorIs(t, ended[taken[0].Group], ErrClaimLost)
-		mu.Unlock()
-		require.NoError(t, ahead.Ack(t.Context(), taken[0]))
-		require.NoError(t, ahead.Close(t.Context()))
-		time.Sleep(6 * time.Minute)
-		require.NoError(t, w.Stop(t.Context()))
-		stats, err := q.Stats(t.Context())
-		require.NoError(t, err)
-		require.EqualValues(t, 3, stats.Acked)
-		require.Len(t, ended, 3)
-	})
-}
-
-// TestStuckHandlerLosesItsHeartbeat (G5): a group whose handler is stuck is another's after a lease, though the handle
-// lives and beats.
-func TestStuckHandlerLosesItsHeartbeat(t *testing.T) {
-	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
-		send(t, q, "stuck", "fine")
-		free := make(chan struct{})
-		w, err := NewWorker(q, Handle(func(_ context.Context, d *Delivery) error {
-			if d.ID.Group == "stuck" {
-				<-free
-			}
-			return nil
-		}), WorkerOptions{Heartbeat: true, Concurrency: 2, Timeout: time.Minute})
-		require.NoError(t, err)
-		w.Start()
-		other := beside(t, r, "other")
-		time.Sleep(time.Minute + 4*time.Second)
-		require.Empty(t, receive(t, other, ReceiveOptions{}))
-		time.Sleep(40 * time.Second)
-		stuck := "stuck"
-		claims := receive(t, other, ReceiveOptions{Group: &stuck})
-		if len(claims) == 0 { // the worker itself has taken it over
-			info, err := q.Admin().Group(t.Context(), stuck)
-			require.NoError(t, err)
-			require.Equal(t, 1, info.Attempts)
-		} else {
-			require.Equal(t, 1, claims[0].Items[0].Attempts)
-			require.NoError(t, other.Ack(t.Context(), claims[0]))
-		}
-		require.NotNil(t, q.heart.pulse(), "the handle still beats")
-		close(free)
-		time.Sleep(time.Minute)
-		require.NoError(t, w.Stop(t.Context()))
 	})
 }
 
@@ -804,7 +689,7 @@ func (h *hearts) work(random *rand.Rand, skew time.Duration) {
 		case 0: // it goes on, and its heart does not
 			stopped.Store(true)
 			dies(q)
-		case 1: // it dies, with what it has in hand
+		case 1: // it dies, with what it has in flight
 			stopped.Store(true)
 			old := q
 			hands.Go(func() { _ = old.Close(context.Background()) })

@@ -8,6 +8,7 @@ import (
 	"go/token"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,8 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// missing are the guards, each with a test of this package that fails without it. The footprints' golden file, which
-// every conflict range stands in, does not count: it says that something has changed, not what goes wrong.
+// missing are the guards, each with a test, of this package or of layertest, that fails without it. The footprints'
+// golden file, which every conflict range stands in, does not count: it says that something has changed, not what goes
+// wrong.
 var missing = map[guard]string{
 	guardTail:         "TestConflicts/enqueue,_ack_of_the_tail_(trap_3)",
 	guardIndex:        "TestOrderWhenVersionsAreSlow",
@@ -68,7 +70,7 @@ var missing = map[guard]string{
 	guardHoldEnd:           "TestHoldConflicts/unordered_claim_that_ends_an_expired_hold,_extend_by_its_holder",
 	guardHoldEmpty:         "TestHoldConflicts/unordered_claim_of_the_last_free_item,_enqueue",
 	guardTurnNote:          "TestTurnConflicts/receive,_receive",
-	guardTurnLock:          "TestTurnConflicts/ack_that_leaves_the_head_in_hand,_release_of_the_head",
+	guardTurnLock:          "TestTurnConflicts/ack_that_leaves_the_head_in_flight,_release_of_the_head",
 	guardTurnGap:           "TestTurnConflicts/receive,_late_enqueue_before_the_head",
 	guardOverdueHold:       "TestHoldConflicts/receive_that_drops_an_old_item,_unordered_claim_by_an_earlier_clock",
 	guardKeptLock:          "TestLaneConflicts/claim_that_puts_a_hint_aside,_release_of_the_lock",
@@ -110,6 +112,8 @@ var missing = map[guard]string{
 	guardWakeUnlocked: "TestWaitByTemplate/end_of_an_intersecting_claim/group_and_template",
 	guardPassOn:       "TestWaitIsPassedOn",
 	guardOwedWake:     "TestOwedWakeIsPaid/by_time",
+	guardLookSoon:     "TestWaitThatBeginsBesideACommit/any/enqueue",
+	guardGoneWake:     "TestWakeOfOneWhoIsGone/served",
 	guardKeepBounds:   "TestHandleKeepsNoGroupForEver/many",
 
 	guardReceipt:         "TestOperatorsUnknownCommitHasItsEffectOnce/unknown-applied",
@@ -153,20 +157,51 @@ var missing = map[guard]string{
 	guardTxBound:         "TestTransactionTooLong",
 }
 
+// programs are where a test is: those of layertest are built anew, without guards.
+type programs struct {
+	here    map[string]bool // the tests of this package
+	outside string          // the program of layertest's tests
+}
+
+func buildTests(t *testing.T) programs {
+	p := programs{here: make(map[string]bool), outside: filepath.Join(t.TempDir(), "layertest.test")}
+	files, err := filepath.Glob("*_test.go")
+	require.NoError(t, err)
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, d := range file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil {
+				p.here[f.Name.Name] = true
+			}
+		}
+	}
+	build := exec.Command("go", "test", "-vet=off", "-tags", "broken", "-c", "-o", p.outside, "./layertest")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return p
+}
+
 // runOnly runs one test in a process of its own, with a guard left out.
-func runOnly(name string, without guard) (string, error) {
+func (p programs) runOnly(name string, without guard) (string, error) {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
 	}
-	c := exec.Command(os.Args[0], "-test.run", strings.Join(parts, "/"), "-test.timeout", "2m", "-test.v")
+	program, dir := p.outside, "layertest"
+	if test, _, _ := strings.Cut(name, "/"); p.here[test] {
+		program, dir = os.Args[0], ""
+	}
+	c := exec.Command(program, "-test.run", strings.Join(parts, "/"), "-test.timeout", "2m", "-test.v")
+	c.Dir = dir
 	c.Env = append(os.Environ(), WithoutVariable+"="+string(without))
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
 
-// TestBrokenByTests: every guard has a test of this package that fails without it, and passes with it.
+// TestBrokenByTests: every guard has a test that fails without it, and passes with it.
 func TestBrokenByTests(t *testing.T) {
+	tests := buildTests(t)
 	whole := make(map[string]bool)
 	for _, g := range guards {
 		name := missing[g]
@@ -174,7 +209,7 @@ func TestBrokenByTests(t *testing.T) {
 			whole[name] = true
 			t.Run("with/"+name, func(t *testing.T) {
 				t.Parallel()
-				out, err := runOnly(name, "")
+				out, err := tests.runOnly(name, "")
 				require.NoError(t, err, "%s", out)
 				require.Contains(t, out, "--- PASS: "+strings.SplitN(name, "/", 2)[0], "there is such a test")
 			})
@@ -182,7 +217,7 @@ func TestBrokenByTests(t *testing.T) {
 		t.Run("without/"+string(g), func(t *testing.T) {
 			t.Parallel()
 			require.NotEmpty(t, name, "no test is known to fail without it")
-			out, err := runOnly(name, g)
+			out, err := tests.runOnly(name, g)
 			require.Error(t, err, "%s passes without %q", name, g)
 			if !strings.Contains(out, "--- FAIL") {
 				require.Contains(t, out, "panic", "%s", out)

@@ -3,13 +3,15 @@ package layer
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
-// data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
+// Claim is one holder's exclusive right to a group, or to what a template sees of a group, or to a single item, and the
+// items delivered under the claim, in order. A Claim is plain data: Ack, Nack and Extend need only Group, Token, the
+// items' ids, and, if set, Where and Hold, in any process. Stored returns just these, to be kept elsewhere.
 //
 // The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
 // which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
@@ -17,7 +19,7 @@ import (
 //
 //	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
 //
-// A call which ends the claim leaves Items as is.
+// A call without ids which ends the claim leaves Items as is. An ack by ids takes them out, the last ones too.
 //
 // Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
 // meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
@@ -30,19 +32,42 @@ type Claim struct {
 	// Hold is the item of a claim of one item, by an unordered receive, or in a queue with LeasePerItem; zero = the
 	// claim is of a group.
 	Hold ID
-	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
-	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
-	// receive have the same token, so a system outside compares tokens of one group.
+	// Token grows from claim to claim of a group, and from claim to claim of each item. Pass the token to systems
+	// outside the database, so that such a system can refuse a holder who has been overtaken. A token alone names no
+	// claim: claims of several groups by the same receive have the same token, and so may two stages of one group,
+	// which are in flight at the same time. TokenKey says within what a system outside compares tokens.
 	Token int64
 	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
 	Until time.Time // the end of the lease, by this worker's clock
-	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
+	// State is the group's state (Settlement.State) as of the claim, if ReceiveOptions.State asked; nil = there is
 	// none.
 	State []byte
 
-	takenFrom string // whose lease had ended; "" = nobody's
+	// TakenFrom is the Owner of the holder whose lease had expired, if the claim took the group over; "" otherwise.
+	TakenFrom string
+
 	// beat is the beat of the handle on which a claim by heartbeat depends, for the handle's own use.
-	beat uuid.UUID
+	beat  uuid.UUID
+	pulse *pulse // of beat; nil = the claim has a lease of its own, or the handle has left the beat
+}
+
+// pulse is one beat of the handle, from its begin to its end.
+type pulse struct {
+	handle uuid.UUID
+	dueMS  atomic.Int64  // as last committed, as far as the handle knows
+	ended  chan struct{} // closed when the handle no longer moves the beat
+}
+
+// Lasts returns when the claim ends, by this process's clock, unless somebody extends it. A claim by heartbeat lasts
+// longer with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat: extend
+// the claim then. ended is nil if the claim has a lease of its own, and then until is Until.
+func (c *Claim) Lasts() (until time.Time, ended <-chan struct{}) {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	if c.pulse == nil {
+		return c.Until, nil
+	}
+	return fromMillis(max(millis(c.Until), c.pulse.dueMS.Load())), c.pulse.ended
 }
 
 // claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
@@ -65,7 +90,7 @@ func (c *Claim) copied() *Claim {
 	return c.snapshot()
 }
 
-// ClaimError: a claim of an AckAll was not acked. Err says why, for example ErrClaimLost.
+// ClaimError: a claim of a Settle was not settled. Err says why, for example ErrClaimLost.
 type ClaimError struct {
 	Claim *Claim // the caller's; nil if the caller gave none
 	Err   error

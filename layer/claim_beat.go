@@ -29,16 +29,16 @@ func (c *claimer) readJoin() {
 		if p := c.q.heart.pulse(); r.o.Heartbeat && p != nil {
 			snapshot := c.tx.Snapshot()
 			c.join = &joining{
-				p: p, row: snapshot.Get(c.q.keys.beat(p.handle)),
-				timer: snapshot.Get(c.q.keys.beatTimer(p.dueMS.Load(), p.handle)),
+				p: p, row: snapshot.Get(c.keys.beat(p.handle)),
+				timer: snapshot.Get(c.keys.beatTimer(p.dueMS.Load(), p.handle)),
 			}
 			return
 		}
 	}
 }
 
-// byHeartbeat makes the claim of h one by heartbeat, if the handle's beat can be joined: otherwise, for example if the
-// beat has just been ended, the claim has a lease of its own. It returns when the claim ends if nobody does anything.
+// byHeartbeat makes the claim of h a claim by heartbeat, if the handle's beat can be joined. Otherwise, for example if
+// the beat has just been ended, the claim has a lease of its own. byHeartbeat returns the end of the claim.
 func (c *claimer) byHeartbeat(r *reception, h *holding) error {
 	if !r.o.Heartbeat || c.join == nil {
 		return nil
@@ -58,7 +58,7 @@ func (c *claimer) byHeartbeat(r *reception, h *holding) error {
 
 // waitJoin sets dueMS, under the conflict with whoever ends the beat.
 func (c *claimer) waitJoin(j *joining) error {
-	key := c.q.keys.beat(j.p.handle)
+	key := c.keys.beat(j.p.handle)
 	v, err := j.row.Wait(c.ctx)
 	if err != nil {
 		return fmt.Errorf("read beat: %w", err)
@@ -71,16 +71,16 @@ func (c *claimer) waitJoin(j *joining) error {
 		return nil
 	}
 	b, err := unpackBeat(key, v)
-	if err != nil || b.ended || b.dueMS <= c.nowMS {
-		return err
+	if c.passes(err) || b.ended || b.dueMS <= c.nowMS {
+		return nil
 	}
 	if timer == nil {
-		// The beat has moved meanwhile, and its timer with it, or a purge of all items has cleared the timer. A timer
-		// too many is cleared when met.
-		c.tx.Set(c.q.keys.beatTimer(b.dueMS, j.p.handle), packTimer(kindBeat, 0))
+		// The beat has moved meanwhile, together with the timer, or a purge of all items has cleared the timer. A timer
+		// too many is cleared by the next search.
+		c.tx.Set(c.keys.beatTimer(b.dueMS, j.p.handle), packTimer(kindBeat, 0))
 	}
 	j.dueMS = b.dueMS
-	return guardBeatJoin.read(c.tx, kv.SingleKey(c.q.keys.beatJoin(j.p.handle)))
+	return guardBeatJoin.read(c.tx, kv.SingleKey(c.keys.beatJoin(j.p.handle)))
 }
 
 // ensureBeat begins a beat of the handle, if it has none. If that fails, claims have leases of their own.
@@ -111,9 +111,8 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 
 // writeBeat is moveBeat in a transaction of its own; anew begins the beat. there is false if another has ended it.
 //
-// Footprint: a read conflict on the beat, so that of a move and an end one fails; and a move whose outcome is unknown,
-// and which lands late, fails too, because the retry has written the beat. Otherwise a retry does no harm: it goes by
-// what it reads.
+// Footprint: a read conflict on the beat, so that either a move or an end fails. A move of unknown outcome that lands
+// late fails too, because the retry has written the beat. A retry does no harm otherwise: each reads the beat anew.
 func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
 	var dueMS int64
 	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
@@ -130,11 +129,11 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 	return true, nil
 }
 
-// moveBeat moves a beat to a lease from now, but never back, because receives have told that their claims last as long
-// as the beat did then. Example: the queue's lease has just been made shorter. moveBeat returns when the beat is due;
-// 0 = another has ended the beat.
+// moveBeat moves a beat to a lease from now, but never back, because receives have told an end of their claims. It
+// matters when the queue's lease has just been made shorter. moveBeat returns when the beat is due; 0 = another has
+// ended the beat.
 func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
-	keys, key := w.q.keys, w.q.keys.beat(handle)
+	keys, key := w.keys, w.keys.beat(handle)
 	config, err := w.config()
 	if err != nil {
 		return 0, err
@@ -149,8 +148,8 @@ func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 	dueMS = w.nowMS + config.Lease.Milliseconds()
 	if v != nil {
 		b, err := unpackBeat(key, v)
-		if err != nil || b.ended {
-			return 0, err
+		if w.passes(err) || b.ended {
+			return 0, nil
 		}
 		w.tx.Clear(keys.beatTimer(b.dueMS, handle))
 		dueMS = max(dueMS, b.dueMS)
@@ -201,35 +200,40 @@ func isEnded(p *pulse) bool {
 	}
 }
 
-// leaveIfUnsettled makes the handle leave the beat of a claim if nobody may settle the claim any more after an
-// operation that ended with err, for example because the outcome of its ack is unknown: a claim with a lease of its own
-// would run into its end. The handle's other claims are extended by who has them.
+// leaveIfUnsettled makes the handle leave the beat of a claim that perhaps nobody settles any more, because the
+// operation that settles has failed with err. Example: the outcome of an ack is unknown. A claim with an own lease
+// would run into the end of the lease. The holders extend the handle's other claims.
 func (q *Queue) leaveIfUnsettled(handle uuid.UUID, err error) {
 	if err != nil && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions) {
 		q.heart.end(q.heart.of(handle))
 	}
 }
 
-// endDueBeats ends the beats which looks of the handle have met. An error is nobody's: who looks again meets them
+// endDueBeats ends the beats which looks of the handle have met. An error is ignored: the next look meets the beats
 // again.
 func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
 		if ended, err = w.endBeats(due); err != nil {
 			return err
 		}
+		ended = ended || a.MaybeCommitted // an earlier attempt may have left nothing to end
 		return w.finish()
 	})
 	return ended && err == nil
 }
 
 // stopBeat ends the heartbeat of a handle which is being closed. If the handle has claims by heartbeat left, the beat
-// stays, and is due within a lease: as long do the claims last, as any handle's claims after Close.
+// stays, and is due within a lease: the claims last until then.
 func (q *Queue) stopBeat(ctx context.Context) error {
 	select {
 	case q.heart.turn <- struct{}{}: // for good: no beat is begun from now on
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	default:
+		select {
+		case q.heart.turn <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 	p := q.heart.pulse()
 	q.heart.stop()
@@ -253,9 +257,7 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 			return nil
 		}
 		b, err := unpackBeat(key, v)
-		if err != nil {
-			return err
-		}
+		q.passes(err) // its timer is cleared when met
 		tx.Clear(key)
 		tx.Clear(q.keys.beatTimer(b.dueMS, p.handle))
 		return nil

@@ -1,17 +1,23 @@
 package layer
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"fdbfifo/kv"
 )
 
-// An unordered receive: see store_hold.go.
+// An unordered receive: see store_lock.go.
 
 // checkUnordered checks the options of an unordered receive.
-func (o *ReceiveOptions) checkUnordered(q *Queue) error {
+func (o *ReceiveOptions) checkUnordered(keys subspace) error {
 	switch {
-	case !q.keys.takesAny():
+	case !keys.takesAny():
 		return errUnordered
 	case o.Where != nil:
 		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
@@ -31,22 +37,17 @@ func (o *ReceiveOptions) checkUnordered(q *Queue) error {
 // of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If
 // items are claimed in turn: see leaveInHand.
 func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
-	n, size := r.items, r.bytes
 	if r.o.Unordered {
 		limit = min(limit, r.o.MaxGroups-r.groups)
 	}
-	items, out, err := c.runWithin(f, limit, func(next int) bool {
-		r.stopped = n > 0 && size+next > r.o.MaxBytes
-		n, size = n+1, size+next
-		return !r.stopped
-	})
+	items, out, err := c.runWithin(f, limit, r.fits(f.lane, true))
 	if err != nil || len(out) == 0 {
 		return err
 	}
 	if err := c.fenceOver(guardClaimLock, f.lane); err != nil {
 		return err
 	}
-	attempts, err := c.q.readAttempts(c.ctx, c.tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
+	attempts, err := c.readAttempts(items[0].ID, items[len(items)-1].ID)
 	if err != nil {
 		return err
 	}
@@ -67,26 +68,24 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		item.FirstDelivered = fromMillis(c.nowMS)
 		item.failedBefore(attempts[item.ID])
 		if r.o.Unordered {
-			if err := guardHold.read(c.tx, kv.SingleKey(c.q.keys.hold(item.ID))); err != nil {
+			if err := guardHold.read(c.tx, kv.SingleKey(c.keys.hold(item.ID))); err != nil {
 				return err
 			}
-			c.tx.Clear(c.q.keys.laneItem(f.lane, item.ID))
+			c.tx.Clear(c.keys.laneItem(f.lane, item.ID))
 		}
 		c.put(holdLane(item.ID), nil, heldBy(holding{
 			kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out[i : i+1 : i+1],
 			sinceMS: c.nowMS,
 		}, nil), item.ID.Index)
-		r.claims = append(r.claims, &Claim{
+		r.give(&Claim{
 			Queue: c.q.name, Group: f.group(), Hold: item.ID, Token: token, Items: items[i : i+1 : i+1],
 			Until: fromMillis(end),
-		})
-		r.bytes += len(item.Body)
+		}, f.lane)
 	}
-	r.items += len(items)
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
-	if c.q.keys.inTurn() {
+	if c.keys.inTurn() {
 		r.groups++
 		return c.leaveInHand(f, items[0].ID)
 	}
@@ -110,41 +109,62 @@ func (c *claimer) leaveInHand(f *found, head ID) error {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
 		// Named by the caller: as a rule the group's hint has this key.
-		c.tx.Clear(c.q.keys.ready(head.Index, f.lane))
+		c.tx.Clear(c.keys.ready(head.Index, f.lane))
 	}
 	delete(c.ready, f.lane)
 	return c.fenceTurn(f.lane, head)
 }
 
 // endHold ends the hold to which a timer led, if its time is over: the item is free again, or a dead letter. Otherwise
-// the timer is stale.
-func (c *claimer) endHold(l *look) error {
+// the timer is stale. If items are claimed in turn, and the group's head is free now, endHold returns the group's hint:
+// the group takes its turn at the place of the timer, before groups that became ready later.
+func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if c.tired() {
-		return nil // left to the next transaction: see claim
+		return nil, nil // left to the next transaction: see claim
 	}
 	if c.turned[l.lane] {
 		l = c.read(l.candidate, 0) // this transaction has changed the hold since the read
 	}
 	c.met[l.lane] = true
-	if free, err := c.txn.endHold(l.candidate, l.lock.lock); err != nil || !free {
-		return err
+	behind, free, err := c.txn.endHold(l.candidate, l.lock.lock)
+	if err != nil || !free {
+		return nil, err
 	}
-	c.changed(laneName(groupOf(l.lane), c.q.keys.holdWhere()))
-	return nil
+	group := laneName(groupOf(l.lane), c.keys.holdWhere())
+	if c.met[group] {
+		behind = nil // decided about, and what is free now is read again if there is reason to
+	}
+	c.changed(group)
+	return behind, nil
+}
+
+// reach ends the holds behind a free head whose time is over, so that a receive which wants more than the items before
+// them gets theirs, too, and reads the group again. A transaction that has ended enough holds leaves them to the next.
+func (c *claimer) reach(l *look) error {
+	for l.err == nil && l.seen.behindOver && !c.tired() {
+		if _, err := c.endHolds(l.seen.group()); err != nil {
+			return err
+		}
+		*l = *c.read(l.candidate, l.limit)
+		if _, err := c.reads(l); err != nil {
+			return err
+		}
+	}
+	return l.err
 }
 
 // endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item
-// is free again. Otherwise the timer that led to the hold, if one did, is stale.
-func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error) {
+// is free again, and what letGo does. Otherwise the timer that led to the hold, if one did, is stale.
+func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, free bool, err error) {
 	v, err := lock.Wait(w.ctx)
 	if err != nil {
-		return false, fmt.Errorf("read hold: %w", err)
+		return nil, false, fmt.Errorf("read hold: %w", err)
 	}
-	key := w.q.keys.lock(c.lane)
+	key := w.keys.lock(c.lane)
 	var r *record
 	if v != nil {
 		if r, err = unpackRecord(key, v); err != nil {
-			return false, err
+			return nil, false, err
 		}
 	}
 	if r == nil || r.at(w.nowMS).keeps() {
@@ -154,17 +174,21 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error
 		if c.key != nil {
 			w.done++
 		}
-		return false, err
+		return nil, false, err
 	}
 	w.done++
 	if err := guardHoldEnd.read(w.tx, kv.SingleKey(key)); err != nil {
-		return false, err
+		return nil, false, err
 	}
 	w.clearLead(&c, r)
 	if free, err = w.lapse(c.lane, r, nil, ID{}); err != nil || !free {
-		return false, err
+		return nil, false, err
 	}
-	return true, w.free(c.lane)
+	next, found, err := w.letGo(c.lane)
+	if err == nil && found {
+		behind = &next
+	}
+	return behind, true, err
 }
 
 // namedHolds is how many holds of a group a receive looks at which names the group, to end those whose time is over.
@@ -173,19 +197,22 @@ const namedHolds = 100
 
 // endHolds is endHolds of the transaction, for a claimer.
 func (c *claimer) endHolds(group string) (nextMS int64, err error) {
-	return c.txn.endHolds(group, func(lane string) error { return c.endHold(c.read(candidate{lane: lane}, 0)) })
+	return c.txn.endHolds(group, func(lane string) error {
+		_, err := c.endHold(c.read(candidate{lane: lane}, 0))
+		return err
+	})
 }
 
 // endHolds calls end for the first holds of a group whose time is over, and returns when the next of the others ends
 // (ms); 0 = there is none. A transaction that is tired leaves the others to the next.
 func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, err error) {
-	rows, err := w.tx.Snapshot().GetRange(
-		w.q.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
+	rows, err := w.read.GetRange(
+		w.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read holds: %w", err)
 	}
 	for _, row := range rows {
-		all, err := w.q.unpackHolds([]kv.KV{row})
+		all, err := w.unpackHolds([]kv.KV{row})
 		if err != nil {
 			return 0, err
 		}
@@ -201,4 +228,301 @@ func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64,
 		}
 	}
 	return nextMS, nil
+}
+
+// accept looks at the groups granted to the handle before any other group.
+func (c *claimer) accept() error {
+	if c.granted == nil {
+		return nil
+	}
+	rows, err := c.granted.Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read grants: %w", err)
+	}
+	limit := 1
+	for _, r := range c.owed {
+		limit = max(limit, r.o.Max)
+	}
+	for _, row := range rows {
+		p, err := c.keys.parse(row.Key)
+		if c.passes(err) {
+			continue
+		}
+		token, err := unpackInt(row.Key, row.Value)
+		if c.passes(err) {
+			continue // the timer of the grant's end leads to the group
+		}
+		c.met[p.lane] = false
+		c.looks = append(c.looks, c.read(candidate{key: row.Key, lane: p.lane, grant: token}, limit))
+		if c.grants == nil {
+			c.grants = make(map[string]bool)
+		}
+		c.grants[string(row.Key)] = true
+	}
+	return nil
+}
+
+// holdsGrants reports whether grants are left which nobody took.
+func (c *claimer) holdsGrants() bool {
+	return c == nil || len(c.grants) > 0 // nil: the grants were not read
+}
+
+// grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
+const grantLease = 2 * time.Second
+
+// grantOthers fulfils the requests of other handles with ready groups beyond the handle's own needs, the oldest request
+// with the oldest group.
+//
+// Footprint, per request served: a read conflict, and the request is rewritten; per group: as a claim, with a grant.
+func (c *claimer) grantOthers(requests []kv.KV) error {
+	q := c.q
+	for _, row := range requests {
+		p, err := q.keys.parse(row.Key)
+		if q.passes(err) {
+			continue
+		}
+		r, err := unpackRequest(row.Key, row.Value)
+		if q.passes(err) {
+			continue
+		}
+		if p.id == q.waitID || r.deadlineMS <= c.nowMS && !lacks(guardRequestDeadline) {
+			continue
+		}
+		given := int64(0)
+		for given < r.wants {
+			ok, err := c.grant(p.id)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			given++
+		}
+		if given > 0 {
+			if err := guardGrantRequest.read(c.tx, kv.SingleKey(row.Key)); err != nil {
+				return err
+			}
+			r.wants -= given
+			c.tx.Set(row.Key, r.pack())
+			c.touch(p.id)
+			c.wrote = true
+			c.others += int(given)
+		}
+		if given == 0 && r.wants > 0 {
+			return nil // nothing more is ready
+		}
+	}
+	return nil
+}
+
+// lookAgain starts the reads of the looks under way anew, because claimers of other templates have claimed lanes since,
+// in the same transaction. No conflict tells of a transaction's own claims.
+func (c *claimer) lookAgain() {
+	for i, l := range c.looks {
+		c.looks[i] = c.read(l.candidate, l.limit)
+	}
+}
+
+// grant gives the next free group to the request with the random. It returns false if there is no free group.
+func (c *claimer) grant(random uuid.UUID) (bool, error) {
+	for {
+		l, ok, err := c.next()
+		if err != nil || !ok {
+			return false, err
+		}
+		if l.grant != 0 {
+			continue // our own grant stays
+		}
+		given, err := c.grantFrom(l, random)
+		if err != nil || given {
+			return given, err
+		}
+	}
+}
+
+// grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
+// delay or grant past its end, is left to the next receive, which counts the attempt.
+func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
+	if isHold(l.lane) {
+		return false, c.settle(&reception{}, l, 0)
+	}
+	f, err := c.reads(l)
+	if err == nil && f.record != nil && !f.record.at(c.nowMS).keeps() && f.record.mark == nil {
+		return false, nil
+	}
+	f, err = c.see(l)
+	if err != nil || f.verdict != verdictDeliver {
+		return false, c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0)
+	}
+	if err := c.fenceOver(guardGrantLock, f.lane); err != nil {
+		return false, err
+	}
+	token, err := c.token(nil)
+	if err != nil {
+		return false, err
+	}
+	lease := grantLease
+	if lacks(guardGrantLease) {
+		lease = MaxLease
+	}
+	end := c.nowMS + lease.Milliseconds()
+	c.hold(f, holding{kind: kindGrant, token: token, owner: random.String(), endMS: end}, f.rows.at(0).index)
+	c.met[f.lane] = true
+	return true, nil
+}
+
+// A receive with a receive id records its claims, in the transaction which claims. The receive first reads the record,
+// with a conflict: of two receives with the same id at the same time the first claims, and the second gets its claims.
+
+// ReceiveIDLife is how long a receive can be repeated under its receive id, by the clocks of the two workers.
+const ReceiveIDLife = 5 * time.Minute
+
+func checkReceiveID(id string) error {
+	if len(id) > MaxReceiveIDSize {
+		return &LimitError{What: "receive id", Unit: "bytes", Got: int64(len(id)), Max: MaxReceiveIDSize}
+	}
+	if !utf8.ValidString(id) {
+		return fmt.Errorf("%w: receive id %q", ErrInvalidUTF8, id)
+	}
+	return nil
+}
+
+// readRepeats starts reading the records of the receive ids.
+func (c *claimer) readRepeats() {
+	for _, r := range c.owed {
+		if id := r.o.ReceiveID; id != "" && c.repeats[id] == nil {
+			if c.repeats == nil {
+				c.repeats = make(map[string]kv.Future[[]byte])
+			}
+			c.repeats[id] = guardRepeat.get(c.tx, c.keys.repeat(id))
+		}
+	}
+}
+
+// repeat answers the receives which are repetitions and removes each from owed. It returns the other receives with an
+// id: of several with the same id only the first stays owed, and answers for all.
+func (c *claimer) repeat() (named []*reception, err error) {
+	owed := make([]*reception, 0, len(c.owed))
+	for _, r := range c.owed {
+		if r.o.ReceiveID == "" {
+			owed = append(owed, r)
+			continue
+		}
+		if err := c.answer(r); err != nil {
+			return nil, err
+		}
+		if r.repeated {
+			continue
+		}
+		if lacks(guardRepeatTwin) ||
+			!slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
+			owed = append(owed, r)
+		}
+		named = append(named, r)
+	}
+	c.owed = owed
+	return named, nil
+}
+
+// answer gives r the claims recorded under its id, as far as still held.
+func (c *claimer) answer(r *reception) error {
+	key := c.keys.repeat(r.o.ReceiveID)
+	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read receive id: %w", err)
+	}
+	if named := c.named[r.o.ReceiveID]; named != nil {
+		v = named // by a receive of another template, in the same transaction, which the read has not seen
+	}
+	if v == nil {
+		return nil
+	}
+	kept, err := unpackRepeat(key, v)
+	if err != nil {
+		return err
+	}
+	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() {
+		return nil
+	}
+	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
+	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o, func(h *holding) bool { return h.endMS > c.nowMS })
+	r.repeated = true
+	if len(kept.claims) > 0 {
+		_, r.was = splitLane(kept.claims[0].lane)
+	}
+	return err
+}
+
+// keepRepeats records the claims of the named receives. A second receive with the same id gets copies of the claims.
+func (c *claimer) keepRepeats(named []*reception) {
+	first := make(map[string]*reception, len(named))
+	for _, r := range named {
+		if twin := first[r.o.ReceiveID]; twin != nil {
+			for _, claim := range twin.claims {
+				same := *claim
+				r.claims = append(r.claims, &same)
+			}
+			continue
+		}
+		first[r.o.ReceiveID] = r
+		if len(r.claims) > 0 {
+			if c.named == nil {
+				c.named = make(map[string][]byte)
+			}
+			v := repeat{ms: c.nowMS, claims: r.given()}.pack()
+			c.named[r.o.ReceiveID] = v
+			c.tx.Set(c.keys.repeat(r.o.ReceiveID), v)
+		}
+	}
+}
+
+// reload rebuilds the claims of a receive after an unknown commit which turned out to have been applied.
+func (q *Queue) reload(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
+	return q.reclaim(ctx, tx, given, o, func(*holding) bool { return true })
+}
+
+// reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out,
+// and so is one which keeps refuses. If items are claimed in turn, those behind such an item are left out, too, unless
+// the item is finished: another may have it, and is to be first.
+func (q *Queue) reclaim(
+	ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions, keeps func(h *holding) bool,
+) ([]*Claim, error) {
+	var claims []*Claim
+	v := q.viewOf(ctx, tx.Snapshot())
+	behind := make(map[string]bool) // groups
+	for _, ref := range given {
+		if behind[groupOf(ref.lane)] {
+			continue
+		}
+		state := v.readState(groupOf(ref.lane), o.State)
+		r, err := v.readLock(ref.lane)
+		if err != nil {
+			return nil, err
+		}
+		h := r.claim()
+		hold, _ := holdOf(ref.lane)
+		if h == nil || h.token != ref.token && !lacks(guardReloadToken) || !keeps(h) {
+			if q.keys.inTurn() {
+				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
+				if err != nil {
+					return nil, fmt.Errorf("read item: %w", err)
+				}
+				behind[hold.Group] = item != nil
+			}
+			continue
+		}
+		c := &Claim{
+			Hold: hold, Queue: q.name, Group: groupOf(ref.lane), Where: q.keys.plan.whereOf(ref.lane), Token: ref.token,
+			Until: fromMillis(h.endMS), beat: h.beat, pulse: q.heart.of(h.beat),
+		}
+		if c.Items, err = v.reloadItems(ref.lane, h); err != nil {
+			return nil, err
+		}
+		if c.State, err = v.waitState(state); err != nil {
+			return nil, err
+		}
+		claims = append(claims, c)
+	}
+	return claims, nil
 }

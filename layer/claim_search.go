@@ -9,22 +9,23 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/advice"
 )
 
 // search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
 //
-// A handle which met others at the oldest hints goes for a walk (see spread): its searches begin where the last search
-// ended, far from the oldest, and read neither timers nor the hints passed over. If nothing lies there, the search
-// starts over from the oldest.
+// A handle which met others at the oldest hints goes for a walk (see advice.Spread): its searches begin where the last
+// search ended, far from the oldest, and read neither timers nor the hints passed over. If nothing lies there, the
+// search starts over from the oldest.
 type search struct {
 	w       *txn
-	where   string   // the packed template; "" = whole groups
-	spread  *spread  // of the template
-	shards  []cursor // of hints
-	timers  []cursor // by shard
-	since   []cursor // likewise, of the timers with the time of an enqueue, see retro; nil = there are none
-	turn    int64    // the shard whose timers are read first
-	fresh   bool     // nothing was read yet
+	where   string         // the packed template; "" = whole groups
+	spread  *advice.Spread // of the template
+	shards  []cursor       // of hints
+	timers  []cursor       // by shard
+	since   []cursor       // likewise, of the timers with the time of an enqueue, see retro; nil = there are none
+	turn    int64          // the shard whose timers are read first
+	fresh   bool           // nothing was read yet
 	pending []candidate
 	later   []candidate // timers whose places lie behind the hints read so far
 	away    bool        // on a walk
@@ -45,17 +46,27 @@ func newSearch(w *txn, where string) *search {
 // begin chooses where to start.
 func (s *search) begin() {
 	q := s.w.q
-	begin, shard, away := s.spread.place(q, s.where, s.w.nowMS)
+	place, away := s.spread.Place(q.random, q.keys.shards.all(), s.w.nowMS)
 	if !away {
 		s.fromTheOldest()
 		return
 	}
-	s.begun, s.away, s.shard = true, true, shard
-	s.shards = []cursor{{begin: begin, end: q.keys.hintsFrom(s.where, shard, 0).End}}
+	s.begun, s.away, s.shard = true, true, place.Shard
+	s.shards = []cursor{{begin: s.landing(place), end: q.keys.hintsFrom(s.where, place.Shard, 0).End}}
 	s.timers, s.since, s.fresh = nil, nil, false
-	if begin.Offset > 1 { // a new landing: the next must know how far the hints go
-		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
+	if place.After == nil { // a new landing: the next must know how far the hints go
+		s.newest = s.w.read.GetKey(kv.LastLessThan(s.shards[0].end))
 	}
+}
+
+// landing returns where the place is.
+func (s *search) landing(place advice.Place) kv.KeySelector {
+	if place.After != nil {
+		return kv.FirstGreaterThan(place.After)
+	}
+	begin := kv.FirstGreaterOrEqual(s.w.q.keys.hintsFrom(s.where, place.Shard, place.From).Begin)
+	begin.Offset += 1 + place.Offset
+	return begin
 }
 
 // fromTheOldest starts at the oldest hints and timers.
@@ -70,7 +81,7 @@ func (s *search) fromTheOldest() {
 	s.shards, s.later = s.shards[:0], nil
 	s.timers, s.since = s.timers[:0], nil
 	s.reach(q.keys.shards.all())
-	s.turn, s.fresh = s.spread.turn.Add(1)%int64(len(s.timers)), true
+	s.turn, s.fresh = s.spread.NextTurn()%int64(len(s.timers)), true
 }
 
 // reach adds the shards up to all.
@@ -104,7 +115,7 @@ func (s *search) follow(now retro) bool {
 }
 
 // grow adds the shards of which the handle has learned since the search began, and reports whether there are such. A
-// search which has found nothing else must not end without: see store_shard.go.
+// search which has found nothing else must not end without: see store_lane.go.
 func (s *search) grow() (bool, error) {
 	if s.away || s.nearby || lacks(guardGrow) {
 		return false, nil
@@ -132,7 +143,7 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	}
 	var rest []candidate
 	for _, c := range s.w.hinted {
-		if len(kept) < n && s.w.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
+		if len(kept) < n && s.w.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
@@ -156,11 +167,11 @@ func (s *search) next(n int) ([]candidate, error) {
 	if s.away && n > 0 {
 		// The last may be a hint of this transaction's own, which is in any shard.
 		if key := wave[n-1].key; s.w.keys.hintsFrom(s.where, s.shard, 0).Contains(key) {
-			s.spread.walked(s.shard, key)
+			s.spread.Walked(s.shard, key)
 		}
 	}
 	if s.fair && n > 0 {
-		s.spread.fairTurn.Store(s.shardOf(wave[n-1]) + 1)
+		s.spread.NoteFairTurn(s.shardOf(wave[n-1]) + 1)
 	}
 	return wave, nil
 }
@@ -178,7 +189,7 @@ func (s *search) find(n int) error {
 		// from the oldest.
 		skip := 0
 		if s.away {
-			skip = s.spread.goHome(s.w.q)
+			skip = s.spread.GoHome(s.w.q.random)
 		}
 		s.fromTheOldest()
 		if s.nearby = skip > 0; s.nearby {
@@ -210,7 +221,7 @@ func (s *search) start(n int) {
 		limit: n + 1 + s.w.beside, oldest: s.fresh && !s.nearby, timers: make([]kv.Future[[]kv.KV], len(s.timers)),
 		since: make([]kv.Future[[]kv.KV], len(s.since)),
 	}
-	snapshot := s.w.tx.Snapshot()
+	snapshot := s.w.read
 	for i := range s.shards {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
 	}
@@ -274,23 +285,20 @@ func (s *search) readMore(n int) error {
 			return fmt.Errorf("read ready hints: %w", err)
 		}
 		s.shards[i].passed(rows, limit)
-		last, err := s.addHints(rows)
-		if err != nil {
-			return err
-		}
+		last := s.addHints(rows)
 		if !s.shards[i].exhausted {
 			whole = min(whole, last)
 		}
 	}
 	if !s.away && !s.nearby {
-		s.spread.plenty.Store(len(s.pending) == limit*len(s.shards) || s.fair && len(s.pending) >= limit)
+		s.spread.NotePlenty(len(s.pending) == limit*len(s.shards) || s.fair && len(s.pending) >= limit)
 	}
 	if fromTheOldest && len(s.pending) > 0 {
 		oldest := s.pending[0].index
 		for _, c := range s.pending {
 			oldest = min(oldest, c.index)
 		}
-		s.spread.oldest.Store(oldest)
+		s.spread.NoteOldest(oldest)
 	}
 	if err := s.learnNewest(); err != nil {
 		return err
@@ -321,7 +329,7 @@ func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(groupOf(c.la
 // so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
 // with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (s *search) takeTurns() {
-	shards, turn := s.w.keys.shards.all(), s.spread.fairTurn.Load()
+	shards, turn := s.w.keys.shards.all(), s.spread.FairTurn()
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {
@@ -363,8 +371,8 @@ func (s *search) addTimers(rows []kv.KV) error {
 	}
 	for _, row := range rows {
 		p, err := s.w.keys.parse(row.Key)
-		if err != nil {
-			return err
+		if s.w.passes(err) {
+			continue // leads nowhere
 		}
 		if p.name == nameTimer && p.id != uuid.Nil {
 			s.w.dueBeats = append(s.w.dueBeats, dueBeat{handle: p.id, key: row.Key})
@@ -378,8 +386,10 @@ func (s *search) addTimers(rows []kv.KV) error {
 			continue
 		}
 		kind, index, err := unpackTimer(row.Key, row.Value)
-		if err != nil {
-			return err
+		if s.w.passes(err) { // the key says which lane is due
+			if kind, index, err = s.w.unknownTimer(due); err != nil {
+				return err
+			}
 		}
 		if index, err = s.w.placeOfDue(index, due); err != nil {
 			return err
@@ -421,28 +431,211 @@ func (s *search) learnNewest() error {
 		return nil // there is none
 	}
 	p, err := q.keys.parse(k)
-	if err != nil {
-		return err
+	if q.passes(err) {
+		return nil
 	}
-	s.spread.newest.Store(p.index)
+	s.spread.NoteNewest(p.index)
 	return nil
 }
 
 // addHints adds the hints in rows to the candidates and returns the index of the last hint.
-func (s *search) addHints(rows []kv.KV) (last int64, err error) {
+func (s *search) addHints(rows []kv.KV) (last int64) {
 	for _, row := range rows {
 		p, err := s.w.keys.parse(row.Key)
-		if err != nil {
-			return 0, err
+		if s.w.passes(err) {
+			continue // leads nowhere
 		}
 		last = p.index
-		attempts := int64(0)
-		if len(row.Value) > 0 {
-			if attempts, err = unpackInt(row.Key, row.Value); err != nil {
-				return 0, err
+		attempts, err := unpackHint(row)
+		s.pending = append(s.pending, candidate{
+			key: row.Key, lane: p.lane, index: p.index, attempts: attempts,
+			head: s.w.passes(err), // the key leads to the lane; how often its head has failed, the head's record says
+		})
+	}
+	return last
+}
+
+// unknownTimer returns what a timer would have said which is due at dueMS, and whose value cannot be read: it leads to
+// its lane as the timer of a head does, from the place where the lane became due.
+func (w *txn) unknownTimer(dueMS int64) (kind, int64, error) {
+	now, err := w.clock()
+	return kindHead, max(0, now-(w.nowMS-dueMS)*versionsPerMS), err
+}
+
+// Strategy says how a receive spreads over the ready groups.
+type Strategy int
+
+// The strategies. With groups A of 5 items, B of 3 and C of 2, in that order of age, a receive of 10 delivers:
+const (
+	// FillGroup takes as much as possible from the oldest group, then from the next: A1–A5 B1–B3 C1 C2.
+	FillGroup Strategy = iota
+	// Layers takes the first item of each group, then the second of each: A1 B1 C1 A2 B2 C2 A3 B3 A4 A5.
+	Layers
+	// Heads takes the first item of each group: A1 B1 C1.
+	Heads
+)
+
+// InOrder returns the items of a receive in the order in which the strategy delivers the items. Within a group the
+// order is always the group's order.
+func (s Strategy) InOrder(claims []*Claim) []Item {
+	var items []Item
+	if s != Layers {
+		for _, c := range claims {
+			items = append(items, c.Items...)
+		}
+		return items
+	}
+	for layer, more := 0, true; more; layer++ {
+		more = false
+		for _, c := range claims {
+			if layer < len(c.Items) {
+				items = append(items, c.Items[layer])
+				more = true
 			}
 		}
-		s.pending = append(s.pending, candidate{key: row.Key, lane: p.lane, index: p.index, attempts: int(attempts)})
 	}
-	return last, nil
+	return items
+}
+
+// layers says how many items of each group a receive of max items takes layer by layer. have is the number of items of
+// each group. Example: have 5 3 2, max 4: 2 1 1. The receive ends before the first item that does not fit; item is its
+// place in its group.
+func layers(have []int, max int, fits func(group, item int) bool) []int {
+	take := make([]int, len(have))
+	for left, more := max, true; more; {
+		more = false
+		for i := range have {
+			if left == 0 || take[i] == have[i] {
+				continue
+			}
+			if !fits(i, take[i]) {
+				return take
+			}
+			take[i]++
+			left--
+			more = true
+		}
+	}
+	return take
+}
+
+// reception makes a receive of options that were checked, and checks the template.
+func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
+	where, err := o.place(q.keys)
+	if err != nil {
+		return nil, err
+	}
+	return &reception{o: o, where: where, stop: o.Stop}, nil
+}
+
+// place checks the options against a queue with those keys, and returns the packed template.
+func (o ReceiveOptions) place(keys subspace) (where string, err error) {
+	if where, err = keys.plan.where(o.Where); err != nil {
+		return "", err
+	}
+	if o.Heartbeat && keys.plan != nil {
+		return "", fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item",
+			ErrOptions)
+	}
+	if o.Unordered {
+		if err := o.checkUnordered(keys); err != nil {
+			return "", err
+		}
+		where = freeWhere
+	}
+	if (where != "" || keys.inTurn()) && o.State {
+		return "", errLaneState
+	}
+	return where, nil
+}
+
+// lane returns the lane of one of the receive's claims.
+func (r *reception) lane(c *Claim) string {
+	if c.Hold != (ID{}) {
+		return holdLane(c.Hold)
+	}
+	if r.repeated {
+		return laneName(c.Group, r.was)
+	}
+	return laneName(c.Group, r.where)
+}
+
+// lane returns the lane of a claim.
+func (c *Claim) lane(q *Queue) (string, error) {
+	if c.Hold != (ID{}) {
+		if !q.keys.hasHolds() {
+			return "", fmt.Errorf("%w: message %q, token %d: the queue has no claims of single messages, see %s and %s",
+				ErrClaimLost, c.Hold, c.Token, settingUnordered, settingLeasePer)
+		}
+		return holdLane(c.Hold), checkID(c.Hold)
+	}
+	return q.keys.plan.laneAt(c.Group, c.Where)
+}
+
+// Stored returns what has to be stored of a claim, as JSON for example, so that another process can settle it: the
+// queue, the group, the template, the held item, the token and the items' ids. Bodies, headers and the state are left
+// out. What is stored this way settles as the claim itself does, until the claim is lost.
+func (c *Claim) Stored() *Claim {
+	now := c.snapshot()
+	s := &Claim{
+		Queue: now.Queue, Group: now.Group, Where: now.Where, Hold: now.Hold, Token: now.Token, Until: now.Until,
+	}
+	for _, item := range now.Items {
+		s.Items = append(s.Items, Item{ID: item.ID})
+	}
+	return s
+}
+
+// TokenKey says within what tokens are compared by a system outside the database which is to refuse a holder who has
+// been overtaken: it keeps the greatest token that it has seen for each key, and refuses a smaller one. The key is the
+// group; of a claim by template the group and the template, because other stages of the group may be in flight at the
+// same time, under the same token; of a claim of a single item the item's id. Two templates of different views may have
+// an item in common, and have different keys: if you receive by several such views, use the id of the item, for which
+// tokens grow, too, whatever the claims.
+func (c *Claim) TokenKey() string {
+	switch {
+	case c.Hold != (ID{}):
+		return c.Hold.String()
+	case c.Where != nil:
+		return fmt.Sprintf("%q %q", c.Group, map[string]string(c.Where))
+	}
+	return fmt.Sprintf("%q", c.Group)
+}
+
+// missing says which field a stored claim may lack, if nobody holds what the claim names.
+func (c *Claim) missing(q *Queue) string {
+	switch {
+	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan == nil:
+		return ""
+	case q.keys.inTurn():
+		return "; in this queue a claim is of a message, and needs its Hold"
+	case q.keys.hasHolds():
+		return "; a claim of a single message needs its Hold, too"
+	}
+	return "; a claim by a template needs its Where, too"
+}
+
+// words say in an error what a claim is of, and what somebody holds who has it.
+func (c *Claim) words() (what, held string) {
+	switch {
+	case c.Hold != (ID{}):
+		return fmt.Sprintf("message %q", c.Hold), "the message"
+	case c.Where != nil:
+		return fmt.Sprintf("group %q where %s", c.Group, c.Where), "the lane"
+	}
+	return fmt.Sprintf("group %q", c.Group), "the group"
+}
+
+// byTemplate parts receives by their templates, in the order of arrival.
+func byTemplate(rs []*reception) (parts [][]*reception) {
+	at := make(map[string]int)
+	for _, r := range rs {
+		i, ok := at[r.where]
+		if !ok {
+			i = len(parts)
+			at[r.where], parts = i, append(parts, nil)
+		}
+		parts[i] = append(parts[i], r)
+	}
+	return parts
 }

@@ -2,9 +2,13 @@ package layer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+
+	"fdbfifo/layer/internal/advice"
 )
 
 // Config is what holds for a queue, whoever opens the queue. The database stores the configuration; Configure changes
@@ -80,7 +84,8 @@ type Config struct {
 	// sweep discards the older ones, so a letter may stay somewhat longer. A change holds for all letters.
 	DeadRetention time.Duration
 	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most MaxFacets: every message
-	// must have each, 1 to MaxFacetSize bytes. None = whole groups only. Fixed at creation, as Views.
+	// must have each, 1 to MaxFacetSize bytes. None = whole groups only. Names that begin with "fdbfifo-" are refused.
+	// Fixed at creation, as Views.
 	Facets []string
 	// Views are the sets of facets by which items can be received, at most MaxViews, and "*" for whole groups. Example:
 	// "*; state; state,region". Not empty if there are Facets.
@@ -156,7 +161,7 @@ var settings = []setting{
 	facetsSetting("headers by which items can be received; fixed at creation"),
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
-	leasePerSetting("what has a lease of its own: a claim of a group, or each item in hand; fixed at creation"),
+	leasePerSetting("what has a lease of its own: a claim of a group, or each item in flight; fixed at creation"),
 	fairSetting("receives take turns among the shards, and so among tenants"),
 }
 
@@ -277,4 +282,351 @@ func (c *Config) unmarshal(data []byte) error {
 		}
 	}
 	return unknownSettings(members)
+}
+
+// readConfig reads a stored document.
+func readConfig(key []byte, document string) (Config, error) {
+	var c Config
+	err := c.unmarshal([]byte(document))
+	if err == nil {
+		c, err = c.withDefaults()
+	}
+	var unknown *UnknownSettingError
+	if err != nil && !errors.As(err, &unknown) {
+		err = corrupt(key, err)
+	}
+	return c, err
+}
+
+// DedupBy is what makes two messages duplicates.
+type DedupBy int
+
+// What messages are told apart by.
+const (
+	// DedupByID: by Message.DedupID; messages without a dedup id are never duplicates.
+	DedupByID DedupBy = iota
+	// DedupByContent: by Message.DedupID, or by the SHA-256 of the body if there is no dedup id.
+	DedupByContent
+)
+
+var (
+	dedupByNames    = []string{"id", "content"}
+	dedupScopeNames = []string{"queue", "group"}
+	dedupForNames   = []string{"window", "pending"}
+)
+
+// DedupScope is among which messages duplicates are looked for.
+type DedupScope int
+
+// The scopes.
+const (
+	DedupInQueue DedupScope = iota // of the whole queue: a duplicate may be of another group
+	DedupInGroup                   // of the same group
+)
+
+// DedupFor is for how long a message is remembered.
+type DedupFor int
+
+// For how long.
+const (
+	DedupForWindow  DedupFor = iota // for Config.DedupWindow from its enqueue on
+	DedupForPending                 // while the message is in the queue, or a dead letter
+)
+
+func (d DedupBy) String() string { return nameOf(d, dedupByNames) }
+
+func (d DedupScope) String() string { return nameOf(d, dedupScopeNames) }
+
+func (d DedupFor) String() string { return nameOf(d, dedupForNames) }
+
+// Limits of de-duplication.
+const (
+	DefaultDedupWindow = 5 * time.Minute
+	MinDedupWindow     = time.Second
+	MaxDedupWindow     = 30 * 24 * time.Hour
+)
+
+// OnFailure is what becomes of an item which has failed for good: MaxAttempts times, or because of a rejection. The
+// transaction which counts the last attempt decides: the nack, or the claim which meets the expired lease.
+type OnFailure int
+
+// The policies.
+const (
+	// DeadLetterItem moves the item to the dead letters, and the group goes on with the next.
+	DeadLetterItem OnFailure = iota
+	// HaltGroup stops the group: order is kept, and other groups run on.
+	HaltGroup
+	// Block tries the item for ever, even a rejected item.
+	Block
+)
+
+var onFailureNames = []string{"dead_letter", "halt_group", "block"}
+
+func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
+
+// Values of MaxAttempts.
+const (
+	// DefaultMaxAttempts, with the default waits between them, are tried within about a quarter of an hour.
+	DefaultMaxAttempts = 25
+	// Unlimited: an item is tried until it succeeds.
+	Unlimited = -1
+)
+
+// maxMaxAttempts bounds MaxAttempts: more is a slip, or means no limit.
+const maxMaxAttempts = 1_000_000
+
+// OnExpiry is what becomes of an item which has waited longer than the queue's Retention.
+type OnExpiry int
+
+// The choices.
+const (
+	// DropExpired removes the item for good.
+	DropExpired OnExpiry = iota
+	// DeadLetterExpired moves the item to the dead letters.
+	DeadLetterExpired
+)
+
+var onExpiryNames = []string{"drop", "dead_letter"}
+
+func (o OnExpiry) String() string { return nameOf(o, onExpiryNames) }
+
+// The limits of Retention, if not 0.
+const (
+	MinRetention = time.Second
+	MaxRetention = 10 * 365 * 24 * time.Hour
+)
+
+func checkRetention(what string, d time.Duration) error {
+	if d != 0 && d < MinRetention {
+		return durationLimit(what, d, MinRetention, MaxRetention)
+	}
+	return nil
+}
+
+// Schedule says where a group takes its place among the ready groups when a claim ends and leaves items, or when its
+// lease, its delay or the delay of its head ends.
+type Schedule int
+
+// The schedules.
+const (
+	// OldestHead puts the group by the age of its head: the queue as a whole is worked off by age.
+	OldestHead Schedule = iota
+	// RoundRobin puts the group at the back: a deep group, or groups which fail all the time, cannot starve the others,
+	// even with a single worker. The place of a lease or delay which has ended is that of its end.
+	RoundRobin
+)
+
+// scheduleNames are the schedules' names in a configuration.
+var scheduleNames = []string{"oldest_head", "round_robin"}
+
+func (s Schedule) String() string { return nameOf(s, scheduleNames) }
+
+// LeasePer is what has a lease of its own.
+type LeasePer int
+
+// The choices.
+const (
+	// LeasePerClaim: a claim keeps its whole group from others, under one lease.
+	LeasePerClaim LeasePer = iota
+	// LeasePerItem: each message in flight has a claim, a lease and a token of its own (Claim.Hold). A group is
+	// delivered from its head up to the first message in somebody's hands: no message is in two hands, and none is
+	// delivered while one before it is in flight.
+	LeasePerItem
+)
+
+var leasePerNames = []string{"claim", "item"}
+
+func (p LeasePer) String() string { return nameOf(p, leasePerNames) }
+
+// settingRetroactive is the name of a setting which is never taken back.
+const settingRetroactive = "retroactive_delay"
+
+// retroactiveSetting is the setting for Config.RetroactiveDelay, left out of the stored document while it is false.
+func retroactiveSetting(help string) setting {
+	s := boolSetting(settingRetroactive, func(c *Config) *bool { return &c.RetroactiveDelay }, help)
+	s.sparse = true
+	return s
+}
+
+// retro is how the queue delays the messages that have no time of their own.
+func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }
+
+// retro is how a queue delays the messages that have no time of their own (dueMS 0). In a queue with retroactive delay
+// such a message is due when the queue's delay of now is over since its enqueue, whatever the delay was then; a message
+// which is to come at once has the time of its enqueue. In every other queue the time is fixed by the enqueue.
+//
+// Nobody holds a group whose head is delayed so; a timer leads there, as to every delayed head. But nobody can say when
+// it will be due: so the timer has the time of the enqueue, above sinceBase, and readers read such timers up to now
+// less the delay. So a change of the delay writes nothing but the configuration, however many messages wait.
+type retro struct {
+	on      bool
+	delayMS int64
+}
+
+// sinceBase is added to the times of timers that have the time of an enqueue: all other times are far below it.
+const sinceBase = 1 << 50 // ms
+
+// dueOf returns when (ms) a timer with the time in its key is due.
+func (r retro) dueOf(timingMS int64) int64 {
+	if timingMS < sinceBase {
+		return timingMS
+	}
+	return timingMS - sinceBase + r.delayMS
+}
+
+// begunMS returns up to which enqueue the delay is over at nowMS.
+func (r retro) begunMS(nowMS int64) int64 { return max(nowMS-r.delayMS, 0) }
+
+// own returns the dueMS of a message, at the time nowMS of its enqueue or later, that is to be delivered at once.
+func (r retro) own(nowMS int64) int64 {
+	if r.on {
+		return nowMS
+	}
+	return 0
+}
+
+// Rate is a number of items per time. The zero value means none.
+//
+// As text, in a configuration too, a Rate reads "10/s", "100/m", "5/h" or "3/10s"; none reads "0".
+type Rate struct {
+	Count int           // 1 to MaxRateCount
+	Per   time.Duration // MinRatePer to MaxRatePer, in whole milliseconds
+}
+
+// Limits of a rate.
+const (
+	MaxRateCount = 1_000_000
+	MinRatePer   = time.Second
+	MaxRatePer   = 24 * time.Hour
+)
+
+// rateUnits are the units which may stand without a number: "10/s" means 10 per 1s.
+var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
+
+// rateAllowed says what the text of a rate may be.
+const rateAllowed = "COUNT/TIME, as 10/s or 3/10s; 0"
+
+// ParseRate reads the text of a rate. Limits are not checked. Errors: *ValueError.
+func ParseRate(text string) (Rate, error) {
+	if text == "0" {
+		return Rate{}, nil
+	}
+	bad := wrap("parse rate", &ValueError{What: "rate", Got: text, Allowed: rateAllowed})
+	count, per, ok := strings.Cut(text, "/")
+	n, err := strconv.Atoi(count)
+	if !ok || err != nil {
+		return Rate{}, bad
+	}
+	d, ok := rateUnits[per]
+	if !ok {
+		if d, err = time.ParseDuration(per); err != nil {
+			return Rate{}, bad
+		}
+	}
+	return Rate{Count: n, Per: d}, nil
+}
+
+// String returns the text for ParseRate.
+func (r Rate) String() string {
+	if r == (Rate{}) {
+		return "0"
+	}
+	per := durationText(r.Per)
+	for unit, d := range rateUnits {
+		if r.Per == d {
+			per = unit
+		}
+	}
+	return strconv.Itoa(r.Count) + "/" + per
+}
+
+func (r Rate) isNone() bool { return r == Rate{} }
+
+func (r Rate) check(name string) error {
+	switch {
+	case r.isNone():
+		return nil
+	case r.Count < 1 || r.Count > MaxRateCount:
+		return &LimitError{What: name, Unit: "items", Got: int64(r.Count), Min: 1, Max: MaxRateCount}
+	case r.Per < MinRatePer || r.Per > MaxRatePer:
+		return durationLimit("time of "+name, r.Per, MinRatePer, MaxRatePer)
+	case r.Per%time.Millisecond != 0:
+		return &ValueError{What: "time of " + name, Got: r.Per.String(), Allowed: "whole milliseconds"}
+	}
+	return nil
+}
+
+// burst is how many items may start at once: a second's worth, but at least 1.
+// known is the rate as the handle's portions know it.
+func (r Rate) known() advice.Rate {
+	return advice.Rate{Count: int64(r.Count), PerMS: r.Per.Milliseconds(), Burst: r.burst()}
+}
+
+func (r Rate) burst() int64 { return max(1, int64(r.Count)*int64(time.Second)/int64(r.Per)) }
+
+// rateSetting describes a setting whose field is a rate; the default is none.
+func rateSetting(name string, field func(*Config) *Rate, help string) setting {
+	s := setting{name: name, allowed: rateAllowed, help: help}
+	s.value = func(c *Config) any { return field(c).String() }
+	s.parse = func(c *Config, text string) error {
+		r, err := ParseRate(text)
+		if err != nil {
+			return &ValueError{What: name, Got: text, Allowed: s.allowed}
+		}
+		*field(c) = r
+		return nil
+	}
+	s.settle = func(c *Config) error { return field(c).check(name) }
+	return s
+}
+
+// RetryPolicy says how long a group waits after its head has failed. Only this group waits: other groups run on, and no
+// worker is blocked.
+type RetryPolicy struct {
+	Kind RetryKind
+	// Base is the wait after the first failure: MinRetry to MaxDelay; 0 = DefaultRetryBase.
+	Base time.Duration
+	// Max is the longest wait of RetryExponential: Base to MaxDelay; 0 = DefaultRetryMax, or Base if longer.
+	Max time.Duration
+}
+
+// RetryKind is how a wait grows with the failures of an item.
+type RetryKind int
+
+// The kinds.
+const (
+	// RetryExponential doubles the wait with each failure, from Base to Max. The wait is random between half and whole,
+	// because otherwise groups failing together would all come back together.
+	RetryExponential RetryKind = iota
+	// RetryConstant waits for Base each time.
+	RetryConstant
+	// RetryAtOnce does not wait.
+	RetryAtOnce
+)
+
+var retryNames = []string{"exponential", "constant", "at_once"}
+
+func (k RetryKind) String() string { return nameOf(k, retryNames) }
+
+// Defaults and limits of a retry policy.
+const (
+	DefaultRetryBase = 100 * time.Millisecond
+	DefaultRetryMax  = time.Minute
+	MinRetry         = time.Millisecond
+)
+
+// delay returns the wait after the given number of failures, 1 or more. random is in [0, 1).
+func (p RetryPolicy) delay(failures int, random float64) time.Duration {
+	switch p.Kind {
+	case RetryAtOnce:
+		return 0
+	case RetryConstant:
+		return p.Base
+	}
+	d := p.Base
+	for ; failures > 1 && d < p.Max; failures-- {
+		d *= 2
+	}
+	d = min(d, p.Max)
+	return d/2 + time.Duration(random*float64(d-d/2))
 }

@@ -156,6 +156,20 @@ func checkFacets(facets []string) error {
 	return nil
 }
 
+// reservedHeaders begin the names of headers which the library sets itself, see ReplayHeader.
+const reservedHeaders = "fdbfifo-"
+
+// checkNewFacets checks the names of a queue that is about to be created. A queue that was created with such a facet
+// before that was refused goes on with it, and its replayed messages keep the value.
+func (c *Config) checkNewFacets() error {
+	for _, name := range c.Facets {
+		if strings.HasPrefix(name, reservedHeaders) {
+			return &ValueError{What: "facet", Got: name, Allowed: "a name that does not begin with " + reservedHeaders}
+		}
+	}
+	return nil
+}
+
 // settleViews checks the views, and writes each with its facets in the order of c.Facets.
 func (c *Config) settleViews() error {
 	if len(c.Facets) == 0 {
@@ -312,4 +326,28 @@ func (c *Config) checkFacetsOf(headers map[string]string) error {
 		}
 	}
 	return nil
+}
+
+// CheckFacets returns an error unless t names facets of the queue alone, one at least, with values that a message may
+// have: what a message can be advanced to (Delivery.AdvanceTo). Errors: *ValueError, *LimitError, ErrInvalidUTF8.
+func (c Config) CheckFacets(t Template) error {
+	known := 0
+	for _, name := range c.Facets {
+		value, ok := t[name]
+		if !ok {
+			continue
+		}
+		if err := checkFacetValue(name, value); err != nil {
+			return err
+		}
+		known++
+	}
+	if known == len(t) && known > 0 {
+		return nil
+	}
+	allowed := "none: the queue has no facets"
+	if len(c.Facets) > 0 {
+		allowed = "values of the queue's facets: " + strings.Join(c.Facets, ", ")
+	}
+	return &ValueError{What: "facets", Got: t.String(), Allowed: allowed}
 }

@@ -14,7 +14,7 @@ type setting struct {
 	name    string
 	allowed string
 	help    string
-	sparse  bool                // not stored while the text is empty
+	sparse  bool                // not stored while it is "", false or the default LeasePer; a number always is
 	value   func(c *Config) any // as in JSON
 	parse   func(c *Config, text string) error
 	settle  func(c *Config) error // puts the default in place of zero, and checks the limits

@@ -13,17 +13,18 @@ import (
 type ReceiveOptions struct {
 	// Max is the number of items over all groups; 0 = DefaultMax, at most MaxBatch.
 	Max int
-	// MaxBytes bounds the bodies together; 0 = DefaultMaxBytes. A larger first item comes alone.
+	// MaxBytes bounds the bodies together; 0 = DefaultMaxBytes. A larger first item comes alone. Whatever MaxBytes
+	// says, bodies and states together stay below 8 MiB, because a receive has to read them within a transaction.
 	MaxBytes int
 	// MaxGroups is the number of groups to claim, or, if Unordered, of items; 0 = as many as needed to fill Max.
 	MaxGroups int
 	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
 	// Heartbeat has the claims last as long as the handle lives, without being extended: the handle keeps all of them
-	// by a single write each third of the queue's lease (Config.Lease), however many groups are in hand. If the process
-	// dies, or cannot reach the database for a lease, all of its claims end, as leases do that nobody extends. A claim
-	// which is dropped without an ack, a nack or an Extend is held until then, too: so settle each, or Close the
-	// handle. Extend gives the claim a lease of its own. Claim.Until is when the claim ends if the handle dies now.
+	// by a single write each third of the queue's lease (Config.Lease), however many groups are in flight. If the
+	// process dies, or cannot reach the database for a lease, all of its claims end, as leases do that nobody extends.
+	// A claim which is dropped without an ack, a nack or an Extend is held until then, too: so settle each, or Close
+	// the handle. Extend gives the claim a lease of its own. Claim.Until is when the claim ends if the handle dies now.
 	// While the handle cannot begin a heartbeat, or its heartbeat was just ended by another, claims have leases of
 	// their own. Not with Lease, ReceiveID and ReceiveTx, nor in a queue with facets or with Config.Unordered; and only
 	// once all processes that use the queue know of heartbeats.
@@ -50,7 +51,7 @@ type ReceiveOptions struct {
 	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused.
 	// Of the repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
 	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
-	// turn. Not with AckReceive. The claims are not given back when ctx ends.
+	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
@@ -60,6 +61,19 @@ type ReceiveOptions struct {
 	// Options.Poll. The price is the read of a key for each look in vain. Not with Where: whether any group has a
 	// message for a template cannot be told without a look at every group.
 	OnlyIfAny bool
+	// Stop, if not nil, ends the wait when it is closed. The receive then returns what it has, or nothing, without an
+	// error: for a consumer that stops in good order.
+	Stop <-chan struct{}
+}
+
+// Check returns the error that Receive would return for the options on a queue with that configuration. Example: call
+// o.Check(q.Config()) when a program starts. Errors: ErrOptions, *LimitError, *ValueError, ErrInvalidUTF8.
+func (o ReceiveOptions) Check(c Config) error {
+	o, err := o.withDefaults()
+	if err == nil {
+		_, err = o.place(subspace{plan: newLanePlan(&c)})
+	}
+	return wrap("check receive", err)
 }
 
 func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
@@ -96,8 +110,8 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		if err := checkGroup(*o.Group); err != nil {
 			return o, err
 		}
-		if o.MaxGroups = 1; o.Unordered {
-			o.MaxGroups = o.Max
+		if !o.Unordered {
+			o.MaxGroups = 1
 		}
 	}
 	if o.OnlyIfAny && o.Where != nil {
@@ -113,9 +127,11 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
-// held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait. A
-// receive may give less than is ready if much was in the way, such as claims whose leases have ended, or messages past
-// retention; the next call goes on.
+// held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
+//
+// A receive may give less than is ready if much was in the way, such as claims whose leases have ended, or messages
+// past retention, or if more would not fit into a transaction. The next call goes on. Example: if group names have
+// 1,024 letters, a receive claims some 300 groups.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
 // worker, and the first item counts a failed attempt. A lease which has ended takes nothing from its holder by itself:
@@ -138,25 +154,6 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 	}
 	claims, err := q.receive(ctx, nil, r)
 	return claims, wrap("receive", err)
-}
-
-// AckReceive acks all items left in the claim and receives, in one transaction where possible: for a worker done with a
-// claim who wants the next. If the ack fails nothing is received, and the error is Ack's. If the ack is done, and the
-// receive fails or is given up, there are no claims and no error: the next receive says what is wrong.
-func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
-	o, err := o.withDefaults()
-	if err != nil {
-		return nil, wrap("ack and receive", err)
-	}
-	if o.ReceiveID != "" {
-		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
-	}
-	r, err := q.reception(o)
-	if err != nil {
-		return nil, wrap("ack and receive", err)
-	}
-	claims, err := q.receive(ctx, &settlement{claim: c}, r)
-	return claims, wrap("ack and receive", err)
 }
 
 // receive settles s, if not nil, and receives.
@@ -229,6 +226,12 @@ const directPoll = time.Second
 // begin now, not at the commit. ReceiveTx cannot wait, and may claim nothing for the second reason that TakeTx gives.
 // The caller answers for an unknown commit: use Once.
 //
+// A group that the transaction has claimed is held from then on, so a second ReceiveTx in the same transaction goes on
+// with the next group. TakeTx holds nothing: a second one goes on in the same group.
+//
+// If the transaction has no room left for a claim, because it has half of FoundationDB's 10,000,000 bytes already, the
+// error is a *LimitError: commit, and receive in the next transaction.
+//
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
@@ -243,6 +246,9 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 		return nil, wrap("receive", err)
 	}
 	err = q.operate(ctx, tx, func(w *txn) error {
+		if err := w.checkRoom(); err != nil {
+			return err
+		}
 		c := w.newClaimer(r.where, []*reception{r})
 		c.begin()
 		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.dueBeats) == 0 {
@@ -275,6 +281,8 @@ type reception struct {
 	groups  int // groups, or, if Unordered, items: as o.MaxGroups counts
 	items   int
 	bytes   int
+	states  int   // bytes
+	refs    int   // bytes of what is kept under the receive id
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the error of the first unreadable group
 	more    bool  // the transaction has left something to the next, which may find more
@@ -289,7 +297,7 @@ type reception struct {
 // begin forgets what an earlier attempt left.
 func (r *reception) begin() {
 	r.claims, r.groups, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, 0, false, nil, false
-	r.more, r.dueMS, r.nothing = false, 0, false
+	r.more, r.dueMS, r.nothing, r.states, r.refs = false, 0, false, 0, 0
 }
 
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
@@ -307,7 +315,7 @@ func (w *txn) lookForAny(rs []*reception) error {
 		if r.o.Group != nil {
 			items = w.keys.items(*r.o.Group)
 		}
-		k, err := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(w.ctx)
+		k, err := w.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read items: %w", err)
 		}
@@ -318,7 +326,32 @@ func (w *txn) lookForAny(rs []*reception) error {
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {
-	return r.stopped || r.items >= r.o.Max || r.groups >= r.o.MaxGroups
+	return r.stopped || r.items >= r.o.Max || r.groups >= r.o.MaxGroups || r.bytes+r.states >= maxReceiveSize
+}
+
+// fits returns the test of whether the next item of a lane, with a body of so many bytes, fits into the receive.
+// byItem: each item has a claim of its own.
+func (r *reception) fits(lane string, byItem bool) func(body int) bool {
+	n, size, refs := r.items, r.bytes, r.refs
+	return func(body int) bool {
+		if byItem || n == r.items {
+			refs += claimRefSize(lane)
+		}
+		size += body
+		r.stopped = n > 0 && (size > r.o.MaxBytes || size+r.states > maxReceiveSize ||
+			r.o.ReceiveID != "" && refs > maxRepeatSize)
+		n++
+		return !r.stopped
+	}
+}
+
+// give notes a claim given to the receive.
+func (r *reception) give(c *Claim, lane string) {
+	r.claims = append(r.claims, c)
+	r.items, r.states, r.refs = r.items+len(c.Items), r.states+len(c.State), r.refs+claimRefSize(lane)
+	for i := range c.Items {
+		r.bytes += len(c.Items[i].Body)
+	}
 }
 
 // err returns why nothing was received; nil if something was, or if simply no group is ready.
@@ -393,7 +426,7 @@ func (c *claimer) begin() {
 	c.readRepeats()
 	c.readJoin()
 	if index, _ := c.q.staging.requested(); index != 0 && c.where == "" {
-		random := c.q.staging.random
+		random := c.q.waitID
 		c.granted = c.tx.Snapshot().GetRange(c.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
 	}
 	for _, r := range c.owed {
@@ -425,7 +458,7 @@ func (c *claimer) claim() error {
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
-		c.search.spread.learn(c.items, c.taken)
+		c.search.spread.Learn(c.items, c.taken)
 	}
 	c.keepRepeats(named)
 	return nil
@@ -492,8 +525,8 @@ func (c *claimer) receiveLayers(r *reception) error {
 		if !ok {
 			break
 		}
-		if isHold(l.lane) {
-			if err := r.spoilt(c.endHold(l)); err != nil {
+		if l, err = c.passHold(l, r.o.Max); l == nil {
+			if err := r.spoilt(err); err != nil {
 				return err
 			}
 			continue
@@ -549,9 +582,24 @@ func (c *claimer) reads(l *look) (*found, error) {
 // see returns what may be done with the group of a look; the verdict is made once.
 func (c *claimer) see(l *look) (*found, error) {
 	if _, err := c.reads(l); err == nil && !l.assessed {
-		l.assessed, l.err = true, c.assess(l.seen)
+		if l.err = c.reach(l); l.err == nil {
+			l.assessed, l.err = true, c.assess(l.seen)
+		}
 	}
 	return l.seen, l.err
+}
+
+// passHold returns a look at a group: l, or, if a timer led to a hold, a look at the group that has become free by the
+// end of the hold; nil = there is none to look at now.
+func (c *claimer) passHold(l *look, limit int) (*look, error) {
+	if !isHold(l.lane) {
+		return l, nil
+	}
+	behind, err := c.endHold(l)
+	if err != nil || behind == nil {
+		return nil, err
+	}
+	return c.read(*behind, max(limit, 1)), nil
 }
 
 // next returns the next group to look at, its reads under way; none if the queue is paused. The reads of a whole wave
@@ -575,7 +623,7 @@ func (c *claimer) next() (*look, bool, error) {
 				}
 				continue
 			}
-			if c.flight != nil && !c.q.flights.take(c.flight, w.lane) {
+			if c.flight != nil && !c.flight.Take(w.lane) {
 				c.passed = append(c.passed, w)
 				continue
 			}
@@ -638,7 +686,7 @@ func (q *Queue) wantedGroups(r *reception) int {
 	left, groups := r.o.Max-r.items, r.o.MaxGroups-r.groups
 	switch r.o.Strategy {
 	case FillGroup:
-		groups = min(groups, q.spreadOf(r.where).groupsFor(left))
+		groups = min(groups, q.spreadOf(r.where).GroupsFor(left))
 	case Layers:
 		groups = min(left, r.o.MaxGroups)
 	default:
@@ -649,18 +697,17 @@ func (q *Queue) wantedGroups(r *reception) int {
 
 // read starts the reads of one candidate.
 func (c *claimer) read(w candidate, limit int) *look {
-	snapshot := c.tx.Snapshot()
 	if isHold(w.lane) {
-		return &look{candidate: w, lock: c.q.readLaneLock(snapshot, snapshot, w.lane)}
+		return &look{candidate: w, lock: c.readLaneLock(c.view.read, w.lane)}
 	}
 	return &look{
 		candidate: w,
 		limit:     limit,
-		lock:      c.q.readLaneLock(snapshot, snapshot, w.lane),
-		items:     c.q.readItems(snapshot, snapshot, w.lane, limit),
-		state: readState(c.q, snapshot, w.group(),
+		lock:      c.readLaneLock(c.view.read, w.lane),
+		items:     c.readItems(c.view.read, w.lane, limit),
+		state: c.readState(w.group(),
 			slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
-		pace: c.q.readPace(snapshot, w.group()),
+		pace: c.readPace(w.group()),
 	}
 }
 
@@ -668,8 +715,9 @@ func (c *claimer) read(w candidate, limit int) *look {
 // stale. A group which cannot be read is left as found.
 func (c *claimer) settle(r *reception, l *look, limit int) error {
 	for l != nil {
-		if isHold(l.lane) {
-			return r.spoilt(c.endHold(l))
+		var err error
+		if l, err = c.passHold(l, limit); l == nil {
+			return r.spoilt(err)
 		}
 		f, err := c.see(l)
 		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
@@ -767,19 +815,14 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil {
 		return err
 	}
-	n, size := r.items, r.bytes
 	// Rows may exceed limit: earlier groups of the same wave have used part of what was wanted at the read.
-	items, out, err := c.runWithin(f, limit, func(next int) bool {
-		r.stopped = n > 0 && size+next > r.o.MaxBytes
-		n, size = n+1, size+next
-		return !r.stopped
-	})
+	items, out, err := c.runWithin(f, limit, r.fits(f.lane, false))
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: c.q.whereOf(f.lane), Token: token, Items: items}
+	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: c.keys.plan.whereOf(f.lane), Token: token, Items: items}
 	if r.o.State {
-		if claim.State, err = waitState(c.ctx, state); err != nil {
+		if claim.State, err = c.waitState(state); err != nil {
 			return err
 		}
 	}
@@ -803,15 +846,11 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.byHeartbeat(r, &held); err != nil {
 		return err
 	}
-	claim.Until, claim.beat = fromMillis(held.endMS), held.beat
+	claim.Until, claim.beat, claim.pulse = fromMillis(held.endMS), held.beat, c.q.heart.of(held.beat)
 	c.hold(f, held, out[0].index)
 	c.spend(f.group(), f.allowed, len(out))
-	r.claims = append(r.claims, claim)
+	r.give(claim, f.lane)
 	r.groups++
-	r.items += len(items)
-	for i := range items {
-		r.bytes += len(items[i].Body)
-	}
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
@@ -845,13 +884,13 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	id := first.ID
 	var record attempt
 	if f.failure != nil {
-		claim.takenFrom = f.record.claim().owner
+		claim.TakenFrom = f.record.claim().owner
 		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record
 	} else {
 		var err error
-		if record, err = c.q.readAttempt(c.ctx, c.tx.Snapshot(), id); err != nil {
+		if record, err = c.readAttempt(id); err != nil {
 			return err
 		}
 	}

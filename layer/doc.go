@@ -13,7 +13,8 @@
 //
 //   - G1 order: a group's items are delivered in key order; an enqueue begun after another had committed comes
 //     behind the other.
-//   - G2 exclusion: a group never has two live claims. Every ack, nack and extend checks the claim's token in the same
+//   - G2 exclusion: a group never has two live claims with an item in common, and without templates, unordered receives
+//     and claims of single items never two live claims. Every ack, nack and extend checks the claim's token in the same
 //     transaction, so a holder whose lease ran out can do no harm.
 //   - G3 nothing lost, nothing doubled: an enqueued item is delivered until acked or taken, or dead-lettered because
 //     the item has failed for good, and then from its redrive on; an acked item is never delivered again. This holds

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,8 +15,12 @@ import (
 
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
 // order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries
-// until the outcome is known, and never doubles a message. At most MaxBatch messages and MaxBatchSize bytes; no
-// messages are no work. A duplicate is no error: see Message.DedupID.
+// until the outcome is known, and never doubles a message. No messages are no work. A duplicate is no error: see
+// Message.DedupID.
+//
+// An enqueue has at most MaxBatch messages and MaxBatchSize bytes. With long names it may have fewer messages, because
+// the keys count, too, against 9,000,000 bytes. Example: 1,000 messages into as many groups
+// whose names have 1,024 letters, but some 500 if the names are of NULs, which are two bytes each in a key.
 //
 // Errors: *LimitError, ErrOptions, ErrNoGroup and ErrInvalidUTF8 before anything is done, within a *MessageError if one
 // of the messages is to blame; *FullError, ErrClosed, and the engine's.
@@ -93,6 +98,7 @@ type tail struct {
 type enqueuing struct {
 	msgs     []Message
 	randoms  []uuid.UUID // chosen before the first attempt
+	size     int         // how many bytes it may add to a transaction
 	contents []string    // dedup ids by content, computed when first needed
 	sent     []Sent      // the result; set anew by each attempt
 	full     *FullError  // likewise: why the enqueue was refused, with nothing written; nil = accepted
@@ -108,10 +114,11 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 		return nil, ErrClosed
 	}
 	config := q.Config()
-	if err := q.keys.checkBatch(msgs, &config, q.opts.Now()); err != nil {
+	size, err := q.keys.checkBatch(msgs, &config, q.opts.Now())
+	if err != nil {
 		return nil, err
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
+	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs)), size: size}
 	e.part(q.keys)
 	return e, nil
 }
@@ -155,19 +162,6 @@ func (q *Queue) randoms(n int) []uuid.UUID {
 	return q.random.uuids(n)
 }
 
-// bytes estimates how many bytes the messages add to a transaction.
-func (e *enqueuing) bytes() int {
-	n := 0
-	for i := range e.msgs {
-		m := &e.msgs[i]
-		n += len(m.Body) + 4*len(m.Group) + 200
-		if m.DedupID != "" {
-			n += 4*(len(m.Group)+len(m.DedupID)) + 200
-		}
-	}
-	return n
-}
-
 // enqueue writes the messages of several enqueues, in order. EnqueueTx states the conflict footprint. All tails are
 // read at once, and so are all dedup entries.
 func (w *txn) enqueue(all ...*enqueuing) error {
@@ -176,7 +170,7 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 	if len(a.tails) == 0 {
 		return nil
 	}
-	if w.q.empties.likely() {
+	if w.q.noticed.empties.Likely() {
 		w.readRequests() // beside the tails, instead of after them
 	}
 	var err error
@@ -218,7 +212,7 @@ func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 			group := e.msgs[i].Group
 			if tails[group] == nil {
 				items := w.keys.items(group)
-				tails[group] = &tail{items: items, key: w.tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
+				tails[group] = &tail{items: items, key: w.read.GetKey(kv.LastLessThan(items.End))}
 			}
 			tails[group].behindAll = tails[group].behindAll || e.msgs[i].BehindAll
 		}
@@ -337,13 +331,15 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 			return false, err
 		}
 	}
-	a.q.empties.note(!t.items.Contains(key))
+	a.q.noticed.empties.Note(!t.items.Contains(key))
 	if !t.items.Contains(key) {
 		return true, nil
 	}
 	p, err := a.keys.parse(key)
-	if err != nil {
-		return false, err
+	if a.passes(err) {
+		if p, err = a.readableTail(t); err != nil || p.name == "" {
+			return err == nil, err
+		}
 	}
 	if !lacks(guardIndex) {
 		t.next = max(t.next, p.index+1)
@@ -356,46 +352,91 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	return false, guardTail.read(a.tx, a.keys.single(key))
 }
 
-// checkBatch validates the messages of an enqueue.
-func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
-	if len(msgs) > MaxBatch {
-		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
+// readableTail returns the last item of a group whose last key is no item's; the zero value if there is none.
+//
+// Footprint: a read conflict on the group, which nobody else needs to pay for.
+func (a *appending) readableTail(t *tail) (p parsedKey, err error) {
+	for rest := t.items; ; {
+		rows, err := a.tx.GetRange(rest.Selectors(), kv.RangeOptions{Limit: tailRows, Reverse: true}).Wait(a.ctx)
+		if err != nil {
+			return p, fmt.Errorf("read tail: %w", err)
+		}
+		for _, row := range rows {
+			if p, err = a.keys.parse(row.Key); err == nil {
+				return p, nil
+			}
+		}
+		if len(rows) < tailRows {
+			return parsedKey{}, nil
+		}
+		rest.End = rows[len(rows)-1].Key
 	}
-	size, keys, key := 0, 0, 0
+}
+
+// tailRows is how many rows readableTail reads at a time.
+const tailRows = 10
+
+// checkBatch validates the messages of an enqueue, and returns how large they may make its transaction.
+func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int, err error) {
+	if len(msgs) > MaxBatch {
+		return 0, &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
+	}
+	bodies := 0
+	groups := make(map[string]itemSizes)
 	for i := range msgs {
 		m := &msgs[i]
 		n, err := m.checkFor(c, now)
 		if err != nil {
-			return &MessageError{Index: i, Err: err}
+			return 0, &MessageError{Index: i, Err: err}
 		}
-		size += n
-		if i == 0 || m.Group != msgs[i-1].Group {
-			key = len(s.item(ID{Group: m.Group, Index: kv.MaxTransactionSize}))
-		}
-		// FoundationDB counts a set as 3 times the key, the value, and 65 bytes more.
-		keys += 3*key + 100
-		keys += c.laneKeysSize(key)
+		bodies += n
+		group := m.Group
 		if m.Alone {
-			keys += 3 * (len(uuid.Nil.String()) + aloneDigits)
+			group = strings.Repeat("0", len(uuid.Nil.String())+aloneDigits)
 		}
-		if c.Changes > 0 {
-			keys += len(m.Group) + changeSize
-			for _, name := range c.Facets {
-				keys += len(m.Headers[name]) + 2
-			}
+		z, known := groups[group]
+		if !known {
+			z = s.sizesIn(group, c.Changes)
+			groups[group] = z
 		}
-		if n := len(m.DedupID); n > 0 || c.DedupBy == DedupByContent {
-			keys += 3*(len(s.prefix)+len(m.Group)+max(n, contentIDSize)+20) +
-				len(m.Group) + 2*max(n, contentIDSize) + 150
-		}
+		size += z.enqueue(m, s.plan.pack(m.Headers), !known || m.Alone) + s.dedupSize(m, group, c)
 	}
-	if size > MaxBatchSize {
-		return &LimitError{What: "batch", Unit: "bytes", Got: int64(size), Max: MaxBatchSize}
+	if bodies > MaxBatchSize {
+		return 0, &LimitError{What: "batch", Unit: "bytes", Got: int64(bodies), Max: MaxBatchSize}
 	}
-	if size+keys > maxTransactionSize {
-		return &LimitError{What: "batch with its keys", Unit: "bytes", Got: int64(size + keys), Max: maxTransactionSize}
+	if size > maxEnqueueSize {
+		return 0, &LimitError{What: "batch with its keys", Unit: "bytes", Got: int64(size), Max: maxEnqueueSize}
 	}
-	return nil
+	return size, nil
+}
+
+// enqueue is for a new message. anew: it is the first of its group in the transaction.
+func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
+	head := 64 + 2*len(m.DedupID)
+	for name, value := range m.Headers {
+		head += 2*(len(name)+len(value)) + 4
+	}
+	n := setSize(z.key, head+len(m.Body)) + z.change(len(facets))
+	for left := len(m.Body) + head - maxInline; left > 0; left -= maxInline {
+		n += setSize(z.key+9, 0)
+	}
+	if anew { // a hint, or a timer, or a conflict with the tail, and with what is behind it
+		n += setSize(z.key+9, 16) + conflictSize(z.key)
+	}
+	return n + z.lanes*(2*setSize(z.key+len(facets)+9, 16)+conflictSize(z.key+len(facets)))
+}
+
+// dedupSize is for the entry of a message's dedup id.
+func (s subspace) dedupSize(m *Message, group string, c *Config) int {
+	id := m.DedupID
+	if id == "" && c.DedupBy != DedupByContent {
+		return 0
+	}
+	if id == "" {
+		id = strings.Repeat("0", contentIDSize)
+	}
+	key := len(s.dedupKey(c.DedupScope, group, id))
+	return setSize(key, 2*len(group)+64) + conflictSize(key)
 }
 
 // checkFor is check for a message which is enqueued now, in a queue with the configuration c.
@@ -414,4 +455,155 @@ func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
 		return 0, checkDelay(left)
 	}
 	return m.check()
+}
+
+// A queue may bound the messages of a group (MaxWaiting). An enqueue does not count messages, but reads the key of the
+// item which would be one too many: one key read a group, at snapshot, so that enqueues still do not conflict with each
+// other. Therefore enqueues under way at the same time do not see each other's messages.
+
+// readRoom starts reading, for each group, whether there is room for all messages of the transaction.
+func (a *appending) readRoom(all []*enqueuing) {
+	if a.config.MaxWaiting == 0 {
+		return
+	}
+	adding := make(map[string]int)
+	var groups []string // in the order of the messages, so that a simulation can be repeated
+	for _, e := range all {
+		for i := range e.msgs {
+			group := e.msgs[i].Group
+			if e.redriven {
+				continue
+			}
+			if adding[group]++; adding[group] == 1 {
+				groups = append(groups, group)
+			}
+		}
+	}
+	for _, group := range groups {
+		t, n := a.tails[group], adding[group]
+		if n > a.config.MaxWaiting {
+			t.full = kv.Done(t.items.Begin, nil) // too many, whatever the group has
+			continue
+		}
+		t.full = a.readOverflow(t, n)
+	}
+}
+
+// readOverflow starts reading the item too many if n are added. Example: MaxWaiting 100, n 3: the 98th item.
+func (a *appending) readOverflow(t *tail, n int) kv.Future[[]byte] {
+	at := kv.FirstGreaterOrEqual(t.items.Begin)
+	at.Offset += a.config.MaxWaiting - n
+	return a.read.GetKey(at)
+}
+
+// room looks for room for the messages of e, except for duplicates. The error returned says why there is no room. room
+// sees the writes of the transaction's earlier enqueues.
+func (a *appending) room(e *enqueuing) (*FullError, error) {
+	if a.config.MaxWaiting == 0 || e.redriven {
+		return nil, nil
+	}
+	adding := make(map[string]int)
+	first := make(map[*meeting]bool)
+	var groups []string
+	for i := range e.msgs {
+		group := e.msgs[i].Group
+		if id := e.dedupID(i, &a.config); id != "" {
+			met := a.met[string(a.keys.dedupKey(a.config.DedupScope, group, id))]
+			if met.lasts || first[met] {
+				continue
+			}
+			first[met] = true
+		}
+		if adding[group]++; adding[group] == 1 {
+			groups = append(groups, group)
+		}
+	}
+	for _, group := range groups {
+		t, n := a.tails[group], adding[group]
+		k, err := t.full.Wait(a.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read room: %w", err)
+		}
+		if !t.overflows(k) {
+			continue
+		}
+		full := &FullError{Group: group, Adding: int64(n), Max: int64(a.config.MaxWaiting)}
+		if n > a.config.MaxWaiting {
+			return full, nil
+		}
+		// There is no room for the whole transaction; is there room for e alone?
+		if k, err = a.readOverflow(t, n).Wait(a.ctx); err != nil {
+			return nil, fmt.Errorf("read room: %w", err)
+		}
+		if t.overflows(k) {
+			return full, nil
+		}
+	}
+	return nil, nil
+}
+
+// overflows reports whether the key read by readOverflow is an item, so that MaxWaiting would be exceeded. readRoom
+// passes the range's first key to say "yes" without a read.
+func (t *tail) overflows(k []byte) bool { return t.items.Contains(k) }
+
+// laneTail is the end of a lane that is no whole group, where the transaction appends.
+type laneTail struct {
+	items kv.KeyRange
+	key   kv.Future[[]byte] // the last item's; outside of items if the lane is empty
+	begun bool
+}
+
+// readLaneTails starts reading the ends of the messages' lanes, if the queue has facets.
+func (a *appending) readLaneTails(all []*enqueuing) {
+	plan := a.keys.plan
+	if plan == nil {
+		return
+	}
+	a.lanes = make(map[string]*laneTail)
+	for _, e := range all {
+		for i := range e.msgs {
+			m := &e.msgs[i]
+			for _, lane := range plan.partsOf(m.Group, plan.values(m.Headers)) {
+				if a.lanes[lane] == nil {
+					items := a.keys.items(lane)
+					a.lanes[lane] = &laneTail{
+						items: items, key: a.read.GetKey(kv.LastLessThan(items.End)),
+					}
+				}
+			}
+		}
+	}
+}
+
+// joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that
+// was not, the last key gets a read conflict: whoever removes that item may leave the lane empty and without a hint.
+func (a *appending) joinLanes(m *Message, id ID, env *envelope) error {
+	plan, delay := a.keys.plan, a.config.retro()
+	if plan == nil {
+		return nil
+	}
+	for _, lane := range plan.partsOf(id.Group, plan.values(m.Headers)) {
+		t := a.lanes[lane]
+		empty := false
+		if !t.begun {
+			t.begun = true
+			key, err := t.key.Wait(a.ctx)
+			if err != nil {
+				return fmt.Errorf("read tail: %w", err)
+			}
+			if empty = !t.items.Contains(key); !empty {
+				if err := guardLaneTail.read(a.tx, kv.SingleKey(key)); err != nil {
+					return err
+				}
+			}
+		}
+		a.tx.Set(a.keys.laneItem(lane, id), nil)
+		switch {
+		case empty && delay.due(env) > a.nowMS:
+			a.timeHead(lane, id.Index, delay.timing(env))
+		case empty:
+			a.hint(id.Index, lane, 0)
+		}
+	}
+	return nil
 }

@@ -67,7 +67,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 			if id == "" {
 				continue
 			}
-			key := string(w.q.keys.dedupKey(c.DedupScope, e.msgs[i].Group, id))
+			key := string(w.keys.dedupKey(c.DedupScope, e.msgs[i].Group, id))
 			if met[key] == nil {
 				if met == nil {
 					met = make(map[string]*meeting)
@@ -107,21 +107,21 @@ func (w *txn) recall(m *meeting, key []byte) error {
 		return w.seek(m)
 	case m.entry.untilMS > w.nowMS:
 		notes := guardDedupPurge.reads(w.tx)
-		m.group, m.queue = notes.Get(w.q.keys.purged(m.entry.id.Group)), notes.Get(w.q.keys.meta(metaPurged))
+		m.group, m.queue = notes.Get(w.keys.purged(m.entry.id.Group)), notes.Get(w.keys.meta(metaPurged))
 	}
 	return nil
 }
 
 // seek starts looking for an entry's item, without reading a body.
 func (w *txn) seek(m *meeting) error {
-	item, dead := w.q.keys.item(m.entry.id), w.q.keys.dead(m.entry.id)
+	item, dead := w.keys.item(m.entry.id), w.keys.dead(m.entry.id)
 	for _, key := range [][]byte{item, dead} {
 		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
 	}
-	m.item = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(item))
-	m.dead = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(dead))
+	m.item = w.read.GetKey(kv.FirstGreaterOrEqual(item))
+	m.dead = w.read.GetKey(kv.FirstGreaterOrEqual(dead))
 	return nil
 }
 
@@ -145,7 +145,7 @@ func (w *txn) decide(m *meeting) error {
 	for _, f := range []struct {
 		found kv.Future[[]byte]
 		key   []byte
-	}{{m.item, w.q.keys.item(m.entry.id)}, {m.dead, w.q.keys.dead(m.entry.id)}} {
+	}{{m.item, w.keys.item(m.entry.id)}, {m.dead, w.keys.dead(m.entry.id)}} {
 		k, err := f.found.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("look for item: %w", err)
@@ -160,7 +160,7 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, f := range []struct {
 		note kv.Future[[]byte]
 		key  []byte
-	}{{m.group, w.q.keys.purged(m.entry.id.Group)}, {m.queue, w.q.keys.meta(metaPurged)}} {
+	}{{m.group, w.keys.purged(m.entry.id.Group)}, {m.queue, w.keys.meta(metaPurged)}} {
 		v, err := f.note.Wait(w.ctx)
 		if err != nil {
 			return false, fmt.Errorf("read purge: %w", err)
@@ -197,7 +197,7 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 	if err != nil {
 		return err
 	}
-	key := w.q.keys.dedupKey(c.DedupScope, old.Group, dedupID)
+	key := w.keys.dedupKey(c.DedupScope, old.Group, dedupID)
 	v, err := guardDedupRename.get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)
@@ -206,8 +206,8 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 		return nil
 	}
 	r, err := unpackRemembered(key, v)
-	if err != nil || r.id != old {
-		return err
+	if w.passes(err) || r.id != old {
+		return nil
 	}
 	r.id = id
 	w.tx.Set(key, r.pack())
@@ -222,9 +222,9 @@ func (w *txn) notePurge(group *string) error {
 	if err != nil {
 		return err
 	}
-	key := w.q.keys.meta(metaPurged)
+	key := w.keys.meta(metaPurged)
 	if group != nil {
-		key = w.q.keys.purged(*group)
+		key = w.keys.purged(*group)
 	}
 	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
 		return err

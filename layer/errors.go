@@ -1,11 +1,13 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
@@ -67,7 +69,7 @@ var (
 	ErrNotDelayed = errors.New("group is not delayed")
 )
 
-// FullError: a group has as many messages as the queue's MaxWaiting allows, or would have more. FullError wraps
+// FullError: a group has as many messages, in flight included, as MaxWaiting allows, or would have more. It wraps
 // ErrFull. Nothing was enqueued. Try again when some messages have been handled.
 type FullError struct {
 	Group  string
@@ -82,7 +84,9 @@ func (e *FullError) Error() string {
 // Unwrap returns ErrFull.
 func (e *FullError) Unwrap() error { return ErrFull }
 
-// LimitError: a value lies outside its limits. LimitError wraps ErrLimit. Nothing was done.
+// LimitError: a value lies outside its limits. LimitError wraps ErrLimit. Nothing was done. A call in the caller's own
+// transaction that returns a LimitError may have written into the transaction: end it without a commit, as Once does if
+// you return the error.
 type LimitError struct {
 	What string // the name of the limited value, for example "group"
 	Unit string // of the numbers: "bytes", "items", …; "ns" for a duration, which the text prints as a duration
@@ -217,28 +221,26 @@ var errOutcomeLost = errors.New("too late to learn what became of the commit")
 // ErrDropping: the queue is being dropped, or a Drop was interrupted. ErrDropping wraps ErrNoQueue. Finish the Drop.
 var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 
-// RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: the item fails for
-// good at once, see OnFailure.
-type RejectError struct {
-	Reason string // stored with the dead letter; may be empty
-	Err    error  // likewise; may be nil
-}
-
-func (e *RejectError) Error() string {
-	text := "rejected"
-	if e.Reason != "" {
-		text += ": " + e.Reason
-	}
-	if e.Err != nil {
-		text += ": " + e.Err.Error()
-	}
-	return text
-}
-
-// Unwrap returns Err.
-func (e *RejectError) Unwrap() error { return e.Err }
-
 // errStep says: a group's record was about to change in an illegal way, which is a fault of this package.
 var errStep = errors.New("illegal change of a group")
 
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }
+
+// unknown reports whether err leaves the transaction's outcome open.
+func unknown(err error) bool {
+	var e *kv.Error
+	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
+}
+
+// timeoutError is why a subscription's handler was cut off.
+type timeoutError struct {
+	after time.Duration
+	what  string
+}
+
+func (e *timeoutError) Error() string {
+	return fmt.Sprintf("%s has not ended after %s", e.what, e.after)
+}
+
+// Unwrap returns context.DeadlineExceeded.
+func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }

@@ -191,7 +191,7 @@ func ExampleQueue_Ack() {
 
 // A worker of many small groups takes the head of each, and acks all in one transaction. A claim lost meanwhile keeps
 // no other from its end.
-func ExampleAckAll() {
+func ExampleQueue_Settle() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
 	defer db.Close()
@@ -205,7 +205,11 @@ func ExampleAckAll() {
 	claims, err := q.Receive(ctx, layer.ReceiveOptions{Strategy: layer.Heads})
 	must(err)
 	must(q.Ack(ctx, claims[1])) // somebody was faster
-	err = layer.AckAll(ctx, q, claims...)
+	var all []layer.Settlement
+	for _, c := range claims {
+		all = append(all, layer.Settlement{Claim: c})
+	}
+	err = q.Settle(ctx, all...)
 	var failed *layer.ClaimError
 	if errors.As(err, &failed) {
 		fmt.Println(failed.Claim.Group, errors.Is(failed, layer.ErrClaimLost))
@@ -328,7 +332,7 @@ func ExampleQueue_TakeTx() {
 }
 
 // The holders of a group keep a state with it, for example how far a conversation has come.
-func ExampleQueue_AckState() {
+func ExampleQueue_Settle_state() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
 	defer db.Close()
@@ -341,7 +345,8 @@ func ExampleQueue_AckState() {
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{State: true})
 		must(err)
 		fmt.Printf("%q after %q\n", body, claims[0].State)
-		must(q.AckState(ctx, claims[0], []byte(body)))
+		state := []byte(body)
+		must(q.Settle(ctx, layer.Settlement{Claim: claims[0], State: &state}))
 	}
 	// Output:
 	// "hello" after ""

@@ -2,10 +2,8 @@ package layer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
-	"log/slog"
 	"time"
 
 	"fdbfifo/kv"
@@ -13,6 +11,25 @@ import (
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
+
+// exampleQueue is a queue in memory, with a message of each body in one group.
+func exampleQueue(bodies ...string) (q *layer.Queue, closeAll func()) {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	q, err := layer.Create(ctx, db, nil, "example", layer.Options{Config: layer.Config{MaxAttempts: 2}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, body := range bodies {
+		if _, err := q.Enqueue(ctx, layer.Message{Group: "A", Body: []byte(body)}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	return q, func() {
+		_ = q.Close(ctx)
+		_ = db.Close()
+	}
+}
 
 // A program brings its queue along: whichever process comes first makes the queue. What an operator has changed since
 // stays, and is told.
@@ -101,85 +118,6 @@ func ExampleQueue_Receive_byHand() {
 	// Output:
 	// A 3 items
 	// next: two
-}
-
-// What will never succeed is rejected: the item becomes a dead letter at once, and its group goes on.
-func ExampleRejectError_deadLetter() {
-	q, closeAll := exampleQueue("2 apples", "1 moon", "3 pears")
-	defer closeAll()
-	runUntilEmpty(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
-		if string(d.Body) == "1 moon" {
-			return &layer.RejectError{Reason: "not sold"}
-		}
-		fmt.Printf("sold %s\n", d.Body)
-		return nil
-	}), layer.WorkerOptions{})
-	for letter, err := range q.Admin().AllDeadLetters(context.Background(), layer.DeadOptions{Bodies: true}) {
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf("dead: %s: %s\n", letter.Body, letter.Reason)
-	}
-	// Output:
-	// sold 2 apples
-	// sold 3 pears
-	// dead: 1 moon: not sold
-}
-
-// An item that fails is tried again: by the queue's policy, and so many times. Then it is a dead letter.
-func ExampleConfig_retry() {
-	ctx := context.Background()
-	db := embedded.OpenMemory(embedded.Options{})
-	defer db.Close()
-	q, err := layer.Create(ctx, db, tuple.Tuple{"shop"}.Pack(), "mails", layer.Options{Config: layer.Config{
-		Retry:       layer.RetryPolicy{Kind: layer.RetryExponential, Base: time.Millisecond, Max: time.Second},
-		MaxAttempts: 3,
-	}})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer q.Close(ctx)
-	if _, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: []byte("welcome")}); err != nil {
-		log.Fatal(err)
-	}
-	runUntilEmpty(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
-		fmt.Println("attempt", d.Attempt)
-		return errors.New("the mail server is down")
-	}), layer.WorkerOptions{})
-	page, err := q.Admin().DeadLetters(ctx, layer.DeadOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(page.Letters[0].Attempts, "attempts:", page.Letters[0].LastError)
-	// Output:
-	// attempt 1
-	// attempt 2
-	// attempt 3
-	// 3 attempts: the mail server is down
-}
-
-// Run ends when its context does: here, when a program is told to stop. The handler finishes what it is at; what was
-// not begun is given back.
-func ExampleWorker_Run_shutdown() {
-	q, closeAll := exampleQueue("one", "two")
-	defer closeAll()
-	ctx, stop := context.WithCancel(context.Background()) // in a program: signal.NotifyContext
-	w, err := layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
-		stop()                            // the signal comes while the handler runs,
-		time.Sleep(10 * time.Millisecond) // and the handler is not disturbed
-		fmt.Printf("%s is done, %v\n", d.Body, ctx.Err())
-		return nil
-	}), layer.WorkerOptions{Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println("run:", w.Run(ctx))
-	items, err := q.Peek(context.Background(), "A", 10)
-	fmt.Printf("%s is left, %v\n", items[0].Body, err)
-	// Output:
-	// one is done, <nil>
-	// run: <nil>
-	// two is left, <nil>
 }
 
 // The figures to watch: what waits, what was given up, and how old the oldest head is.

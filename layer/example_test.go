@@ -54,54 +54,6 @@ func Example() {
 	// customer-9: address changed
 }
 
-// A worker handles items on several goroutines and extends their leases meanwhile. With HandleTx the effect
-// happens exactly once: it commits together with the ack.
-func ExampleHandleTx() {
-	ctx := context.Background()
-	db := embedded.OpenMemory(embedded.Options{})
-	defer db.Close()
-	q, err := layer.Create(ctx, db, nil, "payments", layer.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer q.Close(ctx)
-	for range 3 {
-		if _, err := q.Enqueue(ctx, layer.Message{Group: "account-1", Body: []byte{10}}); err != nil {
-			log.Fatal(err)
-		}
-	}
-
-	handled := make(chan struct{}, 3)
-	balance := []byte("balance/account-1")
-	w, err := layer.NewWorker(q, layer.HandleTx(func(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
-		tx.Atomic(kv.Add, balance, d.Body)
-		handled <- struct{}{} // outside the transaction: it may happen more than once
-		return nil
-	}), layer.WorkerOptions{Concurrency: 2})
-	if err != nil {
-		log.Fatal(err)
-	}
-	w.Start()
-	for range 3 {
-		<-handled
-	}
-	if err := w.Stop(ctx); err != nil { // drains: what is in flight is finished
-		log.Fatal(err)
-	}
-	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		v, err := tx.Get(balance).Wait(ctx)
-		if err != nil {
-			return err
-		}
-		fmt.Println("balance:", v[0])
-		return nil
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	// Output: balance: 30
-}
-
 // What an operator does is on Admin: here the dead letters are looked at, and those of one group given back to it.
 func ExampleAdmin() {
 	ctx := context.Background()

@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -289,7 +288,7 @@ func (w *txn) leave(
 		return c, false, nil // nobody receives the whole group
 	}
 	if isHold(lane) {
-		return c, false, w.letGo(lane)
+		return w.letGo(lane)
 	}
 	items := w.keys.items(lane)
 	if first == nil {
@@ -305,8 +304,11 @@ func (w *txn) leave(
 		return c, false, empty.read(w.tx, items)
 	}
 	p, err := w.keys.parseItem(key, groupOf(lane), items)
-	if err != nil {
-		return c, false, err
+	if w.passes(err) {
+		// A hint is never missing, whatever the head is: who follows the hint says what is wrong with the group.
+		if p.index, err = w.clock(); err != nil {
+			return c, false, err
+		}
 	}
 	if keeps, err := turn.keeps(w, p.itemID()); err != nil || keeps {
 		delete(w.ready, lane)
@@ -314,7 +316,10 @@ func (w *txn) leave(
 	}
 	c = candidate{lane: lane, index: p.index}
 	if tried {
-		record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
+		record, err := w.readAttempt(p.itemID())
+		if w.passes(err) {
+			record.count, err = 1, nil // who claims the group reads the record, then
+		}
 		if err != nil {
 			return c, false, err
 		}
@@ -332,38 +337,7 @@ func (w *txn) free(lane string) error {
 
 // head starts reading the key of a group's first item, at snapshot.
 func (w *txn) head(lane string) kv.Future[[]byte] {
-	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
-}
-
-// seenHead returns an error if the caller has seen another head; zero = the caller takes any.
-func seenHead(seen, head ID) error {
-	switch {
-	case seen == ID{} || seen == head:
-		return nil
-	case head == ID{}:
-		return fmt.Errorf("%w: the group is empty, the head was %s", ErrChanged, seen)
-	}
-	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
-}
-
-// sawHead is seenHead for the present head of a group.
-func (q *Queue) sawHead(ctx context.Context, tx kv.ReadTx, lane string, seen ID) error {
-	if seen == (ID{}) {
-		return nil
-	}
-	items := q.keys.items(lane)
-	key, err := q.firstItem(ctx, tx, items)
-	if err != nil {
-		return err
-	}
-	if key == nil {
-		return seenHead(seen, ID{})
-	}
-	p, err := q.keys.parseItem(key, groupOf(lane), items)
-	if err != nil {
-		return err
-	}
-	return seenHead(seen, p.itemID())
+	return w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
 }
 
 // holds reports whether the claim contains the item.
@@ -454,4 +428,214 @@ func (w *txn) clearAttempts(group string, all, gone []delivered) {
 		run = all[i-len(run) : i+1]
 	}
 	endRun()
+}
+
+// failure is a failed delivery of the item that was tried, and the consequences.
+type failure struct {
+	id     ID
+	record attempt // including this failure
+	fate   OnFailure
+	reason string // why the item is dead-lettered or the group halted; "" = neither, and the item is delivered again
+}
+
+// judge decides what follows from the failure, which record counts already. rejected is the handler's reason, or "".
+func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
+	f := failure{id: id, record: record}
+	config, err := w.config()
+	if err != nil {
+		return f, err
+	}
+	f.fate = config.OnFailure
+	switch {
+	case f.fate == Block:
+	case rejected != "":
+		f.reason = cut(rejected)
+	case config.MaxAttempts > 0 && record.count >= config.MaxAttempts:
+		f.reason = countWords(record.count, "attempt") + " failed"
+	}
+	return f, nil
+}
+
+// endsItem and haltsGroup report whether the item is dead-lettered, or the group halted.
+func (f *failure) endsItem() bool   { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
+func (f *failure) haltsGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
+
+func (f *failure) follows() Follows {
+	switch {
+	case f.endsItem():
+		return FollowsDeadLetter
+	case f.haltsGroup():
+		return FollowsHalt
+	}
+	return FollowsRetry
+}
+
+// judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
+func (w *txn) judgeTried(lane string, claim *holding, text string) (*failure, error) {
+	id := claim.items[0].id(groupOf(lane))
+	record, err := w.readAttempt(id)
+	if err != nil {
+		return nil, err
+	}
+	f, err := w.judge(id, record.failed(claim.sinceMS, w.nowMS, text), "")
+	return &f, err
+}
+
+// carryOut writes the consequences, for a claim whose end the caller writes, and returns the group's mark from then on:
+// the earlier mark m, or the halt which follows from the failure. The failure of the spared item has neither
+// consequence, because the caller is about to change or remove the item.
+func (f *failure) carryOut(w *txn, m *mark, spared ID) (*mark, error) {
+	if f.id == spared {
+		f.reason = ""
+	}
+	if f.endsItem() {
+		parked, err := f.deadLetter(w)
+		if err != nil || parked {
+			return m, err
+		}
+	}
+	if f.haltsGroup() {
+		m = f.mark(w, m)
+	}
+	f.write(w)
+	return m, nil
+}
+
+// write stores the attempt of an item that stays in its group.
+func (f *failure) write(w *txn) {
+	w.tx.Set(w.keys.attempt(f.id), f.record.pack())
+}
+
+// mark returns the mark of the halted group, which replaces the old mark, if any. An earlier halt stays.
+func (f *failure) mark(w *txn, old *mark) *mark {
+	if old != nil && old.kind == markHalt {
+		return old
+	}
+	reason := f.reason
+	if f.record.lastErr != "" {
+		reason += ": " + f.record.lastErr
+	}
+	m := &mark{kind: markHalt, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	w.countMark(old, -1)
+	w.countMark(m, 1)
+	return m
+}
+
+// deadLetter moves the item to the dead letters; the parts stay where they are. False means: the item is not there.
+//
+// Footprint: reads the item at snapshot, under the caller's conflict on the lock; clears the item and its attempts,
+// writes the dead letter.
+func (f *failure) deadLetter(w *txn) (bool, error) {
+	keys := w.keys
+	key := keys.item(f.id)
+	value, err := w.read.Get(key).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read item: %w", err)
+	}
+	if value == nil {
+		return false, nil
+	}
+	w.putDeadLetter(f, value)
+	return true, nil
+}
+
+// putDeadLetter moves an item with the given value to the dead letters, with the reason and the attempts of f.
+func (w *txn) putDeadLetter(f *failure, value []byte) {
+	keys := w.keys
+	d := dead{
+		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: w.nowMS, item: value,
+		deliveredMS: f.record.deliveredMS,
+	}
+	w.tx.Set(keys.dead(f.id), d.pack())
+	facets := w.keys.facetsIn(value)
+	w.clearItem(f.id, facets)
+	w.tx.Clear(keys.attempt(f.id))
+	w.count(countDeadLettered, 1)
+	w.change(ChangeDeadLettered, f.id, facets)
+}
+
+// A message may be delayed: the envelope has the earliest delivery time. The message delays its group, and no other:
+// the items behind wait too, and a claim ends before the delayed item. Meanwhile nobody holds the group, and there is
+// no lock; a timer of kind "head" leads to the group when the time has come, as a hint leads to a ready group. The
+// enqueue writes the timer if the group was empty. Otherwise whoever ends a claim writes a hint, having read only the
+// next head's key, not the value; the receive or take which meets the hint puts the timer in place of the hint.
+
+// rows is subspace.rows for the queue as the transaction knows it.
+func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
+	config, err := w.config()
+	return w.keys.rows(lane, pairs, config.retro()), err
+}
+
+// awaitHead leaves a group which nobody holds to a timer of its head, with the time timingMS in the timer's key. from
+// is the hint or timer which led here, or nil.
+//
+// Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
+// because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here. In a
+// queue with facets awaitHead adds a write conflict on the lane, which who joins it reads the last item of.
+func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
+	gap := kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.laneItem(lane, head))}
+	if err := guardEarlyGap.read(w.tx, gap); err != nil {
+		return err
+	}
+	if isPart(lane) && !w.keys.hasHolds() {
+		// An item may join the lane in the middle, behind one that has just left: it is the first, and needs a hint.
+		if err := guardEarlyGap.writeRange(w.tx, w.keys.items(lane)); err != nil {
+			return err
+		}
+	}
+	w.clear(from)
+	w.cleared = true
+	delete(w.ready, lane)
+	w.timeHead(lane, head.Index, timingMS)
+	return nil
+}
+
+// timeHead sets the timer of a head, in a group held by nobody.
+func (w *txn) timeHead(lane string, index, timingMS int64) {
+	w.tx.Set(w.keys.timer(timingMS, lane), packTimer(kindHead, index))
+}
+
+// hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
+// on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of another
+// lane may have the head: then the head is not delayed. So it is with a hold of the head.
+func (w *txn) hasten(lane string) (early bool, err error) {
+	found := w.readItems(w.read, lane, 1)
+	pairs, err := found.Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read head: %w", err)
+	}
+	if len(pairs) == 0 {
+		return false, nil
+	}
+	items, err := w.rows(lane, pairs)
+	if err != nil {
+		return false, err
+	}
+	head := items.at(0)
+	if head.err != nil || head.dueMS <= w.nowMS {
+		return false, head.err
+	}
+	id := head.id(groupOf(lane))
+	if held, err := w.inOtherLane(guardRetryLock, id); err != nil || held {
+		return false, err
+	}
+	config, err := w.config()
+	if err != nil {
+		return false, err
+	}
+	e := head.envelope
+	// The timer would be found stale when it is due. Until then it would count as a delayed group.
+	for _, timer := range w.keys.timersAt(items.timing(head.dueMS), lane) {
+		w.clear(timer)
+	}
+	e.dueMS = items.retro.own(e.enqueuedMS) // rather than now: clocks differ
+	if config.Retention > 0 {
+		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
+	}
+	w.tx.Set(head.Key, append(e.append(nil), head.body...))
+	if w.keys.plan != nil { // other lanes, too, may wait for this head
+		return true, w.hintLanes(id, head.facets)
+	}
+	return true, nil
 }

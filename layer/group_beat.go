@@ -13,19 +13,19 @@ import (
 // beatPage is how many claims of a handle one transaction ends, beside those whose groups are asked for.
 const beatPage = 100
 
-// meetBeat notes that the record of a lane, by heartbeat, stands in the way, if the beat is due: the caller of the
-// transaction then ends the handle. It returns when the beat is due; 0 = there is none any more.
+// meetBeat is called when a handle's heartbeat holds the lane. meetBeat returns the heartbeat's deadline (ms), 0 if
+// there is no heartbeat any more. After the deadline, the handle is added to w.dueBeats, for the caller to end.
 func (w *txn) meetBeat(lane string, r *record) (dueMS int64, err error) {
 	h := r.holding()
 	if !h.byBeat() {
 		return 0, nil
 	}
-	b, found, err := w.q.readBeat(w.ctx, w.tx.Snapshot(), h.beat)
-	if err != nil || !found {
+	b, found, err := w.readBeat(h.beat)
+	if found = found || w.passes(err); !found {
 		return 0, err
 	}
 	if b.ended || b.dueMS <= w.nowMS {
-		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: [][]byte{w.q.keys.held(h.beat, lane)}})
+		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: [][]byte{w.keys.held(h.beat, lane)}})
 	}
 	return b.dueMS, nil
 }
@@ -86,15 +86,16 @@ func together(due []dueBeat) (all []dueBeat) {
 // beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
 // the list of the handle's claims. To repeat it does no harm.
 func (w *txn) endBeat(d dueBeat) (ended int, err error) {
-	keys, key := w.q.keys, w.q.keys.beat(d.handle)
+	keys, key := w.keys, w.keys.beat(d.handle)
 	v, err := guardBeatEnd.get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read beat: %w", err)
 	}
 	var b beat
 	if v != nil {
-		if b, err = unpackBeat(key, v); err != nil {
-			return 0, err
+		if b, err = unpackBeat(key, v); w.passes(err) {
+			// Nobody can tell how long the handle lives. It is ended now, which costs what a lease cut short costs.
+			b.dueMS = w.nowMS
 		}
 	}
 	timer := keys.beatTimer(b.dueMS, d.handle)
@@ -110,7 +111,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if err := guardBeatJoin.write(w.tx, keys.beatJoin(d.handle)); err != nil {
 		return 0, err
 	}
-	rows, err := w.tx.Snapshot().GetRange(
+	rows, err := w.read.GetRange(
 		keys.heldBy(d.handle).Selectors(), kv.RangeOptions{Limit: beatPage}).Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read claims by heartbeat: %w", err)
@@ -121,17 +122,19 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 			ending = append(ending, kv.KV{Key: held})
 		}
 	}
-	if ended, err = w.endByBeat(d.handle, b.dueMS, ending); err != nil {
+	ended, cut, err := w.endByBeat(d.handle, b.dueMS, ending)
+	if err != nil {
 		return 0, err
 	}
-	if len(rows) < beatPage && !b.ended {
+	last := len(rows) < beatPage && !cut
+	if last && !b.ended {
 		// A claim which has joined the beat since these reads is in no page: only who reads the mark sees all.
 		if err := guardBeatLast.read(w.tx, keys.heldBy(d.handle)); err != nil {
 			return 0, err
 		}
 	}
 	switch {
-	case len(rows) < beatPage:
+	case last:
 		w.tx.Clear(key)
 		w.tx.Clear(timer)
 	case !b.ended:
@@ -141,26 +144,34 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	return ended, nil
 }
 
-// endByBeat gives the claims in rows, by the heartbeat of a handle, a lease that has ended at dueMS.
-func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int, err error) {
+// endByBeat gives the claims in rows, by the heartbeat of a handle, a lease that has ended at dueMS. cut: it has left
+// some to the next transaction.
+func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int, cut bool, err error) {
 	locks := make([]kv.Future[[]byte], len(rows))
 	groups := make([]string, len(rows))
 	for i, row := range rows {
-		p, err := w.q.keys.parse(row.Key)
-		if err != nil {
-			return 0, err
+		p, err := w.keys.parse(row.Key)
+		if w.passes(err) {
+			continue
 		}
 		groups[i] = p.lane
-		locks[i] = guardBeatLock.get(w.tx, w.q.keys.lock(p.lane))
+		locks[i] = guardBeatLock.get(w.tx, w.keys.lock(p.lane))
 	}
 	for i, group := range groups {
+		if locks[i] == nil {
+			w.tx.Clear(rows[i].Key)
+			continue
+		}
+		if i > 0 && w.crowded() {
+			return ended, true, nil
+		}
 		v, err := locks[i].Wait(w.ctx)
 		if err != nil {
-			return 0, fmt.Errorf("read lock: %w", err)
+			return 0, false, fmt.Errorf("read lock: %w", err)
 		}
 		var r *record
 		if v != nil {
-			r, err = unpackRecord(w.q.keys.lock(group), v)
+			r, err = unpackRecord(w.keys.lock(group), v)
 		}
 		c := r.claim()
 		if err != nil || c == nil || c.beat != handle {
@@ -170,5 +181,5 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 		w.put(group, r, r.until(dueMS), c.items[0].index)
 		ended++
 	}
-	return ended, nil
+	return ended, false, nil
 }

@@ -2,53 +2,48 @@ package layer
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"fdbfifo/kv"
 )
 
-// What holds mean for a group: see store_hold.go.
+// What holds mean for a group: see store_lock.go.
 
-// letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there.
-func (w *txn) letGo(lane string) error {
+// letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there. If
+// items are claimed in turn, and the group's head is free now, letGo returns the group's hint.
+func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	id, _ := holdOf(lane)
-	if w.q.keys.inTurn() {
+	if w.keys.inTurn() {
 		return w.leadBack(id.Group, true)
 	}
-	v, err := w.tx.Snapshot().Get(w.q.keys.item(id)).Wait(w.ctx)
+	v, err := w.read.Get(w.keys.item(id)).Wait(w.ctx)
 	if err != nil {
-		return fmt.Errorf("read item: %w", err)
+		return c, false, fmt.Errorf("read item: %w", err)
 	}
 	if v == nil {
-		return nil
+		return c, false, nil
 	}
 	free := freeLane(id.Group)
-	w.tx.Set(w.q.keys.laneItem(free, id), nil)
+	w.tx.Set(w.keys.laneItem(free, id), nil)
 	_, err = w.rehint(id.Index, free, 0)
-	return err
-}
-
-// firstHold is the read of the first hold of a group; nil if the queue has none.
-func (q *Queue) firstHold(tx kv.ReadTx, group string) kv.Future[[]kv.KV] {
-	if !q.keys.hasHolds() {
-		return nil
-	}
-	return tx.GetRange(q.keys.holds(group).Selectors(), kv.RangeOptions{Limit: 1})
+	return c, false, err
 }
 
 // meetHold notes the first hold of the group, which f is to be delivered up to: if the head is held, as a lock that
 // excludes.
-func (f *found) meetHold(w *txn, read kv.Future[[]kv.KV]) error {
+func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	if read == nil {
 		return nil
 	}
-	rows, err := read.Wait(w.ctx)
+	rows, err := read.Wait(v.ctx)
 	if err != nil {
 		return fmt.Errorf("read holds: %w", err)
 	}
 	if len(rows) == 0 {
 		return nil
 	}
-	all, err := w.q.unpackHolds(rows)
+	all, err := v.unpackHolds(rows)
 	if err != nil {
 		return err
 	}
@@ -59,7 +54,7 @@ func (f *found) meetHold(w *txn, read kv.Future[[]kv.KV]) error {
 	for i := range f.rows.len() {
 		if f.rows.id(i) == id {
 			if f.rows = f.rows.first(max(i, 1)); i > 0 {
-				f.behind = &id
+				f.behind, f.behindOver = &id, v.keys.inTurn() && !all[0].record.at(v.nowMS).keeps()
 			}
 			break
 		}
@@ -67,40 +62,157 @@ func (f *found) meetHold(w *txn, read kv.Future[[]kv.KV]) error {
 	return nil
 }
 
-// unpackHolds reads the records of holds.
-func (q *Queue) unpackHolds(rows []kv.KV) ([]heldLane, error) {
-	all := make([]heldLane, 0, len(rows))
-	for _, row := range rows {
-		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return nil, err
-		}
-		r, err := unpackRecord(row.Key, row.Value)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, heldLane{lane: p.lane, record: r})
-	}
-	return all, nil
-}
-
 // readHolds reads the holds of a group from one item to another, both included, with a conflict.
 func (w *txn) readHolds(g guard, r kv.KeyRange) ([]heldLane, error) {
-	if !w.q.keys.hasHolds() {
+	if !w.keys.hasHolds() {
 		return nil, nil
 	}
 	rows, err := g.reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
-	return w.q.unpackHolds(rows)
+	return w.unpackHolds(rows)
 }
 
 // fenceHolds adds a read conflict on the holds of a group up to an item, which are known to hold nothing of what the
 // caller is about to take.
 func (w *txn) fenceHolds(g guard, lane string, last ID) error {
-	if !w.q.keys.hasHolds() || isHold(lane) {
+	if !w.keys.hasHolds() || isHold(lane) {
 		return nil
 	}
-	return g.read(w.tx, w.q.keys.holdsTo(last))
+	return g.read(w.tx, w.keys.holdsTo(last))
+}
+
+// In a queue with the setting lease_per=item each message in flight has a claim, a lease and a token of its own, and a
+// group is delivered from its head up to the first message in flight: in turn. Example: a receive gets messages 1, 2
+// and 3; 2 is given back; nobody gets 2 while 1 is in flight; once 1 is acked, 2 is delivered again, and 4 is not.
+//
+// The claim of a message is a hold, as in an unordered queue (store_lock.go): a record, and a timer, of its own. So
+// attempts, retry delays, dead letters, operators and Check treat the message as they treat any hold; and a group with
+// many messages in flight has many small records, rather than one which every settlement would read and write. There
+// are no free lanes, and no claims of whole groups: the hints are those of whole groups, and a hint leads to a group of
+// which the head is free.
+//
+// Invariant I1 is kept by these rules. docs/model/Items.tla shows that each is needed:
+//
+//   - Whoever begins or ends a hold writes a conflict on the lock of the group.
+//   - Whoever ends a hold leaves a hint, if the head is free then. The hint needs no more: it is there.
+//   - Whoever leaves no hint because the head is in flight has a read conflict on the lock of the group, because the
+//     holder may give the head back meanwhile; and on the gap up to the head, because an item may land in the gap.
+//   - Whoever meets the hint of a group whose head is in flight, and clears the hint, has the same conflicts.
+//
+// A head in flight has the timer of its hold, which leads back to the group.
+
+// noteTurn notes that a hold of a group begins or ends.
+func (w *txn) noteTurn(lane string, ends bool) {
+	group := groupOf(lane)
+	if w.let == nil {
+		w.lead, w.let, w.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
+	}
+	if w.turned[lane] = true; ends {
+		w.let[group] = true
+	}
+	if err := w.excludeHolders(guardTurnNote, group); err != nil && w.illegal == nil {
+		w.illegal = err
+	}
+}
+
+// leadBackAll leaves the groups findable of which this transaction has ended holds.
+func (w *txn) leadBackAll() error {
+	if len(w.let) == 0 {
+		return nil
+	}
+	for _, group := range slices.Sorted(maps.Keys(w.let)) {
+		if _, _, err := w.leadBack(group, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leadBack leaves a group findable after the end of a hold, and returns what leave does. tried: as leave has it.
+func (w *txn) leadBack(group string, tried bool) (c candidate, found bool, err error) {
+	delete(w.let, group)
+	return w.leave(group, nil, guardReleaseEmpty, tried)
+}
+
+// turnRead is the reads which tell whether a group needs a hint: of the group's lock and its first hold. nil = the
+// queue does not deliver in turn.
+type turnRead struct {
+	lane string
+	lock kv.Future[[]byte]
+	hold kv.Future[[]kv.KV]
+}
+
+func (w *txn) readTurn(lane string) *turnRead {
+	if !w.keys.inTurn() {
+		return nil
+	}
+	return &turnRead{lane: lane, lock: w.read.Get(w.keys.lock(lane)), hold: w.firstHold(lane)}
+}
+
+// keeps reports whether the group with the given head needs no hint, because the group is locked, or its head is in
+// hand, and adds the conflicts which keep that true.
+func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
+	if t == nil {
+		return false, nil
+	}
+	locked, err := t.lock.Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read lock: %w", err)
+	}
+	rows, err := t.hold.Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read holds: %w", err)
+	}
+	if locked != nil {
+		return true, guardTurnLock.read(w.tx, kv.SingleKey(w.keys.lock(t.lane)))
+	}
+	if len(rows) == 0 {
+		return false, nil
+	}
+	p, err := w.keys.parse(rows[0].Key)
+	if w.passes(err) || p.itemID() != head {
+		return false, nil
+	}
+	return true, w.fenceTurn(t.lane, head)
+}
+
+// fenceTurn adds the read conflicts of whoever leaves a group without a hint, because its head is in flight.
+func (w *txn) fenceTurn(lane string, head ID) error {
+	if err := guardTurnLock.read(w.tx, kv.SingleKey(w.keys.lock(lane))); err != nil {
+		return err
+	}
+	return guardTurnGap.read(w.tx,
+		kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.item(head))})
+}
+
+// disposeInHand clears a hint of a group whose head is in flight.
+func (w *txn) disposeInHand(f *found) error {
+	if err := w.fenceTurn(f.lane, f.rows.id(0)); err != nil {
+		return err
+	}
+	w.clear(f.key)
+	w.done++
+	delete(w.ready, f.lane)
+	return nil
+}
+
+// delayOf reads what delays a lane: the record of its lock, or, if items are claimed in turn and nothing locks the
+// group, that of its head's hold. held is the lane of the record.
+func (w *txn) delayOf(lane string) (held string, r *record, err error) {
+	if r, err = w.guarded(guardRetryLock).readLock(lane); err != nil || r != nil || !w.keys.inTurn() {
+		return lane, r, err
+	}
+	key, err := w.firstItem(w.keys.items(lane))
+	if err != nil || key == nil {
+		return lane, nil, err
+	}
+	p, err := w.keys.parseItem(key, lane, w.keys.items(lane))
+	if err != nil {
+		return lane, nil, err
+	}
+	held = holdLane(p.itemID())
+	r, err = w.guarded(guardRetryLock).readLock(held)
+	return held, r, err
 }

@@ -108,7 +108,10 @@ var groupEvents = []groupEvent{
 	}},
 	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, DeadLetterItem) }},
 	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, HaltGroup) }},
-	{"set state", "", func(s *markSteps, c *Claim, _ ID) error { return s.q.SetState(s.ctx, c, []byte("x")) }},
+	{"set state", "", func(s *markSteps, c *Claim, _ ID) error {
+		state := []byte("x")
+		return s.q.Settle(s.ctx, Settlement{Claim: c, Finish: []ID{}, State: &state})
+	}},
 	{"pause", "Group: PauseTx", func(s *markSteps, _ *Claim, _ ID) error {
 		_, err := s.q.Admin().PauseGroup(s.ctx, "A", PauseOptions{})
 		return err
@@ -164,9 +167,10 @@ func (s *markSteps) groupText() string {
 	tx, err := s.db.Begin(kv.TxOptions{})
 	require.NoError(s.t, err)
 	defer tx.Cancel()
-	r, err := s.q.readLock(s.ctx, tx, "A")
+	v := s.q.viewOf(s.ctx, tx)
+	r, err := v.readLock("A")
 	require.NoError(s.t, err)
-	n, err := countKeys(s.ctx, tx, s.q.keys.items("A"), 100)
+	n, err := v.countKeys(s.q.keys.items("A"), 100)
 	require.NoError(s.t, err)
 	names := map[condition]string{
 		unheld: "unheld", claimed: "claimed", granted: "granted", delayed: "delayed", lapsed: "lapsed", over: "over", marked: "",
@@ -249,7 +253,8 @@ func TestIllegalStep(t *testing.T) {
 	c := s.receive(1)[0]
 	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 		return s.within(func(w *txn) error {
-			r, err := s.q.readLock(s.ctx, tx, "A")
+			v := s.q.viewOf(s.ctx, tx)
+			r, err := v.readLock("A")
 			if err != nil {
 				return err
 			}

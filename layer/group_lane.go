@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -15,152 +14,6 @@ import (
 //
 // Whoever puts a hint aside has a read conflict on the lock, and whoever releases a lock reads the hints put aside
 // under the lock with a conflict. So a hint can be lost neither way.
-
-// heldLane is a lock of another lane of a group, one that may share an item with the lane that is looked at.
-type heldLane struct {
-	lane   string
-	record *record
-}
-
-// laneLock is the read of a lane's lock, and, in a queue with facets, of the other locks of its group.
-type laneLock struct {
-	lock  kv.Future[[]byte]
-	locks kv.Future[[]kv.KV]
-	hold  kv.Future[[]kv.KV] // the first hold; nil if the lane has none
-}
-
-// readLaneLock starts the read by lock, or by locks in a queue with facets.
-func (q *Queue) readLaneLock(lock, locks kv.ReadTx, lane string) laneLock {
-	if q.keys.plan == nil || isHold(lane) {
-		return laneLock{lock: lock.Get(q.keys.lock(lane))}
-	}
-	l := laneLock{locks: locks.GetRange(q.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{})}
-	if !isPart(lane) {
-		l.hold = q.firstHold(lock, lane)
-	}
-	return l
-}
-
-// wait sets the records of f.
-func (l laneLock) wait(w *txn, f *found) (err error) {
-	if l.locks != nil {
-		rows, err := l.locks.Wait(w.ctx)
-		if err != nil {
-			return fmt.Errorf("read locks: %w", err)
-		}
-		f.record, f.others, err = w.q.unpackLocks(f.lane, rows)
-		return err
-	}
-	v, err := l.lock.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read lock: %w", err)
-	}
-	if v != nil {
-		f.record, err = unpackRecord(w.keys.lock(f.lane), v)
-	}
-	return err
-}
-
-// unpackLocks reads the records in rows: the lane's own, and those of the lanes that may share an item with the lane.
-func (q *Queue) unpackLocks(lane string, rows []kv.KV) (own *record, others []heldLane, err error) {
-	for _, row := range rows {
-		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return nil, nil, err
-		}
-		if p.lane != lane && !q.keys.plan.intersect(p.lane, lane) {
-			continue
-		}
-		r, err := unpackRecord(row.Key, row.Value)
-		if err != nil {
-			return nil, nil, err
-		}
-		if p.lane == lane {
-			own = r
-		} else {
-			others = append(others, heldLane{lane: p.lane, record: r})
-		}
-	}
-	return own, others, nil
-}
-
-// laneRead reads the items of a lane that is no whole group: first the lane's keys, then the items by key, because the
-// lane's items may lie far apart in the group.
-type laneRead struct {
-	keys   subspace
-	lane   string
-	first  kv.Future[[]kv.KV]
-	values kv.ReadTx
-	got    []kv.Future[[]byte]
-	pairs  []kv.KV
-	err    error
-	begun  bool
-	ended  bool
-}
-
-// readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that
-// is no whole group, which need no conflict of their own.
-func (q *Queue) readItems(tx, values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
-	return q.readItemsIn(tx, values, lane, q.keys.items(lane), limit)
-}
-
-// readItemsIn is readItems for a part of the lane's keys.
-func (q *Queue) readItemsIn(
-	tx, values kv.ReadTx, lane string, keys kv.KeyRange, limit int,
-) kv.Future[[]kv.KV] {
-	first := tx.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
-	if !isPart(lane) {
-		return first
-	}
-	return &laneRead{keys: q.keys, lane: lane, first: first, values: values}
-}
-
-// begin starts reading the items by key.
-func (r *laneRead) begin(ctx context.Context) {
-	if r.begun {
-		return
-	}
-	r.begun = true
-	rows, err := r.first.Wait(ctx)
-	if err != nil {
-		r.err = err
-		return
-	}
-	of, group := r.keys.items(r.lane), groupOf(r.lane)
-	for _, row := range rows {
-		p, err := r.keys.parseItem(row.Key, group, of)
-		if err != nil {
-			r.err = err
-			return
-		}
-		key := r.keys.item(p.itemID())
-		r.pairs = append(r.pairs, kv.KV{Key: key})
-		r.got = append(r.got, r.values.Get(key))
-	}
-}
-
-// Wait returns the items as pairs of their own keys and values.
-func (r *laneRead) Wait(ctx context.Context) ([]kv.KV, error) {
-	r.begin(ctx)
-	for i := 0; r.err == nil && !r.ended && i < len(r.got); i++ {
-		if r.pairs[i].Value, r.err = r.got[i].Wait(ctx); r.err == nil && r.pairs[i].Value == nil {
-			r.err = corrupt(r.pairs[i].Key, fmt.Errorf("no item, though in a lane"))
-		}
-	}
-	r.ended = true
-	return r.pairs, r.err
-}
-
-// Ready reports whether Wait returns at once.
-func (r *laneRead) Ready() bool { return r.ended }
-
-// Cancel gives the reads up.
-func (r *laneRead) Cancel() {
-	r.first.Cancel()
-	for _, f := range r.got {
-		f.Cancel()
-	}
-}
 
 // facetsIn returns the packed facets of an item with the given value; "" if the queue has none, or the value cannot be
 // read.
@@ -288,7 +141,7 @@ func (w *txn) keepsMany(holder string) (bool, error) {
 	kept := w.keys.keptUnder(holder)
 	last := kv.FirstGreaterOrEqual(kept.Begin)
 	last.Offset += maxKept - 1
-	key, err := w.tx.Snapshot().GetKey(last).Wait(w.ctx)
+	key, err := w.read.GetKey(last).Wait(w.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read kept hints: %w", err)
 	}
@@ -303,7 +156,7 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read locks: %w", err)
 	}
-	own, others, err := w.q.unpackLocks(group, rows)
+	own, others, err := w.unpackLocks(group, rows)
 	if own != nil {
 		others = append(others, heldLane{lane: group, record: own})
 	}

@@ -3,6 +3,8 @@ package layer
 import (
 	"fmt"
 	"time"
+
+	"fdbfifo/kv"
 )
 
 // A mark keeps a group from being claimed or taken from until the mark is removed: an operator's pause, or the halt of
@@ -23,7 +25,7 @@ import (
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.
 // Hints are left: a hint is stale now, and cleared when met.
 func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
-	r, err = w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
+	r, err = w.guarded(guardMarkGroup).readLock(group)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -45,7 +47,7 @@ func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
 //
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
 func (w *txn) unmark(group string, allow func(m *mark) error) (*mark, error) {
-	r, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
+	r, err := w.guarded(guardMarkGroup).readLock(group)
 	if err != nil || r.bears() == nil {
 		return nil, err
 	}
@@ -72,26 +74,15 @@ func (w *txn) forgive(group string) error {
 	if err != nil {
 		return fmt.Errorf("read head: %w", err)
 	}
-	if !w.q.keys.items(group).Contains(head) {
+	if !w.keys.items(group).Contains(head) {
 		return nil
 	}
-	p, err := w.q.keys.parse(head)
+	p, err := w.keys.parse(head)
 	if err != nil {
 		return err
 	}
-	w.tx.Clear(w.q.keys.attempt(p.itemID()))
+	w.tx.Clear(w.keys.attempt(p.itemID()))
 	return nil
-}
-
-// countMark counts marked groups; m may be nil.
-func (w *txn) countMark(m *mark, n int) {
-	switch {
-	case m == nil:
-	case m.kind == markPause:
-		w.count(countPausedGroups, n)
-	default:
-		w.count(countHaltedGroups, n)
-	}
 }
 
 // Mark says why a group is kept from being claimed.
@@ -121,4 +112,96 @@ func (m *mark) public() *Mark {
 		state = Halted
 	}
 	return &Mark{Status: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}
+}
+
+// reserve returns how many of n items the queue's rate (MaxRateTotal) lets this transaction deliver, and books them. If
+// none, the transaction delivers nothing more: w.shortMS is when to look again. See advice.Portions.
+func (w *txn) reserve(n int) (int, error) {
+	config, err := w.config()
+	if err != nil || config.MaxRateTotal.isNone() || n == 0 {
+		return n, err
+	}
+	if w.shortMS > 0 {
+		return 0, nil
+	}
+	got, untilMS, err := w.q.noticed.portions.Reserve(
+		w.ctx, config.MaxRateTotal.known(), n, w.booked, w.q.nowMS,
+		func(wait int) { w.q.yield(w.ctx, fmt.Sprint("drawn ", wait)) },
+		func(want int64) (int64, int64, error) { return w.q.draw(w, config.MaxRateTotal, want) },
+	)
+	if err != nil {
+		return 0, fmt.Errorf("draw from the queue's rate: %w", err)
+	}
+	if got == 0 {
+		w.shortMS = untilMS
+	}
+	return got, nil
+}
+
+// unreserve gives back n of the items booked last.
+func (w *txn) unreserve(n int) {
+	if n == 0 {
+		return
+	}
+	if config, err := w.config(); err == nil && !config.MaxRateTotal.isNone() {
+		w.q.noticed.portions.GiveBackLast(w.booked, n)
+	}
+}
+
+// short reports whether the queue's rate is used up as far as the handle knows, so that there is no use in looking for
+// groups.
+func (w *txn) short() (bool, error) {
+	config, err := w.config()
+	if err != nil || config.MaxRateTotal.isNone() {
+		return false, err
+	}
+	if w.shortMS == 0 {
+		w.shortMS = w.q.noticed.portions.UsedUp(config.MaxRateTotal.known(), w.q.nowMS())
+	}
+	return w.shortMS > 0, nil
+}
+
+// runWithin is run within the queue's rate: nothing if the rate is used up.
+func (w *txn) runWithin(
+	f *found, limit int, fits func(size int) bool,
+) (items []Item, out []delivered, err error) {
+	room, err := w.reserve(min(limit, f.rows.due(w.nowMS), f.allowed.items))
+	if err != nil || room == 0 {
+		return nil, nil, err
+	}
+	items, out, err = w.run(f, room, fits)
+	w.unreserve(room - len(out))
+	return items, out, err
+}
+
+// draw takes up to want items from the queue's rate in a transaction of its own. If there are none, draw writes nothing
+// and returns when there will be.
+//
+// Footprint: reads and writes the queue's pair, with a conflict on the pair alone, so that of two draws at the same
+// time one sees the other. A draw of unknown outcome is done again: if the first was applied, its items are lost.
+func (q *Queue) draw(by *txn, rate Rate, want int64) (got, untilMS int64, err error) {
+	key := q.keys.meta(metaPace)
+	_, err = kv.Run(by.ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		got, untilMS = 0, 0
+		w := q.txn(by.ctx, tx)
+		used, err := w.readPaceTotal(rate)
+		if err != nil {
+			return err
+		}
+		a := rate.allowance(used, w.nowMS)
+		if a.items == 0 {
+			untilMS = a.untilMS
+			return nil
+		}
+		if err := guardTotalDraw.read(tx, kv.SingleKey(key)); err != nil {
+			return err
+		}
+		got = min(want, int64(a.items))
+		tx.Set(key, a.after(got).pack())
+		return w.finish()
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return got, untilMS, nil
 }

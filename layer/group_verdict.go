@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"math"
 
 	"fdbfifo/kv"
 )
@@ -24,11 +25,13 @@ const (
 type found struct {
 	candidate
 	record *record
-	others []heldLane        // the locks of intersecting lanes
-	other  int               // of excluded and other: which of others
-	rows   rows              // up to the first that is held by itself
-	behind *ID               // the item at which rows was cut, because it is held by itself; nil = rows was not cut
-	pace   kv.Future[[]byte] // nil if the queue has no rate, as far as was known
+	others []heldLane // the locks of intersecting lanes
+	other  int        // of excluded and other: which of others
+	rows   rows       // up to the first that is held by itself
+	behind *ID        // the item at which rows was cut, because it is held by itself; nil = rows was not cut
+	// behindOver: items are claimed in turn, and the time of the hold of behind is over.
+	behindOver bool
+	pace       kv.Future[[]byte] // nil if the queue has no rate, as far as was known
 	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
 	fenced bool
 
@@ -274,6 +277,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		return nil, nil, err
 	}
 	n, stored := min(f.rows.len(), limit, f.allowed.items), 0
+	sizes, locked, written := w.keys.sizesIn(f.group(), config.Changes), 0, 0
 	items, out = make([]Item, 0, n), make([]delivered, 0, n)
 	for i := range n {
 		row := f.rows.at(i)
@@ -293,10 +297,15 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
 			break // the ack writes all items again
 		}
+		locked += itemSize + len(row.facets)
+		written += sizes.finish(len(row.facets))
+		if len(out) > 0 && (locked > maxLockItems || written > maxFinishSize) {
+			break // the claim, or its ack, would be too large
+		}
 		if !fits(max(len(row.body), int(e.size))) {
 			break
 		}
-		item, err := w.q.assemble(w.ctx, w.tx.Snapshot(), row.delivered.id(f.group()), *e, row.body, config.retro())
+		item, err := w.assemble(row.delivered.id(f.group()), *e, row.body, config.retro())
 		if err != nil {
 			if len(out) > 0 && isCorrupt(err) {
 				break
@@ -310,16 +319,231 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 
 // await waits for the reads of a group.
 func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*found, error) {
-	f := &found{candidate: c}
-	if err := lock.wait(w, f); err != nil {
-		return nil, err
-	}
-	pairs, err := items.Wait(w.ctx)
+	f, pairs, err := meet(&w.view, c, lock, items)
 	if err != nil {
-		return nil, fmt.Errorf("read items: %w", err)
+		return nil, err
 	}
 	if f.rows, err = w.rows(c.lane, pairs); err != nil {
 		return nil, err
 	}
-	return f, f.meetHold(w, lock.hold)
+	return f, f.meetHold(&w.view, lock.hold)
+}
+
+// meet waits for the reads of a group, and returns the first items as pairs. The caller sets the rows, and then lets f
+// meet the first hold.
+func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *found, pairs []kv.KV, err error) {
+	f = &found{candidate: c}
+	if f.record, f.others, err = v.waitLaneLock(c.lane, lock); err != nil {
+		return nil, nil, err
+	}
+	if pairs, err = items.Wait(v.ctx); err != nil {
+		return nil, nil, fmt.Errorf("read items: %w", err)
+	}
+	return f, pairs, nil
+}
+
+// Whoever meets an item past retention at the head of a group carries the retention out: a claimer, a taker, or a
+// sweep, which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are
+// never touched: nobody looks at a group under a claim whose lease has not ended.
+
+// isOverdue reports whether an item is past retention.
+func (w *txn) isOverdue(config *Config, e *envelope) bool {
+	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
+}
+
+// waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
+func (r retro) waitsSince(e *envelope) int64 { return max(e.enqueuedMS, r.due(e)) }
+
+// overdue returns the first rows of a group which are past retention, from the head on; up to about overdueBytes.
+func (w *txn) overdue(all rows) (rows, error) {
+	config, err := w.config()
+	if err != nil || config.Retention == 0 {
+		return rows{}, err
+	}
+	sizes, size, keys := w.keys.sizesIn(all.group, config.Changes), 0, 0
+	for i := range all.len() {
+		row := all.at(i)
+		if row.err != nil || !w.isOverdue(&config, &row.envelope) {
+			return all.first(i), nil // whoever would deliver an unreadable item reports the error
+		}
+		size += len(row.Value)
+		keys += sizes.expire(len(row.facets))
+		if i > 0 && (size > overdueBytes || keys > maxFinishSize) {
+			return all.first(i), nil
+		}
+	}
+	return all, nil
+}
+
+// expireItems drops or dead-letters a group's first items. r is the group's record, read by the caller with a conflict,
+// and not a claim whose lease lasts. The holding ends, as at a takeover, but a mark stays. free means: the group is
+// free, and has no hint yet.
+func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
+	config, err := w.config()
+	if err != nil {
+		return false, err
+	}
+	out, err := old.delivered()
+	if err != nil {
+		return false, err
+	}
+	for i := range out {
+		w.agedBytes += len(old.at(i).Value)
+	}
+	w.agedItems += len(out)
+	if err := w.excludeHolders(guardAgeExclude, old.lane); err != nil {
+		return false, err
+	}
+	if free, err = w.endBefore(old.lane, r, out); err != nil {
+		return false, err
+	}
+	w.tx.Clear(w.keys.ready(out[0].index, old.lane))
+	if config.OnExpiry == DropExpired {
+		w.remove(old.group, out, out, false)
+		w.count(countAgedOut, len(out))
+		w.changeAll(ChangeExpired, old.group, out)
+		return free, nil
+	}
+	records, err := w.readAttempts(old.id(0), old.id(len(out)-1))
+	if err != nil {
+		return false, err
+	}
+	reason := "waited longer than " + durationText(config.Retention)
+	for i := range out {
+		id := old.id(i)
+		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
+	}
+	return free, nil
+}
+
+// endBefore ends the holding of a group because the items out are about to be removed. If out contains the item which
+// was tried, the attempt counts, but does not dead-letter the item, because the item is removed anyway.
+func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err error) {
+	if r == nil {
+		return true, nil
+	}
+	if r.holding() == nil {
+		return false, nil
+	}
+	spared := ID{}
+	if c := r.claim(); c != nil && len(c.items) > 0 && place(out, c.items[0].id(groupOf(lane)), groupOf(lane)) >= 0 {
+		spared = c.items[0].id(groupOf(lane))
+	}
+	return w.lapse(lane, r, nil, spared)
+}
+
+// overduePage returns the group's first items which are past retention, about overdueWidth at most. f holds the items
+// read by the caller. If all of them are past retention, overduePage reads more, because a small take or claim would
+// otherwise remove the items in many small steps, one after the other. What is behind the first item held by itself
+// stays.
+func (w *txn) overduePage(f *found) (rows, error) {
+	old, err := w.overdue(f.rows)
+	width := w.most(overdueWidth)
+	if err != nil || old.len() < f.rows.len() || f.rows.len() >= width || f.behind != nil {
+		return old, err
+	}
+	page := &found{candidate: f.candidate}
+	pairs, hold := w.readItems(w.read, f.lane, width), kv.Future[[]kv.KV](nil)
+	if !isPart(f.lane) {
+		hold = w.firstHold(f.lane)
+	}
+	read, err := pairs.Wait(w.ctx)
+	if err != nil {
+		return rows{}, fmt.Errorf("read items: %w", err)
+	}
+	if page.rows, err = w.rows(f.lane, read); err != nil {
+		return rows{}, err
+	}
+	if err := page.meetHold(&w.view, hold); err != nil {
+		return rows{}, err
+	}
+	return w.overdue(page.rows)
+}
+
+// A queue may bound how many items of a group start their delivery per time (MaxRate). A group saves up unused rate,
+// for a second, or for the time of one item if longer. So a claim or a take gets at most a second's worth of items, at
+// least one, and over any time T at most rate × T plus a second's worth start. A delivery counts at the start, whatever
+// the outcome; a redelivery again.
+//
+// Each group has a pair: the time up to which its rate is used up. Whoever claims or takes reads the pair beside the
+// lock, moves the time on, and gets no more items than fit between the time and now. If no item fits, the head is not
+// due, see group.go: a timer leads to the group later. Meanwhile the group costs no worker, nor a search.
+//
+// The pair is written by whoever takes hold of the group, in a transaction with the lock, so no conflict on the pair is
+// needed. The stored time is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too
+// much, once; the others then wait 5 s longer.
+//
+// A pair so old that the group has saved up the maximum means the same as no pair. A sweep clears the pair.
+
+// paceFresh is the longest wait by a rate for which the configuration is not read anew, because a handle's
+// configuration may be as old anyway.
+const paceFresh = followLimit
+
+// allowance is what a group's rate leaves, counted in parts of a microsecond, as many parts as the rate has items.
+// Example: at 3/10s a microsecond has 3 parts, and an item takes 10,000,000 parts.
+type allowance struct {
+	rate    Rate // none = no bound
+	nowUS   int64
+	saved   int64 // unused parts, at most a burst's
+	items   int   // how many may be delivered now
+	untilMS int64 // when the next item may be delivered, if none may now
+}
+
+// allowance returns what the rate leaves of a group whose rate is used up as p says.
+func (r Rate) allowance(p pace, nowMS int64) allowance {
+	a := allowance{rate: r, nowUS: nowMS * 1000}
+	count, item := int64(r.Count), r.Per.Microseconds()
+	most := r.burst() * item
+	if p.of != count {
+		p.us, p.part = p.us+min(p.part, 1), 0 // of another rate
+	}
+	from := p.us
+	if behind := a.nowUS - p.us; behind > 0 {
+		from, a.saved = a.nowUS, min(behind, most/count+1)*count-p.part
+		a.saved, p.part = min(a.saved, most), 0
+	}
+	if a.items = int(a.saved / item); a.items == 0 {
+		a.untilMS = (from + (item-a.saved+p.part+count-1)/count + 999) / 1000
+	}
+	return a
+}
+
+// whole reports whether a group's token bucket is full. A full bucket need not be stored.
+func (r Rate) whole(p pace, nowMS int64) bool {
+	return r.isNone() || r.allowance(p, nowMS).saved == r.burst()*r.Per.Microseconds()
+}
+
+// allow returns what a group's rate leaves. f is the read which readPace started, or nil.
+func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
+	config, err := w.config()
+	if err != nil || config.MaxRate.isNone() {
+		return allowance{items: math.MaxInt}, err
+	}
+	if f == nil {
+		f = w.read.Get(w.keys.pace(group))
+	}
+	p, err := w.waitPace(group, f)
+	a := config.MaxRate.allowance(p, w.nowMS)
+	if err != nil || w.anew || lacks(guardPaceFresh) || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+		return a, err
+	}
+	// Whoever raised the rate has just freed the waiting groups. A handle still at the old rate must not undo this.
+	w.followAnew()
+	return w.allow(group, f)
+}
+
+// spend counts n items which start their delivery. The caller has a read conflict on the lock.
+func (w *txn) spend(group string, a allowance, n int) {
+	if a.rate.isNone() {
+		return
+	}
+	w.tx.Set(w.keys.pace(group), a.after(int64(n)).pack())
+}
+
+// after is up to when the rate is used up once n of the allowed items have started.
+func (a allowance) after(n int64) pace {
+	count := int64(a.rate.Count)
+	left := a.saved - n*a.rate.Per.Microseconds()
+	back := (left + count - 1) / count
+	return pace{us: a.nowUS - back, part: back*count - left, of: count}
 }

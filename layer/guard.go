@@ -71,12 +71,12 @@ const (
 	// comes at the same time is left without a hint.
 	guardHoldEmpty guard = "hold-empty"
 	// guardTurnNote (G2, G5, I1): with a lease for each item, a claim of a message begins or ends, and who
-	// goes by the messages in hand at the same time does not notice.
+	// goes by the messages in flight at the same time does not notice.
 	guardTurnNote guard = "turn-note"
-	// guardTurnLock (G5, I1): a group is left without a hint because its head is in hand, and the head has just been
+	// guardTurnLock (G5, I1): a group is left without a hint because its head is in flight, and the head has just been
 	// given back.
 	guardTurnLock guard = "turn-lock"
-	// guardTurnGap (G5, I1): a group is left without a hint because its head is in hand, and an item lands before the
+	// guardTurnGap (G5, I1): a group is left without a hint because its head is in flight, and an item lands before the
 	// head with the very hint that is cleared.
 	guardTurnGap guard = "turn-gap"
 	// guardOverdueHold (G2): an item past retention is removed which an unordered receive has just claimed.
@@ -224,6 +224,12 @@ const (
 	// guardPassOn (G5): of several lanes of a template which became ready at once, those beyond what the woken handle
 	// can take wait for the polls of the other handles.
 	guardPassOn guard = "pass-on"
+	// guardLookSoon (G5): a receive begins to wait while an enqueue is in flight which has read the requests before,
+	// and waits for its poll.
+	guardLookSoon guard = "look-soon"
+	// guardGoneWake (G5): an enqueue wakes a handle which has just been served otherwise, and whoever else waits does
+	// so until the next poll.
+	guardGoneWake guard = "gone-wake"
 	// guardOwedWake (G5): the wake that an ack owes is paid by nobody if the handle receives no more, and who waits
 	// finds the group by a poll.
 	guardOwedWake guard = "owed-wake"
@@ -320,6 +326,8 @@ const (
 	// guardBeatLock (G2): the end of a handle overwrites the lock of a group which the handle has just released, and
 	// another claimed.
 	guardBeatLock guard = "beat-lock"
+	// The two guards of package worker: see worker/guard.go.
+
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
 	// fails the transaction again and again.
 	guardExtendApart guard = "extend-apart"

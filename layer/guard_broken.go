@@ -22,6 +22,9 @@ var leftOut = func() guard {
 // lacks reports whether this process leaves a guard out.
 func lacks(g guard) bool { return g == leftOut }
 
+// Lacks reports whether this process leaves out the guard with a name, for guards that stand in package worker.
+func Lacks(name string) bool { return lacks(guard(name)) }
+
 // Guards returns the names of all guards.
 func Guards() []string {
 	names := make([]string, len(guards))
@@ -49,7 +52,7 @@ var guards = []guard{
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
 	guardGrantLock, guardTotalDraw, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
 	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
-	guardWakeTemplate, guardWakeUnlocked, guardPassOn, guardOwedWake, guardKeepBounds,
+	guardWakeTemplate, guardWakeUnlocked, guardPassOn, guardLookSoon, guardGoneWake, guardOwedWake, guardKeepBounds,
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,

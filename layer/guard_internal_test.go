@@ -151,7 +151,7 @@ func TestSweepSparesRenewedRequest(t *testing.T) {
 // knows. Guard renew-request.
 func TestRenewalOfSweptRequest(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
-	key := q.keys.request(5, q.staging.random)
+	key := q.keys.request(5, q.waitID)
 	r := request{owner: "own", wants: 1, deadlineMS: q.nowMS()}
 	db.put(t, key, r.pack())
 	q.staging.set(staged{request: 5, deadlineMS: r.deadlineMS})
@@ -283,9 +283,7 @@ func TestReloadPassesLateItem(t *testing.T) {
 	require.NoError(t, err)
 	_, err = kv.Run(ctx, db.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 		r := &reception{claims: claims}
-		kept, err := tuple.Unpack(r.appendResult(nil))
-		require.NoError(t, err)
-		again, err := q.reload(ctx, tx, kept, &ReceiveOptions{})
+		again, err := q.reload(ctx, tx, r.given(), &ReceiveOptions{})
 		if err != nil {
 			return err
 		}
@@ -355,7 +353,7 @@ func TestTogetherInBounds(t *testing.T) {
 			for i := range msgs {
 				msgs[i] = Message{Group: "A", Body: make([]byte, c.size)}
 			}
-			o := &operation{enqueue: &enqueuing{msgs: msgs}}
+			o := &operation{enqueue: &enqueuing{msgs: msgs, size: c.messages * (c.size + 1)}}
 			o.load = o.size()
 			q.pipeline.queue = append(q.pipeline.queue, o)
 		}

@@ -2,13 +2,19 @@ package layer
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/advice"
+
+	crand "crypto/rand"
 )
 
 // Options configure a handle. The zero value is the normal use.
@@ -51,6 +57,28 @@ type TestOptions struct {
 	NoCoalescing bool
 	// Path limits how receives find groups.
 	Path Path
+	// NoLooks leaves a receive which waits to wakes and to the poll: it does not look again shortly after it has begun
+	// to wait.
+	NoLooks bool
+}
+
+// Pause calls Yield with the name of the goroutine that ctx is for, see Named. It does nothing without Yield.
+func (o *TestOptions) Pause(ctx context.Context, who string) {
+	if o == nil || o.Yield == nil {
+		return
+	}
+	if name, ok := ctx.Value(yieldName{}).(string); ok {
+		who += " of " + name
+	}
+	o.Yield(ctx, who)
+}
+
+// Named returns ctx with a name for the goroutine which ctx is for. Without Yield it returns ctx.
+func (o *TestOptions) Named(ctx context.Context, format string, args ...any) context.Context {
+	if o == nil || o.Yield == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, yieldName{}, fmt.Sprintf(format, args...))
 }
 
 // Path limits how a handle's receives find groups. For measurements; programs use Adaptive.
@@ -73,52 +101,42 @@ type Queue struct {
 	offset   int64
 	random   *entropy
 	receipts receipts
-	empties  empties
-	spread   spread
-	spreads  spreads
-	flights  flights
+	noticed  noticed
 	paths    pathCounts
-	counting counting
-	followed followed
-	budget   budget
-	stride   stride
+	// unreadable counts rows that could not be read, and were passed over.
+	unreadable atomic.Int64
+	counting   counting
+	followed   followed
+	aging      aging
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID
 
 	pipeline pipeline
+	waitID   uuid.UUID // in the keys of the handle's requests, of the grants to it, and of its wakes
 	line     waitingLine
 	staging  staging
-	workers  atomic.Int64 // that were started on it
 	heart    *heart
 }
 
 // isClosed reports whether the handle was closed.
 func (q *Queue) isClosed() bool { return q.pipeline.isClosed() }
 
+// Now returns the time by the handle's clock (Options.Now): compare Claim.Until with Now.
+func (q *Queue) Now() time.Time { return q.opts.Now() }
+
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
 // yield lets a simulation decide when a goroutine which was woken goes on.
-func (q *Queue) yield(ctx context.Context, who string) {
-	if q.opts.Test.Yield == nil {
-		return
-	}
-	if name, ok := ctx.Value(yieldName{}).(string); ok {
-		who += " of " + name
-	}
-	q.opts.Test.Yield(ctx, who)
-}
+func (q *Queue) yield(ctx context.Context, who string) { q.opts.Test.Pause(ctx, who) }
 
 // yieldName is the context key of a goroutine's name in a simulation.
 type yieldName struct{}
 
 // named returns ctx with a name for the goroutine which ctx is for.
 func (q *Queue) named(ctx context.Context, format string, args ...any) context.Context {
-	if q.opts.Test.Yield == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, yieldName{}, fmt.Sprintf(format, args...))
+	return q.opts.Test.Named(ctx, format, args...)
 }
 
 func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }
@@ -128,4 +146,270 @@ func (q *Queue) batchOptions() kv.TxOptions {
 	o := q.opts.Tx
 	o.Batch = true
 	return o
+}
+
+// Admin is the operator's side of a queue, beside the programs which use the queue: look inside, change waiting
+// messages, pause, repair, configure. Admin is a view of the handle: copy an Admin freely, use an Admin from several
+// goroutines. Admin ends with the handle's Close. All calls work while the queue is in use.
+type Admin struct {
+	q  *Queue
+	by string // "" = the handle's Owner
+}
+
+// Admin returns the operator's side of the handle.
+func (q *Queue) Admin() Admin { return Admin{q: q} }
+
+// As returns the operator's side for somebody: hooks are told that name has done what is done through the result, and
+// so are marks, dead letters and attempts which say who has made them, unless options name somebody else. At most
+// MaxQueueNameSize bytes of UTF-8, or else the operations fail with *LimitError or ErrInvalidUTF8; "" = the handle's
+// Owner.
+func (a Admin) As(name string) Admin { return Admin{q: a.q, by: name} }
+
+// who is who does it, for people.
+func (a Admin) who() string {
+	if a.by != "" {
+		return a.by
+	}
+	return a.q.opts.Owner
+}
+
+// act runs an operator's call for the hooks, and names the call's error. do returns how many items it has changed.
+func (a Admin) act(
+	ctx context.Context, v Verb, group *string, id ID, do func(ctx context.Context) (items int, err error),
+) error {
+	ctx, w := a.q.observe(ctx, Operation{Verb: v, By: a.who(), Group: group, ID: id})
+	items := 0
+	err := checkByReason(a.by, "")
+	if err == nil {
+		items, err = do(ctx)
+	}
+	if w != nil && (err == nil || a.partly(v)) {
+		w.Items = items
+	}
+	return w.end(ctx, wrap(string(v), err))
+}
+
+// partly reports whether a verb takes several transactions, so that something may have been done before an error.
+func (a Admin) partly(v Verb) bool {
+	return v == VerbPurge || v == VerbRedrive || v == VerbDiscard || v == VerbReplay
+}
+
+// The counters of items.
+const (
+	countEnqueued     = "enqueued"
+	countReceived     = "received"
+	countAcked        = "acked"
+	countNacked       = "nacked"
+	countExpired      = "expired"
+	countTaken        = "taken"
+	countDeadLettered = "dead_lettered"
+	countRedriven     = "redriven"
+	countDiscarded    = "discarded"
+	countCancelled    = "cancelled"
+	countPurged       = "purged"
+	countForced       = "forced"
+	countAgedOut      = "past_retention"
+	countDuplicates   = "duplicates"
+	// Items which left a claim without being acked: given back, taken over, dead-lettered, removed by force. So
+	// received, less acked and returned, are in flight, and neither a receive nor an ack writes a counter more for
+	// that.
+	countReturned = "returned"
+
+	// Of groups: how many are marked now; so the numbers also go down.
+	countPausedGroups = "paused_groups"
+	countHaltedGroups = "halted_groups"
+)
+
+// Each counter is spread over slots, so that handles do not all write the same key: a handle has one of counterSlots,
+// and so many more as the queue has shards, which take turns.
+const (
+	counterSlots = 16
+	// counterTurns bounds the slots of a handle, because whoever reads the counters reads all slots.
+	counterTurns = 16
+)
+
+// counting is where a handle's counts go.
+type counting struct {
+	slot int64
+
+	mu    sync.Mutex
+	turns map[string]int64 // guarded by mu; by counter: a handle whose transactions alternate would else skip slots
+}
+
+// next returns the slot of the next count of a queue with so many shards.
+func (c *counting) next(name string, shards int64) int64 {
+	if shards == 1 {
+		return c.slot
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.turns == nil {
+		c.turns = make(map[string]int64)
+	}
+	c.turns[name]++
+	return c.slot + counterSlots*(c.turns[name]%min(shards, counterTurns))
+}
+
+// add adds n to a counter. No decision depends on the number, so add needs neither a read nor a conflict.
+func (q *Queue) add(tx kv.Tx, keys subspace, name string, n int) {
+	if n == 0 {
+		return
+	}
+	slot := q.counting.next(name, keys.shards.all())
+	tx.Atomic(kv.Add, keys.count(name, slot), packCount(int64(n)))
+}
+
+// countMark counts marked groups; m may be nil.
+func (w *txn) countMark(m *mark, n int) {
+	switch {
+	case m == nil:
+	case m.kind == markPause:
+		w.count(countPausedGroups, n)
+	default:
+		w.count(countHaltedGroups, n)
+	}
+}
+
+// readCounts returns the counters by name. What a row says that cannot be read is missing in its counter.
+func (v *view) readCounts() (map[string]int64, error) {
+	rows, err := v.read.GetRange(v.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	counts := make(map[string]int64)
+	for _, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		if err == nil {
+			var n int64
+			n, err = unpackCount(row.Key, row.Value)
+			counts[p.field] += n
+		}
+		v.passes(err)
+	}
+	return counts, nil
+}
+
+// depth returns the number of items in the queue.
+func depth(counts map[string]int64) int64 {
+	n := counts[countEnqueued] + counts[countRedriven]
+	for _, gone := range []string{
+		countAcked, countTaken, countDeadLettered, countCancelled, countPurged, countAgedOut,
+	} {
+		n -= counts[gone]
+	}
+	return n
+}
+
+// noticed is what a handle has noticed, and goes by until it notices better. See package advice: nothing in there can
+// touch a key, so that order and exclusion can be judged without it.
+type noticed struct {
+	spreads  advice.Spreads
+	flights  advice.Flights
+	portions advice.Portions
+	stride   advice.Stride
+	empties  advice.Empties
+	keeping  advice.Keeping
+}
+
+// advised is what goes along with a transaction of the handle, over all its attempts. A transaction of the caller's own
+// has the zero value.
+type advised struct {
+	flight *advice.Flight   // the groups which no other transaction of the handle should claim; may be nil
+	booked *advice.Bookings // of the queue's rate; nil = what is booked stays so
+	kept   *advice.Keep     // may be nil
+	beside int              // how many groups the handle's other transactions in flight are likely to take
+}
+
+func (a *advised) companions() []advice.Companion {
+	return []advice.Companion{a.flight, a.booked, a.kept}
+}
+
+// attempt tells that another attempt begins.
+func (a *advised) attempt() {
+	for _, c := range a.companions() {
+		c.Attempt()
+	}
+}
+
+// end tells how the transaction has ended.
+func (a *advised) end(err error) {
+	outcome := advice.Applied
+	switch {
+	case unknown(err):
+		outcome = advice.Unknown
+	case err != nil:
+		outcome = advice.Failed
+	}
+	for _, c := range a.companions() {
+		c.End(outcome)
+	}
+}
+
+// spreadOf returns what the handle has noticed of the hints of a packed template.
+func (q *Queue) spreadOf(where string) *advice.Spread { return q.noticed.spreads.Of(where) }
+
+// learn notes how the body of a transaction with chores has ended.
+func (q *Queue) learn(c *chores, err error) {
+	switch {
+	case c.done == 0:
+	case err == nil:
+		q.noticed.stride.Came(c.halvings)
+	case kv.Code(err) != 0:
+		q.noticed.stride.Failed(c.halvings)
+	}
+}
+
+// entropy is the handle's source of random numbers and UUIDs: cryptographic unless seeded.
+type entropy struct {
+	mu   sync.Mutex
+	src  *rand.ChaCha8 // guarded by mu
+	rand *rand.Rand    // over src; guarded by mu
+}
+
+func newEntropy(seed uint64) *entropy {
+	var s [32]byte
+	if seed == 0 {
+		crand.Read(s[:]) // never fails
+	} else {
+		binary.LittleEndian.PutUint64(s[:], seed)
+	}
+	src := rand.NewChaCha8(s)
+	return &entropy{src: src, rand: rand.New(src)}
+}
+
+func (e *entropy) N(below int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rand.IntN(below)
+}
+
+// Float is in [0, 1).
+func (e *entropy) Float() float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rand.Float64()
+}
+
+func (e *entropy) uuid() (id uuid.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.draw(&id)
+	return id
+}
+
+func (e *entropy) uuids(n int) []uuid.UUID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		e.draw(&ids[i])
+	}
+	return ids
+}
+
+// draw sets id. mu is held.
+func (e *entropy) draw(id *uuid.UUID) {
+	e.src.Read(id[:])         // never fails
+	id[6] = id[6]&0x0f | 0x40 // version 4, random
+	id[8] = id[8]&0x3f | 0x80 // variant of RFC 4122
 }

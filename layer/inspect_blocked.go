@@ -120,7 +120,7 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 	if err := o.check(q.Config().Lease); err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
-	where, err := q.whereGiven([]Template{o.Where})
+	where, err := q.keys.plan.whereGiven([]Template{o.Where})
 	if err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
@@ -131,13 +131,13 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 		}
 	}
 	var page BlockedPage
-	err = q.view(ctx, func(tx kv.ReadTx) error {
-		b := &blockedLook{q: q, ctx: ctx, tx: tx, o: &o, where: where, nowMS: q.nowMS()}
+	err = q.view(ctx, func(v *view) error {
+		b := &blockedLook{inspection: inspection{v}, o: &o, where: where}
 		b.page.Summary = map[Cause]int64{}
 		err := b.look()
 		if err == nil && o.Stats != nil {
 			var s Stats
-			s, err = q.readStats(ctx, tx, asked)
+			s, err = b.readStats(&asked)
 			b.page.Stats = &s
 		}
 		page = b.page
@@ -184,13 +184,10 @@ const maxBlockedAge = time.Duration(noLimit)
 
 // blockedLook is one look at the blocked groups of a queue.
 type blockedLook struct {
-	q     *Queue
-	ctx   context.Context
-	tx    kv.ReadTx
+	inspection
 	o     *BlockedOptions
 	where string // the packed template; "" = whole groups
-	nowMS int64
-	clock int64 // of the queue now: indexes and tokens
+	clock int64  // of the queue now: indexes and tokens
 	page  BlockedPage
 
 	marked map[string]bool         // nil = there are none
@@ -206,17 +203,17 @@ type stalled struct {
 }
 
 func (b *blockedLook) look() error {
-	rv, err := b.tx.ReadVersion().Wait(b.ctx)
+	rv, err := b.read.ReadVersion().Wait(b.ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
 	b.clock = rv + b.q.offset
-	paused, err := b.q.readPause(b.ctx, b.tx)
+	paused, err := b.readPause()
 	if err != nil {
 		return err
 	}
 	b.page.Paused = paused.public()
-	waiting, more, err := b.q.waitingHandles(b.ctx, b.tx, b.nowMS)
+	waiting, more, err := b.waitingHandles()
 	if err != nil {
 		return err
 	}
@@ -228,7 +225,7 @@ func (b *blockedLook) look() error {
 	}
 	slices.SortFunc(b.found, func(x, y stalled) int { return x.place.compare(y.place) })
 	b.found = slices.CompactFunc(b.found, func(x, y stalled) bool { return x.place.Group == y.place.Group })
-	return b.describe()
+	return b.describePage()
 }
 
 // chosen reports whether the options ask for a cause.
@@ -252,7 +249,7 @@ func (b *blockedLook) find(c Cause, h head) {
 
 // marks finds the paused and halted groups.
 func (b *blockedLook) marks() error {
-	counts, err := b.q.readCounts(b.ctx, b.tx)
+	counts, err := b.readCounts()
 	if err != nil {
 		return err
 	}
@@ -264,11 +261,9 @@ func (b *blockedLook) marks() error {
 	if len(b.page.Summary) == 0 {
 		return nil
 	}
-	c := groupCounts{q: b.q, ctx: b.ctx, tx: b.tx, where: b.where, nowMS: b.nowMS, retro: b.q.Config().retro()}
-	if err := c.readMarked(); err != nil {
+	if b.marked, err = b.readMarked(b.where); err != nil {
 		return err
 	}
-	b.marked = c.marked
 	if len(b.marked) == statsMarks {
 		b.page.Sampled = true
 	}
@@ -284,7 +279,7 @@ func (b *blockedLook) marks() error {
 
 // timers finds the groups that wait for a retry, those whose lease or delay is over, and those held.
 func (b *blockedLook) timers() error {
-	more, err := b.q.firstTimers(b.ctx, b.tx, b.where, blockedTimers, blockedPage, b.timer)
+	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
 	b.page.Sampled = b.page.Sampled || more
 	return err
 }
@@ -341,7 +336,7 @@ func (b *blockedLook) holds() error {
 	if n < len(b.held) && b.held[n].index <= b.before(b.o.HeldFor) {
 		b.page.Sampled = true
 	}
-	records, err := b.q.readLocks(b.ctx, b.tx, b.held[:n])
+	records, err := b.readLocks(b.held[:n])
 	for i, r := range records {
 		c := r.claim()
 		if c == nil {
@@ -362,25 +357,25 @@ func (b *blockedLook) holds() error {
 
 // readLocks reads the records of lanes, named where a head has its group, all together. A record that cannot be read is
 // left out, as nil.
-func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, lanes []head) ([]*record, error) {
+func (v inspection) readLocks(lanes []head) ([]*record, error) {
 	values := make([]kv.Future[[]byte], len(lanes))
 	for i, h := range lanes {
-		values[i] = tx.Get(q.keys.lock(h.group))
+		values[i] = v.read.Get(v.keys.lock(h.group))
 	}
 	records, seen := make([]*record, len(lanes)), beatsSeen{}
 	for i, h := range lanes {
-		v, err := values[i].Wait(ctx)
+		value, err := values[i].Wait(v.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read lock: %w", err)
 		}
-		if v == nil {
+		if value == nil {
 			continue
 		}
-		r, err := unpackRecord(q.keys.lock(h.group), v)
+		r, err := unpackRecord(v.keys.lock(h.group), value)
 		if err != nil {
 			continue
 		}
-		if records[i], err = q.lasting(ctx, tx, r, seen); err != nil {
+		if records[i], err = v.lasting(r, seen); err != nil {
 			return nil, err
 		}
 	}
@@ -389,15 +384,8 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, lanes []head) ([]*r
 
 // hints finds the ready groups: those whose head has failed, and those that are ready for long.
 func (b *blockedLook) hints() error {
-	keys := b.q.keys
-	shards := keys.shards.all()
-	limit := int(max(10, blockedHints/shards))
-	pages := make([]kv.Future[[]kv.KV], shards)
-	for shard := range shards {
-		hints := newCursor(keys.hintsFrom(b.where, shard, 0))
-		pages[shard] = hints.read(b.tx, limit)
-	}
-	for _, page := range pages {
+	limit := int(max(10, blockedHints/b.keys.shards.all()))
+	for _, page := range b.firstHints(b.where, limit) {
 		rows, err := page.Wait(b.ctx)
 		if err != nil {
 			return fmt.Errorf("read hints: %w", err)
@@ -406,9 +394,9 @@ func (b *blockedLook) hints() error {
 			b.page.Sampled = true
 		}
 		for _, row := range rows {
-			p, err := keys.parse(row.Key)
-			if err != nil {
-				return err
+			p, err := b.keys.parse(row.Key)
+			if b.passes(err) {
+				continue
 			}
 			h := head{group: p.group, index: p.index, found: true}
 			switch {
@@ -423,8 +411,8 @@ func (b *blockedLook) hints() error {
 	return nil
 }
 
-// describe reads the groups of the page. A stalled that is not blocked after all is left out: its hint was stale.
-func (b *blockedLook) describe() error {
+// describePage reads the groups of the page. A stalled that is not blocked after all is left out: its hint was stale.
+func (b *blockedLook) describePage() error {
 	if b.o.After != nil {
 		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
 			return c.place.compare(at)
@@ -450,9 +438,9 @@ func (b *blockedLook) describe() error {
 	}
 	ranges := make([]kv.KeyRange, len(b.page.Groups))
 	for i, g := range b.page.Groups {
-		ranges[i] = b.q.keys.items(laneName(g.Group, b.where))
+		ranges[i] = b.keys.items(laneName(g.Group, b.where))
 	}
-	depths, err := countKeysOfEach(b.ctx, b.tx, ranges, BlockedDepth)
+	depths, err := b.countKeysOfEach(ranges, BlockedDepth)
 	for i, n := range depths {
 		b.page.Groups[i].Depth, b.page.Groups[i].More = n, n == BlockedDepth
 	}
@@ -462,11 +450,11 @@ func (b *blockedLook) describe() error {
 // group describes a stalled. Cause is "" if the group is not blocked.
 func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	lane := laneName(c.place.Group, b.where)
-	first, err := b.q.firstItem(b.ctx, b.tx, b.q.keys.items(lane))
+	first, err := b.firstItem(b.keys.items(lane))
 	if err != nil {
 		return BlockedGroup{}, err
 	}
-	info, err := b.q.describe(b.ctx, b.tx, lane, first, 0)
+	info, err := b.describe(lane, first, 0)
 	g := BlockedGroup{GroupInfo: info}
 	if err != nil {
 		return g, err
@@ -543,7 +531,7 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 	case c == CauseLeaseExpired:
 		g.Since = now.Add(g.Left)
 	case g.Attempts > 0:
-		record, err := b.q.readAttempt(b.ctx, b.tx, g.Head)
+		record, err := b.readAttempt(g.Head)
 		g.Since = fromMillis(record.firstMS)
 		return err
 	default:
@@ -553,24 +541,22 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 }
 
 // waitingHandles counts the handles whose receives wait for any group, up to whyRows; more says that there may be more.
-func (q *Queue) waitingHandles(ctx context.Context, tx kv.ReadTx, nowMS int64) (n int64, more bool, err error) {
-	return q.waitingIn(ctx, tx, q.keys.section(nameRequest), nowMS)
+func (v inspection) waitingHandles() (n int64, more bool, err error) {
+	return v.waitingIn(v.keys.section(nameRequest))
 }
 
 // waitingIn is waitingHandles for the requests in r.
-func (q *Queue) waitingIn(
-	ctx context.Context, tx kv.ReadTx, r kv.KeyRange, nowMS int64,
-) (n int64, more bool, err error) {
-	rows, err := tx.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(ctx)
+func (v inspection) waitingIn(r kv.KeyRange) (n int64, more bool, err error) {
+	rows, err := v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(v.ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("read requests: %w", err)
 	}
 	for _, row := range rows {
 		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return 0, false, err
+		if v.passes(err) {
+			continue
 		}
-		if r.deadlineMS > nowMS {
+		if r.deadlineMS > v.nowMS {
 			n++
 		}
 	}

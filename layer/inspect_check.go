@@ -131,7 +131,7 @@ type CheckOptions struct {
 // Errors: ErrClosed, and the engine's; there is no report then.
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	c := &checker{
-		q: a.q, ctx: ctx, o: o, report: &CheckReport{},
+		q: a.q, keys: a.q.keys, ctx: ctx, o: o, report: &CheckReport{},
 		retro:  retro{on: true}, // only such a queue has the timers that are looked for then
 		groups: make(map[string]*groupCheck), parts: make(map[ID]bool),
 	}
@@ -155,12 +155,13 @@ const checkPage = 200
 
 type checker struct {
 	q        *Queue
+	keys     subspace
 	retro    retro
 	ctx      context.Context
 	o        CheckOptions
 	report   *CheckReport
 	counts   map[string]*int64 // figures of the report, by the name in the key
-	keys     int64
+	done     int64             // keys read
 	groups   map[string]*groupCheck
 	parts    map[ID]bool // the items which have parts
 	suspects []suspect
@@ -186,21 +187,21 @@ type groupCheck struct {
 // at again before counting as a violation.
 type suspect struct {
 	key     []byte
-	confirm func(tx kv.ReadTx) (rule Rule, detail string, err error) // rule "" = all is well
+	confirm func(v inspection) (rule Rule, detail string, err error) // rule "" = all is well
 }
 
-func (c *checker) suspect(key []byte, confirm func(tx kv.ReadTx) (Rule, string, error)) {
+func (c *checker) suspect(key []byte, confirm func(v inspection) (Rule, string, error)) {
 	c.suspects = append(c.suspects, suspect{key: key, confirm: confirm})
 }
 
 // suspectPair is suspect for a pair which breaks no rule once the pair is gone. confirm is given the pair's value.
-func (c *checker) suspectPair(key []byte, confirm func(tx kv.ReadTx, value []byte) (Rule, string, error)) {
-	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
-		v, err := tx.Get(key).Wait(c.ctx)
-		if err != nil || v == nil {
+func (c *checker) suspectPair(key []byte, confirm func(v inspection, value []byte) (Rule, string, error)) {
+	c.suspect(key, func(v inspection) (Rule, string, error) {
+		value, err := v.read.Get(key).Wait(v.ctx)
+		if err != nil || value == nil {
 			return "", "", err
 		}
-		return confirm(tx, v)
+		return confirm(v, value)
 	})
 }
 
@@ -219,19 +220,19 @@ func (c *checker) run() error {
 
 // pages reads every key of the queue.
 func (c *checker) pages() error {
-	all := c.q.keys.all()
+	all := c.keys.all()
 	begin := kv.FirstGreaterOrEqual(all.Begin)
 	for {
 		var rows []kv.KV
-		err := c.view(func(tx kv.ReadTx) error {
+		err := c.view(func(v inspection) error {
 			var err error
-			rows, err = tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
-				kv.RangeOptions{Limit: checkPage}).Wait(c.ctx)
+			rows, err = v.read.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
+				kv.RangeOptions{Limit: checkPage}).Wait(v.ctx)
 			if err == nil {
-				err = c.look(tx, rows)
+				err = c.look(v, rows)
 			}
 			if err == nil {
-				err = c.lookLanes(tx, rows)
+				err = c.lookLanes(v, rows)
 			}
 			return err
 		})
@@ -241,9 +242,9 @@ func (c *checker) pages() error {
 		for _, row := range rows {
 			c.row(row)
 		}
-		c.keys += int64(len(rows))
+		c.done += int64(len(rows))
 		if c.o.Progress != nil {
-			c.o.Progress(c.keys)
+			c.o.Progress(c.done)
 		}
 		if len(rows) < checkPage {
 			return nil
@@ -252,13 +253,13 @@ func (c *checker) pages() error {
 	}
 }
 
-func (c *checker) view(fn func(tx kv.ReadTx) error) error {
+func (c *checker) view(fn func(v inspection) error) error {
 	if c.q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
-		follow := c.q.follow(tx)
-		if err := fn(tx.Snapshot()); err != nil {
+		follow, v := c.q.follow(tx), c.q.viewOf(c.ctx, tx.Snapshot())
+		if err := fn(inspection{&v}); err != nil {
 			return err
 		}
 		if _, err := follow.wait(c.ctx); errors.Is(err, ErrNoQueue) || kv.Code(err) != 0 {
@@ -280,7 +281,7 @@ func (c *checker) group(name string) *groupCheck {
 
 // row takes one pair into account. A pair broken by itself becomes a suspect at once.
 func (c *checker) row(row kv.KV) {
-	p, err := c.q.keys.parse(row.Key)
+	p, err := c.keys.parse(row.Key)
 	if err != nil {
 		c.still(row.Key, RuleKey, err.Error())
 		return
@@ -308,10 +309,10 @@ func (c *checker) row(row kv.KV) {
 	case namePart:
 		if !c.parts[p.itemID()] {
 			c.owned(row.Key, RulePart, p.itemID(),
-				c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
+				c.keys.item(p.itemID()), c.keys.dead(p.itemID()), c.keys.archive(p.itemID()))
 		}
 	case nameAttempt:
-		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
+		c.owned(row.Key, RuleAttempt, p.itemID(), c.keys.item(p.itemID()))
 	case nameLock:
 		if r, err := unpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
@@ -320,19 +321,19 @@ func (c *checker) row(row kv.KV) {
 		if r, err := unpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
 		}
-		c.owned(row.Key, RuleLockItems, p.itemID(), c.q.keys.item(p.itemID()))
+		c.owned(row.Key, RuleLockItems, p.itemID(), c.keys.item(p.itemID()))
 	case nameMark:
 		c.group(p.lane).marked = true
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
-		if c.astray(p, row, c.q.keys.shardsOf(p.group)) {
+		if c.astray(p, row, c.keys.shardsOf(p.group)) {
 			return
 		}
 		c.group(p.group).hints++
 	case nameHeld:
-		c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
-			r, err := c.q.readLock(c.ctx, tx, p.group)
+		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
+			r, err := v.readLock(p.group)
 			if err != nil && !isCorrupt(err) || r.claim() != nil && r.claim().beat == p.id {
 				return "", "", err
 			}
@@ -342,7 +343,7 @@ func (c *checker) row(row kv.KV) {
 		if p.id != uuid.Nil && p.name == nameTimer {
 			return // of a beat; may be stale, and is cleared when met
 		}
-		if c.astray(p, row, c.q.keys.timerShardsOf(p.group)) {
+		if c.astray(p, row, c.keys.timerShardsOf(p.group)) {
 			return
 		}
 		g := c.group(p.lane)
@@ -353,7 +354,7 @@ func (c *checker) row(row kv.KV) {
 	case nameLane, nameOpen, nameKept:
 		c.laneRow(p, row)
 	case nameGrant:
-		c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) { return c.grantSound(tx, p.id) })
+		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) { return c.grantSound(v, p.id) })
 	}
 }
 
@@ -377,9 +378,9 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 func (c *checker) stored(
 	p parsedKey, row kv.KV, rule Rule, item func(value []byte) ([]byte, error),
 ) (e envelope, body []byte, ok bool) {
-	v, err := item(row.Value)
+	value, err := item(row.Value)
 	if err == nil {
-		e, body, err = openEnvelope(v)
+		e, body, err = openEnvelope(value)
 	}
 	if err != nil {
 		c.still(row.Key, rule, err.Error())
@@ -389,10 +390,10 @@ func (c *checker) stored(
 		return e, body, true
 	}
 	c.parts[p.itemID()] = true
-	c.suspectPair(row.Key, func(tx kv.ReadTx, value []byte) (Rule, string, error) {
-		v, err := item(value)
+	c.suspectPair(row.Key, func(v inspection, value []byte) (Rule, string, error) {
+		stored, err := item(value)
 		if err == nil {
-			_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: v})
+			_, err = v.readItem(kv.KV{Key: v.keys.item(p.itemID()), Value: stored})
 		}
 		if errors.Is(err, ErrCorrupt) {
 			return rule, err.Error(), nil
@@ -404,7 +405,7 @@ func (c *checker) stored(
 
 // still makes a suspect of a pair which breaks rule by itself, if the pair is still there.
 func (c *checker) still(key []byte, rule Rule, detail string) {
-	c.suspectPair(key, func(kv.ReadTx, []byte) (Rule, string, error) { return rule, detail, nil })
+	c.suspectPair(key, func(inspection, []byte) (Rule, string, error) { return rule, detail, nil })
 }
 
 // dead takes a dead letter into account.
@@ -422,7 +423,7 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 }
 
 // look notes which dead letters and rows of the archive do not fit to their counterparts, read at the page's version.
-func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
+func (c *checker) look(v inspection, rows []kv.KV) error {
 	c.odd = make(map[string]bool)
 	type pair struct {
 		key   []byte
@@ -431,17 +432,17 @@ func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 	}
 	var pairs []pair
 	for _, row := range rows {
-		p, err := c.q.keys.parse(row.Key)
+		p, err := v.keys.parse(row.Key)
 		if err != nil {
 			continue
 		}
 		switch p.name {
 		case nameDead:
-			pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.item(p.itemID())), false})
+			pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.item(p.itemID())), false})
 		case nameArchive:
 			if a, err := unpackArchived(row.Key, row.Value); err == nil {
-				pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.item(p.itemID())), false},
-					pair{row.Key, tx.Get(c.q.keys.archived(a.at)), true})
+				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.item(p.itemID())), false},
+					pair{row.Key, v.read.Get(v.keys.archived(a.at)), true})
 			}
 		case nameArchived:
 			e, err := unpackArchiveEntry(row.Key, row.Value)
@@ -449,16 +450,16 @@ func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 				continue
 			}
 			for _, d := range e.items {
-				pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.archive(d.id(e.group))), true})
+				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.archive(d.id(e.group))), true})
 			}
 		}
 	}
 	for _, p := range pairs {
-		v, err := p.other.Wait(c.ctx)
+		value, err := p.other.Wait(v.ctx)
 		if err != nil {
 			return err
 		}
-		if (v != nil) != p.there {
+		if (value != nil) != p.there {
 			c.odd[string(p.key)] = true
 		}
 	}
@@ -479,12 +480,12 @@ func (c *checker) archive(p parsedKey, row kv.KV) {
 	if !ok || !c.odd[string(row.Key)] {
 		return
 	}
-	c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
-		item, entry := tx.Get(c.q.keys.item(p.itemID())), tx.Get(c.q.keys.archived(at))
-		if v, err := item.Wait(c.ctx); err != nil || v != nil {
+	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
+		item, entry := v.read.Get(v.keys.item(p.itemID())), v.read.Get(v.keys.archived(at))
+		if value, err := item.Wait(v.ctx); err != nil || value != nil {
 			return RuleArchive, "it is in its group, too", err
 		}
-		if v, err := entry.Wait(c.ctx); err != nil || v == nil {
+		if value, err := entry.Wait(v.ctx); err != nil || value == nil {
 			return RuleArchive, "no entry names it", err
 		}
 		return "", "", nil
@@ -497,10 +498,10 @@ func (c *checker) archived(row kv.KV) {
 	if err != nil || !c.odd[string(row.Key)] {
 		return
 	}
-	c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
+	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
 		for _, d := range e.items {
 			id := d.id(e.group)
-			if v, err := tx.Get(c.q.keys.archive(id)).Wait(c.ctx); err != nil || v == nil {
+			if value, err := v.read.Get(v.keys.archive(id)).Wait(v.ctx); err != nil || value == nil {
 				return RuleArchived, "no archived item " + id.String(), err
 			}
 		}
@@ -510,9 +511,9 @@ func (c *checker) archived(row kv.KV) {
 
 // owned makes a suspect of a pair which breaks rule if none of its owners is there.
 func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
-	c.suspectPair(key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
+	c.suspectPair(key, func(v inspection, _ []byte) (Rule, string, error) {
 		for _, owner := range owners {
-			if v, err := tx.Get(owner).Wait(c.ctx); err != nil || v != nil {
+			if value, err := v.read.Get(owner).Wait(v.ctx); err != nil || value != nil {
 				return "", "", err
 			}
 		}
@@ -536,8 +537,8 @@ func (c *checker) compare() {
 				awaited = due
 				c.report.Delayed++
 			} else if g.hints == 0 {
-				c.suspect(c.q.keys.items(name).Begin, func(tx kv.ReadTx) (Rule, string, error) {
-					return c.reachable(tx, name)
+				c.suspect(c.keys.items(name).Begin, func(v inspection) (Rule, string, error) {
+					return c.reachable(v, name)
 				})
 			} else {
 				stale--
@@ -553,7 +554,7 @@ func (c *checker) compare() {
 			}
 		}
 		if g.marked != (g.lock.bears() != nil) {
-			c.suspect(c.q.keys.mark(name), func(tx kv.ReadTx) (Rule, string, error) { return c.markSound(tx, name) })
+			c.suspect(c.keys.mark(name), func(v inspection) (Rule, string, error) { return c.markSound(v, name) })
 		}
 		if g.lock == nil {
 			continue
@@ -573,8 +574,8 @@ func (c *checker) compare() {
 			continue // a mark alone has no timer, and no item needs to be there
 		}
 		if !timed || h.kind == kindClaim || g.items == 0 && !isHold(name) {
-			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (Rule, string, error) {
-				return c.lockSound(tx, name)
+			c.suspect(c.keys.lock(name), func(v inspection) (Rule, string, error) {
+				return c.lockSound(v, name)
 			})
 		}
 	}
@@ -590,9 +591,9 @@ func (c *checker) astray(p parsedKey, row kv.KV, shards []int64) bool {
 }
 
 // firstOf returns the value of the first of the keys which is there, or nil.
-func (c *checker) firstOf(tx kv.ReadTx, keys [][]byte) (value []byte, err error) {
+func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error) {
 	for _, k := range keys {
-		if value, err = tx.Get(k).Wait(c.ctx); err != nil || value != nil {
+		if value, err = v.read.Get(k).Wait(v.ctx); err != nil || value != nil {
 			break
 		}
 	}
@@ -600,12 +601,12 @@ func (c *checker) firstOf(tx kv.ReadTx, keys [][]byte) (value []byte, err error)
 }
 
 // some reports whether any pair of a section matches.
-func (c *checker) some(tx kv.ReadTx, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
-	for row, err := range walk(c.ctx, tx, c.q.keys.section(name), 10_000) {
+func (c *checker) some(v inspection, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
+	for row, err := range walk(v.ctx, v.read, v.keys.section(name), 10_000) {
 		if err != nil {
 			return false, err
 		}
-		if p, err := c.q.keys.parse(row.Key); err == nil && match(p, row) {
+		if p, err := v.keys.parse(row.Key); err == nil && match(p, row) {
 			return true, nil
 		}
 	}
@@ -613,8 +614,8 @@ func (c *checker) some(tx kv.ReadTx, name string, match func(p parsedKey, row kv
 }
 
 // grantSound looks for the request to which a grant was made, both at one version.
-func (c *checker) grantSound(tx kv.ReadTx, random uuid.UUID) (Rule, string, error) {
-	found, err := c.some(tx, nameRequest, func(p parsedKey, _ kv.KV) bool { return p.id == random })
+func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, error) {
+	found, err := c.some(v, nameRequest, func(p parsedKey, _ kv.KV) bool { return p.id == random })
 	if err != nil || found {
 		return "", "", err
 	}
@@ -641,7 +642,7 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 	if err != nil || used.us/1000-c.q.nowMS() <= sweepSlack.Milliseconds() {
 		return
 	}
-	c.suspectPair(row.Key, func(_ kv.ReadTx, value []byte) (Rule, string, error) {
+	c.suspectPair(row.Key, func(_ inspection, value []byte) (Rule, string, error) {
 		if !bytes.Equal(value, row.Value) {
 			return "", "", nil
 		}
@@ -651,45 +652,45 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 }
 
 // pacedTimer looks for a timer which leads to a group waiting by its rate, whatever the rate was then.
-func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
-	v, err := tx.Get(c.q.keys.pace(group)).Wait(c.ctx)
-	if err != nil || v == nil {
+func (c *checker) pacedTimer(v inspection, group string) (bool, error) {
+	value, err := v.read.Get(v.keys.pace(group)).Wait(v.ctx)
+	if err != nil || value == nil {
 		return false, err
 	}
-	return c.some(tx, nameTimer, func(p parsedKey, row kv.KV) bool {
+	return c.some(v, nameTimer, func(p parsedKey, row kv.KV) bool {
 		kind, _, err := unpackTimer(row.Key, row.Value)
 		return err == nil && kind == kindHead && p.group == group
 	})
 }
 
 // reachable looks for a hint or a timer which leads to the group, at one version with the lock and the items.
-func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
-	l, err := c.q.readLock(c.ctx, tx, group)
+func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
+	l, err := v.readLock(group)
 	if err != nil || l != nil {
 		return "", "", err
 	}
-	rows, err := c.q.readItems(tx, tx, group, 1).Wait(c.ctx)
+	rows, err := v.readItems(v.read, group, 1).Wait(v.ctx)
 	if isCorrupt(err) {
 		return "", "", nil // that is said by itself
 	}
 	if err != nil || len(rows) == 0 {
 		return "", "", err
 	}
-	if c.q.keys.inTurn() {
-		if held, err := c.q.heldHead(c.ctx, tx, group); err != nil || len(held) > 0 {
+	if v.keys.inTurn() {
+		if held, err := v.heldHead(group); err != nil || len(held) > 0 {
 			return "", "", err
 		}
 	}
 	if e, _, err := openEnvelope(rows[0].Value); err == nil && c.retro.timing(&e) > 0 {
-		v, err := c.firstOf(tx, c.q.keys.timersAt(c.retro.timing(&e), group))
+		value, err := c.firstOf(v, v.keys.timersAt(c.retro.timing(&e), group))
 		if err != nil {
 			return "", "", err
 		}
-		if kind, _, err := unpackTimer(nil, v); err == nil && kind == kindHead {
+		if kind, _, err := unpackTimer(nil, value); err == nil && kind == kindHead {
 			return "", "", nil
 		}
 	}
-	if found, err := c.pacedTimer(tx, group); err != nil || found {
+	if found, err := c.pacedTimer(v, group); err != nil || found {
 		return "", "", err
 	}
 	hinted := func(p parsedKey, _ kv.KV) bool { return p.lane == group }
@@ -697,35 +698,35 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	if isPart(group) {
 		section = nameOpen
 	}
-	if found, err := c.some(tx, section, hinted); err != nil || found {
+	if found, err := c.some(v, section, hinted); err != nil || found {
 		return "", "", err
 	}
-	if found, err := c.timedOrKept(tx, group, rows[0].Value); err != nil || found {
+	if found, err := c.timedOrKept(v, group, rows[0].Value); err != nil || found {
 		return "", "", err
 	}
 	return RuleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", nil
 }
 
 // markSound checks the key of a mark against the lock, at one version.
-func (c *checker) markSound(tx kv.ReadTx, group string) (Rule, string, error) {
-	key := tx.Get(c.q.keys.mark(group))
-	r, err := c.q.readLock(c.ctx, tx, group)
+func (c *checker) markSound(v inspection, group string) (Rule, string, error) {
+	key := v.read.Get(v.keys.mark(group))
+	r, err := v.readLock(group)
 	if isCorrupt(err) {
 		return "", "", nil // that is said by itself
 	}
 	if err != nil {
 		return "", "", err
 	}
-	v, err := key.Wait(c.ctx)
-	if err != nil || (v != nil) == (r.bears() != nil) {
+	value, err := key.Wait(v.ctx)
+	if err != nil || (value != nil) == (r.bears() != nil) {
 		return "", "", err
 	}
-	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, v != nil, r.bears() != nil), nil
+	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, value != nil, r.bears() != nil), nil
 }
 
 // lockSound checks a lock against its timer and items, at one version.
-func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
-	r, err := c.q.readLock(c.ctx, tx, group)
+func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
+	r, err := v.readLock(group)
 	if isCorrupt(err) {
 		return RuleValue, err.Error(), nil
 	}
@@ -735,27 +736,27 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 	}
 	items := make([]kv.Future[[]byte], len(h.items))
 	for i, d := range h.items {
-		items[i] = tx.Get(c.q.keys.item(d.id(groupOf(group))))
+		items[i] = v.read.Get(v.keys.item(d.id(groupOf(group))))
 	}
 	if h.byBeat() {
-		if detail, err := c.beatSound(tx, group, h); err != nil || detail != "" {
+		if detail, err := c.beatSound(v, group, h); err != nil || detail != "" {
 			return RuleBeat, detail, err
 		}
 	} else {
-		v, err := c.firstOf(tx, c.q.keys.timersAt(h.endMS, group))
+		value, err := c.firstOf(v, v.keys.timersAt(h.endMS, group))
 		if err != nil {
 			return "", "", err
 		}
-		if v == nil {
+		if value == nil {
 			return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.endMS, group), nil
 		}
 	}
 	for i, f := range items {
-		v, err := f.Wait(c.ctx)
+		value, err := f.Wait(v.ctx)
 		if err != nil {
 			return "", "", err
 		}
-		if v == nil {
+		if value == nil {
 			return RuleLockItems, "no item " + h.items[i].id(groupOf(group)).String(), nil
 		}
 	}
@@ -766,21 +767,21 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 }
 
 // beatSound says what is wrong with what leads to a claim by heartbeat; "" = nothing.
-func (c *checker) beatSound(tx kv.ReadTx, group string, h *holding) (detail string, err error) {
-	held := tx.Get(c.q.keys.held(h.beat, group))
-	b, found, err := c.q.readBeat(c.ctx, tx, h.beat)
+func (c *checker) beatSound(v inspection, group string, h *holding) (detail string, err error) {
+	held := v.read.Get(v.keys.held(h.beat, group))
+	b, found, err := v.readBeat(h.beat)
 	if err != nil {
 		return "", err
 	}
 	if !found {
 		return fmt.Sprintf("no beat %s for group %q", h.beat, group), nil
 	}
-	timer := tx.Get(c.q.keys.beatTimer(b.dueMS, h.beat))
-	listed, err := held.Wait(c.ctx)
+	timer := v.read.Get(v.keys.beatTimer(b.dueMS, h.beat))
+	listed, err := held.Wait(v.ctx)
 	if err != nil {
 		return "", fmt.Errorf("read claim by heartbeat: %w", err)
 	}
-	timed, err := timer.Wait(c.ctx)
+	timed, err := timer.Wait(v.ctx)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("read the beat's timer: %w", err)
@@ -796,11 +797,14 @@ func (c *checker) beatSound(tx kv.ReadTx, group string, h *holding) (detail stri
 func (c *checker) confirm(s suspect) error {
 	var rule Rule
 	var detail string
-	err := c.view(func(tx kv.ReadTx) error {
+	err := c.view(func(v inspection) error {
 		var err error
-		rule, detail, err = s.confirm(tx)
+		rule, detail, err = s.confirm(v)
 		return err
 	})
+	if isCorrupt(err) {
+		return nil // the row that cannot be read is a suspect of its own
+	}
 	if err != nil {
 		return fmt.Errorf("confirm %s: %w", tuple.Printable(s.key), err)
 	}
@@ -811,3 +815,268 @@ func (c *checker) confirm(s suspect) error {
 	}
 	return nil
 }
+
+// The part of Check that a queue with facets adds: see store_lane.go.
+
+// lookLanes notes which items of a page are not in the lanes of their facets, and which keys of lanes have no item with
+// these facets, at the page's version.
+func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
+	if v.keys.plan == nil {
+		return nil
+	}
+	type pair struct {
+		key   []byte
+		lane  string // of a lane's key; "" = of an item
+		other kv.Future[[]byte]
+		hold  kv.Future[[]byte] // in an unordered queue, the item's hold; else nil
+	}
+	var pairs []pair
+	for _, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		if err != nil {
+			continue
+		}
+		switch p.name {
+		case nameItem:
+			for _, lane := range c.lanesIn(p, row.Value) {
+				pairs = append(pairs, pair{row.Key, "", v.read.Get(v.keys.laneItem(lane, p.itemID())), c.holdOf(v, p)})
+			}
+		case nameLane:
+			pairs = append(pairs, pair{row.Key, p.lane, v.read.Get(v.keys.item(p.itemID())), c.holdOf(v, p)})
+		}
+	}
+	for _, pair := range pairs {
+		value, err := pair.other.Wait(v.ctx)
+		if err != nil {
+			return fmt.Errorf("read item or lane: %w", err)
+		}
+		sound := value != nil
+		if pair.lane != "" && sound {
+			p := parsedKey{group: groupOf(pair.lane)}
+			sound = slices.Contains(c.lanesIn(p, value), pair.lane)
+		}
+		if pair.hold != nil {
+			held, err := pair.hold.Wait(v.ctx)
+			if err != nil {
+				return fmt.Errorf("read hold: %w", err)
+			}
+			sound = sound == (held == nil)
+		}
+		if !sound {
+			c.odd[string(pair.key)] = true
+		}
+	}
+	return nil
+}
+
+// holdOf reads the hold of an item; nil if the queue has none.
+func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
+	if !v.keys.hasHolds() {
+		return nil
+	}
+	return v.read.Get(v.keys.hold(p.itemID()))
+}
+
+// heldByItself reports whether the item has a hold.
+func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
+	f := c.holdOf(v, p)
+	if f == nil {
+		return false, nil
+	}
+	value, err := f.Wait(v.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read hold: %w", err)
+	}
+	return value != nil, nil
+}
+
+// lanesIn returns the lanes, but for the whole group, of the item with the given value.
+func (c *checker) lanesIn(p parsedKey, value []byte) []string {
+	facets := c.keys.facetsIn(value)
+	if facets == "" && !c.keys.hasHolds() {
+		return nil
+	}
+	return c.keys.plan.partsOf(p.group, unpackStrings(facets))
+}
+
+// laneRow takes a pair of a queue with facets into account.
+func (c *checker) laneRow(p parsedKey, row kv.KV) {
+	switch p.name {
+	case nameLane:
+		c.group(p.lane).items++
+		if c.odd[string(row.Key)] {
+			c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
+				value, err := v.read.Get(v.keys.item(p.itemID())).Wait(v.ctx)
+				if err != nil {
+					return "", "", fmt.Errorf("read item: %w", err)
+				}
+				if value != nil && slices.Contains(c.lanesIn(p, value), p.lane) {
+					held, err := c.heldByItself(v, p)
+					if err != nil || !held {
+						return "", "", err
+					}
+					return RuleLane, "free and held: " + p.itemID().String(), nil
+				}
+				return RuleLane, "no item with these facets: " + p.itemID().String(), nil
+			})
+		}
+	case nameOpen:
+		if c.astray(p, row, c.keys.shardsOf(p.group)) {
+			return
+		}
+		c.group(p.lane).hints++
+	case nameKept:
+		g := c.group(p.lane)
+		g.kept = append(g.kept, p.holder)
+		c.kept = append(c.kept, keptRow{key: row.Key, holder: p.holder})
+	}
+}
+
+// keptRow is a hint put aside under the lock of holder.
+type keptRow struct {
+	key    []byte
+	holder string
+}
+
+// itemInLanes makes a suspect of an item which lacks the key of a lane.
+func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
+	if !c.odd[string(row.Key)] {
+		return
+	}
+	c.suspectPair(row.Key, func(v inspection, value []byte) (Rule, string, error) {
+		for _, lane := range c.lanesIn(p, value) {
+			in, err := v.read.Get(v.keys.laneItem(lane, p.itemID())).Wait(v.ctx)
+			if err != nil {
+				return "", "", fmt.Errorf("read lane: %w", err)
+			}
+			held, err := c.heldByItself(v, p)
+			if err != nil {
+				return "", "", err
+			}
+			if (in == nil) != held {
+				if held {
+					return RuleLane, "free and held", nil
+				}
+				return RuleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), nil
+			}
+		}
+		return "", "", nil
+	})
+}
+
+// compareLanes looks at the kept hints, and at the lanes of each group that are held at the same time.
+func (c *checker) compareLanes() {
+	if c.keys.plan == nil {
+		return
+	}
+	for _, kept := range c.kept {
+		if g := c.groups[kept.holder]; g == nil || g.lock == nil {
+			c.suspectPair(kept.key, func(v inspection, _ []byte) (Rule, string, error) {
+				r, err := v.readLock(kept.holder)
+				if err != nil || r != nil {
+					return "", "", err
+				}
+				return RuleKept, "the lock is gone of " + parsedKey{lane: kept.holder}.laneWords(), nil
+			})
+		}
+	}
+	c.compareHolds()
+	held := make(map[string][]string)
+	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
+		if c.groups[lane].lock.claim() != nil && !isHold(lane) {
+			held[groupOf(lane)] = append(held[groupOf(lane)], lane)
+		}
+	}
+	for _, group := range slices.Sorted(maps.Keys(held)) {
+		if _, _, ok := c.meeting(held[group]); ok {
+			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) {
+				rows, err := v.read.GetRange(v.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
+				if err != nil {
+					return "", "", fmt.Errorf("read locks: %w", err)
+				}
+				var claims []string
+				for _, row := range rows {
+					p, err := v.keys.parse(row.Key)
+					if err != nil {
+						continue
+					}
+					if r, err := unpackRecord(row.Key, row.Value); err == nil && r.claim() != nil {
+						claims = append(claims, p.lane)
+					}
+				}
+				if a, b, ok := c.meeting(claims); ok {
+					return RuleDisjoint, parsedKey{lane: a}.laneWords() + ", and " + parsedKey{lane: b}.laneWords(), nil
+				}
+				return "", "", nil
+			})
+		}
+	}
+}
+
+// compareHolds looks for items of a group's claim that are held by themselves, too.
+func (c *checker) compareHolds() {
+	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
+		id, ok := holdOf(lane)
+		whole := c.groups[id.Group]
+		if !ok || c.groups[lane].lock.claim() == nil || whole == nil || !whole.lock.claim().holds(id) {
+			continue
+		}
+		c.suspect(c.keys.hold(id), func(v inspection) (Rule, string, error) {
+			r, err := v.readLock(id.Group)
+			if err != nil || !r.claim().holds(id) {
+				return "", "", err
+			}
+			if r, err = v.readLock(lane); err != nil || r.claim() == nil {
+				return "", "", err
+			}
+			return RuleDisjoint, "the group, and " + id.String() + " by itself", nil
+		})
+	}
+}
+
+// meeting returns two lanes that may have an item in common, if there are any.
+func (c *checker) meeting(lanes []string) (a, b string, ok bool) {
+	for i, a := range lanes {
+		for _, b := range lanes[i+1:] {
+			if c.keys.plan.intersect(a, b) {
+				return a, b, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// timedOrKept looks for a hint of the lane that was put aside under a lock, or for a timer that leads to the lane no
+// later than its head is due. head is the head's value. The timer may be that of an earlier head, which has left the
+// lane with a claim of another lane, and so was due.
+func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, error) {
+	if v.keys.plan == nil {
+		return false, nil
+	}
+	config, due := v.known(), v.nowMS
+	delay := config.retro()
+	if e, _, err := openEnvelope(head); err == nil {
+		due = max(due, delay.due(&e))
+	}
+	section := nameTimer
+	if isPart(lane) {
+		section = nameDue
+	}
+	found, err := c.some(v, section, func(p parsedKey, row kv.KV) bool {
+		kind, _, err := unpackTimer(row.Key, row.Value)
+		return err == nil && kind == kindHead && p.lane == lane && delay.dueOf(p.index) <= due
+	})
+	if err != nil || found {
+		return found, err
+	}
+	return c.some(v, nameKept, func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
+}
+
+// headInHand reports whether the head of a group is in somebody's hands, or delayed, by itself, in a queue which
+// delivers in turn: the timer of the hold leads to the group.
+func (c *checker) headInHand(g *groupCheck) bool {
+	return c.keys.inTurn() && c.groups[holdLane(g.first)] != nil && c.groups[holdLane(g.first)].lock.holding() != nil
+}
+
+// wanted reports whether anybody can receive the lane, so that the lane needs a hint.
+func (c *checker) wanted(lane string) bool { return isPart(lane) || c.keys.wholeGroups() }

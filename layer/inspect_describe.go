@@ -277,8 +277,8 @@ var descriptions = map[string]description{
 	nameReceipt: {
 		key: func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
 		value: func(key, value []byte) (string, error) {
-			ms, result, err := unpackReceipt(key, value)
-			return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
+			ms, _, err := unpackReceipt(key, value)
+			return "committed, written at " + timeWords(ms), err
 		},
 	},
 	nameChange: {

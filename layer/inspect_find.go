@@ -69,15 +69,15 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 		return Found{}, wrap("find", fmt.Errorf("%w: no dedup id", ErrOptions))
 	}
 	var f Found
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		r, found, err := q.lastRemembered(ctx, tx, group, dedupID)
+	err := q.view(ctx, func(v *view) error {
+		r, found, err := inspection{v}.lastRemembered(group, dedupID)
 		if f = (Found{Where: WhereUnknown}); err != nil || !found {
 			return err
 		}
 		if f.ID = r.id; r.untilMS > 0 {
 			f.Remembered = fromMillis(r.untilMS)
 		}
-		return f.locate(ctx, q, tx)
+		return f.locate(inspection{v})
 	})
 	if err != nil {
 		return Found{}, wrap("find", err)
@@ -86,24 +86,22 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 }
 
 // lastRemembered reads the entry of a dedup id. The scope may have been changed: of two entries the newer counts.
-func (q *Queue) lastRemembered(
-	ctx context.Context, tx kv.ReadTx, group, dedupID string,
-) (last remembered, found bool, err error) {
+func (v inspection) lastRemembered(group, dedupID string) (last remembered, found bool, err error) {
 	var keys [2][]byte
 	var values [2]kv.Future[[]byte]
 	for i, scope := range []DedupScope{DedupInQueue, DedupInGroup} {
-		keys[i] = q.keys.dedupKey(scope, group, dedupID)
-		values[i] = tx.Get(keys[i])
+		keys[i] = v.keys.dedupKey(scope, group, dedupID)
+		values[i] = v.read.Get(keys[i])
 	}
 	for i := range values {
-		v, err := values[i].Wait(ctx)
+		value, err := values[i].Wait(v.ctx)
 		if err != nil {
 			return last, false, fmt.Errorf("read dedup entry: %w", err)
 		}
-		if v == nil {
+		if value == nil {
 			continue
 		}
-		r, err := unpackRemembered(keys[i], v)
+		r, err := unpackRemembered(keys[i], value)
 		if err != nil {
 			return last, false, err
 		}
@@ -115,42 +113,46 @@ func (q *Queue) lastRemembered(
 }
 
 // locate finds the message f.ID.
-func (f *Found) locate(ctx context.Context, q *Queue, tx kv.ReadTx) error {
-	itemKey, deadKey, archiveKey := q.keys.item(f.ID), q.keys.dead(f.ID), q.keys.archive(f.ID)
-	item, dead, finished := tx.Get(itemKey), tx.Get(deadKey), tx.Get(archiveKey)
-	r, err := q.recordOver(ctx, tx, f.ID)
+func (f *Found) locate(v inspection) error {
+	itemKey, deadKey, archiveKey := v.keys.item(f.ID), v.keys.dead(f.ID), v.keys.archive(f.ID)
+	item, dead, finished := v.read.Get(itemKey), v.read.Get(deadKey), v.read.Get(archiveKey)
+	r, err := v.recordOver(f.ID)
 	if err != nil {
 		return err
 	}
-	v, err := item.Wait(ctx)
+	value, err := item.Wait(v.ctx)
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)
 	}
-	if v != nil {
-		return f.present(ctx, q, tx, r, kv.KV{Key: itemKey, Value: v})
+	if value != nil {
+		return f.present(v, r, kv.KV{Key: itemKey, Value: value})
 	}
-	if v, err = dead.Wait(ctx); err != nil {
+	if value, err = dead.Wait(v.ctx); err != nil {
 		return fmt.Errorf("read dead letter: %w", err)
 	}
-	if v != nil {
-		d, err := unpackDead(deadKey, v)
-		f.Where, f.Reason = WhereDead, d.reason
+	if value != nil {
+		d, err := unpackDead(deadKey, value)
+		if err == nil {
+			f.Where, f.Reason = WhereDead, d.reason
+		}
 		return err
 	}
-	if v, err = finished.Wait(ctx); err != nil {
+	if value, err = finished.Wait(v.ctx); err != nil {
 		return fmt.Errorf("read archived item: %w", err)
 	}
-	if v == nil {
+	if value == nil {
 		f.Where = WhereGone
 		return nil
 	}
-	a, err := unpackArchived(archiveKey, v)
-	f.Where, f.Completed = WhereArchived, fromMillis(a.completedMS)
+	a, err := unpackArchived(archiveKey, value)
+	if err == nil {
+		f.Where, f.Completed = WhereArchived, fromMillis(a.completedMS)
+	}
 	return err
 }
 
 // present describes a message which is in its group; r is the record over it.
-func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, row kv.KV) error {
+func (f *Found) present(v inspection, r *record, row kv.KV) error {
 	if c := r.claim(); c.holds(f.ID) {
 		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.owner, c.token, fromMillis(c.endMS)
 		return nil
@@ -160,22 +162,79 @@ func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, 
 		return corrupt(row.Key, err)
 	}
 	f.Where = WhereWaiting
-	config := q.Config()
+	config := v.known()
 	f.DeliverAt = config.retro().deliverAt(&e)
-	before := kv.KeyRange{Begin: q.keys.items(f.ID.Group).Begin, End: row.Key}
-	f.Ahead, err = countKeys(ctx, tx, before, whyCap)
+	before := kv.KeyRange{Begin: v.keys.items(f.ID.Group).Begin, End: row.Key}
+	f.Ahead, err = v.countKeys(before, whyCap)
 	f.AheadMore = f.Ahead == whyCap
 	return err
 }
 
 // recordOver reads the record of the lane whose claim has an item, be it a lane of some template or the item by itself;
 // if no claim has it, that of the group, nil if there is none.
-func (q *Queue) recordOver(ctx context.Context, tx kv.ReadTx, id ID) (*record, error) {
-	own, others, err := q.readRecordsOver(ctx, tx, id.Group, id)
+func (v inspection) recordOver(id ID) (*record, error) {
+	own, others, err := v.readRecordsOver(id.Group, id)
 	for _, o := range others {
 		if o.record.claim().holds(id) {
 			return o.record, err
 		}
 	}
 	return own, err
+}
+
+// Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
+// nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but for the first,
+// which may be larger. A template, one at most, leaves only the items of the group that agree with it.
+//
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
+func (q *Queue) Peek(ctx context.Context, group string, max int, where ...Template) ([]Item, error) {
+	if err := checkGroup(group); err != nil {
+		return nil, wrap("peek", err)
+	}
+	if max < 1 || max > MaxBatch {
+		return nil, wrap("peek", &LimitError{What: "peek", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
+	}
+	packed, err := q.keys.plan.whereGiven(where)
+	if err != nil {
+		return nil, wrap("peek", err)
+	}
+	items, err := q.peek(ctx, laneName(group, packed), nil, max)
+	return items, wrap("peek", err)
+}
+
+// peek is Peek for the items of a lane behind after; nil = from the head on. No items means: there are no more.
+func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]Item, error) {
+	var items []Item
+	err := q.view(ctx, func(v *view) error {
+		items = nil
+		all := v.keys.items(lane)
+		if after != nil {
+			all.Begin = kv.KeyAfter(v.keys.laneItem(lane, *after))
+		}
+		rows, err := v.readItemsIn(v.read, lane, all, max).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read items: %w", err)
+		}
+		size := 0
+		for _, row := range rows {
+			item, err := v.readItem(row)
+			if err != nil {
+				return err
+			}
+			if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
+				return nil
+			}
+			record, err := v.readAttempt(item.ID)
+			if err != nil {
+				return err
+			}
+			item.failedBefore(record)
+			items = append(items, item)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return items, nil
 }

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -76,16 +77,16 @@ func (a Admin) Group(ctx context.Context, name string, where ...Template) (Group
 	if err := checkGroup(name); err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
-	packed, err := q.whereGiven(where)
+	packed, err := q.keys.plan.whereGiven(where)
 	if err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
 	var info GroupInfo
-	err = q.view(ctx, func(tx kv.ReadTx) error {
+	err = q.view(ctx, func(v *view) error {
 		lane := laneName(name, packed)
-		head, err := q.firstItem(ctx, tx, q.keys.items(lane))
+		head, err := v.firstItem(v.keys.items(lane))
 		if err == nil {
-			info, err = q.describe(ctx, tx, lane, head, DefaultMaxDepth)
+			info, err = inspection{v}.describe(lane, head, DefaultMaxDepth)
 		}
 		return err
 	})
@@ -119,7 +120,7 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 			What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit,
 		})
 	}
-	walk := groupWalk{q: q, ctx: ctx, o: &o, section: q.keys.section(nameItem)}
+	walk := groupWalk{keys: q.keys, o: &o, section: q.keys.section(nameItem)}
 	switch {
 	case o.Marked && o.Where != nil:
 		return GroupsPage{}, wrap("groups", fmt.Errorf("%w: marked groups by template", ErrOptions))
@@ -143,8 +144,8 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 	for len(all.Groups) < o.Limit {
 		var page []GroupInfo
 		next := from
-		err := q.view(ctx, func(tx kv.ReadTx) (err error) {
-			page, next, err = walk.page(tx, from, min(groupsPerView, o.Limit-len(all.Groups)))
+		err := q.view(ctx, func(v *view) (err error) {
+			page, next, err = walk.page(inspection{v}, from, min(groupsPerView, o.Limit-len(all.Groups)))
 			return err
 		})
 		if err != nil {
@@ -161,10 +162,13 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 	return all, nil
 }
 
+// inspection is a view for people: a look at groups, at their holders, at figures. An inspection reads a bounded number
+// of keys.
+type inspection struct{ *view }
+
 // groupWalk is a listing of groups, by the keys of their items or of their marks.
 type groupWalk struct {
-	q       *Queue
-	ctx     context.Context
+	keys    subspace
 	o       *GroupsOptions
 	where   string // the packed template; "" = whole groups
 	section kv.KeyRange
@@ -174,40 +178,41 @@ type groupWalk struct {
 func (w *groupWalk) behind(group string) []byte {
 	switch {
 	case w.o.Marked:
-		return w.q.keys.marks(group).End
+		return w.keys.marks(group).End
 	case w.where != "":
-		return w.q.keys.lanesIn(group).End
+		return w.keys.lanesIn(group).End
 	}
-	return w.q.keys.items(group).End
+	return w.keys.items(group).End
 }
 
 // page returns up to n groups from a key on, and where to go on; nil = there are no more groups. By template the page
 // may have fewer, because groups without a match are looked at, too.
-func (w *groupWalk) page(tx kv.ReadTx, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
+func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
 	next = from
 	for looks := 0; len(groups) < n && looks < groupsPerView; looks++ {
-		k, err := tx.GetKey(kv.FirstGreaterOrEqual(next)).Wait(w.ctx)
+		k, err := v.read.GetKey(kv.FirstGreaterOrEqual(next)).Wait(v.ctx)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read next group: %w", err)
 		}
 		if !w.section.Contains(k) {
 			return groups, nil, nil
 		}
-		p, err := w.q.keys.parse(k)
-		if err != nil {
-			return nil, nil, err
+		p, err := v.keys.parse(k)
+		if v.passes(err) {
+			next = kv.KeyAfter(k)
+			continue
 		}
 		head, lane := k, laneName(p.group, w.where)
 		next = w.behind(p.group)
 		if w.o.Marked || w.where != "" {
-			if head, err = w.q.firstItem(w.ctx, tx, w.q.keys.items(lane)); err != nil {
+			if head, err = v.firstItem(v.keys.items(lane)); err != nil {
 				return nil, nil, err
 			}
 		}
 		if head == nil && w.where != "" {
 			continue
 		}
-		info, err := w.q.describe(w.ctx, tx, lane, head, w.o.MaxDepth)
+		info, err := v.describe(lane, head, w.o.MaxDepth)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -218,12 +223,10 @@ func (w *groupWalk) page(tx kv.ReadTx, from []byte, n int) (groups []GroupInfo, 
 
 // describe reads the state of a group, or of another lane, whose first item has key head; nil = there are no items.
 // What cannot be read makes the group Corrupt.
-func (q *Queue) describe(
-	ctx context.Context, tx kv.ReadTx, lane string, head []byte, maxDepth int64,
-) (GroupInfo, error) {
-	info, err := q.describeLock(ctx, tx, lane)
+func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInfo, error) {
+	info, err := v.describeLock(lane)
 	if err == nil && head != nil {
-		err = q.describeHead(ctx, tx, &info, lane, head, maxDepth)
+		err = v.describeHead(&info, lane, head, maxDepth)
 	} else if err == nil && info.Status == Ready {
 		info.Status = Empty
 	}
@@ -235,13 +238,13 @@ func (q *Queue) describe(
 }
 
 // describeLock is describe without what the items say.
-func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, lane string) (GroupInfo, error) {
+func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	info := GroupInfo{Group: groupOf(lane), Status: Ready}
-	l, others, err := q.readRecords(ctx, tx, lane)
+	l, others, err := v.readRecords(lane)
 	if err != nil {
 		return info, err
 	}
-	now := q.nowMS()
+	now := v.nowMS
 	info.Mark = l.bears().public()
 	if h := l.holding(); h != nil {
 		info.Left = time.Duration(h.endMS-now) * time.Millisecond
@@ -263,20 +266,20 @@ func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, lane string) (Gr
 	}
 	if c := l.claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
-		info.Where = q.whereOf(lane)
+		info.Where = v.keys.plan.whereOf(lane)
 	}
 	if !l.at(now).keeps() {
-		info.others(q, lane, others, now)
+		info.others(v.keys.plan, lane, others, now)
 	}
-	if q.keys.inTurn() {
-		info.Outstanding, err = q.inHand(ctx, tx, lane)
+	if v.keys.inTurn() {
+		info.Outstanding, err = v.inHand(lane)
 	}
 	return info, err
 }
 
 // others adds to info who holds lanes that intersect the lane: the first holder, and the items of all; if there is no
 // holder, the first mark. A whole group counts as held if a lane of it is.
-func (info *GroupInfo) others(q *Queue, lane string, all []heldLane, nowMS int64) {
+func (info *GroupInfo) others(plan *lanePlan, lane string, all []heldLane, nowMS int64) {
 	status := Held
 	if isPart(lane) {
 		status = Excluded
@@ -290,53 +293,51 @@ func (info *GroupInfo) others(q *Queue, lane string, all []heldLane, nowMS int64
 		switch {
 		case c != nil && !held && other.record.at(nowMS) == claimed:
 			held = true
-			info.Status, info.Owner, info.Token, info.Where = status, c.owner, c.token, q.whereOf(other.lane)
+			info.Status, info.Owner, info.Token, info.Where = status, c.owner, c.token, plan.whereOf(other.lane)
 			info.Hold, _ = holdOf(other.lane)
 			info.Left = time.Duration(c.endMS-nowMS) * time.Millisecond
 		case c == nil && m != nil && info.Mark == nil:
 			info.Mark = m.public()
 			if !held {
-				info.Status, info.Where = info.Mark.Status, q.whereOf(other.lane)
+				info.Status, info.Where = info.Mark.Status, plan.whereOf(other.lane)
 			}
 		case other.record.at(nowMS) == delayed && info.Status == Ready:
-			info.Status, info.Where = Delayed, q.whereOf(other.lane)
+			info.Status, info.Where = Delayed, plan.whereOf(other.lane)
 			info.Left = time.Duration(other.record.holding().endMS-nowMS) * time.Millisecond
 		}
 	}
 }
 
 // readRecords reads the record of a lane, and those of the lanes which may share an item with it.
-func (q *Queue) readRecords(ctx context.Context, tx kv.ReadTx, lane string) (*record, []heldLane, error) {
-	if q.keys.plan == nil {
-		l, err := q.readLock(ctx, tx, lane)
+func (v inspection) readRecords(lane string) (*record, []heldLane, error) {
+	if v.keys.plan == nil {
+		l, err := v.readLock(lane)
 		if err == nil {
-			l, err = q.lasting(ctx, tx, l, beatsSeen{})
+			l, err = v.lasting(l, beatsSeen{})
 		}
 		return l, nil, err
 	}
-	rows, err := tx.GetRange(q.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{}).Wait(ctx)
+	rows, err := v.read.GetRange(v.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read locks: %w", err)
 	}
-	own, others, err := q.unpackLocks(lane, rows)
-	if err != nil || isPart(lane) || !q.keys.hasHolds() {
+	own, others, err := v.unpackLocks(lane, rows)
+	if err != nil || isPart(lane) || !v.keys.hasHolds() {
 		return own, others, err
 	}
-	held, err := q.heldHead(ctx, tx, lane)
+	held, err := v.heldHead(lane)
 	return own, append(others, held...), err
 }
 
 // readRecordsOver is readRecords, with the hold of an item of the group among the others, if the item is held.
-func (q *Queue) readRecordsOver(
-	ctx context.Context, tx kv.ReadTx, lane string, id ID,
-) (own *record, others []heldLane, err error) {
-	own, others, err = q.readRecords(ctx, tx, lane)
+func (v inspection) readRecordsOver(lane string, id ID) (own *record, others []heldLane, err error) {
+	own, others, err = v.readRecords(lane)
 	hold := holdLane(id)
 	seen := func(o heldLane) bool { return o.lane == hold }
-	if err != nil || !q.keys.hasHolds() || slices.ContainsFunc(others, seen) {
+	if err != nil || !v.keys.hasHolds() || slices.ContainsFunc(others, seen) {
 		return own, others, err
 	}
-	r, err := q.readLock(ctx, tx, hold)
+	r, err := v.readLock(hold)
 	if r != nil {
 		others = append(others, heldLane{lane: hold, record: r})
 	}
@@ -344,67 +345,263 @@ func (q *Queue) readRecordsOver(
 }
 
 // heldHead returns the hold of a group's first item, if there is one.
-func (q *Queue) heldHead(ctx context.Context, tx kv.ReadTx, group string) ([]heldLane, error) {
-	first := q.firstHold(tx, group)
-	head, err := q.firstItem(ctx, tx, q.keys.items(group))
+func (v inspection) heldHead(group string) ([]heldLane, error) {
+	first := v.firstHold(group)
+	head, err := v.firstItem(v.keys.items(group))
 	if err != nil || head == nil {
 		return nil, err
 	}
-	rows, err := first.Wait(ctx)
+	rows, err := first.Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read hold: %w", err)
 	}
-	p, err := q.keys.parse(head)
-	if err != nil || len(rows) == 0 || !bytes.Equal(rows[0].Key, q.keys.hold(p.itemID())) {
+	p, err := v.keys.parse(head)
+	if err != nil || len(rows) == 0 || !bytes.Equal(rows[0].Key, v.keys.hold(p.itemID())) {
 		return nil, err
 	}
-	return q.unpackHolds(rows)
+	return v.unpackHolds(rows)
 }
 
 // describeHead adds to info what the items of the group say.
-func (q *Queue) describeHead(
-	ctx context.Context, tx kv.ReadTx, info *GroupInfo, lane string, head []byte, maxDepth int64,
-) error {
-	p, err := q.keys.parse(head)
+func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxDepth int64) error {
+	p, err := v.keys.parse(head)
 	if err != nil {
 		return err
 	}
 	info.Head = p.itemID()
-	head = q.keys.item(info.Head)
-	now := q.nowMS()
-	value, record, pace := tx.Get(head), tx.Get(q.keys.attempt(info.Head)), q.readPace(tx, p.group)
-	v, err := value.Wait(ctx)
+	head = v.keys.item(info.Head)
+	now := v.nowMS
+	first, record, pace := v.read.Get(head), v.read.Get(v.keys.attempt(info.Head)), v.readPace(p.group)
+	value, err := first.Wait(v.ctx)
 	if err != nil {
 		return fmt.Errorf("read head: %w", err)
 	}
-	e, _, err := openEnvelope(v)
+	e, _, err := openEnvelope(value)
 	if err != nil {
 		return corrupt(head, err)
 	}
-	config := q.Config()
+	config := v.known()
 	if due := config.retro().due(&e); due > now && info.Status == Ready {
 		info.Status, info.Left = Delayed, time.Duration(due-now)*time.Millisecond
 	}
 	if info.Status == Ready && pace != nil {
-		a, err := q.allowance(ctx, q.Config().MaxRate, p.group, pace, now)
+		used, err := v.waitPace(p.group, pace)
 		if err != nil {
 			return err
 		}
-		if a.untilMS > now {
+		if a := v.known().MaxRate.allowance(used, now); a.untilMS > now {
 			info.Status, info.Left = RateLimited, time.Duration(a.untilMS-now)*time.Millisecond
 		}
 	}
 	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)
-	if v, err = record.Wait(ctx); err != nil {
+	if value, err = record.Wait(v.ctx); err != nil {
 		return fmt.Errorf("read attempts: %w", err)
 	}
-	if v != nil {
-		a, err := unpackAttempt(q.keys.attempt(info.Head), v)
+	if value != nil {
+		a, err := unpackAttempt(v.keys.attempt(info.Head), value)
 		if err != nil {
 			return err
 		}
 		info.Attempts, info.LastError = a.count, a.lastErr
 	}
-	info.Depth, err = countKeys(ctx, tx, q.keys.items(lane), maxDepth)
+	info.Depth, err = v.countKeys(v.keys.items(lane), maxDepth)
 	return err
+}
+
+// HolderInfo is an owner of claims, and what of the queue is in the owner's hands.
+type HolderInfo struct {
+	Owner string
+	// Groups are under a claim of the owner whose lease lasts, or whose lease has ended and nobody has taken over. In a
+	// queue with facets, a group counts once for each template that holds some of it; items claimed one by one count as
+	// their group, once.
+	Groups      int
+	Outstanding int // items delivered and not acked
+	// LongestHold is about how long the oldest of these claims has lasted, and Longest its group. A version of the
+	// database counts as a microsecond.
+	LongestHold time.Duration
+	Longest     string
+	// LeastLeft is the least that is left of a lease; negative = the lease has ended.
+	LeastLeft time.Duration
+}
+
+// HoldersPage is who holds the groups of a queue.
+type HoldersPage struct {
+	Holders []HolderInfo // who has held a group for the longest first
+	Groups  int          // held, among those looked at
+	// Sampled: more groups are held than Holders looks at, so that owners may be missing, and numbers too small.
+	Sampled bool
+	Waiting int64 // handles which have receives that wait
+}
+
+// holdersLocks bounds the locks which Holders reads: those whose leases end first.
+const holdersLocks = 1000
+
+// Holders lists who holds groups, from the claims of the 1,000 held groups whose leases end first: the leases which
+// have ended, and those which nobody extends, are among these. Holders conflicts with nothing, and changes nothing. All
+// is of one moment.
+//
+// Errors: ErrCorrupt, ErrClosed, and the engine's.
+func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
+	q := a.q
+	var page HoldersPage
+	err := q.view(ctx, func(v *view) (err error) {
+		page, err = inspection{v}.holders()
+		return err
+	})
+	return page, wrap("holders", err)
+}
+
+func (v inspection) holders() (page HoldersPage, err error) {
+	version := v.read.ReadVersion()
+	held, more, err := v.heldFirst()
+	if err != nil {
+		return page, err
+	}
+	page.Sampled = more
+	records, err := v.readLocks(held)
+	if err != nil {
+		return page, err
+	}
+	rv, err := version.Wait(v.ctx)
+	if err != nil {
+		return page, fmt.Errorf("read version: %w", err)
+	}
+	if page.Waiting, _, err = v.waitingHandles(); err != nil {
+		return page, err
+	}
+	type owner struct {
+		HolderInfo
+		groups map[string]bool
+	}
+	owners, groups := map[string]*owner{}, map[string]bool{}
+	for i, r := range records {
+		h := r.claim()
+		if h == nil {
+			continue
+		}
+		left := time.Duration(h.endMS-v.nowMS) * time.Millisecond
+		o := owners[h.owner]
+		if o == nil {
+			o = &owner{HolderInfo: HolderInfo{Owner: h.owner, LeastLeft: left}, groups: map[string]bool{}}
+			owners[h.owner] = o
+		}
+		lane := held[i].group
+		group := groupOf(lane)
+		if isHold(lane) {
+			lane = group
+		}
+		groups[lane], o.groups[lane] = true, true
+		o.Outstanding += len(h.items)
+		o.LeastLeft = min(o.LeastLeft, left)
+		if d := max(0, time.Duration(rv+v.q.offset-h.token)*time.Microsecond); d >= o.LongestHold {
+			o.LongestHold, o.Longest = d, group
+		}
+	}
+	page.Groups = len(groups)
+	for _, o := range owners {
+		o.Groups = len(o.groups)
+		page.Holders = append(page.Holders, o.HolderInfo)
+	}
+	slices.SortFunc(page.Holders, func(x, y HolderInfo) int {
+		return cmp.Or(-cmp.Compare(x.LongestHold, y.LongestHold), cmp.Compare(x.Owner, y.Owner))
+	})
+	return page, nil
+}
+
+// heldFirst returns the held groups, and in a queue with facets what templates hold of groups, whose leases end first:
+// first whole groups, then template by template. The group of a result is a lane.
+func (v inspection) heldFirst() (held []head, more bool, err error) {
+	seen := map[string]bool{}
+	claims := func(t timerRow) (enough bool) {
+		lane := t.key.lane
+		if t.kind != kindClaim || seen[lane] {
+			return false
+		}
+		if len(held) == holdersLocks {
+			return true
+		}
+		seen[lane] = true
+		held = append(held, head{group: lane, index: t.head, found: true})
+		return false
+	}
+	more, err = v.firstTimers("", statsTimers, 1000, claims)
+	if err != nil || v.keys.plan == nil {
+		return held, more, err
+	}
+	byTemplate, err := v.passTimers(v.keys.section(nameDue), statsTimers, 1000, claims)
+	return held, more || byTemplate, err
+}
+
+// Each marked group, or lane, has a key of its own, ("mark", group), beside the mark in its record: so the marked
+// groups, the empty ones included, can be listed without a walk over all records, and statistics can pass over their
+// hints. put writes both.
+
+// statsMarks bounds the marked groups, and the hints of each shard, which Stats reads to tell marked groups from ready
+// groups.
+const statsMarks = 10_000
+
+// readMarked returns the marked groups, up to statsMarks: those of which a mark is on the lane that a template sees, or
+// on an intersecting lane.
+func (v inspection) readMarked(where string) (map[string]bool, error) {
+	rows, err := v.read.GetRange(v.keys.section(nameMark).Selectors(), kv.RangeOptions{Limit: statsMarks}).Wait(v.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read marks: %w", err)
+	}
+	marked := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		if v.passes(err) {
+			continue
+		}
+		if v.keys.plan == nil || v.keys.plan.intersect(p.lane, laneName(p.group, where)) {
+			marked[p.group] = true
+		}
+	}
+	return marked, nil
+}
+
+// hints finds the oldest ready group of a shard by the shard's hints, and returns how many hints of marked groups there
+// are.
+func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
+	hints := newCursor(in)
+	for read, found := 0, false; read < statsMarks && !hints.exhausted; {
+		limit := 1
+		if len(c.marked) > 0 || len(c.hinted) > 0 {
+			limit = 1000
+		}
+		rows, err := hints.read(c.read, limit).Wait(c.ctx)
+		if err != nil {
+			return marked, fmt.Errorf("read hints: %w", err)
+		}
+		hints.passed(rows, limit)
+		read += len(rows)
+		for _, row := range rows {
+			p, err := c.keys.parse(row.Key)
+			switch {
+			case c.passes(err):
+			case c.marked[p.group]:
+				marked++
+			case c.notReady(p.lane):
+			case !found:
+				found = true
+				c.oldestReady.older(head{group: p.group, index: p.index, found: true})
+			}
+		}
+		if len(c.marked) == 0 && found {
+			break
+		}
+	}
+	return marked, nil
+}
+
+// isVoid reports whether the timer of a marked group leads to nothing: the end of a claim which the mark follows, or
+// the time of a delayed head. Only the claim itself still lasts.
+func (c *groupCounts) isVoid(group string, k kind, dueMS int64) bool {
+	return c.marked[group] && (dueMS <= c.nowMS || k == kindHead)
+}
+
+// notReady reports whether the hints of a lane are known to lead to no ready group.
+func (c *groupCounts) notReady(lane string) bool {
+	says, known := c.hinted[lane]
+	return known && says != hintReady
 }

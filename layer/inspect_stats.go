@@ -17,6 +17,8 @@ const (
 	// of key reads at most, and in 3 if the groups have a message or two.
 	statsDelayed = 100
 	statsDeep    = 1000
+	// statsHints is how many hints Stats follows to their groups; those behind are taken at their word.
+	statsHints = 100
 	// statsHolds bounds the locks which Stats reads to find the longest hold.
 	statsHolds = 20
 )
@@ -24,27 +26,27 @@ const (
 // groupCounts counts the groups of a queue by state, from hints and timers alone, so that the cost is bounded and does
 // not grow with the depth.
 type groupCounts struct {
-	q     *Queue
+	inspection
 	o     StatsOptions
-	ctx   context.Context
-	tx    kv.ReadTx
 	where string // the packed template; "" = whole groups
-	nowMS int64
 	retro retro
+	// follows is how many hints are followed to their groups, see verify.
+	follows int
 
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
 	ready, busy, held, delayed int64
-	due, later                 int64           // the timers which were read
-	allTimers                  bool            // all were
-	passedDue, passedLater     int64           // timers of marked groups, and a group's further holds
-	oldestReady, oldest        head            // of the ready groups, and of all ready or busy groups
-	waiting                    []string        // the first delayed groups, each once
-	further                    int64           // the delayed groups which are not in waiting
-	failing                    int64           // the delayed groups which wait for a retry
-	claims                     []head          // the held groups
-	inTurn                     map[string]bool // the groups of which a hold was met, if items are claimed in turn
-	lapsed                     int64           // the holds whose lease has ended, then
+	due, later                 int64               // the timers which were read
+	allTimers                  bool                // all were
+	passedDue, passedLater     int64               // timers of marked groups, and a group's further holds
+	oldestReady, oldest        head                // of the ready groups, and of all ready or busy groups
+	waiting                    []string            // the first delayed groups, each once
+	further                    int64               // the delayed groups which are not in waiting
+	failing                    int64               // the delayed groups which wait for a retry
+	claims                     []head              // the held groups
+	inTurn                     map[string]bool     // the groups of which a hold was met, if items are claimed in turn
+	hinted                     map[string]hintSays // what the first hints lead to, by lane
+	lapsed                     int64               // the holds whose lease has ended, then
 }
 
 // head is a group and the index of its head, as of when the hint or timer was written.
@@ -62,9 +64,11 @@ func (o *head) older(h head) {
 }
 
 func (c *groupCounts) count() error {
-	keys := c.q.keys
-	passed := int64(0) // hints of marked groups
-	for shard := range keys.shards.all() {
+	passed, err := c.verify() // hints of marked groups, and hints that lead to nothing
+	if err != nil {
+		return err
+	}
+	for _, shard := range c.keys.hintsOf(c.where) {
 		n, err := c.hints(shard)
 		if err != nil {
 			return err
@@ -75,13 +79,19 @@ func (c *groupCounts) count() error {
 		return err
 	}
 	c.oldest.older(c.oldestReady)
-	hints, err := c.q.countHints(c.ctx, c.tx, c.where, int64(c.o.MaxGroups))
+	hints, err := c.countHints(c.where, int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
 	due, later, err := c.countTimers()
-	c.ready = min(hints-passed+due-c.passedDue, int64(c.o.MaxGroups))
+	c.ready = min(max(hints-passed, 0)+due-c.passedDue, int64(c.o.MaxGroups))
 	c.busy = later - c.passedLater
+	for lane, says := range c.hinted {
+		if says == hintWaits { // no timer leads to it before a receive has met the hint
+			c.busy++
+			c.delay(groupOf(lane))
+		}
+	}
 	return err
 }
 
@@ -89,18 +99,13 @@ func (c *groupCounts) count() error {
 // is many reads, and not made if all timers have been read anyway.
 func (c *groupCounts) countTimers() (due, later int64, err error) {
 	limit := int64(c.o.MaxGroups)
-	var dues, laters []kv.KeyRange
-	if c.allTimers && c.q.keys.shards.all() > 1 {
+	if c.allTimers && c.keys.shards.all() > 1 {
 		return min(c.due, limit), min(c.later, limit), nil
 	}
-	for shard := range c.q.keys.shards.all() {
-		dues = append(dues, c.q.keys.dueBy(c.where, shard, c.nowMS, c.retro)...)
-		laters = append(laters, c.q.keys.laterThan(c.where, shard, c.nowMS, c.retro)...)
-	}
-	if due, err = countTogether(c.ctx, c.tx, dues, limit); err != nil {
+	if due, err = c.countTogether(c.keys.dueBy(c.where, c.nowMS, c.retro), limit); err != nil {
 		return 0, 0, err
 	}
-	later, err = countTogether(c.ctx, c.tx, laters, limit)
+	later, err = c.countTogether(c.keys.laterThan(c.where, c.nowMS, c.retro), limit)
 	return due, later, err
 }
 
@@ -108,20 +113,24 @@ func (c *groupCounts) countTimers() (due, later int64, err error) {
 func (c *groupCounts) lane(group string) string { return laneName(group, c.where) }
 
 // countHints counts the hints of a template up to limit.
-func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string, limit int64) (n int64, err error) {
+func (v inspection) countHints(where string, limit int64) (n int64, err error) {
 	if where == "" {
-		return countKeys(ctx, tx, q.keys.section(nameReady), limit)
+		return v.countKeys(v.keys.section(nameReady), limit)
 	}
-	var shards []kv.KeyRange
-	for shard := range q.keys.shards.all() {
-		shards = append(shards, q.keys.hintsFrom(where, shard, 0))
+	return v.countTogether(v.keys.hintsOf(where), limit)
+}
+
+// firstHints starts reading the first hints of a template, up to limit of each shard.
+func (v inspection) firstHints(where string, limit int) (pages []kv.Future[[]kv.KV]) {
+	for _, shard := range v.keys.hintsOf(where) {
+		pages = append(pages, v.read.GetRange(shard.Selectors(), kv.RangeOptions{Limit: limit}))
 	}
-	return countTogether(ctx, tx, shards, limit)
+	return pages
 }
 
 // countTogether counts the keys of all ranges up to limit.
-func countTogether(ctx context.Context, tx kv.ReadTx, ranges []kv.KeyRange, limit int64) (n int64, err error) {
-	counts, err := countKeysOfEach(ctx, tx, ranges, limit)
+func (v inspection) countTogether(ranges []kv.KeyRange, limit int64) (n int64, err error) {
+	counts, err := v.countKeysOfEach(ranges, limit)
 	for _, in := range counts {
 		n += in
 	}
@@ -135,28 +144,35 @@ type timerRow struct {
 	head int64 // index of the head
 }
 
+// open takes a timer apart.
+func (t *timerRow) open(v inspection, row kv.KV) (err error) {
+	if t.key, err = v.keys.parse(row.Key); err == nil {
+		t.kind, t.head, err = unpackTimer(row.Key, row.Value)
+	}
+	return err
+}
+
 // firstTimers calls each with up to limit timers of a template, the first due first, until each has enough. more says
 // that there are further timers. Of several shards an equal part of limit is read, unless all can be read.
-func (q *Queue) firstTimers(
-	ctx context.Context, tx kv.ReadTx, where string, limit, page int, each func(timerRow) (enough bool),
+func (v inspection) firstTimers(
+	where string, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
-	shards := q.keys.shards.all()
+	shards := v.keys.shards.all()
 	if shards == 1 {
-		return q.passTimers(ctx, tx, q.keys.timersIn(where, 0), limit, page, each)
+		return v.passTimers(v.keys.timersIn(where, 0), limit, page, each)
 	}
 	var due []timerRow
 	collect := func(t timerRow) (enough bool) {
 		due = append(due, t)
 		return false
 	}
-	if more, err = q.passTimers(ctx, tx, q.keys.timersOf(where), limit, page, collect); err != nil {
+	if more, err = v.passTimers(v.keys.timersOf(where), limit, page, collect); err != nil {
 		return false, err
 	}
 	if more {
 		due = nil
-		for shard := range shards {
-			in := q.keys.timersIn(where, shard)
-			if _, err := q.passTimers(ctx, tx, in, max(1, limit/int(shards)), page, collect); err != nil {
+		for _, in := range v.keys.timersByShard(where) {
+			if _, err := v.passTimers(in, max(1, limit/int(shards)), page, collect); err != nil {
 				return false, err
 			}
 		}
@@ -171,14 +187,14 @@ func (q *Queue) firstTimers(
 }
 
 // passTimers is firstTimers for the timers of a range, in the order of their keys.
-func (q *Queue) passTimers(
-	ctx context.Context, tx kv.ReadTx, in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
+func (v inspection) passTimers(
+	in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
-	config, timers := q.Config(), newCursor(in)
+	config, timers := v.known(), newCursor(in)
 	delay := config.retro()
 	for read := 0; read < limit && !timers.exhausted; {
 		n := min(page, limit-read)
-		rows, err := timers.read(tx, n).Wait(ctx)
+		rows, err := timers.read(v.read, n).Wait(v.ctx)
 		if err != nil {
 			return false, fmt.Errorf("read timers: %w", err)
 		}
@@ -186,14 +202,11 @@ func (q *Queue) passTimers(
 		read += len(rows)
 		for _, row := range rows {
 			t := timerRow{}
-			if t.key, err = q.keys.parse(row.Key); err != nil {
-				return false, err
-			}
-			if t.kind, t.head, err = unpackTimer(row.Key, row.Value); err != nil {
-				return false, err
+			if err := t.open(v, row); v.passes(err) {
+				continue
 			}
 			if t.kind == kindBeat {
-				left, enough, err := q.passHeld(ctx, tx, t.key, limit, page, each)
+				left, enough, err := v.passHeld(t.key, limit, page, each)
 				if err != nil || enough {
 					return enough, err
 				}
@@ -211,13 +224,13 @@ func (q *Queue) passTimers(
 
 // passHeld is passTimers for the claims by a handle's heartbeat, which have no timers: each counts as a timer at the
 // time when the handle's beat is due.
-func (q *Queue) passHeld(
-	ctx context.Context, tx kv.ReadTx, beat parsedKey, limit, page int, each func(timerRow) (enough bool),
+func (v inspection) passHeld(
+	beat parsedKey, limit, page int, each func(timerRow) (enough bool),
 ) (more, enough bool, err error) {
-	held := newCursor(q.keys.heldBy(beat.id))
+	held := newCursor(v.keys.heldBy(beat.id))
 	for read := 0; read < limit && !held.exhausted; {
 		n := min(page, limit-read)
-		rows, err := held.read(tx, n).Wait(ctx)
+		rows, err := held.read(v.read, n).Wait(v.ctx)
 		if err != nil {
 			return false, false, fmt.Errorf("read claims by heartbeat: %w", err)
 		}
@@ -225,11 +238,8 @@ func (q *Queue) passHeld(
 		read += len(rows)
 		for _, row := range rows {
 			t := timerRow{}
-			if t.key, err = q.keys.parse(row.Key); err != nil {
-				return false, false, err
-			}
-			if t.kind, t.head, err = unpackTimer(row.Key, row.Value); err != nil {
-				return false, false, err
+			if err := t.open(v, row); v.passes(err) {
+				continue
 			}
 			if t.key.index = beat.index; each(t) {
 				return false, true, nil
@@ -241,7 +251,7 @@ func (q *Queue) passHeld(
 
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
 func (c *groupCounts) timers() error {
-	more, err := c.q.firstTimers(c.ctx, c.tx, c.where, c.o.MaxTimers, 1000, c.timer)
+	more, err := c.firstTimers(c.where, c.o.MaxTimers, 1000, c.timer)
 	c.allTimers = !more
 	return err
 }
@@ -254,7 +264,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.later++
 	}
 	h := head{group: p.group, index: t.head, found: true}
-	if c.q.keys.inTurn() && isHold(p.lane) {
+	if c.keys.inTurn() && isHold(p.lane) {
 		if kind == kindClaim && p.index <= c.nowMS {
 			c.lapsed++
 		}
@@ -267,9 +277,22 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		}
 		c.inTurn[p.group] = true
 	}
-	if c.passes(p.group, kind, p.index) {
+	if c.isVoid(p.group, kind, p.index) {
 		c.passTimer(p.index)
 		return false
+	}
+	switch c.hinted[p.lane] {
+	case hintReady: // counted by its hint
+		c.passTimer(p.index)
+		return false
+	case hintWaits: // counted by this timer
+		if p.index > c.nowMS {
+			c.hinted[p.lane] = hintStale
+		} else {
+			c.passTimer(p.index)
+			return false
+		}
+	case hintStale:
 	}
 	c.oldest.older(h)
 	switch {
@@ -285,14 +308,103 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		if kind == kindDelay {
 			c.failing++
 		}
-		switch {
-		case len(c.waiting) == statsDelayed:
-			c.further++
-		case !slices.Contains(c.waiting, p.group):
-			c.waiting = append(c.waiting, p.group)
-		}
+		c.delayed--
+		c.delay(p.group)
 	}
 	return false
+}
+
+// delay counts a delayed group.
+func (c *groupCounts) delay(group string) {
+	c.delayed++
+	switch {
+	case len(c.waiting) == statsDelayed:
+		c.further++
+	case !slices.Contains(c.waiting, group):
+		c.waiting = append(c.waiting, group)
+	}
+}
+
+// hintSays is what a hint leads to.
+type hintSays int
+
+const (
+	hintStale hintSays = iota // to nothing: what leads to the group, if anything, is a timer
+	hintReady                 // to a group that a receive would get
+	hintWaits                 // to a group whose head is delayed, or which an intersecting claim has
+)
+
+// verify looks at the groups to which the first hints lead, as many as follows says. A hint may be stale, and may lead
+// to a head that is not due yet: an ack leaves the next item a hint without reading the item. It returns how many
+// hints stand for no ready group.
+func (c *groupCounts) verify() (passed int64, err error) {
+	pages := c.firstHints(c.where, max(1, c.follows/int(c.keys.shards.all())))
+	type look struct {
+		candidate
+		lock  laneLock
+		items kv.Future[[]kv.KV]
+	}
+	var looks []look
+	c.hinted = make(map[string]hintSays)
+	for _, page := range pages {
+		rows, err := page.Wait(c.ctx)
+		if err != nil {
+			return 0, fmt.Errorf("read hints: %w", err)
+		}
+		for _, row := range rows {
+			p, err := c.keys.parse(row.Key)
+			if c.passes(err) {
+				passed++
+				continue
+			}
+			if _, twice := c.hinted[p.lane]; c.marked[p.group] {
+				continue // see hints
+			} else if twice {
+				passed++
+				continue
+			}
+			c.hinted[p.lane] = hintStale
+			looks = append(looks, look{
+				candidate{lane: p.lane, index: p.index}, c.readLaneLock(c.read, p.lane),
+				c.readItems(c.read, p.lane, 1),
+			})
+		}
+	}
+	for _, l := range looks {
+		f, pairs, err := meet(c.view, l.candidate, l.lock, l.items)
+		if err == nil {
+			f.rows = c.keys.rows(l.lane, pairs, c.retro)
+			err = f.meetHold(c.view, l.lock.hold)
+		}
+		if err != nil && !c.passes(err) {
+			return 0, err
+		}
+		says := hintStale
+		if err == nil {
+			says = c.judge(f)
+		}
+		if c.hinted[l.lane] = says; says != hintReady {
+			passed++
+		}
+	}
+	return passed, nil
+}
+
+// judge says what a hint leads to.
+func (c *groupCounts) judge(f *found) hintSays {
+	switch {
+	case f.rows.len() == 0 || f.record != nil:
+		return hintStale
+	case slices.ContainsFunc(f.others, func(o heldLane) bool { return o.record.at(c.nowMS).keeps() }):
+		if c.keys.inTurn() {
+			return hintStale // counted by the timer of the hold
+		}
+		return hintWaits
+	}
+	if head := f.rows.at(0); head.err == nil && head.dueMS > c.nowMS {
+		return hintWaits
+	}
+	return hintReady
 }
 
 // passTimer notes a timer that stands for no group of its own.
@@ -308,9 +420,9 @@ func (c *groupCounts) passTimer(dueMS int64) {
 func (c *groupCounts) messages() (int64, error) {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
-		ranges[i] = c.q.keys.items(c.lane(group))
+		ranges[i] = c.keys.items(c.lane(group))
 	}
-	depths, err := countKeysOfEach(c.ctx, c.tx, ranges, statsDeep)
+	depths, err := c.countKeysOfEach(ranges, statsDeep)
 	n := c.further
 	for _, depth := range depths {
 		n += depth
@@ -323,13 +435,16 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if !h.found {
 		return 0, nil
 	}
-	rows, err := c.q.readItems(c.tx, c.tx, c.lane(h.group), 1).Wait(c.ctx)
-	if err != nil || len(rows) == 0 {
+	rows, err := c.readItems(c.read, c.lane(h.group), 1).Wait(c.ctx)
+	if c.passes(err) || err == nil && len(rows) == 0 {
+		return 0, nil
+	}
+	if err != nil {
 		return 0, err
 	}
 	e, _, err := openEnvelope(rows[0].Value)
-	if err != nil {
-		return 0, corrupt(rows[0].Key, err)
+	if c.passes(err) {
+		return 0, nil
 	}
 	return max(0, time.Duration(c.nowMS-c.retro.waitsSince(&e))*time.Millisecond), nil
 }
@@ -340,12 +455,12 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 	if len(c.claims) == 0 {
 		return 0, nil
 	}
-	rv, err := c.tx.ReadVersion().Wait(c.ctx)
+	rv, err := c.read.ReadVersion().Wait(c.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
 	slices.SortFunc(c.claims, func(x, y head) int { return cmp.Compare(x.index, y.index) })
-	records, err := c.q.readLocks(c.ctx, c.tx, c.claims[:min(statsHolds, len(c.claims))])
+	records, err := c.readLocks(c.claims[:min(statsHolds, len(c.claims))])
 	longest := time.Duration(0)
 	for _, r := range records {
 		if h := r.claim(); h != nil {
@@ -392,10 +507,11 @@ type Stats struct {
 	Delayed int64
 
 	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
-	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers, of
-	// which a few may be stale. Groups paused or halted are neither, as far as they are among the first 10,000 of
-	// these, and among the first 10,000 hints of a shard. In a queue with LeasePerItem a group counts once, by the
-	// first of its items' timers; beyond the first 10,000 timers each item in flight counts.
+	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers. Of
+	// the first 100 hints Stats looks at the groups, so up to there the numbers are exact; of the others a few may be
+	// stale, or lead to a group whose next message is delayed. Groups paused or halted are neither, as far as they are
+	// among the first 10,000 of these, and among the first 10,000 hints of a shard. In a queue with LeasePerItem a
+	// group counts once, by the first of its items' timers; beyond the first 10,000 timers each item in flight counts.
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,
@@ -431,21 +547,21 @@ type ViewStats struct {
 }
 
 // countViews counts the ready lanes of each view, up to limit.
-func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx, limit int64) ([]ViewStats, error) {
-	plan := q.keys.plan
+func (v inspection) countViews(limit int64) ([]ViewStats, error) {
+	plan := v.keys.plan
 	if plan == nil || plan.inTurn {
 		return nil, nil
 	}
 	views := make([]ViewStats, 0, 1+len(plan.views))
 	var hints []kv.KeyRange
 	for _, text := range splitTrimmed(plan.text, ";") {
-		r := q.keys.section(nameReady)
+		r := v.keys.section(nameReady)
 		if text != wholeView {
-			r = q.keys.openOf(plan.numbered(text))
+			r = v.keys.openOf(plan.numbered(text))
 		}
 		views, hints = append(views, ViewStats{View: text}), append(hints, r)
 	}
-	counts, err := countKeysOfEach(ctx, tx, hints, limit)
+	counts, err := v.countKeysOfEach(hints, limit)
 	for i, n := range counts {
 		views[i].ReadyLanes = n
 	}
@@ -476,8 +592,8 @@ var counters = map[string]func(s *Stats) *int64{
 }
 
 // readCounters reads the counters, and sets the figures which follow from the counters alone.
-func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error {
-	counts, err := q.readCounts(ctx, tx)
+func (s *Stats) readCounters(v *view) error {
+	counts, err := v.readCounts()
 	if err != nil {
 		return err
 	}
@@ -509,7 +625,14 @@ type StatsOptions struct {
 type statsAsked struct {
 	StatsOptions
 	where string // the packed template; "" = whole groups
+	// begun is the start of the last transaction. slow counts the transactions that outlasted slowStats: each divides
+	// the number of followed hints by four, because so many reads may outlast a transaction on a slow cluster.
+	begun time.Time
+	slow  int
 }
+
+// slowStats is the duration of a slow transaction of Stats.
+const slowStats = transactionLife / 4
 
 func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 	if o.MaxGroups == 0 {
@@ -525,7 +648,7 @@ func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 		return a, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
 	}
 	a.StatsOptions = o
-	a.where, err = q.whereGiven([]Template{o.Where})
+	a.where, err = q.keys.plan.whereGiven([]Template{o.Where})
 	return a, err
 }
 
@@ -542,8 +665,8 @@ func (q *Queue) Stats(ctx context.Context, o ...StatsOptions) (Stats, error) {
 		return Stats{}, wrap("stats", err)
 	}
 	var s Stats
-	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
-		s, err = q.readStats(ctx, tx, asked)
+	err = q.view(ctx, func(v *view) (err error) {
+		s, err = inspection{v}.readStats(&asked)
 		return err
 	})
 	if err != nil {
@@ -553,22 +676,26 @@ func (q *Queue) Stats(ctx context.Context, o ...StatsOptions) (Stats, error) {
 }
 
 // readStats is Stats in a transaction that may read other things too.
-func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o statsAsked) (s Stats, err error) {
-	if err := s.readCounters(ctx, q, tx); err != nil {
+func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
+	if !o.begun.IsZero() && time.Since(o.begun) > slowStats {
+		o.slow++
+	}
+	o.begun = time.Now()
+	if err := s.readCounters(v.view); err != nil {
 		return s, err
 	}
-	paused, err := q.readPause(ctx, tx)
+	paused, err := v.readPause()
 	if err != nil {
 		return s, err
 	}
 	s.Paused = paused.public()
-	if s.Views, err = q.countViews(ctx, tx, int64(o.MaxGroups)); err != nil {
+	if s.Views, err = v.countViews(int64(o.MaxGroups)); err != nil {
 		return s, err
 	}
-	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where}
-	c.nowMS, c.retro = q.nowMS(), q.Config().retro()
+	c := &groupCounts{inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro()}
+	c.follows = halved(statsHints, 2*o.slow)
 	if s.PausedGroups+s.HaltedGroups > 0 {
-		if err := c.readMarked(); err != nil {
+		if c.marked, err = v.readMarked(o.where); err != nil {
 			return s, err
 		}
 	}
@@ -580,7 +707,7 @@ func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o statsAsked) (s St
 	if s.LongestHold, err = c.longestHold(); err != nil {
 		return s, err
 	}
-	if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
+	if s.WaitingHandles, _, err = v.waitingHandles(); err != nil {
 		return s, err
 	}
 	if s.Delayed, err = c.messages(); err != nil {

@@ -124,14 +124,14 @@ func (a Admin) Why(ctx context.Context, id ID, where ...Template) (Explanation, 
 func (q *Queue) why(
 	ctx context.Context, id ID, where []Template, explain func(x *explaining) error,
 ) (e Explanation, err error) {
-	packed, err := q.whereGiven(where)
+	packed, err := q.keys.plan.whereGiven(where)
 	if err != nil {
 		return Explanation{ID: id}, wrap("why", err)
 	}
-	err = q.view(ctx, func(tx kv.ReadTx) error {
-		x := &explaining{q: q, ctx: ctx, tx: tx, id: id, lane: laneName(id.Group, packed), nowMS: q.nowMS()}
+	err = q.view(ctx, func(v *view) error {
+		x := &explaining{inspection: inspection{v}, id: id, lane: laneName(id.Group, packed)}
 		err := explain(x)
-		e = Explanation{ID: x.id, Where: q.whereOf(x.lane), Reasons: x.reasons}
+		e = Explanation{ID: x.id, Where: x.keys.plan.whereOf(x.lane), Reasons: x.reasons}
 		return err
 	})
 	if err != nil {
@@ -157,15 +157,15 @@ func (a Admin) WhyGroup(ctx context.Context, group string, where ...Template) (E
 
 // explainItem is explain for the item of the id. Who has named no template asks about whole groups, or the first view.
 func (x *explaining) explainItem() error {
-	plan := x.q.keys.plan
+	plan := x.keys.plan
 	if plan == nil || plan.whole || isPart(x.lane) {
 		return x.explain()
 	}
-	v, err := x.tx.Get(x.q.keys.item(x.id)).Wait(x.ctx)
+	v, err := x.read.Get(x.keys.item(x.id)).Wait(x.ctx)
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)
 	}
-	if facets := x.q.keys.facetsIn(v); v != nil && facets != "" {
+	if facets := x.keys.facetsIn(v); v != nil && facets != "" {
 		x.lane = plan.lanesOf(x.id.Group, facets)[0]
 	}
 	return x.explain()
@@ -173,19 +173,19 @@ func (x *explaining) explainItem() error {
 
 // explainGroup is explain for the head, whichever item is the head.
 func (x *explaining) explainGroup() error {
-	first, err := x.q.firstItem(x.ctx, x.tx, x.q.keys.items(x.lane))
+	first, err := x.firstItem(x.keys.items(x.lane))
 	if err != nil {
 		return err
 	}
 	if first != nil {
-		p, err := x.q.keys.parse(first)
+		p, err := x.keys.parse(first)
 		if err != nil {
 			return err
 		}
 		x.id = p.itemID()
 		return x.explain()
 	}
-	l, others, err := x.q.readRecords(x.ctx, x.tx, x.lane)
+	l, others, err := x.readRecords(x.lane)
 	if err != nil {
 		return err
 	}
@@ -196,21 +196,18 @@ func (x *explaining) explainGroup() error {
 
 // explaining is a look at an item.
 type explaining struct {
-	q       *Queue
-	ctx     context.Context
-	tx      kv.ReadTx
+	inspection
 	id      ID
 	lane    string // by whose receives the item would be delivered
-	nowMS   int64
 	reasons []Reason
 }
 
 func (x *explaining) add(r Reason) { x.reasons = append(x.reasons, r) }
 
 func (x *explaining) explain() error {
-	items := x.q.keys.items(x.lane)
-	key := x.q.keys.item(x.id)
-	found, head := x.tx.GetKey(kv.FirstGreaterOrEqual(key)), x.tx.GetKey(kv.FirstGreaterOrEqual(items.Begin))
+	items := x.keys.items(x.lane)
+	key := x.keys.item(x.id)
+	found, head := x.read.GetKey(kv.FirstGreaterOrEqual(key)), x.read.GetKey(kv.FirstGreaterOrEqual(items.Begin))
 	k, err := found.Wait(x.ctx)
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)
@@ -224,18 +221,18 @@ func (x *explaining) explain() error {
 	if k, err = head.Wait(x.ctx); err != nil {
 		return fmt.Errorf("read head: %w", err)
 	}
-	first, err := x.q.keys.parse(k)
+	first, err := x.keys.parse(k)
 	if err != nil {
 		return err
 	}
-	paused, err := x.q.readPause(x.ctx, x.tx)
+	paused, err := x.readPause()
 	if err != nil {
 		return err
 	}
 	if paused != nil {
 		x.add(Reason{Cause: CauseQueuePaused, Mark: paused.public()})
 	}
-	l, others, err := x.q.readRecordsOver(x.ctx, x.tx, x.lane, x.id)
+	l, others, err := x.readRecordsOver(x.lane, x.id)
 	if err != nil {
 		return err
 	}
@@ -248,14 +245,14 @@ func (x *explaining) explain() error {
 		return err
 	}
 	if first.itemID() != x.id {
-		if early, err = x.delayedUntil(CauseHeadDelayed, x.q.keys.item(first.itemID())); err != nil {
+		if early, err = x.delayedUntil(CauseHeadDelayed, x.keys.item(first.itemID())); err != nil {
 			return err
 		}
 		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
 			return err
 		}
-		before := kv.KeyRange{Begin: items.Begin, End: x.q.keys.laneItem(x.lane, x.id)}
-		ahead, err := countKeys(x.ctx, x.tx, before, whyCap)
+		before := kv.KeyRange{Begin: items.Begin, End: x.keys.laneItem(x.lane, x.id)}
+		ahead, err := x.countKeys(before, whyCap)
 		if err != nil {
 			return err
 		}
@@ -280,20 +277,20 @@ func (x *explaining) agrees() (bool, error) {
 	if !isPart(x.lane) {
 		return true, nil
 	}
-	v, err := x.tx.Get(x.q.keys.laneItem(x.lane, x.id)).Wait(x.ctx)
+	v, err := x.read.Get(x.keys.laneItem(x.lane, x.id)).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read lane: %w", err)
 	}
 	if v == nil {
-		x.add(Reason{Cause: CauseOtherFacets, Where: x.q.whereOf(x.lane)})
+		x.add(Reason{Cause: CauseOtherFacets, Where: x.keys.plan.whereOf(x.lane)})
 	}
 	return v != nil, nil
 }
 
 // absent says what has become of an item which is not in its group.
 func (x *explaining) absent() error {
-	key := x.q.keys.dead(x.id)
-	v, err := x.tx.Get(key).Wait(x.ctx)
+	key := x.keys.dead(x.id)
+	v, err := x.read.Get(key).Wait(x.ctx)
 	if err != nil {
 		return fmt.Errorf("read dead letter: %w", err)
 	}
@@ -315,7 +312,7 @@ func (x *explaining) absent() error {
 
 // failed says how often the delivery of an item has failed.
 func (x *explaining) failed(cause Cause, id ID) error {
-	record, err := x.q.readAttempt(x.ctx, x.tx, id)
+	record, err := x.readAttempt(id)
 	if err == nil && record.count > 0 {
 		x.add(Reason{Cause: cause, Count: int64(record.count), Err: record.lastErr})
 	}
@@ -324,7 +321,7 @@ func (x *explaining) failed(cause Cause, id ID) error {
 
 // delayedUntil says whether an item is delayed.
 func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
-	v, err := x.tx.Get(key).Wait(x.ctx)
+	v, err := x.read.Get(key).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read item: %w", err)
 	}
@@ -332,7 +329,7 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	if err != nil {
 		return false, corrupt(key, err)
 	}
-	config := x.q.Config()
+	config := x.known()
 	due := config.retro().due(&e)
 	if due <= x.nowMS {
 		return false, nil
@@ -343,13 +340,17 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 
 // paced says whether the group's rate is used up.
 func (x *explaining) paced() (bool, error) {
-	f := x.q.readPace(x.tx, x.id.Group)
+	f := x.readPace(x.id.Group)
 	if f == nil {
 		return false, nil
 	}
-	a, err := x.q.allowance(x.ctx, x.q.Config().MaxRate, x.id.Group, f, x.nowMS)
-	if err != nil || a.untilMS <= x.nowMS {
+	used, err := x.waitPace(x.id.Group, f)
+	if err != nil {
 		return false, err
+	}
+	a := x.known().MaxRate.allowance(used, x.nowMS)
+	if a.untilMS <= x.nowMS {
+		return false, nil
 	}
 	x.add(Reason{Cause: CauseRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
 	return true, nil
@@ -357,13 +358,17 @@ func (x *explaining) paced() (bool, error) {
 
 // pacedTotal says whether the queue's rate is used up.
 func (x *explaining) pacedTotal() (bool, error) {
-	rate := x.q.Config().MaxRateTotal
+	rate := x.known().MaxRateTotal
 	if rate.isNone() {
 		return false, nil
 	}
-	a, err := x.q.allowanceTotal(x.ctx, x.tx, rate, x.nowMS)
-	if err != nil || a.untilMS <= x.nowMS {
+	used, err := x.readPaceTotal(rate)
+	if err != nil {
 		return false, err
+	}
+	a := rate.allowance(used, x.nowMS)
+	if a.untilMS <= x.nowMS {
+		return false, nil
 	}
 	x.add(Reason{Cause: CauseQueueRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
 	return true, nil
@@ -383,7 +388,7 @@ func (x *explaining) locked(own *record, others []heldLane) (free bool) {
 
 // lockedBy is locked for the lock of one lane.
 func (x *explaining) lockedBy(lane string, r *record) (free bool) {
-	holder := Reason{Where: x.q.whereOf(lane)}
+	holder := Reason{Where: x.keys.plan.whereOf(lane)}
 	if h := r.holding(); h != nil {
 		holder.Owner, holder.Token = h.owner, h.token
 		holder.Left = time.Duration(h.endMS-x.nowMS) * time.Millisecond
@@ -442,14 +447,14 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 		}
 	}
 	if isPart(x.lane) { // receives by template come by themselves
-		x.add(Reason{Cause: CauseReady, Where: x.q.whereOf(x.lane)})
+		x.add(Reason{Cause: CauseReady, Where: x.keys.plan.whereOf(x.lane)})
 		return nil
 	}
-	waiting, more, err := x.q.waitingHandles(x.ctx, x.tx, x.nowMS)
+	waiting, more, err := x.waitingHandles()
 	if err != nil {
 		return err
 	}
-	named, moreNamed, err := x.q.waitingIn(x.ctx, x.tx, x.q.keys.namedFor(head.group), x.nowMS)
+	named, moreNamed, err := x.waitingIn(x.keys.namedFor(head.group))
 	if err != nil {
 		return err
 	}
@@ -467,30 +472,30 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 // the first whyRows hints are searched, and found is also true if the search ended there.
 func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
 	_, where := splitLane(x.lane)
-	shards := x.q.keys.shardsOf(head.group)
+	shards := x.keys.shardsOf(head.group)
 	for _, shard := range shards {
-		own := x.q.keys.readyAt(shard, head.index, x.lane)
-		v, err := x.tx.Get(own).Wait(x.ctx)
+		own := x.keys.readyAt(shard, head.index, x.lane)
+		v, err := x.read.Get(own).Wait(x.ctx)
 		if err != nil {
 			return 0, false, fmt.Errorf("read hint: %w", err)
 		}
 		if v != nil {
-			before := x.q.keys.hintsFrom(where, shard, 0)
+			before := x.keys.hintsFrom(where, shard, 0)
 			before.End = own
-			older, err = countKeys(x.ctx, x.tx, before, whyCap)
+			older, err = x.countKeys(before, whyCap)
 			return older, true, err
 		}
 	}
 	for _, shard := range shards {
-		rows, err := x.tx.GetRange(
-			x.q.keys.hintsFrom(where, shard, 0).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+		rows, err := x.read.GetRange(
+			x.keys.hintsFrom(where, shard, 0).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
 		if err != nil {
 			return 0, false, fmt.Errorf("read hints: %w", err)
 		}
 		for i, row := range rows {
-			p, err := x.q.keys.parse(row.Key)
-			if err != nil {
-				return 0, false, err
+			p, err := x.keys.parse(row.Key)
+			if x.passes(err) {
+				continue
 			}
 			if p.group == head.group {
 				return int64(i), true, nil
@@ -503,8 +508,8 @@ func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err er
 
 // awaited says whether the timer of the group's head leads to the group.
 func (x *explaining) awaited(head parsedKey) (bool, error) {
-	key := x.q.keys.item(head.itemID())
-	v, err := x.tx.Get(key).Wait(x.ctx)
+	key := x.keys.item(head.itemID())
+	v, err := x.read.Get(key).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
 	}
@@ -512,30 +517,30 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, corrupt(key, err)
 	}
-	config := x.q.Config()
-	for _, timer := range x.q.keys.timersAt(config.retro().timing(&e), x.lane) {
-		if v, err = x.tx.Get(timer).Wait(x.ctx); err != nil {
+	config := x.known()
+	for _, timer := range x.keys.timersAt(config.retro().timing(&e), x.lane) {
+		if v, err = x.read.Get(timer).Wait(x.ctx); err != nil {
 			return false, fmt.Errorf("read timer: %w", err)
 		}
 		if v != nil {
 			return true, nil
 		}
 	}
-	if v, err = x.tx.Get(x.q.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.q.keys.plan == nil {
+	if v, err = x.read.Get(x.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.keys.plan == nil {
 		return false, err
 	}
 	// The group waited by its rate, or for an intersecting claim. If the rate has been changed since, the timer is at
 	// another time: search.
 	_, where := splitLane(x.lane)
 	many := false
-	for _, shard := range x.q.keys.timerShardsOf(head.group) {
-		due, err := x.tx.GetRange(
-			x.q.keys.dueFrom(where, shard, 0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	for _, shard := range x.keys.timerShardsOf(head.group) {
+		due, err := x.read.GetRange(
+			x.keys.dueFrom(where, shard, 0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
 		if err != nil {
 			return false, fmt.Errorf("read timers: %w", err)
 		}
 		for _, row := range due {
-			if p, err := x.q.keys.parse(row.Key); err == nil && p.group == head.group {
+			if p, err := x.keys.parse(row.Key); err == nil && p.group == head.group {
 				return true, nil
 			}
 		}
@@ -546,89 +551,103 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 
 // String is the reason in words.
 func (r Reason) String() string {
-	count := func(noun string) string {
-		if r.More {
-			return fmt.Sprintf("%d or more %ss", r.Count, noun)
-		}
-		return countWords(int(r.Count), noun)
+	if words, ok := reasonWords[r.Cause]; ok {
+		return words(r)
 	}
-	verb := func(subject, one, many string) string {
-		if r.Count == 1 && !r.More {
-			return subject + " " + one
-		}
-		return subject + " " + many
-	}
-	switch r.Cause {
-	case CauseGone:
-		return "there is no such message: it was handled or removed, or never there"
-	case CauseDead:
-		return "it is among the dead letters: " + strings.TrimSpace(r.Err)
-	case CauseQueuePaused:
-		return "the queue is " + r.Mark.String()
-	case CauseGroupPaused, CauseGroupHalted:
-		return "its group" + r.by() + " is " + r.Mark.String()
-	case CauseInFlight:
+	return string(r.Cause)
+}
+
+// reasonWords has the words of each cause.
+var reasonWords = map[Cause]func(r Reason) string{
+	CauseGone:        plainReason("there is no such message: it was handled or removed, or never there"),
+	CauseDead:        func(r Reason) string { return "it is among the dead letters: " + strings.TrimSpace(r.Err) },
+	CauseQueuePaused: func(r Reason) string { return "the queue is " + r.Mark.String() },
+	CauseGroupPaused: Reason.marked,
+	CauseGroupHalted: Reason.marked,
+	CauseInFlight: func(r Reason) string {
 		return fmt.Sprintf("it is in the hands of %q%s, whose lease has %s left", r.Owner, r.by(), r.Left)
-	case CauseGroupHeld:
+	},
+	CauseGroupHeld: func(r Reason) string {
 		return fmt.Sprintf("its group%s is in the hands of %q, for other messages; the lease has %s left",
 			r.by(), r.Owner, r.Left)
-	case CauseExcluded:
-		since := ""
-		if !r.Since.IsZero() {
-			since = " since " + r.Since.UTC().Format(time.RFC3339)
-		}
-		return fmt.Sprintf("it is excluded by the claim of %s, held by %q%s; the lease has %s left",
-			r.claimed(), r.Owner, since, r.Left)
-	case CauseHeadHeld:
+	},
+	CauseExcluded: Reason.excluded,
+	CauseHeadHeld: func(r Reason) string {
 		return fmt.Sprintf("the first message of its group is in the hands of %q, by itself; the lease has %s left",
 			r.Owner, r.Left)
-	case CauseOtherFacets:
+	},
+	CauseOtherFacets: func(r Reason) string {
 		return fmt.Sprintf("it does not agree with %s: receives by that template never get it", r.Where)
-	case CauseLeaseExpired:
+	},
+	CauseLeaseExpired: func(r Reason) string {
 		return fmt.Sprintf("%q had its group%s until %s ago, when the lease ran out; the next receive takes over",
 			r.Owner, r.by(), -r.Left)
-	case CauseGranted:
+	},
+	CauseGranted: func(r Reason) string {
 		return fmt.Sprintf("its group%s is being given to a receive that waits, which has %s left to take it",
 			r.by(), r.Left)
-	case CauseDelayed:
+	},
+	CauseDelayed: func(r Reason) string {
 		return fmt.Sprintf("its group%s waits for a retry, in %s", r.by(), r.Left)
-	case CauseItemDelayed:
-		return fmt.Sprintf("it is not to be delivered before %s have passed", r.Left)
-	case CauseHeadDelayed:
-		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
-	case CauseRateLimited:
-		return fmt.Sprintf("its group has used up its rate; the next message may be delivered in %s", r.Left)
-	case CauseQueueRateLimited:
-		return fmt.Sprintf("the queue has used up its rate; the next message may be delivered in %s", r.Left)
-	case CauseFailed, CauseHeadFailed:
-		text := "it has failed " + countWords(int(r.Count), "time")
-		if r.Cause == CauseHeadFailed {
-			text = "the first message of its group has failed " + countWords(int(r.Count), "time")
-		}
-		if r.Err != "" {
-			text += ", the last time with: " + strings.TrimSpace(r.Err)
-		}
-		return text
-	case CauseBehind:
-		return verb(count("message")+" of its group", "comes", "come") + " first"
-	case CauseTurn:
-		return verb(count("older group"), "is", "are") + " ready too"
-	case CauseNobodyWaits:
-		return "its group is ready, and no worker is waiting for one: all are busy, or there are none"
-	case CauseReady:
+	},
+	CauseItemDelayed:      waitingReason("it is not to be delivered before %s have passed"),
+	CauseHeadDelayed:      waitingReason("the first message of its group is not to be delivered before %s have passed"),
+	CauseRateLimited:      waitingReason("its group has used up its rate; the next message may be delivered in %s"),
+	CauseQueueRateLimited: waitingReason("the queue has used up its rate; the next message may be delivered in %s"),
+	CauseFailed:           func(r Reason) string { return r.failed("it") },
+	CauseHeadFailed:       func(r Reason) string { return r.failed("the first message of its group") },
+	CauseBehind: func(r Reason) string {
+		return r.counted("message", " of its group", "comes", "come") + " first"
+	},
+	CauseTurn: func(r Reason) string { return r.counted("older group", "", "is", "are") + " ready too" },
+	CauseNobodyWaits: plainReason(
+		"its group is ready, and no worker is waiting for one: all are busy, or there are none"),
+	CauseReady: func(r Reason) string {
 		if r.Where != nil {
 			return fmt.Sprintf("its group%s is ready: the next receive by that template gets it", r.by())
 		}
-		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered",
-			verb(count("handle"), "waits", "wait"))
-	case CauseCorrupt:
-		return "its group cannot be read: " + strings.TrimSpace(r.Err)
-	case CauseEmpty:
-		return "there are no messages in the group"
-	case CauseUnreachable:
-		return "nothing leads to its group: the queue breaks its rules, see check"
+		return "its group is ready, and " + r.counted("handle", "", "waits", "wait") + ": it is about to be delivered"
+	},
+	CauseCorrupt:     func(r Reason) string { return "its group cannot be read: " + strings.TrimSpace(r.Err) },
+	CauseEmpty:       plainReason("there are no messages in the group"),
+	CauseUnreachable: plainReason("nothing leads to its group: the queue breaks its rules, see check"),
+}
+
+func plainReason(text string) func(Reason) string { return func(Reason) string { return text } }
+
+func waitingReason(format string) func(Reason) string {
+	return func(r Reason) string { return fmt.Sprintf(format, r.Left) }
+}
+
+func (r Reason) marked() string { return "its group" + r.by() + " is " + r.Mark.String() }
+
+func (r Reason) excluded() string {
+	since := ""
+	if !r.Since.IsZero() {
+		since = " since " + r.Since.UTC().Format(time.RFC3339)
 	}
-	return string(r.Cause)
+	return fmt.Sprintf("it is excluded by the claim of %s, held by %q%s; the lease has %s left",
+		r.claimed(), r.Owner, since, r.Left)
+}
+
+// failed says how often subject has failed.
+func (r Reason) failed(subject string) string {
+	text := subject + " has failed " + countWords(int(r.Count), "time")
+	if r.Err != "" {
+		text += ", the last time with: " + strings.TrimSpace(r.Err)
+	}
+	return text
+}
+
+// counted is so many of a noun, with the verb for one or for many. more follows the noun.
+func (r Reason) counted(noun, more, one, many string) string {
+	switch {
+	case r.More:
+		return fmt.Sprintf("%d or more %ss%s %s", r.Count, noun, more, many)
+	case r.Count == 1:
+		return countWords(1, noun) + more + " " + one
+	}
+	return countWords(int(r.Count), noun) + more + " " + many
 }
 
 // by is the template that a reason is about, after the noun; "" = the whole group.

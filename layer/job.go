@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -16,9 +18,9 @@ type job[T any] struct {
 	q     *Queue
 	ctx   context.Context
 	width int // rows of the first attempt of a step
-	// kept, if not nil, makes each step happen once, under a receipt of this form. Without kept a step which has landed
-	// may be done again. Example: a sweep may, because clearing twice does no harm.
-	kept *receipt[T]
+	// once makes each step happen once, under a receipt. Otherwise a step which has landed may be done again. Example:
+	// a sweep may, because clearing twice does no harm.
+	once bool
 	// reads: the steps change nothing, so no rest follows a step.
 	reads bool
 	// attempt is one attempt of a step. wrote means: the step must not be done twice. An attempt must not change state
@@ -48,14 +50,24 @@ func (j *job[T]) run(more bool) error {
 }
 
 func (j *job[T]) step() (done T, err error) {
-	attempt := func(tx kv.Tx, a kv.Attempt) (T, bool, error) { return j.attempt(tx, a, stepWidth(j.width, a)) }
+	for width := j.width; ; width = halved(width, 1) {
+		// 2101 and 2103 say that nothing was committed: a narrower step may fit.
+		if done, err = j.stepOf(width); !tooLarge(err) || width == 1 {
+			return done, err
+		}
+	}
+}
+
+// stepOf is a step of so many rows, or fewer.
+func (j *job[T]) stepOf(width int) (done T, err error) {
+	attempt := func(tx kv.Tx, a kv.Attempt) (T, bool, error) { return j.attempt(tx, a, stepWidth(width, a)) }
 	body := func(tx kv.Tx, a kv.Attempt) (err error) {
 		done, _, err = attempt(tx, a)
 		return err
 	}
 	switch {
-	case j.kept != nil:
-		return onceFor(j.ctx, j.q, j.q.batchOptions(), *j.kept, attempt)
+	case j.once:
+		return onceFor(j.ctx, j.q, j.q.batchOptions(), attempt, nil)
 	case j.reads:
 		err = j.q.step(j.ctx, body)
 	default:
@@ -126,4 +138,382 @@ func checkSpan(what string, from, before time.Time) error {
 
 func inSpan(ms int64, from, before time.Time) bool {
 	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
+}
+
+// DefaultPage is the number of rows on a page of a list.
+const DefaultPage = 100
+
+// listPage is a page of a list while the page is filled: up to limit rows, of which the bodies stay below
+// DefaultMaxBytes together, but for the first.
+type listPage[T any] struct {
+	rows  []T
+	limit int
+	size  int // bytes of bodies
+}
+
+// newListPage is an empty page. limit is the caller's, 0 = DefaultPage; unit says what the rows are.
+func newListPage[T any](limit int, unit string) (*listPage[T], error) {
+	if limit < 0 || limit > MaxBatch {
+		return nil, &LimitError{What: "page", Unit: unit, Got: int64(limit), Min: 1, Max: MaxBatch}
+	}
+	if limit == 0 {
+		limit = DefaultPage
+	}
+	return &listPage[T]{limit: limit}, nil
+}
+
+// add adds a row which has this body. A row that does not fit is the first of the next page.
+func (p *listPage[T]) add(row T, body []byte) (fits bool) {
+	n := len(p.rows)
+	if p.size += len(body); n == p.limit || n > 0 && p.size > DefaultMaxBytes {
+		return false
+	}
+	p.rows = append(p.rows, row)
+	return true
+}
+
+// What cannot be read stops nobody but those to whom it leads, and stays until a purge by force or a sweep clears it.
+//
+// A purge by force is the last resort: behind the items it goes through all rows of the group, or of the queue, and
+// clears each whose key or value has not the form of the key table. A sweep does so with those rows alone which can be
+// made again from others: hints, timers, requests and the like. What a cleared row was of is found again by what can be
+// read: a lane with items gets a hint, a lock its timer.
+
+// clearUnreadable clears what cannot be read in a section, and calls pass with how many rows each step has cleared.
+func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass func(cleared int64)) error {
+	rest := newCursor(section)
+	pages := job[page]{
+		q: q, ctx: ctx, width: sweepPage,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			found := page{width: width}
+			var err error
+			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(ctx); err != nil {
+				return found, false, fmt.Errorf("read rows: %w", err)
+			}
+			u := unreadableStep{txn: q.txn(ctx, tx)}
+			if err := u.clearFrom(found.rows); err != nil {
+				return found, false, err
+			}
+			found.cleared = u.cleared
+			return found, true, u.finish()
+		},
+		pass: func(found page) (bool, error) {
+			rest.passed(found.rows, found.width)
+			pass(found.cleared)
+			return !rest.exhausted, nil
+		},
+	}
+	return pages.run(true)
+}
+
+// clearUnreadable is the end of a purge by force.
+func (p *purger) clearUnreadable() error {
+	for _, section := range p.unreadableSections() {
+		err := p.q.clearUnreadable(p.ctx, section, func(cleared int64) {
+			if p.report.Unreadable += cleared; cleared > 0 && p.o.Progress != nil {
+				p.o.Progress(p.report)
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadableSections returns where a purge looks for what cannot be read.
+func (p *purger) unreadableSections() []kv.KeyRange {
+	if p.o.Group == nil {
+		return []kv.KeyRange{p.q.keys.all()}
+	}
+	keys, group := p.q.keys, *p.o.Group
+	var sections []kv.KeyRange
+	names := []string{nameItem, namePart, nameAttempt, nameDead, nameArchive, nameNamed}
+	if keys.plan != nil {
+		names = append(names, nameHold, nameLane, nameKept)
+	}
+	for _, name := range names {
+		sections = append(sections, keys.below(keys.startGroup(name, group, 1)))
+	}
+	for _, name := range []string{nameLock, nameMark} {
+		sections = append(sections, keys.withLanes(name, group))
+	}
+	for _, name := range []string{nameState, namePace, namePurged} {
+		sections = append(sections, kv.SingleKey(keys.startGroup(name, group, 0)))
+	}
+	return sections
+}
+
+// unreadable clears hints, timers, requests and grants which cannot be read. It reads all of them, so a sweep of many
+// (Every) does so only if the handle has met any such row.
+func (s *sweeper) unreadable() error {
+	if s.o.Every > 0 && s.q.unreadable.Load() == 0 {
+		return nil
+	}
+	names := []string{nameReady, nameTimer, nameHeld, nameGrant, nameRequest}
+	if s.q.keys.plan != nil {
+		names = append(names, nameOpen, nameDue, nameKept)
+	}
+	for _, name := range names {
+		err := s.q.clearUnreadable(s.ctx, s.q.keys.section(name), func(cleared int64) {
+			s.report.Unreadable += cleared
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadableStep is an attempt of a step.
+//
+// Footprint, per row cleared: a read conflict on the row, and on the item to which a row belongs that is gone. Of a
+// group of which a row is cleared: a write conflict on its lock, and what leave reads.
+type unreadableStep struct {
+	*txn
+	cleared int64
+}
+
+func (u *unreadableStep) clearFrom(rows []kv.KV) error {
+	for _, row := range rows {
+		p, err := u.keys.parse(row.Key)
+		if err == nil && p.name == nameMeta && keptMeta[p.field] {
+			continue
+		}
+		unreadable := err != nil || u.unreadable(p, row)
+		if !unreadable {
+			if unreadable, err = u.ownerless(p); err != nil {
+				return err
+			}
+		}
+		if !unreadable {
+			continue
+		}
+		if err := guardPurgeLock.read(u.tx, kv.SingleKey(row.Key)); err != nil {
+			return err
+		}
+		u.tx.Clear(row.Key)
+		u.cleared++
+		if err := u.leadAgain(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keptMeta are the settings without which nobody knows what the queue is, and the pause, which Resume ends.
+var keptMeta = map[string]bool{
+	metaFormat: true, metaOffset: true, metaConfig: true, metaDropped: true, metaPaused: true,
+}
+
+// unreadable reports whether a value has not the form of its key.
+func (u *unreadableStep) unreadable(p parsedKey, row kv.KV) bool {
+	form, known := forms[p.name]
+	if p.name == nameMeta {
+		form, known = metaForms[p.field]
+	}
+	return known && isCorrupt(form(row.Key, row.Value))
+}
+
+// forms has, for each name whose values have a form, what finds a value that has it not; metaForms likewise, for each
+// field of meta. Parts have none.
+var (
+	forms = map[string]func(key, value []byte) error{
+		nameItem: itemForm, nameLock: form(unpackRecord), nameHold: form(unpackRecord), nameMark: checkMarkKey,
+		nameReady: hintForm, nameOpen: hintForm, nameKept: hintForm, nameTimer: timerForm, nameDue: timerForm,
+		nameHeld: timerForm, nameBeat: form(unpackBeat), nameLane: checkMarkKey, nameState: checkStoredState,
+		namePace: form(unpackPace), nameAttempt: form(unpackAttempt), nameDedup: form(unpackRemembered),
+		namePurged: form(unpackPurged), nameArchived: form(unpackArchiveEntry), nameRequest: form(unpackRequest),
+		nameNamed: form(unpackRequest), nameByLane: form(unpackRequest), nameGrant: form(unpackInt),
+		nameWake: form(unpackCount), nameRepeat: form(unpackRepeat), nameCursor: form(unpackProgress),
+		nameReader: form(unpackReader), nameCount: form(unpackCount),
+		nameDead: func(key, value []byte) error {
+			d, err := unpackDead(key, value)
+			if err != nil {
+				return err
+			}
+			return itemForm(key, d.item)
+		},
+		nameArchive: func(key, value []byte) error {
+			a, err := unpackArchived(key, value)
+			if err != nil {
+				return err
+			}
+			return itemForm(key, a.item)
+		},
+		nameReceipt: func(key, value []byte) error {
+			_, _, err := unpackReceipt(key, value)
+			return err
+		},
+		nameChange: func(key, value []byte) error {
+			_, _, err := unpackChanges(key, value)
+			return err
+		},
+	}
+	metaForms = map[string]func(key, value []byte) error{
+		metaSweptTo: form(unpackSweptTo), metaSweptDead: form(unpackSweptTo), metaMissed: form(unpackSweptTo),
+		metaSwept: form(unpackSweepNote), metaPurged: form(unpackPurged), metaPace: form(unpackPace),
+		metaChanged: form(unpackCount),
+	}
+)
+
+func form[T any](unpack func(key, value []byte) (T, error)) func(key, value []byte) error {
+	return func(key, value []byte) error {
+		_, err := unpack(key, value)
+		return err
+	}
+}
+
+func itemForm(key, value []byte) error {
+	if _, _, err := openEnvelope(value); err != nil {
+		return corrupt(key, err)
+	}
+	return nil
+}
+
+func hintForm(key, value []byte) error {
+	_, err := unpackHint(kv.KV{Key: key, Value: value})
+	return err
+}
+
+func timerForm(key, value []byte) error {
+	_, _, err := unpackTimer(key, value)
+	return err
+}
+
+// ownerless reports whether a row belongs to an item that is gone: one whose value could not be read may leave some.
+func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
+	keys := u.keys
+	owners := [][]byte{keys.item(p.itemID())}
+	switch p.name {
+	case nameLane, nameHold, nameAttempt:
+	case namePart:
+		owners = append(owners, keys.dead(p.itemID()), keys.archive(p.itemID()))
+	default:
+		return false, nil
+	}
+	for _, key := range owners {
+		v, err := guardPurgeLock.get(u.tx, key).Wait(u.ctx)
+		if err != nil || v != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// leadAgain makes the lane of a cleared row findable.
+func (u *unreadableStep) leadAgain(p parsedKey) error {
+	switch p.name {
+	case nameTimer:
+		if p.id != uuid.Nil {
+			return u.beatAgain(p.id)
+		}
+	case nameBeat:
+		return u.beatAgain(p.id)
+	case nameLock, nameHold, nameMark, nameReady, nameOpen, nameDue, nameHeld, nameGrant, nameKept, nameLane:
+	default:
+		return nil
+	}
+	r, err := u.guarded(guardPurgeLock).readLock(p.lane)
+	if isCorrupt(err) {
+		return nil // its own row leads here again
+	}
+	if err != nil {
+		return err
+	}
+	if err := u.excludeHolders(guardPurgeExclude, p.group); err != nil {
+		return err
+	}
+	if r == nil {
+		return u.free(p.lane)
+	}
+	if r.bears() != nil {
+		u.tx.Set(u.keys.mark(p.lane), nil)
+	}
+	switch h := r.holding(); {
+	case h == nil:
+	case h.byBeat():
+		u.tx.Set(u.keys.held(h.beat, p.lane), packTimer(h.kind, h.first()))
+	default:
+		u.timeHead(p.lane, h.first(), h.endMS)
+	}
+	return nil
+}
+
+// beatAgain makes the heartbeat of a handle findable. One which cannot be read, or is gone, is due now and being ended:
+// the claims by it end as if the handle were dead.
+func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
+	b, found, err := u.guarded(guardBeatMove).readBeat(handle)
+	if err != nil && !isCorrupt(err) {
+		return err
+	}
+	if !found {
+		b = beat{dueMS: u.nowMS, ended: true}
+		u.tx.Set(u.keys.beat(handle), b.pack())
+	}
+	u.tx.Set(u.keys.beatTimer(b.dueMS, handle), packTimer(kindBeat, 0))
+	return nil
+}
+
+// first returns the index of a holding's first item; 0 if it has none.
+func (h *holding) first() int64 {
+	if len(h.items) == 0 {
+		return 0
+	}
+	return h.items[0].index
+}
+
+// raiseGrace is the time between the two steps of a raise of the shards, by the same reasons as dropGrace: a look which
+// begins after the second step goes by a configuration which has been read after the first.
+const raiseGrace = dropGrace
+
+// finishRaise takes the second step of a raise of the shards, if one is under way: writers use the new shards from then
+// on. Nothing is lost if finishRaise does not come to its end, because all shards are read already: the next change of
+// the configuration, or the next sweep, finishes the raise.
+func (q *Queue) finishRaise(ctx context.Context) error {
+	for {
+		stored, err := q.stored(ctx)
+		if err != nil || !stored.shards.isRising() {
+			return err
+		}
+		// Of several who finish the raise, the first spares the others a conflict.
+		grace := time.NewTimer(raiseGrace + time.Duration(q.random.Float()*float64(raiseGrace/16)))
+		select {
+		case <-grace.C:
+		case <-ctx.Done():
+			grace.Stop()
+			return context.Cause(ctx)
+		}
+		if err := q.raiseFrom(ctx, stored.shards); err != nil {
+			return err
+		}
+	}
+}
+
+// raiseFrom is the second step, unless the numbers have changed since they were seen. After an unknown commit the next
+// attempt finds the step done.
+//
+// Footprint: reads and writes the configuration, with conflicts.
+func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {
+	var now storedConfig
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		v := q.viewOf(ctx, guardConfigure.reads(tx))
+		if now, err = v.readStored(); err != nil {
+			return err
+		}
+		if now.shards.read != seen.read || !now.shards.isRising() {
+			return nil
+		}
+		now.shards.write = now.shards.read
+		packed, err := now.pack()
+		if err != nil {
+			return err
+		}
+		tx.Set(q.keys.meta(metaConfig), packed)
+		return nil
+	})
+	if err == nil {
+		q.keys.shards.learn(now.shards)
+	}
+	return err
 }

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -83,9 +85,10 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 	steps := job[archiveStep]{
 		q: q, ctx: ctx, width: archiveRows, reads: true,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (archiveStep, bool, error) {
-			step, err := walk.read(ctx, tx.Snapshot(), width)
+			v := q.viewOf(ctx, tx.Snapshot())
+			step, err := walk.read(&v, width)
 			for i := 0; i < len(step.items) && err == nil && o.Bodies; i++ {
-				err = q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i])
+				err = step.items[i].readBody(&v)
 			}
 			return step, false, err
 		},
@@ -113,11 +116,12 @@ type archivedRow struct {
 	value []byte // the item's; nil if unreadable
 }
 
-func (q *Queue) readArchivedBody(ctx context.Context, tx kv.ReadTx, row *archivedRow) error {
+// readBody reads the body of the item.
+func (row *archivedRow) readBody(v *view) error {
 	if row.value == nil {
 		return nil
 	}
-	item, err := q.readItem(ctx, tx, kv.KV{Key: q.keys.item(row.ID), Value: row.value})
+	item, err := v.readItem(kv.KV{Key: v.keys.item(row.ID), Value: row.value})
 	if errors.Is(err, ErrCorrupt) {
 		row.Err = err
 		return nil
@@ -136,7 +140,6 @@ const (
 // archiveWalk goes through the archived items chosen by a filter, a few per transaction. With a group in the filter,
 // the walk reads the group's archived items; otherwise the walk reads the entries.
 type archiveWalk struct {
-	q      *Queue
 	filter ArchiveFilter
 	begin  kv.KeySelector
 	end    []byte // behind the last key when the walk began
@@ -161,8 +164,11 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 	if err := checkArchiveWalk(&f, after); err != nil {
 		return nil, err
 	}
-	w := &archiveWalk{q: q, filter: f}
-	err := q.step(ctx, func(tx kv.Tx, _ kv.Attempt) error { return w.place(ctx, tx.Snapshot(), after) })
+	w := &archiveWalk{filter: f}
+	err := q.step(ctx, func(tx kv.Tx, _ kv.Attempt) error {
+		v := q.viewOf(ctx, tx.Snapshot())
+		return w.place(&v, after)
+	})
 	return w, err
 }
 
@@ -181,22 +187,22 @@ func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
 }
 
 // place finds where the walk begins and ends. Items finished later are not part of the walk.
-func (w *archiveWalk) place(ctx context.Context, tx kv.ReadTx, after *ID) error {
-	keys := w.q.keys
+func (w *archiveWalk) place(v *view, after *ID) error {
+	keys := v.keys
 	section := keys.section(nameArchived)
 	if w.filter.Group != nil {
 		section = keys.below(keys.startGroup(nameArchive, *w.filter.Group, 1))
 	}
-	version := tx.ReadVersion()
-	last, err := tx.GetKey(kv.LastLessThan(section.End)).Wait(ctx)
+	version := v.read.ReadVersion()
+	last, err := v.read.GetKey(kv.LastLessThan(section.End)).Wait(v.ctx)
 	if err != nil {
 		return fmt.Errorf("read archive: %w", err)
 	}
-	rv, err := version.Wait(ctx)
+	rv, err := version.Wait(v.ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
-	w.until = rv + w.q.offset
+	w.until = rv + v.q.offset
 	w.end, w.ended, w.skip = kv.KeyAfter(last), !section.Contains(last), 0
 	w.begin = kv.FirstGreaterOrEqual(section.Begin)
 	switch {
@@ -206,31 +212,32 @@ func (w *archiveWalk) place(ctx context.Context, tx kv.ReadTx, after *ID) error 
 			w.begin = kv.FirstGreaterThan(keys.archive(*after))
 		}
 	case after != nil:
-		return w.placeBehind(ctx, tx, *after)
+		return w.placeBehind(v, *after)
 	case !w.filter.From.IsZero():
-		return w.seek(ctx, tx, section, last)
+		return w.seek(v, section, last)
 	}
 	return nil
 }
 
 // placeBehind begins the walk behind an item, in the order of completion.
-func (w *archiveWalk) placeBehind(ctx context.Context, tx kv.ReadTx, after ID) error {
-	key := w.q.keys.archive(after)
-	v, err := tx.Get(key).Wait(ctx)
-	if err != nil || v == nil {
+func (w *archiveWalk) placeBehind(v *view, after ID) error {
+	key := v.keys.archive(after)
+	value, err := v.read.Get(key).Wait(v.ctx)
+	if err != nil || value == nil {
 		return err // swept, and so is everything finished before
 	}
-	a, err := unpackArchived(key, v)
-	if err != nil {
+	a, err := unpackArchived(key, value)
+	if v.passes(err) {
+		return nil // from the oldest on
+	}
+	entryKey := v.keys.archived(a.at)
+	if value, err = v.read.Get(entryKey).Wait(v.ctx); err != nil || value == nil {
 		return err
 	}
-	entryKey := w.q.keys.archived(a.at)
-	if v, err = tx.Get(entryKey).Wait(ctx); err != nil || v == nil {
-		return err
-	}
-	e, err := unpackArchiveEntry(entryKey, v)
-	if err != nil {
-		return err
+	e, err := unpackArchiveEntry(entryKey, value)
+	if v.passes(err) {
+		w.begin = kv.FirstGreaterThan(entryKey)
+		return nil
 	}
 	w.begin, w.skip = kv.FirstGreaterOrEqual(entryKey), place(e.items, after, after.Group)+1
 	return nil
@@ -238,20 +245,20 @@ func (w *archiveWalk) placeBehind(ctx context.Context, tx kv.ReadTx, after ID) e
 
 // seek begins the walk shortly before the first entry at or after the filter's From. Entries are sorted by place, and
 // their times grow with their places except for clock skew, so a binary search finds the entry.
-func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRange, last []byte) error {
-	keys, fromMS := w.q.keys, millis(w.filter.From.Add(-archiveSkew))
+func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
+	keys, fromMS := v.keys, millis(w.filter.From.Add(-archiveSkew))
 	at := func(place int64) kv.KeySelector {
 		return kv.FirstGreaterOrEqual(keys.archived(completion{place: place}))
 	}
 	p, err := keys.parse(last)
-	if err != nil {
-		return err
+	if v.passes(err) {
+		return nil // from the oldest on
 	}
 	// All entries below low are too old. An entry at or behind high is not, or there is none.
 	for low, high := int64(0), p.index+1; low < high; {
 		middle := low + (high-low)/2
-		rows, err := tx.GetRange(kv.Range{Begin: at(middle), End: kv.FirstGreaterOrEqual(section.End)},
-			kv.RangeOptions{Limit: 1}).Wait(ctx)
+		rows, err := v.read.GetRange(kv.Range{Begin: at(middle), End: kv.FirstGreaterOrEqual(section.End)},
+			kv.RangeOptions{Limit: 1}).Wait(v.ctx)
 		if err != nil {
 			return fmt.Errorf("read archive: %w", err)
 		}
@@ -259,8 +266,9 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 			high = middle
 			continue
 		}
-		if p, err = keys.parse(rows[0].Key); err != nil {
-			return err
+		if p, err = keys.parse(rows[0].Key); v.passes(err) {
+			high = middle
+			continue
 		}
 		e, err := unpackArchiveEntry(rows[0].Key, rows[0].Value)
 		if err == nil && e.completedMS < fromMS {
@@ -273,20 +281,20 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 	return nil
 }
 
-// read reads the next items; at snapshot if tx is a snapshot.
-func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (archiveStep, error) {
+// read reads the next items.
+func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 	r := kv.Range{Begin: w.begin, End: kv.FirstGreaterOrEqual(w.end)}
-	rows, err := tx.GetRange(r, kv.RangeOptions{Limit: limit}).Wait(ctx)
+	rows, err := v.read.GetRange(r, kv.RangeOptions{Limit: limit}).Wait(v.ctx)
 	if err != nil {
 		return archiveStep{}, fmt.Errorf("read archive: %w", err)
 	}
 	if w.filter.Group == nil {
-		return w.readEntries(ctx, tx, rows, limit)
+		return w.readEntries(v, rows, limit)
 	}
 	s := archiveStep{ended: len(rows) < limit, begin: w.begin, scanned: len(rows)}
 	for _, row := range rows {
 		s.begin = kv.FirstGreaterThan(row.Key)
-		if err := w.add(&s, row); err != nil {
+		if err := w.add(v, &s, row); err != nil {
 			return s, err
 		}
 	}
@@ -294,7 +302,7 @@ func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (archiv
 }
 
 // readEntries reads the items of entries, as many as one transaction may.
-func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.KV, limit int) (archiveStep, error) {
+func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep, error) {
 	s := archiveStep{ended: len(rows) < limit, begin: w.begin, skip: w.skip}
 	if len(rows) > 0 && !bytes.Equal(rows[0].Key, w.begin.Key) {
 		s.skip = 0 // the entry begun earlier has been swept
@@ -329,22 +337,22 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 		s.scanned += len(items)
 		s.looked(e, items)
 		for _, d := range items {
-			key := w.q.keys.archive(d.id(e.group))
-			keys, values = append(keys, key), append(values, tx.Get(key))
+			key := v.keys.archive(d.id(e.group))
+			keys, values = append(keys, key), append(values, v.read.Get(key))
 		}
 		if s.skip > 0 {
 			break
 		}
 	}
 	for i := range values {
-		v, err := values[i].Wait(ctx)
+		value, err := values[i].Wait(v.ctx)
 		if err != nil {
 			return s, fmt.Errorf("read archived item: %w", err)
 		}
-		if v == nil {
+		if value == nil {
 			continue // Check reports the missing item
 		}
-		if err := w.add(&s, kv.KV{Key: keys[i], Value: v}); err != nil {
+		if err := w.add(v, &s, kv.KV{Key: keys[i], Value: value}); err != nil {
 			return s, err
 		}
 	}
@@ -360,10 +368,10 @@ func (s *archiveStep) looked(e *archiveEntry, items []delivered) {
 }
 
 // add adds an archived item to a step if the filter chooses the item.
-func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
-	p, err := w.q.keys.parse(row.Key)
-	if err != nil {
-		return err
+func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
+	p, err := v.keys.parse(row.Key)
+	if v.passes(err) {
+		return nil
 	}
 	item := archivedRow{ArchivedItem: ArchivedItem{ID: p.itemID()}}
 	if w.filter.Group != nil {
@@ -388,4 +396,234 @@ func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 	item.Err = err
 	s.items = append(s.items, item)
 	return nil
+}
+
+// ReplayHeader is the header of a replayed message: the id of the archived item which the message repeats.
+const ReplayHeader = "fdbfifo-replay-of"
+
+// ReplayOptions say how archived items are enqueued anew. The zero value replays every chosen item.
+type ReplayOptions struct {
+	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay.
+	After *ID
+	// DryRun changes nothing and reports what would be done.
+	DryRun bool
+	// Limit is how many to replay at most; 0 = every chosen item.
+	Limit int
+	// Progress, if not nil, is called after each transaction with the report so far.
+	Progress func(ReplayReport)
+}
+
+func (o *ReplayOptions) limit() (int64, error) {
+	switch {
+	case o.Limit < 0:
+		return 0, &LimitError{What: "limit", Unit: "items", Got: int64(o.Limit), Max: noLimit}
+	case o.Limit == 0:
+		return noLimit, nil
+	}
+	return int64(o.Limit), nil
+}
+
+// ReplayReport is what a replay has done.
+type ReplayReport struct {
+	Scanned    int64 // archived items looked at
+	Done       int64 // enqueued anew; in a dry run: would be
+	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
+	// Last is the last item replayed or passed over; nil = none. Pass Last as After to go on.
+	Last *ID
+	// More: there may be more behind Last, because the limit was reached, or the bound of a ReplayTx.
+	More bool
+}
+
+// replayBytes bounds what one transaction of a replay writes; a first item alone may have more.
+const replayBytes = 1 << 20
+
+// Replay enqueues the archived items which f chooses anew: as new messages at the tails of their groups, in the order
+// of Archive. ReplayHeader says which item each message repeats. The archive stays unchanged. Items finished in
+// transactions begun after the replay are left out. Replayed messages are no duplicates of anything.
+//
+// Replay works in short transactions at batch priority, each all or none and done once. A stopped replay goes on behind
+// ReplayReport.Last. Conflicts: as an enqueue.
+//
+// After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
+// ErrClosed, and the engine's.
+func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	if o.DryRun {
+		return a.q.replay(ctx, f, o)
+	}
+	var report ReplayReport
+	err := a.act(ctx, VerbReplay, f.Group, ID{}, func(ctx context.Context) (n int, err error) {
+		report, err = a.q.replay(ctx, f, o)
+		return int(report.Done), err
+	})
+	return report, err
+}
+
+func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	var report ReplayReport
+	limit, err := o.limit()
+	if err != nil {
+		return report, wrap("replay", err)
+	}
+	walk, err := q.walkArchive(ctx, f, o.After)
+	if err != nil {
+		return report, wrap("replay", err)
+	}
+	steps := job[replayStep]{
+		q: q, ctx: ctx, width: archiveRows, once: true, reads: o.DryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (replayStep, bool, error) {
+			r := replayStep{q: q, walk: walk, left: limit - report.Done, dryRun: o.DryRun}
+			err := r.perform(ctx, tx, width)
+			return r, !o.DryRun && r.done > 0, err
+		},
+		pass: func(r replayStep) (bool, error) {
+			report.Scanned += int64(r.step.scanned)
+			report.Done += r.done
+			report.Unreadable += r.unreadable
+			if r.step.last != nil {
+				report.Last = r.step.last
+			}
+			if o.Progress != nil {
+				o.Progress(report)
+			}
+			if r.cut && !lacks(guardReplayCut) {
+				walk, err = q.resumeArchive(ctx, walk, report.Last)
+			} else {
+				walk.pass(r.step)
+			}
+			return err == nil && !walk.ended && report.Done < limit, err
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return report, wrap("replay", err)
+	}
+	report.More = !walk.ended
+	return report, nil
+}
+
+// ReplayTx replays in the caller's transaction as much as a transaction may take: up to 50 items and about 1 MiB, or
+// o.Limit if less. While report.More is true, call ReplayTx again with Last as After, in another transaction. DryRun
+// and Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once. Archived items which the
+// transaction itself has finished are replayed too.
+//
+// Reads: the archive, at snapshot. Conflicts: as an enqueue.
+func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	report, err := a.q.replayTx(ctx, tx, f, o)
+	if err != nil {
+		return ReplayReport{}, wrap("replay", err)
+	}
+	return report, nil
+}
+
+func (q *Queue) replayTx(
+	ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions,
+) (report ReplayReport, err error) {
+	switch {
+	case q.isClosed():
+		return report, ErrClosed
+	case o.DryRun || o.Progress != nil:
+		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
+	}
+	limit, err := o.limit()
+	if err != nil {
+		return report, err
+	}
+	if err := checkArchiveWalk(&f, o.After); err != nil {
+		return report, err
+	}
+	walk := &archiveWalk{filter: f}
+	v := q.viewOf(ctx, tx.Snapshot())
+	if err := walk.place(&v, o.After); err != nil {
+		return report, err
+	}
+	if walk.ended {
+		return report, q.exists(ctx, tx)
+	}
+	r := replayStep{q: q, walk: walk, left: limit}
+	if err := r.perform(ctx, tx, archiveRows); err != nil {
+		return report, err
+	}
+	return ReplayReport{
+		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last,
+		More: r.cut || !r.step.ended,
+	}, nil
+}
+
+// resumeArchive is a walk which goes on behind an item, up to the end of the old walk.
+func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
+	w, err := q.walkArchive(ctx, old.filter, after)
+	if err == nil && !lacks(guardReplayEnd) {
+		w.end, w.until = old.end, old.until
+	}
+	return w, err
+}
+
+// replayStep is an attempt of a step of a replay, and its findings. The receipt stores no findings, because the attempt
+// which landed is the last attempt which ran.
+type replayStep struct {
+	q      *Queue
+	walk   *archiveWalk
+	left   int64
+	dryRun bool
+
+	step       archiveStep // its items: all which the step is done with
+	done       int64
+	unreadable int64
+	cut        bool // not all that was read could be done
+}
+
+// perform is an attempt, with at most width archived items.
+func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
+	var err error
+	v := r.q.viewOf(ctx, tx.Snapshot())
+	if r.step, err = r.walk.read(&v, width); err != nil {
+		return err
+	}
+	e, err := r.choose(&v)
+	if err != nil {
+		return err
+	}
+	if r.dryRun || len(e.msgs) == 0 {
+		return r.q.exists(ctx, tx)
+	}
+	e.randoms = r.q.randoms(len(e.msgs))
+	return r.q.operate(ctx, tx, func(w *txn) error {
+		w.count(countEnqueued, len(e.msgs))
+		return w.enqueue(e)
+	})
+}
+
+// choose makes the messages of as many items as a transaction may enqueue.
+func (r *replayStep) choose(v *view) (*enqueuing, error) {
+	r.done, r.unreadable, r.cut = 0, 0, false
+	e := &enqueuing{redriven: true}
+	size := 0
+	for i := range r.step.items {
+		row := &r.step.items[i]
+		if err := row.readBody(v); err != nil {
+			return nil, err
+		}
+		size += len(row.Body) + 500
+		if r.done == r.left || r.done > 0 && size > replayBytes {
+			r.cut = true
+			r.step.items, r.step.scanned, r.step.last = r.step.items[:i], i, nil
+			if i > 0 {
+				r.step.last = &r.step.items[i-1].ID
+			}
+			return e, nil
+		}
+		if row.Err != nil {
+			r.unreadable++
+			continue
+		}
+		headers := maps.Clone(row.Headers)
+		if headers == nil {
+			headers = make(map[string]string, 1)
+		}
+		if plan := v.keys.plan; plan == nil || !slices.Contains(plan.facets, ReplayHeader) {
+			headers[ReplayHeader] = row.ID.String()
+		}
+		e.msgs = append(e.msgs, Message{Group: row.ID.Group, Body: row.Body, Headers: headers})
+		r.done++
+	}
+	return e, nil
 }

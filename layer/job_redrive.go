@@ -1,10 +1,15 @@
 package layer
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -130,7 +135,7 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, 
 		return err
 	}
 	return q.operate(ctx, tx, func(w *txn) error {
-		step, err := q.walkDead(&f, nil).read(ctx, tx.Snapshot(), len(ids))
+		step, err := q.walkDead(&f, nil).read(&w.view, len(ids))
 		if err != nil {
 			return err
 		}
@@ -171,7 +176,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 	}
 	walk := s.q.walkDead(&s.filter, nil)
 	steps := job[sweptStep]{
-		q: s.q, ctx: s.ctx, width: deadStepRows, kept: &sweptReceipt, reads: s.dryRun,
+		q: s.q, ctx: s.ctx, width: deadStepRows, once: true, reads: s.dryRun,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (sweptStep, bool, error) { return s.attempt(walk, tx, width) },
 		pass: func(done sweptStep) (bool, error) {
 			walk.pass(done.deadStep)
@@ -224,7 +229,8 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 
 // choose reads the letters for one transaction. The reads are at snapshot: do adds the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []deadRow, error) {
-	step, err := walk.read(s.ctx, tx.Snapshot(), width)
+	v := s.q.viewOf(s.ctx, tx.Snapshot())
+	step, err := walk.read(&v, width)
 	out := sweptStep{deadStep: step}
 	if err != nil {
 		return out, nil, err
@@ -274,10 +280,10 @@ func (w *txn) bury(rows []deadRow) error {
 
 func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
-		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
+		w.tx.ClearRange(w.keys.parts(rows[i].letter.ID))
 		facets := ""
 		if rows[i].dead != nil {
-			facets = w.q.keys.facetsIn(rows[i].dead.item)
+			facets = w.keys.facetsIn(rows[i].dead.item)
 		}
 		w.change(ChangeDiscarded, rows[i].letter.ID, facets)
 	}
@@ -292,11 +298,11 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	}
 	locks := make(map[string]kv.Future[[]byte])
 	for i := range rows {
-		if w.q.keys.plan != nil {
+		if w.keys.plan != nil {
 			break // each lane gets a hint, held or not
 		}
 		if group := rows[i].letter.ID.Group; locks[group] == nil {
-			locks[group] = guardRedriveLock.get(w.tx, w.q.keys.lock(group))
+			locks[group] = guardRedriveLock.get(w.tx, w.keys.lock(group))
 		}
 	}
 	for i := range rows {
@@ -340,8 +346,8 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 		if err != nil {
 			return err
 		}
-		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
-		w.change(ChangeRedriven, id, w.q.keys.facetsIn(value))
+		w.tx.Set(w.keys.item(id), value) // the parts have stayed where they were
+		w.change(ChangeRedriven, id, w.keys.facetsIn(value))
 		return w.rejoin(guardRedriveExclude, id, value)
 	}
 	m, err := w.edited(row, o)
@@ -356,12 +362,12 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	if value, err = w.renewed(value); err != nil {
 		return err
 	}
-	w.tx.ClearRange(w.q.keys.parts(id))
-	w.tx.Set(w.q.keys.item(id), value)
+	w.tx.ClearRange(w.keys.parts(id))
+	w.tx.Set(w.keys.item(id), value)
 	for n, part := range parts {
-		w.tx.Set(w.q.keys.part(id, n), part)
+		w.tx.Set(w.keys.part(id, n), part)
 	}
-	w.change(ChangeRedriven, id, w.q.keys.facetsIn(value))
+	w.change(ChangeRedriven, id, w.keys.facetsIn(value))
 	return w.rejoin(guardRedriveExclude, id, value)
 }
 
@@ -385,7 +391,7 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 // edited is the message of a dead letter, as Edit leaves the message.
 func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
-	item, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: w.q.keys.item(id), Value: row.dead.item})
+	item, err := w.readItem(kv.KV{Key: w.keys.item(id), Value: row.dead.item})
 	if err != nil {
 		return nil, err
 	}
@@ -422,7 +428,7 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 		e.randoms = append(e.randoms, rows[i].letter.ID.Random)
 	}
 	for i := range rows {
-		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
+		w.tx.ClearRange(w.keys.parts(rows[i].letter.ID))
 	}
 	if err := w.bury(rows); err != nil {
 		return err
@@ -433,6 +439,299 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	for i := range rows {
 		if err := w.renamed(e.msgs[i].DedupID, rows[i].letter.ID, e.sent[i].ID); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// DeadLetter is a dead-lettered item: failed for good, skipped, or past retention. The place in the group is kept.
+type DeadLetter struct {
+	ID       ID
+	Headers  map[string]string // nil if there are none
+	Body     []byte            // nil if not asked for
+	Size     int64             // of the body, bytes
+	Enqueued time.Time
+	DedupID  string // the dedup id in use; "sha256:…" if made from the body; "" = none
+	// Reason is the number of failed attempts, the text of the reject, who skipped the item, or the exceeded retention.
+	Reason    string
+	LastError string // of the last failed delivery with an error
+	Attempts  int    // failed deliveries
+	// FirstDelivered is when the delivery began that failed first, see Item.FirstDelivered; zero if none has failed.
+	FirstDelivered time.Time
+	First          time.Time
+	Last           time.Time // failed delivery; zero if none has failed, see Skip
+	DeadLettered   time.Time
+}
+
+// DeadFilter chooses the dead letters for which every set field holds. The zero value chooses all.
+type DeadFilter struct {
+	// IDs chooses the named letters alone, listed in key order whatever the order of IDs. Not with anything else.
+	IDs []ID
+	// Group, if not nil, is the only group; see OnlyGroup.
+	Group *string
+	// Text is a part of the reason or of the last error.
+	Text string
+	// From and Before bound the time of dead-lettering: from From on, and before Before. Zero = no bound.
+	From, Before time.Time
+}
+
+func (f *DeadFilter) check() error {
+	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()) {
+		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
+	}
+	for _, id := range f.IDs {
+		if err := checkID(id); err != nil {
+			return err
+		}
+	}
+	if f.Group != nil {
+		if err := checkGroup(*f.Group); err != nil {
+			return err
+		}
+	}
+	return checkSpan("dead-lettered", f.From, f.Before)
+}
+
+// matches reports whether a letter is chosen by its contents.
+func (f *DeadFilter) matches(d *dead) bool {
+	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
+		inSpan(d.deadMS, f.From, f.Before)
+}
+
+// DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
+type DeadOptions struct {
+	DeadFilter
+	// After is the letter behind which the page begins: DeadPage.Next of the page before.
+	After *ID
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
+	Limit int
+	// Bodies asks for the bodies too. A page then ends when the bodies exceed DefaultMaxBytes.
+	Bodies bool
+}
+
+// DeadPage is a part of a list of dead letters.
+type DeadPage struct {
+	Letters []DeadLetter
+	Next    *ID // pass Next as After to go on; nil = there are no more
+}
+
+// deadRows bounds how many dead letters one transaction reads: at most 5 MB, with the largest values.
+const deadRows = 50
+
+// DeadLetters lists dead letters by group, and within a group in key order, without a conflict or a change. The list is
+// read in as many short transactions as needed to fill the page, each at batch priority.
+//
+// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter which cannot be read is listed
+// with the reason why.
+func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+	q := a.q
+	list, err := newListPage[DeadLetter](o.Limit, "dead letters")
+	if err != nil {
+		return DeadPage{}, wrap("dead letters", err)
+	}
+	if err := o.check(); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
+	}
+	walk := q.walkDead(&o.DeadFilter, o.After)
+	var next *ID
+	steps := job[deadStep]{
+		q: q, ctx: ctx, width: deadRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (deadStep, bool, error) {
+			v := q.viewOf(ctx, tx.Snapshot())
+			step, err := walk.read(&v, width)
+			if err == nil && o.Bodies {
+				err = readBodies(&v, step.rows)
+			}
+			return step, false, err
+		},
+		pass: func(step deadStep) (bool, error) {
+			for _, row := range step.rows {
+				if !list.add(row.letter, row.letter.Body) {
+					last := list.rows[len(list.rows)-1].ID
+					next = &last
+					return false, nil
+				}
+			}
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
+	}
+	return DeadPage{Letters: list.rows, Next: next}, nil
+}
+
+// readBodies reads the bodies of dead letters.
+func readBodies(v *view, found []deadRow) error {
+	for i := range found {
+		row := &found[i]
+		if row.dead == nil {
+			continue
+		}
+		item, err := v.readItem(kv.KV{Key: v.keys.item(row.letter.ID), Value: row.dead.item})
+		if errors.Is(err, ErrCorrupt) {
+			row.letter.Reason = err.Error()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		row.letter.Body = item.Body
+	}
+	return nil
+}
+
+// deadRow is a dead letter as read.
+type deadRow struct {
+	letter DeadLetter
+	key    []byte
+	value  []byte
+	dead   *dead // nil if unreadable
+	nth    int   // among the letters which the step has looked at, from 0
+}
+
+// deadWalk goes through the dead letters chosen by a filter, a few a transaction.
+type deadWalk struct {
+	filter *DeadFilter
+	end    []byte
+	after  []byte // the key behind which the walk goes on; nil = begin
+	begin  []byte
+	ids    []ID // of the filter, in order, each once
+	idsAt  int  // how many ids the walk has looked at
+	ended  bool
+}
+
+// deadStep is what one transaction of a walk has read. The walk passes a step when the transaction is done.
+type deadStep struct {
+	rows    []deadRow // chosen by the filter
+	scanned int       // letters looked at, chosen or not
+	missing []ID      // ids of no dead letter
+	last    []byte    // the last key looked at; nil = none
+	ids     int
+	ended   bool
+}
+
+func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
+	rows := q.keys.section(nameDead)
+	if f.Group != nil {
+		rows = q.keys.below(q.keys.startGroup(nameDead, *f.Group, 1))
+	}
+	w := &deadWalk{filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
+	slices.SortFunc(w.ids, func(a, b ID) int {
+		return cmp.Or(
+			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]),
+		)
+	})
+	w.ids = slices.Compact(w.ids)
+	if after == nil {
+		return w
+	}
+	w.after = q.keys.dead(*after)
+	w.idsAt = slices.Index(w.ids, *after) + 1
+	w.ended = len(w.ids) > 0 && w.idsAt == len(w.ids)
+	return w
+}
+
+// read reads up to limit letters. Whether the read conflicts depends on the view.
+func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
+	var step deadStep
+	var err error
+	var rows []kv.KV
+	if len(w.ids) > 0 {
+		rows, err = w.readIDs(v, limit, &step)
+	} else {
+		rows, err = w.readRange(v, limit, &step)
+	}
+	if err != nil {
+		return step, err
+	}
+	step.scanned = len(rows)
+	for i, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		if v.passes(err) {
+			continue
+		}
+		r := deadRow{nth: i, key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}
+		if err := r.open(); err != nil {
+			r.dead, r.letter.Reason = nil, err.Error()
+		} else if !w.filter.matches(r.dead) {
+			continue
+		}
+		step.rows = append(step.rows, r)
+	}
+	return step, nil
+}
+
+func (w *deadWalk) readRange(v *view, limit int, step *deadStep) ([]kv.KV, error) {
+	begin := kv.FirstGreaterOrEqual(w.begin)
+	if w.after != nil {
+		begin = kv.FirstGreaterThan(w.after)
+	}
+	rows, err := v.read.GetRange(
+		kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit},
+	).Wait(v.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read dead letters: %w", err)
+	}
+	if step.ended = len(rows) < limit; len(rows) > 0 {
+		step.last = rows[len(rows)-1].Key
+	}
+	return rows, nil
+}
+
+func (w *deadWalk) readIDs(v *view, limit int, step *deadStep) ([]kv.KV, error) {
+	ids := w.ids[w.idsAt:]
+	ids = ids[:min(limit, len(ids))]
+	step.ids, step.ended = len(ids), w.idsAt+len(ids) == len(w.ids)
+	values := make([]kv.Future[[]byte], len(ids))
+	for i, id := range ids {
+		values[i] = v.read.Get(v.keys.dead(id))
+	}
+	var rows []kv.KV
+	for i, id := range ids {
+		value, err := values[i].Wait(v.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read dead letter: %w", err)
+		}
+		if value == nil {
+			step.missing = append(step.missing, id)
+			continue
+		}
+		rows = append(rows, kv.KV{Key: v.keys.dead(id), Value: value})
+	}
+	return rows, nil
+}
+
+// pass moves the walk behind a step.
+func (w *deadWalk) pass(step deadStep) {
+	w.idsAt += step.ids
+	w.ended = step.ended
+	if step.last != nil {
+		w.after = step.last
+	}
+}
+
+// open decodes the value.
+func (r *deadRow) open() error {
+	d, err := unpackDead(r.key, r.value)
+	if err != nil {
+		return err
+	}
+	e, body, err := openEnvelope(d.item)
+	if err != nil {
+		return corrupt(r.key, err)
+	}
+	r.dead = d
+	r.letter = DeadLetter{
+		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
+		DedupID: e.dedupID, Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
+		DeadLettered: fromMillis(d.deadMS),
+	}
+	if d.attempts > 0 {
+		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)
+		if d.deliveredMS > 0 {
+			r.letter.FirstDelivered = fromMillis(d.deliveredMS)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -20,8 +21,6 @@ const (
 	// Otherwise a worker whose clock is ahead would end an entry's window early for the others.
 	sweepSlack = 24 * time.Hour
 	dedupSlack = time.Minute
-	// sweepEvery is how often the workers of a queue sweep, together.
-	sweepEvery = 10 * time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
 	sweepPage = 200
 	// sweepRows bounds the dedup entries which one of many sweeps looks at; the next sweep goes on behind. While a
@@ -55,6 +54,7 @@ type SweepReport struct {
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
 	Hints         int64 // cleared: of lanes by which nobody receives, see docs/lanes.md
+	Unreadable    int64 // hints, timers, requests and the like cleared, because they could not be read
 }
 
 // Sweep clears what nobody needs any more. Workers sweep now and then; for a queue served without a Worker, call Sweep,
@@ -78,8 +78,8 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []func() error{
-		s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters,
-		s.changes, s.hints, s.raise,
+		s.unreadable, s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived,
+		s.letters, s.changes, s.hints, s.raise,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
@@ -113,7 +113,7 @@ func (s *sweeper) named() error {
 func (s *sweeper) requestsOf(name string) error {
 	return s.pages(s.q.keys.section(name), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil || r.deadlineMS > s.q.nowMS() {
+		if err == nil && r.deadlineMS > s.q.nowMS() { // of one that cannot be read the handle writes another
 			return false, nil
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -190,9 +190,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
 			note, err := unpackSweepNote(key, v)
-			if err != nil {
-				return err
-			}
+			q.passes(err) // as no note: a sweep too many does no harm
 			last = note.begunMS
 			if mine = note.random == own; mine {
 				return nil // written by an earlier attempt whose outcome was unknown
@@ -358,7 +356,7 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRepeat(row.Key, row.Value)
-		if err != nil || r.ms > s.q.nowMS()-receiptLife.Milliseconds() {
+		if err == nil && r.ms > s.q.nowMS()-receiptLife.Milliseconds() {
 			return false, nil
 		}
 		// The id may be in use again by now.
@@ -368,4 +366,557 @@ func (s *sweeper) repeats() error {
 		tx.Clear(row.Key)
 		return true, nil
 	}, &s.report.Repeats)
+}
+
+// changes clears the rows of changes which every subscription has seen, and those older than Config.Changes. For the
+// latter it notes how far it came, so that a subscription which was behind learns that it has missed changes.
+//
+// Footprint: no conflict but with a drop. The rows and the cursors are read at snapshot: a cursor only moves on, and a
+// subscription which begins with the oldest change begins with the oldest there is.
+func (s *sweeper) changes() error {
+	config, err := s.configuration()
+	if err != nil {
+		return err
+	}
+	oldest := s.q.nowMS() - config.Changes.Milliseconds()
+	return s.pagesUntil(s.q.keys.section(nameChange), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
+		if len(rows) == 0 {
+			return 0, nil
+		}
+		follow := s.q.follow(tx)
+		seen, err := s.slowest(tx.Snapshot())
+		if err != nil {
+			return 0, err
+		}
+		var unseen, unreadable []byte
+		for _, row := range rows {
+			ms, _, err := unpackChanges(row.Key, row.Value)
+			if err != nil {
+				// Nobody knows its time, so it goes with the next row: the rows lie in the order of their commits.
+				if unreadable == nil {
+					unreadable = row.Key
+				}
+				continue
+			}
+			at := s.q.keys.relative(row.Key)
+			passed := bytes.Compare(at, seen) < 0 // never if there is no subscription
+			if !passed && config.Changes > 0 && ms > oldest {
+				break
+			}
+			if tx.Clear(row.Key); unreadable != nil {
+				tx.ClearRange(kv.KeyRange{Begin: unreadable, End: row.Key})
+				unreadable = nil
+			}
+			cleared++
+			if !passed {
+				unseen = at
+			}
+		}
+		if unseen == nil || seen == nil {
+			return cleared, nil
+		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return 0, err
+		}
+		// Of two sweeps at the same time the one that has come further is right.
+		tx.Atomic(kv.ByteMax, s.q.keys.meta(metaMissed), packSweptTo(unseen))
+		return cleared, follow.guardDrop(s.ctx, tx)
+	}, &s.report.Changes, func(rows int, cleared int64) bool { return cleared < int64(rows) })
+}
+
+// slowest returns the place of the subscription which is furthest behind; nil if there is no subscription.
+func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
+	for row, err := range walk(s.ctx, tx, s.q.keys.section(nameCursor), sweepPage) {
+		if err != nil {
+			return nil, fmt.Errorf("read cursors: %w", err)
+		}
+		p, err := unpackProgress(row.Key, row.Value)
+		if s.q.passes(err) {
+			p.from = []byte{} // nobody knows what the subscription has seen
+		}
+		if from == nil || bytes.Compare(p.from, from) < 0 {
+			from = p.from
+		}
+	}
+	return from, nil
+}
+
+// letters discards the dead letters which have been kept for as long as Config.DeadRetention says. The letters of a
+// group lie together, whatever their age, so a sweep reads them all. A sweep of many (Every) therefore goes on where
+// the last ended, and ends after sweepLetters letters.
+//
+// Footprint: a read conflict on each discarded letter, because a redrive may take the letter.
+func (s *sweeper) letters() error {
+	config, err := s.configuration()
+	if err != nil || config.DeadRetention == 0 {
+		return err
+	}
+	place := sweepPlace{s: s, section: s.q.keys.section(nameDead), key: s.q.keys.meta(metaSweptDead)}
+	if err := place.resume(); err != nil {
+		return err
+	}
+	before := s.q.nowMS() - config.DeadRetention.Milliseconds()
+	looked := 0
+	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
+		w := s.q.txn(s.ctx, tx)
+		var old []deadRow
+		for _, row := range rows {
+			d, err := unpackDead(row.Key, row.Value)
+			if err != nil || d.deadMS > before {
+				continue // Check names what cannot be read
+			}
+			p, err := s.q.keys.parse(row.Key)
+			if s.q.passes(err) {
+				continue
+			}
+			old = append(old, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}, dead: d})
+		}
+		if err := w.discard(old); err != nil {
+			return 0, err
+		}
+		place.note(tx, rows, more)
+		return int64(len(old)), w.finish()
+	}, &s.report.Dead, func(rows int, cleared int64) bool {
+		looked += rows
+		return s.o.Every > 0 && looked >= sweepLetters && cleared < int64(rows)/4
+	})
+}
+
+// sweepPlace is where sweeps of a section go on, one of many behind the other.
+type sweepPlace struct {
+	s       *sweeper
+	section kv.KeyRange
+	key     []byte // of the note
+	noted   bool
+}
+
+// resume moves the begin of the section behind the row where the last sweep ended.
+func (p *sweepPlace) resume() error {
+	if p.s.o.Every == 0 {
+		return nil
+	}
+	err := p.s.q.view(p.s.ctx, func(v *view) error {
+		note, err := v.read.Get(p.key).Wait(v.ctx)
+		if err != nil || note == nil {
+			return err
+		}
+		if last, err := unpackSweptTo(p.key, note); err == nil && p.section.Contains(last) {
+			p.section.Begin, p.noted = kv.KeyAfter(last), true
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read where to go on: %w", err)
+	}
+	return nil
+}
+
+// note writes where the next sweep goes on: behind rows; from the first row on if there are no more.
+func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
+	switch {
+	case more:
+		tx.Set(p.key, packSweptTo(rows[len(rows)-1].Key))
+		p.noted = true
+	case p.noted:
+		tx.Clear(p.key)
+	}
+}
+
+// dedup clears the entries whose time is over, or whose item is gone if the item decides. A sweep of many (Every) goes
+// on where the last ended. After sweepRows rows it ends at the first page of which it clears less than a quarter.
+//
+// Footprint: a read conflict on each cleared entry, because an enqueue may write the entry anew.
+func (s *sweeper) dedup() error {
+	place := sweepPlace{s: s, section: s.q.keys.section(nameDedup), key: s.q.keys.meta(metaSweptTo)}
+	if err := place.resume(); err != nil {
+		return err
+	}
+	looked := 0
+	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
+		follow, v := s.q.follow(tx), s.q.viewOf(s.ctx, tx.Snapshot())
+		over, err := outlived(&v, rows)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return 0, err
+		}
+		if err := follow.guardDrop(s.ctx, tx); err != nil {
+			return 0, err
+		}
+		for _, k := range over {
+			if err := guardDedupSweep.read(tx, kv.SingleKey(k)); err != nil {
+				return 0, err
+			}
+			tx.Clear(k)
+		}
+		place.note(tx, rows, more)
+		return int64(len(over)), nil
+	}, &s.report.Dedup, func(rows int, cleared int64) bool {
+		looked += rows
+		return s.o.Every > 0 && looked >= sweepRows && cleared < int64(rows)/4
+	})
+}
+
+// outlived returns the keys of the entries which make nothing a duplicate any more. An unreadable entry stays: Check
+// names the entry.
+func outlived(v *view, rows []kv.KV) ([][]byte, error) {
+	type place struct{ entry, item, dead []byte }
+	var over [][]byte
+	var pending []place
+	var found [][2]kv.Future[[]byte]
+	now := v.nowMS
+	if !lacks(guardDedupSlack) {
+		now -= dedupSlack.Milliseconds()
+	}
+	for _, row := range rows {
+		r, err := unpackRemembered(row.Key, row.Value)
+		switch {
+		case err != nil:
+		case r.untilMS == 0:
+			p := place{row.Key, v.keys.item(r.id), v.keys.dead(r.id)}
+			pending = append(pending, p)
+			found = append(found, [2]kv.Future[[]byte]{
+				v.read.GetKey(kv.FirstGreaterOrEqual(p.item)), v.read.GetKey(kv.FirstGreaterOrEqual(p.dead)),
+			})
+		case r.untilMS <= now:
+			over = append(over, row.Key)
+		}
+	}
+	for i, p := range pending {
+		item, err := found[i][0].Wait(v.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for item: %w", err)
+		}
+		dead, err := found[i][1].Wait(v.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for dead letter: %w", err)
+		}
+		if !bytes.Equal(item, p.item) && !bytes.Equal(dead, p.dead) {
+			over = append(over, p.entry)
+		}
+	}
+	return over, nil
+}
+
+// hints clears the stale hints of lanes, in a queue with facets. A claim clears the hint of its own lane; the hints of
+// lanes by which nobody receives stay when the claims of other lanes have emptied these. Example: with the views "*;
+// state", of which all workers receive by state, each whole group keeps a hint for each time that it was empty.
+func (s *sweeper) hints() error {
+	if s.q.keys.plan == nil {
+		return nil
+	}
+	for _, section := range []string{nameReady, nameOpen} {
+		if err := s.pagesUntil(s.q.keys.section(section), s.staleHints, &s.report.Hints, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// staleHints clears the hints of a page whose lanes are empty, and of a lane with items those that do not lead to its
+// head: the head gets a hint instead, if it has none.
+//
+// Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
+// the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
+// mark of a drop.
+func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
+	keys, lanes, follow := s.q.keys, make([]string, len(rows)), s.q.follow(tx)
+	heads := make([]kv.Future[[]byte], len(rows))
+	for i, row := range rows {
+		p, err := keys.parse(row.Key)
+		if err != nil {
+			continue // Check names it
+		}
+		lanes[i] = p.lane
+		heads[i] = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.items(p.lane).Begin))
+	}
+	for i, row := range rows {
+		if heads[i] == nil {
+			continue
+		}
+		head, err := heads[i].Wait(s.ctx)
+		if err != nil {
+			return 0, fmt.Errorf("read head: %w", err)
+		}
+		stale, err := s.isStale(tx, row.Key, lanes[i], head)
+		if err != nil {
+			return 0, err
+		}
+		if stale {
+			tx.Clear(row.Key)
+			cleared++
+		}
+	}
+	if cleared == 0 {
+		return 0, nil
+	}
+	// A hint that is set must not come into another queue of the name, made while this sweep was under way.
+	if _, err := follow.wait(s.ctx); err != nil {
+		return 0, err
+	}
+	return cleared, follow.guardDrop(s.ctx, tx)
+}
+
+// isStale reports whether the hint of a lane can be cleared, with the conflict that keeps the answer true.
+func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
+	keys := s.q.keys
+	items := keys.items(lane)
+	if !items.Contains(head) {
+		return true, guardStaleEmpty.read(tx, items)
+	}
+	p, err := keys.parseItem(head, groupOf(lane), items)
+	if err != nil {
+		return false, nil // Check names it
+	}
+	right := keys.ready(p.index, lane)
+	if string(right) == string(hint) {
+		return false, nil
+	}
+	set, err := guardStaleEmpty.get(tx, right).Wait(s.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read hint: %w", err)
+	}
+	if set != nil {
+		return true, nil
+	}
+	v := s.q.viewOf(s.ctx, tx.Snapshot())
+	failed, err := v.readAttempt(p.itemID())
+	if s.q.passes(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var value []byte
+	if failed.count > 0 {
+		value = packInt(int64(failed.count))
+	}
+	tx.Set(right, value)
+	return true, nil
+}
+
+// overdue goes from head to head and removes the heads past retention, with the items past retention behind.
+func (s *sweeper) overdue() error {
+	config, err := s.configuration()
+	if err != nil || config.Retention == 0 {
+		return err
+	}
+	rest := s.q.keys.section(nameItem)
+	heads := job[*overdueStep]{
+		q: s.q, ctx: s.ctx, width: overdueWidth,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (*overdueStep, bool, error) {
+			t := &overdueStep{rest: rest}
+			return t, true, t.run(s.q.txn(s.ctx, tx), width)
+		},
+		pass: func(t *overdueStep) (bool, error) {
+			rest.Begin = t.next
+			s.passed(t.keys, int64(t.aged), &s.report.PastRetention)
+			return t.next != nil, nil
+		},
+	}
+	return heads.run(true)
+}
+
+// overdueStep is one attempt of a step of the sweep for items past retention.
+//
+// Footprint, per group with a head past retention: a read and a write conflict on the lock; if nobody holds the group,
+// and the group is empty now, a read conflict on the whole group.
+type overdueStep struct {
+	rest kv.KeyRange // begins with the first item of a group
+	next []byte      // where the next step begins; nil = done
+	keys int
+	aged int
+}
+
+func (t *overdueStep) run(w *txn, width int) error {
+	rows, err := w.read.GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read items: %w", err)
+	}
+	t.keys = len(rows)
+	for len(rows) > 0 {
+		p, err := w.keys.parse(rows[0].Key)
+		if w.passes(err) {
+			t.next = kv.KeyAfter(rows[0].Key)
+			rows = rows[1:]
+			continue
+		}
+		t.next = nil
+		items := w.keys.items(p.group)
+		n := 1
+		for n < len(rows) && items.Contains(rows[n].Key) {
+			n++
+		}
+		last := n == len(rows) && t.keys == width // the group may have more items
+		all, err := w.rows(p.group, rows[:n])
+		if err != nil {
+			return err
+		}
+		again, err := t.group(w, all, last)
+		if err != nil {
+			return err
+		}
+		if again {
+			t.next = items.Begin
+			break
+		}
+		if last || w.spent() {
+			t.next = items.End
+			break
+		}
+		rows = rows[n:]
+	}
+	return w.finish()
+}
+
+// group drops or dead-letters the group's first items which are past retention. again means: more items of the group
+// are past retention, or, if all were and last is true, perhaps more.
+func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error) {
+	old, err := w.overdue(all)
+	if err != nil || old.len() == 0 {
+		return false, err
+	}
+	r, err := w.guarded(guardAgeLock).readLock(all.group)
+	if w.keys.plan != nil && err == nil {
+		var held []heldLane
+		if held, err = w.groupLocks(guardAgeLock, all.group); err == nil && len(held) > 0 {
+			return false, nil // left to the receives, which meet the item when its lanes are free
+		}
+	}
+	if err == nil && w.keys.hasHolds() {
+		var holds []heldLane
+		if holds, err = w.readHolds(guardAgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
+			return false, nil
+		}
+	}
+	if isCorrupt(err) {
+		return false, nil // Check reports the lock
+	}
+	if err != nil {
+		return false, err
+	}
+	if c := r.at(w.nowMS); c == claimed || c == granted {
+		return false, nil // in flight, or about to be
+	}
+	free, err := w.expireItems(r, old)
+	if err != nil {
+		return false, err
+	}
+	t.aged += old.len()
+	if free && w.keys.wholeGroups() {
+		if err := w.free(all.group); err != nil {
+			return false, err
+		}
+	}
+	if old.len() == all.len() {
+		return last, nil
+	}
+	rest, err := w.overdue(all.from(old.len()))
+	return rest.len() > 0, err
+}
+
+// paces clears the pairs of groups with a full token bucket, and looks at the groups which wait by a former rate.
+func (s *sweeper) paces() error {
+	config, err := s.configuration()
+	if err != nil {
+		return err
+	}
+	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
+		w := s.q.txn(s.ctx, tx)
+		groups := make([]string, len(rows))
+		heads := make([]kv.Future[[]byte], len(rows))
+		for i, row := range rows {
+			p, err := s.q.keys.parse(row.Key)
+			if s.q.passes(err) {
+				continue
+			}
+			groups[i], heads[i] = p.group, w.head(p.group)
+		}
+		cleared := int64(0)
+		for i, row := range rows {
+			used, err := unpackPace(row.Key, row.Value)
+			if err != nil || heads[i] == nil {
+				continue // Check names it
+			}
+			head, err := heads[i].Wait(s.ctx)
+			if err != nil {
+				return 0, fmt.Errorf("read head: %w", err)
+			}
+			whole := config.MaxRate.whole(used, w.nowMS)
+			items := s.q.keys.items(groups[i])
+			empty := !items.Contains(head)
+			if !empty {
+				if err := w.repace(groups[i], config.MaxRate, used); s.q.passes(err) {
+					continue // of a group whose lock cannot be read
+				} else if err != nil {
+					return 0, err
+				}
+			}
+			if !whole {
+				continue
+			}
+			if empty {
+				// A message enqueued meanwhile may wait by the rate of a newer configuration than ours. Then the pair
+				// must stay, because the next change of the rate finds the group by its pair.
+				if err := guardPaceEmpty.read(tx, items); err != nil {
+					return 0, err
+				}
+			}
+			if err := guardPaceSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+				return 0, err
+			}
+			tx.Clear(row.Key)
+			cleared++
+		}
+		return cleared, w.finish()
+	}, &s.report.Paces, nil)
+}
+
+// repace makes a hint or a timer lead to a group with items when its rate lets the group go on.
+//
+// Footprint: a write conflict on the lock, so that nobody leaves the group to an outdated rate, not at the end of a
+// claim or a delay either. If nothing has to be written, because somebody holds the group or the right timer is there
+// already, a read conflict on the lock, or on the timer. If the group has to wait, a read conflict on the gap up to the
+// head. All else is read at snapshot, because a hint or timer too many does no harm.
+func (w *txn) repace(group string, rate Rate, used pace) error {
+	found := w.read.GetRange(w.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
+	pairs, err := found.Wait(w.ctx)
+	if err != nil || len(pairs) == 0 {
+		return err
+	}
+	items, err := w.rows(group, pairs)
+	if err != nil {
+		return err
+	}
+	head := items.at(0)
+	if head.err != nil {
+		return nil // Check names it
+	}
+	untilMS := head.dueMS
+	if !rate.isNone() {
+		untilMS = max(untilMS, rate.allowance(used, w.nowMS).untilMS)
+	}
+	if err := w.excludeHolders(guardPaceExclude, group); err != nil {
+		return err
+	}
+	if untilMS > w.nowMS {
+		for _, timer := range w.keys.timersAt(items.timing(untilMS), group) {
+			v, err := guardPaceExclude.get(w.tx, timer).Wait(w.ctx)
+			if err != nil || v != nil {
+				return err // the timer is there already
+			}
+		}
+	}
+	r, err := w.readLock(group)
+	if err != nil {
+		return err
+	}
+	if r != nil {
+		return guardPaceExclude.read(w.tx, kv.SingleKey(w.keys.lock(group)))
+	}
+	if untilMS > w.nowMS {
+		return w.awaitHead(group, nil, head.id(group), items.timing(untilMS))
+	}
+	return w.free(group)
 }

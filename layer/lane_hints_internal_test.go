@@ -119,10 +119,10 @@ func TestSweepSparesTheHintThatComesBack(t *testing.T) {
 	_, err := q.Enqueue(t.Context(), Message{Group: "A", Headers: map[string]string{"a": "x", "b": "y"}})
 	require.NoError(t, err)
 	move := func(c *Claim, to string) {
-		require.NoError(t, q.Advance(t.Context(), c, func(m *Message) error {
+		require.NoError(t, q.Settle(t.Context(), Settlement{Claim: c, Advance: func(_ ID, m *Message) error {
 			m.Headers["a"] = to
 			return nil
-		}))
+		}}))
 	}
 	hints := q.keys.section(nameOpen)
 	var first []byte
@@ -215,7 +215,7 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 		sendTo(t, q, "first", "w", "y")
 		time.Sleep(time.Second)
 		sendTo(t, q, "second", "x", "y")
-		q.spread.learn(1, 1) // so that a receive of two looks at two groups at once
+		q.spreadOf("").Learn(1, 1) // so that a receive of two looks at two groups at once
 		whole := receptionOf(t, q, ReceiveOptions{Max: 2, MaxGroups: 2})
 		lane := receptionOf(t, q, ReceiveOptions{Where: Template{"a": "x"}, Max: 1, MaxGroups: 1})
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {

@@ -2,240 +2,70 @@ package layer_test
 
 import (
 	"context"
-	"flag"
-	"fmt"
-	"math/rand/v2"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
-	"fdbfifo/kv/fault"
-	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
-var seedFlag = flag.Uint64("layer.seed", 0, "seed of the fault plans and random choices; 0 = fresh")
-
-// env is one queue on one engine, with the means to disturb it.
-type env struct {
-	t     *testing.T
-	ctx   context.Context
-	raw   kv.DB // the engine without faults
-	db    kv.DB // what the queue runs on
-	plan  *fault.Plan
-	clock *clock
-	q     *layer.Queue
-	seed  uint64
-}
-
-var testPrefix = tuple.Tuple{"test"}.Pack()
-
-const testQueue = "q"
-
-// atOnce is the retry policy of the tests' queues, unless they are about retries: what is given back is there again.
-var atOnce = layer.RetryPolicy{Kind: layer.RetryAtOnce}
-
-// clock is the workers' clock; it stands still unless told.
-type clock struct {
-	ms   *atomic.Int64
-	real atomic.Bool // it is the machine's
-}
-
-func newClock() *clock {
-	c := &clock{ms: new(atomic.Int64)}
-	c.ms.Store(1_700_000_000_000)
-	return c
-}
-
-func (c *clock) now() time.Time {
-	if c.real.Load() {
-		return time.Now()
-	}
-	return time.UnixMilli(c.ms.Load())
-}
-
-func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
-
-// onEngines runs a test on each engine: without faults, and with the default ones, which are seeded conflicts,
-// unknown commits (applied and lost), failing reads. Each run ends with a full check. The test runs beside others from
-// here on: most of its time is spent asleep, for a disk or until a conflict is tried again.
-func onEngines(t *testing.T, test func(e *env)) {
-	t.Helper()
-	t.Parallel()
-	for _, engine := range engines() {
-		t.Run(engine.name, func(t *testing.T) {
-			t.Parallel()
-			test(newEnv(t, engine.open, engine.faults))
-		})
-	}
-}
-
-func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
-	t.Helper()
-	e := &env{t: t, ctx: t.Context(), clock: newClock(), seed: *seedFlag, plan: &fault.Plan{}}
-	if e.seed == 0 {
-		e.seed = rand.Uint64N(1<<32) + 1
-	}
-	if faults {
-		e.plan = fault.Default(e.seed)
-	}
-	e.raw = open(t)
-	e.db = fault.Wrap(e.raw, e.plan)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s", e.plan)
-			t.Logf("replay: %s", replay(t, e.seed))
-		}
-		require.NoError(t, e.raw.Close())
-	})
-	var err error
-	e.q, err = layer.Create(e.ctx, e.db, testPrefix, testQueue, e.options(1))
-	require.NoError(t, err)
-	// Registered last, so it runs first: every test ends with the full check.
-	t.Cleanup(e.check)
-	return e
-}
-
-// inMemory opens the engine of a test in virtual time, whatever the others run on.
-func inMemory(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }
-
-// options of the n-th handle.
-func (e *env) options(n uint64) layer.Options {
-	return layer.Options{
-		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Config: layer.Config{Retry: atOnce},
-		Test: &layer.TestOptions{Seed: e.seed + n},
-	}
-}
-
-// handle opens another handle, as another process would.
-func (e *env) handle(n uint64) *layer.Queue {
-	e.t.Helper()
-	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, e.options(n))
-	require.NoError(e.t, err)
-	return q
-}
-
-// calm returns a handle without faults, to look at the queue with.
-func (e *env) calm() *layer.Queue {
-	e.t.Helper()
-	q, err := layer.Open(context.Background(), e.raw, testPrefix, testQueue, e.options(99))
-	require.NoError(e.t, err)
-	return q
-}
-
-// check holds the whole queue to its invariants.
-func (e *env) check() {
-	report, err := e.calm().Admin().Check(context.Background(), layer.CheckOptions{})
-	require.NoError(e.t, err)
-	require.Empty(e.t, report.Violations)
-	stats, err := e.calm().Stats(context.Background())
-	require.NoError(e.t, err)
-	inFlight := 0
-	for g, err := range e.calm().Admin().AllGroups(context.Background(), layer.GroupsOptions{MaxDepth: 1}) {
-		require.NoError(e.t, err)
-		inFlight += g.Outstanding
-	}
-	require.EqualValues(e.t, inFlight, stats.InFlight, "what the counters say is in flight is what the locks say")
-}
-
-func (e *env) enqueue(group string, bodies ...string) []layer.ID {
-	e.t.Helper()
-	msgs := make([]layer.Message, len(bodies))
-	for i, b := range bodies {
-		msgs[i] = layer.Message{Group: group, Body: []byte(b)}
-	}
-	sent, err := e.q.Enqueue(e.ctx, msgs...)
-	require.NoError(e.t, err)
-	return idsOf(sent)
-}
-
-// idsOf is the ids of what was sent.
-func idsOf(sent []layer.Sent) []layer.ID {
-	ids := make([]layer.ID, len(sent))
-	for i := range sent {
-		ids[i] = sent[i].ID
-	}
-	return ids
-}
-
-// receive claims one group.
-func (e *env) receive(q *layer.Queue, max int) *layer.Claim {
-	e.t.Helper()
-	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: max, MaxGroups: 1})
-	require.NoError(e.t, err)
-	if len(claims) == 0 {
-		return nil
-	}
-	require.Len(e.t, claims, 1)
-	return claims[0]
-}
-
-// take takes in a transaction of its own, and again as long as TakeOptions.Again says so.
-func (e *env) take(q *layer.Queue, max int, o layer.TakeOptions) ([]layer.Item, error) {
-	return takeFrom(e.ctx, q, max, o)
-}
-
-func takeFrom(ctx context.Context, q *layer.Queue, max int, o layer.TakeOptions) (items []layer.Item, err error) {
-	again := true
-	for o.Again = &again; again && err == nil; {
-		err = q.Once(ctx, func(tx kv.Tx) (err error) {
-			items, err = q.TakeTx(ctx, tx, max, o)
-			return err
-		})
-	}
-	return items, err
-}
-
-func bodies(items []layer.Item) []string {
-	out := make([]string, len(items))
-	for i, item := range items {
-		out[i] = string(item.Body)
-	}
-	return out
-}
-
-// all lists what a group has, in order.
-func (e *env) all(group string) []string {
-	e.t.Helper()
-	items, err := e.calm().Peek(context.Background(), group, layer.MaxBatch)
-	require.NoError(e.t, err)
-	return bodies(items)
-}
-
-// key builds a key of the test queue by hand, independent of the layer's own code.
-func key(elements ...any) []byte {
-	return append(append([]byte(nil), testPrefix...), append(tuple.Tuple{testQueue}, elements...).Pack()...)
-}
+// The tests of the package from outside are in layertest, where they run on every engine, with and without faults. This
+// one is where to begin to read.
 
 // TestLifeOfAMessage: enqueue, claim, ack; what is acked is gone, what is claimed is in one hand (G1, G2, G3).
 func TestLifeOfAMessage(t *testing.T) {
-	onEngines(t, func(e *env) {
-		e.enqueue("A", "a1", "a2", "a3")
-		e.enqueue("B", "b1")
-
-		a, b := e.receive(e.q, 2), e.receive(e.q, 2)
-		if a.Group == "B" {
-			require.NotNil(e.t, e.plan.Chances, "the oldest first, unless a conflict has widened the search")
-			a, b = b, a
+	ctx := t.Context()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer func() { require.NoError(t, db.Close()) }()
+	q, err := layer.Create(ctx, db, []byte("test"), "q", layer.Options{})
+	require.NoError(t, err)
+	defer func() {
+		report, err := q.Admin().Check(context.Background(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+	}()
+	receive := func() *layer.Claim {
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 2, MaxGroups: 1})
+		require.NoError(t, err)
+		if len(claims) == 0 {
+			return nil
 		}
-		require.Equal(e.t, "A", a.Group)
-		require.Equal(e.t, []string{"a1", "a2"}, bodies(a.Items))
-		require.Equal(e.t, "B", b.Group, "a group that is held is passed over")
-		require.Nil(e.t, e.receive(e.q, 2))
+		require.Len(t, claims, 1)
+		return claims[0]
+	}
+	require.NoError(t, send(ctx, q, "A", "a1"))
+	require.NoError(t, send(ctx, q, "B", "b1"))
+	require.NoError(t, send(ctx, q, "A", "a2"))
+	require.NoError(t, send(ctx, q, "A", "a3"))
 
-		require.NoError(e.t, e.q.Ack(e.ctx, a))
-		require.NoError(e.t, e.q.Ack(e.ctx, b))
-		a = e.receive(e.q, 2)
-		require.Equal(e.t, []string{"a3"}, bodies(a.Items))
-		require.NoError(e.t, e.q.Ack(e.ctx, a))
-		require.Nil(e.t, e.receive(e.q, 2))
+	a, b := receive(), receive()
+	require.Equal(t, "A", a.Group, "the oldest first")
+	require.Equal(t, []string{"a1", "a2"}, texts(a))
+	require.Equal(t, "B", b.Group, "a group that is held is passed over")
+	require.Nil(t, receive())
 
-		s, err := e.calm().Stats(e.ctx)
-		require.NoError(e.t, err)
-		require.Equal(e.t, layer.Stats{Enqueued: 4, Received: 4, Acked: 4}, s)
-	})
+	require.NoError(t, q.Ack(ctx, a))
+	require.NoError(t, q.Ack(ctx, b))
+	a = receive()
+	require.Equal(t, []string{"a3"}, texts(a))
+	require.NoError(t, q.Ack(ctx, a))
+	require.Nil(t, receive())
+
+	s, err := q.Stats(ctx)
+	require.NoError(t, err)
+	require.Equal(t, layer.Stats{Enqueued: 4, Received: 4, Acked: 4}, s)
+}
+
+func send(ctx context.Context, q *layer.Queue, group, body string) error {
+	_, err := q.Enqueue(ctx, layer.Message{Group: group, Body: []byte(body)})
+	return err
+}
+
+func texts(c *layer.Claim) []string {
+	var all []string
+	for _, item := range c.Items {
+		all = append(all, string(item.Body))
+	}
+	return all
 }

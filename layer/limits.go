@@ -3,6 +3,8 @@ package layer
 import (
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -14,12 +16,16 @@ const (
 	MaxGroupSize = 1024 // bytes of UTF-8
 	// MaxQueueNameSize bounds a queue's name, for the same reason.
 	MaxQueueNameSize = 256 // bytes of UTF-8
+	// MaxPrefixSize bounds the prefix that is given to Create and Open, for the same reason.
+	MaxPrefixSize = 1024 // bytes
 	// MaxHeadersSize bounds the headers of a message: names and values together.
 	MaxHeadersSize = 16 << 10 // bytes
 	// MaxBodySize bounds a message's body, so that an enqueue stays under half of a transaction's 10 MB.
 	MaxBodySize = 4 << 20 // bytes
 	// MaxSubscriptionSize bounds the name of a subscription.
 	MaxSubscriptionSize = 256 // bytes of UTF-8
+	// MaxDedupIDSize bounds a dedup id, which stands in a key and in the item.
+	MaxDedupIDSize = 256 // bytes of UTF-8
 	// MaxReceiveIDSize bounds the id of a receive, because the id is in a key.
 	MaxReceiveIDSize = 128 // bytes of UTF-8
 	// MaxStateSize bounds a group's state (FoundationDB's limit for a value is 100,000 bytes).
@@ -28,8 +34,9 @@ const (
 	MaxBatch = 1000
 	// MaxBatchSize bounds the bodies and headers of one enqueue together.
 	MaxBatchSize = 4 << 20 // bytes
-	// maxTransactionSize bounds the bodies, headers and keys which an enqueue adds to its transaction.
-	maxTransactionSize = 8_000_000 // bytes by FoundationDB's count, of 10,000,000
+	// maxEnqueueSize bounds the bodies, headers and keys which an enqueue adds to its transaction. The rest is for
+	// counters and wakes.
+	maxEnqueueSize = 9_000_000 // bytes by FoundationDB's count, of 10,000,000
 
 	// MinLease and MaxLease bound a lease. Below a second, a slow commit alone would lose the claim.
 	MinLease = time.Second
@@ -37,7 +44,8 @@ const (
 	// MaxDelay bounds the delay of a message and of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
-	// MaxWaitingLimit bounds Config.MaxWaiting, because an enqueue counts up to so many keys of its group.
+	// MaxWaitingLimit bounds Config.MaxWaiting, the messages that a group may have, in flight included, because an
+	// enqueue counts up to so many keys of its group.
 	MaxWaitingLimit = 100_000
 
 	// MaxWait bounds the wait of a receive.
@@ -82,7 +90,13 @@ func checkQueueName(name string) error {
 	return nil
 }
 
-// checkLease also allows 0, which stands for the queue's lease.
+func checkPrefix(prefix []byte) error {
+	if len(prefix) > MaxPrefixSize {
+		return &LimitError{What: "prefix", Unit: "bytes", Got: int64(len(prefix)), Max: MaxPrefixSize}
+	}
+	return nil
+}
+
 // checkSubscription checks the name of a subscription.
 func checkSubscription(name string) error {
 	if !utf8.ValidString(name) {
@@ -94,6 +108,7 @@ func checkSubscription(name string) error {
 	return nil
 }
 
+// checkLease also allows 0, which stands for the queue's lease.
 func checkLease(d time.Duration) error {
 	if d == 0 {
 		return nil
@@ -138,3 +153,49 @@ func checkByReason(by, reason string) error {
 // archiveClaimBytes bounds the values of a claim's items if the queue has an archive: the ack writes all values again,
 // in one transaction.
 const archiveClaimBytes = 4 << 20
+
+// firstWait is the pause after an error, and after a look that found nothing; it doubles.
+const firstWait = 5 * time.Millisecond
+
+// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+const endTimeout = 10 * time.Second
+
+// cut shortens a text to maxErrorText bytes and makes the text valid UTF-8.
+func cut(text string) string {
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+func millis(t time.Time) int64 { return t.UnixMilli() }
+
+func fromMillis(ms int64) time.Time { return time.UnixMilli(ms) }
+
+func timeWords(ms int64) string { return fromMillis(ms).UTC().Format("2006-01-02 15:04:05.000 UTC") }
+
+func countWords(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// durationText is d.String() without trailing zeros: "2m" for "2m0s".
+func durationText(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+func nameOf[T ~int](v T, names []string) string {
+	if v < 0 || int(v) >= len(names) {
+		return strconv.Itoa(int(v))
+	}
+	return names[v]
+}

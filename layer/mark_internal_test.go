@@ -198,11 +198,13 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 // ends, however that comes about. An enqueue meanwhile is not lost.
 func TestMarkUnderAClaim(t *testing.T) {
 	for name, end := range map[string]func(s *markSteps, c *Claim) error{
-		"ack":              func(s *markSteps, c *Claim) error { return s.q.Ack(s.ctx, c) },
-		"nack":             func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Err: errors.New("x")}) },
-		"nack with delay":  func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Second}) },
-		"release":          func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Release: true}) },
-		"nack of the rest": func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Acked: ids(c)}) },
+		"ack":             func(s *markSteps, c *Claim) error { return s.q.Ack(s.ctx, c) },
+		"nack":            func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Err: errors.New("x")}) },
+		"nack with delay": func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Second}) },
+		"release":         func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Release: true}) },
+		"nack of the rest": func(s *markSteps, c *Claim) error {
+			return s.q.Settle(s.ctx, Settlement{Claim: c, Finish: ids(c), Nack: &NackOptions{}})
+		},
 		"expiry": func(s *markSteps, _ *Claim) error {
 			s.now = s.now.Add(time.Hour)
 			return nil

@@ -30,7 +30,9 @@ type Message struct {
 	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
 	Headers map[string]string
 	// DedupID, if not empty, makes the message a duplicate of an earlier message with the same DedupID. A duplicate is
-	// not enqueued again. See Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8.
+	// not enqueued again. See Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8. With DedupByContent the id of a
+	// message without one is "sha256:" and the SHA-256 of its body in hexadecimal: without that prefix, an id that is
+	// such a hash is an id like any other.
 	DedupID string
 	// Delay is how long the message is delayed after the enqueue: 0 to MaxDelay; 0 = the queue's delay. Messages behind
 	// a delayed message of the group wait, too, because order is kept.
@@ -116,6 +118,9 @@ type Item struct {
 	// stood behind another that was tried, leaves no trace: then it is the first that failed, or this one. A redrive
 	// and a Replace begin anew. Zero in what was not delivered, and what was is looked at before a delivery has failed.
 	FirstDelivered time.Time
+	// LastFailed is when the last failed delivery ended, by the clock of the process that counted the failure; zero if
+	// no delivery has failed.
+	LastFailed time.Time
 }
 
 // message returns the message which the item was made of, for an edit.
@@ -144,6 +149,13 @@ func (m *Message) keeps(i *Item) error {
 		return fmt.Errorf("%w: an edit cannot change when a message is delivered", ErrOptions)
 	}
 	return nil
+}
+
+// Check returns the error that Enqueue would return for the message itself: *LimitError, ErrInvalidUTF8 or ErrOptions.
+// A queue with facets may still refuse the message: see Config.CheckFacets.
+func (m *Message) Check() error {
+	_, err := m.check()
+	return err
 }
 
 // check validates m and returns the size of its body and headers.

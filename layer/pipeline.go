@@ -32,6 +32,7 @@ type operation struct {
 	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
 	settleErr error
 	err       error // of the transaction
+	used      int   // bytes of the last attempt's transaction, if the operation is the first of it
 
 	ticket
 }
@@ -96,15 +97,11 @@ type size struct{ messages, bytes, settled, received int }
 func (o *operation) size() size {
 	var s size
 	if o.enqueue != nil {
-		s.messages, s.bytes = len(o.enqueue.msgs), o.enqueue.bytes()
+		s.messages, s.bytes = len(o.enqueue.msgs), o.enqueue.size
 	}
 	if o.settle != nil {
 		s.settled, s.bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.bytes+len(o.settle.state)
-		if o.settle.copies {
-			for i := range o.settle.claim.Items {
-				s.bytes += min(len(o.settle.claim.Items[i].Body), maxInline)
-			}
-		}
+		s.bytes += o.settle.bytes
 	}
 	if o.receive != nil {
 		s.received = o.receive.o.Max

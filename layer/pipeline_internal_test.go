@@ -49,6 +49,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
 			requested: func() (int64, int64) { return 0, 0 },
 			wants:     func() bool { return false },
+			gone:      func() (kv.Future[struct{}], time.Duration) { return nil, 0 },
 		})
 		defer func() {
 			r.p.close()
@@ -285,7 +286,7 @@ func TestPipelineAloneNeedsNoGoroutine(t *testing.T) {
 // are alone.
 func TestPipelineInBounds(t *testing.T) {
 	large := func() *operation {
-		return &operation{enqueue: &enqueuing{msgs: []Message{{Body: make([]byte, maxBytes/2+1)}}}}
+		return &operation{enqueue: &enqueuing{msgs: make([]Message, 1), size: maxBytes/2 + 1}}
 	}
 	asks := func() *operation {
 		return &operation{receive: &reception{o: ReceiveOptions{Max: maxReceived/2 + 1, MaxGroups: 1}}}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/advice"
 )
 
 // submit runs o together with other operations arriving at the same time, see pipeline.submit.
@@ -40,15 +40,39 @@ func (q *Queue) prepare(o *operation) error {
 	if err := o.settle.checkClaim(q); err != nil {
 		return err
 	}
-	o.settle.copies = q.Config().Archive > 0
+	o.settle.bytes = q.settleSize(o.settle)
 	return nil
+}
+
+// settleSize estimates how many bytes a settlement adds to its transaction: of the items a quarter, because most acks
+// clear items that follow each other, which have no parts and are in one lane.
+func (q *Queue) settleSize(s *settlement) int {
+	config, c := q.Config(), s.claim
+	z := q.keys.sizesIn(c.Group, config.Changes)
+	n := len(s.state) + setSize(z.key, itemSize*len(c.Items))
+	if s.extends || s.keeps {
+		return n
+	}
+	facets := 0
+	for i := range c.Items {
+		if i == 0 {
+			facets = len(q.keys.plan.pack(c.Items[i].Headers))
+		}
+		switch {
+		case s.change != nil:
+			n += setSize(z.key, len(c.Items[i].Body)) // its parts are written again, too
+		case config.Archive > 0:
+			n += setSize(z.key, min(len(c.Items[i].Body), maxInline))
+		}
+	}
+	return n + max(len(c.Items), len(s.ids))*z.finish(facets)/4
 }
 
 // pipelineEnv returns what the handle's pipeline needs.
 func (q *Queue) pipelineEnv() pipelineEnv {
 	return pipelineEnv{
 		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
-		groups: q.wantedGroups, plenty: q.spread.plenty.Load,
+		groups: q.wantedGroups, plenty: q.spreadOf("").Plenty,
 		join: q.line.join, quit: q.line.quit, disband: q.line.disband,
 	}
 }
@@ -56,15 +80,32 @@ func (q *Queue) pipelineEnv() pipelineEnv {
 // run runs the operations in one transaction. If the shared transaction fails for good, each operation runs in its own.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	err := q.runTogether(ctx, batch, others)
-	if err != nil && len(batch) > 1 && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
+	if len(batch) == 1 {
+		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
+		return
+	}
+	if err != nil && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
 		for _, o := range batch {
-			o.ranWith(q.runTogether(ctx, []*operation{o}, 0))
+			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0)))
 		}
 		return
 	}
 	for _, o := range batch {
 		o.ranWith(err)
 	}
+}
+
+// runSmaller goes on with an operation whose own transaction has ended with err. If the transaction was too large, a
+// receive asks for less and less; what has to be done as it is gets a *LimitError.
+func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err error) error {
+	for r := o.receive; tooLarge(err) && r != nil && r.o.Max > 1; {
+		r.o.Max, r.o.MaxGroups = r.o.Max/2, min(r.o.MaxGroups, r.o.Max/2)
+		err = q.runTogether(ctx, []*operation{o}, others)
+	}
+	if tooLarge(err) {
+		err = &LimitError{What: "transaction", Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}
+	}
+	return err
 }
 
 // ranWith notes the outcome of an operation's transaction.
@@ -77,12 +118,6 @@ func (o *operation) ranWith(err error) {
 // mayRecover reports whether a turn of waiting receives, failed with err, may succeed next time.
 func mayRecover(err error) bool {
 	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
-}
-
-// unknown reports whether err leaves the transaction's outcome open.
-func unknown(err error) bool {
-	var e *kv.Error
-	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
 }
 
 // giveBackAll releases claims which nobody receives. From the first failure on, the claims run into their leases.
@@ -109,61 +144,54 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		defer q.staging.release()
 		wants = q.staging.expect(wantsOf(batch), q.nowMS())
 	}
-	f, booked := &flight{}, &bookings{}
-	kept := q.staging.keeping.begin(q, batch)
-	if kept.standBack() {
+	along := advise(&q.noticed, batch, others)
+	if along.kept.StandsBack() {
+		standBack(batch, q.pipeline.aWhile())
 		return nil
 	}
 	var due []dueBeat
-	defer q.flights.end(f)
-	err := q.once(ctx,
-		func(tx kv.Tx, a kv.Attempt) ([]byte, error) {
+	defer along.flight.Land()
+	_, err := onceFor(ctx, q, q.opts.Tx,
+		func(tx kv.Tx, a kv.Attempt) ([]landed, bool, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
-				q.widen(batch)
+				q.eachSpread(batch, (*advice.Spread).Widen)
 			}
 			w := q.txn(ctx, tx)
-			w.mayStage = slot
-			q.flights.end(f) // the groups which a failed attempt was about to claim
-			q.budget.giveBack(booked)
-			w.flight, w.beside, w.booked = f, others, booked
-			kept.enter(w)
-			outcome.rest.cancel() // the watch of a failed attempt
+			w.mayStage, w.advised = slot, along
+			along.attempt()
+			outcome.cancel() // the watches of a failed attempt
 			var err error
 			outcome, err = w.perform(batch, a.Conflicts)
-			q.stride.learn(&w.chores, err)
+			q.learn(&w.chores, err)
+			batch[0].used = w.used()
 			if due = w.dueBeats; err != nil || !w.wrote {
-				return nil, err
+				return nil, false, err
 			}
-			result := make([]byte, 0, 64*len(batch))
-			for _, o := range batch {
-				result = tuple.AppendNested(result, o.appendResult)
-			}
-			return result, nil
-		},
-		func(tx kv.Tx, result tuple.Tuple) error {
-			if len(result) != len(batch) {
-				return fmt.Errorf("%w: receipt of %d operations for %d", ErrCorrupt, len(result), len(batch))
-			}
+			results := make([]landed, len(batch))
 			for i, o := range batch {
-				if err := o.unpack(ctx, q, tx, result[i]); err != nil {
+				results[i] = o.results()
+			}
+			return results, true, nil
+		},
+		func(tx kv.Tx, results []landed) error {
+			for i, o := range batch {
+				if err := o.restore(ctx, q, tx, &results[i]); err != nil {
 					return err
 				}
 			}
 			if !slot {
 				return nil
 			}
-			wants = nil           // nobody knows which the transaction has written
-			outcome.rest.cancel() // the watch of the attempt which was applied has failed with its commit
+			wants = nil      // nobody knows which the transaction has written
+			outcome.cancel() // the watches of the attempt which was applied have failed with its commit
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
 			return err
 		})
-	kept.end(err)
+	along.end(err)
 	if err != nil {
-		outcome.rest.cancel()
-		if !unknown(err) {
-			q.budget.giveBack(booked)
-		} else if slices.ContainsFunc(batch, (*operation).byHeartbeat) {
+		outcome.cancel()
+		if unknown(err) && slices.ContainsFunc(batch, (*operation).byHeartbeat) {
 			q.heart.end(q.heart.pulse()) // nobody may ever learn of the claims
 		}
 		return err
@@ -175,8 +203,15 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			}
 		}
 	}
+	q.applied(batch, outcome, conflicts)
+	q.staging.unexpect(wants)
+	return nil
+}
+
+// applied notes what a shared transaction that was applied means for the handle.
+func (q *Queue) applied(batch []*operation, outcome staged, conflicts int) {
 	if conflicts == 0 {
-		q.narrow(batch)
+		q.eachSpread(batch, (*advice.Spread).Narrow)
 	}
 	if t := batch[0].turn; t != nil {
 		t.found(outcome.rest)
@@ -185,10 +220,8 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		}
 	}
 	q.staging.set(outcome)
-	q.staging.unexpect(wants)
 	q.paths.granted.Add(int64(outcome.granted))
 	q.paths.count(batch, conflicts)
-	return nil
 }
 
 // byHeartbeat reports whether the operation may have claimed by heartbeat.
@@ -258,11 +291,28 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err != nil {
 		return staged{}, err
 	}
+	w.noteCleared(&outcome, outcome.gone)
 	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
 		return staged{}, err
 	}
 	outcome.granted = w.others
-	return outcome, w.finish()
+	if err := w.finish(); err != nil {
+		return outcome, err
+	}
+	return outcome, checkAdvanced(w, batch)
+}
+
+// checkAdvanced returns errTooLarge if advanced items, whose new bodies were not known before, have made the
+// transaction too large to be committed.
+func checkAdvanced(w *txn, batch []*operation) error {
+	if !slices.ContainsFunc(batch, func(o *operation) bool { return o.settle != nil && o.settle.change != nil }) {
+		return nil
+	}
+	err := w.checkSize()
+	if errors.Is(err, ErrLimit) {
+		return fmt.Errorf("%w: %w", errTooLarge, err)
+	}
+	return err
 }
 
 // receiving is the operations of a transaction which receive.
@@ -382,14 +432,10 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	return w.stage(waiting, whole, nil)
 }
 
-// widen and narrow tell the spreads of the templates in a batch of a conflict, or that there was none.
-func (q *Queue) widen(batch []*operation) { q.eachSpread(batch, (*spread).widen) }
-
-func (q *Queue) narrow(batch []*operation) { q.eachSpread(batch, (*spread).narrow) }
-
-func (q *Queue) eachSpread(batch []*operation, tell func(*spread)) {
+// eachSpread calls tell for each template in a batch.
+func (q *Queue) eachSpread(batch []*operation, tell func(*advice.Spread)) {
 	if q.keys.plan == nil {
-		tell(&q.spread)
+		tell(q.spreadOf(""))
 		return
 	}
 	told := make(map[string]bool)
@@ -408,82 +454,47 @@ func (w *txn) claimed(rs []*reception) {
 	}
 }
 
-// The codes of a settlement's outcome in a receipt.
-const (
-	settled = iota
-	settledClaimLost
-	settledNotInClaim
-	settledCorrupt
-	settledRefused // an advance that the queue does not allow
-)
-
-// appendResult appends the receipt's part about an operation: how the settlement ended, until when, and the results of
-// the enqueue and of the receive as nested tuples.
-func (o *operation) appendResult(b []byte) []byte {
-	code, until := int64(settled), int64(0)
-	switch {
-	case errors.Is(o.settleErr, ErrClaimLost):
-		code = settledClaimLost
-	case errors.Is(o.settleErr, ErrNotInClaim):
-		code = settledNotInClaim
-	case isCorrupt(o.settleErr):
-		code = settledCorrupt
-	case o.settleErr != nil:
-		code = settledRefused
-	case o.settle != nil && o.settle.extends:
-		until = millis(o.settle.until)
-	}
-	b = tuple.AppendInt(tuple.AppendInt(b, code), until)
-	b = tuple.AppendNested(b, func(b []byte) []byte {
-		if o.enqueue == nil {
-			return b
-		}
-		return o.enqueue.appendResult(b)
-	})
-	return tuple.AppendNested(b, func(b []byte) []byte {
-		if o.receive == nil {
-			return b
-		}
-		return o.receive.appendResult(b)
-	})
+// landed is the results of an operation in an attempt, to be restored if the attempt turns out to have been applied.
+type landed struct {
+	settleErr error
+	until     time.Time
+	follows   Follows
+	waits     time.Duration
+	sent      []Sent
+	full      *FullError
+	given     []claimRef // the items are read anew, see reload
 }
 
-// unpack takes the results from a receipt.
-func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error {
-	t, ok := v.(tuple.Tuple)
-	if !ok || len(t) != 4 {
-		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
+// results returns the results of the attempt under way.
+func (o *operation) results() landed {
+	l := landed{settleErr: o.settleErr}
+	if s := o.settle; s != nil {
+		l.until, l.follows, l.waits = s.until, s.follows, s.waits
 	}
-	code, ok := t[0].(int64)
-	until, ok2 := t[1].(int64)
-	ids, ok3 := t[2].(tuple.Tuple)
-	claims, ok4 := t[3].(tuple.Tuple)
-	if !ok || !ok2 || !ok3 || !ok4 {
-		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
-	}
-	if o.settle != nil && (code != settledRefused || o.settleErr == nil) { // refused: as the last attempt has said
-		o.settleErr = map[int64]error{
-			settledClaimLost: ErrClaimLost, settledNotInClaim: ErrNotInClaim, settledCorrupt: ErrCorrupt,
-			settledRefused: ErrOptions,
-		}[code]
-		if until > 0 {
-			o.settle.until = fromMillis(until)
-		}
-	}
-	if o.enqueue != nil {
-		if err := o.enqueue.restore(ids); err != nil {
-			return err
-		}
+	if e := o.enqueue; e != nil {
+		l.sent, l.full = e.sent, e.full
 	}
 	if o.receive != nil {
-		o.receive.begin()
-		var err error
-		if lacks(guardClaimReceipt) {
-			return nil
-		}
-		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
-			return err
-		}
+		l.given = o.receive.given()
 	}
-	return nil
+	return l
+}
+
+// restore takes the results of the attempt which was applied: it may not be the last attempt which ran.
+func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) (err error) {
+	if s := o.settle; s != nil {
+		o.settleErr, s.until, s.follows, s.waits = l.settleErr, l.until, l.follows, l.waits
+	}
+	if e := o.enqueue; e != nil {
+		e.sent, e.full = l.sent, l.full
+	}
+	if o.receive == nil {
+		return nil
+	}
+	o.receive.begin()
+	if lacks(guardClaimReceipt) {
+		return nil
+	}
+	o.receive.claims, err = q.reload(ctx, tx, l.given, &o.receive.o)
+	return err
 }

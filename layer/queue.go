@@ -21,7 +21,7 @@ const offsetSlack = 10_000_000 // versions
 
 // Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists,
 // ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is the
-// caller's: a directory's bytes, or a tuple; may be empty.
+// caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize bytes.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -29,6 +29,9 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, wrap(call, err)
 	}
 	config, err := o.Config.withDefaults()
+	if err == nil {
+		err = config.checkNewFacets()
+	}
 	if err != nil {
 		return nil, wrap(call, err)
 	}
@@ -36,7 +39,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, wrap(call, err)
 	}
-	exists, begun := false, q.opts.Now()
+	exists, begun := false, q.aging.now(q.opts.Now)
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
@@ -54,7 +57,8 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 			return err
 		}
 		if !exists {
-			k, err := q.firstItem(ctx, tx, q.keys.all())
+			v := q.viewOf(ctx, tx)
+			k, err := v.firstItem(q.keys.all())
 			if err != nil {
 				return err
 			}
@@ -75,7 +79,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	}
 	q.keys.shards.set(shardCounts{read: int64(config.Shards), write: int64(config.Shards)})
 	q.keys.plan = newLanePlan(&config)
-	q.followed.learn(config, 1, begun, q.opts.Now())
+	q.followed.learn(config, 1, begun, q.aging.now(q.opts.Now))
 	return q, nil
 }
 
@@ -208,6 +212,9 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if err := checkQueueName(name); err != nil {
 		return nil, err
 	}
+	if err := checkPrefix(prefix); err != nil {
+		return nil, err
+	}
 	if len(o.Owner) > MaxQueueNameSize {
 		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
 	}
@@ -231,18 +238,18 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		if err != nil {
 			host = "unknown"
 		}
-		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
+		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.N(1<<16))
 	}
 	own := newEntropy(test.Seed)
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
-		counting: counting{slot: int64(random.n(counterSlots))},
-		staging:  staging{random: own.uuid()}, incarnation: own.uuid(), heart: newHeart(),
+		counting: counting{slot: int64(random.N(counterSlots))},
+		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
 		followed: followed{config: &Config{}},
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
-	q.staging.keeping.pay = q.wakeFor
+	q.noticed.keeping.Pay = q.payWake
 	return q, nil
 }
 
@@ -252,7 +259,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
 	dropped := tx.Get(q.keys.meta(metaDropped))
 	q.incarnation = uuid.Nil // of an earlier attempt
-	following := q.followAnew(tx, q.opts.Now())
+	following := q.followAnew(tx, q.aging.now(q.opts.Now))
 	hints := q.keys.section(nameReady)
 	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
 	version := tx.ReadVersion()
@@ -303,8 +310,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 		return nil
 	}
 	p, err := q.keys.parse(newest)
-	if err != nil {
-		return err
+	if q.passes(err) {
+		return nil
 	}
 	if p.index > rv+q.offset+offsetSlack {
 		q.offset = p.index - rv
@@ -360,7 +367,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	if err := q.stopStaging(ctx); err != nil {
 		return wrap("close", err)
 	}
-	if err := q.staging.keeping.close(ctx); err != nil {
+	if err := q.noticed.keeping.Close(ctx); err != nil {
 		return wrap("close", err)
 	}
 	if err := q.stopBeat(ctx); err != nil {

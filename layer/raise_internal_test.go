@@ -37,8 +37,8 @@ func elsewhere(t *testing.T, q *Queue, before int64) string {
 func shardsInUse(t *testing.T, q *Queue, section string) (shards map[int64]int) {
 	t.Helper()
 	shards = make(map[int64]int)
-	require.NoError(t, q.view(t.Context(), func(tx kv.ReadTx) error {
-		rows, err := tx.GetRange(q.keys.section(section).Selectors(), kv.RangeOptions{}).Wait(t.Context())
+	require.NoError(t, q.view(t.Context(), func(v *view) error {
+		rows, err := v.read.GetRange(q.keys.section(section).Selectors(), kv.RangeOptions{}).Wait(t.Context())
 		for _, row := range rows {
 			p, err := q.keys.parse(row.Key)
 			require.NoError(t, err)
@@ -227,10 +227,10 @@ func TestRaiseWhileHandlesWork(t *testing.T) {
 				require.NoError(t, err)
 				work.Go(func() {
 					for i := range each {
-						g := fmt.Sprint("g", n, random.n(groups))
+						g := fmt.Sprint("g", n, random.N(groups))
 						_, err := h.Enqueue(t.Context(), Message{Group: g, Body: fmt.Appendf(nil, "%04d", i)})
 						require.NoError(t, err)
-						time.Sleep(time.Duration(random.n(60)) * time.Millisecond)
+						time.Sleep(time.Duration(random.N(60)) * time.Millisecond)
 					}
 				})
 				work.Go(func() {
@@ -243,11 +243,11 @@ func TestRaiseWhileHandlesWork(t *testing.T) {
 						}
 						for _, c := range claims {
 							idle = 0
-							time.Sleep(time.Duration(random.n(20)) * time.Millisecond)
-							switch random.n(10) {
+							time.Sleep(time.Duration(random.N(20)) * time.Millisecond)
+							switch random.N(10) {
 							case 0: // its lease ends
 							case 1:
-								delay := time.Duration(random.n(300)) * time.Millisecond
+								delay := time.Duration(random.N(300)) * time.Millisecond
 								require.NoError(t, h.Nack(t.Context(), c, NackOptions{Delay: delay}))
 							default:
 								// In order. A mutex would stop the bubble's time.

@@ -14,6 +14,226 @@ import (
 	"fdbfifo/kv"
 )
 
+// Settlement says how a claim ends or continues. A Settlement with only a Claim finishes all items left in the claim.
+type Settlement struct {
+	Claim *Claim
+	// Finish are the items to finish: a finished item is never delivered again. nil = all items left in the claim, or
+	// none if Nack or Extend is set. An empty slice = none. A claim ends with the last item, and the group is free for
+	// others.
+	Finish []ID
+	// Advance, if not nil, rewrites items of Finish in place instead of finishing them. Advance gets each item as a
+	// message, and changes the headers, with the facets among them, or the body. An advanced item keeps place and id,
+	// leaves the claim, and is delivered again by the templates that now match. So a message goes from stage to stage
+	// of a pipeline. Failed attempts do not go along: each stage begins with none. An item whose facets do not change
+	// is delivered again to the same template, in a later claim.
+	//
+	// Advance may run several times. An error of Advance ends the settlement without effect.
+	Advance func(id ID, m *Message) error
+	// Advanced are the items of Finish that Advance rewrites; the others are finished. nil = all of Finish. Only with
+	// Advance.
+	Advanced []ID
+	// Nack, if not nil, gives back all items that are not in Finish, as Queue.Nack does.
+	Nack *NackOptions
+	// State, if not nil, is stored with the group, in place of the old state: at most MaxStateSize bytes. No bytes
+	// clear the state. With an empty Finish the claim and the items stay unchanged.
+	State *[]byte
+	// Extend, if greater than 0, makes the claim last for so long from now on, as Queue.Extend does: MinLease to
+	// MaxLease. Not with Advance, Nack, State or items to finish.
+	Extend time.Duration
+	// Result, if not nil, gets the result of the settlement after success.
+	Result *Settled
+}
+
+// Settled is the result of a settlement. Fields that do not apply are zero.
+type Settled struct {
+	// Follows says what has become of the item that was tried, if Nack counted a failed attempt.
+	Follows Follows
+	// Waits is how long the group is not delivered after Nack.
+	Waits time.Duration
+	// Until is the new end of the claim, after Extend.
+	Until time.Time
+}
+
+// Settle settles claims together, in one transaction where possible. Example: a caller that receives many small claims
+// (Heads) finishes all of them. The claims may come from different receives and handles: Settle needs only the fields
+// that Claim.Stored keeps. Up to 256 claims, with up to 2000 items, travel together; more take several transactions.
+//
+// A lost claim does not stop the others. The error joins a *ClaimError for each claim that was not settled, in the
+// order of the arguments; nil = all were settled. Repeat the call with the claims of those errors alone.
+//
+// Errors in there: those of Ack, and of Nack and Extend. *LimitError for a state over MaxStateSize. With Advance:
+// ErrCorrupt if an item cannot be read; ErrOptions if Advance sets anything but body and headers; *LimitError and
+// ErrInvalidUTF8 as Enqueue's, and for the value of a facet; *LimitError if the new items of a claim do not fit into a
+// transaction of 10,000,000 bytes: advance fewer at a time. After an error the claim is unchanged.
+func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
+	errs := make([]error, len(all))
+	var settled []*settlement
+	var places []int
+	for i := range all {
+		s, err := all[i].begin()
+		if errs[i] = err; s != nil && err == nil {
+			settled, places = append(settled, s), append(places, i)
+		}
+	}
+	if len(settled) == 1 {
+		errs[places[0]] = q.settleAlone(ctx, settled[0])
+	} else {
+		for i, err := range q.settleAll(ctx, settled) {
+			errs[places[i]] = err
+		}
+	}
+	for i, s := range settled {
+		if at := places[i]; errs[at] == nil {
+			all[at].end(s)
+		}
+	}
+	var failed []error
+	for i, err := range errs {
+		if err != nil {
+			failed = append(failed, &ClaimError{Claim: all[i].Claim, Err: err})
+		}
+	}
+	return wrap("settle", errors.Join(failed...))
+}
+
+// SettleTx settles in the caller's transaction. An error means that nothing was written; the transaction may go on
+// without the settlement, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once. The
+// Claim is not changed, because the commit is the caller's.
+//
+// Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
+// whole group if the group is empty now, and else from the first to the last of several items finished without naming
+// them. If the queue has an archive: the items, at snapshot. With Advance: the items, and the first and the last key of
+// each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a lane.
+func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
+	return wrap("settle", q.settleOneTx(ctx, tx, &s))
+}
+
+// SettleReceive settles a claim and receives, in one transaction where possible: for a worker that is done with a claim
+// and wants the next. If the settlement fails nothing is received, and the error is the settlement's. If the settlement
+// is done, and the receive fails or is given up, there are no claims and no error: the next receive says what is wrong.
+func (q *Queue) SettleReceive(ctx context.Context, s Settlement, o ReceiveOptions) ([]*Claim, error) {
+	claims, err := q.settleReceive(ctx, &s, o)
+	return claims, wrap("settle and receive", err)
+}
+
+func (q *Queue) settleReceive(ctx context.Context, one *Settlement, o ReceiveOptions) ([]*Claim, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if o.ReceiveID != "" {
+		return nil, fmt.Errorf("%w: a receive id of a receive that settles", ErrOptions)
+	}
+	r, err := q.reception(o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := one.begin()
+	if err != nil {
+		return nil, err
+	}
+	claims, err := q.receive(ctx, s, r)
+	if err == nil && s != nil {
+		one.end(s)
+	}
+	return claims, err
+}
+
+// settleOne settles in a transaction of the handle's own; without a ClaimError.
+func (q *Queue) settleOne(ctx context.Context, one *Settlement) error {
+	s, err := one.begin()
+	if err != nil || s == nil {
+		return err
+	}
+	if err = q.settleAlone(ctx, s); err == nil {
+		one.end(s)
+	}
+	return err
+}
+
+func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) error {
+	s, err := one.begin()
+	if err != nil || s == nil {
+		return err
+	}
+	if err = q.settleTx(ctx, tx, s); err == nil {
+		one.tell(s)
+	}
+	return err
+}
+
+// begin checks what can be checked without the queue. nil = there is nothing to do.
+func (s *Settlement) begin() (*settlement, error) {
+	none := s.Finish != nil && len(s.Finish) == 0
+	if s.Extend != 0 {
+		if len(s.Finish) > 0 || s.Advance != nil || s.Nack != nil || s.State != nil {
+			return nil, fmt.Errorf("%w: Extend with another settlement of the claim", ErrOptions)
+		}
+		return newExtension(s.Claim, s.Extend)
+	}
+	if s.Advance == nil && s.Advanced != nil {
+		return nil, fmt.Errorf("%w: no function that advances the items", ErrOptions)
+	}
+	if none && s.Nack == nil && s.State == nil {
+		return nil, nil
+	}
+	settled := &settlement{claim: s.Claim, ids: s.Finish, back: s.Nack, change: s.change()}
+	if s.State != nil {
+		settled.sets, settled.state, settled.keeps = true, *s.State, none && s.Nack == nil
+		if err := checkState(settled.state); err != nil {
+			return nil, err
+		}
+	}
+	if s.Nack != nil {
+		return settled, s.Nack.check()
+	}
+	return settled, nil
+}
+
+// change returns how each item of Finish is advanced; nil = it is finished.
+func (s *Settlement) change() func(id ID) func(m *Message) error {
+	if s.Advance == nil {
+		return nil
+	}
+	advance := s.Advance
+	by := func(id ID) func(m *Message) error {
+		return func(m *Message) error { return advance(id, m) }
+	}
+	if s.Advanced == nil {
+		return by
+	}
+	chosen := make(map[ID]bool, len(s.Advanced))
+	for _, id := range s.Advanced {
+		chosen[id] = true
+	}
+	return func(id ID) func(m *Message) error {
+		if !chosen[id] {
+			return nil
+		}
+		return by(id)
+	}
+}
+
+// tell sets Result.
+func (s *Settlement) tell(done *settlement) {
+	if s.Result != nil {
+		*s.Result = Settled{Follows: done.follows, Waits: done.waits, Until: done.until}
+	}
+}
+
+// end sets Result, and what the caller's Claim says, after success.
+func (s *Settlement) end(done *settlement) {
+	s.tell(done)
+	switch {
+	case done.extends:
+		s.Claim.extended(done.until)
+	case s.Nack == nil:
+		s.Claim.drop(s.Finish, nil)
+	case s.Nack.From != nil:
+		s.Claim.drop(s.Finish, s.Nack.From)
+	}
+}
+
 // Ack finishes items of a claim: an acked item is never delivered again. Without ids Ack finishes all that the claim
 // still has; with an empty slice of ids, nothing. With its last item the claim ends, and the group is free for others.
 //
@@ -26,56 +246,18 @@ import (
 // Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before; nothing was changed after either), ErrClosed, and
 // the engine's.
 func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
-	if ids != nil && len(ids) == 0 {
-		return nil
-	}
-	err := q.settleAlone(ctx, &settlement{claim: c, ids: ids})
-	if err == nil {
-		c.drop(ids, nil)
-	}
-	return wrap("ack", err)
+	return wrap("ack", q.settleOne(ctx, &Settlement{Claim: c, Finish: ids}))
 }
 
-// AckAll acks all items left of each claim, in one transaction where possible: for who receives many small claims, as
-// by Heads, and is done with all. The claims may be of different receives and handles, held by anybody; only group,
-// token and the items' ids count. Up to 256 claims, with up to 2000 items, travel together; more take several
-// transactions.
-//
-// Each claim has its own outcome: a claim that is lost keeps no other from its end. The error joins a *ClaimError for
-// each claim that was not acked, in the order of claims; nil = all were. The errors in there are Ack's. Repeat the call
-// with the claims of those errors alone.
-func AckAll(ctx context.Context, q *Queue, claims ...*Claim) error {
-	settled := make([]*settlement, len(claims))
-	for i, c := range claims {
-		settled[i] = &settlement{claim: c}
-	}
-	var failed []error
-	for i, err := range q.settleAll(ctx, settled) {
-		if err != nil {
-			failed = append(failed, &ClaimError{Claim: claims[i], Err: err})
-		}
-	}
-	return wrap("ack all", errors.Join(failed...))
-}
-
-// AckTx acks in the caller's transaction. An error means that nothing was written; the transaction may go on without
-// the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
-//
-// Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
-// whole group if the group is empty now, and else from the first to the last of several items acked without ids. If the
-// queue has an archive: the items, at snapshot.
+// AckTx acks in the caller's transaction, as SettleTx settles.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
-	if ids != nil && len(ids) == 0 {
-		return nil
-	}
-	return wrap("ack", q.settleTx(ctx, tx, &settlement{claim: c, ids: ids}))
+	return wrap("ack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Finish: ids}))
 }
 
-// NackOptions say how a claim is given back.
+// NackOptions say how a claim is given back. To finish other items, or to store the group's state, in the same
+// transaction, use Settle.
 type NackOptions struct {
-	// Acked are the items to finish in the same transaction, before the rest is given back.
-	Acked []ID
-	// Err is stored with the attempt of the item that was tried: the first maxErrorText bytes. May be nil.
+	// Err is stored with the attempt of the item that was tried: the first 1,000 bytes. May be nil.
 	Err error
 	// Delay keeps the whole group, and no other group, from delivery for so long; 0 to MaxDelay. 0 = by the queue's
 	// retry policy, or no delay if nothing failed (Release). A paused group takes no delay: it is ready once resumed.
@@ -89,11 +271,8 @@ type NackOptions struct {
 	// Release, and without a delay: what failed is always the first item left, so a failure gives all back.
 	From *ID
 	// Reject, if not empty, says why the item that was tried will never succeed: the item has then failed for good, see
-	// OnFailure. The first maxErrorText bytes are stored. Not with Release, Delay or AtOnce.
+	// OnFailure. The first 1,000 bytes are stored. Not with Release, Delay or AtOnce.
 	Reject string
-	// SetState stores State with the group in the same transaction, as Queue.SetState does; no bytes clear the state.
-	SetState bool
-	State    []byte // only with SetState; at most MaxStateSize bytes
 }
 
 // Nack gives back a claim, or its end (From): every item still in the claim is delivered again, in the same order. The
@@ -101,24 +280,14 @@ type NackOptions struct {
 // item is rejected, the queue's OnFailure decides: the item becomes a dead letter, and the items behind are free at
 // once; or the group halts; or the item is tried again.
 //
-// Errors: as Ack's, *LimitError for the delay and the state, and ErrOptions.
+// Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
-	if err := o.check(); err != nil {
-		return wrap("nack", err)
-	}
-	err := q.settleAlone(ctx, o.settlement(c))
-	if err == nil && o.From != nil {
-		c.drop(o.Acked, o.From)
-	}
-	return wrap("nack", err)
+	return wrap("nack", q.settleOne(ctx, &Settlement{Claim: c, Nack: &o}))
 }
 
-// NackTx gives a claim back in the caller's transaction, as AckTx acks.
+// NackTx gives a claim back in the caller's transaction, as SettleTx settles.
 func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) error {
-	if err := o.check(); err != nil {
-		return wrap("nack", err)
-	}
-	return wrap("nack", q.settleTx(ctx, tx, o.settlement(c)))
+	return wrap("nack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Nack: &o}))
 }
 
 func (o *NackOptions) check() error {
@@ -131,18 +300,7 @@ func (o *NackOptions) check() error {
 	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
 		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
 	}
-	if len(o.State) > 0 && !o.SetState {
-		return fmt.Errorf("%w: a state that is not to be set", ErrOptions)
-	}
-	if err := checkState(o.State); err != nil {
-		return err
-	}
 	return checkDelay(o.Delay)
-}
-
-// settlement makes the settlement of a claim which is given back.
-func (o *NackOptions) settlement(c *Claim) *settlement {
-	return &settlement{claim: c, ids: o.Acked, back: o, sets: o.SetState, state: o.State}
 }
 
 // settleAlone settles in a transaction of the handle's own, without a receive.
@@ -252,6 +410,9 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.change != nil && s.claim.Hold != (ID{}) {
 		return fmt.Errorf("%w: an item under a claim of its own is not advanced", ErrOptions)
 	}
+	if !s.claim.of(q) {
+		return s.lost(q, nil)
+	}
 	s.lane, err = s.claim.lane(q)
 	return err
 }
@@ -269,7 +430,7 @@ type settlement struct {
 	sets    bool          // the group's state, to state; nothing = cleared
 	state   []byte
 	keeps   bool // nothing is acked: only the state is set
-	copies  bool // acked items go to the archive, as far as was known at submission
+	bytes   int  // how many bytes it is likely to add to a transaction, as far as known at submission
 	// change returns how an item is advanced rather than acked; nil = it is acked. change itself nil = all are acked.
 	change func(id ID) func(m *Message) error
 
@@ -304,18 +465,18 @@ func (s *settlement) begin(w *txn) {
 		!isHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
 		behind.Offset += n
-		s.ahead = w.tx.Snapshot().GetKey(behind)
+		s.ahead = w.read.GetKey(behind)
 	}
 }
 
 // lost returns the error of a claim which the group's record r does not bear.
-func (s *settlement) lost(w *txn, r *record) error {
+func (s *settlement) lost(q *Queue, r *record) error {
 	what, held := s.claim.words()
-	now := "nobody holds " + held + ": the claim has ended"
+	now := "nobody holds " + held + ": the claim has ended" + s.claim.missing(q)
 	if c := r.claim(); c != nil {
 		now = fmt.Sprintf("%s is held under token %d, by %q", held, c.token, c.owner)
 	}
-	if !s.claim.of(w.q) {
+	if !s.claim.of(q) {
 		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
 	}
 	return fmt.Errorf("%w: %s, token %d: %s", ErrClaimLost, what, s.claim.Token, now)
@@ -337,7 +498,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	c := r.claim()
 	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
-		return s.lost(w, r)
+		return s.lost(w.q, r)
 	}
 	s.held = r
 	if s.extends {
@@ -381,7 +542,8 @@ func (s *settlement) check(w *txn) error {
 	}
 	w.count(countAcked, len(acked))
 	w.changeAll(ChangeFinished, group, acked)
-	w.changeAll(ChangeAdvanced, group, s.given(moved))
+	given, was := s.given(moved)
+	w.changeInPlace(ChangeAdvanced, group, given, was)
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)
@@ -389,7 +551,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	w.ended(s.lane)
 	if len(left) > 0 {
-		s.attempt = w.tx.Snapshot().Get(w.keys.attempt(left[0].id(group)))
+		s.attempt = w.read.Get(w.keys.attempt(left[0].id(group)))
 		return nil
 	}
 	if !w.end(s.lane, r, r.mark) || isHold(s.lane) {
@@ -547,7 +709,8 @@ func (s *settlement) giveBack(w *txn) error {
 	}
 	w.end(s.lane, s.held, nil)
 	if isHold(s.lane) {
-		return w.letGo(s.lane)
+		_, _, err = w.letGo(s.lane)
+		return err
 	}
 	_, err = w.rehint(first.Index, s.lane, record.count)
 	return err
@@ -576,7 +739,7 @@ func (s *settlement) wait(w *txn, failures int) (time.Duration, error) {
 		return s.back.Delay, nil
 	}
 	config, err := w.config()
-	return config.Retry.delay(failures, w.q.random.float()), err
+	return config.Retry.delay(failures, w.q.random.Float()), err
 }
 
 // Extend makes a claim last for lease from now on (not from its old end), and returns its new end.
@@ -585,19 +748,24 @@ func (s *settlement) wait(w *txn, failures int) (time.Duration, error) {
 // Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
+	if err == nil {
+		err = q.settleAlone(ctx, s)
+	}
 	if err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
-	if err := q.settleAlone(ctx, s); err != nil {
-		return time.Time{}, wrap("extend", err)
-	}
-	claimsMu.Lock()
-	defer claimsMu.Unlock()
-	c.Until, c.beat = s.until, uuid.Nil
+	c.extended(s.until)
 	return s.until, nil
 }
 
-// ExtendTx extends in the caller's transaction, as AckTx acks.
+// extended notes the new end of the claim, which has a lease of its own from then on.
+func (c *Claim) extended(until time.Time) {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	c.Until, c.beat, c.pulse = until, uuid.Nil, nil
+}
+
+// ExtendTx extends in the caller's transaction, as SettleTx settles.
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
@@ -622,4 +790,121 @@ func (s *settlement) extend(w *txn) error {
 	w.put(s.lane, s.held, s.held.until(end), c.items[0].index)
 	s.until = fromMillis(end)
 	return nil
+}
+
+// archives reports whether finished items are archived.
+func (w *txn) archives() (bool, error) {
+	config, err := w.config()
+	return config.Archive > 0, err
+}
+
+// archive stores the items which are being finished. values are the items' values; nil = the item is missing. The
+// caller then removes the items, but not their parts, because the archived items need the parts.
+func (w *txn) archive(group string, items []delivered, values [][]byte) error {
+	if len(items) == 0 {
+		return nil
+	}
+	place, err := w.clock()
+	if err != nil {
+		return err
+	}
+	at := completion{place: place, index: items[0].index, random: items[0].random}
+	for i, d := range items {
+		a := archived{completedMS: w.nowMS, at: at, item: values[i]}
+		if values[i] != nil {
+			w.tx.Set(w.keys.archive(d.id(group)), a.pack())
+		}
+	}
+	e := archiveEntry{completedMS: w.nowMS, group: group, items: items}
+	w.tx.Set(w.keys.archived(at), e.pack())
+	return nil
+}
+
+// finishing holds the reads of the values of the items which a settlement will finish, if the queue has an archive.
+type finishing struct {
+	gets map[ID]kv.Future[[]byte]
+	run  kv.Future[[]kv.KV] // of all items of a claim
+}
+
+// readFinishing starts reading what s will finish, as far as known before the lock is read.
+func (s *settlement) readFinishing(w *txn) {
+	s.finishing = finishing{}
+	if s.extends || s.keeps || w.q.Config().Archive == 0 {
+		return
+	}
+	snapshot := w.read
+	if n := len(s.claim.Items); len(s.ids) == 0 && s.back == nil && n > 0 {
+		s.finishing.run = snapshot.GetRange(kv.Range{
+			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.claim.Items[0].ID)),
+			End:   kv.FirstGreaterThan(w.keys.item(s.claim.Items[n-1].ID)),
+		}, kv.RangeOptions{})
+		return
+	}
+	s.finishing.gets = make(map[ID]kv.Future[[]byte], len(s.ids))
+	for _, id := range s.ids {
+		s.finishing.gets[id] = snapshot.Get(w.keys.item(id))
+	}
+}
+
+// archive archives the acked items if the queue has an archive (kept). After an error nothing was written.
+func (s *settlement) archive(w *txn, acked []delivered) (kept bool, err error) {
+	if kept, err = w.archives(); err != nil || !kept || len(acked) == 0 {
+		return kept, err
+	}
+	group := s.claim.Group
+	found := make(map[string][]byte)
+	if s.finishing.run != nil {
+		rows, err := s.finishing.run.Wait(w.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read items: %w", err)
+		}
+		for _, row := range rows {
+			found[string(row.Key)] = row.Value
+		}
+	}
+	gets := make([]kv.Future[[]byte], len(acked))
+	for i, d := range acked {
+		id := d.id(group)
+		key := w.keys.item(id)
+		if v := found[string(key)]; v != nil {
+			gets[i] = kv.Done(v, nil)
+		} else if gets[i] = s.finishing.gets[id]; gets[i] == nil {
+			gets[i] = w.read.Get(key)
+		}
+	}
+	values := make([][]byte, len(acked))
+	for i := range gets {
+		if values[i], err = gets[i].Wait(w.ctx); err != nil {
+			return false, fmt.Errorf("read item: %w", err)
+		}
+	}
+	return true, w.archive(group, acked, values)
+}
+
+// A group may have a state: bytes which its holders store with the group, from claim to claim. The holder writes the
+// state, under the check of the token (Settlement.State), or an operator (SetGroupState); a claim reads the state. The
+// state outlives claims, and the group's last item, until cleared or purged with the group. Every writer also has a
+// write conflict on the group's lock, so a claim needs no conflict on the state.
+
+// keep writes the state alone, under the read conflict on the lock that begin added.
+func (s *settlement) keep(w *txn) error {
+	// The lock's value stays, so add a write conflict: a takeover which has read the old state must fail.
+	if err := w.excludeHolders(guardKeepExclude, s.claim.Group); err != nil {
+		return err
+	}
+	w.setState(s.claim.Group, s.state)
+	return nil
+}
+
+// GroupState reads the state of a group, held or not; nil = no state. It conflicts with nothing.
+func (q *Queue) GroupState(ctx context.Context, group string) ([]byte, error) {
+	if err := checkGroup(group); err != nil {
+		return nil, wrap("group state", err)
+	}
+	var state []byte
+	err := q.view(ctx, func(v *view) (err error) {
+		state, err = v.waitState(v.readState(group, true))
+		return err
+	})
+	return state, wrap("group state", err)
 }

@@ -24,22 +24,25 @@ func TestNoClaim(t *testing.T) {
 		return err
 	}
 	for name, verb := range map[string]func() error{
-		"Ack":    func() error { return q.Ack(ctx, nil) },
-		"AckAll": func() error { return AckAll(ctx, q, nil) },
-		"AckTx":  func() error { return in(func(tx kv.Tx) error { return q.AckTx(ctx, tx, nil) }) },
-		"Nack":   func() error { return q.Nack(ctx, nil, NackOptions{}) },
-		"NackTx": func() error { return in(func(tx kv.Tx) error { return q.NackTx(ctx, tx, nil, NackOptions{}) }) },
-		"Extend": func() error { return second(q.Extend(ctx, nil, 0)) },
+		"Ack":      func() error { return q.Ack(ctx, nil) },
+		"Settle":   func() error { return q.Settle(ctx, Settlement{}) },
+		"SettleTx": func() error { return in(func(tx kv.Tx) error { return q.SettleTx(ctx, tx, Settlement{}) }) },
+		"AckTx":    func() error { return in(func(tx kv.Tx) error { return q.AckTx(ctx, tx, nil) }) },
+		"Nack":     func() error { return q.Nack(ctx, nil, NackOptions{}) },
+		"NackTx":   func() error { return in(func(tx kv.Tx) error { return q.NackTx(ctx, tx, nil, NackOptions{}) }) },
+		"Extend":   func() error { return second(q.Extend(ctx, nil, 0)) },
 		"ExtendTx": func() error {
 			return in(func(tx kv.Tx) error { return second(q.ExtendTx(ctx, tx, nil, time.Minute)) })
 		},
-		"SetState":   func() error { return q.SetState(ctx, nil, nil) },
-		"SetStateTx": func() error { return in(func(tx kv.Tx) error { return q.SetStateTx(ctx, tx, nil, nil) }) },
-		"AckState":   func() error { return q.AckState(ctx, nil, []byte("s")) },
-		"AckStateTx": func() error { return in(func(tx kv.Tx) error { return q.AckStateTx(ctx, tx, nil, nil) }) },
-		"AckReceive": func() error { return second(q.AckReceive(ctx, nil, ReceiveOptions{})) },
-		"AckReceive, waiting": func() error {
-			return second(q.AckReceive(ctx, nil, ReceiveOptions{Wait: time.Minute}))
+		"Settle, state": func() error { return q.Settle(ctx, Settlement{Finish: []ID{}, State: new([]byte)}) },
+		"Settle, nack and state": func() error {
+			return q.Settle(ctx, Settlement{Nack: &NackOptions{}, State: new([]byte)})
+		},
+		"Settle, extend":  func() error { return q.Settle(ctx, Settlement{Extend: time.Minute}) },
+		"Settle, several": func() error { return q.Settle(ctx, Settlement{}, Settlement{}) },
+		"SettleReceive":   func() error { return second(q.SettleReceive(ctx, Settlement{}, ReceiveOptions{})) },
+		"SettleReceive, waiting": func() error {
+			return second(q.SettleReceive(ctx, Settlement{}, ReceiveOptions{Wait: time.Minute}))
 		},
 	} {
 		err := verb()

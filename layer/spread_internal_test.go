@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/advice"
 )
 
 // spreading is a queue of so many ready groups of one item, and a handle on it that has met conflicts.
@@ -25,7 +26,7 @@ func spreading(t *testing.T, seed uint64, shards, groups, conflicts int, clock f
 		require.NoError(t, err)
 	}
 	for range conflicts {
-		q.spread.widen()
+		q.spreadOf("").Widen()
 	}
 	return q
 }
@@ -84,9 +85,9 @@ func TestWalkIsAStretch(t *testing.T) {
 	require.Greater(t, walk[0], oldest[0].ID.Index, "it does not begin at the oldest")
 	turns := 0
 	for next() != oldest[0].ID.Index {
-		now = now.Add(walkMS * time.Millisecond)
+		now = now.Add(advice.WalkMS * time.Millisecond)
 		turns++
-		require.Less(t, turns, 4*homeEvery, "it never comes home; the walk goes on for longer")
+		require.Less(t, turns, 4*advice.HomeEvery, "it never comes home; the walk goes on for longer")
 	}
 }
 
@@ -97,7 +98,7 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 		conflicts int
 		schedule  Schedule
 		keeps     int
-	}{{2, OldestHead, keepClaims}, {0, OldestHead, 0}, {2, RoundRobin, 0}} {
+	}{{2, OldestHead, advice.KeepClaims}, {0, OldestHead, 0}, {2, RoundRobin, 0}} {
 		q := spreading(t, 11, 1, 100, of.conflicts, nil)
 		_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Schedule = of.schedule })
 		require.NoError(t, err)
@@ -109,7 +110,7 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 		require.NoError(t, err)
 		kept := 0
 		for group := claims[0].Group; ; kept++ {
-			claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
+			claims, err = q.SettleReceive(t.Context(), Settlement{Claim: claims[0]}, ReceiveOptions{Max: 1})
 			require.NoError(t, err)
 			require.Len(t, claims, 1)
 			if claims[0].Group != group {
@@ -123,39 +124,12 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 	}
 }
 
-// TestLandsWhereHintsAre: a handle that has landed where no hints are lands among those that there are from then on,
-// and further out again when there are more.
-func TestLandsWhereHintsAre(t *testing.T) {
-	q := spreading(t, 13, 1, 20, 0, nil)
-	// At this level a landing counts from the oldest hint, so that nothing depends on the ages of the hints.
-	land := func() { q.spread.level, q.spread.away, q.spread.landed = 3, true, false }
-	for range 8 {
-		land()
-		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
-		require.NoError(t, err)
-		require.Len(t, claims, 1)
-	}
-	require.NotZero(t, q.spread.reach)
-	require.Less(t, q.spread.reach, 64)
-	for g := range 400 {
-		_, err := q.Enqueue(t.Context(), Message{Group: fmt.Sprint("later", g)})
-		require.NoError(t, err)
-	}
-	for range 100 {
-		land()
-		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
-		require.NoError(t, err)
-		require.Len(t, claims, 1)
-	}
-	require.Greater(t, q.spread.reach, 64)
-}
-
 // TestReceiveLeavesWhatAnotherIsTaking: what another transaction of the handle is about to claim is left to it, if
 // there is anything else; but a receive does not come back with nothing because of it.
 func TestReceiveLeavesWhatAnotherIsTaking(t *testing.T) {
 	q := spreading(t, 7, 1, 3, 0, nil)
-	other := &flight{}
-	require.True(t, q.flights.take(other, "0"))
+	other := q.noticed.flights.Begin()
+	require.True(t, other.Take("0"))
 	group := func() string {
 		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
 		require.NoError(t, err)
@@ -163,8 +137,8 @@ func TestReceiveLeavesWhatAnotherIsTaking(t *testing.T) {
 		return claims[0].Group
 	}
 	require.Equal(t, []string{"1", "2", "0"}, []string{group(), group(), group()})
-	q.flights.end(other)
-	require.Empty(t, q.flights.groups)
+	other.Land()
+	require.True(t, q.noticed.flights.Empty())
 }
 
 // TestLateAckThatReceives (I1): an ack whose lease has run out, and which nobody has overtaken, receives in the same
@@ -179,7 +153,7 @@ func TestLateAckThatReceives(t *testing.T) {
 	claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	now = now.Add(MaxLease)
-	claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
+	claims, err = q.SettleReceive(t.Context(), Settlement{Claim: claims[0]}, ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
 	report, err := q.Admin().Check(t.Context(), CheckOptions{})
@@ -246,16 +220,18 @@ func TestOwnHintIsNotStale(t *testing.T) {
 // all templates that come between, and a receive by template would take groups of another.
 func TestWalkStaysInItsShard(t *testing.T) {
 	q := spreading(t, 1, 4, 0, 3, nil)
+	spread, all := q.spreadOf(""), q.keys.shards.all()
 	for range 100 {
-		_, first, away := q.spread.place(q, "", 0)
+		first, away := spread.Place(q.random, all, 0)
 		require.True(t, away)
 		second := first
-		for second == first {
-			_, second, _ = q.spread.place(q, "", 0)
+		for second.Shard == first.Shard {
+			second, _ = spread.Place(q.random, all, 0)
 		}
-		q.spread.walked(first, q.keys.readyFrom(first, 5).Begin)
-		begin, shard, _ := q.spread.place(q, "", 0)
-		require.True(t, q.keys.readyFrom(shard, 0).Contains(begin.Key), "%d: %q", shard, begin.Key)
+		spread.Walked(first.Shard, q.keys.readyFrom(first.Shard, 5).Begin)
+		place, _ := spread.Place(q.random, all, 0)
+		begin := (&search{w: &txn{view: view{q: q, keys: q.keys}}}).landing(place)
+		require.True(t, q.keys.readyFrom(place.Shard, 0).Contains(begin.Key), "%d: %q", place.Shard, begin.Key)
 	}
 }
 

@@ -3,12 +3,11 @@ package layer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 
 	"fdbfifo/kv"
 )
@@ -20,15 +19,14 @@ import (
 // wake key which the request's handle watches: only this handle wakes, and nothing conflicts. The handle claims for its
 // own receives and grants the other ready groups to the requests behind: a grant is a lock with a short lease, and the
 // requester accepts by turning the grant into a claim. Groups which become ready because a lease or a delay ends are
-// found by the waiting handles' own clocks. A jittered poll is the net below: for wakes that were lost (a watch may be
-// late; an enqueue may have read before the request was there), and for requests of dead handles, which are swept when
-// their deadline has passed.
+// found by the waiting handles' own clocks. What was in flight when the request was written is found by looks that
+// follow it (lookSoon), and a wake of a handle which waits no more is passed on (passWakeOn). A jittered poll is
+// the net below: for watches that were lost, and for requests of dead handles, which are swept when their deadline has
+// passed.
 
 const (
 	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
 	stageAfter = 8
-	// grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
-	grantLease = 2 * time.Second
 	// requestLife is how far ahead a request's deadline lies, renewed at half of requestLife. The time is long against
 	// the skew of clocks: a request taken for dead too early costs its handle a poll, nothing else.
 	requestLife = 60 * time.Second
@@ -54,7 +52,18 @@ type staged struct {
 	gone       bool // the request was cleared, or not found
 	// wants are the requests for lanes and by templates which were written, with their deadlines; 0 = cleared.
 	wants map[want]int64
-	rest  rest // what waiting receives wait for after a turn which found nothing
+	began bool     // a request was written which nobody has seen before, or which wants again
+	rest  rest     // what waiting receives wait for after a turn which found nothing
+	past  *goneFor // what the transaction has cleared requests for; nil = nothing
+}
+
+// cancel gives up the watches, of an attempt which has failed.
+func (o *staged) cancel() {
+	o.rest.cancel()
+	if o.past != nil {
+		o.past.watch.Cancel()
+		o.past = nil
+	}
 }
 
 // staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
@@ -63,8 +72,6 @@ type staged struct {
 // Invariants: at most one transaction at a time may register or clear the request (acquire, release), so the handle
 // never has two requests. A transaction's change of the request is noted (set) when the outcome is known.
 type staging struct {
-	random  uuid.UUID // of the handle's request, grants and wake key
-	keeping keeping
 	// lostUntil: until then, by the handle's clock in ms, polls are as frequent as Options.Poll says; see pollOf.
 	lostUntil atomic.Int64
 	front     atomic.Pointer[string] // the first request when the handle last looked; nil = there was none
@@ -74,6 +81,10 @@ type staging struct {
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
 	requests   bool  // guarded by mu: the handle has had a request, and so may have a wake key
+	// began is when a request of the handle was last written which nobody had seen before; past is what the handle has
+	// had requests for until a short while ago, nil = none. Guarded by mu.
+	began time.Time
+	past  *goneFor
 	// wants are the handle's requests for lanes and by templates, as far as the handle may have such. Guarded by mu.
 	wants map[want]ownRequest
 }
@@ -85,6 +96,9 @@ func (s *staging) set(o staged) {
 		s.index, s.deadlineMS = o.request, o.deadlineMS
 	}
 	s.requests = s.requests || o.request != 0 || len(o.wants) > 0
+	if o.began {
+		s.began = time.Now()
+	}
 	for w, deadlineMS := range o.wants {
 		if deadlineMS == 0 {
 			delete(s.wants, w)
@@ -92,6 +106,7 @@ func (s *staging) set(o staged) {
 			s.wants[w] = ownRequest{sinceMS: s.wants[w].sinceMS, deadlineMS: deadlineMS}
 		}
 	}
+	s.noteGone(o)
 }
 
 // acquire lets one transaction at a time register or clear the request.
@@ -141,8 +156,9 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
-		requested: q.staging.requested, wants: q.staging.hasWants,
+		requested: q.staging.requested, wants: q.staging.hasWants, lasts: q.lasts,
 		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
+		gone: q.staging.goneWatch, passOn: q.passWakeOn,
 	}
 }
 
@@ -214,7 +230,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	if w.cleared || w.wrote && !(looked && stoodBack(waiting)) {
 		return outcome, err
 	}
-	outcome.rest, err = w.rest(turns, rs)
+	outcome.rest, err = w.rest(turns, rs, waiting[0].turn.others)
 	if alone {
 		outcome.rest.lookAgain(waiting[0].turn.cue, w.q.pipeline.aWhile())
 	}
@@ -238,11 +254,11 @@ type turning struct {
 }
 
 func (w *txn) beginTurn(where string) *turning {
-	snapshot := w.tx.Snapshot()
+	snapshot := w.read
 	return &turning{
 		where:    where,
-		requests: snapshot.GetRange(w.q.keys.byLaneFor(where).Selectors(), kv.RangeOptions{Limit: grantProbe}),
-		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.timersIn(where, 0).Begin)),
+		requests: snapshot.GetRange(w.keys.byLaneFor(where).Selectors(), kv.RangeOptions{Limit: grantProbe}),
+		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.keys.timersIn(where, 0).Begin)),
 	}
 }
 
@@ -254,8 +270,8 @@ func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 	return t.rows, nil
 }
 
-// rest returns what the handle waits for after a turn that wrote nothing.
-func (w *txn) rest(turns []*turning, receives []*reception) (rest, error) {
+// rest returns what the handle waits for after a turn that wrote nothing. others are the templates to glance at.
+func (w *txn) rest(turns []*turning, receives []*reception, others []string) (rest, error) {
 	q := w.q
 	poll := w.pollOf(turns, receives)
 	left := rest{wait: poll}
@@ -266,6 +282,9 @@ func (w *txn) rest(turns []*turning, receives []*reception) (rest, error) {
 		if err := w.restOfAny(t, &left); err != nil {
 			return left, err
 		}
+	}
+	if err := w.glance(others, &left); err != nil {
+		return left, err
 	}
 	for _, r := range receives {
 		if r.dueMS > 0 {
@@ -283,8 +302,15 @@ func (w *txn) rest(turns []*turning, receives []*reception) (rest, error) {
 	if w.shortMS > 0 { // nor while its rate is used up
 		left.wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
 	}
-	left.polls = left.wait == poll
-	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
+	if left.next.why = whyWoken; left.wait == poll {
+		left.next.why = whyPoll
+	}
+	if soon, err := w.lookSoon(turns, receives); err != nil {
+		return left, err
+	} else if soon > 0 && soon < left.wait {
+		left.wait, left.next.why = soon, whyNew
+	}
+	left.watch = w.tx.Watch(q.keys.wake(q.waitID))
 	return left, nil
 }
 
@@ -295,14 +321,12 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 	first := false
 	if len(t.rows) > 0 {
 		p, err := q.keys.parse(t.rows[0].Key)
-		if err != nil {
-			return err
+		var r request
+		if err == nil {
+			r, err = unpackRequest(t.rows[0].Key, t.rows[0].Value)
 		}
-		r, err := unpackRequest(t.rows[0].Key, t.rows[0].Value)
-		if err != nil {
-			return err
-		}
-		if first = p.id == q.staging.random; !first && r.deadlineMS <= w.nowMS {
+		q.passes(err) // as one of a dead handle
+		if first = p.id == q.waitID; !first && r.deadlineMS <= w.nowMS {
 			left.dead = append(left.dead, t.where)
 		}
 	}
@@ -314,7 +338,7 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 		due := time.Duration(dueMS-w.nowMS) * time.Millisecond
 		if !first {
 			// The oldest requester goes first; the others come a little later, in case the oldest is dead.
-			due += time.Duration(q.random.n(int(skewOfTurns)))
+			due += time.Duration(q.random.N(int(skewOfTurns)))
 		}
 		left.wait = min(left.wait, max(due, time.Millisecond))
 	}
@@ -331,10 +355,10 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 	if err != nil {
 		return 0, false, err
 	}
-	keys, delay := w.q.keys, config.retro()
+	keys, delay := w.keys, config.retro()
 	first, ranges := []kv.Future[[]byte]{t.timer}, []kv.KeyRange{keys.timersIn(t.where, 0)}
 	add := func(timers kv.KeyRange) {
-		first = append(first, w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(timers.Begin)))
+		first = append(first, w.read.GetKey(kv.FirstGreaterOrEqual(timers.Begin)))
 		ranges = append(ranges, timers)
 	}
 	for shard := range keys.shards.all() {
@@ -353,28 +377,35 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 		if !ranges[i].Contains(k) {
 			continue
 		}
-		p, err := keys.parse(k)
-		if err != nil {
-			return 0, false, err
-		}
-		at := delay.dueOf(p.index)
-		if p.index >= sinceBase {
-			at = min(at, w.nowMS+followAge.Milliseconds())
-		}
-		if !found || at < dueMS {
+		if at := w.dueAt(k, delay); !found || at < dueMS {
 			dueMS, found = at, true
 		}
 	}
 	return dueMS, found, nil
 }
 
+// dueAt returns when the timer with the key is due, or when to look at it again.
+func (w *txn) dueAt(key []byte, delay retro) int64 {
+	p, err := w.keys.parse(key)
+	if w.passes(err) {
+		// A key that leads nowhere hides the first timer behind it: look again before long.
+		p.index = w.nowMS + followAge.Milliseconds()
+	}
+	at := delay.dueOf(p.index)
+	if p.index >= sinceBase {
+		at = min(at, w.nowMS+followAge.Milliseconds())
+	}
+	return at
+}
+
 // stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch the wake
 // key may write the key anew: then the next sweep clears the key. The pipeline is closed, so nobody waits any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	q.line.stop()
+	defer q.staging.forgetGone()
 	// Transactions in flight may still register the request, or clear the request.
 	for q.pipeline.inFlight() {
-		if !q.line.rest(ctx, busyPause, nil) {
+		if !q.line.rest(ctx, busyPause) {
 			return context.Cause(ctx)
 		}
 	}
@@ -389,7 +420,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 		return nil
 	}
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		tx.Clear(q.keys.wake(q.staging.random))
+		tx.Clear(q.keys.wake(q.waitID))
 		return nil
 	})
 	if err != nil {
@@ -409,6 +440,9 @@ type Paths struct {
 	Shared    int64 // transactions of the handle's operations
 	Together  int64 // operations which travelled in shared transactions
 	Queued    int64 // operations now waiting for the next transaction
+	// Unreadable is how often the handle has met a row that cannot be read and has gone on without it: a hint, a timer,
+	// a request, a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
+	Unreadable int64
 }
 
 // Paths returns the handle's counts.
@@ -418,6 +452,7 @@ func (q *Queue) Paths() Paths {
 		Queued: int64(q.pipeline.queued()),
 		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Granted: c.granted.Load(),
 		Looks: c.looks.Load(), Conflicts: c.conflicts.Load(), Shared: c.shared.Load(), Together: c.together.Load(),
+		Unreadable: q.unreadable.Load(),
 	}
 }
 
@@ -441,4 +476,139 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 			c.direct.Add(n)
 		}
 	}
+}
+
+// Whoever makes a group ready wakes one handle, by a request that the handle may be about to clear: because it has been
+// served with another group, or waits no longer. Then the wake reaches nobody, and another handle, which waits, would
+// find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and B waits for
+// the other. So a handle which clears a request watches its wake key for as long as a transaction lasts that may have
+// read the request, and passes on a wake which comes. The watch costs nothing while nothing comes.
+//
+// If the process dies or the handle is closed, the group is found as after any wake that is lost: by a poll.
+
+// goneFor is what a handle has had requests for until a short while ago.
+type goneFor struct {
+	any   bool
+	wants map[want]bool
+	until time.Time
+	watch kv.Future[struct{}] // on the wake key, from the version on at which the handle looked last
+}
+
+// noteCleared sets the watch of a transaction which clears requests of the handle. any: that for any group is among
+// them.
+func (w *txn) noteCleared(outcome *staged, any bool) {
+	past := goneFor{any: any, wants: make(map[want]bool)}
+	for wanted, deadlineMS := range outcome.wants {
+		if deadlineMS == 0 {
+			past.wants[wanted] = true
+		}
+	}
+	if !any && len(past.wants) == 0 || lacks(guardGoneWake) {
+		return
+	}
+	past.watch, past.until = w.tx.Watch(w.keys.wake(w.q.waitID)), time.Now().Add(transactionLife)
+	outcome.past = &past
+}
+
+// noteGone notes what a transaction has cleared requests for, and forgets what the handle waits for anew, because the
+// handle has looked. mu is held.
+func (s *staging) noteGone(o staged) {
+	switch {
+	case o.past == nil:
+	case s.past == nil:
+		s.past = o.past
+	default: // the older watch ends with what ends the newer
+		o.past.watch.Cancel()
+		s.past.any, s.past.until = s.past.any || o.past.any, o.past.until
+		maps.Copy(s.past.wants, o.past.wants)
+	}
+	if s.past == nil || o.rest.watch == nil {
+		return
+	}
+	s.past.any = s.past.any && s.index == 0
+	maps.DeleteFunc(s.past.wants, func(w want, _ bool) bool { _, again := s.wants[w]; return again })
+	if !s.past.any && len(s.past.wants) == 0 {
+		s.past.watch.Cancel()
+		s.past = nil
+	}
+}
+
+// waitsSince returns for how long a request of the handle has been there; of several, the newest.
+func (s *staging) waitsSince() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.began)
+}
+
+// goneWatch is lineEnv.gone.
+func (s *staging) goneWatch() (watch kv.Future[struct{}], left time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.past == nil {
+		return nil, 0
+	}
+	if left = time.Until(s.past.until); left <= 0 {
+		s.past.watch.Cancel()
+		s.past = nil
+		return nil, 0
+	}
+	return s.past.watch, left
+}
+
+// takeGone returns what goneWatch's watch is for, and forgets it.
+func (s *staging) takeGone() *goneFor {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	past := s.past
+	s.past = nil
+	return past
+}
+
+func (s *staging) forgetGone() {
+	if past := s.takeGone(); past != nil {
+		past.watch.Cancel()
+	}
+}
+
+// passWakeOn wakes the next handle which waits for what this handle has had a request for, and watches on. If the
+// handle has no request now, one that bears the handle's name was left by a commit of unknown outcome. passWakeOn
+// withdraws such a request: otherwise the handle would wake itself by the request again and again.
+func (q *Queue) passWakeOn(ctx context.Context) error {
+	past := q.staging.takeGone()
+	if past == nil {
+		return nil
+	}
+	var lanes []string
+	if past.any {
+		lanes = append(lanes, "")
+	}
+	for _, w := range slices.SortedFunc(maps.Keys(past.wants), want.compare) {
+		if w.one {
+			lanes = append(lanes, w.of)
+		} else {
+			lanes = append(lanes, laneName("", w.of))
+		}
+	}
+	past.watch.Cancel()
+	alone := q.staging.acquire()
+	var left leftOver
+	err := q.wakeFor(ctx, lanes, func(w *txn) {
+		past.watch.Cancel() // of a failed attempt
+		past.watch, left = w.tx.Watch(q.keys.wake(q.waitID)), leftOver{of: q.waitID}
+		if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
+			w.leftOver = &left
+		}
+	})
+	if alone {
+		q.staging.release()
+	}
+	if err != nil {
+		past.watch.Cancel()
+		return err
+	}
+	q.staging.set(staged{past: past})
+	if left.index != 0 {
+		return q.withdraw(ctx, left.index)
+	}
+	return nil
 }

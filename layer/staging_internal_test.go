@@ -31,7 +31,7 @@ func newStagedSteps(t *testing.T) *stagedSteps {
 	s.own, err = Open(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 2}})
 	require.NoError(t, err)
 	const index = 5
-	s.key = s.own.keys.request(index, s.own.staging.random)
+	s.key = s.own.keys.request(index, s.own.waitID)
 	r := request{owner: "own", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.key, r.pack()); return nil })
 	s.own.staging.set(staged{request: index, deadlineMS: r.deadlineMS})

@@ -3,97 +3,35 @@ package layer
 import (
 	"context"
 	"errors"
-	"sync"
+	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/advice"
 )
 
-// A handle that acks and at once receives again keeps the group: the ack wakes nobody, because who is woken would race
-// with the handle's own receive for the one group, and one of the two loses. The wake is then owed. The handle's next
-// receive claims the group, or wakes in its own transaction; if no receive comes within keepGap, a transaction of the
-// handle's own does. After keepMost acks in a row, or keepTime, an ack wakes, and the handle's next receive stands back
-// behind the handle that was woken.
-//
-// If the process dies while it owes a wake, the group is found as after any wake that is lost: by a poll.
-
-const (
-	// keepGap is within what time a receive must have followed the last ack, and must follow this ack.
-	keepGap = 20 * time.Millisecond
-	// keepMost and keepTime bound how long a handle keeps a group from those that wait.
-	keepMost = 32
-	keepTime = time.Second
-)
-
-// keeping is what a handle knows of its acks and receives, and the wake it owes. Advice: no decision about who gets a
-// group hangs on it.
-type keeping struct {
-	pay func(ctx context.Context, lane string) error // wakes; without effect on anything else
-
-	mu      sync.Mutex
-	ackedAt time.Time      // guarded by mu; when the last ack ended; zero = a receive has followed
-	slow    bool           // guarded by mu: the last receive has not followed an ack at once
-	since   time.Time      // guarded by mu; when the first of the wakes withheld in a row was
-	kept    int            // guarded by mu; wakes withheld in a row
-	back    bool           // guarded by mu: the next receive stands back
-	owed    *owedWake      // guarded by mu; nil = none
-	closed  bool           // guarded by mu
-	paying  sync.WaitGroup // the timers' payments
+// advise begins what goes along with a transaction of the operations. The caller lands the flight.
+func advise(n *noticed, batch []*operation, beside int) advised {
+	return advised{
+		flight: n.flights.Begin(), booked: n.portions.Begin(), kept: keepFor(&n.keeping, batch), beside: beside,
+	}
 }
 
-// owedWake is the wake of a lane left ready.
-type owedWake struct {
-	lane  string
-	timer *time.Timer
-}
-
-// keep is a transaction's part in the handle's keeping.
-type keep struct {
-	q              *Queue
-	batch          []*operation
-	acks, receives bool
-	withholds      bool      // an ack's: the wake may be owed
-	owed           *owedWake // taken over by a receive
-	back           bool      // the receives stand back
-
-	// Of the attempt under way.
-	w    *txn
-	owes string // the lane left ready whose wake is owed from now on; "" = none
-}
-
-// begin tells of a transaction of the operations which is about to begin.
-func (k *keeping) begin(q *Queue, batch []*operation) *keep {
-	now := &keep{q: q, batch: batch}
-	if now.acks = len(batch) == 1 && batch[0].acksAlone(); !now.acks {
-		now.back = true
-		for _, o := range batch {
-			now.receives = now.receives || o.receivesAny()
-			now.back = now.back && o.waits && o.settle == nil && o.receivesAny()
-		}
-		if !now.receives {
-			return now
-		}
+// keepFor returns the part of a transaction of the operations in what the handle keeps.
+func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
+	if len(batch) == 1 && batch[0].acksAlone() {
+		return k.Acks(lacks(guardKeepBounds))
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if now.acks {
-		within := k.kept == 0 || k.kept < keepMost && time.Since(k.since) < keepTime
-		now.withholds = !k.slow && k.owed == nil && !k.closed && (within || lacks(guardKeepBounds))
-		return now
+	receives, mayWait := false, true
+	for _, o := range batch {
+		any := o.receivesAny()
+		receives = receives || any
+		mayWait = mayWait && o.waits && o.settle == nil && any
 	}
-	if !k.ackedAt.IsZero() {
-		k.slow = time.Since(k.ackedAt) > keepGap
-		k.ackedAt = time.Time{}
+	if !receives {
+		return &advice.Keep{}
 	}
-	if now.owed = k.owed; now.owed != nil {
-		now.owed.timer.Stop()
-		k.owed = nil
-	}
-	now.back = now.back && k.back && now.owed == nil
-	k.back = false
-	return now
+	return k.Receives(mayWait)
 }
 
 // acksAlone reports whether the operation acks items of a group under a claim, and nothing else.
@@ -111,129 +49,35 @@ func (o *operation) receivesAny() bool {
 	return r != nil && o.turn == nil && r.o.Group == nil && r.where == "" && !r.o.Unordered
 }
 
-// enter prepares an attempt of the transaction.
-func (now *keep) enter(w *txn) {
-	if now.w, now.owes = w, ""; now.withholds {
-		w.withhold = now.withhold
-	}
-	if now.owed != nil {
-		w.owedLane = now.owed.lane
-	}
-}
-
-// withhold owes the wake of the only lane that the transaction has left ready, if the oldest request that wants groups
-// is another handle's.
-func (now *keep) withhold(requests []kv.KV) (owes bool, err error) {
-	w := now.w
-	for _, row := range requests {
-		id, wants, err := w.wanting(row)
-		if err != nil {
-			return false, err
-		}
-		if !wants {
-			continue
-		}
-		if id == w.q.staging.random || len(w.ready) > 1 {
-			return false, nil
-		}
-		for lane := range w.ready {
-			now.owes = lane
-		}
-		return true, nil
-	}
-	return false, nil
-}
-
-// end tells of the outcome.
-func (now *keep) end(err error) {
-	if !now.acks && !now.receives {
-		return
-	}
-	k := &now.q.staging.keeping
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case now.w == nil && now.owed == nil: // not begun
-	case now.acks && (err == nil || unknown(err)):
-		if k.ackedAt = time.Now(); now.owes != "" {
-			if k.kept++; k.kept == 1 {
-				k.since = k.ackedAt
-			}
-			k.owe(now.owes)
-		} else if woke := now.w.woke; woke != uuid.Nil && woke != now.q.staging.random {
-			k.kept, k.back = 0, !k.slow
-		}
-	case now.owed != nil && err != nil:
-		k.owe(now.owed.lane)
-	case now.owed != nil && now.w.owedLane != "":
-		k.kept = 0 // another has the group, or was woken
-	}
-}
-
-// standBack sends the receives into the waiting line without a transaction, if the handle has just woken another: their
-// first turn comes after the time of a few transactions.
-func (now *keep) standBack() bool {
-	if !now.back {
-		return false
-	}
-	for _, o := range now.batch {
+// standBack sends the receives into the waiting line without a transaction: their first turn comes after the time of a
+// few transactions.
+func standBack(batch []*operation, aWhile time.Duration) {
+	for _, o := range batch {
 		o.receive.begin()
-		o.standsBack, o.cue = now.q.pipeline.aWhile(), cue{back: true}
+		o.standsBack, o.cue = aWhile, cue{back: true}
 	}
-	return true
 }
 
-// owe notes a wake. mu is held.
-func (k *keeping) owe(lane string) {
-	if k.closed {
-		return // a poll finds the group
-	}
-	if k.owed != nil {
-		k.owed.timer.Stop()
-	}
-	o := &owedWake{lane: lane}
-	k.owed = o
-	o.timer = time.AfterFunc(keepGap, func() {
-		k.mu.Lock()
-		if k.owed != o {
-			k.mu.Unlock()
-			return
-		}
-		k.owed, k.slow, k.kept = nil, true, 0
-		k.paying.Add(1)
-		k.mu.Unlock()
-		defer k.paying.Done()
-		ctx, cancel := context.WithTimeout(context.Background(), keepTime)
-		defer cancel()
-		_ = k.pay(ctx, lane) // if it fails, a poll finds the group
-	})
-}
-
-// close pays what is owed. No transaction of an ack is under way any more.
-func (k *keeping) close(ctx context.Context) (err error) {
-	k.mu.Lock()
-	k.closed = true
-	o := k.owed
-	k.owed = nil
-	k.mu.Unlock()
-	if o != nil {
-		o.timer.Stop()
-		err = k.pay(ctx, o.lane)
-	}
-	k.paying.Wait()
-	return err
-}
-
-// wakeFor wakes who waits for a lane that an ack has left ready.
-func (q *Queue) wakeFor(ctx context.Context, lane string) error {
+// payWake wakes the oldest request for a lane that an ack has left ready.
+func (q *Queue) payWake(ctx context.Context, lane string) error {
 	if lacks(guardOwedWake) {
 		return nil
 	}
-	ctx = q.named(ctx, "wake for %q by %s", groupOf(lane), q.opts.Owner)
+	return q.wakeFor(ctx, []string{lane}, nil)
+}
+
+// wakeFor wakes the requests for the lanes. with, if not nil, is called in each attempt of the transaction.
+func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn)) error {
+	ctx = q.named(ctx, "wake for %q by %s", groupOf(lanes[0]), q.opts.Owner)
 	q.yield(ctx, "begin")
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(ctx, tx)
-		w.leftReady(lane)
+		for _, lane := range lanes {
+			w.leftReady(lane)
+		}
+		if with != nil {
+			with(w)
+		}
 		return w.finish()
 	})
 	if errors.Is(err, ErrNoQueue) {
@@ -242,7 +86,7 @@ func (q *Queue) wakeFor(ctx context.Context, lane string) error {
 	return err
 }
 
-// leftReady has finish wake who waits for a lane which an earlier transaction has left ready.
+// leftReady has finish wake a request for a lane which an earlier transaction has left ready.
 func (w *txn) leftReady(lane string) {
 	if w.ready == nil {
 		w.ready = make(map[string]bool)
@@ -251,19 +95,20 @@ func (w *txn) leftReady(lane string) {
 	w.readRequests()
 }
 
-// meetOwed is called after the receives of a transaction have claimed what they could. The wake that the handle owes is
-// no longer needed if the lane was claimed, or if a look from the oldest hint on has found nothing, because then
-// another has the lane. Otherwise the transaction wakes.
+// meetOwed is called after the receives of a transaction have claimed. If the handle owes a wake, the transaction
+// wakes, with two exceptions: a receive has claimed the lane, or a look from the oldest hint on has found nothing,
+// because another handle has claimed the lane.
 func (w *txn) meetOwed(rs []*reception, looked bool) error {
-	if w.owedLane == "" {
+	owed := w.kept.Owed()
+	if owed == "" {
 		return nil
 	}
 	nothing := looked && w.shortMS == 0
 	for _, r := range rs {
 		nothing = nothing && len(r.claims) == 0 && !r.more && r.broken == nil
 		for _, c := range r.claims {
-			if r.lane(c) == w.owedLane {
-				w.owedLane = ""
+			if r.lane(c) == owed {
+				w.kept.Met()
 				return nil
 			}
 		}
@@ -274,6 +119,228 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 			return err
 		}
 	}
-	w.leftReady(w.owedLane)
+	w.leftReady(owed)
 	return nil
+}
+
+// A poll may find a group that another handle is about to receive again: between the other's ack and the next receive
+// the group is ready for one round trip (see advice.Keeping). A claim of the group makes one of the two transactions
+// fail. So a poll remembers the hints, and looks again after four transaction times (aWhileMost at most). A hint that
+// is still there was abandoned, because each item has a hint of its own: the handle claims. Another hint means that the
+// other handle is at work: the handle leaves the group alone.
+
+// cue is why waiting receives have a turn, and what the handle knows.
+type cue struct {
+	why why
+	// seen are the hints which the handle left alone at the last look.
+	seen map[string]bool
+	// fresh are the hints which the turn has left alone; nil = none.
+	fresh map[string]bool
+	// again: the handle has looked a while ago.
+	again bool
+	// back: of a receive that stands back, the handle has just woken another.
+	back bool
+}
+
+type why int
+
+const (
+	whyNew   why = iota // the receives have just come into the line, or the last turn wrote
+	whyWoken            // by somebody, or by a time that has come
+	whyPoll
+)
+
+// aWhileMost bounds how long a handle stands back, and how long a poll leaves a group alone.
+const aWhileMost = 100 * time.Millisecond
+
+// aWhile is the time that a few transactions take, one after the other.
+func (p *pipeline) aWhile() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return min(max(4*p.took, time.Millisecond), aWhileMost)
+}
+
+// leaveAlone reports whether this transaction must not claim the hints that the search found, and stores the hints in
+// the cue. It applies to a turn started by a poll, and to the next receive and the next turn of a handle that has just
+// lost a conflict.
+func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts int) (alone bool, err error) {
+	if w.q.keys.plan != nil || len(waiting) == 0 || len(claimers) != 1 || w.kept.Owed() != "" {
+		return false, nil
+	}
+	c, first := claimers[0], waiting[0]
+	at := &first.cue
+	if first.turn != nil {
+		at = &first.turn.cue
+	}
+	switch {
+	case first.turn == nil:
+		if *at = (cue{again: conflicts > 0}); conflicts == 0 {
+			return false, nil
+		}
+	case at.why == whyWoken, at.why == whyNew && !first.cue.back && !w.q.spreadOf("").Contended():
+		return false, nil
+	case at.why == whyNew:
+		at.seen, at.again = first.cue.fresh, first.cue.again
+	}
+	other := func(o *operation) bool {
+		r := o.receive
+		return o.settle != nil || r.o.Group != nil || r.where != "" || r.o.Unordered || r.o.ReceiveID != ""
+	}
+	if slices.ContainsFunc(waiting, other) {
+		return false, nil
+	}
+	if c.granted != nil {
+		if rows, err := c.granted.Wait(c.ctx); err != nil || len(rows) > 0 {
+			return false, err
+		}
+	}
+	n, _ := c.wanted()
+	if err := c.search.find(n); err != nil {
+		return false, err
+	}
+	found := c.search.pending
+	if len(found) == 0 || len(found) > n {
+		return false, nil // nothing, or plenty
+	}
+	fresh := make(map[string]bool, len(found))
+	for _, l := range found {
+		if l.timer || l.head || at.seen[string(l.key)] {
+			return false, nil
+		}
+		fresh[string(l.key)] = true
+	}
+	at.fresh = fresh
+	return true, nil
+}
+
+// lookAgain has the handle look again, after a turn which has left hints alone.
+func (r *rest) lookAgain(at cue, aWhile time.Duration) {
+	if r.next.why != whyWoken {
+		r.next = cue{why: whyPoll, seen: at.fresh, again: !at.again}
+	}
+	if !at.again {
+		r.wait = min(r.wait, aWhile)
+	}
+}
+
+const (
+	// transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
+	transactionLife = 5 * time.Second
+	// lookFactor is how much later each look comes than the look before, counted from when the request was written.
+	lookFactor = 4
+)
+
+// lookSoon returns the time until the handle looks again without a wake; 0 = at the poll.
+//
+// A transaction that makes a group ready reads the requests, and may commit after the handle has looked. Example: an
+// enqueue reads the requests at version 10, the handle writes its request at 11 and finds nothing at 12, the enqueue
+// commits at 13: nobody touches the wake key. The handle looks again for all that was in flight when the request was
+// written: after the time of a few transactions, then four times as late, and so on until the poll. So a message that
+// comes d after the request waits at most 3d, or the time of a few transactions, and enqueues have no conflict with
+// waiting handles.
+//
+// A handle behind another in the line counts from the other's request, because an enqueue that has seen the other's
+// request wakes the other. A handle further behind looks less often, because the turns of the handles before serve all.
+func (w *txn) lookSoon(turns []*turning, receives []*reception) (time.Duration, error) {
+	q := w.q
+	if q.opts.Test.NoLooks || lacks(guardLookSoon) {
+		return 0, nil
+	}
+	since := q.staging.waitsSince()
+	if age, behind, err := w.ageOfOldest(turns, receives); err != nil {
+		return 0, err
+	} else if behind {
+		since = max(since, age)
+	}
+	if since >= transactionLife {
+		return 0, nil
+	}
+	soon := max((lookFactor-1)*since, q.pipeline.aWhile()/2)
+	if anyGroupAlone(turns, receives) {
+		soon += soon * time.Duration(w.before(turns[0])) / pollPlaces
+	}
+	return soon, nil
+}
+
+// ageOfOldest returns how long ago the oldest request which wants groups was written, if it is another handle's, and if
+// all receives wait for any group. Advice: by the version, which grows by about versionsPerMS.
+func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Duration, behind bool, err error) {
+	if !anyGroupAlone(turns, receives) {
+		return 0, false, nil
+	}
+	for _, row := range turns[0].rows {
+		p, wants, err := w.wanting(row)
+		if err != nil || p.id == w.q.waitID {
+			return 0, false, err
+		}
+		if !wants {
+			continue
+		}
+		now, err := w.clock()
+		return time.Duration(now-p.index) * time.Millisecond / versionsPerMS, true, err
+	}
+	return 0, false, nil
+}
+
+// anyGroupAlone reports whether the turn is of receives which all take any group.
+func anyGroupAlone(turns []*turning, receives []*reception) bool {
+	named := func(r *reception) bool { return r.o.Group != nil }
+	return len(turns) == 1 && turns[0] != nil && turns[0].where == "" && !slices.ContainsFunc(receives, named)
+}
+
+// pollPlaces is how many requests before a handle's own double the time between its polls.
+const pollPlaces = 4
+
+// noteLostWake notes that a poll has claimed a group for which no live handle was woken.
+func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
+	if len(waiting) == 0 || waiting[0].turn == nil || waiting[0].turn.cue.why != whyPoll {
+		return
+	}
+	if slices.ContainsFunc(receives, func(r *reception) bool { return len(r.claims) > 0 }) {
+		w.q.staging.lostUntil.Store(w.nowMS + requestLife.Milliseconds())
+	}
+}
+
+// pollOf returns the time until the next poll. The turns of the handles before serve a handle, too: a handle polls up
+// to five times as rarely as the first in the line. If the first is another than at the last look, the handles before
+// are alive and served: up to 17 times as rarely. If the handles before are dead, the first group claimed by a poll
+// shows it: from then on the handle polls as often as the first, until the requests of the dead have ended.
+func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
+	poll := w.q.opts.Poll
+	poll = poll*3/4 + time.Duration(w.q.random.Float()*float64(poll)/2)
+	if w.nowMS < w.q.staging.lostUntil.Load() {
+		return poll
+	}
+	if !anyGroupAlone(turns, receives) {
+		return poll
+	}
+	before := w.before(turns[0])
+	places := time.Duration(before)
+	if w.q.staging.moved(turns[0].rows) && before > pollPlaces {
+		return poll + poll*places*places/(pollPlaces*pollPlaces)
+	}
+	return poll + poll*places/pollPlaces
+}
+
+// before returns how many requests come before the handle's own, of those that the turn has read.
+func (w *txn) before(t *turning) int {
+	own := func(row kv.KV) bool {
+		p, err := w.q.keys.parse(row.Key)
+		return err == nil && p.id == w.q.waitID
+	}
+	if i := slices.IndexFunc(t.rows, own); i >= 0 {
+		return i
+	}
+	return len(t.rows)
+}
+
+// moved reports whether the first request is another than when the handle last looked. Advice.
+func (s *staging) moved(rows []kv.KV) bool {
+	if len(rows) == 0 {
+		s.front.Store(nil)
+		return false
+	}
+	first := string(rows[0].Key)
+	before := s.front.Swap(&first)
+	return before != nil && *before != first
 }

@@ -14,6 +14,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/advice"
 )
 
 // keepSteps is a handle beside a waiting request, of whose wakes the test keeps count. Nobody answers the wakes, so
@@ -96,24 +97,24 @@ func TestAckOwesItsWake(t *testing.T) {
 			s.ack(s.receive(ReceiveOptions{}))
 		}
 		s.receive(ReceiveOptions{})
-		time.Sleep(10 * keepGap)
+		time.Sleep(10 * advice.KeepGap)
 		require.Zero(s, s.woken())
 	}, "g")
 }
 
 // TestOwedWakeIsPaid: progress. Whatever becomes of the handle that owes a wake, who waits is woken, once, within
-// keepGap; unless the process dies, and then a poll finds the group.
+// advice.KeepGap; unless the process dies, and then a poll finds the group.
 func TestOwedWakeIsPaid(t *testing.T) {
 	t.Run("by time", func(t *testing.T) {
 		inKeep(t, Config{}, func(s *keepSteps) {
 			s.ack(s.receive(ReceiveOptions{}))
-			time.Sleep(keepGap - time.Millisecond)
+			time.Sleep(advice.KeepGap - time.Millisecond)
 			require.Zero(s, s.woken())
 			time.Sleep(2 * time.Millisecond)
 			require.EqualValues(s, 1, s.woken())
 			s.ack(s.receive(ReceiveOptions{})) // wakes by itself, because the receive before came too late
 			require.EqualValues(s, 1, s.woken())
-			time.Sleep(10 * keepGap)
+			time.Sleep(10 * advice.KeepGap)
 			require.Zero(s, s.woken())
 		}, "g")
 	})
@@ -123,7 +124,7 @@ func TestOwedWakeIsPaid(t *testing.T) {
 			require.Zero(s, s.woken())
 			require.NoError(s, s.q.Close(s.ctx))
 			require.EqualValues(s, 1, s.woken())
-			time.Sleep(10 * keepGap)
+			time.Sleep(10 * advice.KeepGap)
 			require.Zero(s, s.woken())
 		}, "g")
 	})
@@ -133,16 +134,16 @@ func TestOwedWakeIsPaid(t *testing.T) {
 			require.Zero(s, s.woken())
 			require.Equal(s, "h", s.receive(ReceiveOptions{}).Group)
 			require.EqualValues(s, 1, s.woken())
-			time.Sleep(10 * keepGap)
+			time.Sleep(10 * advice.KeepGap)
 			require.Zero(s, s.woken())
 		}, "g", "h")
 	})
 	t.Run("by time, after a receive that fails", func(t *testing.T) {
 		inKeep(t, Config{}, func(s *keepSteps) {
 			s.ack(s.receive(ReceiveOptions{}))
-			s.q.staging.keeping.begin(s.q, []*operation{{receive: &reception{}}}).end(errInterrupted)
+			s.q.noticed.keeping.Receives(false).End(advice.Failed)
 			require.Zero(s, s.woken())
-			time.Sleep(keepGap + time.Millisecond)
+			time.Sleep(advice.KeepGap + time.Millisecond)
 			require.EqualValues(s, 1, s.woken())
 		}, "g")
 	})
@@ -158,15 +159,15 @@ func TestOwedWakeIsPaid(t *testing.T) {
 	})
 }
 
-// TestHandleKeepsNoGroupForEver: a handle that acks and receives as fast as can be wakes who waits after keepMost acks,
-// or after keepTime; and then stands back if the next receive waits.
+// TestHandleKeepsNoGroupForEver: a handle that acks and receives as fast as can be wakes another that waits after
+// advice.KeepMost acks, or after advice.KeepTime; and then stands back if the next receive waits.
 func TestHandleKeepsNoGroupForEver(t *testing.T) {
 	t.Run("many", func(t *testing.T) {
 		inKeep(t, Config{}, func(s *keepSteps) {
-			for range keepMost / 4 {
+			for range advice.KeepMost / 4 {
 				s.enqueue("g")
 			}
-			for range keepMost {
+			for range advice.KeepMost {
 				s.ack(s.receive(ReceiveOptions{Wait: time.Second}))
 				require.Zero(s, s.woken())
 			}
@@ -182,7 +183,7 @@ func TestHandleKeepsNoGroupForEver(t *testing.T) {
 		inKeep(t, Config{}, func(s *keepSteps) {
 			s.ack(s.receive(ReceiveOptions{}))
 			c := s.receive(ReceiveOptions{})
-			time.Sleep(keepTime)
+			time.Sleep(advice.KeepTime)
 			s.ack(c)
 			require.EqualValues(s, 1, s.woken())
 		}, "g")
@@ -199,12 +200,8 @@ func TestPollFindsWhatIsLeft(t *testing.T) {
 		died := make(chan time.Time, 1)
 		go func() {
 			time.Sleep(time.Second)
+			s.q.noticed.keeping.Pay = func(context.Context, string) error { return nil } // dead
 			s.ack(c)
-			k := &s.q.staging.keeping
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			k.owed.timer.Stop() // dead
-			k.owed = nil
 			died <- time.Now()
 		}()
 		claims, err := other.Receive(s.ctx, ReceiveOptions{Wait: time.Minute})
@@ -367,7 +364,7 @@ func TestStandsBack(t *testing.T) {
 			DefaultStagePoll * 3 / 4, DefaultStagePoll*5/4 + 10*time.Millisecond},
 		{"a wake before the commit", func(s *keepSteps, back *Queue) {
 			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-				s.q.txn(s.ctx, tx).touch(back.staging.random)
+				s.q.txn(s.ctx, tx).touch(back.waitID)
 				return nil
 			})
 			require.NoError(s, err)
@@ -388,10 +385,10 @@ func TestStandsBack(t *testing.T) {
 				var err error
 				back, err = Open(s.ctx, between, nil, "q", Options{})
 				require.NoError(s, err)
-				for range keepMost / 4 {
+				for range advice.KeepMost / 4 {
 					s.enqueue("g")
 				}
-				for range keepMost + 1 {
+				for range advice.KeepMost + 1 {
 					claims, err := back.Receive(s.ctx, ReceiveOptions{Max: 1})
 					require.NoError(s, err)
 					require.NoError(s, back.Ack(s.ctx, claims[0]))

@@ -12,7 +12,9 @@ import (
 // A turn is one transaction which tries to serve waiting receives, or several transactions for many receives. Example:
 // three receives wait, two groups become ready: the turn claims both, and the third receive goes back into the line.
 type turn struct {
-	cue    cue
+	cue cue
+	// others are the templates at which the turn glances, for receives which it does not serve: see staging_request.go.
+	others []string
 	mu     sync.Mutex
 	rest   rest // guarded by mu; what the receives wait for after the turn
 	failed bool // guarded by mu: the turn's transaction failed
@@ -24,8 +26,8 @@ type rest struct {
 	watch kv.Future[struct{}] // nil = take another turn at once
 	wait  time.Duration       // until the next turn, if nobody wakes us
 	dead  []string            // the templates whose oldest request belongs to a handle which has died
-	polls bool                // at the end of wait no time comes: the next turn is a poll
-	next  cue                 // of that poll
+	next  cue                 // of the turn at the end of wait
+	found map[string]bool     // the templates where a glance has found something
 }
 
 // cancel gives up the watch.
@@ -93,10 +95,14 @@ type lineEnv struct {
 	nowMS     func() int64
 	requested func() (index, deadlineMS int64)             // the handle's request; index 0 = there is none
 	wants     func() bool                                  // the handle may have requests for lanes or by templates
+	lasts     func(w want) bool                            // the handle's request for w needs no renewal
 	withdraw  func(ctx context.Context, index int64) error // clears the request
 	renew     func(ctx context.Context, index int64) error // moves the request's deadline
 	// sweep clears the requests of dead handles by the templates.
 	sweep func(ctx context.Context, templates []string) error
+	// gone is a watch for wakes that the handle passes on, for so long; nil = none. passOn passes them on.
+	gone   func() (watch kv.Future[struct{}], left time.Duration)
+	passOn func(ctx context.Context) error
 }
 
 func (l *waitingLine) begin(env lineEnv) {
@@ -176,14 +182,23 @@ func (l *waitingLine) length() int {
 	return len(l.waiting)
 }
 
-// rest waits for d, for watch (may be nil), or for a nudge. rest returns false if ctx has ended.
-func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
-	_, goOn := l.restUntil(ctx, d, watch)
-	return goOn
+// rest waits for d, or for a nudge. rest returns false if ctx has ended.
+func (l *waitingLine) rest(ctx context.Context, d time.Duration) bool {
+	return l.restUntil(ctx, d, nil) != restStopped
 }
 
-// restUntil is rest. over means: d is over, and nothing else has happened.
-func (l *waitingLine) restUntil(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) (over, goOn bool) {
+// restEnd is what has ended a rest.
+type restEnd int
+
+const (
+	restOver    restEnd = iota // its time is over, and nothing else has happened
+	restNudged                 // by a change of the line
+	restWoken                  // by the watch
+	restStopped                // the context has ended
+)
+
+// restUntil waits for d, for watch (may be nil), or for a nudge.
+func (l *waitingLine) restUntil(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) restEnd {
 	resting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	l.mu.Lock()
@@ -191,21 +206,28 @@ func (l *waitingLine) restUntil(ctx context.Context, d time.Duration, watch kv.F
 		cancel()
 	}
 	l.mu.Unlock()
-	over = true
+	woken := false
 	if watch != nil {
 		_, err := watch.Wait(resting)
-		if over = err != nil; over {
-			<-resting.Done() // otherwise a watch which fails would make us spin
-		}
-	} else {
-		<-resting.Done()
+		woken = err == nil
+	}
+	if !woken {
+		<-resting.Done() // also for a watch which has failed: otherwise we would spin
 	}
 	l.env.yield(context.Background(), "rest")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	over = over && !l.nudged
+	nudged := l.nudged
 	l.nudged, l.rouse = false, nil
-	return over, ctx.Err() == nil
+	switch {
+	case ctx.Err() != nil:
+		return restStopped
+	case woken:
+		return restWoken
+	case nudged:
+		return restNudged
+	}
+	return restOver
 }
 
 // attend gives waiting receives a turn whenever there may be something for the receives, until no receive waits.
@@ -213,28 +235,30 @@ func (l *waitingLine) attend() {
 	l.env.yield(context.Background(), "attend")
 	ctx := l.life
 	var next cue
+	blind := false // see restGone
 	for idle := false; ; {
 		waiting := l.length()
 		index, deadlineMS := l.env.requested()
 		switch {
 		case index != 0 && !l.awaitsAny(), waiting == 0 && l.env.wants():
-			if err := l.env.withdraw(ctx, index); err != nil && !l.rest(ctx, errorPause, nil) {
+			if err := l.env.withdraw(ctx, index); err != nil && !l.rest(ctx, errorPause) {
 				return
 			}
 			continue
 		case waiting == 0:
-			if l.dismiss() {
+			var end bool
+			if blind, end = l.restGone(ctx, blind); end {
 				return
 			}
 			continue
 		case index != 0 && deadlineMS-l.env.nowMS() < requestLife.Milliseconds()/2:
-			if err := l.env.renew(ctx, index); err != nil && !l.rest(ctx, errorPause, nil) {
+			if err := l.env.renew(ctx, index); err != nil && !l.rest(ctx, errorPause) {
 				return
 			}
 			continue
 		}
 		if pause := l.takePause(); pause > 0 {
-			if !l.rest(ctx, pause, nil) {
+			if !l.rest(ctx, pause) {
 				return
 			}
 			continue
@@ -243,13 +267,13 @@ func (l *waitingLine) attend() {
 		next = cue{}
 		if failed {
 			r.cancel()
-			if !l.rest(ctx, errorPause, nil) {
+			if !l.rest(ctx, errorPause) {
 				return
 			}
 			continue
 		}
 		if len(r.dead) > 0 {
-			if err := l.env.sweep(ctx, r.dead); err != nil && !l.rest(ctx, errorPause, nil) {
+			if err := l.env.sweep(ctx, r.dead); err != nil && !l.rest(ctx, errorPause) {
 				r.cancel()
 				return
 			}
@@ -259,25 +283,62 @@ func (l *waitingLine) attend() {
 			continue
 		}
 		if r.watch != nil {
-			idle = false
-			over, goOn := l.restUntil(ctx, r.wait, r.watch)
-			r.cancel()
-			if !goOn {
-				return
+			if idle = false; blind {
+				blind = false
+				l.passOn(ctx)
 			}
-			if next = (cue{why: whyWoken}); over && r.polls {
+			end := l.restUntil(ctx, r.wait, r.watch)
+			r.cancel()
+			switch next = (cue{why: whyWoken}); end {
+			case restStopped:
+				return
+			case restOver:
 				next = r.next
-				next.why = whyPoll
+			case restNudged:
+			case restWoken:
+				if watch, _ := l.env.gone(); watch != nil {
+					l.passOn(ctx) // the wake may be for what another receive has waited for
+				}
 			}
 			continue
 		}
 		// The turn claimed, cleared stale keys or registered the request, or another transaction is about to.
-		if idle && l.length() == waiting && !l.rest(ctx, busyPause, nil) {
+		if idle && l.length() == waiting && !l.rest(ctx, busyPause) {
 			return
 		}
 		idle = true
 	}
 }
+
+// restGone rests while nobody waits, for as long as somebody may wake the handle who has seen a request before the
+// request was cleared. Such a wake is passed on. A rest that a receive ends has also ended the watch. The caller is
+// blind then, and passes on without having been woken. end: the attendance ends.
+func (l *waitingLine) restGone(ctx context.Context, blind bool) (blindNow, end bool) {
+	watch, left := l.env.gone()
+	if watch == nil {
+		return false, l.dismiss()
+	}
+	if blind {
+		l.passOn(ctx)
+		return false, false
+	}
+	l.mu.Lock()
+	l.nudged = l.nudged && len(l.waiting) > 0 // a receive that has left the line needs no turn
+	l.mu.Unlock()
+	switch l.restUntil(ctx, left, watch) {
+	case restStopped:
+		return false, true
+	case restNudged:
+		return true, false
+	case restWoken:
+		l.passOn(ctx)
+	case restOver: // what the handle had requests for is long ago
+	}
+	return false, false
+}
+
+// passOn passes on a wake. If it fails, a poll finds the group.
+func (l *waitingLine) passOn(ctx context.Context) { _ = l.env.passOn(ctx) }
 
 // takePause returns for how long the line stands back; once.
 func (l *waitingLine) takePause() (pause time.Duration) {
@@ -297,19 +358,30 @@ func (l *waitingLine) dismiss() bool {
 
 // call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If there
 // was nothing, further receives have a turn, unless what the others have met speaks for these: each receive which names
-// a group, and the receives by each other template.
+// a group, and the receives by each other template where a glance has found something.
 func (l *waitingLine) call(next cue) (r rest, failed bool) {
 	var turns []*turn
-	had := make(map[string]bool) // the templates by which receives have had a turn for any group
+	had := make(map[string]bool)         // the templates by which receives have had a turn for any group
+	glanced := make(map[*operation]bool) // the receives at whose templates the first turn has glanced
 	may := func(o *operation) bool {
-		if o.names() {
+		switch {
+		case o.names():
 			return !slices.Contains(turns, o.turn)
+		case had[o.receive.where]:
+			return false
+		case glanced[o]:
+			return r.found[o.receive.where]
 		}
-		return !had[o.receive.where]
+		return true
+	}
+	mayGlance := func(o *operation) bool {
+		glanced[o] = l.glances(o)
+		return glanced[o]
 	}
 	for {
 		t := &turn{cue: next}
-		called := l.give(t, may)
+		called := l.give(t, may, mayGlance)
+		mayGlance = nil
 		if len(called) == 0 {
 			return r, failed
 		}
@@ -339,8 +411,9 @@ func (l *waitingLine) call(next cue) (r rest, failed bool) {
 // and a transaction of many reads does not come through where one in thirty fails.
 const namedWave = 16
 
-// give gives the turn to the oldest waiting receives of which may is true, and returns the receives.
-func (l *waitingLine) give(t *turn, may func(o *operation) bool) (called []*operation) {
+// give gives the turn to the oldest waiting receives of which may is true, and returns the receives. The turn glances
+// for the receives left of which mayGlance is true; nil = none.
+func (l *waitingLine) give(t *turn, may, mayGlance func(o *operation) bool) (called []*operation) {
 	l.mu.Lock()
 	n := maxWave
 	if l.env.alone {
@@ -367,7 +440,17 @@ func (l *waitingLine) give(t *turn, may func(o *operation) bool) (called []*oper
 		called = append(called, o)
 	}
 	l.waiting = left
+	left = slices.Clone(left)
 	l.mu.Unlock()
+	if mayGlance != nil && apart > 0 && !l.env.alone {
+		for _, o := range left {
+			if mayGlance(o) {
+				t.others = append(t.others, o.receive.where)
+			}
+		}
+		slices.Sort(t.others)
+		t.others = slices.Compact(t.others)
+	}
 	if len(called) > 0 {
 		l.env.runTurn(called)
 	}

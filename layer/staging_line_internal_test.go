@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
 )
 
 // testWatch is a watch that the test wakes.
@@ -17,16 +19,21 @@ type testWatch struct {
 	woken     chan struct{}
 	by        string // the goroutine that waits
 	cancelled bool
+	ended     bool // by the context of a Wait, as kv.Future says
 }
 
 func newTestWatch() *testWatch { return &testWatch{woken: make(chan struct{})} }
 
 func (w *testWatch) Wait(ctx context.Context) (struct{}, error) {
 	w.by = goroutine()
+	if w.ended {
+		return struct{}{}, &kv.Error{Code: 1101}
+	}
 	select {
 	case <-w.woken:
 		return struct{}{}, nil
 	case <-ctx.Done():
+		w.ended = true
 		return struct{}{}, ctx.Err()
 	}
 }
@@ -51,6 +58,7 @@ type testLine struct {
 	turns    []func(called []*operation)
 	index    int64 // of the request
 	deadline int64
+	gone     *testWatch
 	errs     map[string]error // of the next withdrawal, renewal or sweep
 }
 
@@ -85,6 +93,13 @@ func newTestLine() *testLine {
 			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })
 		},
 		sweep: func(context.Context, []string) error { return note("sweep", func() {}) },
+		gone: func() (kv.Future[struct{}], time.Duration) {
+			if l.gone == nil {
+				return nil, 0
+			}
+			return l.gone, time.Second
+		},
+		passOn: func(context.Context) error { return note("pass on", func() { l.gone = nil }) },
 	})
 	return l
 }
@@ -341,4 +356,45 @@ func TestLineStops(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLineWatchesWhenAllHaveGone: after the last receive has gone the attendance watches on for a while, and passes on
+// a wake which comes. A receive that joins meanwhile has a turn at once. It has ended the rest, and with the rest the
+// watch, so the attendance passes on in any case, which sets a new watch.
+func TestLineWatchesWhenAllHaveGone(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		a := waiter()
+		l.join(a)
+		l.require(t, "turn 1")
+		l.gone = newTestWatch()
+		require.True(t, l.quit(a))
+		l.require(t)
+		b := waiter()
+		l.join(b)
+		l.require(t, "turn 1", "pass on")
+		l.gone = newTestWatch()
+		require.True(t, l.quit(b))
+		l.require(t)
+		close(l.gone.woken)
+		l.require(t, "pass on")
+		l.attendance.Wait()
+		require.Nil(t, l.gone)
+	})
+}
+
+// TestLinePassesOnBesideATurn: a handle whose receives wait, and which has waited for something else until a short
+// while ago, is woken: the wake may be for that, so it is passed on, and the receives have a turn.
+func TestLinePassesOnBesideATurn(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		w := newTestWatch()
+		l.turns = []func([]*operation){func(called []*operation) {
+			called[0].turn.found(rest{watch: w, wait: time.Hour})
+			l.comeBack(called)
+		}}
+		l.join(waiter())
+		l.require(t, "turn 1")
+		l.gone = newTestWatch()
+		close(w.woken)
+		l.require(t, "pass on", "turn 1")
+	})
 }

@@ -2,10 +2,13 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"sort"
 
 	"fdbfifo/kv"
 )
@@ -21,14 +24,15 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
 	}
-	unserved, wants := 0, w.stageWants(waiting)
+	unserved := 0
+	wants, began := w.stageWants(waiting)
 	for _, o := range waiting {
 		if _, any := o.receive.want(); any && o.receive.unserved() {
 			unserved++
 		}
 	}
 	outcome, err := w.stageAny(unserved, c, requests)
-	outcome.wants = wants
+	outcome.wants, outcome.began = wants, outcome.began || began
 	return outcome, err
 }
 
@@ -45,21 +49,21 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 		return w.request(now, unserved), nil
 	case unserved > 0:
 		// Granted groups may be gone by now, or more receives wait. A request which wants nothing is never woken.
-		key := q.keys.request(index, q.staging.random)
+		key := q.keys.request(index, q.waitID)
 		i := slices.IndexFunc(requests, func(row kv.KV) bool { return bytes.Equal(row.Key, key) })
 		if i < 0 {
 			return staged{}, nil
 		}
 		r, err := unpackRequest(key, requests[i].Value)
-		if err != nil || r.wants > 0 {
-			return staged{}, err
+		if !q.passes(err) && r.wants > 0 {
+			return staged{}, nil
 		}
 		if err := guardRenewRequest.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
 	case unserved == 0 && index != 0 && !q.line.awaitsAny() && !c.holdsGrants():
-		key := q.keys.request(index, q.staging.random)
+		key := q.keys.request(index, q.waitID)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
 		}
@@ -75,9 +79,9 @@ func (w *txn) request(index int64, wants int) staged {
 	r := request{
 		owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds(),
 	}
-	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
+	w.tx.Set(q.keys.request(index, q.waitID), r.pack())
 	w.wrote = true
-	return staged{request: index, deadlineMS: r.deadlineMS}
+	return staged{request: index, deadlineMS: r.deadlineMS, began: true}
 }
 
 // findRequest looks for the handle's request after an unknown commit which was applied.
@@ -87,20 +91,19 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 			return staged{}, fmt.Errorf("read requests: %w", err)
 		}
 		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return staged{}, err
+		if q.passes(err) || p.id != q.waitID {
+			continue
 		}
-		if p.id == q.staging.random {
-			r, err := unpackRequest(row.Key, row.Value)
-			return staged{request: p.index, deadlineMS: r.deadlineMS}, err
-		}
+		r, err := unpackRequest(row.Key, row.Value)
+		q.passes(err) // without a deadline it is renewed at once
+		return staged{request: p.index, deadlineMS: r.deadlineMS, began: true}, nil
 	}
 	return staged{gone: true}, nil
 }
 
 // renew moves the deadline of the handle's request. If a sweep has cleared the request, the next turn writes another.
 func (q *Queue) renew(ctx context.Context, index int64) error {
-	key := q.keys.request(index, q.staging.random)
+	key := q.keys.request(index, q.waitID)
 	var outcome staged
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
 		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
@@ -112,8 +115,8 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			return nil
 		}
 		r, err := unpackRequest(key, v)
-		if err != nil {
-			return err
+		if q.passes(err) {
+			r = request{owner: q.opts.Owner}
 		}
 		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
 		r.wants = int64(min(max(q.line.length(), 1), maxWave))
@@ -131,7 +134,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // is no request for any group. Repeating a withdraw does no harm.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use or clear the request
+		if !q.line.rest(ctx, busyPause) { // a receive is about to use or clear the request
 			return context.Cause(ctx)
 		}
 		return nil
@@ -139,21 +142,30 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	defer q.staging.release()
 	wants, own := q.staging.wanting()
 	wants = slices.DeleteFunc(wants, q.line.awaits)
+	outcome := staged{gone: true, wants: make(map[want]int64, len(wants))}
+	for _, w := range wants {
+		outcome.wants[w] = 0
+	}
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		outcome.cancel() // the watch of a failed attempt
 		for _, w := range wants {
 			tx.Clear(q.wanted(w, own[w]))
 		}
-		return q.txn(ctx, tx).withdraw(index)
+		w := q.txn(ctx, tx)
+		if err := w.withdraw(index); err != nil {
+			return err
+		}
+		w.noteCleared(&outcome, index != 0)
+		return nil
 	})
+	if err != nil {
+		outcome.cancel()
+	}
 	if errors.Is(err, ErrNoQueue) {
 		err = nil // the request went with the queue
 	}
 	if err == nil {
-		cleared := make(map[want]int64, len(wants))
-		for _, w := range wants {
-			cleared[w] = 0
-		}
-		q.staging.set(staged{gone: true, wants: cleared})
+		q.staging.set(outcome)
 	}
 	return err
 }
@@ -161,7 +173,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 // withdraw is Queue.withdraw in a single transaction. Footprint: a read conflict on the request, because every grant
 // rewrites the request; per grant, a read conflict on the lock, and the footprint of a release.
 func (w *txn) withdraw(index int64) error {
-	q, tx, random := w.q, w.tx, w.q.staging.random
+	q, tx, random := w.q, w.tx, w.q.waitID
 	if index == 0 {
 		tx.Clear(q.keys.wake(random))
 		return w.finish()
@@ -176,14 +188,15 @@ func (w *txn) withdraw(index int64) error {
 	}
 	for _, row := range rows {
 		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return err
+		token := int64(0)
+		if err == nil {
+			token, err = unpackInt(row.Key, row.Value)
 		}
-		token, err := unpackInt(row.Key, row.Value)
-		if err != nil {
-			return err
+		if q.passes(err) {
+			tx.Clear(row.Key) // the timer of the grant's end leads to the group
+			continue
 		}
-		r, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.lane)
+		r, err := w.guarded(guardWithdrawLock).readLock(p.lane)
 		if err != nil {
 			return err
 		}
@@ -224,14 +237,13 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 	}
 	for _, row := range rows {
 		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return err
+		if q.passes(err) {
+			tx.Clear(row.Key)
+			continue
 		}
 		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if r.deadlineMS > now || p.id == q.staging.random {
+		q.passes(err) // as one of a dead handle
+		if r.deadlineMS > now || p.id == q.waitID {
 			continue
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -242,4 +254,322 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 		tx.Clear(q.keys.wake(p.id))
 	}
 	return nil
+}
+
+// A handle has a request of its own for each lane and each template that its receives wait for, beside the request for
+// any group. Nothing is granted to such a request: whoever leaves a lane ready touches the wake key of the oldest
+// handles that wait for a lane like this one, as many as there are lanes, and a handle which was woken and finds more
+// than it can take touches the next. A handle writes and clears its own requests only, so nobody conflicts but with a
+// sweep that takes the handle for dead.
+
+// want is what receives wait for which do not take any group. Comparable.
+type want struct {
+	one bool   // the lane of the name; otherwise any lane of the template, packed
+	of  string // the lane, or the template
+}
+
+func (a want) compare(b want) int {
+	if a.one != b.one {
+		if a.one {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Compare(a.of, b.of)
+}
+
+// want returns what the receive waits for; any means: any whole group.
+func (r *reception) want() (w want, any bool) {
+	switch {
+	case r.o.Group != nil:
+		return want{one: true, of: laneName(*r.o.Group, r.where)}, false
+	case r.where != "":
+		return want{of: r.where}, false
+	}
+	return want{}, true
+}
+
+// ownRequest is a request of the handle for a lane or by a template, as far as the handle knows.
+type ownRequest struct {
+	sinceMS    int64 // part of the key, so chosen before the transaction which writes the request
+	deadlineMS int64 // 0 = not known
+}
+
+// wanted is the key of the handle's request for w.
+func (q *Queue) wanted(w want, own ownRequest) []byte {
+	if w.one {
+		return q.keys.named(w.of, q.waitID)
+	}
+	return q.keys.byLane(w.of, own.sinceMS, q.waitID)
+}
+
+// expect notes that a transaction is about to write requests, and returns those that are new. If the outcome is never
+// known, the requests are cleared all the same when nobody waits any more.
+func (s *staging) expect(wants []want, nowMS int64) (added []want) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(wants) > 0 && s.wants == nil {
+		s.wants = make(map[want]ownRequest)
+	}
+	for _, w := range wants {
+		if _, known := s.wants[w]; !known {
+			s.wants[w] = ownRequest{sinceMS: nowMS}
+			added = append(added, w)
+		}
+	}
+	return added
+}
+
+// unexpect forgets what no request was written for after all.
+func (s *staging) unexpect(wants []want) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range wants {
+		if s.wants[w].deadlineMS == 0 {
+			delete(s.wants, w)
+		}
+	}
+}
+
+// wanting returns what the handle may have requests for, in order, and the requests.
+func (s *staging) wanting() (wants []want, own map[want]ownRequest) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(s.wants), want.compare), maps.Clone(s.wants)
+}
+
+// hasWants reports whether the handle may have requests for lanes or by templates.
+func (s *staging) hasWants() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.wants) > 0
+}
+
+// wantsOf returns what the waiting receives of the batch want.
+func wantsOf(batch []*operation) (wants []want) {
+	for _, o := range batch {
+		if o.waits {
+			if w, any := o.receive.want(); !any {
+				wants = append(wants, w)
+			}
+		}
+	}
+	return wants
+}
+
+// stageWants writes the requests for what unserved receives wait for, unless the requests are there and have half of
+// their lives left.
+func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bool) {
+	_, known := w.q.staging.wanting()
+	unserved := make(map[want]int)
+	for _, o := range waiting {
+		if wanted, any := o.receive.want(); !any && o.receive.unserved() {
+			unserved[wanted]++
+		}
+	}
+	for _, wanted := range slices.SortedFunc(maps.Keys(unserved), want.compare) {
+		own := known[wanted]
+		if own.lasts(w.nowMS) {
+			continue
+		}
+		if written == nil {
+			written = make(map[want]int64)
+		}
+		r := request{owner: w.q.opts.Owner, wants: 1, deadlineMS: w.nowMS + requestLife.Milliseconds()}
+		if !wanted.one {
+			r.wants = int64(min(unserved[wanted], maxWave))
+		}
+		w.tx.Set(w.q.wanted(wanted, own), r.pack())
+		written[wanted] = r.deadlineMS
+		began = began || own.deadlineMS == 0
+		w.wrote = true
+	}
+	return written, began
+}
+
+// clearWants clears the requests for what no receive waits for any more.
+func (w *txn) clearWants(waiting []*operation, outcome *staged) {
+	if !w.mayStage {
+		return
+	}
+	wants, known := w.q.staging.wanting()
+	for _, wanted := range wants {
+		awaited := func(o *operation) bool { return o.awaits(wanted) && o.receive.unserved() }
+		if slices.ContainsFunc(waiting, awaited) || w.q.line.awaits(wanted) {
+			continue
+		}
+		w.tx.Clear(w.q.wanted(wanted, known[wanted]))
+		w.cleared = true
+		if outcome.wants == nil {
+			outcome.wants = make(map[want]int64)
+		}
+		outcome.wants[wanted] = 0
+	}
+}
+
+// passOn wakes the next handles that wait by the claimer's template, if the claimer has found more lanes than it could
+// take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken handle is at
+// work. requests are the oldest by the template. Those behind the handle's own come first: the handles before were
+// woken before, and several that pass on at once do not wake each other.
+func (c *claimer) passOn(requests []kv.KV) error {
+	left := c.left()
+	if c.taken == 0 || left == 0 || lacks(guardPassOn) {
+		return nil
+	}
+	k := c.waking()
+	k.templates[c.where], k.besides = left, c.q.waitID
+	own := slices.IndexFunc(requests, func(row kv.KV) bool {
+		p, err := c.keys.parse(row.Key)
+		return err == nil && p.id == k.besides
+	})
+	if err := k.seeAll(requests[own+1:]); err != nil {
+		return err
+	}
+	return k.seeAll(requests[:own+1])
+}
+
+// left returns how many lanes the claimer has found, or may find, and not looked at.
+func (c *claimer) left() int {
+	n := len(c.looks) + len(c.search.pending) + len(c.remains)
+	if n == 0 && c.search.begun && (c.search.away || c.search.nearby || !c.search.exhausted()) {
+		return 1 // a search which began behind the oldest has not seen them
+	}
+	return n
+}
+
+// A turn looks for the receives of a few templates, because each has reads of its own: see namedWave. At the templates
+// of the other receives the turn only glances: it reads whether there is any hint, and the first timer. So a handle
+// whose receives wait by a hundred templates looks with one transaction, not with seven, and only where the glance has
+// found something do receives have a turn of their own. The receives that have had a turn stand last in the line, so
+// that a few polls later each has had one, which also meets the requests of dead handles.
+
+// glances reports whether a turn which does not serve the receive may glance at its template instead.
+func (l *waitingLine) glances(o *operation) bool {
+	if o.names() || o.receive.where == "" || o.receive.o.ReceiveID != "" || o.receive.o.OnlyIfAny {
+		return false
+	}
+	w, _ := o.receive.want()
+	return l.env.lasts(w)
+}
+
+// lasts is lineEnv.lasts.
+func (q *Queue) lasts(w want) bool {
+	q.staging.mu.Lock()
+	defer q.staging.mu.Unlock()
+	return q.staging.wants[w].lasts(q.nowMS())
+}
+
+// lasts reports whether half of the request's life is left.
+func (r ownRequest) lasts(nowMS int64) bool { return r.deadlineMS-nowMS > requestLife.Milliseconds()/2 }
+
+// glance looks where there is anything at the templates, and until when there is nothing. While the queue is paused
+// there is nothing anywhere.
+func (w *txn) glance(templates []string, left *rest) error {
+	if len(templates) == 0 {
+		return nil
+	}
+	if paused, err := w.paused(); err != nil || paused {
+		return err
+	}
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	var hints, timers []placed
+	for _, where := range templates {
+		for _, r := range w.keys.hintsOf(where) {
+			hints = append(hints, placed{r, where})
+		}
+		for _, r := range w.keys.timersApart(where, config.retro()) {
+			timers = append(timers, placed{r, where})
+		}
+	}
+	left.found = make(map[string]bool)
+	err = w.eachFirst(hints, func(_ []byte, where string) { left.found[where] = true })
+	if err != nil {
+		return fmt.Errorf("read ready hints: %w", err)
+	}
+	dueMS := make(map[string]int64)
+	err = w.eachFirst(timers, func(key []byte, where string) {
+		at := w.dueAt(key, config.retro())
+		if known, ok := dueMS[where]; !ok || at < known {
+			dueMS[where] = at
+		}
+		left.found[where] = left.found[where] || at <= w.nowMS
+	})
+	if err != nil {
+		return fmt.Errorf("read timers: %w", err)
+	}
+	maps.DeleteFunc(dueMS, func(where string, _ int64) bool { return left.found[where] })
+	return w.restOfGlance(dueMS, left)
+}
+
+// restOfGlance ends the rest with the first of the times at which something is due at a template.
+func (w *txn) restOfGlance(dueMS map[string]int64, left *rest) error {
+	soonest := slices.SortedFunc(maps.Keys(dueMS), func(a, b string) int { return cmp.Compare(dueMS[a], dueMS[b]) })
+	for _, where := range soonest[:min(len(soonest), namedWave)] {
+		if dueMS[where]-w.nowMS >= left.wait.Milliseconds() {
+			return nil
+		}
+		t := w.beginTurn(where)
+		if _, err := t.wait(w); err != nil {
+			return err
+		}
+		if err := w.restOfAny(t, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// placed is a range of keys of a template.
+type placed struct {
+	kv.KeyRange
+	where string
+}
+
+// eachFirst calls found for the first key of each range in which there is one. The ranges are disjoint.
+//
+// The first read asks for the first key from all ranges on: if it lies behind them, they are empty. Otherwise the
+// ranges behind the key are halved, and so on. So ranges between which there is nothing cost one read, and n ranges at
+// most 2n reads, in about log n rounds.
+func (w *txn) eachFirst(ranges []placed, found func(key []byte, where string)) error {
+	slices.SortFunc(ranges, func(a, b placed) int { return bytes.Compare(a.Begin, b.Begin) })
+	for parts := [][]placed{ranges}; len(parts) > 0; {
+		first := make([]kv.Future[[]byte], len(parts))
+		for i, part := range parts {
+			first[i] = w.read.GetKey(kv.FirstGreaterOrEqual(part[0].Begin))
+		}
+		var halves [][]placed
+		for i, part := range parts {
+			rest, err := afterFirst(w.ctx, first[i], part, found)
+			if err != nil {
+				return err
+			}
+			half := len(rest) / 2
+			for _, p := range [][]placed{rest[:half], rest[half:]} {
+				if len(p) > 0 {
+					halves = append(halves, p)
+				}
+			}
+		}
+		parts = halves
+	}
+	return nil
+}
+
+// afterFirst calls found if the first key from the ranges on lies in one of them, and returns the ranges behind it.
+func afterFirst(
+	ctx context.Context, first kv.Future[[]byte], ranges []placed, found func(key []byte, where string),
+) (rest []placed, err error) {
+	key, err := first.Wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rest = ranges[sort.Search(len(ranges), func(i int) bool { return bytes.Compare(key, ranges[i].End) < 0 }):]
+	if len(rest) > 0 && rest[0].Contains(key) {
+		found(key, rest[0].where)
+		rest = rest[1:]
+	}
+	return rest, nil
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
@@ -262,3 +263,146 @@ func unpackTimer(key, value []byte) (k kind, headIndex int64, err error) {
 	}
 	return k, headIndex, nil
 }
+
+// A queue with the setting unordered has consumers that take any item which nobody holds, beside consumers that receive
+// groups in order. An unordered receive claims single items: the claim of an item, a hold, is a record as a lock is,
+// under a key of its own. Two kinds of lanes serve this (see store_lane.go for what a lane is, and how it is named):
+//
+//   - The free lane of a group has the items that nobody holds: who takes hold of an item takes the item out, who lets
+//     go puts it back. So the first free item is found by one read, however many items of the group are held; and the
+//     hints, timers and kept hints of lanes are those of the free lane, too. The free lane intersects the whole group,
+//     and is itself never locked. It is the view 0, without values.
+//   - A hold is the lane of one item: 0xff (group, 0, index, random). Its lock is the record.
+//
+// A claim of the group meets the first hold of the group: if the head is held, the hold excludes the claim, as the lock
+// of an intersecting lane would; if an item behind is, the claim ends before it. So there is never a gap for those who
+// receive in order.
+const nameHold = "hold"
+
+// errUnordered: the queue has no unordered consumers.
+var errUnordered = fmt.Errorf("%w: an unordered claim in a queue without the setting %s", ErrOptions, settingUnordered)
+
+// freeWhere is the packed template of unordered receives: the view 0.
+var freeWhere = string(tuple.AppendInt(nil, 0))
+
+func freeLane(group string) string { return laneName(group, freeWhere) }
+
+// holdLane is the lane of a hold.
+func holdLane(id ID) string {
+	return laneName(id.Group, string(tuple.AppendUUID(tuple.AppendInt([]byte(freeWhere), id.Index), id.Random)))
+}
+
+// holdOf returns the item of a hold; false = the lane is no hold.
+func holdOf(lane string) (ID, bool) {
+	group, where := splitLane(lane)
+	if len(where) <= len(freeWhere) || where[:len(freeWhere)] != freeWhere {
+		return ID{}, false
+	}
+	d := decoder{rest: []byte(where[len(freeWhere):])}
+	id := ID{Group: group, Index: d.int(), Random: d.uuid()}
+	return id, d.err == nil
+}
+
+func isHold(lane string) bool {
+	_, is := holdOf(lane)
+	return is
+}
+
+// soughtBy is the packed template whose receives find a lane: that of the free lane, if the lane is a hold of an
+// unordered queue.
+func (s subspace) soughtBy(lane string) string {
+	if isHold(lane) {
+		return s.holdWhere()
+	}
+	_, where := splitLane(lane)
+	return where
+}
+
+// hold is the key of the record of a hold.
+func (s subspace) hold(id ID) []byte { return s.itemKey(nameHold, id, 0) }
+
+// holds is the range of the holds of a group.
+func (s subspace) holds(group string) kv.KeyRange { return s.below(s.startGroup(nameHold, group, 1)) }
+
+// holdsTo is the range of the holds of a group up to that of an item.
+func (s subspace) holdsTo(id ID) kv.KeyRange {
+	return kv.KeyRange{Begin: s.holds(id.Group).Begin, End: kv.KeyAfter(s.hold(id))}
+}
+
+// holdWhere is the packed template whose receives end holds: those of whole groups, if items are claimed in turn.
+func (s subspace) holdWhere() string {
+	if s.inTurn() {
+		return ""
+	}
+	return freeWhere
+}
+
+// hasHolds reports whether items are claimed by themselves.
+func (s subspace) hasHolds() bool { return s.plan != nil && s.plan.holds }
+
+// inTurn reports whether items are claimed by themselves and in order: see group_hold.go.
+func (s subspace) inTurn() bool { return s.plan != nil && s.plan.inTurn }
+
+// takesAny reports whether the queue has unordered consumers.
+func (s subspace) takesAny() bool { return s.hasHolds() && !s.plan.inTurn }
+
+// kindBeat is of a timer only: the beat of a handle is due then.
+const kindBeat kind = "beat"
+
+// beat is up to when the claims by heartbeat of a handle last, unless the handle moves the time, never back. The claims
+// themselves have no timers. Three keys belong together, and only transactions that read the beat's row with a conflict
+// write the row or the timer:
+//
+//	beat   ("beat", handle)            tuple: due (ms), owner, and 1 if the handle is being ended
+//	timer  ("timer", due (ms), handle) as a timer of a group: kind "beat", index 0
+//	held   ("held", handle, group)     as a timer's value: of each claim by the handle's heartbeat
+//
+// handle is a random number of the beat. A number is never used again: a handle whose beat was ended takes another.
+type beat struct {
+	dueMS int64
+	owner string
+	ended bool // whoever met the beat when it was due has begun to end the handle: nothing joins the beat any more
+}
+
+func (b beat) pack() []byte {
+	t := tuple.Tuple{b.dueMS, b.owner}
+	if b.ended {
+		t = append(t, int64(1))
+	}
+	return t.Pack()
+}
+
+func unpackBeat(key, value []byte) (b beat, err error) {
+	d := decoder{rest: value}
+	b = beat{dueMS: d.int(), owner: d.str()}
+	if d.more() {
+		b.ended = true
+		n := d.int()
+		d.check(n == 1, "%d for an end", n)
+	}
+	return b, d.end(key)
+}
+
+func (s subspace) beat(handle uuid.UUID) []byte {
+	return tuple.AppendUUID(s.start(nameBeat, 17), handle)
+}
+
+// beatJoin stands for the right to join a beat: claims by heartbeat have a read conflict on the key, and whoever ends a
+// handle a write conflict. Nothing is ever stored there, so a beat that moves disturbs no claim.
+func (s subspace) beatJoin(handle uuid.UUID) []byte { return kv.KeyAfter(s.beat(handle)) }
+
+// beatTimer is in shard 0 of the timers of whole groups, which every look for any group reads.
+func (s subspace) beatTimer(dueMS int64, handle uuid.UUID) []byte {
+	return tuple.AppendUUID(tuple.AppendInt(s.timerIn("", 0, 9+17), dueMS), handle)
+}
+
+func (s subspace) heldOf(handle uuid.UUID, extra int) []byte {
+	return tuple.AppendUUID(s.start(nameHeld, 17+extra), handle)
+}
+
+func (s subspace) held(handle uuid.UUID, group string) []byte {
+	return tuple.AppendString(s.heldOf(handle, len(group)+2), group)
+}
+
+// heldBy is the range of the claims by a handle's heartbeat.
+func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange { return s.below(s.heldOf(handle, 1)) }

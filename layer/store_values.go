@@ -1,12 +1,15 @@
 package layer
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
@@ -217,13 +220,17 @@ type claimRef struct {
 
 func (r repeat) pack() []byte { return appendClaims(tuple.AppendInt(nil, r.ms), r.claims) }
 
-// appendClaims appends claims as records and receipts keep them: group, token, group, token …
+// appendClaims appends claims: group, token, group, token …
 func appendClaims(b []byte, claims []claimRef) []byte {
 	for _, c := range claims {
 		b = tuple.AppendInt(tuple.AppendString(b, c.lane), c.token)
 	}
 	return b
 }
+
+// claimRefSize is, with ample room, how many bytes the claim of a lane, or of an item of a lane, takes there. A NUL
+// takes two bytes, and in a lane that is no whole group another one.
+func claimRefSize(lane string) int { return 3*len(lane) + 2*(9+17) + 16 }
 
 // claims reads the rest of a value, a list of claims.
 func (d *decoder) claims() (claims []claimRef) {
@@ -240,12 +247,14 @@ func unpackRepeat(key, value []byte) (repeat, error) {
 	return r, d.end(key)
 }
 
-// packReceipt is the value of a receipt: when written, and the packed result of the operation, see tx_receipt.go.
-func packReceipt(writtenMS int64, result []byte) []byte {
-	return append(tuple.AppendInt(make([]byte, 0, 9+len(result)), writtenMS), result...)
+// packReceipt is the value of a receipt: when written, and by which attempt of the transaction.
+func packReceipt(writtenMS, attempt int64) []byte {
+	return tuple.AppendInt(tuple.AppendInt(make([]byte, 0, 9+9), writtenMS), attempt)
 }
 
-func unpackReceipt(key, value []byte) (writtenMS int64, result tuple.Tuple, err error) {
+// unpackReceipt returns when a receipt was written, and what else is in it: the attempt. Earlier versions wrote the
+// result of the transaction there.
+func unpackReceipt(key, value []byte) (writtenMS int64, rest tuple.Tuple, err error) {
 	t, err := tuple.Unpack(value)
 	if err != nil {
 		return 0, nil, corrupt(key, err)
@@ -342,4 +351,264 @@ func checkStoredState(key, value []byte) error {
 		return corrupt(key, err)
 	}
 	return nil
+}
+
+// rows are items of one group as read, in key order. Each row is decoded once, on first use.
+type rows struct {
+	keys  subspace
+	lane  string
+	group string      // of the lane
+	of    kv.KeyRange // the lane's items
+	retro retro       // of the queue
+	list  []row
+}
+
+// row is one stored item.
+type row struct {
+	kv.KV
+	delivered
+	envelope envelope
+	dueMS    int64  // the earliest delivery time; 0 = the item is not delayed
+	body     []byte // inline; the rest is in the parts
+	opened   bool
+	err      error // the item cannot be read; wraps ErrCorrupt
+}
+
+// rows takes the items of a lane, in key order: pairs of an item's key and value, whichever lane it is.
+func (s subspace) rows(lane string, pairs []kv.KV, delay retro) rows {
+	rs := rows{
+		keys: s, lane: lane, group: groupOf(lane), of: s.items(lane), retro: delay, list: make([]row, len(pairs)),
+	}
+	for i, pair := range pairs {
+		rs.list[i].KV = pair
+	}
+	return rs
+}
+
+func (rs rows) len() int { return len(rs.list) }
+
+// first returns the first n rows.
+func (rs rows) first(n int) rows {
+	rs.list = rs.list[:n]
+	return rs
+}
+
+// from returns the rows behind the first n.
+func (rs rows) from(n int) rows {
+	rs.list = rs.list[n:]
+	return rs
+}
+
+// at decodes the i-th row. If the row cannot be read, the row's err says why.
+func (rs rows) at(i int) *row {
+	r := &rs.list[i]
+	if r.opened {
+		return r
+	}
+	r.opened = true
+	p, err := rs.keys.parseItem(r.Key, rs.group, rs.of)
+	if err != nil {
+		r.err = err
+		return r
+	}
+	r.index, r.random = p.index, p.id
+	if r.envelope, r.body, err = openEnvelope(r.Value); err != nil {
+		r.err = corrupt(r.Key, err)
+	}
+	r.dueMS = rs.retro.due(&r.envelope)
+	r.parts, r.facets = r.envelope.parts, rs.keys.plan.pack(r.envelope.headers)
+	return r
+}
+
+// id returns the item's id, even if the value cannot be read.
+func (rs rows) id(i int) ID { return rs.at(i).delivered.id(rs.group) }
+
+// delivered returns what a claim's record keeps of the rows, or the error of the first unreadable row.
+func (rs rows) delivered() ([]delivered, error) {
+	all := make([]delivered, rs.len())
+	for i := range all {
+		r := rs.at(i)
+		if r.err != nil {
+			return nil, r.err
+		}
+		all[i] = r.delivered
+	}
+	return all, nil
+}
+
+// due returns how many of the rows, from the head on, may be delivered at nowMS. An unreadable row counts as due, so
+// that whoever takes the row reports what is wrong.
+func (rs rows) due(nowMS int64) int {
+	for i := range rs.list {
+		if r := rs.at(i); r.err == nil && r.dueMS > nowMS {
+			return i
+		}
+	}
+	return len(rs.list)
+}
+
+// timing returns the time in the key of a timer that leads to the head, the first row, at untilMS.
+func (rs rows) timing(untilMS int64) int64 {
+	if head := rs.at(0); untilMS == head.dueMS {
+		return rs.retro.timing(&head.envelope)
+	}
+	return untilMS
+}
+
+// A row of changes is a tuple: the time of its transaction (ms), and for each change
+//
+//	kind, group, index, random     of the item; then, in a queue with facets, a nested tuple of their values, and,
+//	                               if the change gave the item other facets, a nested tuple of those before
+//	kind, group, n                 of a purge: n items of the group are gone
+//
+// For example an ack of two items of group A: (1700000000000, 1, "A", 7, r1, 1, "A", 8, r2).
+
+// ChangeKind is what has happened to an item.
+type ChangeKind int
+
+// The kinds. The numbers are stored.
+const (
+	ChangeEnqueued     ChangeKind = iota // a new message, or an archived item enqueued anew by Replay
+	ChangeFinished                       // acked, or taken
+	ChangeDeadLettered                   // failed for good, or past retention
+	ChangeRedriven                       // a dead letter is in its group again; to the tail: under the ID's new index
+	ChangeDiscarded                      // a dead letter was deleted
+	ChangeCancelled                      // an operator has removed the waiting item
+	ChangeExpired                        // past retention, and dropped
+	ChangePurged                         // a purge has removed items of the group: Change.Items says how many
+	ChangeAdvanced                       // the holder has rewritten the item in its place
+	ChangeEdited                         // Edit or Replace has rewritten the waiting item in its place
+	// ChangeLeft tells a subscription with a template that an advance or an edit gave the item other facets, so that
+	// the item agrees with the template no longer. The database stores the advance or the edit.
+	ChangeLeft
+	changeKinds
+)
+
+var changeKindNames = []string{
+	"enqueued", "finished", "dead_lettered", "redriven", "discarded", "cancelled", "expired", "purged", "advanced",
+	"edited", "left",
+}
+
+func (k ChangeKind) String() string { return nameOf(k, changeKindNames) }
+
+// Change is something that has happened to an item, in the order of commits. A Change has no body, and of the headers
+// only the facets: the item may be gone by the time the change is read.
+type Change struct {
+	Kind  ChangeKind
+	ID    ID        // of a purge: only the group
+	Items int       // 1; of a purge: how many items of the group are gone
+	At    time.Time // of the transaction, by the clock of its handle
+	// Facets, in a queue with facets, has the item's values: after the change, if the change rewrote the item. nil of a
+	// purge. The map is the caller's.
+	Facets map[string]string
+	// Was, of an advance or an edit that gave the item other facets, has the values before. nil of any other change.
+	// The map is the caller's.
+	Was map[string]string
+
+	facets, was string // packed
+}
+
+// changed is changes of a single kind to items of a single group, made one after the other by one transaction.
+type changed struct {
+	kind  ChangeKind
+	group string
+	items []delivered // none of a purge
+	was   []string    // the packed facets before, for each of items; nil = the change is of no facets
+	n     int         // only of a purge: how many items
+}
+
+// changeSize is how many bytes a change takes in its row, at most, beside the group's name.
+const changeSize = 2 + 2 + 9 + 17
+
+// appendItem appends the change of items[i] to a row.
+func (c *changed) appendItem(row []byte, i int) []byte {
+	d := &c.items[i]
+	row = tuple.AppendString(tuple.AppendInt(row, int64(c.kind)), c.group)
+	row = tuple.AppendUUID(tuple.AppendInt(row, d.index), d.random)
+	if d.facets == "" {
+		return row
+	}
+	row = appendNested(row, d.facets)
+	if c.was == nil || c.was[i] == "" || c.was[i] == d.facets {
+		return row
+	}
+	return appendNested(row, c.was[i])
+}
+
+// appendPurge appends a purge to a row.
+func (c *changed) appendPurge(row []byte) []byte {
+	row = tuple.AppendString(tuple.AppendInt(row, int64(c.kind)), c.group)
+	return tuple.AppendInt(row, int64(c.n))
+}
+
+// unpackChanges reads a row of changes.
+func unpackChanges(key, value []byte) (ms int64, all []Change, err error) {
+	d := decoder{rest: value}
+	ms = d.int()
+	for d.more() {
+		c := Change{Kind: ChangeKind(d.int()), ID: ID{Group: d.str(), Index: d.int()}, Items: 1, At: fromMillis(ms)}
+		d.check(c.Kind >= 0 && c.Kind < ChangeLeft, "unknown kind %d", c.Kind)
+		if c.Kind == ChangePurged {
+			c.ID.Index, c.Items = 0, int(c.ID.Index)
+		} else {
+			c.ID.Random = d.uuid()
+			c.facets = d.facets()
+			c.was = d.facets()
+		}
+		all = append(all, c)
+	}
+	d.check(len(all) > 0, "no changes")
+	return ms, all, d.end(key)
+}
+
+// facets reads the packed facets of a change; "" = none follow.
+func (d *decoder) facets() string {
+	if !d.follows(codeNested) {
+		return ""
+	}
+	var values []string
+	d.list(func() { values = append(values, d.str()) })
+	d.check(len(values) > 0, "no facets")
+	return packStrings(values)
+}
+
+// position is how far a subscription has come: everything before the key from is done, and of the row at from so many
+// changes. The key counts from the first byte behind the queue's prefix.
+type position struct {
+	from []byte
+	done int64
+}
+
+func (p position) equal(q position) bool { return bytes.Equal(p.from, q.from) && p.done == q.done }
+
+// progress is the value of a cursor: a subscription's place, and the token of its holder.
+type progress struct {
+	token uuid.UUID
+	position
+}
+
+func (p *progress) pack() []byte {
+	return tuple.Tuple{p.token, p.from, p.done}.Pack()
+}
+
+func unpackProgress(key, value []byte) (p progress, err error) {
+	d := decoder{rest: value}
+	p = progress{token: d.uuid(), position: position{from: d.bytes(), done: d.int()}}
+	d.check(len(p.from) > 0 && p.done >= 0, "no place")
+	return p, d.end(key)
+}
+
+// reader is the value of a subscription's reader: who holds it, and until when.
+type reader struct {
+	token uuid.UUID
+	owner string
+	endMS int64
+}
+
+func (r *reader) pack() []byte { return tuple.Tuple{r.token, r.owner, r.endMS}.Pack() }
+
+func unpackReader(key, value []byte) (r reader, err error) {
+	d := decoder{rest: value}
+	r = reader{token: d.uuid(), owner: d.str(), endMS: d.int()}
+	return r, d.end(key)
 }

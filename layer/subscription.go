@@ -70,6 +70,9 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 		if k < 0 || k >= changeKinds {
 			return nil, &ValueError{What: "kind of change", Got: k.String(), Allowed: fmt.Sprint(changeKindNames)}
 		}
+		if k == ChangeLeft && o.Where == nil {
+			return nil, fmt.Errorf("%w: changes of kind %s without a template", ErrOptions, k)
+		}
 		s.wants[k] = true
 	}
 	if len(o.Kinds) == 0 {
@@ -387,6 +390,9 @@ func (s *subscription) step(ctx context.Context) error {
 	}
 	at, err := s.handle(ctx, page)
 	if err == nil {
+		for _, unreadable := range page.unreadable {
+			s.report(unreadable)
+		}
 		s.at, s.stored, s.fails, s.width = at, at, 0, min(2*s.width, s.o.Max)
 		return nil
 	}
@@ -415,11 +421,13 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 
 // changePage is what a look at the changes has found.
 type changePage struct {
-	changes []Change            // wanted
-	next    position            // behind them
-	skipped bool                // there were changes that nobody wants
-	missed  []byte              // changes up to this place were cleared unseen; nil = none
-	woken   kv.Future[struct{}] // if there was nothing: a watch on the next change
+	changes []Change // wanted
+	next    position // behind them
+	skipped bool     // there were changes that nobody wants
+	// unreadable are the errors of rows that cannot be read, and are passed over.
+	unreadable []error
+	missed     []byte              // changes up to this place were cleared unseen; nil = none
+	woken      kv.Future[struct{}] // if there was nothing: a watch on the next change
 }
 
 // changePageRows bounds the rows of a look.
@@ -459,23 +467,39 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 	return page, err
 }
 
-// agrees reports whether the subscription is to be told of a change, and sets the change's facets.
+// agrees reports whether the subscription is to be told of a change, and sets the change's facets. An item that was
+// rewritten, and agrees with the subscription's template no longer, has left.
 func (s *subscription) agrees(c *Change) bool {
-	if !s.wants[c.Kind] {
-		return false
+	if plan := s.q.keys.plan; plan != nil {
+		c.Facets, c.Was = plan.unpack(c.facets), plan.unpack(c.was)
 	}
-	plan := s.q.keys.plan
-	if c.facets == "" || plan == nil {
-		return true
+	if c.Facets != nil && !s.o.Where.matches(c.Facets) {
+		if c.Was == nil || !s.o.Where.matches(c.Was) {
+			return false
+		}
+		c.Kind = ChangeLeft
 	}
-	c.Facets = make(map[string]string, len(plan.facets))
-	for i, value := range unpackStrings(c.facets) {
-		if i < len(plan.facets) {
-			c.Facets[plan.facets[i]] = value
+	return s.wants[c.Kind]
+}
+
+// unpack returns packed facets by their names; nil if there are none.
+func (p *lanePlan) unpack(packed string) map[string]string {
+	if packed == "" {
+		return nil
+	}
+	facets := make(map[string]string, len(p.facets))
+	for i, value := range unpackStrings(packed) {
+		if i < len(p.facets) {
+			facets[p.facets[i]] = value
 		}
 	}
-	for name, value := range s.o.Where {
-		if c.Facets[name] != value {
+	return facets
+}
+
+// matches reports whether facets agree with the template.
+func (t Template) matches(facets map[string]string) bool {
+	for name, value := range t {
+		if facets[name] != value {
 			return false
 		}
 	}
@@ -507,8 +531,8 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 	page.next = s.at
 	for _, row := range rows {
 		_, all, err := unpackChanges(row.Key, row.Value)
-		if err != nil {
-			return page, err
+		if s.q.passes(err) { // all is empty, and so the place moves on
+			page.unreadable, all = append(page.unreadable, err), nil
 		}
 		done := int64(0)
 		if from := s.q.keys.relative(row.Key); bytes.Equal(from, s.at.from) {
@@ -659,4 +683,107 @@ func (s *subscription) call(changes []Change, handler func() error) (err error) 
 
 func (s *subscription) failed(changes []Change, err error) error {
 	return &ChangeError{Subscription: s.name, First: changes[0], Changes: len(changes), Err: err}
+}
+
+// SubscribeOptions configure a subscription. The zero value is the normal use.
+type SubscribeOptions struct {
+	// Kinds are the changes to be told of; none = all.
+	Kinds []ChangeKind
+	// Where, if not nil, is a template of any of the queue's facets: no view is needed. The handler is then told only
+	// of items that agree with the template. If an advance or an edit gives such an item other facets, and the item
+	// agrees no longer, the handler is told of a change of kind ChangeLeft. A purge names no items, so every
+	// subscription is told, unless Kinds leaves purges out. Every subscription is also told of changes made before the
+	// queue's handles kept facets with changes.
+	Where Template
+	// FromOldest makes a new subscription begin with the oldest change which the queue keeps. Otherwise a new
+	// subscription begins with the changes committed after the call. An old subscription goes on where it stands.
+	FromOldest bool
+	// Max is how many changes a call of the handler gets at most, 1 to MaxBatch; 0 = DefaultChanges. With Parallel it
+	// is how many all calls that run at the same time get together.
+	Max int
+	// Parallel is how many calls may run at the same time, each with the changes of other groups; the changes of a
+	// group still come one call after the other. Only of Subscribe. 0 = 1, at most MaxParallel.
+	Parallel int
+	// Lease is for how long a process which has died keeps the others from the subscription: MinLease to MaxLease; 0 =
+	// DefaultLease.
+	Lease time.Duration
+	// OnError is told the errors after which the subscription goes on: a handler's (*ChangeError), the engine's, and
+	// *MissedError. nil = they are logged with slog.Default.
+	OnError func(err error)
+}
+
+// Limits of subscriptions.
+const (
+	// DefaultChanges is how many changes a call of the handler gets at most.
+	DefaultChanges = 100
+	// MaxParallel bounds the calls of one subscription at the same time.
+	MaxParallel = 64
+)
+
+// ChangeError: a handler of changes has failed or panicked. The same changes follow again after a pause, fewer at a
+// time; the place of the subscription has not moved.
+type ChangeError struct {
+	Subscription string
+	First        Change // of the call
+	Changes      int    // of the call
+	Err          error
+}
+
+func (e *ChangeError) Error() string {
+	return wrap("subscription "+e.Subscription,
+		fmt.Errorf("%d changes from %s of %s on: %w", e.Changes, e.First.Kind, e.First.ID, e.Err)).Error()
+}
+
+// Unwrap returns the handler's error.
+func (e *ChangeError) Unwrap() error { return e.Err }
+
+// MissedError: changes were cleared, being older than the queue keeps changes, before the subscription had come to
+// them. The subscription goes on with the oldest change there is.
+type MissedError struct{ Subscription string }
+
+func (e *MissedError) Error() string {
+	return wrap("subscription "+e.Subscription, errors.New("changes were cleared before they were read")).Error()
+}
+
+// Subscribe calls handler for the queue's changes, in the order of their commits, until ctx ends: then Subscribe
+// returns nil. The queue must keep changes (Config.Changes; otherwise ErrOptions). name says which subscription: its
+// place is kept in the database, so a later call goes on behind the last changes whose handler has returned nil. Of all
+// processes with the same name one at a time holds the subscription; the others wait and take over when its lease ends.
+//
+// Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
+// fails. After an error or a panic the same changes come again, because order is kept; a handler which wants to pass
+// over a change returns nil. The handler's context ends when another process has taken over, or ctx ends. For effects
+// that happen once use SubscribeTx.
+//
+// Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
+// ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.
+func (q *Queue) Subscribe(
+	ctx context.Context, name string, handler func(ctx context.Context, changes []Change) error, o SubscribeOptions,
+) error {
+	s, err := q.newSubscription(name, handler == nil, o)
+	if err != nil {
+		return wrap("subscribe", err)
+	}
+	s.plain = handler
+	return wrap("subscribe", s.run(ctx))
+}
+
+// SubscribeTx is Subscribe with a handler whose transaction also moves the subscription's place: what the handler
+// writes through tx happens exactly once for each change. The handler may be called several times for the same changes,
+// must end within 4 s, and must return every error of tx. Parallel is refused.
+//
+// Footprint of the transaction, beside the handler's: reads and writes the subscription's cursor, with a conflict.
+func (q *Queue) SubscribeTx(
+	ctx context.Context, name string, handler func(ctx context.Context, tx kv.Tx, changes []Change) error,
+	o SubscribeOptions,
+) error {
+	s, err := q.newSubscription(name, handler == nil, o)
+	if err == nil && o.Parallel > 1 {
+		err = fmt.Errorf("%w: parallel calls in one transaction", ErrOptions)
+	}
+	if err != nil {
+		return wrap("subscribe", err)
+	}
+	s.inTx = handler
+	return wrap("subscribe", s.run(ctx))
 }

@@ -18,19 +18,21 @@ import (
 //	meta     ("meta", field)                         tuple. Fields: see below
 //	item     ("item", group, index, random)          envelope and body, see store_item.go; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
-//	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
-//	                                                and a note if there is a mark: kind, who, reason, since (ms)
+//	lock     ("lock", group)                         tuple: token, mark or nil, then each holding, see store_lock.go:
+//	                                                mark is nested: "pause" or "halt", who, reason, since (ms);
+//	                                                holding is nested: kind, token, owner, end (ms), items; behind
+//	                                                that of a claim since (ms), and the beat of one by heartbeat
 //	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
 //	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; see retro, too
-//	         ("timer", due (ms), handle)             likewise, of kind "beat": a handle's heartbeat, see store_beat.go
+//	         ("timer", due (ms), handle)             likewise, of kind "beat": a handle's heartbeat, see store_lock.go
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
-//	held     ("held", handle, group)                 as a timer: of a claim by the handle's heartbeat
+//	held     ("held", handle, group)                 as a timer: a claim by the handle's heartbeat, and no other
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
-//	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
+//	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part, of (µs)
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
-//	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_archive.go
+//	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_item.go
 //	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	reqgroup ("reqgroup", group, random)             as of request: one that waits for this group alone
@@ -41,8 +43,8 @@ import (
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          the failure, then the item's value: see store_item.go
 //	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
-//	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
-//	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: see store_change.go
+//	receipt  ("receipt", random)                     tuple: time (ms), attempt of the transaction
+//	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: see store_values.go
 //	cursor   ("cursor", subscription)                tuple: holder's token, place: key, changes done of the row
 //	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
@@ -57,12 +59,12 @@ import (
 //	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
 //	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
 //
-// So has an unordered queue (store_hold.go), of its free lanes, which have the view 0 and no values. And:
+// So has an unordered queue (store_lock.go), of its free lanes, which have the view 0 and no values. And:
 //
 //	hold     ("hold", group, index, random)          as a lock: the item is claimed by itself, or delayed
 //	due      ("due", 0, due (ms), group, index, random)  as a timer: of a hold
 //
-// So has a queue with a lease for each item (group_turn.go), but for free lanes. The timer of a hold is there
+// So has a queue with a lease for each item (group_hold.go), but for free lanes. The timer of a hold is there
 //
 //	timer    ("timer", due (ms), group, index, random)  as a timer; from shard 1 on the shard as ("timer") has it
 //
@@ -72,14 +74,14 @@ import (
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
-// shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_shard.go.
+// shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_lane.go.
 //
-// A lock of kind "delay" is held by nobody: the group cannot be claimed until its lease end. As with a holder's lock,
-// every hint of the group is stale while the delay lasts. A lock of kind "grant" keeps a group for the handle whose
-// random is its owner, until the handle accepts or the short lease ends.
+// A holding of kind "claim" is an owner's, who works on its items. One of kind "delay" is nobody's: the group cannot be
+// claimed until its end. As with a claim, every hint of the group is stale while the delay lasts. One of kind "grant"
+// keeps a group for the handle whose random is its owner, until the handle accepts or the short lease ends.
 //
-// A lock of kind "pause" or "halt" is a mark: nobody may claim the group; there is no end and no timer. A lock of kind
-// "claim" with a note becomes the mark when the claim ends.
+// A lock with a mark and no holding keeps the group from everybody: there is no end and no timer. Beside a claim the
+// mark waits until the claim ends.
 //
 // The stamp of a change is the versionstamp of its transaction, so changes lie in the order of commits. The offset is
 // the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart
@@ -454,7 +456,7 @@ const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
 	// tuple (version, JSON text, incarnation): see config.go, tx_config.go. After a raise of the shards: also how many
-	// writers use, and the earlier numbers, see store_shard.go.
+	// writers use, and the earlier numbers, see store_lane.go.
 	metaConfig = "config"
 	metaSwept  = "swept" // tuple (when the last sweep began (ms), its random)
 	// Only while the queue is being dropped: tuple (since (ms)).

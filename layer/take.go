@@ -12,7 +12,8 @@ import (
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
 // or if what was in the way was work enough for one transaction: many items past retention, or claims whose leases have
 // ended. Then the next call goes on, and TakeOptions.Again says so. max is 1 to MaxBatch. The caller answers for an
-// unknown commit: use Once. o, at most one, says which group or template to take from.
+// unknown commit: use Once. o, at most one, says which group or template to take from. If the transaction has half of
+// FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
 //
 // In a queue with Config.Unordered, TakeOptions.Unordered passes over what others hold.
 //
@@ -36,7 +37,7 @@ type TakeOptions struct {
 	// Where, if not nil, is the template of the items to take, as in ReceiveOptions.
 	Where Template
 	// Unordered takes items of the group that nobody holds, as ReceiveOptions.Unordered does: those that others have
-	// in hand are passed over. Not with Where.
+	// in flight are passed over. Not with Where.
 	Unordered bool
 	// Again, if not nil, is set: to true if nothing was taken, but the next transaction may take something at once,
 	// because what was in the way was work enough for this one. Who takes until nothing is left goes on while Again
@@ -76,10 +77,16 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 		*o.Again = false
 	}
 	err = q.operate(ctx, tx, func(w *txn) (err error) {
+		if err := w.checkRoom(); err != nil {
+			return err
+		}
 		if o.Group == nil {
 			items, err = w.takeTo(where, max)
 		} else {
 			items, err = w.takeFromGroup(*o.Group, where, max)
+		}
+		if err == nil && len(items) == 0 {
+			err = w.broken
 		}
 		again = len(items) == 0 && w.leaves()
 		return err
@@ -97,7 +104,7 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
 	}
-	if w.q.keys.hasHolds() && where == w.q.keys.holdWhere() {
+	if w.keys.hasHolds() && where == w.keys.holdWhere() {
 		if _, err := w.endHolds(group, w.endHoldAt); err != nil {
 			return nil, err
 		}
@@ -148,34 +155,39 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		if w.tired() {
 			return nil, nil
 		}
-		if free, err := w.endHold(c, w.tx.Snapshot().Get(w.q.keys.lock(c.lane))); err != nil || !free {
+		behind, free, err := w.endHold(c, w.read.Get(w.keys.lock(c.lane)))
+		if err != nil || !free {
 			return nil, err
 		}
-		c = candidate{lane: laneName(c.group(), w.q.keys.holdWhere())}
+		if c = (candidate{lane: laneName(c.group(), w.keys.holdWhere())}); behind != nil {
+			c = *behind
+		}
 	}
 	for {
-		held := w.q.readLaneLock(guardTakeLock.reads(w.tx), w.tx.Snapshot(), c.lane)
-		if w.q.keys.plan != nil {
+		held := w.guarded(guardTakeLock).readLaneLock(w.read, c.lane)
+		if w.keys.plan != nil {
 			if err := w.fenceOver(guardTakeLock, c.lane); err != nil {
 				return nil, err
 			}
 		}
 		// Read one item more than wanted: the group's next head. If there is no such item, the read has covered the
 		// whole rest of the group, and an enqueue into the rest conflicts.
-		read := w.q.readItems(guardTakeItems.reads(w.tx), w.tx.Snapshot(), c.lane, limit+1)
-		pace := w.q.readPace(w.tx.Snapshot(), c.group())
+		read := w.guarded(guardTakeItems).readItems(w.read, c.lane, limit+1)
+		pace := w.readPace(c.group())
 		f, err := w.await(c, held, read)
+		if err == nil && f.behindOver && f.rows.len() < limit && !w.tired() {
+			if _, err := w.endHolds(f.group(), w.endHoldAt); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err == nil {
+			f.pace, f.fenced = pace, true
+			err = w.assess(f)
+		}
 		switch {
-		case isCorrupt(err):
-			return nil, nil // nobody can tell whether the group is held: Check names the key
 		case err != nil:
-			return nil, err
-		}
-		f.pace, f.fenced = pace, true
-		if err := w.assess(f); err != nil {
-			return nil, err
-		}
-		switch {
+			return nil, w.breaks(err) // nobody can tell what may be taken
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
 		case w.putsOff(f):
@@ -198,7 +210,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 
 // endHoldAt ends a hold, if its time is over.
 func (w *txn) endHoldAt(lane string) error {
-	_, err := w.endHold(candidate{lane: lane}, w.tx.Snapshot().Get(w.q.keys.lock(lane)))
+	_, _, err := w.endHold(candidate{lane: lane}, w.read.Get(w.keys.lock(lane)))
 	return err
 }
 
@@ -210,7 +222,12 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		return n == 1 || size <= DefaultMaxBytes
 	})
 	if err != nil || len(out) == 0 {
-		return nil, err
+		return nil, w.breaks(err)
+	}
+	if f.record != nil { // else attemptsOf reads before anything is written
+		if _, err := w.readAttempts(items[0].ID, items[len(items)-1].ID); err != nil {
+			return nil, w.breaks(err)
+		}
 	}
 	if err := w.excludeHolders(guardTakeExclude, f.lane); err != nil {
 		return nil, err
@@ -221,6 +238,9 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		}
 	}
 	if err := w.attemptsOf(f, items); err != nil {
+		if f.record == nil {
+			err = w.breaks(err)
+		}
 		return nil, err
 	}
 	archived, err := w.archives()
@@ -249,12 +269,26 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	if f.rows.len() == len(out) {
 		return items, nil
 	}
-	next := f.rows.at(len(out))
-	if isCorrupt(next.err) && next.index == 0 {
-		return nil, next.err
+	next := f.rows.at(len(out)).index
+	if next == 0 { // its key cannot be read: who follows the hint says so
+		if next, err = w.clock(); err != nil {
+			return nil, err
+		}
 	}
-	_, err = w.rehint(next.index, f.lane, 0)
+	_, err = w.rehint(next, f.lane, 0)
 	return items, err
+}
+
+// breaks keeps the error of the first group of which a take can read something not, and has the take go on with other
+// groups; it returns any other error. The group is as before: nothing was written.
+func (w *txn) breaks(err error) error {
+	if !isCorrupt(err) {
+		return err
+	}
+	if w.broken == nil {
+		w.broken = err
+	}
+	return nil
 }
 
 // attemptsOf sets how often the items have failed before.
@@ -262,7 +296,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 	for i := range items {
 		items[i].FirstDelivered = fromMillis(w.nowMS)
 	}
-	if f.record == nil && !f.head && w.q.keys.plan == nil {
+	if f.record == nil && !f.head && w.keys.plan == nil {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}
@@ -271,7 +305,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 		}
 	}
 	// The attempts include the failure counted just now.
-	attempts, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
+	attempts, err := w.readAttempts(items[0].ID, items[len(items)-1].ID)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,14 +14,16 @@ import (
 	"fdbfifo/kv"
 )
 
-// txn is an attempt of a transaction: the state shared by the operations in the transaction.
+// txn is an attempt of a transaction: a view that writes, and the state shared by the operations in the transaction.
 type txn struct {
-	ctx     context.Context
-	q       *Queue
-	keys    subspace // q's, in room
-	room    room
-	tx      kv.Tx
-	nowMS   int64
+	view  // at snapshot, with keys in room; for reads with a conflict see guarded
+	room  room
+	tx    kv.Tx // sized
+	sized sized
+	// size is that of the caller's transaction before, being read; callers has it afterwards. Of a transaction which
+	// the handle has begun size is nil, and callers 0.
+	size    kv.Future[int64]
+	callers int
 	version kv.Future[int64]
 	follow  *following
 	anew    bool            // follow was read in this transaction, even if the handle knew a configuration
@@ -38,33 +41,31 @@ type txn struct {
 	named map[string][]byte
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
-	beside   int     // how many groups the handle's other transactions in flight are likely to take
-	others   int     // groups granted to other handles
-	// withhold is asked before the oldest of the requests is woken: owes says that the wake comes later, if at all.
-	// nil = no wake is owed. See staging_keep.go.
-	withhold func(requests []kv.KV) (owes bool, err error)
-	woke     uuid.UUID       // whose wake key this transaction touched last
-	owedLane string          // the lane whose wake an earlier transaction of the handle owes; "" = none
+	advised
+	others   int       // groups granted to other handles
+	leftOver *leftOver // nil = every request is taken for one that a handle waits behind
+	touched  map[uuid.UUID]bool
 	wrote    bool            // something a retry must not do again
 	cleared  bool            // something stale
 	illegal  error           // a forbidden step of a group; see put
 	turned   map[string]bool // the holds which this transaction has begun or ended, in turn
 	lead     func() error    // leaves the groups in let findable; nil = there are none
-	let      map[string]bool // the groups of which this transaction has ended holds, in turn: see group_turn.go
+	let      map[string]bool // the groups of which this transaction has ended holds, in turn: see group_hold.go
 	// shortMS: the queue's rate is used up, and there may be more from then on; 0 = it is not, as far as known.
 	shortMS int64
-	booked  *bookings // of the queue's rate; nil = what is booked stays so, because the transaction is the caller's
 	// grants has the keys of the grants to this handle which are not taken yet.
 	grants   map[string]bool
 	dueBeats []dueBeat // met by this transaction's looks
+	broken   error     // of a take: the error of the first unreadable group
 	chores
 }
 
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
-	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
-	w.anew, w.halvings = w.follow.stored != nil, q.stride.halvings.Load()
-	w.keys = q.keys
+	w := &txn{
+		view: q.viewOf(ctx, tx.Snapshot()), sized: sized{Tx: tx}, version: tx.ReadVersion(), follow: q.follow(tx),
+	}
+	w.tx = &w.sized
+	w.anew, w.halvings = w.follow.stored != nil, q.noticed.stride.Halvings()
 	w.keys.room = &w.room
 	return w
 }
@@ -118,7 +119,7 @@ func (w *txn) readRequests() {
 		if w.keys.plan != nil {
 			limit = requestsProbe
 		}
-		w.requests = w.tx.Snapshot().GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
+		w.requests = w.read.GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
 	}
 }
 
@@ -215,7 +216,7 @@ type candidate struct {
 	index    int64 // of the head, when the hint or timer was written; with RoundRobin, the group's place
 	attempts int   // of the head, when the hint was written
 	timer    bool  // a timer of a lock
-	head     bool  // a timer of a head: like a hint, but without the attempts
+	head     bool  // a timer of a head: like a hint, but without the attempts; or a hint that cannot be read
 	grant    int64 // the token, if the candidate is a grant to this handle
 }
 
@@ -256,8 +257,15 @@ func (w *txn) ended(lane string) {
 // wakeProbe is how many requests a waker reads to find one which is alive and wants groups.
 const wakeProbe = 4
 
-// touch changes a wake key.
+// touch changes a wake key, once: a handle which waits for many groups has one wake key.
 func (w *txn) touch(random uuid.UUID) {
+	if w.touched[random] {
+		return
+	}
+	if w.touched == nil {
+		w.touched = make(map[uuid.UUID]bool)
+	}
+	w.touched[random] = true
 	w.tx.Atomic(kv.Add, w.keys.wake(random), packCount(1))
 }
 
@@ -271,7 +279,7 @@ func (w *txn) wakeOldest() error {
 		return fmt.Errorf("read requests: %w", err)
 	}
 	if len(rows) > 0 && !w.keys.section(nameRequest).Contains(rows[0].Key) {
-		oldest := w.tx.Snapshot().GetRange(
+		oldest := w.read.GetRange(
 			w.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		)
 		if err := w.wakeNamed(); err != nil {
@@ -280,7 +288,7 @@ func (w *txn) wakeOldest() error {
 		if rows, err = oldest.Wait(w.ctx); err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-	} else if w.withhold != nil {
+	} else if w.kept.Withholds() {
 		if owes, err := w.withhold(rows); err != nil || owes {
 			return err
 		}
@@ -288,11 +296,33 @@ func (w *txn) wakeOldest() error {
 	return w.wake(rows, 1)
 }
 
+// withhold owes the wake of the only lane that the transaction has left ready, if the oldest request that wants groups
+// is another handle's.
+func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
+	for _, row := range requests {
+		p, wants, err := w.wanting(row)
+		if err != nil {
+			return false, err
+		}
+		if !wants {
+			continue
+		}
+		if p.id == w.q.waitID || len(w.ready) > 1 {
+			return false, nil
+		}
+		for lane := range w.ready {
+			w.kept.Owe(lane)
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
 // wakeNamed touches the wake keys of the requests for the groups left ready, a few for each: one of the receives gets
 // the group, the others go on waiting, and a handle which has died keeps nobody waiting.
 func (w *txn) wakeNamed() error {
 	if len(w.ready) > wakeGroups {
-		for row, err := range walk(w.ctx, w.tx.Snapshot(), w.keys.section(nameNamed), wakePage) {
+		for row, err := range walk(w.ctx, w.read, w.keys.section(nameNamed), wakePage) {
 			if err != nil {
 				return fmt.Errorf("read requests: %w", err)
 			}
@@ -306,7 +336,7 @@ func (w *txn) wakeNamed() error {
 	}
 	found := make([]kv.Future[[]kv.KV], 0, len(w.ready))
 	for _, group := range slices.Sorted(maps.Keys(w.ready)) {
-		found = append(found, w.tx.Snapshot().GetRange(
+		found = append(found, w.read.GetRange(
 			w.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		))
 	}
@@ -325,7 +355,7 @@ func (w *txn) wakeNamed() error {
 // wakeAll wakes the oldest request, which serves the others, and the requests for groups, and by templates, up to
 // wakePage of each.
 func (w *txn) wakeAll() error {
-	named, err := w.tx.Snapshot().GetRange(
+	named, err := w.read.GetRange(
 		w.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
 	).Wait(w.ctx)
 	if err != nil {
@@ -335,7 +365,7 @@ func (w *txn) wakeAll() error {
 		return err
 	}
 	if w.keys.plan != nil {
-		byLane, err := w.tx.Snapshot().GetRange(
+		byLane, err := w.read.GetRange(
 			w.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
 		).Wait(w.ctx)
 		if err != nil {
@@ -358,13 +388,13 @@ const (
 // wake touches the wake keys of up to n of the requests which are alive and want groups.
 func (w *txn) wake(requests []kv.KV, n int) error {
 	for _, row := range requests {
-		id, wants, err := w.wanting(row)
-		if err != nil {
-			return err
+		p, wants, err := w.wanting(row)
+		if w.passes(err) {
+			continue
 		}
-		if wants {
-			w.touch(id)
-			w.woke = id
+		if wants && !w.isLeftOver(row.Key, p) {
+			w.touch(p.id)
+			w.kept.Woke(p.id != w.q.waitID)
 			if n--; n == 0 {
 				return nil
 			}
@@ -373,14 +403,32 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 	return nil
 }
 
+// leftOver are requests of a handle that nobody waits behind: commits of unknown outcome have left them.
+type leftOver struct {
+	of    uuid.UUID // whose
+	index int64     // of that for any group, which may have grants: the caller withdraws it; 0 = none was met
+}
+
+// isLeftOver reports whether the request is left over. One for a lane, or by a template, is cleared.
+func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
+	if w.leftOver == nil || p.id != w.leftOver.of {
+		return false
+	}
+	if p.name == nameRequest {
+		w.leftOver.index = p.index
+	} else {
+		w.tx.Clear(key)
+	}
+	return true
+}
+
 // wanting returns whose request the row is, and whether the request wants groups now.
-func (w *txn) wanting(row kv.KV) (id uuid.UUID, wants bool, err error) {
-	p, err := w.keys.parse(row.Key)
-	if err != nil {
-		return id, false, err
+func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
+	if p, err = w.keys.parse(row.Key); err != nil {
+		return p, false, err
 	}
 	r, err := unpackRequest(row.Key, row.Value)
-	return p.id, r.wants > 0 && r.deadlineMS > w.nowMS, err
+	return p, r.wants > 0 && r.deadlineMS > w.nowMS, err
 }
 
 // operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read
@@ -390,12 +438,16 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	if q.isClosed() {
 		return ErrClosed
 	}
+	size := tx.ApproximateSize() // before the layer's own reads: a transaction tells its size when its reads have ended
 	w := q.txn(ctx, tx)
-	w.follow.guest = true
+	w.follow.guest, w.size = true, size
 	err := fn(w)
-	q.stride.learn(&w.chores, err)
+	q.learn(&w.chores, err)
 	if err == nil {
-		return w.finish()
+		if err = w.finish(); err != nil {
+			return err
+		}
+		return w.checkSize()
 	}
 	if kv.Code(err) != 0 {
 		return err
@@ -407,3 +459,348 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	}
 	return err
 }
+
+// chores is what a transaction of receives, or a take, has done for groups that have given nothing by it. Much of that
+// may be in the way: what a dead worker has left, say. Each chore takes reads that come after the others, so a
+// transaction that did everything would outlast itself on a slow engine, again and again. Therefore it leaves what is
+// more to the next transaction, and a handle whose transactions fail amid chores does fewer of them: see advice.Stride.
+type chores struct {
+	halvings             int  // of the bounds, see advice.Stride
+	done                 int  // in all: each clears what it was about
+	lapsed               int  // holdings ended, see lapse
+	agedItems, agedBytes int  // items past retention removed, and the bytes of their values
+	postponed            bool // a group was left to the next transaction
+}
+
+const (
+	// maxChores bounds the chores of a transaction.
+	maxChores = 100
+	// maxLapsed bounds the holdings that a transaction ends beside those which it takes over.
+	maxLapsed = 8
+	// overdueWidth bounds the items which one look reads: 5 MB with the largest values.
+	overdueWidth = 50
+	// overdueItems and overdueBytes bound what a transaction removes before finding something to deliver, and what a
+	// step of a sweep removes: dead-lettered items are written again.
+	overdueItems = 200
+	overdueBytes = 1 << 20
+)
+
+// most returns what is left of a bound.
+func (c *chores) most(bound int) int { return halved(bound, c.halvings) }
+
+// halved halves a bound so many times; to 1 at least.
+func halved(bound, times int) int { return max(1, bound>>min(times, 16)) }
+
+// enough reports whether the transaction has done maxChores, or is crowded.
+func (w *txn) enough() bool { return w.done >= w.most(maxChores) || w.crowded() }
+
+// tired reports whether the transaction has ended maxLapsed holdings.
+func (w *txn) tired() bool { return w.lapsed >= w.most(maxLapsed) || w.crowded() }
+
+// leaves reports whether the transaction may have left chores to the next.
+func (w *txn) leaves() bool { return w.postponed || w.tired() || w.enough() }
+
+// spent reports whether the transaction has reached overdueItems or overdueBytes.
+func (w *txn) spent() bool {
+	return (w.agedItems >= w.most(overdueItems) || w.agedBytes >= overdueBytes || w.crowded()) && !lacks(guardSpent)
+}
+
+// Once runs fn in a transaction whose effect happens exactly once, even if the outcome of a commit is unknown: the
+// transaction also writes a receipt, and an attempt after an unknown commit looks for the receipt first. So a message
+// can be enqueued or acked together with the caller's own data, with no further care:
+//
+//	q.Once(ctx, func(tx kv.Tx) error {
+//		tx.Set(seatKey, passenger)
+//		return q.AckTx(ctx, tx, claim, item.ID)
+//	})
+//
+// A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that
+// read, and before the EnqueueTx, may come first. Message.BehindAll excludes that.
+//
+// fn may run several times, so fn assigns results and never appends. An error of fn ends the transaction without effect
+// and comes back unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Return every
+// error of the …Tx calls. Once is a transaction of the queue even if fn does nothing there: after a drop of the queue
+// the error wraps ErrNoQueue.
+//
+// If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed. So does the
+// error if the outcome is unknown after half an hour, for example because the cluster was away for so long.
+func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
+	var own error // fn's, of the last attempt
+	err := q.onceTx(ctx, func(tx kv.Tx) error {
+		own = fn(tx)
+		return own
+	})
+	if own != nil && kv.Code(err) == 0 {
+		return err
+	}
+	return wrap("once", err)
+}
+
+// onceTx is Once for the layer's own calls, whose errors carry the call's own name.
+func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
+	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (wrote bool, err error) {
+		// Before fn, which may change the configuration: the handle must not go by a change which is not committed.
+		follow := q.follow(tx)
+		if err := fn(tx); err != nil {
+			return false, err
+		}
+		return true, q.guardReceiptDrop(ctx, tx, follow)
+	})
+}
+
+// guardReceiptDrop makes a transaction fail if the queue is dropped. The transaction may have written nothing but its
+// receipt, and otherwise the receipt would stay behind.
+func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
+	// Fix the read version now: a version fetched at commit is too late, because a drop before makes no conflict.
+	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
+		return fmt.Errorf("read version: %w", err)
+	}
+	if _, err := follow.wait(ctx); err != nil {
+		return err
+	}
+	return follow.guardDrop(ctx, tx)
+}
+
+// once is onceFor for a body without a result.
+func (q *Queue) once(ctx context.Context, body func(tx kv.Tx, a kv.Attempt) (wrote bool, err error)) error {
+	_, err := onceFor(ctx, q, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) (struct{}, bool, error) {
+		wrote, err := body(tx, a)
+		return struct{}{}, wrote, err
+	}, nil)
+	return err
+}
+
+// onceFor is the frame of every operation that writes. onceFor runs body in a transaction whose effect happens exactly
+// once, and returns the result; after an unknown commit, the result of the applied attempt. wrote: body has done
+// something that must not happen twice. Otherwise body may run again, and no receipt is written.
+//
+// The receipt names the attempt, and the handle keeps the result of each attempt. So a receipt has the same few bytes
+// for every operation, and a result may be of any size and type. A later attempt must not change an earlier result.
+//
+// If an earlier attempt turns out to have been applied, applied is called with its result, unless applied is nil;
+// applied may read in the same transaction.
+func onceFor[T any](
+	ctx context.Context, q *Queue, o kv.TxOptions,
+	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
+	applied func(tx kv.Tx, result T) error,
+) (T, error) {
+	var result, none T
+	if q.isClosed() {
+		return none, ErrClosed
+	}
+	r := q.beginReceipt()
+	defer r.end(ctx)                // also after a panic of fn, because the caller may recover
+	results := make(map[int64]T, 1) // of the attempts which wrote a receipt and may have been applied
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
+		r.written, r.cleared = a.MaybeCommitted, false
+		if a.MaybeCommitted {
+			landed, found, err := r.look(ctx, tx, o, a)
+			if err != nil {
+				return err
+			}
+			if found {
+				kept, known := results[landed]
+				if !known {
+					return corrupt(r.key, fmt.Errorf("receipt of attempt %d, which there was not", landed))
+				}
+				result, r.cleared = kept, true
+				if applied == nil {
+					return nil
+				}
+				return applied(tx, kept)
+			}
+		}
+		if !a.InFlight {
+			clear(results) // none of the earlier attempts was applied, and none will be
+		}
+		found, wrote, err := body(tx, a)
+		if err != nil {
+			return err
+		}
+		if result = found; !wrote {
+			return nil
+		}
+		results[int64(a.N)] = found
+		return r.write(tx, a)
+	})
+	r.succeeded = err == nil
+	if errors.Is(err, errOutcomeLost) {
+		err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err}
+	}
+	if err != nil {
+		return none, err
+	}
+	return result, nil
+}
+
+// ownReceipt is the receipt of one operation, over all attempts of its transaction.
+type ownReceipt struct {
+	q                *Queue
+	own, old         uuid.UUID // old is a receipt of the handle's that is not needed any more; uuid.Nil = there is none
+	key              []byte    // of own
+	begunMS          int64
+	written, cleared bool // own is in the database; old is gone
+	succeeded        bool
+}
+
+func (q *Queue) beginReceipt() *ownReceipt {
+	r := &ownReceipt{q: q, own: q.random.uuid(), old: q.receipts.take(), begunMS: q.nowMS()}
+	r.key = q.keys.receipt(r.own)
+	return r
+}
+
+// look returns the earlier attempt of unknown outcome that was applied, if there is one.
+func (r *ownReceipt) look(
+	ctx context.Context, tx kv.Tx, o kv.TxOptions, a kv.Attempt,
+) (landed int64, found bool, err error) {
+	if err := r.q.fenceReceipt(ctx, o, r.key, a); err != nil {
+		return 0, false, err
+	}
+	landed, found, err = r.q.readReceipt(ctx, tx, r.key)
+	if found = found && !lacks(guardReceipt); err != nil || found {
+		return landed, found, err
+	}
+	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
+		return 0, false, errOutcomeLost
+	}
+	return 0, false, nil
+}
+
+// write writes the receipt of an attempt, and clears the old one.
+func (r *ownReceipt) write(tx kv.Tx, a kv.Attempt) error {
+	r.written, r.cleared = true, true
+	if !a.MaybeCommitted {
+		// Before the set: a commit which may still land at the next attempt (1039) then fails by the fence.
+		if err := guardReceiptLate.read(tx, kv.SingleKey(r.key)); err != nil {
+			return err
+		}
+	}
+	tx.Set(r.key, packReceipt(r.q.nowMS(), int64(a.N)))
+	if r.old != uuid.Nil {
+		tx.Clear(r.q.keys.receipt(r.old))
+	}
+	return nil
+}
+
+// end keeps the ids that are in the database. An id that was never written is not kept: otherwise the list would grow
+// with each failed operation.
+func (r *ownReceipt) end(ctx context.Context) {
+	q := r.q
+	if r.written {
+		q.receipts.free(r.own)
+	}
+	if r.old != uuid.Nil && (!r.succeeded || !r.cleared) {
+		q.receipts.free(r.old)
+	}
+	if q.isClosed() {
+		q.clearLate(ctx)
+	}
+}
+
+// readReceipt returns which attempt was applied, if one was. With a conflict: if its commit may still land at the next
+// attempt, the fence makes the commit fail.
+func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt int64, found bool, err error) {
+	v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
+	if err != nil {
+		return 0, false, fmt.Errorf("read receipt: %w", err)
+	}
+	if v == nil {
+		return 0, false, nil
+	}
+	_, rest, err := unpackReceipt(key, v)
+	if err != nil {
+		return 0, false, err
+	}
+	if len(rest) == 1 {
+		if n, ok := rest[0].(int64); ok {
+			return n, true, nil
+		}
+	}
+	return 0, false, corrupt(key, fmt.Errorf("receipt of no attempt: %v", rest))
+}
+
+// fenceReceipt makes an earlier commit which may still land (1039) land now or never: every such commit has a read
+// conflict on its receipt, and the fence a write conflict. So this attempt finds either the receipt or a database in
+// which nothing has happened and nothing will. A result or a refusal of this attempt is then final. After 1021 the
+// client has done the same already.
+func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a kv.Attempt) error {
+	if !a.InFlight || lacks(guardReceiptFence) {
+		return nil
+	}
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
+		return tx.AddWriteConflictRange(kv.SingleKey(key))
+	})
+	if err != nil {
+		return fmt.Errorf("fence receipt: %w", err)
+	}
+	return nil
+}
+
+// clearLate clears the receipts of an operation which ended after Close, because Close may have missed the receipts. A
+// receipt which cannot be cleared is left to the next sweep.
+func (q *Queue) clearLate(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	_ = q.clearReceipts(ctx)
+}
+
+// receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears a
+// receipt, so there are never more receipts than there were transactions at a time.
+type receipts struct {
+	mu   sync.Mutex
+	idle []uuid.UUID // guarded by mu
+}
+
+// take returns a receipt to clear, or uuid.Nil.
+func (r *receipts) take() uuid.UUID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.idle)
+	if n == 0 {
+		return uuid.Nil
+	}
+	id := r.idle[n-1]
+	r.idle = r.idle[:n-1]
+	return id
+}
+
+func (r *receipts) free(id uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = append(r.idle, id)
+}
+
+func (r *receipts) takeAll() []uuid.UUID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.idle
+	r.idle = nil
+	return all
+}
+
+// clearReceipts clears all receipts of the handle which no operation is using.
+func (q *Queue) clearReceipts(ctx context.Context) error {
+	idle := q.receipts.takeAll()
+	if len(idle) == 0 {
+		return nil
+	}
+	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		for _, id := range idle {
+			tx.Clear(q.keys.receipt(id))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("clear receipts: %w", err)
+	}
+	return nil
+}
+
+// receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
+// milliseconds; an older receipt was left by a killed process.
+const receiptLife = time.Hour
+
+// receiptTrust is for how long, by the clock of the handle which wrote the receipt, a missing receipt proves that its
+// transaction was not applied. The rest of receiptLife is for clocks which differ.
+const receiptTrust = receiptLife / 2

@@ -4,26 +4,23 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-
-	"fdbfifo/kv"
 )
 
-// A handle whose receives ask for it (ReceiveOptions.Heartbeat) has a beat: a time in the database up to which all its
-// claims by heartbeat last, and which the handle moves on while it lives. So such a claim is never extended: of 10,000
-// groups in hand, a beat is the only write. The price is a key for each claim in a list of the handle's, in the place
-// of the claim's timer.
+// A handle with claims by heartbeat (ReceiveOptions.Heartbeat) has a beat: a time in the database up to which all these
+// claims last. The handle moves the beat on while the process lives. So a claim by heartbeat is never extended: for
+// 10,000 groups in flight, the beat is the only write. The price is a key for each claim, in a list of the handle's
+// claims; the key replaces the claim's timer.
 //
-// Whoever looks for due timers and finds a beat ends the handle (txn.endBeat), a page of its claims at a time: each
-// claim gets the time at which the beat was due as a lease of its own, which has run out. From then on the claim is as
-// any claim whose lease has run out: its holder has the claim until somebody takes the group over. So no group changes
-// hands but by its own record, under the guards of every takeover, and an ack needs to look at the record alone.
+// A search for due timers that finds a beat ends the handle (txn.endBeat), a page of claims at a time: each claim gets
+// the beat's deadline as a lease of the claim's own, and the lease has run out. From then on the claim is like any
+// claim whose lease has run out: the holder has the claim until a takeover of the group. So a group changes hands only
+// by the group's record, under the guards of every takeover, and an ack looks at the record alone.
 //
-// The handle learns that it was ended when it moves its beat. It then takes another number, and its workers extend, one
-// by one, what they have in hand.
+// The handle learns of the end when the handle moves the beat. The handle then begins a beat with another number, and
+// the workers extend, one by one, the claims in flight.
 
 // heart is the handle's own side of its beat.
 type heart struct {
@@ -34,13 +31,6 @@ type heart struct {
 
 	mu  sync.Mutex
 	now *pulse // guarded by mu; nil = the handle has no beat
-}
-
-// pulse is one beat of the handle, from its begin to its end.
-type pulse struct {
-	handle uuid.UUID
-	dueMS  atomic.Int64  // as last committed, as far as the handle knows
-	ended  chan struct{} // closed when the handle no longer moves the beat
 }
 
 func newHeart() *heart {
@@ -71,8 +61,8 @@ func (h *heart) begin(p *pulse) {
 	h.now = p
 }
 
-// end makes the handle leave a beat, and begin with another at its next claim by heartbeat. The beat is due soon then,
-// if another has not ended it already.
+// end makes the handle leave a beat, and begin another with the next claim by heartbeat. The old beat is due soon, or
+// was ended already.
 func (h *heart) end(p *pulse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,16 +80,16 @@ type dueBeat struct {
 }
 
 // readBeat returns the beat of a handle; there is none if found is false.
-func (q *Queue) readBeat(ctx context.Context, tx kv.ReadTx, handle uuid.UUID) (b beat, found bool, err error) {
-	key := q.keys.beat(handle)
-	v, err := tx.Get(key).Wait(ctx)
+func (v *view) readBeat(handle uuid.UUID) (b beat, found bool, err error) {
+	key := v.keys.beat(handle)
+	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
 		return b, false, fmt.Errorf("read beat: %w", err)
 	}
-	if v == nil {
+	if value == nil {
 		return b, false, nil
 	}
-	b, err = unpackBeat(key, v)
+	b, err = unpackBeat(key, value)
 	return b, err == nil, err
 }
 
@@ -108,14 +98,14 @@ type beatsSeen map[uuid.UUID]int64
 
 // lasting returns r with the present end of a claim by heartbeat, for whoever shows the record to people. A claim whose
 // handle's beat is due, or gone, is shown as one whose lease has run out, though nobody has met the beat yet.
-func (q *Queue) lasting(ctx context.Context, tx kv.ReadTx, r *record, seen beatsSeen) (*record, error) {
+func (v *view) lasting(r *record, seen beatsSeen) (*record, error) {
 	h := r.holding()
 	if !h.byBeat() {
 		return r, nil
 	}
 	if _, known := seen[h.beat]; !known {
-		b, found, err := q.readBeat(ctx, tx, h.beat)
-		if err != nil {
+		b, found, err := v.readBeat(h.beat)
+		if err != nil && !v.passes(err) { // who meets a beat that cannot be read ends it
 			return nil, err
 		}
 		if seen[h.beat] = b.dueMS; !found || b.ended {
@@ -126,8 +116,8 @@ func (q *Queue) lasting(ctx context.Context, tx kv.ReadTx, r *record, seen beats
 	if due := seen[h.beat]; due > 0 {
 		shown.endMS = due
 	}
-	if seen[h.beat] <= q.nowMS() {
-		shown.beat, shown.endMS = uuid.Nil, min(shown.endMS, q.nowMS())
+	if seen[h.beat] <= v.nowMS {
+		shown.beat, shown.endMS = uuid.Nil, min(shown.endMS, v.nowMS)
 	}
 	view := *r
 	view.holdings = []holding{shown}

@@ -3,14 +3,15 @@ package layer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 )
 
 // A handle follows its queue's configuration and pause without a timer: a transaction which begins when the handle's
@@ -20,7 +21,7 @@ import (
 // the configuration, and a handle which reads another incarnation than its own finds no queue. Otherwise a handle from
 // before a drop would go on with the next queue of the name, by the number of shards of the last.
 //
-// No transaction needs more than the reads above, and no conflict but the one on the mark of a drop (job_drop.go),
+// No transaction needs more than the reads above, and no conflict but the one on the mark of a drop (job_purge.go),
 // which every transaction that writes has. Take a transaction T of a handle of incarnation 1. The first step of the
 // drop clears the configuration, so 1 was read before that step. Either T read 1 itself: then T's read version is older
 // than the drop. Or T goes by what the handle has read at most followLimit before T ends: then T's read version is
@@ -131,7 +132,7 @@ type following struct {
 // follow begins to read the configuration if the handle has to. The read is at snapshot, so that a change of the
 // configuration makes nobody's transaction conflict.
 func (q *Queue) follow(tx kv.Tx) *following {
-	now := q.opts.Now()
+	now := q.aging.now(q.opts.Now)
 	if config, paused, read, fresh := q.followed.fresh(now); fresh {
 		return &following{q: q, begun: now, known: read, config: config, paused: paused}
 	}
@@ -145,7 +146,7 @@ func (q *Queue) follow(tx kv.Tx) *following {
 func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 	s := tx.Snapshot()
 	return &following{
-		q: q, begun: begun, known: q.opts.Now(),
+		q: q, begun: begun, known: q.aging.now(q.opts.Now),
 		stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused)),
 	}
 }
@@ -170,22 +171,33 @@ func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 }
 
 // readStored reads the stored configuration of the handle's own queue.
-func (q *Queue) readStored(ctx context.Context, tx kv.ReadTx) (storedConfig, error) {
-	key := q.keys.meta(metaConfig)
-	value, err := tx.Get(key).Wait(ctx)
+func (v *view) readStored() (storedConfig, error) {
+	key := v.keys.meta(metaConfig)
+	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
 		return storedConfig{}, fmt.Errorf("read configuration: %w", err)
 	}
-	return q.own(unpackConfig(key, value))
+	return v.q.own(unpackConfig(key, value))
 }
 
 // stored is readStored in a transaction of its own.
 func (q *Queue) stored(ctx context.Context) (stored storedConfig, err error) {
-	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
-		stored, err = q.readStored(ctx, tx)
+	err = q.view(ctx, func(v *view) (err error) {
+		stored, err = v.readStored()
 		return err
 	})
 	return stored, err
+}
+
+// ReadConfig reads the stored configuration and the version.
+func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
+	q := a.q
+	stored, err := q.stored(ctx)
+	if err != nil {
+		return Config{}, 0, wrap("configuration", err)
+	}
+	q.followed.learnConfig(stored.config, stored.version, q.aging.now(q.opts.Now))
+	return stored.config, stored.version, nil
 }
 
 // wait returns the configuration.
@@ -205,9 +217,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if value, err = f.pause.Wait(ctx); err != nil {
 		return Config{}, fmt.Errorf("read pause: %w", err)
 	}
-	if f.paused, err = unpackPause(pauseKey, value); err != nil {
-		return Config{}, err
-	}
+	f.paused = f.q.pauseOf(pauseKey, value)
 	f.config, f.incarnation, f.shards, f.stored = &stored.config, stored.incarnation, stored.shards, nil
 	if !f.only {
 		f.q.keys.shards.learn(stored.shards)
@@ -215,26 +225,34 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	switch {
 	case f.only:
 	case f.guest:
-		f.q.followed.learnConfig(stored.config, stored.version, f.q.opts.Now())
+		f.q.followed.learnConfig(stored.config, stored.version, f.q.aging.now(f.q.opts.Now))
 	default:
 		f.q.followed.learnPause(f.paused)
-		f.config = f.q.followed.learn(stored.config, stored.version, f.begun, f.q.opts.Now())
+		f.config = f.q.followed.learn(stored.config, stored.version, f.begun, f.q.aging.now(f.q.opts.Now))
 	}
 	return *f.config, nil
 }
 
-// readConfig reads a stored document.
-func readConfig(key []byte, document string) (Config, error) {
-	var c Config
-	err := c.unmarshal([]byte(document))
-	if err == nil {
-		c, err = c.withDefaults()
+// aging is the clock by which a handle tells how old its knowledge of the queue is: it goes on with Options.Now, or
+// with the process's clock if that goes faster. So a handle whose Options.Now stands still learns of a drop all the
+// same, whose two seconds pass by the clock of another process.
+type aging struct {
+	mu        sync.Mutex
+	at        time.Time
+	set, real time.Time // when it was last asked, by Options.Now and by the process's clock
+}
+
+func (a *aging) now(clock func() time.Time) time.Time {
+	set, real := clock(), time.Now()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at.IsZero() {
+		a.at = set
+	} else {
+		a.at = a.at.Add(max(set.Sub(a.set), real.Sub(a.real), 0))
 	}
-	var unknown *UnknownSettingError
-	if err != nil && !errors.As(err, &unknown) {
-		err = corrupt(key, err)
-	}
-	return c, err
+	a.set, a.real = set, real
+	return a.at
 }
 
 // followLimit is the greatest age of the configuration by which a transaction has gone when the transaction ends.
@@ -246,11 +264,112 @@ func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if err := guardDrop.read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
 	}
-	if age := f.q.opts.Now().Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {
+	if age := f.q.aging.now(f.q.opts.Now).Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {
 		return nil
 	}
 	look := f.q.followAnew(tx, f.begun)
 	look.only = true
 	_, err := look.wait(ctx)
 	return err
+}
+
+// What a transaction has done to items is collected, and written at the end as a row for subscriptions, if the queue
+// keeps changes (Config.Changes). The row is part of the transaction, so there is a change if and only if the
+// transaction was committed.
+
+// changeRowSize bounds a row of changes; what is more goes into another row. The database allows 100,000 bytes.
+const changeRowSize = 90_000
+
+// changeRows numbers the rows of this process, so that rows which one transaction writes keep the order of its calls,
+// whichever handles are called.
+var changeRows atomic.Int64
+
+// change notes a change of one item. facets are packed: those that the item has, or had.
+func (w *txn) change(kind ChangeKind, id ID, facets string) {
+	if !w.mayKeepChanges() {
+		return
+	}
+	d := delivered{index: id.Index, random: id.Random, facets: facets}
+	if n := len(w.changes) - 1; n >= 0 && w.changes[n].kind == kind && w.changes[n].group == id.Group &&
+		w.changes[n].was == nil {
+		w.changes[n].items = append(w.changes[n].items, d)
+		return
+	}
+	w.note(changed{kind: kind, group: id.Group, items: []delivered{d}})
+}
+
+// changeInPlace notes that items of a group were rewritten in their places. The items have the facets that they were
+// given; was has the packed facets before.
+func (w *txn) changeInPlace(kind ChangeKind, group string, items []delivered, was []string) {
+	if len(items) > 0 {
+		w.note(changed{kind: kind, group: group, items: items, was: was})
+	}
+}
+
+// changeEdited notes an edit of a waiting item; was and facets are packed.
+func (w *txn) changeEdited(id ID, was, facets string) {
+	one := delivered{index: id.Index, random: id.Random, facets: facets}
+	w.changeInPlace(ChangeEdited, id.Group, []delivered{one}, []string{was})
+}
+
+// changeAll notes a change of several items of a group, in order.
+func (w *txn) changeAll(kind ChangeKind, group string, items []delivered) {
+	if len(items) > 0 {
+		// The slice stays the caller's: what is appended goes into a copy.
+		w.note(changed{kind: kind, group: group, items: items[:len(items):len(items)]})
+	}
+}
+
+// changePurged notes that n items of a group are gone.
+func (w *txn) changePurged(group string, n int) {
+	w.note(changed{kind: ChangePurged, group: group, n: n})
+}
+
+// note keeps changes for writeChanges.
+func (w *txn) note(c changed) {
+	if w.mayKeepChanges() {
+		w.changes = append(w.changes, c)
+	}
+}
+
+// mayKeepChanges is false if the queue is known to keep no changes.
+func (w *txn) mayKeepChanges() bool { return w.follow.stored != nil || w.follow.config.Changes > 0 }
+
+// writeChanges writes what the transaction has noted, and touches the key which subscriptions watch.
+//
+// Footprint: a key that nobody else writes, and an atomic add; no read and no conflict, so writers of changes do not
+// conflict with each other, nor with subscriptions.
+func (w *txn) writeChanges() error {
+	if len(w.changes) == 0 {
+		return nil
+	}
+	config, err := w.config()
+	if err != nil || config.Changes == 0 {
+		return err
+	}
+	row := tuple.AppendInt(nil, w.nowMS)
+	flush := func() {
+		w.tx.Atomic(kv.SetVersionstampedKey, w.keys.change(w.q.offset, changeRows.Add(1)), row)
+		row = tuple.AppendInt(nil, w.nowMS)
+	}
+	for n := range w.changes {
+		c := &w.changes[n]
+		if len(row) > changeRowSize {
+			flush()
+		}
+		if c.kind == ChangePurged {
+			row = c.appendPurge(row)
+			continue
+		}
+		for i := range c.items {
+			if len(row) > changeRowSize {
+				flush()
+			}
+			row = c.appendItem(row, i)
+		}
+	}
+	flush()
+	w.tx.Atomic(kv.Add, w.keys.meta(metaChanged), packCount(1))
+	w.changes = nil
+	return nil
 }

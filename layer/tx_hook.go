@@ -89,7 +89,7 @@ type Operation struct {
 	// Claims is the result of a receive.
 	Claims []*Claim
 	// Settled is a copy of the claim which is acked, given back, extended, advanced, or whose state is set, as of the
-	// call; of a receive, the claim which is acked first (AckReceive).
+	// call; of a receive, the claim which is settled first (SettleReceive).
 	Settled *Claim
 	// Items is how many items the call has enqueued, received, settled, or changed; of a receive which acks first, only
 	// those received. 0 after an error, but for redrive, discard, replay and purge.

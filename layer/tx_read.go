@@ -1,29 +1,89 @@
 package layer
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"math"
+	"strings"
+	"time"
 
 	"fdbfifo/kv"
 )
 
-// readLock returns nil if the group has no record. Whether the read conflicts depends on tx.
-func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*record, error) {
-	key := q.keys.lock(group)
-	v, err := tx.Get(key).Wait(ctx)
+// view is the queue at a single version of the database, for reads. Nothing can be written through a view: a function
+// with a view, and without a txn, only reads. Only a single goroutine may use a view.
+type view struct {
+	ctx   context.Context
+	q     *Queue // for facts which the handle knows without a read
+	keys  subspace
+	read  kv.ReadTx // at snapshot; of a guarded view, with a conflict
+	nowMS int64     // by the handle's clock, when the view was made
+}
+
+// viewOf returns the view of reads by read.
+func (q *Queue) viewOf(ctx context.Context, read kv.ReadTx) view {
+	return view{ctx: ctx, q: q, keys: q.keys, read: read, nowMS: q.nowMS()}
+}
+
+// view runs a body that only reads, at snapshot.
+func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
+	if q.isClosed() {
+		return ErrClosed
+	}
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		follow, v := q.follow(tx), q.viewOf(ctx, tx.Snapshot())
+		if err := fn(&v); err != nil {
+			return err
+		}
+		_, err := follow.wait(ctx) // ErrNoQueue for a queue which is being dropped: the rest of its keys is no answer
+		return err
+	})
+	return err
+}
+
+// guarded returns the transaction's view with reads which add read conflicts, for a guard.
+func (w *txn) guarded(g guard) *view {
+	v := w.view
+	v.read = g.reads(w.tx)
+	return &v
+}
+
+// known is the queue's configuration as the handle knows it. A transaction decides by txn.config.
+func (v *view) known() Config { return v.q.Config() }
+
+// passes reports whether err is that of a row which cannot be read, and counts the row. Whoever reads a list goes on
+// without the row, so that it stops nobody but those to whom it leads. Not for a lock, a mark, an item or the
+// configuration: what these say cannot be done without.
+func (q *Queue) passes(err error) bool {
+	if !isCorrupt(err) {
+		return false
+	}
+	q.unreadable.Add(1)
+	return true
+}
+
+// passes is Queue.passes.
+func (v *view) passes(err error) bool { return v.q.passes(err) }
+
+// readLock returns nil if the group has no record.
+func (v *view) readLock(group string) (*record, error) {
+	key := v.keys.lock(group)
+	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
 	}
-	if v == nil {
+	if value == nil {
 		return nil, nil
 	}
-	return unpackRecord(key, v)
+	return unpackRecord(key, value)
 }
 
 // readItem turns a pair into an item, as assemble does.
-func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, error) {
-	p, err := q.keys.parse(row.Key)
+func (v *view) readItem(row kv.KV) (Item, error) {
+	p, err := v.keys.parse(row.Key)
 	if err != nil {
 		return Item{}, err
 	}
@@ -31,17 +91,15 @@ func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, er
 	if err != nil {
 		return Item{}, corrupt(row.Key, err)
 	}
-	config := q.Config()
-	return q.assemble(ctx, tx, p.itemID(), e, body, config.retro())
+	config := v.known()
+	return v.assemble(p.itemID(), e, body, config.retro())
 }
 
 // assemble makes an item from its id and envelope, and reads the rest of a body in parts. An incomplete item is
 // ErrCorrupt.
-func (q *Queue) assemble(
-	ctx context.Context, tx kv.ReadTx, id ID, e envelope, body []byte, delay retro,
-) (Item, error) {
+func (v *view) assemble(id ID, e envelope, body []byte, delay retro) (Item, error) {
 	if e.parts > 0 {
-		rows, err := tx.GetRange(q.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(ctx)
+		rows, err := v.read.GetRange(v.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
 		if err != nil {
 			return Item{}, fmt.Errorf("read parts: %w", err)
 		}
@@ -50,7 +108,7 @@ func (q *Queue) assemble(
 			whole = append(whole, r.Value...)
 		}
 		if int64(len(rows)) != e.parts || int64(len(whole)) != e.size {
-			return Item{}, corrupt(q.keys.item(id), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
+			return Item{}, corrupt(v.keys.item(id), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
 				len(whole), len(rows), e.size, e.parts))
 		}
 		body = whole
@@ -63,8 +121,8 @@ func (q *Queue) assemble(
 
 // firstItem returns the key of a group's first item, or nil if the group is empty. Called on a snapshot the read adds
 // no conflict. No body is read.
-func (q *Queue) firstItem(ctx context.Context, tx kv.ReadTx, items kv.KeyRange) ([]byte, error) {
-	k, err := tx.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(ctx)
+func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
+	k, err := v.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read head: %w", err)
 	}
@@ -75,29 +133,29 @@ func (q *Queue) firstItem(ctx context.Context, tx kv.ReadTx, items kv.KeyRange) 
 }
 
 // readAttempt returns the zero record if the item has never failed.
-func (q *Queue) readAttempt(ctx context.Context, tx kv.ReadTx, id ID) (attempt, error) {
-	key := q.keys.attempt(id)
-	v, err := tx.Get(key).Wait(ctx)
+func (v *view) readAttempt(id ID) (attempt, error) {
+	key := v.keys.attempt(id)
+	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
 		return attempt{}, fmt.Errorf("read attempts: %w", err)
 	}
-	if v == nil {
+	if value == nil {
 		return attempt{}, nil
 	}
-	return unpackAttempt(key, v)
+	return unpackAttempt(key, value)
 }
 
 // readAttempts returns the records of a group's items from first to last. Few items have a record.
-func (q *Queue) readAttempts(ctx context.Context, tx kv.ReadTx, first, last ID) (map[ID]attempt, error) {
-	rows, err := tx.GetRange(kv.Range{
-		Begin: kv.FirstGreaterOrEqual(q.keys.attempt(first)), End: kv.FirstGreaterThan(q.keys.attempt(last)),
-	}, kv.RangeOptions{}).Wait(ctx)
+func (v *view) readAttempts(first, last ID) (map[ID]attempt, error) {
+	rows, err := v.read.GetRange(kv.Range{
+		Begin: kv.FirstGreaterOrEqual(v.keys.attempt(first)), End: kv.FirstGreaterThan(v.keys.attempt(last)),
+	}, kv.RangeOptions{}).Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read attempts: %w", err)
 	}
 	records := make(map[ID]attempt, len(rows))
 	for _, row := range rows {
-		p, err := q.keys.parse(row.Key)
+		p, err := v.keys.parse(row.Key)
 		if err != nil {
 			return nil, err
 		}
@@ -108,29 +166,339 @@ func (q *Queue) readAttempts(ctx context.Context, tx kv.ReadTx, first, last ID) 
 	return records, nil
 }
 
-func (q *Queue) readPause(ctx context.Context, tx kv.ReadTx) (*mark, error) {
-	key := q.keys.meta(metaPaused)
-	v, err := tx.Get(key).Wait(ctx)
+// readPace starts reading the group's pair, unless the queue has no rate as far as the handle knows.
+func (v *view) readPace(group string) kv.Future[[]byte] {
+	if v.known().MaxRate.isNone() {
+		return nil
+	}
+	return v.read.Get(v.keys.pace(group))
+}
+
+// waitPace returns how far the group's rate is used up, by the read which readPace started.
+func (v *view) waitPace(group string, f kv.Future[[]byte]) (p pace, err error) {
+	value, err := f.Wait(v.ctx)
+	if err != nil {
+		return p, fmt.Errorf("read pace: %w", err)
+	}
+	if value != nil {
+		p, err = unpackPace(v.keys.pace(group), value)
+	}
+	return p, err
+}
+
+// paceAhead is how far the time up to which the queue's rate is used up may lie ahead of a handle's clock. No handle
+// writes a time ahead of its own clock. So what lies further ahead was written by a clock that was wrong, or is by a
+// clock that is, and must not stop the queue for as long.
+const paceAhead = time.Minute
+
+// readPaceTotal returns how far the queue's rate is used up, as far as somebody has drawn it.
+func (v *view) readPaceTotal(rate Rate) (p pace, err error) {
+	key := v.keys.meta(metaPace)
+	value, err := v.read.Get(key).Wait(v.ctx)
+	if err != nil {
+		return p, fmt.Errorf("read pace of the queue: %w", err)
+	}
+	if value != nil {
+		if p, err = unpackPace(key, value); err != nil {
+			return pace{}, err
+		}
+	}
+	if p.us-v.nowMS*1000 > paceAhead.Microseconds() {
+		p = pace{us: v.nowMS*1000 - rate.Per.Microseconds()/int64(rate.Count) - 1} // a single item
+	}
+	return p, nil
+}
+
+func (v *view) readPause() (*mark, error) {
+	key := v.keys.meta(metaPaused)
+	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read pause: %w", err)
 	}
-	return unpackPause(key, v)
+	return v.q.pauseOf(key, value), nil
 }
 
-// view runs a body that only reads, at snapshot.
-func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
-	if q.isClosed() {
-		return ErrClosed
+// pauseOf returns the pause which a value says; nil = the queue is not paused. A value that cannot be read is a pause
+// all the same, and the reason says so: Resume ends it.
+func (q *Queue) pauseOf(key, value []byte) *mark {
+	m, err := unpackPause(key, value)
+	if q.passes(err) {
+		return &mark{kind: markPause, reason: err.Error()}
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		follow := q.follow(tx)
-		if err := fn(tx.Snapshot()); err != nil {
-			return err
-		}
-		_, err := follow.wait(ctx) // ErrNoQueue for a queue which is being dropped: the rest of its keys is no answer
+	return m
+}
+
+// seenHead returns an error if the caller has seen another head; zero = the caller takes any.
+func seenHead(seen, head ID) error {
+	switch {
+	case seen == ID{} || seen == head:
+		return nil
+	case head == ID{}:
+		return fmt.Errorf("%w: the group is empty, the head was %s", ErrChanged, seen)
+	}
+	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
+}
+
+// sawHead is seenHead for the present head of a group.
+func (v *view) sawHead(lane string, seen ID) error {
+	if seen == (ID{}) {
+		return nil
+	}
+	items := v.keys.items(lane)
+	key, err := v.firstItem(items)
+	if err != nil {
 		return err
-	})
-	return err
+	}
+	if key == nil {
+		return seenHead(seen, ID{})
+	}
+	p, err := v.keys.parseItem(key, groupOf(lane), items)
+	if err != nil {
+		return err
+	}
+	return seenHead(seen, p.itemID())
+}
+
+// heldLane is a lock of another lane of a group, one that may share an item with the lane that is looked at.
+type heldLane struct {
+	lane   string
+	record *record
+}
+
+// laneLock is the read of a lane's lock, and, in a queue with facets, of the other locks of its group.
+type laneLock struct {
+	lock  kv.Future[[]byte]
+	locks kv.Future[[]kv.KV]
+	hold  kv.Future[[]kv.KV] // the first hold; nil if the lane has none
+}
+
+// readLaneLock starts the read of the lock, or, in a queue with facets, by locks, of all locks of the group.
+func (v *view) readLaneLock(locks kv.ReadTx, lane string) laneLock {
+	if v.keys.plan == nil || isHold(lane) {
+		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
+	}
+	l := laneLock{locks: locks.GetRange(v.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{})}
+	if !isPart(lane) {
+		l.hold = v.firstHold(lane)
+	}
+	return l
+}
+
+// waitLaneLock returns the records which readLaneLock has started to read: the lane's own, and those of the lanes that
+// may share an item with the lane.
+func (v *view) waitLaneLock(lane string, l laneLock) (own *record, others []heldLane, err error) {
+	if l.locks != nil {
+		rows, err := l.locks.Wait(v.ctx)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read locks: %w", err)
+		}
+		return v.unpackLocks(lane, rows)
+	}
+	value, err := l.lock.Wait(v.ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read lock: %w", err)
+	}
+	if value != nil {
+		own, err = unpackRecord(v.keys.lock(lane), value)
+	}
+	return own, nil, err
+}
+
+// unpackLocks reads the records in rows: the lane's own, and those of the lanes that may share an item with the lane.
+func (v *view) unpackLocks(lane string, rows []kv.KV) (own *record, others []heldLane, err error) {
+	for _, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		if err != nil {
+			return nil, nil, err
+		}
+		if p.lane != lane && !v.keys.plan.intersect(p.lane, lane) {
+			continue
+		}
+		r, err := unpackRecord(row.Key, row.Value)
+		if err != nil {
+			return nil, nil, err
+		}
+		if p.lane == lane {
+			own = r
+		} else {
+			others = append(others, heldLane{lane: p.lane, record: r})
+		}
+	}
+	return own, others, nil
+}
+
+// laneRead reads the items of a lane that is no whole group: first the lane's keys, then the items by key, because the
+// lane's items may lie far apart in the group.
+type laneRead struct {
+	keys   subspace
+	lane   string
+	first  kv.Future[[]kv.KV]
+	values kv.ReadTx
+	got    []kv.Future[[]byte]
+	pairs  []kv.KV
+	err    error
+	begun  bool
+	ended  bool
+}
+
+// readItems starts reading the first items of a lane. values reads the items of a lane that is no whole group, which
+// need no conflict of their own.
+func (v *view) readItems(values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
+	return v.readItemsIn(values, lane, v.keys.items(lane), limit)
+}
+
+// readItemsIn is readItems for a part of the lane's keys.
+func (v *view) readItemsIn(values kv.ReadTx, lane string, keys kv.KeyRange, limit int) kv.Future[[]kv.KV] {
+	first := v.read.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
+	if !isPart(lane) {
+		return first
+	}
+	return &laneRead{keys: v.keys, lane: lane, first: first, values: values}
+}
+
+// begin starts reading the items by key.
+func (r *laneRead) begin(ctx context.Context) {
+	if r.begun {
+		return
+	}
+	r.begun = true
+	rows, err := r.first.Wait(ctx)
+	if err != nil {
+		r.err = err
+		return
+	}
+	of, group := r.keys.items(r.lane), groupOf(r.lane)
+	for _, row := range rows {
+		p, err := r.keys.parseItem(row.Key, group, of)
+		if err != nil {
+			r.err = err
+			return
+		}
+		key := r.keys.item(p.itemID())
+		r.pairs = append(r.pairs, kv.KV{Key: key})
+		r.got = append(r.got, r.values.Get(key))
+	}
+}
+
+// Wait returns the items as pairs of their own keys and values.
+func (r *laneRead) Wait(ctx context.Context) ([]kv.KV, error) {
+	r.begin(ctx)
+	for i := 0; r.err == nil && !r.ended && i < len(r.got); i++ {
+		if r.pairs[i].Value, r.err = r.got[i].Wait(ctx); r.err == nil && r.pairs[i].Value == nil {
+			r.err = corrupt(r.pairs[i].Key, fmt.Errorf("no item, though in a lane"))
+		}
+	}
+	r.ended = true
+	return r.pairs, r.err
+}
+
+// Ready reports whether Wait returns at once.
+func (r *laneRead) Ready() bool { return r.ended }
+
+// Cancel gives the reads up.
+func (r *laneRead) Cancel() {
+	r.first.Cancel()
+	for _, f := range r.got {
+		f.Cancel()
+	}
+}
+
+// reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
+func (v *view) reloadItems(lane string, h *holding) ([]Item, error) {
+	out := h.items
+	if len(out) == 0 {
+		return nil, corrupt(v.keys.lock(lane), errors.New("a claim of nothing"))
+	}
+	group := groupOf(lane)
+	found := v.reloadRows(lane, out)
+	// Only of the first item, as in a new claim.
+	record, err := v.readAttempt(out[0].id(group))
+	if err != nil {
+		return nil, err
+	}
+	rows, err := found.Wait(v.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	items := make([]Item, 0, len(out))
+	for _, row := range rows {
+		id := out[len(items)].id(group)
+		if !bytes.Equal(row.Key, v.keys.item(id)) && !lacks(guardReloadExact) {
+			continue
+		}
+		item, err := v.readItem(row)
+		if err != nil {
+			return nil, err
+		}
+		if item.FirstDelivered = fromMillis(h.sinceMS); len(items) == 0 {
+			item.failedBefore(record)
+		}
+		items = append(items, item)
+	}
+	if len(items) < len(out) {
+		return nil, corrupt(v.keys.item(out[len(items)].id(group)), errors.New("held, and not there"))
+	}
+	return items, nil
+}
+
+// reloadRows starts reading the items of a held claim: a lane's items by key, because they may lie far apart.
+func (v *view) reloadRows(lane string, out []delivered) kv.Future[[]kv.KV] {
+	group := groupOf(lane)
+	if isPart(lane) {
+		r := &laneRead{keys: v.keys, lane: lane, first: kv.Done[[]kv.KV](nil, nil), values: v.read, begun: true}
+		for _, d := range out {
+			key := v.keys.item(d.id(group))
+			r.pairs, r.got = append(r.pairs, kv.KV{Key: key}), append(r.got, v.read.Get(key))
+		}
+		return r
+	}
+	return v.read.GetRange(kv.Range{
+		Begin: kv.FirstGreaterOrEqual(v.keys.item(out[0].id(group))),
+		End:   kv.FirstGreaterThan(v.keys.item(out[len(out)-1].id(group))),
+	}, kv.RangeOptions{})
+}
+
+// firstHold is the read of the first hold of a group; nil if the queue has none.
+func (v *view) firstHold(group string) kv.Future[[]kv.KV] {
+	if !v.keys.hasHolds() {
+		return nil
+	}
+	return v.read.GetRange(v.keys.holds(group).Selectors(), kv.RangeOptions{Limit: 1})
+}
+
+// unpackHolds reads the records of holds.
+func (v *view) unpackHolds(rows []kv.KV) ([]heldLane, error) {
+	all := make([]heldLane, 0, len(rows))
+	for _, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		if err != nil {
+			return nil, err
+		}
+		r, err := unpackRecord(row.Key, row.Value)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, heldLane{lane: p.lane, record: r})
+	}
+	return all, nil
+}
+
+// inHandMost bounds the holds of a group which inHand reads.
+const inHandMost = 10_000
+
+// inHand returns how many items of a group are under a claim of their own, of the first inHandMost holds.
+func (v *view) inHand(group string) (n int, err error) {
+	rows, err := v.read.GetRange(v.keys.holds(group).Selectors(), kv.RangeOptions{Limit: inHandMost}).Wait(v.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read holds: %w", err)
+	}
+	all, err := v.unpackHolds(rows)
+	for _, held := range all {
+		if held.record.claim() != nil {
+			n++
+		}
+	}
+	return n, err
 }
 
 // cursor is the part of a range still to be read.
@@ -192,8 +560,8 @@ func give[T any](entries []T, err error, yield func(T, error) bool) bool {
 const maxStride = 1000
 
 // countKeys counts the keys of r up to limit.
-func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (int64, error) {
-	counts, err := countKeysOfEach(ctx, tx, []kv.KeyRange{r}, limit)
+func (v *view) countKeys(r kv.KeyRange, limit int64) (int64, error) {
+	counts, err := v.countKeysOfEach([]kv.KeyRange{r}, limit)
 	if err != nil {
 		return 0, err
 	}
@@ -202,7 +570,7 @@ func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (i
 
 // countKeysOfEach counts the keys of each range up to limit. Key selectors step over the keys, so no value is
 // transferred. The ranges take a step at a time, all together.
-func countKeysOfEach(ctx context.Context, tx kv.ReadTx, ranges []kv.KeyRange, limit int64) ([]int64, error) {
+func (v *view) countKeysOfEach(ranges []kv.KeyRange, limit int64) ([]int64, error) {
 	all, counts := make([]keyCount, len(ranges)), make([]int64, len(ranges))
 	for i, r := range ranges {
 		all[i] = keyCount{of: r, at: r.Begin, offset: 1, stride: 1, growing: true}
@@ -211,11 +579,11 @@ func countKeysOfEach(ctx context.Context, tx kv.ReadTx, ranges []kv.KeyRange, li
 		more = false
 		for i := range all {
 			if c := &all[i]; c.stride > 0 && c.n < limit {
-				c.step, more = tx.GetKey(kv.KeySelector{Key: c.at, Offset: c.offset}), true
+				c.step, more = v.read.GetKey(kv.KeySelector{Key: c.at, Offset: c.offset}), true
 			}
 		}
 		for i := range all {
-			if err := all[i].take(ctx); err != nil {
+			if err := all[i].take(v.ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -267,28 +635,224 @@ func (c *keyCount) take(ctx context.Context) error {
 
 func (w *txn) setState(group string, state []byte) {
 	if len(state) == 0 {
-		w.tx.Clear(w.q.keys.state(group))
+		w.tx.Clear(w.keys.state(group))
 		return
 	}
-	w.tx.Set(w.q.keys.state(group), state)
+	w.tx.Set(w.keys.state(group), state)
 }
 
 // readState starts reading a group's state if wanted; otherwise nil.
-func readState(q *Queue, tx kv.ReadTx, group string, wanted bool) kv.Future[[]byte] {
+func (v *view) readState(group string, wanted bool) kv.Future[[]byte] {
 	if !wanted {
 		return nil
 	}
-	return tx.Get(q.keys.state(group))
+	return v.read.Get(v.keys.state(group))
 }
 
 // waitState returns nil for a read that was not started.
-func waitState(ctx context.Context, f kv.Future[[]byte]) ([]byte, error) {
+func (v *view) waitState(f kv.Future[[]byte]) ([]byte, error) {
 	if f == nil {
 		return nil, nil
 	}
-	v, err := f.Wait(ctx)
+	state, err := f.Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read state: %w", err)
 	}
-	return v, nil
+	return state, nil
+}
+
+// How large a transaction of the queue may become. FoundationDB refuses a commit of more than 10,000,000 bytes
+// (transaction_too_large, 2101): the mutations and the conflict ranges, so that a written key counts three times, and a
+// cleared key four times. Group names, queue names and the prefix are in the keys. So how many groups a receive can
+// claim, or how many items an ack can finish, depends on the names, and no number of items is a bound.
+//
+// Therefore each transaction counts what it adds. Whoever can do less stops when the transaction is crowded: a receive
+// gives fewer claims, a claim has fewer items. Whoever cannot, because the caller has named what is to be done, returns
+// a *LimitError.
+
+const (
+	// crowdedShare is the part of a transaction's limit, in percent, beyond which a receive takes no further group. The
+	// rest is for one claim more, and for what ends a transaction: hints put back, changes, counters, wakes.
+	crowdedShare = 50
+	// maxFinishSize bounds what the ack, or the take, of the items of a claim may add to its transaction, and what the
+	// claims of single items of a group may add. A first item alone may add more.
+	maxFinishSize = 3_000_000 // bytes
+	// maxLockItems bounds the items in the value of a lock. The rest is for the owner and a mark: FoundationDB allows
+	// 100,000 bytes for a value.
+	maxLockItems = 90_000 // bytes
+	// maxRepeatSize bounds what is kept under a receive id, for the same reason.
+	maxRepeatSize = 90_000 // bytes
+	// maxReceiveSize bounds the bodies and states of a receive together, whatever the caller allows: what the handle
+	// reads in one transaction, within the five seconds that a transaction may last. A first item alone may be larger.
+	maxReceiveSize = 8 << 20 // bytes
+)
+
+// What FoundationDB counts for a mutation, and for a conflict range, beside keys and values.
+const (
+	mutationSize = 44
+	rangeSize    = 24
+)
+
+func setSize(key, value int) int { return 3*key + value + mutationSize + rangeSize + 1 }
+func conflictSize(key int) int   { return 2*key + rangeSize + 1 }
+
+// clearSize has the conflict too which a cleared key may cost: a read conflict on a range is split at each key in the
+// range that the transaction has written. Example: an ack clears the last three items of a group, one by one, and
+// conflicts on the emptiness of the group: four ranges.
+func clearSize(key int) int { return 4*key + mutationSize + rangeSize + 2 + conflictSize(key) }
+
+// sized is a transaction that counts what it adds to its size: about as much as FoundationDB counts, or more.
+type sized struct {
+	kv.Tx
+	added int // bytes
+}
+
+func (t *sized) Set(key, value []byte) {
+	t.added += setSize(len(key), len(value))
+	t.Tx.Set(key, value)
+}
+
+func (t *sized) Clear(key []byte) {
+	t.added += clearSize(len(key))
+	t.Tx.Clear(key)
+}
+
+func (t *sized) ClearRange(r kv.KeyRange) {
+	t.added += clearSize((len(r.Begin) + len(r.End) + 1) / 2)
+	t.Tx.ClearRange(r)
+}
+
+func (t *sized) Atomic(op kv.MutationType, key, operand []byte) {
+	t.added += setSize(len(key), len(operand))
+	t.Tx.Atomic(op, key, operand)
+}
+
+func (t *sized) AddReadConflictRange(r kv.KeyRange) error {
+	t.added += len(r.Begin) + len(r.End) + rangeSize
+	return t.Tx.AddReadConflictRange(r)
+}
+
+func (t *sized) AddWriteConflictRange(r kv.KeyRange) error {
+	t.added += len(r.Begin) + len(r.End) + rangeSize
+	return t.Tx.AddWriteConflictRange(r)
+}
+
+func (t *sized) Get(key []byte) kv.Future[[]byte] {
+	t.added += conflictSize(len(key))
+	return t.Tx.Get(key)
+}
+
+// GetKey and GetRange conflict up to a key which the read finds: hardly longer than those it is given.
+func (t *sized) GetKey(s kv.KeySelector) kv.Future[[]byte] {
+	t.added += conflictSize(len(s.Key) + foundKey)
+	return t.Tx.GetKey(s)
+}
+
+func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	t.added += conflictSize(max(len(r.Begin.Key), len(r.End.Key)) + foundKey)
+	return t.Tx.GetRange(r, o)
+}
+
+// foundKey is what a key of an item has behind the key of its group.
+const foundKey = 32
+
+// used returns the size of the transaction, with what the caller has put into it before.
+func (w *txn) used() int { return w.callers + w.sized.added }
+
+// txLimit returns how large a transaction of the handle may become.
+func (q *Queue) txLimit() int {
+	if n := q.opts.Tx.SizeLimit; n > 0 {
+		return min(n, kv.MaxTransactionSize)
+	}
+	return kv.MaxTransactionSize
+}
+
+// crowded reports whether the transaction has no room for another claim.
+func (w *txn) crowded() bool { return w.used() > w.q.txLimit()/100*crowdedShare }
+
+// measure waits for the size which the caller's transaction had before.
+func (w *txn) measure() error {
+	if w.size == nil {
+		return nil
+	}
+	n, err := w.size.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("size of the transaction: %w", err)
+	}
+	w.callers, w.size = int(n), nil
+	return nil
+}
+
+// checkRoom returns an error if the caller's transaction has no room for a claim or a take.
+func (w *txn) checkRoom() error {
+	if err := w.measure(); err != nil || !w.crowded() {
+		return err
+	}
+	return &LimitError{
+		What: "transaction before a receive or take", Unit: "bytes", Got: int64(w.used()),
+		Max: int64(w.q.txLimit() / 100 * crowdedShare),
+	}
+}
+
+// checkSize returns an error if the caller's transaction has become too large to be committed.
+func (w *txn) checkSize() error {
+	if err := w.measure(); err != nil || !w.crowded() {
+		return err
+	}
+	w.size = w.sized.ApproximateSize() // instead of the layer's own count
+	w.sized.added = 0
+	if err := w.measure(); err != nil || w.used() <= w.q.txLimit() {
+		return err
+	}
+	return &LimitError{What: "transaction", Unit: "bytes", Got: int64(w.used()), Max: int64(w.q.txLimit())}
+}
+
+// itemSizes tells how much an item of a group adds to transactions, beside its value. facets is always the bytes of the
+// item's facets, packed.
+type itemSizes struct {
+	key   int // the longest of an item's keys, without facets
+	lanes int // besides the whole group
+	told  int // what subscriptions are told; 0 = nothing
+}
+
+func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
+	z := itemSizes{key: len(s.itemKey(nameAttempt, ID{Group: group, Index: math.MaxInt64}, 0))}
+	if s.plan != nil {
+		z.lanes = len(s.plan.views)
+	}
+	if s.takesAny() {
+		z.lanes = 1
+	}
+	if changes > 0 {
+		z.told = changeSize + len(group) + strings.Count(group, "\x00")
+	}
+	return z
+}
+
+func (z itemSizes) change(facets int) int {
+	if z.told == 0 {
+		return 0
+	}
+	return z.told + facets
+}
+
+// finish is for the end of an item: the item and its attempts, its parts, its lanes, their hints if the delay is
+// retroactive, and the record, timer and conflict of a hold. No claim of an item by itself adds more.
+func (z itemSizes) finish(facets int) int {
+	return (5+2*z.lanes)*clearSize(z.key+facets) + z.change(facets)
+}
+
+// expire is for an item that becomes a dead letter.
+func (z itemSizes) expire(facets int) int { return setSize(z.key, deadHead) + z.finish(facets) }
+
+// deadHead is, with ample room, how much larger the value of a dead letter is than that of the item.
+const deadHead = 5000
+
+// errTooLarge: the layer itself has refused a transaction of the handle's own, before the commit.
+var errTooLarge = errors.New("the transaction is too large")
+
+// tooLarge reports whether a transaction was refused, without effect, because it or one of its values was too large.
+func tooLarge(err error) bool {
+	code := kv.Code(err)
+	return errors.Is(err, errTooLarge) || code == kv.CodeTransactionTooLarge || code == kv.CodeValueTooLarge
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"github.com/google/uuid"
 
@@ -78,7 +77,7 @@ func (k *waking) readMore() error {
 		}
 	}
 	if len(k.templates)+len(groups) > wakeGroups {
-		for row, err := range walk(k.ctx, k.tx.Snapshot(), k.q.keys.requests(), wakePage) {
+		for row, err := range walk(k.ctx, k.read, k.keys.requests(), wakePage) {
 			if err != nil {
 				return fmt.Errorf("read requests: %w", err)
 			}
@@ -90,16 +89,16 @@ func (k *waking) readMore() error {
 	}
 	var found []kv.Future[[]kv.KV]
 	read := func(r kv.KeyRange, limit int) {
-		found = append(found, k.tx.Snapshot().GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}))
+		found = append(found, k.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}))
 	}
 	if k.groups > 0 {
-		read(k.q.keys.section(nameRequest), wakeProbe)
+		read(k.keys.section(nameRequest), wakeProbe)
 	}
 	for _, where := range slices.Sorted(maps.Keys(k.templates)) {
-		read(k.q.keys.byLaneFor(where), wakeProbe)
+		read(k.keys.byLaneFor(where), wakeProbe)
 	}
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
-		read(k.q.keys.namedFor(group), wakePage)
+		read(k.keys.namedFor(group), wakePage)
 	}
 	for _, f := range found {
 		rows, err := f.Wait(k.ctx)
@@ -115,7 +114,7 @@ func (k *waking) readMore() error {
 
 func (k *waking) seeAll(rows []kv.KV) error {
 	for _, row := range rows {
-		if err := k.see(row); err != nil {
+		if err := k.see(row); err != nil && !k.passes(err) {
 			return err
 		}
 	}
@@ -124,12 +123,12 @@ func (k *waking) seeAll(rows []kv.KV) error {
 
 // see wakes the handle of a request, if the handle is alive and waits for what there is.
 func (k *waking) see(row kv.KV) error {
-	p, err := k.q.keys.parse(row.Key)
+	p, err := k.keys.parse(row.Key)
 	if err != nil {
 		return err
 	}
 	r, err := unpackRequest(row.Key, row.Value)
-	if err != nil || r.wants <= 0 || r.deadlineMS <= k.nowMS || p.id == k.besides {
+	if err != nil || r.wants <= 0 || r.deadlineMS <= k.nowMS || p.id == k.besides || k.isLeftOver(row.Key, p) {
 		return err
 	}
 	switch p.name {
@@ -144,7 +143,7 @@ func (k *waking) see(row kv.KV) error {
 		}
 		k.templates[p.where] -= int(r.wants)
 	default:
-		meets := func(lane string) bool { return k.q.keys.plan.intersect(lane, p.lane) }
+		meets := func(lane string) bool { return k.keys.plan.intersect(lane, p.lane) }
 		if k.named[p.lane] == wakeProbe ||
 			!slices.Contains(k.opened[p.group], p.lane) && !slices.ContainsFunc(k.unlocks[p.group], meets) {
 			return nil
@@ -158,20 +157,117 @@ func (k *waking) see(row kv.KV) error {
 	return nil
 }
 
-// empties remembers how often, lately, an enqueue of the handle has found a group empty: then somebody may wait for the
-// group, and the requests are read.
-type empties struct{ score atomic.Int64 }
-
-// emptiesLikely is how many more enqueues must have found an empty group than not, in a count that ends at twice as
-// many, before the handle reads the requests ahead.
-const emptiesLikely = 4
-
-func (e *empties) note(empty bool) {
-	score := e.score.Load() - 1
-	if empty {
-		score += 2
+// unlock notes that a lock is released.
+func (w *txn) unlock(lane string) {
+	if w.keys.plan == nil || w.keys.inTurn() {
+		return
 	}
-	e.score.Store(min(max(score, 0), 2*emptiesLikely))
+	if w.unlocked == nil {
+		w.unlocked = make(map[string]bool)
+	}
+	w.unlocked[lane] = true
+	w.readRequests()
+	w.readKept(lane)
 }
 
-func (e *empties) likely() bool { return e.score.Load() >= emptiesLikely }
+// readKept starts reading the hints put aside under a lock which is being released.
+func (w *txn) readKept(lane string) {
+	if w.keys.plan != nil && !w.keys.inTurn() {
+		w.unkept = append(w.unkept,
+			guardKept.reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
+	}
+}
+
+// putBackKept puts back the hints which were put aside under the locks that this transaction has released.
+func (w *txn) putBackKept() error {
+	for _, f := range w.unkept {
+		rows, err := f.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read kept hints: %w", err)
+		}
+		for _, row := range rows {
+			w.tx.Clear(row.Key)
+			p, err := w.keys.parse(row.Key)
+			if w.passes(err) {
+				continue
+			}
+			attempts, err := unpackHint(row)
+			w.passes(err) // who claims the lane reads how often its head has failed
+			w.hint(p.index, p.lane, attempts)
+		}
+	}
+	w.unkept = nil
+	return nil
+}
+
+// vacate notes that an item goes from lanes whose first it may be.
+func (w *txn) vacate(index int64, lanes []string) {
+	if w.vacated == nil {
+		w.vacated = make(map[string][]int64)
+	}
+	for _, lane := range lanes {
+		w.vacated[lane] = append(w.vacated[lane], index)
+	}
+}
+
+// leadToNext leads to the next items of the lanes from which this transaction has taken items, in a queue with
+// retroactive delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads
+// to the lane. With retroactive delay the delay may be longer since, and the next item have a time of its own: an item
+// which is to come at once would wait for the time of the one that is gone. The hint which leadToNext has set for an
+// item that goes is cleared: there would be more and more of them in a lane by which nobody receives.
+//
+// Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
+func (w *txn) leadToNext() error {
+	config, err := w.config()
+	if err != nil || !config.RetroactiveDelay || len(w.vacated) == 0 {
+		return err
+	}
+	lanes := slices.DeleteFunc(slices.Sorted(maps.Keys(w.vacated)), func(lane string) bool { return w.ready[lane] })
+	heads := make([]kv.Future[[]byte], len(lanes))
+	for i, lane := range lanes {
+		heads[i] = w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
+	}
+	for i, lane := range lanes {
+		key, err := heads[i].Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		items := w.keys.items(lane)
+		if !items.Contains(key) {
+			if err := guardFreeEmpty.read(w.tx, items); err != nil {
+				return err
+			}
+			continue
+		}
+		p, err := w.keys.parseItem(key, groupOf(lane), items)
+		if w.passes(err) {
+			continue
+		}
+		for _, index := range w.vacated[lane] {
+			w.tx.Clear(w.keys.ready(index, lane))
+		}
+		w.hint(p.index, lane, 0)
+	}
+	w.vacated = nil
+	return nil
+}
+
+// unpackHint returns how often the head of a hint has failed.
+func unpackHint(row kv.KV) (attempts int, err error) {
+	if len(row.Value) == 0 {
+		return 0, nil
+	}
+	n, err := unpackInt(row.Key, row.Value)
+	return int(n), err
+}
+
+// wakeReady wakes the requests for what this transaction has left ready.
+func (w *txn) wakeReady() error {
+	switch {
+	case w.keys.plan != nil:
+		return w.wakeLanes()
+	case len(w.ready) > 0:
+		return w.wakeOldest()
+	}
+	return nil
+}

@@ -3,7 +3,7 @@
 //	m := metrics.New(metrics.Options{})
 //	q, err := layer.Open(ctx, db, prefix, "orders", layer.Options{Hooks: []layer.Hook{m.Hook()}})
 //	m.Add(q)
-//	w, err := layer.NewWorker(q, h, layer.WorkerOptions{Hooks: m.Hooks(layer.Hooks{})})
+//	w, err := worker.New(q, h, worker.Options{Events: m.Events(worker.Events{})})
 //	mux.Handle("GET /metrics", m)
 //
 // The figures of a queue come from its database: ask one process for them, or take their maximum over all processes; a
@@ -175,6 +175,7 @@ func (e *Exporter) paths(p *printer, q *layer.Queue) {
 	}
 	p.add("fdbfifo_transactions_total", float64(paths.Shared), "queue", name)
 	p.add("fdbfifo_transaction_conflicts_total", float64(paths.Conflicts), "queue", name)
+	p.add("fdbfifo_unreadable_rows_total", float64(paths.Unreadable), "queue", name)
 }
 
 func bit(b bool) float64 {
@@ -203,6 +204,7 @@ var known = map[string]metric{
 	"fdbfifo_claims_taken_over_total":     {"counter", "Claims of groups whose holder's lease had ended."},
 	"fdbfifo_transactions_total":          {"counter", "Transactions of this process's handle."},
 	"fdbfifo_transaction_conflicts_total": {"counter", "Attempts of these that have failed with a conflict."},
+	"fdbfifo_unreadable_rows_total":       {"counter", "Times this process has passed over a row that cannot be read."},
 	"fdbfifo_worker_busy":                 {"gauge", "Handlers that run in this process, the stuck ones too."},
 	"fdbfifo_worker_hands":                {"gauge", "Goroutines of this process's workers, by state."},
 	"fdbfifo_worker_stuck_total":          {"counter", "Handlers that did not return at the end of their context."},

@@ -21,6 +21,7 @@ import (
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // labels are the labels of each metric: nothing else may become one, because a label with a name of a group, a message,
@@ -34,7 +35,8 @@ var labels = map[string]string{
 	"fdbfifo_queue_messages": "queue", "fdbfifo_queue_messages_in_flight": "queue",
 	"fdbfifo_queue_oldest_age_seconds": "of queue", "fdbfifo_queue_paused": "queue",
 	"fdbfifo_queue_waiting_handles": "queue", "fdbfifo_transaction_conflicts_total": "queue",
-	"fdbfifo_transactions_total": "queue", "fdbfifo_worker_busy": "queue", "fdbfifo_worker_stuck_total": "queue",
+	"fdbfifo_unreadable_rows_total": "queue",
+	"fdbfifo_transactions_total":    "queue", "fdbfifo_worker_busy": "queue", "fdbfifo_worker_stuck_total": "queue",
 	"fdbfifo_worker_hands":                        "queue state",
 	"messaging_client_consumed_messages_total":    "error_type queue",
 	"messaging_process_duration_seconds":          "error_type le queue",
@@ -77,16 +79,16 @@ func (s *scene) work(t *testing.T) {
 		_, err := s.q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint("g", i), Body: []byte{byte(i)}})
 		require.NoError(t, err)
 	}
-	worker, err := layer.NewWorker(s.q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+	worker, err := worker.New(s.q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
 		time.Sleep(300 * time.Millisecond)
 		switch d.Body[0] {
 		case 1:
 			return errors.New("failed with a text of its own")
 		case 2:
-			return &layer.RejectError{Reason: "no use"}
+			return &worker.RejectError{Reason: "no use"}
 		}
 		return nil
-	}), layer.WorkerOptions{Hooks: s.e.Hooks(layer.Hooks{}), Logger: slog.New(slog.DiscardHandler)})
+	}), worker.Options{Events: s.e.Events(worker.Events{}), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	s.e.AddWorker(s.q, worker)
 	worker.Start()

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // work is what this process's workers have done on a queue. The exporter's lock guards it.
@@ -16,7 +17,7 @@ type work struct {
 	ended                  map[string]int64 // by outcome
 	well, badly            *histogram       // how long handlers took
 	did                    *operations
-	workers                []*layer.Worker
+	workers                []*worker.Worker
 }
 
 // outcomes are how the handling of a message ends, as the label error_type says: "" = well. A panic is a "handler".
@@ -56,17 +57,17 @@ func (e *Exporter) of(queue string) *work {
 }
 
 // AddWorker exports how many goroutines of a worker of the queue are busy and idle; none once the worker has ended.
-func (e *Exporter) AddWorker(q *layer.Queue, w *layer.Worker) {
+func (e *Exporter) AddWorker(q *layer.Queue, w *worker.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	of := e.of(q.Name())
 	of.workers = append(of.workers, w)
 }
 
-// Hooks returns hooks for WorkerOptions that count, and then call those of next.
-func (e *Exporter) Hooks(next layer.Hooks) layer.Hooks {
-	counting := func(then func(layer.Event), count func(w *work, ev layer.Event)) func(layer.Event) {
-		return func(ev layer.Event) {
+// Events returns functions for worker.Options that count, and then call those of next.
+func (e *Exporter) Events(next worker.Events) worker.Events {
+	counting := func(then func(worker.Event), count func(w *work, ev worker.Event)) func(worker.Event) {
+		return func(ev worker.Event) {
 			e.mu.Lock()
 			count(e.of(ev.Queue), ev)
 			e.mu.Unlock()
@@ -76,16 +77,16 @@ func (e *Exporter) Hooks(next layer.Hooks) layer.Hooks {
 		}
 	}
 	h := next
-	h.TakenOver = counting(next.TakenOver, func(w *work, _ layer.Event) { w.takenOver++ })
-	h.Lost = counting(next.Lost, func(w *work, _ layer.Event) { w.lost++ })
-	h.Stuck = counting(next.Stuck, func(w *work, _ layer.Event) { w.stuck++ })
-	h.Started = counting(next.Started, func(w *work, _ layer.Event) { w.busy++ })
-	h.Done = counting(next.Done, func(w *work, ev layer.Event) {
+	h.TakenOver = counting(next.TakenOver, func(w *work, _ worker.Event) { w.takenOver++ })
+	h.Lost = counting(next.Lost, func(w *work, _ worker.Event) { w.lost++ })
+	h.Stuck = counting(next.Stuck, func(w *work, _ worker.Event) { w.stuck++ })
+	h.Started = counting(next.Started, func(w *work, _ worker.Event) { w.busy++ })
+	h.Done = counting(next.Done, func(w *work, ev worker.Event) {
 		w.busy--
 		w.ended[""]++
 		w.well.observe(ev.Took.Seconds())
 	})
-	h.Failed = counting(next.Failed, func(w *work, ev layer.Event) {
+	h.Failed = counting(next.Failed, func(w *work, ev worker.Event) {
 		w.busy--
 		w.ended[outcome(ev.Err)]++
 		w.badly.observe(ev.Took.Seconds())
@@ -95,7 +96,7 @@ func (e *Exporter) Hooks(next layer.Hooks) layer.Hooks {
 
 // outcome names the kind of a handler's error: a few words, never the error's own.
 func outcome(err error) string {
-	var reject *layer.RejectError
+	var reject *worker.RejectError
 	switch {
 	case errors.As(err, &reject):
 		return "rejected"
@@ -111,7 +112,7 @@ func (w *work) print(p *printer, queue string) {
 	p.add("fdbfifo_worker_stuck_total", float64(w.stuck), "queue", queue)
 	p.add("fdbfifo_worker_busy", float64(max(0, w.busy)), "queue", queue)
 	if len(w.workers) > 0 {
-		var hands layer.Hands
+		var hands worker.Hands
 		for _, worker := range w.workers {
 			now := worker.Hands()
 			hands.All, hands.Idle = hands.All+now.All, hands.Idle+now.Idle

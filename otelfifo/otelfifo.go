@@ -3,7 +3,7 @@
 //
 //	t, err := otelfifo.New(otelfifo.Options{})
 //	q, err := layer.Open(ctx, db, prefix, "orders", layer.Options{Hooks: []layer.Hook{t.Hook()}})
-//	w, err := layer.NewWorker(q, layer.Handle(t.Process(handle)), layer.WorkerOptions{})
+//	w, err := worker.New(q, worker.Handle(t.Process(handle)), worker.Options{})
 //
 // Names follow OpenTelemetry's conventions for messaging, which are in development: names may change with a new minor
 // version of this module. "Consumer group" of the conventions is nothing that these queues have; the group of a message
@@ -28,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // scope is the name under which spans and metrics are made.
@@ -263,12 +264,12 @@ func (t *Telemetry) link(item *layer.Item) (trace.Link, bool) {
 	return trace.Link{SpanContext: at}, at.IsValid()
 }
 
-// Process wraps the function of layer.Handle: each call is a span, with a link to where the item was enqueued, and its
+// Process wraps the function of worker.Handle: each call is a span, with a link to where the item was enqueued, and its
 // time is measured. For the other kinds of handlers call Begin in the function.
 func (t *Telemetry) Process(
-	h func(ctx context.Context, d *layer.Delivery) error,
-) func(ctx context.Context, d *layer.Delivery) error {
-	return func(ctx context.Context, d *layer.Delivery) (err error) {
+	h func(ctx context.Context, d *worker.Delivery) error,
+) func(ctx context.Context, d *worker.Delivery) error {
+	return func(ctx context.Context, d *worker.Delivery) (err error) {
 		ctx, end := t.Begin(ctx, d)
 		done := false
 		defer func() {
@@ -287,12 +288,12 @@ var errPanic = errors.New("the handler has panicked")
 
 // Begin begins the span of an item's handling. Call end once, with what came of it.
 //
-//	layer.HandleTx(func(ctx context.Context, tx kv.Tx, d *layer.Delivery) (err error) {
+//	worker.HandleTx(func(ctx context.Context, tx kv.Tx, d *worker.Delivery) (err error) {
 //		ctx, end := t.Begin(ctx, d)
 //		defer func() { end(err) }()
 //		…
 //	})
-func (t *Telemetry) Begin(ctx context.Context, d *layer.Delivery) (inner context.Context, end func(err error)) {
+func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner context.Context, end func(err error)) {
 	attrs := []attribute.KeyValue{
 		system, semconv.MessagingDestinationName(d.Queue.Name()), semconv.MessagingOperationName("process"),
 		semconv.MessagingOperationTypeProcess,
@@ -323,7 +324,7 @@ func (t *Telemetry) Begin(ctx context.Context, d *layer.Delivery) (inner context
 
 // outcome names the kind of a handler's error: a few words, never the error's own.
 func outcome(err error) string {
-	var reject *layer.RejectError
+	var reject *worker.RejectError
 	switch {
 	case err == nil:
 		return ""

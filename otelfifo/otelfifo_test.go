@@ -24,6 +24,7 @@ import (
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 	"fdbfifo/otelfifo"
+	"fdbfifo/worker"
 )
 
 // scene is a queue with telemetry into memory.
@@ -123,13 +124,13 @@ func TestTraceTravelsWithTheMessage(t *testing.T) {
 		_, err = s.q.Admin().Replay(s.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
 		require.NoError(t, err)
 
-		handle := func(ctx context.Context, _ *layer.Delivery) error {
+		handle := func(ctx context.Context, _ *worker.Delivery) error {
 			_, inner := s.tracer.Start(ctx, "inner")
 			inner.End()
 			return nil
 		}
-		quiet := layer.WorkerOptions{Logger: slog.New(slog.DiscardHandler)}
-		worker, err := layer.NewWorker(s.q, layer.Handle(s.tel.Process(handle)), quiet)
+		quiet := worker.Options{Logger: slog.New(slog.DiscardHandler)}
+		worker, err := worker.New(s.q, worker.Handle(s.tel.Process(handle)), quiet)
 		require.NoError(t, err)
 		worker.Start()
 		time.Sleep(time.Second)
@@ -234,13 +235,13 @@ func TestMetrics(t *testing.T) {
 		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "\xff"})
 		require.Error(t, err)
 		require.Equal(t, codes.Error, s.span("enqueue orders").Status().Code)
-		handle := func(_ context.Context, d *layer.Delivery) error {
+		handle := func(_ context.Context, d *worker.Delivery) error {
 			time.Sleep(300 * time.Millisecond)
 			switch d.Body[0] {
 			case 1:
 				return errors.New("failed with a text of its own")
 			case 2:
-				return &layer.RejectError{Reason: "no use"}
+				return &worker.RejectError{Reason: "no use"}
 			case 3:
 				if d.Attempt == 1 {
 					panic("boom")
@@ -248,8 +249,8 @@ func TestMetrics(t *testing.T) {
 			}
 			return nil
 		}
-		o := layer.WorkerOptions{Logger: slog.New(slog.DiscardHandler)}
-		worker, err := layer.NewWorker(s.q, layer.Handle(s.tel.Process(handle)), o)
+		o := worker.Options{Logger: slog.New(slog.DiscardHandler)}
+		worker, err := worker.New(s.q, worker.Handle(s.tel.Process(handle)), o)
 		require.NoError(t, err)
 		worker.Start()
 		time.Sleep(2 * time.Second)
@@ -315,7 +316,7 @@ func TestTelemetryIsDocumented(t *testing.T) {
 	inScene(t, nil, func(s *scene) {
 		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "A"})
 		require.NoError(t, err)
-		d := &layer.Delivery{Queue: s.q, Item: s.receive().Items[0]}
+		d := &worker.Delivery{Queue: s.q, Item: s.receive().Items[0]}
 		_, end := s.tel.Begin(s.ctx, d)
 		end(nil)
 		_, err = s.q.Admin().As("ann").ForceRelease(s.ctx, "A", layer.ForceReleaseOptions{})

@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // fdbfifo is the queue of this project, on a disk.
@@ -47,13 +48,13 @@ func (f *fdbfifo) send(ctx context.Context, msgs []message) error {
 }
 
 func (f *fdbfifo) work(ctx context.Context, workers int, handle func(message)) error {
-	w, err := layer.NewWorker(f.q, layer.Handle(func(_ context.Context, d *layer.Delivery) error {
+	w, err := worker.New(f.q, worker.Handle(func(_ context.Context, d *worker.Delivery) error {
 		m, err := unpack(d.Body)
 		if err == nil {
 			handle(m)
 		}
 		return err
-	}), layer.WorkerOptions{Concurrency: workers, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	}), worker.Options{Concurrency: workers, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		return err
 	}

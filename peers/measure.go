@@ -151,17 +151,28 @@ func (w work) send(ctx context.Context, p peer, l *ledger, n, together int) (flo
 }
 
 // pace sends messages at an even rate. The time of a message counts from when it was to be sent, so that a peer which
-// holds up its sender does not look better for it.
+// holds up its sender does not look better for it. The messages of a group are sent one after the other: two sends at
+// once have no order.
 func (w work) pace(ctx context.Context, p peer, l *ledger) error {
 	var sends errgroup.Group
 	gap := time.Second / time.Duration(w.rate)
+	last := make([]chan struct{}, w.groups) // closed when the newest send of the group has ended
 	begin := time.Now()
 	for n := range int(w.period / gap) {
 		due := begin.Add(time.Duration(n) * gap)
 		time.Sleep(time.Until(due))
-		msgs := l.next(n%w.groups, 1)
+		group := n % w.groups
+		msgs := l.next(group, 1)
 		msgs[0].Due = due.UnixNano()
-		sends.Go(func() error { return p.send(ctx, msgs) })
+		before, sent := last[group], make(chan struct{})
+		last[group] = sent
+		sends.Go(func() error {
+			defer close(sent)
+			if before != nil {
+				<-before
+			}
+			return p.send(ctx, msgs)
+		})
 	}
 	return sends.Wait()
 }

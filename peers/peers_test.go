@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,4 +89,34 @@ func TestInsert(t *testing.T) {
 	require.Equal(t, "a\n<!-- figures -->\n\nnew\n\n<!-- end -->\nb\n", string(page))
 	require.NoError(t, os.WriteFile(file, []byte("nothing"), 0o644))
 	require.ErrorContains(t, insert(file, "new\n"), "lacks a line")
+}
+
+// slow takes a while for its first send, and delivers what has arrived in the order of arrival.
+type slow struct {
+	mu   sync.Mutex
+	sent []message
+}
+
+func (*slow) about() about { return about{Name: "slow"} }
+func (*slow) close()       {}
+
+func (p *slow) send(_ context.Context, msgs []message) error {
+	if msgs[0].Seq == 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sent = append(p.sent, msgs...)
+	return nil
+}
+
+func (p *slow) work(context.Context, int, func(message)) error { return nil }
+
+// TestPaceKeepsOrder: a send that takes longer than the pace is not overtaken by the next one of its group.
+func TestPaceKeepsOrder(t *testing.T) {
+	w := work{groups: 1, rate: 100, period: 100 * time.Millisecond}
+	p := new(slow)
+	require.NoError(t, w.pace(t.Context(), p, newLedger(1)))
+	require.Len(t, p.sent, 10)
+	require.True(t, slices.IsSortedFunc(p.sent, func(a, b message) int { return a.Seq - b.Seq }))
 }

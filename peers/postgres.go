@@ -171,7 +171,7 @@ func (t *table) work(ctx context.Context, workers int, handle func(message)) err
 				return err
 			}
 			handle(m)
-			// The end of the work must not leave the group in hand.
+			// The end of the work must not leave the group in flight.
 			if err := t.done(context.WithoutCancel(ctx), group, row.id, i == len(rows)-1); err != nil {
 				return err
 			}

@@ -141,7 +141,11 @@ func checkAttribute(name, value string) error {
 	case name == redrivePolicy:
 		_, err := parseRedrivePolicy(value)
 		return err
-	case name == policyAttribute, name == redriveAllowPolicy:
+	case name == policyAttribute:
+		if err := checkPolicy(value); err != nil {
+			return invalidPolicy(err)
+		}
+	case name == redriveAllowPolicy:
 		var object map[string]any
 		if json.Unmarshal([]byte(value), &object) != nil {
 			return invalidAttribute(name)
@@ -159,10 +163,12 @@ func setAttributes(into, attributes map[string]string) {
 			into[name] = value
 		}
 	}
-	switch {
-	case attributes[kmsKey] != "":
+	key, named := attributes[kmsKey]
+	if key != "" {
 		into[managedEncryption] = "false"
-	case attributes[managedEncryption] == "true":
+		return
+	}
+	if named || attributes[managedEncryption] == "true" {
 		delete(into, kmsKey)
 		delete(into, kmsReuse)
 	}

@@ -32,37 +32,59 @@ type signature struct {
 	headers                      []string // lower-case
 	value                        string
 	inURL                        bool
+	key                          Key // that of access
+	at                           time.Time
 }
 
-// authenticate finds out whose request it is.
-func (s *Server) authenticate(r *http.Request, body []byte, c *call) error {
+// admit holds the header of a request to all that can be known before its body is read. The signature is nil if the
+// server asks for none. kind is the type of the body.
+func (s *Server) admit(r *http.Request, kind string) (*signature, error) {
 	if s.options.Keys == nil {
-		// A page that somebody looks at on this machine could use the queues otherwise.
-		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
-			return denied("AccessDenied", "A server without keys does not serve web pages.")
-		}
-		return nil
+		return nil, s.checkLocal(r)
 	}
 	sig, err := readSignature(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	key, ok := s.options.Keys[sig.access]
-	if !ok {
-		return denied("InvalidClientTokenId", "The security token included in the request is invalid.")
+	var ok bool
+	if sig.key, ok = s.options.Keys[sig.access]; !ok {
+		return nil, denied("InvalidClientTokenId", "The security token included in the request is invalid.")
 	}
-	at, err := s.checkTime(r, sig)
-	if err != nil {
-		return err
+	if sig.at, err = s.checkTime(r, sig); err != nil {
+		return nil, err
 	}
-	again, err := sig.again(r, body, key.Secret, at)
-	if err != nil || subtle.ConstantTimeCompare([]byte(again), []byte(sig.value)) != 1 {
+	return &sig, sig.checkCover(r, kind)
+}
+
+// checkCover refuses a request if what it asks for could be changed without a change of its signature. All headers of
+// AWS must be signed. Content-Type, which some SDKs leave out, must be signed or agree with what is.
+func (g *signature) checkCover(r *http.Request, kind string) error {
+	for name := range r.Header {
+		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") && !g.IsSigned(name) {
+			return denied("AccessDenied", "There were headers present in the request which were not signed: %s", name)
+		}
+	}
+	isJSON := strings.HasPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
+	agrees := isJSON == (kind == jsonType) && (isJSON || kind == formType || r.ContentLength == 0)
+	if !agrees && !g.IsSigned("content-type") {
+		return denied("AccessDenied", "The header content-type is not signed, and not that of the signed request.")
+	}
+	return nil
+}
+
+// verify finds out whether the signature is of this request, and the account that it is of.
+func (g *signature) verify(r *http.Request, body []byte, c *call) error {
+	if g == nil {
+		return nil
+	}
+	again, err := g.again(r, body)
+	if err != nil || subtle.ConstantTimeCompare([]byte(again), []byte(g.value)) != 1 {
 		return denied("SignatureDoesNotMatch", "The request signature we calculated does not match the signature "+
 			"you provided. Check your AWS Secret Access Key and signing method. "+
 			"Consult the service documentation for details.")
 	}
-	if key.Account != "" {
-		c.account = key.Account
+	if g.key.Account != "" {
+		c.account = g.key.Account
 	}
 	return nil
 }
@@ -136,7 +158,7 @@ func (s *Server) checkTime(r *http.Request, sig signature) (time.Time, error) {
 func (g signature) IsSigned(header string) bool { return slices.Contains(g.headers, header) }
 
 // again signs a copy of the request, with the headers that the client has signed.
-func (g signature) again(r *http.Request, body []byte, secret string, at time.Time) (string, error) {
+func (g signature) again(r *http.Request, body []byte) (string, error) {
 	copied := &http.Request{Method: r.Method, Host: r.Host, Header: make(http.Header)}
 	u := *r.URL
 	copied.URL = &u
@@ -160,8 +182,8 @@ func (g signature) again(r *http.Request, body []byte, secret string, at time.Ti
 	}
 	sum := sha256.Sum256(body)
 	err := sigv4.New().SignRequest(&sigv4.SignRequestInput{
-		Request: copied, PayloadHash: sum[:], Service: g.service, Region: g.region, Time: at, SignatureType: form,
-		Credentials: credentials.Credentials{AccessKeyID: g.access, SecretAccessKey: secret, SessionToken: token},
+		Request: copied, PayloadHash: sum[:], Service: g.service, Region: g.region, Time: g.at, SignatureType: form,
+		Credentials: credentials.Credentials{AccessKeyID: g.access, SecretAccessKey: g.key.Secret, SessionToken: token},
 	}, func(o *v4.SignerOptions) { o.HeaderRules = g })
 	if err != nil {
 		return "", err

@@ -8,7 +8,7 @@
 // queue's record (record.go), in the same database.
 //
 // Servers hold no state: any number of them may serve one database, and a receipt handle names all that is needed to
-// delete its message, through any server.
+// delete its message, through any server. It is signed with a key that is kept in the database (receipt.go).
 //
 // In a FIFO queue each message in flight has a claim of its own (layer.LeasePerItem). One thing is stricter than with
 // AWS in queues that are made with the attribute fdbfifo.Visibility=claim: a claim is on a group. So all messages of a

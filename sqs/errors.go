@@ -45,7 +45,7 @@ const (
 func fail(s *smithy.Schema, format string, args ...any) *apiError {
 	e := &apiError{
 		shape: modelled + s.ID().Name, code: s.ID().Name, status: http.StatusBadRequest,
-		text: fmt.Sprintf(format, args...),
+		text: readable(fmt.Sprintf(format, args...)),
 	}
 	if t, ok := smithy.SchemaTrait[*traits.AWSQueryError](s); ok {
 		e.code, e.status = t.ErrorCode, t.StatusCode
@@ -55,7 +55,9 @@ func fail(s *smithy.Schema, format string, args ...any) *apiError {
 
 // refuse makes an error that the model does not have, of a status.
 func refuse(status int, shape, code, format string, args ...any) *apiError {
-	return &apiError{shape: unmodelled + shape, code: code, status: status, text: fmt.Sprintf(format, args...)}
+	return &apiError{
+		shape: unmodelled + shape, code: code, status: status, text: readable(fmt.Sprintf(format, args...)),
+	}
 }
 
 func invalid(format string, args ...any) *apiError {
@@ -72,6 +74,10 @@ func missing(parameter string) *apiError {
 }
 
 func malformed(err error) *apiError {
+	var known *apiError
+	if errors.As(err, &known) {
+		return known
+	}
 	return refuse(http.StatusBadRequest, "SerializationException", "MalformedInput",
 		"the request cannot be read: %v", err)
 }

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"fdbfifo/internal/hosts"
 )
 
 const (
@@ -20,8 +22,10 @@ const (
 	// answerTimeout bounds a request from its header on: a wait of 20 s, the work, and a client that reads slowly.
 	answerTimeout = 2 * time.Minute
 	// keepFor is longer than clients keep connections that they do not use.
-	keepFor    = 3 * time.Minute
-	maxHeader  = 64 << 10 // bytes
+	keepFor = 3 * time.Minute
+	// maxHeader bounds the URL and the header, with 4 KiB that the HTTP server adds: a connection needs a few times as
+	// much before anybody knows whose it is.
+	maxHeader  = 12 << 10 // bytes
 	healthyIn  = 3 * time.Second
 	graceful   = 10 * time.Second
 	healthPath = "/health"
@@ -29,31 +33,22 @@ const (
 )
 
 // Serve serves clients at l until ctx ends. Then waiting receives return, with no messages, what is under way is
-// finished, for up to ten seconds, and the server is closed. connections bounds those that are served at the same
-// time, others wait; 0 = DefaultConnections.
-func (s *Server) Serve(ctx context.Context, l net.Listener, connections int) error {
-	if connections <= 0 {
-		connections = DefaultConnections
+// finished, for up to ten seconds, and the server is closed. most bounds the connections that are served at the same
+// time; 0 = DefaultConnections. If there are more, a new one takes the place of one that has had no verified request at
+// work for a second, or waits.
+func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
+	if most <= 0 {
+		most = DefaultConnections
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/", s)
-	mux.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), healthyIn)
-		defer cancel()
-		if err := s.Ready(ctx); err != nil || s.stopped.Err() != nil {
-			http.Error(w, "not ready", http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
+	places := newConnections(l, most)
 	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout,
+		ConnState: places.changed, ConnContext: places.mark,
+		Handler: s.routes(), ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout,
 		IdleTimeout: keepFor, MaxHeaderBytes: maxHeader,
 		ErrorLog: slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(&bounded{Listener: l, slots: make(chan struct{}, connections)}) }()
+	go func() { failed <- server.Serve(places) }()
 	var err error
 	select {
 	case err = <-failed:
@@ -64,33 +59,156 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, connections int) err
 	defer cancel()
 	if e := server.Shutdown(end); e != nil {
 		err = errors.Join(err, server.Close())
+		// The clients have used up the time that the queues need to be closed.
+		end, cancel = context.WithTimeout(context.WithoutCancel(ctx), graceful)
+		defer cancel()
 	}
 	return errors.Join(err, s.Close(end))
 }
 
-// bounded is a listener that has a number of connections at most. Those beyond wait in the system's backlog.
-type bounded struct {
-	net.Listener
-	slots chan struct{}
+// routes are the API, and beside it what says whether the server is well.
+func (s *Server) routes() http.Handler {
+	health, mux := http.NewServeMux(), http.NewServeMux()
+	health.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	health.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithTimeout(r.Context(), healthyIn)
+		defer cancel()
+		if err := s.Ready(ctx); err != nil || s.stopped.Err() != nil {
+			http.Error(w, "not ready", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("/", s)
+	for _, path := range []string{healthPath, readyPath} {
+		if s.options.Keys == nil {
+			mux.Handle("GET "+path, hosts.Guard(health, s.host))
+		} else {
+			mux.Handle("GET "+path, health)
+		}
+	}
+	return mux
 }
 
-func (b *bounded) Accept() (net.Conn, error) {
-	b.slots <- struct{}{}
-	conn, err := b.Listener.Accept()
+// connections are a listener that has a number of connections at most. If there are more, a new one takes the place of
+// one that has had no verified request at work for longer than patience.
+type connections struct {
+	net.Listener
+	most    int
+	left    chan struct{} // told of a connection that was closed
+	closed  context.Context
+	refuses context.CancelFunc
+
+	mu  sync.Mutex
+	all map[net.Conn]*connection // guarded by mu
+}
+
+// connection is one of them. All fields are guarded by connections.mu.
+type connection struct {
+	// since is when it came, or when it was last at work, or has begun another request after that.
+	since  time.Time
+	atWork bool // on a verified request
+	known  bool // had such a request before
+}
+
+func newConnections(l net.Listener, most int) *connections {
+	c := &connections{Listener: l, most: most, left: make(chan struct{}, 1), all: make(map[net.Conn]*connection)}
+	c.closed, c.refuses = context.WithCancel(context.Background())
+	return c
+}
+
+// Close closes the listener. The connections stay.
+func (l *connections) Close() error {
+	l.refuses()
+	return l.Listener.Close()
+}
+
+// Accept waits for a connection, and for a place for it.
+func (l *connections) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
 	if err != nil {
-		<-b.slots
 		return nil, err
 	}
-	return &slotted{Conn: conn, free: sync.OnceFunc(func() { <-b.slots })}, nil
+	for !l.enter(conn) {
+		again := time.NewTimer(patience / 20)
+		select {
+		case <-l.left:
+		case <-again.C:
+		case <-l.closed.Done():
+			return nil, errors.Join(net.ErrClosed, conn.Close())
+		}
+		again.Stop()
+	}
+	return conn, nil
 }
 
-// slotted is a connection that has a slot until it is closed.
-type slotted struct {
-	net.Conn
-	free func()
+// enter finds a place for a connection: a free one, or that of the connection that has been without a verified request
+// for longest, among those that never had one if there are any.
+func (l *connections) enter(conn net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if len(l.all) >= l.most {
+		var first net.Conn
+		for other, c := range l.all {
+			if !c.atWork && (first == nil || c.before(l.all[first])) {
+				first = other
+			}
+		}
+		if first == nil || now.Sub(l.all[first].since) < patience {
+			return false
+		}
+		delete(l.all, first)
+		go first.Close() // takes time if the client does not read
+	}
+	l.all[conn] = &connection{since: now}
+	return true
 }
 
-func (c *slotted) Close() error {
-	defer c.free()
-	return c.Conn.Close()
+// before reports whether c is to go before another.
+func (c *connection) before(other *connection) bool {
+	if c.known != other.known {
+		return other.known
+	}
+	return c.since.Before(other.since)
+}
+
+// changed is told by the HTTP server what becomes of a connection.
+func (l *connections) changed(conn net.Conn, to http.ConnState) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.all[conn]
+	if c == nil {
+		return // another has its place
+	}
+	if c.known { // requests that are refused win no time
+		c.since, c.atWork = time.Now(), false
+	}
+	if to == http.StateClosed || to == http.StateHijacked {
+		delete(l.all, conn)
+		select {
+		case l.left <- struct{}{}:
+		default:
+		}
+	}
+}
+
+type atWorkKey struct{}
+
+// mark lets atWork find the connection of a request.
+func (l *connections) mark(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, atWorkKey{}, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if c := l.all[conn]; c != nil {
+			c.atWork, c.known = true, true
+		}
+	})
+}
+
+// atWork says that a request is verified: its connection keeps its place until the answer is sent.
+func atWork(r *http.Request) {
+	if mark, ok := r.Context().Value(atWorkKey{}).(func()); ok {
+		mark()
+	}
 }

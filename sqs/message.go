@@ -179,11 +179,11 @@ var systemNames = []string{
 }
 
 // matches reports whether an attribute is among those that were asked for: by name, by the beginning of the name
-// before ".*", or all.
+// before ".*", or all. AWS takes "*" for all, too, though its documentation has "All" and ".*".
 func matches(wanted []string, name string) bool {
 	return slices.ContainsFunc(wanted, func(w string) bool {
 		prefix, ok := strings.CutSuffix(w, ".*")
-		return w == "All" || w == name || ok && strings.HasPrefix(name, prefix)
+		return w == "All" || w == "*" || w == name || ok && strings.HasPrefix(name, prefix)
 	})
 }
 
@@ -260,6 +260,25 @@ func wellFormed(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
 		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF
 	})
+}
+
+// maxText bounds an error's text, which may repeat what the client has sent: a receipt handle is repeated whole.
+const maxText = 2048 // bytes
+
+// readable is a text of an error, in which what does not print is replaced, and the middle of what is too long is left
+// out: the reason is at the end.
+func readable(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+	if len(text) <= maxText {
+		return text
+	}
+	head, tail := text[:maxText*3/4], text[len(text)-maxText/4+len(" … "):]
+	return strings.ToValidUTF8(head, "") + " … " + strings.ToValidUTF8(tail, "") // a cut may divide a letter
 }
 
 // maxAttributes is how many attributes a message may have.

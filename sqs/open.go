@@ -42,15 +42,12 @@ func (s *Server) queue(ctx context.Context, c *call, url string) (*queue, error)
 	if err != nil {
 		return nil, err
 	}
-	q, err := s.open(ctx, name)
-	if err != nil {
-		return nil, err
+	if s.foreign(c) {
+		if err := s.mayUse(ctx, c, name); err != nil {
+			return nil, err
+		}
 	}
-	if err := s.mayUse(c, name, q.record); err != nil {
-		q.release()
-		return nil, err
-	}
-	return q, nil
+	return s.open(ctx, name)
 }
 
 // open opens a queue, or goes by what the server knows of it, for up to a second.

@@ -25,6 +25,9 @@ func answering[I, O any](
 		in: in, out: out, empty: [2]any{*new(I), *new(O)},
 		call: func(ctx context.Context, s *Server, c *call, request []byte) (any, error) {
 			var i I
+			if err := checkValues(request); err != nil {
+				return nil, malformed(err)
+			}
 			if err := json.Unmarshal(request, &i); err != nil {
 				return nil, malformed(err)
 			}

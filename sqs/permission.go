@@ -8,17 +8,32 @@ import (
 
 // policy is a queue's Policy as AddPermission makes it. What else a program has set is kept.
 type policy struct {
-	Version   string           `json:"Version"`
-	ID        string           `json:"Id,omitempty"`
-	Statement []map[string]any `json:"Statement"`
+	Version   string     `json:"Version"`
+	ID        string     `json:"Id,omitempty"`
+	Statement statements `json:"Statement"`
 }
 
-func (s *Server) readPolicy(name, text string) policy {
-	p := policy{Version: "2008-10-17", ID: s.arn(name) + "/SQSDefaultPolicy"}
-	if text != "" && json.Unmarshal([]byte(text), &p) != nil {
-		p.Statement = nil
+// statements are those of a policy, which may have one without a list.
+type statements []map[string]any
+
+func (l *statements) UnmarshalJSON(b []byte) error {
+	var one map[string]any
+	if json.Unmarshal(b, &one) == nil && one != nil {
+		*l = statements{one}
+		return nil
 	}
-	return p
+	return json.Unmarshal(b, (*[]map[string]any)(l))
+}
+
+// readPolicy reads the Policy of a queue, or makes an empty one.
+func (s *Server) readPolicy(name string, r *record) (policy, error) {
+	p := policy{Version: "2008-10-17", ID: s.arn(name) + "/SQSDefaultPolicy"}
+	if text := r.Attributes[policyAttribute]; text != "" {
+		if err := unmarshalKnown([]byte(text), &p); err != nil {
+			return p, invalidPolicy(err) // of an earlier version
+		}
+	}
+	return p, nil
 }
 
 // labelled is the place of the statement with a label; -1 = there is none.
@@ -49,9 +64,6 @@ func (s *Server) addPermission(ctx context.Context, c *call, in *addPermissionRe
 		return missing("Actions")
 	}
 	var principals, actions []string
-	for _, account := range in.AWSAccountIds {
-		principals = append(principals, "arn:aws:iam::"+account+":root")
-	}
 	for _, action := range in.Actions {
 		if _, ok := operations[action]; !ok && action != "*" {
 			return invalidValue("SQS:"+action, "ActionName",
@@ -59,8 +71,17 @@ func (s *Server) addPermission(ctx context.Context, c *call, in *addPermissionRe
 		}
 		actions = append(actions, "SQS:"+action)
 	}
+	for _, account := range in.AWSAccountIds {
+		if !isAccount(account) {
+			return invalidValue(account, "PrincipalId", "Unable to verify.")
+		}
+		principals = append(principals, "arn:aws:iam::"+account+":root")
+	}
 	return s.change(ctx, q, func(r *record) error {
-		p := s.readPolicy(q.Name(), r.Attributes[policyAttribute])
+		p, err := s.readPolicy(q.Name(), r)
+		if err != nil {
+			return err
+		}
 		if p.labelled(in.Label) >= 0 {
 			return invalidValue(in.Label, "Label", "Already exists.")
 		}
@@ -80,7 +101,10 @@ func (s *Server) removePermission(ctx context.Context, c *call, in *removePermis
 	}
 	defer q.release()
 	return s.change(ctx, q, func(r *record) error {
-		p := s.readPolicy(q.Name(), r.Attributes[policyAttribute])
+		p, err := s.readPolicy(q.Name(), r)
+		if err != nil {
+			return err
+		}
 		i := p.labelled(in.Label)
 		if i < 0 {
 			return invalidValue(in.Label, "Label", "can't find label.")

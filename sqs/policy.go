@@ -1,10 +1,15 @@
 package sqs
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
-	"path"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 )
 
 // ownerOnly are the operations that no policy opens for other accounts, as on AWS.
@@ -24,11 +29,17 @@ func (s *Server) mayCall(c *call) error {
 	return nil
 }
 
-// mayUse refuses a client of another account whom the queue's policy does not allow what it asks for.
-func (s *Server) mayUse(c *call, name string, r record) error {
+// mayUse refuses a client of another account whom the queue's policy does not allow what it asks for. A queue that is
+// not there has no policy: so a client cannot find out which queues there are. For the same reason the record is read
+// each time, and a queue is opened for those only that may use it: the time of an answer tells nothing, either.
+func (s *Server) mayUse(ctx context.Context, c *call, name string) error {
+	r, _, err := s.look(ctx, name)
+	if err != nil {
+		return err
+	}
 	// A batch is allowed to whoever may do the same one by one.
 	action := strings.TrimSuffix(c.action, "Batch")
-	if !s.foreign(c) || allows(r.Attributes[policyAttribute], c.account, action, s.arn(name)) {
+	if r.live() && allows(r.Attributes[policyAttribute], c.account, action, s.arn(name)) {
 		return nil
 	}
 	return s.notAuthorized(c, s.arn(name), "no resource-based policy allows it")
@@ -51,48 +62,139 @@ func (l *oneOrMore) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(l))
 }
 
-// statement is what the server understands of a policy's statement. What it does not understand never allows
-// anything: a Deny is taken to hold for all, and an Allow for nobody.
+// statement is a statement of a policy. The server does not weigh the parts that are raw; see strange.
 type statement struct {
-	Effect       string          `json:"Effect"`
-	Principal    json.RawMessage `json:"Principal"`
-	NotPrincipal json.RawMessage `json:"NotPrincipal"`
-	Action       oneOrMore       `json:"Action"`
-	NotAction    oneOrMore       `json:"NotAction"`
-	Resource     oneOrMore       `json:"Resource"`
-	NotResource  oneOrMore       `json:"NotResource"`
-	Condition    json.RawMessage `json:"Condition"`
+	Sid          json.RawMessage
+	Effect       string
+	Principal    *principal
+	NotPrincipal json.RawMessage
+	Action       oneOrMore
+	NotAction    json.RawMessage
+	Resource     oneOrMore // none = the queue of the policy
+	NotResource  json.RawMessage
+	Condition    json.RawMessage
+}
+
+const effectAllow, effectDeny = "Allow", "Deny"
+
+// principal is whom a statement is about. No client of this server is one of AWS's services.
+type principal struct{ AWS, Service oneOrMore }
+
+func (p *principal) UnmarshalJSON(b []byte) error {
+	var text string
+	if json.Unmarshal(b, &text) == nil {
+		if text != "*" {
+			return fmt.Errorf(`the Principal %q is neither "*" nor an object`, text)
+		}
+		p.AWS = oneOrMore{text}
+		return nil
+	}
+	type plain principal
+	return unmarshalKnown(b, (*plain)(p))
+}
+
+// unmarshalKnown is json.Unmarshal, and an error if there are members that v does not have.
+func unmarshalKnown(b []byte, v any) error {
+	if !json.Valid(b) {
+		return errors.New("it is no JSON")
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
+}
+
+// readStatements splits a policy into its statements.
+func readStatements(text string) (all []json.RawMessage, err error) {
+	var p struct{ Version, ID, Statement json.RawMessage }
+	if err := unmarshalKnown([]byte(text), &p); err != nil || p.Statement == nil {
+		return nil, err
+	}
+	if json.Unmarshal(p.Statement, &all) != nil {
+		all = []json.RawMessage{p.Statement} // a policy may have one statement without a list
+	}
+	return all, nil
+}
+
+// readStatement reads a statement. With an error, which says what the server does not understand, at most the effect
+// counts.
+func readStatement(raw json.RawMessage) (statement, error) {
+	var st statement
+	if err := unmarshalKnown(raw, &st); err != nil {
+		return st, err
+	}
+	return st, st.check()
+}
+
+// check returns an error if the server does not understand the statement, and so cannot know whether the statement is
+// about a request. AWS takes any text for a Resource: in a statement that allows such a text allows nothing.
+func (st statement) check() error {
+	if st.Effect != effectAllow && st.Effect != effectDeny {
+		return fmt.Errorf("the Effect %q is neither Allow nor Deny", st.Effect)
+	}
+	if len(st.Action) == 0 && st.NotAction == nil {
+		return errors.New("a statement has no Action")
+	}
+	for _, pattern := range st.Action {
+		if !isAction(pattern) {
+			return fmt.Errorf("the Action %q is none of SQS, such as sqs:SendMessage", pattern)
+		}
+	}
+	if p := st.Principal; st.NotPrincipal == nil && (p == nil || len(p.AWS)+len(p.Service) == 0) {
+		return errors.New("a statement has no Principal")
+	}
+	if st.Principal != nil {
+		for _, who := range st.Principal.AWS {
+			if account, _ := accountOf(who); who != "*" && account == "" {
+				return fmt.Errorf("the Principal %q is neither an account nor an ARN of one", who)
+			}
+		}
+	}
+	for _, pattern := range st.Resource {
+		if st.Effect == effectDeny && !isResource(pattern) {
+			return fmt.Errorf("the Resource %q of a Deny is no ARN", pattern)
+		}
+	}
+	return nil
+}
+
+// checkPolicy returns an error if the server does not understand a policy. A part that the server understands and does
+// not weigh is no error; see strange.
+func checkPolicy(text string) error {
+	all, err := readStatements(text)
+	if err != nil {
+		return err
+	}
+	for _, raw := range all {
+		if _, err := readStatement(raw); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func invalidPolicy(err error) error {
+	return fail(schemas.InvalidAttributeValue, "Invalid value for the parameter %s. Reason: %s.", policyAttribute, err)
 }
 
 // allows reports whether a policy allows an account of others an action on a queue: some statement allows it, and
-// none denies it.
+// none denies it. If the server does not understand a statement, or the statement is strange, the statement allows
+// nobody, and if it denies, it denies everybody: such a policy may be stored by an earlier version.
 func allows(text, account, action, arn string) bool {
-	var p struct{ Statement json.RawMessage }
-	if text == "" || json.Unmarshal([]byte(text), &p) != nil {
+	all, err := readStatements(text)
+	if err != nil {
 		return false
 	}
-	var all []statement
-	if json.Unmarshal(p.Statement, &all) != nil {
-		var one statement // a policy may have one statement without a list
-		if json.Unmarshal(p.Statement, &one) != nil {
-			return false
-		}
-		all = []statement{one}
-	}
 	allowed := false
-	for _, st := range all {
-		deny := st.Effect != "Allow"
-		if st.strange() {
-			if deny {
+	for _, raw := range all {
+		st, err := readStatement(raw)
+		understood := err == nil && !st.strange()
+		if st.Effect != effectAllow {
+			if !understood || st.concerns(account, action, arn) {
 				return false
 			}
 			continue
 		}
-		holds := st.isFor(account, deny) && st.hasAction(action) && st.hasResource(arn)
-		if holds && deny {
-			return false
-		}
-		allowed = allowed || holds
+		allowed = allowed || understood && st.concerns(account, action, arn)
 	}
 	return allowed
 }
@@ -102,37 +204,85 @@ func (st statement) strange() bool {
 	return st.NotPrincipal != nil || st.NotAction != nil || st.NotResource != nil || st.Condition != nil
 }
 
+// concerns reports whether the statement is about an action of an account on a queue.
+func (st statement) concerns(account, action, arn string) bool {
+	return st.isFor(account) && st.hasAction(action) && st.hasResource(arn)
+}
+
 // isFor reports whether the statement is about an account. A user or role of the account is the account if the
 // statement denies, and nobody if it allows.
-func (st statement) isFor(account string, deny bool) bool {
-	var everybody string
-	if json.Unmarshal(st.Principal, &everybody) == nil {
-		return everybody == "*"
-	}
-	var of struct{ AWS oneOrMore }
-	if json.Unmarshal(st.Principal, &of) != nil {
-		return deny
-	}
-	return slices.ContainsFunc(of.AWS, func(p string) bool {
-		of := "arn:aws:iam::" + account + ":"
-		return p == "*" || p == account || p == of+"root" || deny && strings.HasPrefix(p, of)
+func (st statement) isFor(account string) bool {
+	return slices.ContainsFunc(st.Principal.AWS, func(who string) bool {
+		of, whole := accountOf(who)
+		return who == "*" || of == account && (whole || st.Effect == effectDeny)
 	})
 }
 
+// accountOf is the account of a principal, and whether the principal is the whole account, such as 111122223333 or
+// arn:aws:iam::111122223333:root. "" = the server does not understand the principal.
+func accountOf(who string) (account string, whole bool) {
+	if isAccount(who) {
+		return who, true
+	}
+	parts := strings.SplitN(who, ":", 6)
+	if len(parts) < 6 || parts[0] != "arn" || parts[2] != "iam" && parts[2] != "sts" || !isAccount(parts[4]) ||
+		parts[5] == "" || strings.ContainsAny(parts[5], "*?") {
+		return "", false
+	}
+	return parts[4], parts[2] == "iam" && parts[5] == "root"
+}
+
+// hasAction reports whether the statement has an action. To deny a batch is to deny the same one by one.
 func (st statement) hasAction(action string) bool {
 	return slices.ContainsFunc(st.Action, func(pattern string) bool {
-		_, name, ok := strings.Cut(strings.ToLower(pattern), ":") // sqs:SendMessage
-		return pattern == "*" || ok && like(name, strings.ToLower(action))
+		return isLikeAction(pattern, action) || st.Effect == effectDeny && isLikeAction(pattern, action+"Batch")
 	})
+}
+
+// isAction reports whether there is an action that is like a pattern.
+func isAction(pattern string) bool {
+	for action := range operations {
+		if isLikeAction(pattern, action) {
+			return true
+		}
+	}
+	return false
+}
+
+// isLikeAction compares without regard to case: SQS:* is sqs:*.
+func isLikeAction(pattern, action string) bool {
+	return like(strings.ToLower(pattern), "sqs:"+strings.ToLower(action))
 }
 
 func (st statement) hasResource(arn string) bool {
 	return len(st.Resource) == 0 || slices.ContainsFunc(st.Resource, func(p string) bool { return like(p, arn) })
 }
 
-// like reports whether a text is like a pattern, in which * is any text and ? any letter. Neither actions nor ARNs of
-// queues have a slash, which path.Match treats apart.
+// isResource reports whether a pattern may be like an ARN: *, arn:aws:sqs:*, arn:aws:sqs:us-east-1:111122223333:jobs.
+// Of a variable, ${…}, the server does not know the value.
+func isResource(pattern string) bool {
+	parts := strings.Split(pattern, ":")
+	whole := len(parts) == 6 || len(parts) < 6 && strings.Contains(pattern, "*")
+	return pattern == "*" || parts[0] == "arn" && whole && !strings.Contains(pattern, "${")
+}
+
+// like reports whether a text is like a pattern, in which * is any text and ? any byte.
 func like(pattern, text string) bool {
-	ok, err := path.Match(pattern, text)
-	return ok && err == nil
+	p, t := 0, 0
+	star, from := -1, 0 // the last * of the pattern, and where in the text the part behind the * begins
+	for t < len(text) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, from = p, t
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == text[t]):
+			p, t = p+1, t+1
+		case star >= 0: // the * takes one byte more
+			from++
+			p, t = star+1, from
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
 }

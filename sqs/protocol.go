@@ -7,7 +7,6 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -19,6 +18,7 @@ import (
 
 const (
 	jsonType     = "application/x-amz-json-1.0"
+	formType     = "application/x-www-form-urlencoded"
 	targetPrefix = "AmazonSQS."
 	xmlHeader    = `<?xml version="1.0" encoding="UTF-8"?>`
 	namespace    = "http://queue.amazonaws.com/doc/2012-11-05/"
@@ -35,6 +35,8 @@ type call struct {
 	account string // of the client
 	trace   string // the client's trace, which its messages carry
 	queue   string // the name of the queue that it is about, for the log
+	reading bool   // its body was begun to be read
+	memory  *share // of its body; nil if it needs none
 }
 
 // ServeHTTP answers one request of a client.
@@ -45,6 +47,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	begun := time.Now()
 	answer, err := s.answer(w, r, c)
+	defer func() { c.memory.release() }() // when the answer is sent
+	if err != nil && !c.reading {         // what still comes of the body is thrown away, but not waited for
+		_ = http.NewResponseController(w).SetReadDeadline(begun.Add(refusedIn))
+	}
 	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		return // the client has gone
 	}
@@ -61,33 +67,44 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 		return nil, refuse(http.StatusMethodNotAllowed, "UnknownOperationException", "InvalidAction",
 			"use POST, or GET with the Query protocol")
 	}
-	body, err := s.readBody(w, r)
+	signed, err := s.admit(r, kind)
 	if err != nil {
-		return nil, err
-	}
-	if err := s.authenticate(r, body, c); err != nil {
 		return nil, err
 	}
 	if c.json {
 		c.action = strings.TrimPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
-		op, ok := operations[c.action]
-		if !ok {
+		if _, ok := operations[c.action]; !ok {
 			c.action = ""
 			return nil, refuse(http.StatusBadRequest, "UnknownOperationException", "InvalidAction", "")
 		}
+	}
+	body, err := s.readBody(w, r, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := signed.verify(r, body, c); err != nil {
+		return nil, err
+	}
+	atWork(r)
+	if c.json {
 		if err := s.mayCall(c); err != nil {
 			return nil, err
 		}
-		return op.call(r.Context(), s, c, body)
+		return operations[c.action].call(r.Context(), s, c, body)
 	}
-	form, err := url.ParseQuery(r.URL.RawQuery)
-	if err == nil && kind == "application/x-www-form-urlencoded" {
-		var more url.Values
-		more, err = url.ParseQuery(string(body))
-		for name, values := range more {
-			form[name] = append(form[name], values...)
-		}
+	return s.answerQuery(r, c, kind, body)
+}
+
+// answerQuery does what a request of the Query protocol asks for.
+func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte) (any, error) {
+	text := r.URL.RawQuery
+	if kind == formType {
+		text += "&" + string(body)
 	}
+	if strings.Count(text, "&") > maxValues {
+		return nil, malformed(errTooMany)
+	}
+	form, err := url.ParseQuery(text)
 	if err != nil {
 		return nil, malformed(err)
 	}
@@ -105,6 +122,12 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 			"The action %s is not valid for this endpoint.", action)
 	}
 	c.action = action
+	if limit := bodyLimit(action); int64(len(body)) > limit {
+		return nil, tooLarge(limit)
+	}
+	if err := s.checkMethod(r, action); err != nil {
+		return nil, err
+	}
 	if err := s.mayCall(c); err != nil {
 		return nil, err
 	}
@@ -113,28 +136,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 		return nil, malformed(err)
 	}
 	return op.call(r.Context(), s, c, request)
-}
-
-// readBody reads the body whole, up to the limit. Of large ones few are held at a time.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength < 0 || r.ContentLength > smallBody {
-		select {
-		case s.large <- struct{}{}:
-			defer func() { <-s.large }()
-		case <-r.Context().Done():
-			return nil, context.Cause(r.Context())
-		}
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLargeException", "RequestEntityTooLarge",
-			"Request size exceeded the limit of %d bytes.", maxBody)
-	}
-	if err != nil {
-		return nil, malformed(errors.New("the body ended early"))
-	}
-	return body, nil
 }
 
 // write writes the answer, or the error, and returns the status.

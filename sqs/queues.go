@@ -34,6 +34,10 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	if err := checkTags(in.Tags); err != nil {
 		return nil, err
 	}
+	// Before the first queue is there, so that receipt handles are signed from the first on.
+	if _, err := s.receiptKey(ctx); err != nil {
+		return nil, err
+	}
 	now := s.options.Now()
 	wanted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now)}.clone()
 	if fifo {

@@ -2,13 +2,11 @@ package sqs
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/binary"
+	"errors"
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -75,17 +73,27 @@ func (s *Server) receiveMessage(
 	if in.ReceiveRequestAttemptId != nil && q.fifo() {
 		o.ReceiveID = *in.ReceiveRequestAttemptId
 	}
+	key, err := s.receiptKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begun := s.options.Now()
 	claims, err := s.receive(ctx, q, o)
+	if err == nil && o.ReceiveID != "" && visible >= layer.MinLease {
+		claims, err = s.extendRepeated(ctx, q, o, claims, begun.Add(o.Lease))
+	}
 	if err != nil {
 		return nil, err
 	}
 	result, now := &receiveMessageResult{}, s.options.Now()
 	for _, claim := range claims {
+		until := now
+		if visible >= layer.MinLease {
+			until = claim.Until
+		}
 		for _, item := range claim.Items {
-			h := receiptHandle{
-				queue: q.Name(), id: item.ID, token: claim.Token, received: now, until: now.Add(visible),
-			}
-			result.Messages = append(result.Messages, s.received(q, load(item), h, in))
+			h := receiptHandle{queue: q.Name(), id: item.ID, token: claim.Token, received: now, until: until}
+			result.Messages = append(result.Messages, s.received(q, load(item), key.text(h, now), in))
 		}
 		if visible < layer.MinLease { // the layer has no such lease: received, and visible again
 			if err := q.Nack(ctx, claim, layer.NackOptions{AtOnce: true}); err != nil {
@@ -106,6 +114,13 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 	if o.Wait == 0 {
 		return q.Receive(ctx, o)
 	}
+	if o.ReceiveID != "" { // a repetition has its messages, and does not wait in line for them
+		once := o
+		once.Wait = 0
+		if claims, err := q.Receive(ctx, once); err != nil || len(claims) > 0 {
+			return claims, err
+		}
+	}
 	waiting, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(s.stopped, end)()
@@ -122,9 +137,50 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 	return claims, err
 }
 
+// extendRepeated extends the claims of a receive that may be a repetition, so that none ends before least: the claims
+// of the first receive have got older. All are extended, or none. If one of them has been lost meanwhile, the receive
+// is repeated once more, which says what is left.
+func (s *Server) extendRepeated(
+	ctx context.Context, q *queue, o layer.ReceiveOptions, claims []*layer.Claim, least time.Time,
+) ([]*layer.Claim, error) {
+	for least = least.Truncate(time.Millisecond); ; { // as the layer stores times
+		ends := make([]time.Time, len(claims))
+		late := func(c *layer.Claim) bool { return c.Until.Before(least) }
+		if !slices.ContainsFunc(claims, late) {
+			return claims, nil
+		}
+		err := q.Once(ctx, func(tx kv.Tx) error {
+			for i, c := range claims {
+				ends[i] = c.Until
+				if !late(c) {
+					continue
+				}
+				var err error
+				if ends[i], err = q.ExtendTx(ctx, tx, c, o.Lease); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err == nil {
+			for i, c := range claims {
+				c.Until = ends[i]
+			}
+			return claims, nil
+		}
+		if !errors.Is(err, layer.ErrClaimLost) {
+			return nil, err
+		}
+		o.Wait = 0
+		if claims, err = q.Receive(ctx, o); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // received is a message as it is answered.
-func (s *Server) received(q *queue, m stored, h receiptHandle, in *receiveMessageRequest) receivedMessage {
-	r := receivedMessage{MessageId: m.id(), ReceiptHandle: h.String(), MD5OfBody: digest(m.body), Body: m.body}
+func (s *Server) received(q *queue, m stored, handle string, in *receiveMessageRequest) receivedMessage {
+	r := receivedMessage{MessageId: m.id(), ReceiptHandle: handle, MD5OfBody: digest(m.body), Body: m.body}
 	wanted := slices.Concat(in.AttributeNames, in.MessageSystemAttributeNames)
 	if len(wanted) > 0 {
 		for name, value := range m.system(s, q.fifo()) {
@@ -146,68 +202,4 @@ func (s *Server) received(q *queue, m stored, h receiptHandle, in *receiveMessag
 	}
 	r.MD5OfMessageAttributes = digestAttributes(r.MessageAttributes)
 	return r
-}
-
-// receiptHandle is what a receipt handle says: of which message of which claim, and until when at first.
-type receiptHandle struct {
-	queue           string
-	id              layer.ID
-	token           int64
-	received, until time.Time // ms
-}
-
-const receiptVersion = 1
-
-// String is the receipt handle.
-func (h receiptHandle) String() string {
-	b := []byte{receiptVersion}
-	b = append(binary.AppendUvarint(b, uint64(len(h.queue))), h.queue...)
-	b = append(b, h.id.Random[:]...)
-	for _, n := range []int64{h.id.Index, h.token, h.received.UnixMilli(), h.until.UnixMilli()} {
-		b = binary.BigEndian.AppendUint64(b, uint64(n))
-	}
-	return base64.StdEncoding.EncodeToString(append(b, h.id.Group...))
-}
-
-// parseReceipt reads a receipt handle of a queue.
-func parseReceipt(queue string, text *string) (receiptHandle, error) {
-	if text == nil {
-		return receiptHandle{}, missing("ReceiptHandle")
-	}
-	bad := badHandle(*text)
-	b, err := base64.StdEncoding.DecodeString(*text)
-	if err != nil || len(b) == 0 || b[0] != receiptVersion {
-		return receiptHandle{}, bad
-	}
-	n, used := binary.Uvarint(b[1:])
-	b = b[1+max(used, 0):]
-	if used <= 0 || n > uint64(len(b)) || string(b[:n]) != queue || len(b[n:]) < len(uuid.UUID{})+4*8 {
-		return receiptHandle{}, bad
-	}
-	h := receiptHandle{queue: queue}
-	b = b[n:]
-	b = b[copy(h.id.Random[:], b):]
-	var numbers [4]int64
-	for i := range numbers {
-		numbers[i], b = int64(binary.BigEndian.Uint64(b)), b[8:]
-	}
-	h.id.Index, h.token = numbers[0], numbers[1]
-	h.received, h.until = time.UnixMilli(numbers[2]), time.UnixMilli(numbers[3])
-	h.id.Group = string(b)
-	if _, err := layer.ParseID(h.id.String()); err != nil || h.id.Random == uuid.Nil {
-		return receiptHandle{}, bad
-	}
-	return h, nil
-}
-
-// claim is the claim of one message, for the calls of the layer that settle it. What kind of claim a receipt handle is
-// of the queue says, not the handle: a handle of another queue that had the name before names a message that is gone.
-func (q *queue) claim(h receiptHandle) *layer.Claim {
-	c := &layer.Claim{
-		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,
-	}
-	if q.perItem() {
-		c.Hold = h.id
-	}
-	return c
 }

@@ -23,6 +23,7 @@ import (
 //	(0, "sqs", "queue", NAME)            the record, as JSON
 //	(0, "sqs", "source", DEAD, SOURCE)   the queue SOURCE names DEAD in its RedrivePolicy
 //	(0, "sqs", "task", SOURCE, STARTED)  a move task, as JSON
+//	(0, "sqs", "receipts")               the key of the receipt handles, as JSON
 type record struct {
 	ID         uuid.UUID         `json:"id"` // another when the queue is made anew
 	Attributes map[string]string `json:"attributes,omitempty"`

@@ -5,20 +5,18 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
 )
 
 const (
-	// maxBody bounds a request: a batch of 1 MiB whose bytes are escaped, with attributes in base64.
-	maxBody = 8 << 20 // bytes
-	// smallBody is what every connection may hold; of larger requests only largeBodies are held at a time.
-	smallBody   = 256 << 10 // bytes
-	largeBodies = 32
 	// freshFor is how long a server goes by what it has read of a queue's record.
 	freshFor = time.Second
 	// idleFor is after how long a queue that nobody uses is closed.
@@ -33,12 +31,15 @@ const (
 type Options struct {
 	// Prefix is where the queues are, as for layer.Create.
 	Prefix []byte
-	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated, and
-	// requests of web pages are refused: listen on the loopback only.
+	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated: listen on
+	// the loopback only. Requests of web pages are then refused, with status 421 those whose Host header is neither
+	// localhost, nor an address of the loopback, nor the host of URL, and with 405 a GET that changes anything and has
+	// no signature in its Authorization header.
 	Keys map[string]Key
 	// Region and Account are named in ARNs and URLs. "" = us-east-1 and 000000000000.
 	Region, Account string
-	// URL is the beginning of the queues' URLs. "" = scheme and host as each client has used them.
+	// URL is the beginning of the queues' URLs, such as https://sqs.example.com. "" = scheme and host as each client
+	// has used them.
 	URL string
 	// ReuseNames lets a queue be made at once under the name of a queue that was deleted, instead of after a minute.
 	ReuseNames bool
@@ -57,11 +58,13 @@ type Options struct {
 type Server struct {
 	db      kv.DB
 	options Options
-	id      string        // of this server among those of the database
-	large   chan struct{} // slots for large bodies
+	id      string // of this server among those of the database
+	host    string // the name in Options.URL
+	memory  memory // of the bodies of requests
 	stopped context.Context
 	stop    context.CancelFunc
-	work    sync.WaitGroup // goroutines of the server's own
+	work    sync.WaitGroup             // goroutines of the server's own
+	signs   atomic.Pointer[receiptKey] // nil = not read yet
 
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
@@ -84,8 +87,11 @@ func NewServer(db kv.DB, o Options) *Server {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		db: db, options: o, id: uuid.NewString(), large: make(chan struct{}, largeBodies),
+		db: db, options: o, id: uuid.NewString(), memory: memory{taken: make(map[string]int64)},
 		queues: make(map[string]*opened), moving: make(map[string]bool),
+	}
+	if u, err := url.Parse(o.URL); err == nil {
+		s.host = hosts.Name(u.Host)
 	}
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	s.every(tidyEvery, s.tidy)
@@ -160,5 +166,6 @@ func (s *Server) log(c *call, status int, err error, took time.Duration) {
 		err = nil // its text may have what the client has sent
 	}
 	s.options.Logger.Log(context.Background(), level, "sqs: request",
-		"id", c.request, "action", c.action, "queue", c.queue, "status", status, "code", code, "took", took, "err", err)
+		"id", c.request, "action", c.action, "queue", readable(c.queue), "status", status, "code", code, "took", took,
+		"err", err)
 }

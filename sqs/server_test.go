@@ -16,7 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -73,7 +72,7 @@ func post(action string, body any) *http.Request {
 	if err != nil {
 		panic(err)
 	}
-	r := httptest.NewRequest(http.MethodPost, "http://sqs.test:9324/", bytes.NewReader(text))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost:9324/", bytes.NewReader(text))
 	r.Header.Set("Content-Type", jsonType)
 	r.Header.Set("X-Amz-Target", targetPrefix+action)
 	return r
@@ -109,7 +108,7 @@ func (e *env) refused(action string, request object) (code, text string) {
 // query calls an operation by Query, and returns the status and the XML.
 func (e *env) query(parameters string) (int, string) {
 	e.Helper()
-	r := httptest.NewRequest(http.MethodPost, "http://sqs.test:9324/", strings.NewReader(parameters))
+	r := httptest.NewRequest(http.MethodPost, "http://localhost:9324/", strings.NewReader(parameters))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
 	status, header, body := e.do(r)
 	require.Equal(e, "text/xml", header.Get("Content-Type"))
@@ -358,6 +357,56 @@ func TestDeduplication(t *testing.T) {
 	})
 }
 
+// TestContentIsAnID: an explicit MessageDeduplicationId that is the SHA-256 of a body, in hexadecimal, and the body
+// itself are duplicates of each other, as on AWS.
+func TestContentIsAnID(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url := e.create("orders.fifo")
+		send := func(body, id string) any {
+			m := object{"QueueUrl": url, "MessageBody": body, "MessageGroupId": "g"}
+			if id != "" {
+				m["MessageDeduplicationId"] = id
+			}
+			return e.call("SendMessage", m)["MessageId"]
+		}
+		require.Equal(e, send("a", ""), send("other", sha("a")))
+		require.Equal(e, send("other", sha("b")), send("b", ""))
+		got := e.receive(url)
+		require.Equal(e, "a other", bodies(got))
+		require.Equal(e, sha("a"), got[0].Attributes["MessageDeduplicationId"])
+	})
+}
+
+// TestAttributeNamesOfReceive: which message attributes a receive returns.
+func TestAttributeNamesOfReceive(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs")
+		text := func(v string) object { return object{"DataType": "String", "StringValue": v} }
+		e.call("SendMessage", object{"QueueUrl": url, "MessageBody": "b",
+			"MessageAttributes": object{"Help.Me": text("1"), "Hello": text("2"), "General": text("3")}})
+		for names, want := range map[string]int{
+			"": 0, "All": 3, "*": 3, ".*": 3, "Foo Help": 0, "Hello General": 2, "Foo Hello": 1, "Hel.*": 2,
+			"Hel*": 0, "all": 0,
+		} {
+			got := e.receive(url, "MessageAttributeNames", strings.Fields(names), "VisibilityTimeout", 0)
+			require.Len(e, got[0].MessageAttributes, want, names)
+		}
+	})
+}
+
+// TestEncryptionKeyCleared: with the key goes the time for which its data keys are used.
+func TestEncryptionKeyCleared(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs", kmsKey, "alias/k", kmsReuse, "600")
+		require.Equal(e, "600", e.attributes(url)[kmsReuse])
+		e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{kmsKey: ""}})
+		require.NotContains(e, e.attributes(url), kmsKey)
+		require.NotContains(e, e.attributes(url), kmsReuse)
+		e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{kmsKey: "alias/k"}})
+		require.Equal(e, "300", e.attributes(url)[kmsReuse])
+	})
+}
+
 // TestDeadLetters: a message that was received as often as the policy says goes to the dead letter queue, with its
 // id, its group and its attributes, and a move task brings it back.
 func TestDeadLetters(t *testing.T) {
@@ -435,7 +484,7 @@ func TestOpenedIsNotIdle(t *testing.T) {
 func TestQueueLife(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		url := e.create("jobs", delaySeconds, "0")
-		require.Equal(e, "http://sqs.test:9324/000000000000/jobs", url)
+		require.Equal(e, "http://localhost:9324/000000000000/jobs", url)
 		require.Equal(e, url, e.create("jobs"))
 		code, text := e.refused("CreateQueue", object{"QueueName": "jobs", "Attributes": object{delaySeconds: "1"}})
 		require.Equal(e, "QueueNameExists", code)
@@ -555,9 +604,9 @@ func TestQueryProtocol(t *testing.T) {
 			"&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=40&Tag.1.Key=k&Tag.1.Value=v&Version=2012-11-05")
 		require.Equal(e, http.StatusOK, status, body)
 		require.Equal(e, open("CreateQueue")+"<CreateQueueResult>"+
-			"<QueueUrl>http://sqs.test:9324/000000000000/jobs</QueueUrl></CreateQueueResult>"+
+			"<QueueUrl>http://localhost:9324/000000000000/jobs</QueueUrl></CreateQueueResult>"+
 			metadata("CreateQueue"), body)
-		at := "&QueueUrl=" + url.QueryEscape("http://sqs.test:9324/000000000000/jobs")
+		at := "&QueueUrl=" + url.QueryEscape("http://localhost:9324/000000000000/jobs")
 		_, body = e.query("Action=SendMessage&MessageBody=a%0D%26&MessageAttribute.1.Name=n" +
 			"&MessageAttribute.1.Value.DataType=Binary&MessageAttribute.1.Value.BinaryValue=AAE%3D&DelaySeconds=0" + at)
 		require.Contains(e, body, "<MD5OfMessageBody>"+digest("a\r&")+"</MD5OfMessageBody>")
@@ -584,7 +633,7 @@ func TestQueryProtocol(t *testing.T) {
 		_, body = e.query("a=b")
 		require.Contains(e, body, "<Code>MissingAction</Code>")
 
-		get := httptest.NewRequest(http.MethodGet, "http://sqs.test/000000000000/jobs"+
+		get := httptest.NewRequest(http.MethodGet, "http://localhost/000000000000/jobs"+
 			"?Action=GetQueueAttributes&AttributeName.1=VisibilityTimeout", nil)
 		_, _, body = e.do(get)
 		require.Contains(e, body, "<Attribute><Name>VisibilityTimeout</Name><Value>40</Value></Attribute>")
@@ -600,7 +649,8 @@ func TestURLOfQueue(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		e.create("jobs")
 		get := func(query string) (int, string) {
-			status, _, body := e.do(httptest.NewRequest(http.MethodGet, "http://sqs.test/000000000000/jobs"+query, nil))
+			r := httptest.NewRequest(http.MethodGet, "http://localhost/000000000000/jobs"+query, nil)
+			status, _, body := e.do(r)
 			return status, body
 		}
 		status, body := get("")
@@ -674,7 +724,7 @@ func TestJSONErrors(t *testing.T) {
 		status, _, _ = e.do(r)
 		require.Equal(e, http.StatusRequestEntityTooLarge, status)
 		for _, method := range []string{http.MethodPut, http.MethodHead, http.MethodOptions} {
-			status, _, _ = e.do(httptest.NewRequest(method, "http://sqs.test/", nil))
+			status, _, _ = e.do(httptest.NewRequest(method, "http://localhost/", nil))
 			require.Equal(e, http.StatusMethodNotAllowed, status)
 		}
 		r = post("ListQueues", object{})
@@ -726,36 +776,6 @@ func TestAttributeDigest(t *testing.T) {
 	require.Equal(t, "adb59cd4678ea5a855436b949cd07ab6",
 		digestAttributes(map[string]attributeValue{"MyAttribute": {DataType: "String", StringValue: &v}}))
 	require.Empty(t, digestAttributes(nil))
-}
-
-// TestReceipts: a receipt handle reads back, and nothing else is one.
-func TestReceipts(t *testing.T) {
-	inBothKinds(t, func(e *env) {
-		url, other := e.create("orders.fifo"), e.create("others.fifo")
-		e.send(url, strings.Repeat("~", 128), "b")
-		text := e.receive(url)[0].ReceiptHandle
-		require.Less(e, len(text), 1024)
-		h, err := parseReceipt("orders.fifo", &text)
-		require.NoError(e, err)
-		require.Equal(e, text, h.String())
-		code, _ := e.refused("DeleteMessage", object{"QueueUrl": other, "ReceiptHandle": text})
-		require.Equal(e, "ReceiptHandleIsInvalid", code)
-		for i := range text {
-			cut := text[:i]
-			_, err := parseReceipt("orders.fifo", &cut)
-			if err == nil { // the group is at the end
-				require.Greater(e, i, 80)
-			}
-		}
-		forged := h
-		forged.id.Random = uuid.Nil
-		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
-		require.Equal(e, "ReceiptHandleIsInvalid", code)
-		forged = h
-		forged.token++
-		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
-		require.Equal(e, invalid("").shape[len(unmodelled):], code)
-	})
 }
 
 // TestLongPollsStandInLine: of many polls one is in the database; each message reaches one of them at once, and

@@ -16,7 +16,7 @@ func (s *Server) deleteMessage(ctx context.Context, c *call, in *deleteMessageRe
 		return err
 	}
 	defer q.release()
-	h, err := parseReceipt(q.Name(), in.ReceiptHandle)
+	h, err := q.receipt(ctx, in.ReceiptHandle)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (s *Server) deleteMessageBatch(
 	errs := make([]error, len(ids))
 	var claims claims
 	for i := range ids {
-		h, err := parseReceipt(q.Name(), handles[i])
+		h, err := q.receipt(ctx, handles[i])
 		if err != nil {
 			errs[i] = err
 			continue
@@ -150,7 +150,11 @@ func (s *Server) deleteTogether(ctx context.Context, q *queue, receipts []receip
 		ids[i], claims[i] = h.id, q.claim(h)
 	}
 	if q.perItem() {
-		return layer.AckAll(ctx, q.Queue, claims...)
+		all := make([]layer.Settlement, len(claims))
+		for i, c := range claims {
+			all[i] = layer.Settlement{Claim: c}
+		}
+		return q.Settle(ctx, all...)
 	}
 	return q.Ack(ctx, claims[0], ids...)
 }
@@ -211,7 +215,7 @@ func (s *Server) changeMessageVisibility(ctx context.Context, c *call, in *chang
 		return err
 	}
 	defer q.release()
-	h, err := parseReceipt(q.Name(), in.ReceiptHandle)
+	h, err := q.receipt(ctx, in.ReceiptHandle)
 	if err != nil {
 		return err
 	}
@@ -326,7 +330,7 @@ func (s *Server) changeMessageVisibilityBatch(
 	errs := make([]error, len(ids))
 	var claims claims
 	for i, e := range in.Entries {
-		h, err := parseReceipt(q.Name(), e.ReceiptHandle)
+		h, err := q.receipt(ctx, e.ReceiptHandle)
 		if err == nil {
 			err = s.checkTimeout(h, e.VisibilityTimeout)
 		}

@@ -67,7 +67,7 @@ type (
 
 	getQueueAttributesRequest struct {
 		QueueUrl       string
-		AttributeNames []string
+		AttributeNames names
 	}
 	getQueueAttributesResult struct {
 		Attributes map[string]string `json:",omitempty"`
@@ -119,9 +119,9 @@ type (
 
 	receiveMessageRequest struct {
 		QueueUrl                    string
-		AttributeNames              []string
-		MessageSystemAttributeNames []string
-		MessageAttributeNames       []string
+		AttributeNames              names
+		MessageSystemAttributeNames names
+		MessageAttributeNames       names
 		MaxNumberOfMessages         *int64
 		VisibilityTimeout           *int64
 		WaitTimeSeconds             *int64

@@ -190,6 +190,119 @@ func TestDeadLettersOfABatch(t *testing.T) {
 	})
 }
 
+// TestRepeatedReceive: a receive that is repeated under its ReceiveRequestAttemptId returns the same messages and has
+// their visibility timeouts begin anew, for all of them; and no receipt handle says more than is stored.
+func TestRepeatedReceive(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "8")
+		e.send(url, "a", "a1", "a2")
+		e.send(url, "b", "b1")
+		attempt := func(more ...any) []message {
+			return e.receive(url, append(more, "ReceiveRequestAttemptId", "once")...)
+		}
+		first := attempt()
+		require.Equal(e, "a1 a2 b1", bodies(first))
+		time.Sleep(5 * time.Second)
+		again := attempt()
+		require.Equal(e, "a1 a2 b1", bodies(again))
+		require.Equal(e, "1 1 1", counts(again))
+		time.Sleep(5 * time.Second)
+		require.Empty(e, e.receive(url), "3 s are left")
+		e.delete(url, first[0])
+		time.Sleep(2 * time.Second)
+		again = attempt()
+		require.Equal(e, "a2 b1", bodies(again), "a1 is deleted")
+		e.visible(url, again[1], 30)
+		again = attempt()
+		time.Sleep(7 * time.Second)
+		require.Empty(e, e.receive(url))
+		time.Sleep(2 * time.Second)
+		require.Equal(e, "a2", bodies(e.receive(url)), "b1 has what it was given")
+		e.delete(url, again[1])
+
+		e.send(url, "c", "c1")
+		require.Equal(e, "c1", bodies(e.receive(url, "ReceiveRequestAttemptId", "longer")))
+		require.Equal(e, "c1", bodies(e.receive(url, "ReceiveRequestAttemptId", "longer", "VisibilityTimeout", 60)))
+		time.Sleep(50 * time.Second)
+		require.Equal(e, "a2", bodies(e.receive(url)))
+	})
+}
+
+// TestRepeatedReceiveDoesNotWait: a receive that is repeated under its ReceiveRequestAttemptId has its messages at
+// once, also while other receives wait for messages, and has none that another has got meanwhile.
+func TestRepeatedReceiveDoesNotWait(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "30")
+		e.send(url, "a", "a1")
+		attempt := func() string {
+			return bodies(e.receive(url, "ReceiveRequestAttemptId", "once", "WaitTimeSeconds", 20))
+		}
+		require.Equal(e, "a1", attempt())
+		waits := make(chan string)
+		go func() { waits <- bodies(e.receive(url, "WaitTimeSeconds", 20)) }()
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.Equal(e, "a1", attempt())
+		require.Less(e, time.Since(begun), time.Second)
+		require.Empty(e, <-waits)
+		time.Sleep(31 * time.Second)
+		require.Equal(e, "a1", bodies(e.receive(url)))
+		require.Empty(e, attempt())
+	})
+}
+
+// TestRepeatedReceiveAfterLoss: if a message is taken over before a repeated receive can extend its claims, those
+// behind the message in its group are not returned, and those of other groups are.
+func TestRepeatedReceiveAfterLoss(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "8")
+		e.send(url, "a", "a1", "a2")
+		e.send(url, "b", "b1")
+		q, err := e.s.open(e.Context(), "orders.fifo")
+		require.NoError(e, err)
+		defer q.release()
+		o := layer.ReceiveOptions{ReceiveID: "once", Lease: 8 * time.Second}
+		claims, err := q.Receive(e.Context(), o)
+		require.NoError(e, err)
+		require.Len(e, claims, 3)
+		for _, c := range claims[1:] {
+			_, err = q.Extend(e.Context(), c, time.Minute)
+			require.NoError(e, err)
+		}
+		time.Sleep(9 * time.Second)
+		require.Equal(e, "a1", bodies(e.receive(url)))
+		least := time.Now().Add(2 * time.Minute)
+		o.Lease = 3 * time.Minute
+		claims, err = e.s.extendRepeated(e.Context(), q, o, claims, least)
+		require.NoError(e, err)
+		require.Len(e, claims, 1)
+		require.Equal(e, "b1", string(claims[0].Items[0].Body))
+		require.False(e, claims[0].Until.Before(least))
+	})
+}
+
+// TestReceiptSaysNoMore: the time in a receipt handle is never later than the end of the claim that is stored.
+func TestReceiptSaysNoMore(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "8")
+		e.send(url, "a", "a1", "a2")
+		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+		require.NoError(e, err)
+		for _, wait := range []time.Duration{0, 3 * time.Second, time.Second} {
+			time.Sleep(wait)
+			for _, m := range e.receive(url, "ReceiveRequestAttemptId", "once") {
+				h, _ := e.receipt("orders.fifo", m.ReceiptHandle)
+				why, err := q.Admin().Why(e.Context(), h.id)
+				require.NoError(e, err)
+				stored := time.Now().Add(why.Reasons[0].Left)
+				require.False(e, h.until.After(stored), "%s, %s is stored", h.until, stored)
+				require.InDelta(e, 8, time.Until(h.until).Seconds(), 0.1)
+			}
+		}
+		require.NoError(e, q.Close(e.Context()))
+	})
+}
+
 // TestPurgeOfMessagesInFlight: nothing is left, old receipt handles are worth nothing, and the group goes on.
 func TestPurgeOfMessagesInFlight(t *testing.T) {
 	inBothKinds(t, func(e *env) {

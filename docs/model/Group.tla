@@ -88,7 +88,7 @@ Tx(o, reads, sets, clears) ==
     [what |-> o.what, op |-> o, reads |-> reads, sets |-> sets, clears |-> clears,
      starts |-> {}, ends |-> {}, out |-> {}]
 
-\* layer/tx_once.go: once. An operation leaves a receipt, and a retry looks for it first. It is among the read conflicts of
+\* layer/tx.go: once. An operation leaves a receipt, and a retry looks for it first. It is among the read conflicts of
 \* the first attempt too, so that this one, still on its way, and a retry exclude each other.
 Looked(p, t) ==
     IF op[p].what = "none" \/ ~Has("receipt") THEN t
@@ -142,7 +142,7 @@ ClaimTx(p, c, now, end) ==
                      None, c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
          [] Items # {} /\ expired /\ l.marked ->  \* verdictEnds
             [Tx(o, Guard("mark-lock", {Lock}), Lock :> MarkOf(l), c.key \cup over) EXCEPT !.ends = ended]
-         [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/group_verdict.go: disposeEarly; layer/group_delay.go: awaitHead
+         [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/group_verdict.go: disposeEarly; layer/group.go: awaitHead
             IF c.key = {} /\ ~locked THEN NoTx
             ELSE [Tx(o, Guard("early-lock", {Lock}) \cup Guard("early-gap", Gap(Items)), Timer(LastDue) :> "head",
                      c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
@@ -363,7 +363,7 @@ Vanish(p) ==
     /\ op' = IF op[p].what = "given up" THEN [op EXCEPT ![p] = NoOp] ELSE op
     /\ UNCHANGED <<db, tx, claim, clock, claims, faults, pauses, seen>>
 
-\* layer/tx_once.go: once. The receipt of an earlier attempt is found. layer/claim_repeat.go: reload.
+\* layer/tx.go: once. The receipt of an earlier attempt is found. layer/claim_hold.go: reload.
 Found(p) ==
     /\ Free(p) /\ op[p].what \notin {"none", "given up"} /\ Has("receipt") /\ Receipt(p) \in DOMAIN db
     /\ LateCommits \/ late[p].what = "none"

@@ -34,7 +34,7 @@ Holders == {<<"worker", w>> : w \in Workers}
 Processes == Producers \cup Holders
 
 -----------------------------------------------------------------------------
-(* Keys: layer/subspace.go, layer/store_lane.go, layer/store_hold.go. What is *)
+(* Keys: layer/subspace.go, layer/store_lane.go, layer/store_lock.go. What is *)
 (* locked is the whole group, or an item; what hints lead to is the whole     *)
 (* group, or its free items. Leases end at 1, and a clock shows 0 or 1.      *)
 
@@ -81,7 +81,7 @@ Plus(a, b) ==
      done |-> a.done \cup b.done]
 Tx(what, part) == part @@ [what |-> what]
 
-\* layer/group.go: put; layer/tx_lane.go: unlock, putBackKept.
+\* layer/group.go: put; layer/tx_wake.go: unlock, putBackKept.
 Unlock(l) ==
     [Part(Guard("kept", AllAside(l)), [r \in {Ready(k[3], k[4]) : k \in Under(l)} |-> 0], {Lock(l), Timer(l)} \cup Under(l))
         EXCEPT !.ends = Lease(l)]
@@ -95,7 +95,7 @@ LetGo(k) == Part({}, (LaneItem(Free, k) :> 0) @@ (Ready(Free, k[2]) :> 0), {})
 \* layer/group.go: free. Of a lock whose lease has run out.
 End(l) == Plus(Unlock(l), IF l = Whole THEN Leave(Whole, In(Whole), "free-empty") ELSE LetGo(l))
 
-\* layer/enqueue.go: begin; layer/enqueue_lane.go: joinLanes.
+\* layer/enqueue.go: begin, joinLanes.
 EnqueueTx(m) ==
     LET tail == Last(Items)
         index == IF Items = {} \/ tail[2] < clock THEN clock ELSE tail[2] + 1
@@ -246,7 +246,7 @@ LockTimer == \A h \in Holds \cup {Whole} : There(Lock(h)) => There(Timer(h))
 KeptUnderLock == \A k \in DOMAIN db : k[1] = "kept" => There(Lock(k[2]))
 \* The free items are those that nobody holds by themselves.
 FreeItems == \A k \in Items : There(LaneItem(Free, k)) <=> ~There(Lock(k))
-\* What is in hand is there, and in one hand.
+\* What is in flight is there, and in one hand.
 Disjoint ==
     /\ Held(Whole).out \subseteq Items \ Holds
     /\ \A k \in AllItems : There(Lock(k)) => k \in Items

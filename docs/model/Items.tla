@@ -1,7 +1,7 @@
 ------------------------------- MODULE Items -------------------------------
-(* One group of which each message in hand has a deadline and a token of its *)
-(* own, and which delivers from its head up to the first message in hand. The *)
-(* layer has it with a record for each item: layer/group_turn.go, README.md. *)
+(* One group of which each message in flight has a deadline and a token of its *)
+(* own, and which delivers from its head up to the first message in flight. The *)
+(* layer has it with a record for each item: layer/group_hold.go, README.md. *)
 EXTENDS Store
 
 CONSTANTS
@@ -66,7 +66,7 @@ Of(k, h) == [item |-> k, token |-> h.token, owner |-> h.owner, end |-> h.end]
 Tx(what, reads, sets, clears) ==
     [what |-> what, reads |-> reads, sets |-> sets, clears |-> clears, starts |-> {}, ends |-> {}, done |-> {}]
 
-\* layer/group.go: put, leave; layer/group_turn.go: noteTurn, leadBackAll, leadBack, fenceTurn. The code has a record for
+\* layer/group.go: put, leave; layer/group_hold.go: noteTurn, leadBackAll, leadBack, fenceTurn. The code has a record for
 \* each item, and a conflict on the group's lock in the place of the one record below.
 \* The only writer of the record: with holdings next, and rest the items that are left. It keeps the timer, and leaves a
 \* hint if the head has become free.
@@ -80,7 +80,7 @@ Put(t, next, rest) ==
                    @@ (IF held /\ Has("next-timer") THEN Timer(due) :> 0 ELSE None)
                    @@ (IF rest # {} /\ ~held /\ Has("head-hint") THEN Ready(First(rest)[2]) :> 0 ELSE None),
         !.clears = @ \cup (IF empty THEN {Lock} ELSE {}) \cup (IF old.due = 0 THEN {} ELSE {Timer(old.due)}),
-        \* Who leaves the group empty conflicts with what comes to it; and who leaves a head in hand, with what lands before it.
+        \* Who leaves the group empty conflicts with what comes to it; and who leaves a head in flight, with what lands before it.
         !.reads = @ \cup (IF rest = {} THEN Guard("release-empty", AllItems)
                           ELSE IF held THEN Guard("gap", UpTo(First(rest))) ELSE {})]
 
@@ -94,7 +94,7 @@ EnqueueTx(m) ==
 \* layer/claim_search.go: readMore. What leads to the group: hints, the due timer, or the caller names it.
 Candidates(now) == {{k} : k \in Hints} \cup {{k} : k \in {j \in DOMAIN db : j[1] = "timer" /\ j[2] <= now}} \cup {{}}
 
-\* layer/group_hold.go: meetHold. What is free at a time: from the head up to the first that is in hand.
+\* layer/group_hold.go: meetHold. What is free at a time: from the head up to the first that is in flight.
 Taken(k, now) == k \in InHand /\ Record.held[k].end > now
 Free(now) == {k \in Items : \A j \in Items : (j = k \/ (Before(j, k) /\ Has("prefix"))) => ~Taken(j, now)}
 Takes(now) == {k \in Free(now) : Cardinality({j \in Free(now) : Before(j, k)}) < Max}
@@ -107,8 +107,8 @@ ReceiveTx(p, c, now, end) ==
         mine == [token |-> token, owner |-> p, end |-> end]
         next == [k \in (IF Has("merge") THEN InHand ELSE {}) \cup out |-> IF k \in out THEN mine ELSE Record.held[k]]
     IN CASE Items = {} -> IF c = {} THEN NoTx ELSE Tx("look", Guard("stale-empty", AllItems), None, c)
-         [] Items # {} /\ out = {} ->  \* The head is in hand. What lands before it has a hint, which may be this very key.
-            \* layer/group_turn.go: disposeInHand.
+         [] Items # {} /\ out = {} ->  \* The head is in flight. What lands before it has a hint, which may be this very key.
+            \* layer/group_hold.go: disposeInHand.
             IF c = {} \/ c = {Timer(Record.due)} THEN NoTx
             ELSE Tx("look", Guard("stale-lock", {Lock}) \cup Guard("gap", UpTo(head)), None, c)
          [] OTHER ->
@@ -116,7 +116,7 @@ ReceiveTx(p, c, now, end) ==
                 EXCEPT !.starts = {Of(k, mine) : k \in out}, !.ends = {Of(k, Record.held[k]) : k \in out \cap InHand}]
 
 \* layer/settle.go: check. A worker's items are settled one by one, or together; those of them that are lost are left out.
-Mine(p) == {h.item : h \in {h \in hand[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
+Mine(p) == {h.item : h \in {h \in flight[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
 
 \* layer/settle.go: finish, giveBack, extend.
 SettleTx(p, what, ids, end) ==
@@ -124,7 +124,7 @@ SettleTx(p, what, ids, end) ==
         gone == IF what = "ack" THEN ids ELSE {}
         next == [k \in (IF what = "extend" THEN InHand ELSE InHand \ ids) |->
                     IF k \in ids THEN [r.held[k] EXCEPT !.end = end] ELSE r.held[k]]
-        was == {[h EXCEPT !.owner = p] : h \in {[Of(h.item, r.held[h.item]) EXCEPT !.token = h.token] : h \in {h \in hand[p] : h.item \in ids}}}
+        was == {[h EXCEPT !.owner = p] : h \in {[Of(h.item, r.held[h.item]) EXCEPT !.token = h.token] : h \in {h \in flight[p] : h.item \in ids}}}
     IN [Put(Tx(what, Guard("settle-lock", {Lock}), None, gone), next, Items \ gone)
             EXCEPT !.ends = was, !.starts = IF what = "extend" THEN {[h EXCEPT !.end = end] : h \in was} ELSE {},
                    !.done = {k[3] : k \in gone}]
@@ -149,7 +149,7 @@ Receive(p) ==
     /\ p \in Holders /\ Idle(p) /\ hand[p] = {}
     /\ \E now \in 0..LastDue, end \in 1..LastDue : \E c \in Candidates(now) :
         LET t == ReceiveTx(p, c, now, end)
-            overtaken == \E e \in t.ends : [item |-> e.item, token |-> e.token] \in hand[e.owner]
+            overtaken == \E e \in t.ends : [item |-> e.item, token |-> e.token] \in flight[e.owner]
         IN /\ t.what # "none"
            /\ end = 1 \/ t.starts # {}
            /\ IF overtaken THEN Fault ELSE faults' = faults
@@ -201,13 +201,13 @@ Fair == Spec /\ \A p \in Processes : WF_vars(Enqueue(p) \/ Receive(p) \/ Settle(
 -----------------------------------------------------------------------------
 (* What must hold.                                                           *)
 
-\* I1: a head that is free has a hint, and one in hand a timer at the end of its holding.
+\* I1: a head that is free has a hint, and one in flight a timer at the end of its holding.
 Reachable ==
     Items # {} => IF First(Items) \in InHand THEN There(Timer(Record.held[First(Items)].end)) \/ Hints # {} ELSE Hints # {}
 \* No item is in two hands: the live holdings are those of the record. They are of items that are there.
 Exclusion == live = {Of(k, Record.held[k]) : k \in InHand}
 HeldItems == InHand \subseteq Items
-\* No item is delivered while one before it is in hand, and the tokens of an item grow.
+\* No item is delivered while one before it is in flight, and the tokens of an item grow.
 Order == ordered
 \* What has landed is there until it is acked, once.
 Kept ==

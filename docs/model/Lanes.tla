@@ -112,11 +112,11 @@ Plus(a, b) ==
      out |-> a.out \cup b.out, sees |-> a.sees \cup b.sees, done |-> a.done \cup b.done]
 Tx(what, part) == part @@ [what |-> what]
 
-\* layer/tx_lane.go: readKept, putBackKept. Of a lock that is released, or ends earlier than it did.
+\* layer/tx_wake.go: readKept, putBackKept. Of a lock that is released, or ends earlier than it did.
 PutBack(l) ==
     Part(Guard("kept", AllAside(l)), [r \in {Ready(k[3], k[4]) : k \in Under(l)} |-> 0], Under(l))
 
-\* layer/group.go: put; layer/tx_lane.go: unlock. Of a record that goes.
+\* layer/group.go: put; layer/tx_wake.go: unlock. Of a record that goes.
 Unlock(l) == [Plus(Part({}, None, {Lock(l), Timer(l, Held(l).end)}), PutBack(l)) EXCEPT !.ends = Lease(l, Held(l))]
 
 \* The hints put aside have their timers at the old end.
@@ -126,7 +126,7 @@ Moved(l, end) == IF end < Held(l).end /\ Has("kept-end") THEN PutBack(l) ELSE No
 Leave(l, rest, empty) ==
     IF rest = {} THEN Part(Guard(empty, AllOf(l)), None, {}) ELSE Part({}, Ready(l, First(rest)[2]) :> 0, {})
 
-\* layer/enqueue_lane.go: joinLanes; layer/enqueue.go: begin.
+\* layer/enqueue.go: joinLanes; layer/enqueue.go: begin.
 EnqueueTx(m) ==
     LET state == IF m \in Paid THEN "paid" ELSE "new"
         tail == Last(Items)
@@ -226,7 +226,7 @@ HoldTx(p, what, end) ==
                  Moved(l, end)))) EXCEPT !.ends = Lease(l, r)])
         EXCEPT !.starts = Lease(l, next)])
 
-\* layer/admin_lane.go: waitingInLanes, takeOutOfLanes, editInLanes. Of an item that nobody has; state "" cancels it.
+\* layer/admin_items.go: waitingInLanes, takeOutOfLanes, editInLanes. Of an item that nobody has; state "" cancels it.
 WaitingTx(k, state) ==
     LET gone == {LaneItem(o, k) : o \in LanesOf(db[k]) \ LanesOf(state)} \cup (IF state = "" THEN {k} ELSE {})
         heads == {l \in LanesOf(db[k]) : First(In(l)) = k /\ (There(Lock(l)) => state = "" /\ Held(l).kind = "delay")}
@@ -238,7 +238,7 @@ WaitingTx(k, state) ==
                      gone \cup exclude \cup UNION {free[l].clears : l \in heads})
     IN IF state = "" THEN Tx("cancel", [base EXCEPT !.done = {k[3]}]) ELSE Tx("edit", Plus(base, Join(k, state)))
 
-\* layer/job_sweep_hints.go: isStale.
+\* layer/job_sweep.go: isStale.
 SweepTx(l, h) ==
     IF In(l) = {} THEN Tx("sweep", Part(Guard("stale-empty", AllOf(l)), None, {h}))
     ELSE LET right == Ready(l, First(In(l))[2])
@@ -336,7 +336,7 @@ Unknown(p) ==
     /\ asked' = [asked EXCEPT ![p] = Holding(p, tx[p])]
     /\ UNCHANGED <<claim, moves, operations>>
 
-\* layer/claim_repeat.go: reload. The receipt of the claim is found.
+\* layer/claim_hold.go: reload. The receipt of the claim is found.
 Found(p) ==
     /\ p \in Holders /\ asked[p].token # 0
     /\ LET r == Held(asked[p].lane)

@@ -36,7 +36,7 @@ Receiver(h) == <<"handle", h>>
 Processes == {Producer(b) : b \in Batches} \cup {Receiver(h) : h \in Handles}
 
 -----------------------------------------------------------------------------
-(* Keys: layer/subspace.go, layer/store_hold.go. What is locked is the group, *)
+(* Keys: layer/subspace.go, layer/store_lock.go. What is locked is the group, *)
 (* 0, or a message. The hint is that of the free messages.                    *)
 
 Item(m) == <<"item", m>>
@@ -75,7 +75,7 @@ Waking(t) ==
     IN [t EXCEPT !.sets = @ @@ [k \in {Wake(h) : h \in picks \cup (IF named THEN Requests \cap Namers ELSE {})} |-> 0],
                  !.saw = Requests]
 
-\* layer/enqueue.go, layer/enqueue_lane.go: joinLanes.
+\* layer/enqueue.go: joinLanes.
 EnqueueTx(b) ==
     LET opens == (IF Items = {} THEN {"group"} ELSE {}) \cup (IF Frees = {} THEN {"free"} ELSE {})
         tails == (IF Items = {} THEN {} ELSE {Item(Last(Items))}) \cup (IF Frees = {} THEN {} ELSE {Free(Last(Frees))})
@@ -83,13 +83,13 @@ EnqueueTx(b) ==
                   [k \in {Item(m) : m \in b} \cup {Free(m) : m \in b} \cup (IF Frees = {} THEN {Ready} ELSE {}) |-> 0], {})
                 EXCEPT !.opens = opens])
 
-\* layer/staging_lane.go: passOn, left. Free messages that are left are for the next that waits.
+\* layer/staging_request.go: passOn, left. Free messages that are left are for the next that waits.
 PassOn(h) ==
     LET others == (Requests \cap Pickers) \ {h}
         later == {o \in others : o > h}
     IN IF others = {} \/ ~Has("pass-on") THEN {} ELSE {Wake(First(IF later # {} THEN later ELSE others))}
 
-\* layer/claim_hold.go: takeHolds; layer/staging.go: takeTurn; layer/staging_lane.go: clearWants.
+\* layer/claim_hold.go: takeHolds; layer/staging.go: takeTurn; layer/staging_request.go: clearWants.
 Pick(h) ==
     LET m == First(Frees)
         left == Frees \ {m}
@@ -128,7 +128,7 @@ Receive(h) ==
     /\ waiting' = waiting \cup {h}
     /\ UNCHANGED <<db, tx, resting, holds, faults, finished, missed>>
 
-\* layer/staging.go: takeTurn, rest; layer/staging_lane.go: stageWants. If there is nothing to write it rests.
+\* layer/staging.go: takeTurn, rest; layer/staging_request.go: stageWants. If there is nothing to write it rests.
 Turn(h) ==
     /\ Idle(h) /\ h \in waiting /\ h \notin resting
     /\ IF Turns(h) # {} THEN resting' = resting /\ \E t \in Turns(h) : tx' = [tx EXCEPT ![Receiver(h)] = t]
@@ -142,7 +142,7 @@ Poll(h) ==
     /\ resting' = resting \ {h}
     /\ UNCHANGED <<db, tx, waiting, holds, faults, finished, missed>>
 
-\* layer/settle.go: check, finish, giveBack; layer/tx_lane.go: putBackKept.
+\* layer/settle.go: check, finish, giveBack; layer/tx_wake.go: putBackKept.
 SettleAll(out, back) ==
     LET kept == There(Aside)
         gone == IF back THEN {} ELSE out

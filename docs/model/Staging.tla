@@ -71,7 +71,7 @@ Tx(what, part) == part @@ [what |-> what]
 \* layer/tx.go: wakeOldest. At snapshot; here, any request that wants.
 Woken == IF Wanting = {} THEN {None} ELSE {Wake(h) :> 0 : h \in Wanting}
 
-\* The end of a lock by its time: a fault if somebody has it in hand who lives.
+\* The end of a lock by its time: a fault if somebody has it in flight who lives.
 MayExpire(g) ==
     LET l == Held(g)
     IN CASE l.kind = "grant" /\ ~Has("grant-lease") -> "never"
@@ -100,7 +100,7 @@ SettleEmpty(g, from) ==
 
 Stale(g, from) == Part({Lock(g)}, None, {from})
 
-\* layer/claim_grant.go: accept; layer/group_verdict.go: assess. Of a grant to the handle.
+\* layer/claim_hold.go: accept; layer/group_verdict.go: assess. Of a grant to the handle.
 Accept(h, g) ==
     LET l == Held(g)
         ours == l.kind = "grant" /\ l.token = db[Grant(h, g)]
@@ -120,7 +120,7 @@ Due(h, g) ==
       [] ~There(Item(g)) -> SettleEmpty(g, Timer(g))
       [] OTHER -> Take(h, g, Timer(g))
 
-\* layer/claim_grant.go: grantOthers, grantFrom.
+\* layer/claim_hold.go: grantOthers, grantFrom.
 GrantTo(other, g) ==
     LET token == claims + 1
     IN Part(Guard("grant-lock", {Lock(g)}) \cup Guard("grant-request", {Request(other)}),

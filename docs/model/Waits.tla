@@ -24,19 +24,23 @@ VARIABLES
     tx,        \* of each process: its transaction in flight
     waiting,   \* the handles that have a receive that waits
     resting,   \* those of them that wait for their watch
+    before,    \* of each handle: the transactions that were in flight when it wrote its request, and still are
+    looks,     \* the handles that are to look again when those have ended
+    touched,   \* the handles whose wake key was written since their last turn began
     holds,     \* of each handle: its claim
     faults,    \* how many more there may be
     \* What follows is seen by the invariants alone.
-    finished,  \* the messages whose ack has been committed
-    missed     \* the lanes whose waker, which reads at snapshot, did not see those who rest, or saw who is gone by now
+    finished   \* the messages whose ack has been committed
 
-vars == <<db, tx, waiting, resting, holds, faults, finished, missed>>
+again == <<before, looks, touched>>
+vars == <<db, tx, waiting, resting, again, holds, faults, finished>>
 
 Handles == Pickers \cup Namers
 Batches == IF Together THEN {Messages} ELSE {{m} : m \in Messages}
 Producer(b) == <<"producer", b>>
 Receiver(h) == <<"handle", h>>
-Processes == {Producer(b) : b \in Batches} \cup {Receiver(h) : h \in Handles}
+Passer(h) == <<"passer", h>>
+Processes == {Producer(b) : b \in Batches} \cup {Receiver(h) : h \in Handles} \cup {Passer(h) : h \in Handles}
 
 -----------------------------------------------------------------------------
 (* Keys: layer/subspace.go, layer/store_lane.go.                             *)
@@ -77,18 +81,18 @@ Waking(t) ==
     IN [t EXCEPT !.sets = @ @@ [k \in {Wake(h) : h \in byTemplate \cup (IF named THEN Requests \cap Namers ELSE {})} |-> 0],
                  !.saw = Requests]
 
-\* layer/enqueue.go, layer/enqueue_lane.go: joinLanes.
+\* layer/enqueue.go: joinLanes.
 EnqueueTx(b) ==
     LET opens == b \cup (IF b \cap Grouped # {} /\ Of(0) = {} THEN {0} ELSE {})
     IN Waking([Tx("enqueue", IF 0 \in opens THEN {} ELSE {Item(m) : m \in Of(0)},
                   [k \in {Item(m) : m \in b} \cup {Ready(l) : l \in opens} |-> 0], {}) EXCEPT !.opens = opens])
 
-\* layer/dequeue.go: take; layer/staging_lane.go: clearWants.
+\* layer/dequeue.go: take; layer/staging_request.go: clearWants.
 Take(h, l) ==
     [Tx("turn", Locks(l), Lock(l) :> h, {Ready(l), Request(h)})
         EXCEPT !.takes = [lane |-> l, out |-> Of(l)]]
 
-\* layer/staging_lane.go: passOn, left. The requests behind the handle's own come first. seen are the hints that its search
+\* layer/staging_request.go: passOn, left. The requests behind the handle's own come first. seen are the hints that its search
 \* has come upon; behind the oldest, there may be others.
 PassOn(h, t, left) ==
     LET others == (Requests \cap Pickers) \ {h}
@@ -114,36 +118,52 @@ Turns(h) ==
 -----------------------------------------------------------------------------
 Init ==
     /\ db = None /\ tx = [p \in Processes |-> NoTx]
-    /\ waiting = {} /\ resting = {} /\ holds = [h \in Handles |-> NoClaim]
-    /\ faults = Faults /\ finished = {} /\ missed = {}
+    /\ waiting = {} /\ resting = {} /\ before = [h \in Handles |-> {}] /\ looks = {} /\ touched = {}
+    /\ holds = [h \in Handles |-> NoClaim]
+    /\ faults = Faults /\ finished = {}
 
 Free(h) == tx[Receiver(h)].what = "none"
 
 Enqueue(b) ==
     /\ tx[Producer(b)].what = "none" /\ \A m \in b : m \notin finished /\ ~There(Item(m))
     /\ tx' = [tx EXCEPT ![Producer(b)] = EnqueueTx(b)]
-    /\ UNCHANGED <<db, waiting, resting, holds, faults, finished, missed>>
+    /\ UNCHANGED <<db, waiting, resting, again, holds, faults, finished>>
 
 Receive(h) ==
     /\ Free(h) /\ h \notin waiting /\ holds[h] = NoClaim /\ finished # Messages
     /\ waiting' = waiting \cup {h}
-    /\ UNCHANGED <<db, tx, resting, holds, faults, finished, missed>>
+    /\ UNCHANGED <<db, tx, resting, again, holds, faults, finished>>
 
-\* layer/staging.go: takeTurn, rest; layer/staging_lane.go: stageWants. If there is nothing to write it rests.
+\* layer/staging.go: takeTurn, rest; layer/staging_request.go: stageWants. If there is nothing to write it rests.
 Turn(h) ==
     /\ Free(h) /\ h \in waiting /\ h \notin resting
     /\ IF Turns(h) # {} THEN resting' = resting /\ \E t \in Turns(h) : tx' = [tx EXCEPT ![Receiver(h)] = t]
        ELSE IF There(Request(h)) THEN resting' = resting \cup {h} /\ tx' = tx
        ELSE resting' = resting /\ tx' = [tx EXCEPT ![Receiver(h)] = Tx("turn", {}, Request(h) :> 0, {})]
-    /\ UNCHANGED <<db, waiting, holds, faults, finished, missed>>
+    /\ touched' = touched \ {h}
+    /\ UNCHANGED <<db, waiting, before, looks, holds, faults, finished>>
 
 \* layer/staging.go: rest. The poll.
 Poll(h) ==
     /\ Has("poll") /\ h \in resting
     /\ resting' = resting \ {h}
-    /\ UNCHANGED <<db, tx, waiting, holds, faults, finished, missed>>
+    /\ UNCHANGED <<db, tx, waiting, again, holds, faults, finished>>
 
-\* layer/settle.go: check, finish, giveBack; layer/tx_lane.go: putBackKept.
+\* layer/staging_keep.go: lookSoon. Of its looks, the last that matters.
+LookAgain(h) ==
+    /\ Has("look-soon") /\ h \in resting /\ h \in looks /\ before[h] = {}
+    /\ resting' = resting \ {h} /\ looks' = looks \ {h}
+    /\ UNCHANGED <<db, tx, waiting, before, touched, holds, faults, finished>>
+
+\* layer/staging.go: passWakeOn. Of a handle that waits no more.
+PassWakeOn(h) ==
+    /\ Has("gone-wake") /\ h \in touched /\ h \notin waiting /\ tx[Passer(h)].what = "none"
+    /\ touched' = touched \ {h}
+    /\ LET woken == IF h \in Pickers THEN FirstOf((Requests \cap Pickers) \ {h}, 1) ELSE (Requests \cap Namers) \ {h}
+       IN tx' = IF woken = {} THEN tx ELSE [tx EXCEPT ![Passer(h)] = Tx("pass", {}, [k \in {Wake(o) : o \in woken} |-> 0], {})]
+    /\ UNCHANGED <<db, waiting, resting, before, looks, holds, faults, finished>>
+
+\* layer/settle.go: check, finish, giveBack; layer/tx_wake.go: putBackKept.
 Settle(h) ==
     /\ Free(h) /\ holds[h] # NoClaim
     /\ LET l == holds[h].lane
@@ -160,16 +180,13 @@ Settle(h) ==
                                                       IF rest = {} THEN {Item(m) : m \in Inside(l)} ELSE {}, out)]
           \/ /\ faults > 0 /\ faults' = faults - 1
              /\ tx' = [tx EXCEPT ![Receiver(h)] = end("nack", back \cup {l}, {}, {})]
-    /\ UNCHANGED <<db, waiting, resting, holds, finished, missed>>
+    /\ UNCHANGED <<db, waiting, resting, again, holds, finished>>
 
 Seekers(l) == IF l = 0 THEN Namers ELSE IF l \in Sought THEN Pickers ELSE {}
 
 Commit(p) ==
     LET t == tx[p]
         woken == {h \in Handles : Wake(h) \in DOMAIN t.sets}
-        made == t.opens \cup {l \in Lanes \cap {0} : \E u \in t.unlocks : Intersect(u, l)}
-        \* A turn in which a handle takes a lane, and which goes on.
-        busy == {h \in Handles : Receiver(h) # p /\ tx[Receiver(h)].what = "turn" /\ tx[Receiver(h)].takes # NoClaim}
     IN /\ t.what # "none"
        /\ db' = Apply(db, t)
        /\ tx' = Without([tx EXCEPT ![p] = NoTx], t)
@@ -181,16 +198,17 @@ Commit(p) ==
                   /\ waiting' = IF t.takes # NoClaim THEN waiting \ {h} ELSE waiting
           ELSE UNCHANGED <<holds, waiting>>
        /\ resting' = resting \ woken
+       /\ touched' = touched \cup woken
+       /\ LET begins == {h \in Handles : Request(h) \in DOMAIN t.sets}
+              flying == {q \in Processes : tx'[q].what # "none"}
+          IN /\ before' = [h \in Handles |-> IF h \in begins THEN flying ELSE before[h] \cap flying]
+             /\ looks' = (looks \cup begins) \ {h \in Handles : Request(h) \in t.clears}
        /\ finished' = finished \cup t.done
-       /\ missed' = (missed \ made) \cup
-            {l \in made : LET asked == IF l = 0 THEN t.saw \cap Namers ELSE FirstOf(t.saw \cap Pickers, Cardinality(t.opens \cap Sought))
-                          IN \/ (resting \cap Seekers(l)) \ t.saw # {}
-                             \/ asked # {} /\ asked \cap (waiting \ busy) = {}}
        /\ UNCHANGED faults
 
 Next ==
     \/ \E b \in Batches : Enqueue(b)
-    \/ \E h \in Handles : Receive(h) \/ Turn(h) \/ Poll(h) \/ Settle(h)
+    \/ \E h \in Handles : Receive(h) \/ Turn(h) \/ Poll(h) \/ LookAgain(h) \/ PassWakeOn(h) \/ Settle(h)
     \/ \E p \in Processes : Commit(p)
 
 Spec == Init /\ [][Next]_vars
@@ -199,22 +217,27 @@ Fair ==
     /\ Spec
     /\ \A b \in Batches : WF_vars(Enqueue(b)) /\ WF_vars(Commit(Producer(b)))
     /\ \A h \in Handles :
-        WF_vars(Receive(h)) /\ WF_vars(Turn(h)) /\ WF_vars(Poll(h)) /\ WF_vars(Settle(h)) /\ WF_vars(Commit(Receiver(h)))
+        /\ WF_vars(Receive(h)) /\ WF_vars(Turn(h)) /\ WF_vars(Poll(h)) /\ WF_vars(Settle(h)) /\ WF_vars(Commit(Receiver(h)))
+        /\ WF_vars(LookAgain(h)) /\ WF_vars(PassWakeOn(h)) /\ WF_vars(Commit(Passer(h)))
 
 -----------------------------------------------------------------------------
 (* What must hold.                                                           *)
 
 Deliverable(l) == Of(l) # {} /\ (l = 0 \/ There(Ready(l))) /\ \A k \in Locks(l) : ~There(k)
-\* Somebody who waits for it is about to look.
-Noticed(l) == (waiting \cap Seekers(l)) \ resting # {}
+\* Somebody who waits for it is about to look, or to be told by a handle that was woken and waits no more.
+Noticed(l) ==
+    \/ (waiting \cap Seekers(l)) \ resting # {}
+    \/ Has("look-soon") /\ looks \cap resting \cap Seekers(l) # {}
+    \/ Has("gone-wake") /\ \E h \in touched \cap Seekers(l) : h \notin waiting
+    \/ \E h \in Seekers(l) : tx[Passer(h)].what # "none"
 
 \* A hint is put aside under a lock that is there.
 KeptUnderLock == \A l \in Lanes : Under(l) # {} => There(Lock(l))
 \* I1.
 Reachable == \A l \in Lanes : Of(l) # {} => There(Ready(l)) \/ There(Lock(l)) \/ \E o \in Lanes : There(Aside(o, l)) /\ There(Lock(o))
 
-\* Nobody rests while there is a lane for it that nobody is about to look at: but for what the poll is there for.
-Woken == \A l \in Lanes \ missed : Deliverable(l) /\ resting \cap Seekers(l) # {} => Noticed(l)
+\* Nobody rests while there is a lane for it that nobody is about to look at.
+Woken == \A l \in Lanes : Deliverable(l) /\ resting \cap Seekers(l) # {} => Noticed(l)
 
 \* In the end all is delivered and acked.
 Drains == <>(finished = Messages)

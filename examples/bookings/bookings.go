@@ -8,6 +8,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // The office keeps its own data beside the queue, in the same database:
@@ -68,7 +69,7 @@ func (o *office) book(ctx context.Context, number int64, flight, passenger strin
 // assign is the worker's handler: it gives the request the first free seat, in the transaction that acks the
 // message. If that does not commit, the seat is not sold and the message comes again; if it does, the message
 // is gone. So a crash at any point sells no seat twice and forgets no request.
-func (o *office) assign(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+func (o *office) assign(ctx context.Context, tx kv.Tx, d *worker.Delivery) error {
 	number, _, err := tuple.DecodeInt(d.Body)
 	if err != nil {
 		return fmt.Errorf("message: %w", err)

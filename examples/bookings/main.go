@@ -20,6 +20,7 @@ import (
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 func main() {
@@ -97,7 +98,7 @@ func run(ctx context.Context, out io.Writer, seed uint64, faults bool) (err erro
 func (o *office) sell(ctx context.Context, seed uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	worker, err := layer.NewWorker(o.queue, layer.HandleTx(o.assign), layer.WorkerOptions{
+	worker, err := worker.New(o.queue, worker.HandleTx(o.assign), worker.Options{
 		Concurrency: workers,
 		Lease:       2 * time.Second, // a claim whose commit was never heard of is free again after that
 		Poll:        20 * time.Millisecond,

@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 func main() {
@@ -23,10 +24,10 @@ func main() {
 	defer q.Close(context.Background())
 	_, err = q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: []byte("2 apples")})
 	check(err)
-	w, err := layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+	w, err := worker.New(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
 		fmt.Printf("%s: %s\n", d.ID.Group, d.Body)
 		return nil
-	}), layer.WorkerOptions{})
+	}), worker.Options{})
 	check(err)
 	check(w.Run(ctx))
 }

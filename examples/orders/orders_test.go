@@ -19,6 +19,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // TestMain makes this binary the command for the processes that a trial starts.
@@ -85,12 +86,12 @@ func bookAll(t *testing.T, p *process) {
 			return
 		}
 		c := claims[0]
-		var rejected *layer.RejectError
+		var rejected *worker.RejectError
 		err = p.shop.queue.Once(t.Context(), func(tx kv.Tx) error {
 			if err := p.shop.queue.AckTx(t.Context(), tx, c); err != nil {
 				return err
 			}
-			return p.shop.book(t.Context(), tx, &layer.Delivery{Item: c.Items[0]})
+			return p.shop.book(t.Context(), tx, &worker.Delivery{Item: c.Items[0]})
 		})
 		if errors.As(err, &rejected) {
 			err = p.shop.queue.Nack(t.Context(), c, layer.NackOptions{Reject: rejected.Reason})

@@ -11,6 +11,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // The service keeps its own rows beside the queue, in the same database:
@@ -139,13 +140,13 @@ var catalog = map[string]bool{"apples": true, "pears": true, "plums": true}
 // book is the workers' handler: it writes the ledger's next line, in the transaction that acks the message. If that
 // does not commit, nothing is booked and the message comes again; if it does, the message is gone. An order for what is
 // not sold becomes a dead letter, and the customer's next order goes on.
-func (s *shop) book(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+func (s *shop) book(ctx context.Context, tx kv.Tx, d *worker.Delivery) error {
 	o, err := s.readOrder(ctx, tx, string(d.Body))
 	if err != nil {
 		return err
 	}
 	if !catalog[o.Article] {
-		return &layer.RejectError{Reason: fmt.Sprintf("%q is not sold", o.Article)}
+		return &worker.RejectError{Reason: fmt.Sprintf("%q is not sold", o.Article)}
 	}
 	line, balance, err := lastLine(ctx, tx, o.Customer)
 	if err != nil {

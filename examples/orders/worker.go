@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // worker books orders until ctx ends; then each handler finishes the order that it is at, and the rest of its claims
@@ -21,6 +21,6 @@ func (p *process) worker(ctx context.Context) error {
 	return errors.Join(err, w.Stop(stopping))
 }
 
-func (p *process) newWorker() (*layer.Worker, error) {
-	return layer.NewWorker(p.shop.queue, layer.HandleTx(p.shop.book), layer.WorkerOptions{Lease: p.lease})
+func (p *process) newWorker() (*worker.Worker, error) {
+	return worker.New(p.shop.queue, worker.HandleTx(p.shop.book), worker.Options{Lease: p.lease})
 }

@@ -24,6 +24,7 @@ import (
 
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 func main() {
@@ -85,7 +86,7 @@ func stageCommand(
 		return err
 	}
 	defer func() { err = errors.Join(err, closeQueue(ctx, queue)) }()
-	worker, err := layer.NewWorker(queue, s.handler(), layer.WorkerOptions{
+	worker, err := worker.New(queue, s.handler(), worker.Options{
 		Where: s.template(), Batch: 5, Lease: *lease,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // state is the facet: where a request has come to.
@@ -73,13 +74,13 @@ func bookOf(from, flight string) kv.KeyRange {
 
 // handler does the stage's work, which takes its time, and then writes the book's next line in the transaction that
 // moves the request on. So each request is in the book of each stage once, whoever dies when.
-func (s stage) handler() layer.Handler {
-	return layer.HandleCommit(
-		func(ctx context.Context, d *layer.Delivery) (entry, error) {
+func (s stage) handler() worker.Handler {
+	return worker.HandleCommit(
+		func(ctx context.Context, d *worker.Delivery) (entry, error) {
 			begun := time.Now()
 			var r request
 			if err := json.Unmarshal(d.Body, &r); err != nil {
-				return entry{}, &layer.RejectError{Reason: "no request", Err: err}
+				return entry{}, &worker.RejectError{Reason: "no request", Err: err}
 			}
 			select {
 			case <-time.After(s.work): // a call of another service
@@ -88,7 +89,7 @@ func (s stage) handler() layer.Handler {
 			}
 			return entry{Number: r.Number, Begun: begun.UnixNano(), Ended: time.Now().UnixNano()}, nil
 		},
-		func(ctx context.Context, tx kv.Tx, d *layer.Delivery, e entry) error {
+		func(ctx context.Context, tx kv.Tx, d *worker.Delivery, e entry) error {
 			// The lane is in this process's hands alone: nobody else writes these lines.
 			book := bookOf(s.from, d.ID.Group).Selectors()
 			last, err := tx.GetRange(book, kv.RangeOptions{Limit: 1, Reverse: true}).Wait(ctx)

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// visibility is for how long what a killed worker had in hand waits.
+	// visibility is for how long what a killed worker had in flight waits.
 	visibility = 4 * time.Second
 	// patience bounds a trial.
 	patience = 5 * time.Minute

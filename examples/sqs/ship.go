@@ -108,7 +108,7 @@ func create(ctx context.Context, c *sqs.Client, name string, visibility time.Dur
 	return aws.ToString(made.QueueUrl), nil
 }
 
-// empty reports whether a queue has no messages, neither waiting nor in hand.
+// empty reports whether a queue has no messages, neither waiting nor in flight.
 func empty(ctx context.Context, c *sqs.Client, url string) (bool, error) {
 	got, err := c.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
 		QueueUrl: &url, AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},

@@ -1,1 +1,1 @@
-../../layer/archive_test.go
+../../layer/layertest/archive_test.go

@@ -1,1 +1,1 @@
-../../layer/check_test.go
+../../layer/layertest/check_test.go

@@ -1,1 +1,1 @@
-../../layer/claim_keep_test.go
+../../layer/layertest/claim_keep_test.go

@@ -1,1 +1,1 @@
-../../layer/config_defaults_test.go
+../../layer/layertest/config_defaults_test.go

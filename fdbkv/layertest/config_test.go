@@ -1,1 +1,1 @@
-../../layer/config_test.go
+../../layer/layertest/config_test.go

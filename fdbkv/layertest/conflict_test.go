@@ -1,1 +1,1 @@
-../../layer/conflict_test.go
+../../layer/layertest/conflict_test.go

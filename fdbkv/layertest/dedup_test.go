@@ -1,1 +1,1 @@
-../../layer/dedup_test.go
+../../layer/layertest/dedup_test.go

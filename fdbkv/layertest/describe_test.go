@@ -1,1 +1,1 @@
-../../layer/describe_test.go
+../../layer/layertest/describe_test.go

@@ -1,1 +1,1 @@
-../../layer/drop_test.go
+../../layer/layertest/drop_test.go

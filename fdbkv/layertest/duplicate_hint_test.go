@@ -1,1 +1,1 @@
-../../layer/duplicate_hint_test.go
+../../layer/layertest/duplicate_hint_test.go

@@ -1,5 +1,5 @@
-// The layer's tests on a FoundationDB cluster: the files of ../../layer, linked, and the cluster in place of the
-// embedded engines.
+// The layer's tests on a FoundationDB cluster: the files of ../../layer/layertest, linked, and the cluster in place of
+// the embedded engines.
 package layer_test
 
 import (

@@ -1,1 +1,1 @@
-../../layer/ensure_test.go
+../../layer/layertest/ensure_test.go

@@ -1,1 +1,1 @@
-../../layer/face_test.go
+../../layer/layertest/face_test.go

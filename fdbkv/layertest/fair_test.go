@@ -1,1 +1,1 @@
-../../layer/fair_test.go
+../../layer/layertest/fair_test.go

@@ -1,1 +1,1 @@
-../../layer/find_test.go
+../../layer/layertest/find_test.go

@@ -1,1 +1,1 @@
-../../layer/first_delivered_test.go
+../../layer/layertest/first_delivered_test.go

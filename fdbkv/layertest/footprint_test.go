@@ -1,1 +1,1 @@
-../../layer/footprint_test.go
+../../layer/layertest/footprint_test.go

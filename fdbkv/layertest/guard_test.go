@@ -1,1 +1,1 @@
-../../layer/guard_test.go
+../../layer/layertest/guard_test.go

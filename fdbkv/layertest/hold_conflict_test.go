@@ -1,1 +1,1 @@
-../../layer/hold_conflict_test.go
+../../layer/layertest/hold_conflict_test.go

@@ -1,1 +1,1 @@
-../../layer/hold_test.go
+../../layer/layertest/hold_test.go

@@ -1,1 +1,1 @@
-../../layer/hold_wait_test.go
+../../layer/layertest/hold_wait_test.go

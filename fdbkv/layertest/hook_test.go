@@ -1,1 +1,1 @@
-../../layer/hook_test.go
+../../layer/layertest/hook_test.go

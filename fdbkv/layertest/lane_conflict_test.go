@@ -1,1 +1,1 @@
-../../layer/lane_conflict_test.go
+../../layer/layertest/lane_conflict_test.go

@@ -1,1 +1,1 @@
-../../layer/lane_stress_test.go
+../../layer/layertest/lane_stress_test.go

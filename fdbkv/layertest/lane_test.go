@@ -1,1 +1,1 @@
-../../layer/lane_test.go
+../../layer/layertest/lane_test.go

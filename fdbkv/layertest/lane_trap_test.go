@@ -1,1 +1,1 @@
-../../layer/lane_trap_test.go
+../../layer/layertest/lane_trap_test.go

@@ -1,1 +1,1 @@
-../../layer/lane_wait_test.go
+../../layer/layertest/lane_wait_test.go

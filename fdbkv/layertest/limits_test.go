@@ -1,1 +1,1 @@
-../../layer/limits_test.go
+../../layer/layertest/limits_test.go

@@ -1,1 +1,1 @@
-../../layer/linear_test.go
+../../layer/layertest/linear_test.go

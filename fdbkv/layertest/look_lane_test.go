@@ -1,1 +1,1 @@
-../../layer/look_lane_test.go
+../../layer/layertest/look_lane_test.go

@@ -1,1 +1,1 @@
-../../layer/look_test.go
+../../layer/layertest/look_test.go

@@ -1,1 +1,1 @@
-../../layer/message_test.go
+../../layer/layertest/message_test.go

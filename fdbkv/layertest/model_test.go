@@ -1,1 +1,1 @@
-../../layer/model_test.go
+../../layer/layertest/model_test.go

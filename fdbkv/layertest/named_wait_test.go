@@ -1,1 +1,1 @@
-../../layer/named_wait_test.go
+../../layer/layertest/named_wait_test.go

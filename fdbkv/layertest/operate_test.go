@@ -1,1 +1,1 @@
-../../layer/operate_test.go
+../../layer/layertest/operate_test.go

@@ -1,1 +1,1 @@
-../../layer/purge_test.go
+../../layer/layertest/purge_test.go

@@ -1,1 +1,1 @@
-../../layer/rate_test.go
+../../layer/layertest/rate_test.go

@@ -1,1 +1,1 @@
-../../layer/redrive_test.go
+../../layer/layertest/redrive_test.go

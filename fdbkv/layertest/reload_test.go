@@ -1,1 +1,1 @@
-../../layer/reload_test.go
+../../layer/layertest/reload_test.go

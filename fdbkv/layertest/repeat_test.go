@@ -1,1 +1,1 @@
-../../layer/repeat_test.go
+../../layer/layertest/repeat_test.go

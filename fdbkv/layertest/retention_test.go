@@ -1,1 +1,1 @@
-../../layer/retention_test.go
+../../layer/layertest/retention_test.go

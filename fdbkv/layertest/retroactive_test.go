@@ -1,1 +1,1 @@
-../../layer/retroactive_test.go
+../../layer/layertest/retroactive_test.go

@@ -1,1 +1,1 @@
-../../layer/room_test.go
+../../layer/layertest/room_test.go

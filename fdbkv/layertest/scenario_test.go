@@ -1,1 +1,1 @@
-../../layer/scenario_test.go
+../../layer/layertest/scenario_test.go

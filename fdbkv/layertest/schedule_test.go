@@ -1,1 +1,1 @@
-../../layer/schedule_test.go
+../../layer/layertest/schedule_test.go

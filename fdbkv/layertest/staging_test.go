@@ -1,1 +1,1 @@
-../../layer/staging_test.go
+../../layer/layertest/staging_test.go

@@ -1,1 +1,1 @@
-../../layer/state_test.go
+../../layer/layertest/state_test.go

@@ -1,1 +1,1 @@
-../../layer/stats_test.go
+../../layer/layertest/stats_test.go

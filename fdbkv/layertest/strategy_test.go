@@ -1,1 +1,1 @@
-../../layer/strategy_test.go
+../../layer/layertest/strategy_test.go

@@ -1,1 +1,1 @@
-../../layer/stress_test.go
+../../layer/layertest/stress_test.go

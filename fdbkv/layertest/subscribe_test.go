@@ -1,1 +1,1 @@
-../../layer/subscribe_test.go
+../../layer/layertest/subscribe_test.go

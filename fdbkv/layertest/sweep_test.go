@@ -1,1 +1,1 @@
-../../layer/sweep_test.go
+../../layer/layertest/sweep_test.go

@@ -1,1 +1,1 @@
-../../layer/together_test.go
+../../layer/layertest/together_test.go

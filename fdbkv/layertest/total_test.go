@@ -1,1 +1,1 @@
-../../layer/total_test.go
+../../layer/layertest/total_test.go

@@ -1,1 +1,1 @@
-../../layer/trap_test.go
+../../layer/layertest/trap_test.go

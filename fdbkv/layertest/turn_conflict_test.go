@@ -1,1 +1,1 @@
-../../layer/turn_conflict_test.go
+../../layer/layertest/turn_conflict_test.go

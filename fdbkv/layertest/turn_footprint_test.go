@@ -1,1 +1,1 @@
-../../layer/turn_footprint_test.go
+../../layer/layertest/turn_footprint_test.go

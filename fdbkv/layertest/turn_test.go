@@ -1,1 +1,1 @@
-../../layer/turn_test.go
+../../layer/layertest/turn_test.go

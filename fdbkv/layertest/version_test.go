@@ -1,1 +1,1 @@
-../../layer/version_test.go
+../../layer/layertest/version_test.go

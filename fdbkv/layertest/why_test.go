@@ -1,1 +1,1 @@
-../../layer/why_test.go
+../../layer/layertest/why_test.go

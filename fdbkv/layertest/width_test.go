@@ -1,1 +1,1 @@
-../../layer/width_test.go
+../../layer/layertest/width_test.go

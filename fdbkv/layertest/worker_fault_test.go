@@ -1,1 +1,1 @@
-../../layer/worker_fault_test.go
+../../layer/layertest/worker_fault_test.go

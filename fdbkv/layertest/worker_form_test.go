@@ -1,1 +1,1 @@
-../../layer/worker_form_test.go
+../../layer/layertest/worker_form_test.go

@@ -1,1 +1,1 @@
-../../layer/worker_hands_test.go
+../../layer/layertest/worker_hands_test.go

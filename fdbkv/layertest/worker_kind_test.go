@@ -1,1 +1,1 @@
-../../layer/worker_kind_test.go
+../../layer/layertest/worker_kind_test.go

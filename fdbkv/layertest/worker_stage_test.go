@@ -1,1 +1,1 @@
-../../layer/worker_stage_test.go
+../../layer/layertest/worker_stage_test.go

@@ -1,1 +1,1 @@
-../../layer/worker_test.go
+../../layer/layertest/worker_test.go

@@ -129,6 +129,7 @@ type Sizes struct {
 	ScarceItems int   // of the one group of transactions_per_item_one_group
 	Idle        int   // receivers of idle_transactions_per_s
 	Wakes       int   // enqueues of wake_p50_roundtrips
+	LateWakes   int   // of late_wake_share, at each time
 	Senders     int   // goroutines of coalescing_gain
 
 	SharedRounds         int // of shared_ratio and shared_cost; 0 = none of the figures of several processes
@@ -159,7 +160,7 @@ func Full() Sizes {
 	return Sizes{
 		Shallow: 1000, Deep: 1_000_000, FewGroups: 100, ManyGroups: 100_000, Held: 10_000,
 		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
-		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
+		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, LateWakes: 200, Senders: 256,
 		SharedRounds: 15, Takeovers: 11,
 		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000, HeatGroups: 2000,
 		FewOthers: 10, ManyOthers: 100_000, StageBatches: 1000, StageItems: 300, StageWork: 2 * time.Millisecond,
@@ -173,7 +174,7 @@ func Tiny() Sizes {
 	return Sizes{
 		Shallow: 100, Deep: 1000, FewGroups: 5, ManyGroups: 50, Held: 20,
 		Claimers: 4, Enqueuers: 8, EnqueuesEach: 5, Batches: 5,
-		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, Senders: 8,
+		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, LateWakes: 1, Senders: 8,
 		SharedRounds: 1, Takeovers: 1,
 		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10, HeatGroups: 20,
 		FewOthers: 2, ManyOthers: 50, StageBatches: 5, StageItems: 30, StageWork: 50 * time.Microsecond,
@@ -203,6 +204,7 @@ func All(s Sizes) []Benchmark {
 		seriesPerQueue(s),
 		hooksCost(s),
 		wakeRoundTrips(s),
+		lateWakeShare(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
 		recipeRatio(s),

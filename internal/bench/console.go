@@ -18,6 +18,7 @@ import (
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 	"fdbfifo/metrics"
+	"fdbfifo/worker"
 )
 
 // consoleTabs is how many pages are open in the figures of the console.
@@ -238,9 +239,9 @@ func seriesPerQueue(Sizes) Benchmark {
 				hook.End(ctx, &o)
 			}
 		}
-		hooks := e.Hooks(layer.Hooks{})
-		for _, err := range []error{nil, errWrong, context.DeadlineExceeded, &layer.RejectError{}} {
-			event := layer.Event{Queue: q.Name(), Err: err}
+		hooks := e.Events(worker.Events{})
+		for _, err := range []error{nil, errWrong, context.DeadlineExceeded, &worker.RejectError{}} {
+			event := worker.Event{Queue: q.Name(), Err: err}
 			hooks.Started(event)
 			if err == nil {
 				hooks.Done(event)

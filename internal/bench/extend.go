@@ -14,7 +14,7 @@ import (
 func extendMutations(s Sizes) Benchmark {
 	const name = "extend_mutations"
 	aMinute := float64(time.Minute / (layer.DefaultLease / 3))
-	return Benchmark{name, "what keeps a group in hand for a minute", func(
+	return Benchmark{name, "what keeps a group in flight for a minute", func(
 		ctx context.Context, env Env,
 	) (results []Result, err error) {
 		space, counting, err := env.openCounted(ctx)
@@ -76,7 +76,7 @@ func extendMutations(s Sizes) Benchmark {
 		if err := q.verify(ctx); err != nil {
 			return nil, err
 		}
-		groups := fmt.Sprintf("%d groups in hand of one handle", s.Held)
+		groups := fmt.Sprintf("%d groups in flight of one handle", s.Held)
 		return []Result{
 			{name, byHeart, "mutations", "by heartbeat, per group and minute", groups, atMost(0.05)},
 			{"extend_mutations_each", oneByOne, "mutations", "by an extension of each group, per group and minute",

@@ -59,7 +59,11 @@ func (d *drain) slice(ctx context.Context) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if err := layer.AckAll(ctx, d.q.Queue, claims...); err != nil {
+		all := make([]layer.Settlement, len(claims))
+		for i, c := range claims {
+			all[i].Claim = c
+		}
+		if err := d.q.Settle(ctx, all...); err != nil {
 			return 0, err
 		}
 		for _, c := range claims {

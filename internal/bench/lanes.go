@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // The queues here have one facet, and one view of it: a pipeline in place.
@@ -64,10 +65,10 @@ func (q *queue) receiveIn(ctx context.Context, state string) (*layer.Claim, erro
 
 // advance moves all items of a claim on to a state.
 func (q *queue) advance(ctx context.Context, c *layer.Claim, state string) error {
-	return q.Advance(ctx, c, func(m *layer.Message) error {
+	return q.Settle(ctx, layer.Settlement{Claim: c, Advance: func(_ layer.ID, m *layer.Message) error {
 		m.Headers[facet] = state
 		return nil
-	})
+	}})
 }
 
 // pass does what stage n of the pipeline does with a claim when the work is done.
@@ -265,7 +266,7 @@ func stageMutations(s Sizes) Benchmark {
 			{name, per(counted[0].Mutations), "mutations", means, "each advance with the next claim", atMost(4.2)},
 			{"stage_reads", per(counted[0].Reads), "reads", "keys and ranges read for the same", "", Target{}},
 			{"stage_by_hand_mutations", per(counted[1].Mutations), "mutations",
-				"by Receive and Advance, a transaction each", "", Target{}},
+				"by Receive and Settle, a transaction each", "", Target{}},
 			{"last_stage_mutations", per(counted[2].Mutations), "mutations", "by Receive and Ack", "", Target{}},
 		}, nil
 	}}
@@ -292,7 +293,7 @@ func (q *queue) stageByHand(ctx context.Context, n int, s Sizes) error {
 func (q *queue) stageWorker(ctx context.Context, n int, s Sizes) error {
 	var passed atomic.Int64
 	all := make(chan struct{})
-	w, err := layer.NewWorker(q.Queue, layer.HandleBatch(func(_ context.Context, ds []*layer.Delivery) error {
+	w, err := worker.New(q.Queue, worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
 		for _, d := range ds {
 			if err := d.AdvanceTo(inState(stages[n+1])); err != nil {
 				return err
@@ -302,7 +303,7 @@ func (q *queue) stageWorker(ctx context.Context, n int, s Sizes) error {
 			close(all)
 		}
 		return nil
-	}), layer.WorkerOptions{
+	}), worker.Options{
 		Where: inState(stages[n]), Batch: batch, Concurrency: 1, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

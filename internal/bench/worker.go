@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // workerHands is how many goroutines the workers of this file have.
@@ -39,13 +40,13 @@ func workerLivelock(s Sizes) Benchmark {
 		}
 		var calls atomic.Int64
 		takes := lease * 9 / 10
-		h := layer.HandleTx(func(context.Context, kv.Tx, *layer.Delivery) error {
+		h := worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
 			calls.Add(1)
 			time.Sleep(takes) // whatever the context says: a call that is cut off would not show
 			return nil
 		})
 		total := int64(s.SlowGroups * s.SlowEach)
-		if err := q.runWorker(ctx, h, layer.WorkerOptions{Lease: lease}, total, lease+s.Patience); err != nil {
+		if err := q.runWorker(ctx, h, worker.Options{Lease: lease}, total, lease+s.Patience); err != nil {
 			return nil, err
 		}
 		detail := fmt.Sprintf("%d groups of %d, a lease of %s", s.SlowGroups, s.SlowEach, lease)
@@ -57,18 +58,18 @@ func workerLivelock(s Sizes) Benchmark {
 
 // runWorker lets a worker work until so many messages are acked. After patience without one the rest is lost.
 func (q *queue) runWorker(
-	ctx context.Context, h layer.Handler, o layer.WorkerOptions, messages int64, patience time.Duration,
+	ctx context.Context, h worker.Handler, o worker.Options, messages int64, patience time.Duration,
 ) error {
 	var done atomic.Int64
 	all := make(chan struct{})
 	o.Concurrency, o.Logger = workerHands, slog.New(slog.DiscardHandler)
-	o.Hooks.Done = func(layer.Event) {
+	o.Events.Done = func(worker.Event) {
 		if done.Add(1) == messages {
 			close(all)
 		}
 	}
 	o.OnError = func(err error) { q.env.progress(err.Error(), 0, 1) }
-	w, err := layer.NewWorker(q.Queue, h, o)
+	w, err := worker.New(q.Queue, h, o)
 	if err != nil {
 		return err
 	}
@@ -149,8 +150,8 @@ func (d *draining) slice(ctx context.Context, drain func(ctx context.Context) er
 }
 
 func (d *draining) byWorker(ctx context.Context) error {
-	h := layer.Handle(func(context.Context, *layer.Delivery) error { return nil })
-	return d.runWorker(ctx, h, layer.WorkerOptions{Batch: batch}, int64(d.groups*batch), d.patience)
+	h := worker.Handle(func(context.Context, *worker.Delivery) error { return nil })
+	return d.runWorker(ctx, h, worker.Options{Batch: batch}, int64(d.groups*batch), d.patience)
 }
 
 func (d *draining) byHand(ctx context.Context) error {

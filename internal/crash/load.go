@@ -245,14 +245,15 @@ func (a *actor) ack(ctx context.Context, c *layer.Claim, k int) error {
 			return a.q.AckTx(ctx, tx, c, ids...)
 		})
 	case 2:
-		err = a.q.AckState(ctx, c, []byte(e.State), ids...)
+		state := []byte(e.State)
+		err = a.q.Settle(ctx, layer.Settlement{Claim: c, Finish: ids, State: &state})
 	}
 	return a.settled(e, k, err)
 }
 
 func (a *actor) ackReceive(ctx context.Context, c *layer.Claim) ([]*layer.Claim, error) {
 	e := a.j.begin(event{Kind: kindAckReceive, Group: c.Group, Items: numbers(c.Items)})
-	claims, err := a.q.AckReceive(ctx, c, a.receiveOptions())
+	claims, err := a.q.SettleReceive(ctx, layer.Settlement{Claim: c}, a.receiveOptions())
 	if err == nil {
 		if e.Claims, err = told(claims); err != nil {
 			return nil, err

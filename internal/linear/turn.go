@@ -6,11 +6,12 @@ import (
 	"fdbfifo/layer"
 )
 
-// Of a queue whose messages have leases of their own, and are delivered in turn: each message in hand is a lane, as one
-// that is held by itself is (hold.go), and a receive of several takes hold of each.
+// Of a queue whose messages have leases of their own, and are delivered in turn: each message in flight is a lane, as
+// one that is held by itself is (hold.go), and a receive of several takes hold of each.
 
 // givesInTurn is a receive of messages that each get a claim of their own: the first of the group, none of which is in
-// hand any more. None is left out that has ever been in hand: its claim ended in a transaction that nobody looks past.
+// hand any more. None is left out that has ever been in flight: its claim ended in a transaction that nobody looks
+// past.
 func (s state) givesInTurn(l Law, p *step, all hands) (state, bool) {
 	if !s.gives(l, p) || p.End < s.since {
 		return s, false

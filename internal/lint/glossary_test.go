@@ -45,6 +45,9 @@ func exported(t *testing.T, dir string) []string {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
+			if f, ok := n.(*ast.FuncDecl); ok && f.Recv != nil && !receiver(f).IsExported() {
+				return false // of an interface, for a type that nobody outside sees
+			}
 			if id, ok := n.(*ast.Ident); ok && id.IsExported() {
 				names = append(names, id.Name)
 			}
@@ -53,6 +56,21 @@ func exported(t *testing.T, dir string) []string {
 		})
 	}
 	return names
+}
+
+// receiver is the name of a method's type.
+func receiver(f *ast.FuncDecl) *ast.Ident {
+	of := f.Recv.List[0].Type
+	if star, ok := of.(*ast.StarExpr); ok {
+		of = star.X
+	}
+	switch of := of.(type) {
+	case *ast.IndexExpr:
+		return of.X.(*ast.Ident)
+	case *ast.IndexListExpr:
+		return of.X.(*ast.Ident)
+	}
+	return of.(*ast.Ident)
 }
 
 var camel = regexp.MustCompile(`[A-Z]+[a-z0-9]*`)
@@ -87,7 +105,7 @@ func TestGlossary(t *testing.T) {
 	for not, word := range instead {
 		require.False(t, words[not], "%q is a word of its own, and not one for %q", not, word)
 	}
-	names := exported(t, "../../layer")
+	names := append(exported(t, "../../layer"), exported(t, "../../worker")...)
 	require.Greater(t, len(names), 300)
 	require.Empty(t, misnamed(names, instead))
 }

@@ -118,6 +118,12 @@ func (a *actor) once(o *op, plain func(ctx context.Context) error, inTx func(ctx
 	})
 }
 
+// settle settles a claim, in a transaction of its own or of the caller's: see once.
+func (a *actor) settle(o *op, s layer.Settlement) error {
+	return a.once(o, func(ctx context.Context) error { return a.q.Settle(ctx, s) },
+		func(ctx context.Context, tx kv.Tx) error { return a.q.SettleTx(ctx, tx, s) })
+}
+
 func claimsText(claims []*layer.Claim) (s string) {
 	for _, c := range claims {
 		s += fmt.Sprintf(" %s/%d:%d-%d", c.Group, c.Token, c.Items[0].ID.Index, len(c.Items))
@@ -403,15 +409,13 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 		o.kind, o.sets, o.state = "ack-state", true, []byte(fmt.Sprintf("s%d.%d", a.id, a.n))
 		if a.rng.IntN(4) == 0 {
 			o.kind, o.ids = "set-state", nil
-			a.once(o, func(ctx context.Context) error { return a.q.SetState(ctx, c, o.state) },
-				func(ctx context.Context, tx kv.Tx) error { return a.q.SetStateTx(ctx, tx, c, o.state) })
+			a.settle(o, layer.Settlement{Claim: c, Finish: []layer.ID{}, State: &o.state})
 			return nil // the lease runs out
 		}
 		if a.rng.IntN(5) == 0 {
 			o.state = nil
 		}
-		err = a.once(o, func(ctx context.Context) error { return a.q.AckState(ctx, c, o.state, left...) },
-			func(ctx context.Context, tx kv.Tx) error { return a.q.AckStateTx(ctx, tx, c, o.state, left...) })
+		err = a.settle(o, layer.Settlement{Claim: c, Finish: left, State: &o.state})
 		if err == nil {
 			a.w.mark("ack with the group's state")
 		}
@@ -448,7 +452,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 		options := a.receiveOptions()
 		o.beats = options.Heartbeat
 		err = a.call(o, func(ctx context.Context) (err error) {
-			o.claims, err = a.q.AckReceive(ctx, c, options)
+			o.claims, err = a.q.SettleReceive(ctx, layer.Settlement{Claim: c}, options)
 			return err
 		})
 	case a.rng.IntN(4) == 0:
@@ -499,11 +503,9 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 	}
 	if len(left) > 1 && n.From == nil && a.rng.IntN(2) == 0 {
 		o.ids = left[:1]
-		n.Acked = o.ids
 	}
 	o.nack = n
-	a.once(o, func(ctx context.Context) error { return a.q.Nack(ctx, c, n) },
-		func(ctx context.Context, tx kv.Tx) error { return a.q.NackTx(ctx, tx, c, n) })
+	a.settle(o, layer.Settlement{Claim: c, Finish: o.ids, Nack: &n})
 }
 
 // take takes in transactions of its own.

@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // Claims by heartbeat: a share of the seeds has handles whose receives and workers have their claims last as long as
@@ -25,13 +26,13 @@ import (
 // handle moves it, never back, and none comes back. In runs without faults no claim ends so.
 //
 // Who receives by heartbeat has to settle each claim (ReceiveOptions.Heartbeat), or to extend it once and leave it. So
-// actors do; but each second handle, if it lives to the end of the faults, is closed with what it has in hand. What it
-// had, and what all dead handles had, is taken over and drained within the bound of the others.
+// actors do; but each second handle, if it lives to the end of the faults, is closed with what it has in flight. What
+// it had, and what all dead handles had, is taken over and drained within the bound of the others.
 
 // beatKnobs is what a run has of heartbeats.
 type beatKnobs struct {
 	beats    float64 // chance that a receive or a worker has its claims by heartbeat; 0 = none
-	deserted bool    // each second handle is closed with claims in hand
+	deserted bool    // each second handle is closed with claims in flight
 }
 
 // beatProfiles are the profiles of heartbeats, which no seed draws by itself.
@@ -72,7 +73,7 @@ func (k *knobs) beating(rng *rand.Rand) {
 	k.hold, k.own = 0.3*rng.Float64(), 0.5*rng.Float64()
 }
 
-// paged: handles that die with more groups in hand than one transaction ends.
+// paged: handles that die with more groups in flight than one transaction ends.
 func (k *knobs) paged(rng *rand.Rand) {
 	k.beating(rng)
 	k.beats, k.operators, k.takers, k.consumers = 1, 0, 0, 0
@@ -98,7 +99,7 @@ func (a *actor) beatOptions(o *layer.ReceiveOptions) {
 }
 
 // beatWorker has a worker claim by heartbeat, likewise.
-func (a *actor) beatWorker(o *layer.WorkerOptions) {
+func (a *actor) beatWorker(o *worker.Options) {
 	if k := a.w.knobs; k.beats > 0 && a.chance(k.beats) {
 		o.Heartbeat, o.Lease = true, 0
 	}
@@ -119,7 +120,7 @@ func (w *world) byBeat(o *op) {
 }
 
 // letGo gives a claim by heartbeat a lease of its own if its holder is done with it and has not settled it, unless
-// the handle is to be closed with what it has in hand.
+// the handle is to be closed with what it has in flight.
 func (a *actor) letGo(c *layer.Claim) {
 	lane := claimLane(c)
 	if !a.w.beaten[claimKey{lane, c.Token}] {
@@ -136,7 +137,7 @@ func (a *actor) letGo(c *layer.Claim) {
 		break
 	}
 	if a.w.handleOf(a.who).deserted() {
-		a.w.mark("claim by heartbeat left in hand")
+		a.w.mark("claim by heartbeat left in flight")
 		return
 	}
 	o := &op{kind: "extend", group: lane, token: c.Token}
@@ -148,12 +149,12 @@ func (a *actor) letGo(c *layer.Claim) {
 	a.w.mark("claim by heartbeat let go")
 }
 
-// deserted reports whether the handle is closed at the end of the faults, whatever it has in hand.
+// deserted reports whether the handle is closed at the end of the faults, whatever it has in flight.
 func (h *handle) deserted() bool {
 	return h.engine.w.knobs.deserted && h.who%2 == 0 && len(h.engine.w.knobs.topics) == 0
 }
 
-// desert closes the handles that are to be closed with claims in hand.
+// desert closes the handles that are to be closed with claims in flight.
 func (w *world) desert() {
 	alive := w.alive()
 	if !slices.ContainsFunc(alive, (*handle).deserted) {
@@ -170,7 +171,7 @@ func (w *world) desert() {
 			continue
 		}
 		h.dead = true
-		w.mark("handle closed with what it has in hand")
+		w.mark("handle closed with what it has in flight")
 		if err := h.q.Close(context.Background()); err != nil {
 			w.violation("close handle %d: %v", h.who, err)
 		}

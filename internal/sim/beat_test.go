@@ -16,7 +16,7 @@ var seenOfBeats = []string{
 	"death of a handle",
 }
 
-// TestBeats: claims by heartbeat, of handles that die, stand still, are closed with what they have in hand, and are
+// TestBeats: claims by heartbeat, of handles that die, stand still, are closed with what they have in flight, and are
 // late with their beats: nobody takes over what a handle has whose beat is in time, what a dead handle had is taken
 // over, and nothing is lost.
 func TestBeats(t *testing.T) {

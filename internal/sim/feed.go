@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -165,7 +166,10 @@ func (m *model) changed(r *record, wr write) {
 			c.id.Random, _ = t[0].(uuid.UUID)
 			t = t[1:]
 		}
-		if len(t) > 0 {
+		for range 2 { // the facets, and those before
+			if len(t) == 0 {
+				break
+			}
 			if facets, ok := t[0].(tuple.Tuple); ok {
 				if p := m.w.knobs.plan; p == nil || len(facets) != len(p.facets) {
 					m.violation("changes: %s has %d facets", c.id, len(facets))
@@ -374,6 +378,16 @@ func (m *model) rewrites(id layer.ID) bool {
 	return slices.ContainsFunc(m.r.writes, func(w write) bool { return w.kind == wrote && string(w.key) == key })
 }
 
+// otherMessage reports whether an item that stays in its place has other headers, or another body.
+func otherMessage(old, now []byte) bool {
+	if old == nil || now == nil {
+		return false
+	}
+	was, err1 := envelopeOf(old)
+	is, err2 := envelopeOf(now)
+	return err1 == nil && err2 == nil && (!maps.Equal(was.headers, is.headers) || !bytes.Equal(was.inline, is.inline))
+}
+
 // complete holds the changes that a record writes to what it does.
 func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, after map[string][]byte) {
 	if m.w.knobs.config.Changes == 0 {
@@ -405,6 +419,13 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 	for id := range m.lanes.passed {
 		want[text("advanced", id)]++
 	}
+	for k, v := range after {
+		name, rest := m.keyOf([]byte(k))
+		if name == "item" && m.lanes.passed[idOf(rest)] == 0 && otherMessage(m.db[k], v) {
+			want[text("edited", idOf(rest))]++
+			m.w.mark("edit told to subscribers")
+		}
+	}
 	f := m.feed
 	purged := make(map[string]int)
 	for i := len(f.changes) - 1; i >= 0 && f.changes[i].row.r == m.r; i-- {
@@ -419,6 +440,9 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 		}
 		if c.kind == layer.ChangeAdvanced && left[c.id] && m.rewrites(c.id) {
 			continue // and then removed, for its age, by a receive in the same transaction
+		}
+		if c.kind == layer.ChangeEdited && want[text(what, c.id)] == 0 && m.rewrites(c.id) {
+			continue // to what the message was, or to another body in parts
 		}
 		want[text(what, c.id)]--
 	}

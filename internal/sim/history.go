@@ -98,7 +98,7 @@ type author int
 
 const (
 	byActor  author = iota
-	byWorker        // a handler of a layer.Worker, which acks and gives back by itself
+	byWorker        // a handler of a worker.Worker, which acks and gives back by itself
 )
 
 // judge says what an error leaves open, and whether it may come at all.

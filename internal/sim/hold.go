@@ -15,7 +15,11 @@ func (s *scheduler) hold(p *parked) bool {
 		return false
 	}
 	least := float64(s.knobs.holdLeast)
-	d := least * math.Pow(float64(holdMost)/least, s.rng.Float64()) // each order of magnitude as often as the others
+	most := float64(holdMost)
+	if s.knobs.holdMost > 0 {
+		most = float64(s.knobs.holdMost)
+	}
+	d := least * math.Pow(most/least, s.rng.Float64()) // each order of magnitude as often as the others
 	p.until = time.Now().Add(time.Duration(d))
 	s.trace.note("held", p.place, time.Duration(d))
 	return true

@@ -44,6 +44,8 @@ type knobs struct {
 	leap                        float64 // chance of each a step that leapLeast passes, and up to an hour more
 	leapLeast                   time.Duration
 	holdLeast                   time.Duration // the shortest that a commit is held
+	holdMost                    time.Duration // the longest; 0 = a transaction's life
+	poll                        time.Duration // of the handles; 0 = the default
 	attempts                    int           // how many receive ids there are; 0 = each is used for one receive
 	twin                        float64       // chance that this is one of a receive under way
 	ids                         int           // how many dedup ids there are
@@ -53,8 +55,9 @@ type knobs struct {
 	later
 	plainKnobs
 	beatKnobs
-	owes bool      // the run is held to the laws of owed wakes, see owing.go
-	plan *lanePlan // of a queue with facets; nil = it has none
+	owes  bool      // the run is held to the laws of owed wakes, see owing.go
+	wakes bool      // the run is held to the law of wakes, see waking.go
+	plan  *lanePlan // of a queue with facets; nil = it has none
 }
 
 const (

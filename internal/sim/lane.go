@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // Lanes: half of the seeds that name no profile run on a queue with facets. All their draws are of generators of their
@@ -264,7 +264,7 @@ func (a *actor) takeOptions() (all []layer.TakeOptions) {
 }
 
 // workerLanes gives a worker a template, and handlers that are stages.
-func (a *actor) workerLanes(o *layer.WorkerOptions, kinds []layer.Handler) []layer.Handler {
+func (a *actor) workerLanes(o *worker.Options, kinds []worker.Handler) []worker.Handler {
 	if a.w.knobs.plan == nil {
 		return kinds
 	}
@@ -272,11 +272,11 @@ func (a *actor) workerLanes(o *layer.WorkerOptions, kinds []layer.Handler) []lay
 		a.works, a.worksAt = true, a.where()
 	}
 	o.Where = a.worksAt
-	return append(kinds, layer.HandleStage(a.handleStage), layer.HandleStage(a.handleStage))
+	return append(kinds, worker.HandleStage(a.handleStage), worker.HandleStage(a.handleStage))
 }
 
 // handleStage is a handler of one stage.
-func (a *actor) handleStage(ctx context.Context, d *layer.Delivery) (layer.Template, error) {
+func (a *actor) handleStage(ctx context.Context, d *worker.Delivery) (layer.Template, error) {
 	var next layer.Template
 	o := &op{kind: "handle-stage", by: byWorker, staged: d.ID}
 	if a.lanes.IntN(3) > 0 {
@@ -316,15 +316,14 @@ func (a *actor) advance(c *layer.Claim, left []layer.ID) []layer.ID {
 	if len(rest) == 0 && a.lanes.IntN(2) == 0 {
 		ids, o.all = nil, true
 	}
-	change := func(m *layer.Message) error {
+	change := func(_ layer.ID, m *layer.Message) error {
 		maps.Copy(m.Headers, o.next)
 		if o.body != "" {
 			m.Body = []byte(o.body)
 		}
 		return nil
 	}
-	err := a.once(o, func(ctx context.Context) error { return a.q.Advance(ctx, c, change, ids...) },
-		func(ctx context.Context, tx kv.Tx) error { return a.q.AdvanceTx(ctx, tx, c, change, ids...) })
+	err := a.settle(o, layer.Settlement{Claim: c, Finish: ids, Advance: change})
 	if err != nil {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // The laws of progress of workers. They are held to in runs of the profile worked, in which layer.Workers alone handle
@@ -94,17 +95,17 @@ func (k *knobs) faultless() {
 // finish lets workers work until the queue is empty.
 func (a *actor) finish() {
 	h := a.w.handleOf(a.who)
-	worker := a.newWorker(h)
-	if worker == nil {
+	served := a.newWorker(h)
+	if served == nil {
 		return
 	}
-	worker.Start()
+	served.Start()
 	for !a.w.empty() {
 		a.sleep(time.Second)
 	}
-	err := worker.Stop(a.ctx)
+	err := served.Stop(a.ctx)
 	a.park("stopped")
-	if stopped := new(layer.StopError); err != nil && !errors.As(err, &stopped) {
+	if stopped := new(worker.StopError); err != nil && !errors.As(err, &stopped) {
 		a.w.violation("worker: %v", err)
 	}
 	h.consumer = nil

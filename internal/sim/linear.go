@@ -15,9 +15,9 @@ import (
 //
 // A moment is two stamps of a step: calls return when it begins, and are made when it ends. Of what nobody's call says
 // the records say when it happened, and it is added as what others did (linear.Drop, linear.Put): an item is parked,
-// purged, aged out, finished by a layer.Worker, or redriven. That it may happen is for the other checkers to judge.
+// purged, aged out, finished by a worker.Worker, or redriven. That it may happen is for the other checkers to judge.
 // What is put behind the tail by a redrive goes by another name there, as it is another message by its key. The claims
-// of a layer.Worker are not there; of items that they hold by themselves it is said how long (linear.Busy).
+// of a worker.Worker are not there; of items that they hold by themselves it is said how long (linear.Busy).
 
 // histories are the calls of each group.
 func (w *world) histories(m *model, drained bool) map[string][]linear.Operation {
@@ -300,7 +300,7 @@ func (c *historian) others() {
 		if !sure && (by || force || c.m.agedOut(&f)) {
 			o := linear.Operation{Kind: linear.Drop, Outcome: linear.Done, Messages: c.messages(id), Force: force}
 			if f.lock.is("claim") && force && c.m.claims[claimKey{f.lane, f.lock.token}].ends == f.r.step {
-				o.Token = f.lock.token // also if what is in hand is left to a later step
+				o.Token = f.lock.token // also if what is in flight is left to a later step
 			}
 			if maybe {
 				o.Outcome = linear.Unknown

@@ -81,7 +81,7 @@ func (w *world) compareOrder(m *model) {
 				continue
 			}
 			if f := m.finished[d.id]; d.by.by == byWorker && len(f) > 0 && f[0].r.step < d.begin {
-				continue // a worker had it in hand when it was removed by force, and calls its handler all the same
+				continue // a worker had it in flight when it was removed by force, and calls its handler all the same
 			}
 			// It is new here. Was it there when something behind it was fetched and given?
 			for _, p := range ds[:i] {

@@ -77,13 +77,7 @@ func (w *world) startOwing() {
 		waits: make(map[int]*op), free: make(map[string]freeHead), kept: make(map[string]*keptRun),
 	}
 	rng := rand.New(rand.NewPCG(w.o.Seed, 27))
-	id := 50
-	start := func(h *handle, role func(*actor)) {
-		a := w.actor(id, h)
-		id++
-		a.role = role
-		w.startActor(a)
-	}
+	start := w.starting()
 	w.owing.alone = rng.IntN(2) == 0
 	for _, h := range w.handles {
 		for _, a := range h.actors {
@@ -95,6 +89,18 @@ func (w *world) startOwing() {
 		}
 	}
 	start(w.handles[0], (*actor).watchOwing)
+}
+
+// starting returns what starts actors beside those of every run.
+func (w *world) starting() func(h *handle, role func(*actor)) *actor {
+	id := 50
+	return func(h *handle, role func(*actor)) *actor {
+		a := w.actor(id, h)
+		id++
+		a.role = role
+		w.startActor(a)
+		return a
+	}
 }
 
 // sent reports whether all messages are there.

@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // Plain consumers: half of the seeds that have no facets, name no profile and have no rate of the groups run on an
@@ -155,7 +156,7 @@ func (a *actor) plainTake() (all []layer.TakeOptions) {
 }
 
 // plainWorker makes some workers unordered.
-func (a *actor) plainWorker(o *layer.WorkerOptions) {
+func (a *actor) plainWorker(o *worker.Options) {
 	if !a.w.knobs.unordered || a.w.knobs.inTurn {
 		return
 	}

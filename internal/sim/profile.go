@@ -133,6 +133,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"redelayed": (*knobs).redelayed,
 	// See owing.go.
 	"owing": (*knobs).owing,
+	// See waking.go.
+	"waking": (*knobs).waking, "waking-lanes": (*knobs).wakingLanes,
 	// See beat.go.
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
 }
@@ -152,7 +154,7 @@ func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
-			owingProfiles)
+			owingProfiles, wakingProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // Handles closed in good order (Options.Retire): a process that is told to stop closes its handle while its actors
@@ -51,7 +52,7 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	if stops && h.consumer != nil {
 		err := h.consumer.Stop(a.ctx)
 		a.park("stopped")
-		if stopped := new(layer.StopError); err != nil && !errors.As(err, &stopped) {
+		if stopped := new(worker.StopError); err != nil && !errors.As(err, &stopped) {
 			w.violation("worker: %v", err)
 		}
 	}

@@ -91,7 +91,7 @@ var seenAtLength = []string{
 	"end of a request refused: conflict", "request renewed", "request of a dead handle swept", "request withdrawn with a grant",
 	"worker lost its claim", "worker stopped by force", "handler rejected", "handler cut off", "handler blocked past its lease",
 	"redriven to the tail", "dead letter discarded", "delay of a head ended early", "body in parts", "cleared from the archive",
-	"item edited into other lanes",
+	"item edited into other lanes", "edit told to subscribers",
 	"group left to its rate for long", "replay in steps",
 	"rescheduled to earlier", "found waiting", "found in_flight", "found gone", "state of a group seen",
 	"change handled in a transaction", "changes cleared", "unsubscribed", "subscription without faults",

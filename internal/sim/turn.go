@@ -71,7 +71,7 @@ func (a *actor) ackWrongly(c *layer.Claim, left []layer.ID) {
 	o := &op{kind: "ack-wrong"}
 	err := a.once(o, func(ctx context.Context) error {
 		if len(ids)%2 == 0 {
-			return a.q.Nack(ctx, c, layer.NackOptions{Acked: ids})
+			return a.q.Settle(ctx, layer.Settlement{Claim: c, Finish: ids, Nack: &layer.NackOptions{}})
 		}
 		return a.q.Ack(ctx, c, ids...)
 	}, func(ctx context.Context, tx kv.Tx) error { return a.q.AckTx(ctx, tx, c, ids...) })

@@ -9,7 +9,7 @@ import (
 )
 
 // TestCompareHistoriesTokens: a token is held against those of receives that ended before, and so against none of an
-// actor that died with its claim in hand, even if that began first (seed 2200006673).
+// actor that died with its claim in flight, even if that began first (seed 2200006673).
 func TestCompareHistoriesTokens(t *testing.T) {
 	received := func(begin, end int, token int64) *op {
 		o := &op{kind: "receive", begin: begin, claims: []*layer.Claim{{Group: "g0", Token: token}}, outcome: unknown}

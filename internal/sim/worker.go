@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // handlerPanic is what a handler panics with.
@@ -20,33 +21,34 @@ const handlerPanic = "handler out of its mind"
 // errHandler is what a handler fails with.
 var errHandler = errors.New("handler failed")
 
-// consume lets a layer.Worker work, with handlers that fail, reject, panic, or block past their lease.
+// consume lets a worker.Worker work, with handlers that fail, reject, panic, or block past their lease.
 func (a *actor) consume() {
 	h := a.w.handleOf(a.who)
 	for !a.w.readyToWork() {
 		a.sleep(time.Second)
 	}
 	for a.left > 0 {
-		worker := a.newWorker(h)
-		if worker == nil {
+		served := a.newWorker(h)
+		if served == nil {
 			return
 		}
-		worker.Start()
+		served.Start()
 		enough := a.left - 1 - a.rng.IntN(20)
 		for turns := 0; a.left > enough && a.left > 0 && turns < 5; turns++ {
 			a.sleep(time.Second + a.below(2*time.Second))
 		}
-		a.stop(h, worker)
+		a.stop(h, served)
 		a.left -= 3
 	}
 }
 
 // newWorker makes a worker of any kind.
-func (a *actor) newWorker(h *handle) *layer.Worker {
+func (a *actor) newWorker(h *handle) *worker.Worker {
 	k := a.w.knobs
-	o := layer.WorkerOptions{
+	o := worker.Options{
 		Concurrency: 1 + a.rng.IntN(3), Batch: 1 + a.rng.IntN(k.receive), Poll: time.Second + a.below(k.wait),
 		OnError: func(err error) { a.workerError(h, err) }, Logger: slog.New(slog.DiscardHandler),
+		Test: a.w.testOptions(h.who, a.w.workerSeed()),
 	}
 	if k.path == layer.Direct {
 		o.Concurrency = 1 // two that look again at the same instant would have one name
@@ -66,33 +68,33 @@ func (a *actor) newWorker(h *handle) *layer.Worker {
 	case a.rng.IntN(2) == 0:
 		o.Timeout = time.Second + a.below(maxLease)
 	}
-	kinds := []layer.Handler{
-		layer.Handle(a.handleItem), layer.HandleTx(a.handleTx), layer.HandleCommit(a.handleWork, a.handleCommit),
-		layer.HandleBatch(a.handleBatch),
+	kinds := []worker.Handler{
+		worker.Handle(a.handleItem), worker.HandleTx(a.handleTx), worker.HandleCommit(a.handleWork, a.handleCommit),
+		worker.HandleBatch(a.handleBatch),
 	}
 	kinds = a.workerLanes(&o, kinds)
 	a.plainWorker(&o)
-	worker, err := layer.NewWorker(a.q, kinds[a.rng.IntN(len(kinds))], o)
+	served, err := worker.New(a.q, kinds[a.rng.IntN(len(kinds))], o)
 	if err != nil {
 		a.w.violation("worker: %v", err)
 		return nil
 	}
-	h.consumer, h.consumed = worker, true
-	return worker
+	h.consumer, h.consumed = served, true
+	return served
 }
 
 // stop stops a worker, in half of the cases by force.
-func (a *actor) stop(h *handle, worker *layer.Worker) {
+func (a *actor) stop(h *handle, served *worker.Worker) {
 	ctx, cancel := a.ctx, context.CancelFunc(func() {})
 	if !a.w.strict() && a.rng.IntN(2) == 0 {
 		after := a.below(time.Second).Truncate(time.Microsecond) + time.Duration(500+a.id)
 		ctx, cancel = context.WithTimeout(a.ctx, after)
 	}
 	defer cancel()
-	err := worker.Stop(ctx)
+	err := served.Stop(ctx)
 	forced := ctx.Err() != nil
 	a.park("stopped") // before it touches what all actors share
-	if stopped := new(layer.StopError); errors.As(err, &stopped) {
+	if stopped := new(worker.StopError); errors.As(err, &stopped) {
 		if forced {
 			a.w.mark("worker stopped by force")
 		}
@@ -108,7 +110,7 @@ func (a *actor) workerError(h *handle, err error) {
 	if a.w.sched.ended(firstActor + a.id) {
 		return
 	}
-	var failed *layer.HandlerError
+	var failed *worker.HandlerError
 	if errors.As(err, &failed) {
 		a.w.mark("handler failed")
 		if strings.Contains(failed.Error(), handlerPanic) {
@@ -122,7 +124,7 @@ func (a *actor) workerError(h *handle, err error) {
 		}
 		return
 	}
-	if stuck := new(layer.StuckError); errors.As(err, &stuck) {
+	if stuck := new(worker.StuckError); errors.As(err, &stuck) {
 		a.w.mark("handler stuck")
 		return
 	}
@@ -138,22 +140,22 @@ func (a *actor) workerError(h *handle, err error) {
 }
 
 // handleItem is a handler.
-func (a *actor) handleItem(ctx context.Context, d *layer.Delivery) error {
+func (a *actor) handleItem(ctx context.Context, d *worker.Delivery) error {
 	return a.handled(ctx, &op{kind: "handle", by: byWorker, ids: []layer.ID{d.ID}}, d)
 }
 
 // handleTx is a handler in a transaction.
-func (a *actor) handleTx(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+func (a *actor) handleTx(ctx context.Context, tx kv.Tx, d *worker.Delivery) error {
 	addEffect(tx, d.ID)
 	return a.handled(ctx, &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}, d)
 }
 
 // handleWork is the slow half of a handler, whose effect is that of handleCommit.
-func (a *actor) handleWork(ctx context.Context, d *layer.Delivery) (string, error) {
+func (a *actor) handleWork(ctx context.Context, d *worker.Delivery) (string, error) {
 	return d.ID.String(), a.handled(ctx, &op{kind: "handle-work", by: byWorker}, d)
 }
 
-func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *layer.Delivery, result string) error {
+func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *worker.Delivery, result string) error {
 	if result != d.ID.String() {
 		a.w.violation("the result for %s was given to the commit of %s", result, d.ID)
 	}
@@ -167,11 +169,11 @@ func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *layer.Delivery, res
 }
 
 // handleBatch is a handler of all items of a claim.
-func (a *actor) handleBatch(ctx context.Context, ds []*layer.Delivery) error {
+func (a *actor) handleBatch(ctx context.Context, ds []*worker.Delivery) error {
 	for i, d := range ds {
 		o := &op{kind: "handle-batch", by: byWorker, ids: []layer.ID{d.ID}}
 		if err := a.handled(ctx, o, ds[:i+1]...); err != nil {
-			return &layer.BatchError{Done: i, Err: err}
+			return &worker.BatchError{Done: i, Err: err}
 		}
 	}
 	a.w.mark("batch handled")
@@ -179,7 +181,7 @@ func (a *actor) handleBatch(ctx context.Context, ds []*layer.Delivery) error {
 }
 
 // handled is the body of every handler, for the last of ds; the others are those before in its batch.
-func (a *actor) handled(ctx context.Context, o *op, ds ...*layer.Delivery) error {
+func (a *actor) handled(ctx context.Context, o *op, ds ...*worker.Delivery) error {
 	d, before := ds[len(ds)-1], ds[:len(ds)-1]
 	if a.w.sched.ended(firstActor + a.id) {
 		return errHandler
@@ -211,10 +213,10 @@ type handling struct {
 	a   *actor
 	ctx context.Context
 	o   *op
-	d   *layer.Delivery
+	d   *worker.Delivery
 	n   int // its number
 	// before are the items of its batch that come before.
-	before []*layer.Delivery
+	before []*worker.Delivery
 }
 
 // park reports whether the handler is to go on.
@@ -246,12 +248,12 @@ func (h *handling) drawn() error {
 	switch {
 	case a.chance(k.nack):
 		if a.rng.IntN(3) == 0 {
-			return &layer.RetryError{After: a.below(time.Second), Uncounted: a.rng.IntN(2) == 0, Err: errHandler}
+			return &worker.RetryError{After: a.below(time.Second), Uncounted: a.rng.IntN(2) == 0, Err: errHandler}
 		}
 		return errHandler
 	case a.chance(k.reject):
 		a.w.mark("handler rejected")
-		return &layer.RejectError{Reason: "hopeless", Err: errHandler}
+		return &worker.RejectError{Reason: "hopeless", Err: errHandler}
 	case k.panics > 0 && a.chance(k.panics):
 		h.vanish(a.rng.IntN(2) == 0)
 	}
@@ -319,7 +321,7 @@ func (h *handling) misbehave(how uint) error {
 	case 2:
 		h.vanish(false)
 	case 3:
-		return &layer.RetryError{After: time.Second, Uncounted: true}
+		return &worker.RetryError{After: time.Second, Uncounted: true}
 	case 4: // longer than a transaction
 		w.mark("handler took too long for a transaction")
 		if h.o.kind == "handle-tx" {

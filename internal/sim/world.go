@@ -16,6 +16,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // Options of a run.
@@ -69,16 +70,17 @@ const (
 
 // world is one run.
 type world struct {
-	o      Options
-	knobs  *knobs
-	sched  *scheduler
-	store  *store
-	plan   *fault.Plan
-	rng    *rand.Rand // of the engine's hooks
-	jump   int64      // versions to skip before the next commit group
-	faulty bool
-	seeks  bool // commits may seek conflicts
-	calm   int  // the step at which the faults stopped
+	workers uint64 // made so far
+	o       Options
+	knobs   *knobs
+	sched   *scheduler
+	store   *store
+	plan    *fault.Plan
+	rng     *rand.Rand // of the engine's hooks
+	jump    int64      // versions to skip before the next commit group
+	faulty  bool
+	seeks   bool // commits may seek conflicts
+	calm    int  // the step at which the faults stopped
 
 	handles   []*handle
 	nextActor int // of those that take up the work of the dead
@@ -98,6 +100,7 @@ type world struct {
 	marks     map[string]int
 	laws      map[layer.ID]*lawful // of progress, see law.go
 	owing     *owingWorld          // nil = the run is not of the profile
+	waking    *wakingWorld         // likewise
 	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom                // nil = not yet
@@ -114,16 +117,16 @@ type handle struct {
 	who       int
 	skew      time.Duration
 	actors    []*actor
-	consumer  *layer.Worker // that works now
-	consumed  bool          // there was one
-	replaying bool          // an actor replays the archive, or one has failed to
+	consumer  *worker.Worker // that works now
+	consumed  bool           // there was one
+	replaying bool           // an actor replays the archive, or one has failed to
 	dead      bool
 	retired   bool // Close was called while its actors worked
 	silent    bool // and has returned nil
 }
 
 // mostSteps is how many steps of the driver each operation may take, on the mean. A few dozen are usual.
-const mostSteps = 10_000
+const mostSteps = 2_000
 
 // Run runs the world of a seed, in a bubble.
 func Run(o Options) *Report {
@@ -339,17 +342,28 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 	now := func() time.Time { return time.Now().Add(skew) }
 	h.engine = &engine{w: w, who: h.who, now: now}
 	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
-		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Config: w.knobs.config,
-		Test: &layer.TestOptions{
-			Seed: w.o.Seed<<8 + uint64(h.who), Path: w.knobs.path, NoCoalescing: w.knobs.noCoalescing,
-			Yield: func(ctx context.Context, what string) {
-				actor, _ := ctx.Value(actorKey{}).(int)
-				w.sched.park(place{what, h.who, -actor})
-			},
-		},
+		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Config: w.knobs.config, Poll: w.knobs.poll,
+		Test: w.testOptions(h.who, w.o.Seed<<8+uint64(h.who)),
 	})
 	h.q, h.dead = q, err != nil
 	return h, err
+}
+
+// testOptions are the knobs of a handle, and of the workers on it.
+func (w *world) testOptions(who int, seed uint64) *layer.TestOptions {
+	return &layer.TestOptions{
+		Seed: seed, Path: w.knobs.path, NoCoalescing: w.knobs.noCoalescing,
+		Yield: func(ctx context.Context, what string) {
+			actor, _ := ctx.Value(actorKey{}).(int)
+			w.sched.park(place{what, who, -actor})
+		},
+	}
+}
+
+// workerSeed numbers the workers, from 1 on.
+func (w *world) workerSeed() uint64 {
+	w.workers++
+	return w.workers
 }
 
 func (w *world) open() {
@@ -410,6 +424,7 @@ func (w *world) startActors() {
 		}
 	}
 	w.startOwing()
+	w.startWaking()
 	w.retire()
 }
 

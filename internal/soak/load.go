@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 const (
@@ -200,7 +201,7 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		a.count("ack+receive")
 		o := a.receiveOptions()
 		o.ReceiveID = "" // is not for an ack
-		return a.q.AckReceive(ctx, c, o)
+		return a.q.SettleReceive(ctx, layer.Settlement{Claim: c}, o)
 	case n < 30:
 		a.count("ack of some")
 		if err := a.q.Ack(ctx, c, c.Items[0].ID); err != nil || len(c.Items) == 0 {
@@ -220,7 +221,7 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		if a.rng.IntN(2) == 0 {
 			state = nil
 		}
-		return nil, a.q.AckState(ctx, c, state)
+		return nil, a.q.Settle(ctx, layer.Settlement{Claim: c, State: &state})
 	case n < 56:
 		a.count("ack with an effect")
 		return nil, a.q.Once(ctx, func(tx kv.Tx) error { return a.q.AckTx(ctx, tx, c) })
@@ -311,7 +312,7 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, q.Close(ctx)) }()
-	o := layer.WorkerOptions{
+	o := worker.Options{
 		Concurrency: 3, Batch: 1 + a.rng.IntN(10), OnError: func(error) {}, Logger: slog.New(slog.DiscardHandler),
 	}
 	failing := a.rng.IntN(4)
@@ -321,28 +322,28 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		case item.ID.Random[0]%64 == byte(failing):
 			return errors.New("it failed")
 		case item.ID.Random[0]%64 == 63:
-			return &layer.RejectError{Reason: "it never will"}
+			return &worker.RejectError{Reason: "it never will"}
 		case item.ID.Random[0] == 62:
 			panic("a handler's")
 		}
 		return nil
 	}
-	kinds := []layer.Handler{
-		layer.Handle(func(_ context.Context, d *layer.Delivery) error { return judge(d.Item) }),
-		layer.HandleTx(func(_ context.Context, _ kv.Tx, d *layer.Delivery) error { return judge(d.Item) }),
-		layer.HandleCommit(
-			func(context.Context, *layer.Delivery) (int, error) { return 0, nil },
-			func(_ context.Context, _ kv.Tx, d *layer.Delivery, _ int) error { return judge(d.Item) }),
-		layer.HandleBatch(func(_ context.Context, ds []*layer.Delivery) error {
+	kinds := []worker.Handler{
+		worker.Handle(func(_ context.Context, d *worker.Delivery) error { return judge(d.Item) }),
+		worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error { return judge(d.Item) }),
+		worker.HandleCommit(
+			func(context.Context, *worker.Delivery) (int, error) { return 0, nil },
+			func(_ context.Context, _ kv.Tx, d *worker.Delivery, _ int) error { return judge(d.Item) }),
+		worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
 			for i, d := range ds {
 				if err := judge(d.Item); err != nil {
-					return &layer.BatchError{Done: i, Err: err}
+					return &worker.BatchError{Done: i, Err: err}
 				}
 			}
 			return nil
 		}),
 	}
-	w, err := layer.NewWorker(q, kinds[a.n%len(kinds)], o)
+	w, err := worker.New(q, kinds[a.n%len(kinds)], o)
 	if err != nil {
 		return err
 	}

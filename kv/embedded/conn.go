@@ -70,11 +70,10 @@ func handshake(ctx context.Context, c net.Conn, l *link) (*conn, error) {
 		return nil, err
 	}
 	// The answer is read by itself: what follows belongs to the buffered reader.
-	kind, body, err := (&frameReader{r: c, limit: maxHello}).next()
+	kind, f, err := (&frameReader{r: c, limit: maxHello}).next()
 	if err != nil {
 		return nil, err
 	}
-	f := fields{rest: string(body)}
 	version := f.number()
 	if kind != frameWelcome || f.end() != nil {
 		return nil, fmt.Errorf("%w: no welcome", errFrame)
@@ -188,11 +187,11 @@ func (c *conn) remove(w *watch) {
 func (c *conn) read() error {
 	r := frameReader{r: bufio.NewReaderSize(c, grownFrame), limit: maxFrame}
 	for {
-		kind, body, err := r.next()
+		kind, f, err := r.next()
 		if err != nil {
 			return err
 		}
-		if err := c.take(kind, fields{rest: string(body)}); err != nil {
+		if err := c.take(kind, f); err != nil {
 			return err
 		}
 	}

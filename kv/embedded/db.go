@@ -100,7 +100,8 @@ func (db *DB) join(f *folder) error {
 			db.link, l.conn = l, c
 			go l.run(c)
 			return nil
-		case !errors.Is(err, ErrLocked) || errors.Is(err, errProtocol) || time.Now().After(until):
+		case !errors.Is(err, ErrLocked) && !errors.Is(err, ErrOtherUser), errors.Is(err, errProtocol),
+			time.Now().After(until):
 			l.cancel()
 			return err
 		}

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -57,8 +58,10 @@ func mapSize() int {
 // OpenDisk opens the database in the folder at path, which it creates if it is missing. On Linux and macOS any number
 // of DBs, in any number of processes, can have the folder open: the first has the file, and serves the others over a
 // socket in the folder; when that one ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
-// belongs to one DB at a time; for another the error is ErrLocked. ErrCorrupt and ErrNewerFormat say that the file
-// cannot be used as it is. Opening the file reads the whole of it once, to check it and to find its free pages.
+// belongs to one DB at a time; for another the error is ErrLocked. Root uses the folder of another user only as a
+// client of that user's process; if there is none, the error is ErrOtherUser. ErrCorrupt and ErrNewerFormat say that
+// the file cannot be used as it is. Opening the file reads the whole of it once, to check it and to find its free
+// pages.
 func OpenDisk(path string, o Options) (*DB, error) { return openDisk(path, o, mapSize()) }
 
 func openDisk(path string, o Options, mapped int) (*DB, error) {
@@ -70,17 +73,25 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	}
 	o = o.withDefaults()
 	db, f := newDB(o), &folder{path: path, options: o, mapped: mapped}
-	if o.Exclusive || !sharable(path) {
-		e, err := f.open()
-		if err != nil {
-			return nil, err
-		}
-		db.local.Store(e)
-		return db, nil
-	}
-	if err := db.join(f); err != nil {
+	d, err := openDir(path)
+	if err != nil {
 		return nil, err
 	}
+	defer d.Close()
+	if d.foreign() && o.Exclusive {
+		return nil, d.otherUser()
+	}
+	if !o.Exclusive && Sharable && (d.mine() || d.foreign()) {
+		if err := db.join(f); err != nil {
+			return nil, err
+		}
+		return db, nil
+	}
+	e, err := f.open(d)
+	if err != nil {
+		return nil, err
+	}
+	db.local.Store(e)
 	return db, nil
 }
 
@@ -109,22 +120,22 @@ func boltOptions() *bbolt.Options {
 	}
 }
 
-// createFile makes the file if there is none: aside and then in one step, so that a crash leaves no half of one.
-func createFile(path, name string) error {
-	removeStale(path)
-	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+// createDatabase makes the file if there is none: aside and then in one step, so that a crash leaves no half of one.
+func (d *dir) createDatabase() error {
+	d.removeStale()
+	if _, err := d.Lstat(fileName); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.CreateTemp(path, fileName+newMark+"*")
+	temp := fileName + newMark + rand.Text()
+	f, err := d.OpenFile(temp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	temp := f.Name()
-	defer os.Remove(temp)
+	defer d.Remove(temp)
 	if err := f.Close(); err != nil {
 		return err
 	}
-	db, err := bbolt.Open(temp, 0o600, boltOptions())
+	db, err := d.openBolt(temp, boltOptions())
 	if err != nil {
 		return err
 	}
@@ -145,16 +156,16 @@ func createFile(path, name string) error {
 		return err
 	}
 	// A link fails if another process was faster; then that one's file is the database.
-	err = os.Link(temp, name)
+	err = d.Link(temp, fileName)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = os.Stat(name) // ours was taken for stale, by who then made the database
+		_, err = d.Lstat(fileName) // ours was taken for stale, by who then made the database
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
-		err = os.Rename(temp, name) // a file system without links
+		err = d.Rename(temp, fileName) // a file system without links
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return syncFolder(path)
+	return d.sync()
 }
 
 // staleAfter is the age at which a file that is being made must be one that a killed process has left: making it takes
@@ -162,8 +173,8 @@ func createFile(path, name string) error {
 const staleAfter = 10 * time.Second
 
 // removeStale removes files that were being made when their process was killed. What cannot be removed harms nobody.
-func removeStale(path string) {
-	entries, err := os.ReadDir(path)
+func (d *dir) removeStale() {
+	entries, err := fs.ReadDir(d.FS(), ".")
 	if err != nil {
 		return
 	}
@@ -172,29 +183,29 @@ func removeStale(path string) {
 			continue
 		}
 		if info, err := one.Info(); err == nil && time.Since(info.ModTime()) > staleAfter {
-			_ = os.Remove(filepath.Join(path, one.Name()))
+			_ = d.Remove(one.Name())
 		}
 	}
 }
 
-// syncFolder makes a new file's name durable.
-func syncFolder(path string) error {
+// sync makes a new file's name durable.
+func (d *dir) sync() error {
 	if runtime.GOOS == "windows" {
 		return nil // which cannot sync a folder
 	}
-	d, err := os.Open(path)
+	f, err := d.Open(".")
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(f.Sync(), f.Close())
 }
 
-// openFile opens a verified file for writing and moves its version up, so that it is above all given out before.
-func openFile(name string, mapped int) (_ *diskStore, version int64, err error) {
+// openDatabase opens the verified file for writing and moves its version up, so that it is above all given out before.
+func (d *dir) openDatabase(mapped int) (_ *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
 	o := boltOptions()
 	o.InitialMmapSize = mapped
-	db, err := bbolt.Open(name, 0o600, o)
+	db, err := d.openBolt(fileName, o)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -211,14 +222,18 @@ func openFile(name string, mapped int) (_ *diskStore, version int64, err error) 
 
 // openReadOnly opens the database in the folder without leaving anything there.
 func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
-	name := filepath.Join(path, fileName)
-	if err := verifyFile(name); err != nil {
+	d, err := openDir(path)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	if err := d.verifyDatabase(); err != nil {
 		return nil, openError(path, err)
 	}
 	defer recoverCorrupt(&err)
 	settings := boltOptions()
 	settings.InitialMmapSize, settings.ReadOnly = mapped, true
-	file, err := bbolt.Open(name, 0, settings)
+	file, err := d.openBolt(fileName, settings)
 	if err != nil {
 		return nil, openError(path, err)
 	}
@@ -241,8 +256,8 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 // Options.ReadOnly. written is when the file was last written, which of a copy may be when the copy was made.
 func ReadOnly(path string) (written time.Time, ok bool) {
 	name := filepath.Join(path, fileName)
-	file, err := os.Stat(name)
-	if err != nil {
+	file, err := os.Lstat(name)
+	if err != nil || !file.Mode().IsRegular() {
 		return time.Time{}, false
 	}
 	folder, err := os.Stat(path)

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
 
 	"go.etcd.io/bbolt"
@@ -13,13 +12,16 @@ import (
 	"fdbfifo/kv"
 )
 
-// verifyFile reads the whole file before it is opened for writing. bbolt panics on a damaged page, partly in
+// verifyDatabase reads the whole file before it is opened for writing. bbolt panics on a damaged page, partly in
 // goroutines of its own, and a page behind the end of a truncated file is a fault: here both become ErrCorrupt.
-func verifyFile(name string) (err error) {
+func (d *dir) verifyDatabase() (err error) {
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	info, err := os.Stat(name)
+	info, err := d.Lstat(fileName)
 	if err != nil {
+		return err
+	}
+	if err := d.checkFile(fileName, info); err != nil {
 		return err
 	}
 	if info.Size() == 0 {
@@ -27,7 +29,7 @@ func verifyFile(name string) (err error) {
 	}
 	o := boltOptions()
 	o.ReadOnly = true
-	db, err := bbolt.Open(name, 0o600, o)
+	db, err := d.openBolt(fileName, o)
 	if err != nil {
 		return err
 	}

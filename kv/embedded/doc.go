@@ -34,8 +34,8 @@
 // # Several processes
 //
 // Any number of DBs, in any number of processes, can have a folder open (Linux and macOS). Whoever gets the folder's
-// lock opens the store, and serves the others over the Unix socket "kv.socket" in the folder: mode 0600, and on Linux
-// only to processes of the same user, of the folder's owner, or of root. The others are clients as FoundationDB's are:
+// lock opens the store, and serves the others over the Unix socket "kv.socket" in the folder: mode 0600, and only to
+// processes of the folder's owner or of root. The others are clients as FoundationDB's are:
 // a transaction keeps its own writes and conflict ranges, and asks for reads at a version, commits and watches. It is
 // the same transaction; only, reads wait, each in a goroutine of its own, so that those started together travel
 // together.
@@ -48,10 +48,14 @@
 // end with 1510 and the reason after two seconds, until somebody can. A connection that ends while its server lives
 // comes back under the same client id, and is let in when all that the client has sent before is settled.
 //
+// Root serves only folders of its own. In the folder of another user it is a client of that user's process, and where
+// nobody serves, calls end with ErrOtherUser (dir.go): the owner could put links to files of root's in the place of
+// whatever root makes or opens there.
+//
 // The protocol (frame.go) has a version in its handshake, and frames with a length that is bounded. The server checks
 // all that a transaction checks, and cuts off who sends anything else, who does not say hello within two seconds, and
-// who leaves answers unread for ten. What it keeps for a client is bounded (session.go), and given back when the
-// client goes.
+// who leaves answers unread for ten. Of those who have not said hello it keeps a hundred, the newest. What it keeps for
+// a client is bounded (session.go), and given back when the client goes.
 //
 // The name of a socket is short: for a long path a symbolic link in a private temporary folder stands in while the
 // socket is made or connected to. Where no socket can be made the folder belongs to its first process, as with

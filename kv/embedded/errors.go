@@ -18,6 +18,11 @@ var (
 	// ErrNewerFormat says that a newer release wrote the file. Open it with that release.
 	ErrNewerFormat = errors.New("embedded: file format is newer than this release")
 
+	// ErrOtherUser says that root has asked for the folder of another user, which no process of that user has open.
+	// Root opens and serves only folders of its own. Run the program as that user, or let that user's process serve
+	// the folder.
+	ErrOtherUser = errors.New("embedded: root does not open the folder of another user")
+
 	// ErrReadOnly says that a transaction that writes was refused, because the folder is open for reading alone. It
 	// comes as the cause of a *kv.Error with CodeTransactionReadOnly. Nothing was written.
 	ErrReadOnly = errors.New("embedded: the folder is read-only")

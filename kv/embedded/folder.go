@@ -2,9 +2,10 @@ package embedded
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,15 +26,14 @@ const socketName = "kv.socket"
 var errHeld = errors.New("embedded: the folder is locked")
 
 // open opens the store alone.
-func (f *folder) open() (*engine, error) {
-	name := filepath.Join(f.path, fileName)
-	if err := createFile(f.path, name); err != nil {
-		return nil, fmt.Errorf("embedded: create %s: %w", name, err)
+func (f *folder) open(d *dir) (*engine, error) {
+	if err := d.createDatabase(); err != nil {
+		return nil, fmt.Errorf("embedded: create %s: %w", filepath.Join(f.path, fileName), err)
 	}
-	if err := verifyFile(name); err != nil {
+	if err := d.verifyDatabase(); err != nil {
 		return nil, openError(f.path, err)
 	}
-	s, version, err := openFile(name, f.mapped)
+	s, version, err := d.openDatabase(f.mapped)
 	if err != nil {
 		return nil, openError(f.path, err)
 	}
@@ -41,14 +41,14 @@ func (f *folder) open() (*engine, error) {
 }
 
 // serve opens the store, and serves it. The engine gives the lock back.
-func (f *folder) serve(lock io.Closer) (*engine, error) {
+func (f *folder) serve(lock *folderLock) (*engine, error) {
 	// The socket is there first: who finds the folder locked waits for an answer, and does not give up. Where there can
 	// be no socket, the folder belongs to this process alone.
 	var s *server
-	if listener, err := listen(f.path); err == nil {
-		s = newServer(listener, func(c net.Conn) error { return checkPeer(c, f.path) })
+	if listener, err := lock.dir.listen(); err == nil {
+		s = newServer(listener, checkClient)
 	}
-	e, err := f.open()
+	e, err := f.open(lock.dir)
 	if err != nil {
 		if s != nil {
 			s.close()
@@ -67,20 +67,40 @@ type unservable struct{ error }
 
 func (u *unservable) Unwrap() error { return u.error }
 
-// join opens the database, or connects to the process that has it. If neither can be done now, the error is ErrLocked.
+// folderLock is the lock of a folder. Close gives it back, and closes the folder.
+type folderLock struct {
+	file *os.File
+	dir  *dir
+}
+
+func (l *folderLock) Close() error { return errors.Join(l.file.Close(), l.dir.Close()) }
+
+// join opens the database, or connects to the process that has it. If neither can be done now, the error is ErrLocked,
+// or ErrOtherUser if nobody has the database and this process must not.
 func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
-	lock, err := lockFolder(f.path)
+	d, err := openDir(f.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	file, err := d.lock()
 	if err == nil {
-		e, err := f.serve(lock)
+		var e *engine
+		lock := &folderLock{file, d}
+		if d.foreign() {
+			err = errors.Join(d.otherUser(), lock.Close())
+		} else {
+			e, err = f.serve(lock)
+		}
 		if err != nil {
 			err = &unservable{err}
 		}
 		return nil, e, err
 	}
+	defer d.Close()
 	if !errors.Is(err, errHeld) {
 		return nil, nil, err
 	}
-	c, err := connect(ctx, f.path)
+	c, err := d.connect(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %s: %w", ErrLocked, f.path, err)
 	}
@@ -92,27 +112,60 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	return n, nil, nil
 }
 
-// connect connects to the process that has the folder open.
-func connect(ctx context.Context, path string) (net.Conn, error) {
+// connect connects to the process that has the folder open. Nothing is sent before it is known whose process that is.
+func (d *dir) connect(ctx context.Context) (net.Conn, error) {
+	info, err := d.Lstat(socketName)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("embedded: connect to %s: not a socket", filepath.Join(d.path, socketName))
+	}
 	var c net.Conn
-	err := short(path, func(path string) (err error) {
-		var d net.Dialer
-		c, err = d.DialContext(ctx, "unix", filepath.Join(path, socketName))
+	err = short(d.path, func(path string) (err error) {
+		var dialer net.Dialer
+		c, err = dialer.DialContext(ctx, "unix", filepath.Join(path, socketName))
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := checkPeer(c, path); err != nil {
+	if err := d.checkServer(c); err != nil {
 		_ = c.Close()
 		return nil, err
 	}
 	return c, nil
 }
 
-// maxSocketPath is the longest path of a folder whose socket, and the place where that is made, a system can name:
-// the whole may have 104 bytes on macOS, 108 on Linux.
-const maxSocketPath = 70
+// checkServer returns an error unless the process at the other end is the folder owner's. To all but root, root will do
+// too: root must not be led to another folder of root's by a link in the place of the socket.
+func (d *dir) checkServer(c net.Conn) error {
+	uid, err := peerUser(c)
+	if err != nil {
+		return fmt.Errorf("embedded: peer: %w", err)
+	}
+	if uid != d.uid && (uid != 0 || os.Geteuid() == 0) {
+		return fmt.Errorf("embedded: %s is served by user %d and belongs to user %d: %w",
+			d.path, uid, d.uid, fs.ErrPermission)
+	}
+	return nil
+}
+
+// checkClient returns an error unless the process at the other end is this user's, or root's.
+func checkClient(c net.Conn) error {
+	uid, err := peerUser(c)
+	if err != nil {
+		return fmt.Errorf("embedded: peer: %w", err)
+	}
+	if uid != os.Geteuid() && uid != 0 {
+		return fmt.Errorf("embedded: peer is user %d: %w", uid, fs.ErrPermission)
+	}
+	return nil
+}
+
+// maxSocketPath is the longest path of a folder whose socket, and the place where that is made, a system can name: the
+// whole may have 103 bytes on macOS, 107 on Linux, and the place has 39 behind the path.
+const maxSocketPath = 64
 
 // short calls fn with a path of the folder that is short enough to name a socket in it. If the folder's own is not, fn
 // gets that of a symbolic link in a private temporary folder, which exists as long as fn runs.
@@ -136,54 +189,66 @@ func short(path string, fn func(path string) error) (err error) {
 	return fn(link)
 }
 
-// listener is the folder's socket. Close takes its name away: the folder is still locked then.
+// listener is the folder's socket. Close takes its name away, in this folder and not in one that was made under the
+// same name since. The folder is still locked then.
 type listener struct {
 	net.Listener
-	name string
+	dir *dir
 }
 
-func (l *listener) Close() error { return errors.Join(l.Listener.Close(), os.Remove(l.name)) }
+func (l *listener) Close() error {
+	err := l.dir.Remove(socketName)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil // the folder was removed
+	}
+	return errors.Join(l.Listener.Close(), err)
+}
 
-// listen makes the folder's socket. The socket is made aside, where nobody else comes, and moved into place when its
-// mode is right: that also replaces what a killed process has left.
-func listen(path string) (net.Listener, error) {
-	var l *net.UnixListener
-	err := short(path, func(path string) (err error) {
-		left, err := os.ReadDir(path) // not Glob: the path may have a bracket in it
-		if err != nil {
-			return err
-		}
-		for _, entry := range left {
-			if !strings.HasPrefix(entry.Name(), socketName+"-") {
-				continue
-			}
-			if err := os.RemoveAll(filepath.Join(path, entry.Name())); err != nil {
-				return err
-			}
-		}
-		aside, err := os.MkdirTemp(path, socketName+"-")
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(aside)) }()
-		name := filepath.Join(aside, "s")
-		if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"}); err != nil {
-			return err
-		}
-		l.SetUnlinkOnClose(false)
-		if err := os.Chmod(name, 0o600); err != nil {
-			return err
-		}
-		if err := giveToOwner(name, path); err != nil {
-			return err
-		}
-		return os.Rename(name, filepath.Join(path, socketName))
-	})
-	if err != nil {
-		if l != nil {
-			err = errors.Join(err, l.Close())
-		}
+// listen makes the folder's socket, which must not be closed after the folder. The socket is made aside, where nobody
+// else comes, and moved into place when its mode is right: that also replaces what a killed process has left.
+func (d *dir) listen() (_ *listener, err error) {
+	if err := d.removeAside(); err != nil {
 		return nil, err
 	}
-	return &listener{l, filepath.Join(path, socketName)}, nil
+	aside := socketName + "-" + rand.Text()
+	if err := d.Mkdir(aside, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.RemoveAll(aside)) }()
+	name := filepath.Join(aside, "s")
+	var l *net.UnixListener
+	err = short(d.path, func(path string) (err error) {
+		l, err = net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(path, name), Net: "unix"})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	// Only the socket's making goes by the path. If that leads elsewhere by now, the socket is not found here.
+	err = d.Chmod(name, 0o600)
+	if err == nil {
+		err = d.Rename(name, socketName)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &listener{l, d}, nil
+}
+
+// removeAside removes what processes that were killed have left of a socket in the making.
+func (d *dir) removeAside() error {
+	left, err := fs.ReadDir(d.FS(), ".") // not Glob: the path may have a bracket in it
+	if err != nil {
+		return err
+	}
+	for _, entry := range left {
+		if !strings.HasPrefix(entry.Name(), socketName+"-") {
+			continue
+		}
+		if err := d.RemoveAll(entry.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,7 +1,9 @@
 package embedded_test
 
 import (
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -24,6 +26,24 @@ func TestFolderNames(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err, name)
+		require.NoError(t, client.Close())
+		require.NoError(t, server.Close())
+	}
+}
+
+// TestFolderPathLengths: a folder with a path of any length can be open in two DBs, though a system bounds the length
+// of a socket's name.
+func TestFolderPathLengths(t *testing.T) {
+	base, err := os.MkdirTemp("", "l")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(base)) })
+	for length := max(len(base)+2, 50); length < 130; length++ {
+		path := filepath.Join(base, strings.Repeat("x", length-len(base)-1))
+		server, err := embedded.OpenDisk(path, embedded.Options{})
+		require.NoError(t, err, length)
+		client, err := embedded.OpenDisk(path, embedded.Options{})
+		require.NoError(t, err, length)
+		require.False(t, client.Serves(), length)
 		require.NoError(t, client.Close())
 		require.NoError(t, server.Close())
 	}

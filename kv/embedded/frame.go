@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"fdbfifo/kv"
 )
@@ -89,42 +90,57 @@ func appendRanges(b []byte, ranges []keyRange) []byte {
 	return b
 }
 
-// frameReader reads frames, each of at most limit bytes. A frame is valid until the next is read.
+// frameReader reads frames, each of at most limit bytes.
 type frameReader struct {
 	r     io.Reader
 	limit int
-	buf   []byte
+	buf   []byte // of at most grownFrame bytes
 }
 
-func (f *frameReader) next() (frameKind, []byte, error) {
+func (f *frameReader) next() (frameKind, fields, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(f.r, head[:]); err != nil {
-		return 0, nil, err
+		return 0, fields{}, err
 	}
 	n := int(binary.BigEndian.Uint32(head[:]))
 	if n < 1 || n > f.limit {
-		return 0, nil, fmt.Errorf("%w: %d bytes", errFrame, n)
+		return 0, fields{}, fmt.Errorf("%w: %d bytes", errFrame, n)
 	}
-	if cap(f.buf) > grownFrame {
-		f.buf = nil
+	s, err := f.read(n)
+	if err != nil {
+		return 0, fields{}, err
 	}
-	// The buffer grows with what has come: a length alone takes no memory.
-	f.buf = f.buf[:0]
-	for len(f.buf) < n {
-		from := len(f.buf)
-		step := min(n-from, max(grownFrame, from))
-		if cap(f.buf) < from+step {
-			f.buf = append(make([]byte, 0, from+step), f.buf...)
-		}
-		f.buf = f.buf[:from+step]
-		if _, err := io.ReadFull(f.r, f.buf[from:]); err != nil {
-			return 0, nil, err
-		}
-	}
-	return frameKind(f.buf[0]), f.buf[1:], nil
+	return frameKind(s[0]), fields{rest: s[1:]}, nil
 }
 
-// fields takes a frame's fields off its front. What it returns shares nothing with a reader's buffer.
+// read reads n bytes. What it returns shares nothing with the reader's buffer, which stays small. A large frame is
+// copied only where it has to grow. That grows with what has come: a length alone takes no memory.
+func (f *frameReader) read(n int) (string, error) {
+	if step := min(n, grownFrame); cap(f.buf) < step {
+		f.buf = make([]byte, step)
+	}
+	if n <= cap(f.buf) {
+		_, err := io.ReadFull(f.r, f.buf[:n])
+		return string(f.buf[:n]), err
+	}
+	all := new(strings.Builder)
+	for all.Len() < n {
+		step := f.buf[:min(n-all.Len(), cap(f.buf))]
+		if _, err := io.ReadFull(f.r, step); err != nil {
+			return "", err
+		}
+		if all.Cap()-all.Len() < len(step) {
+			grown := new(strings.Builder)
+			grown.Grow(min(n, max(len(step), 4*all.Len())))
+			grown.WriteString(all.String())
+			all = grown
+		}
+		all.Write(step)
+	}
+	return all.String(), nil
+}
+
+// fields takes a frame's fields off its front. What it returns keeps the whole frame in memory.
 type fields struct {
 	rest string
 	bad  bool
@@ -196,8 +212,19 @@ func (f *fields) value() value {
 	return value{}
 }
 
+// elements is the number of things to come that a commit counts at least overhead bytes for, however few they take
+// here. No room is made for more of them than a commit can have.
+func (f *fields) elements(size, overhead int) int {
+	n := f.count(size)
+	if n > kv.MaxTransactionSize/overhead {
+		f.fail()
+		return 0
+	}
+	return n
+}
+
 func (f *fields) ranges() []keyRange {
-	n := f.count(2)
+	n := f.elements(2, rangeOverhead)
 	if n == 0 {
 		return nil
 	}
@@ -231,7 +258,7 @@ func (f *fields) commit() (*commit, error) {
 	c := &commit{version: noVersion, done: make(chan struct{}), bytes: len(f.rest)}
 	c.readVersion = f.version()
 	c.reads, c.writes = f.ranges(), f.ranges()
-	if n := f.count(3); n > 0 {
+	if n := f.elements(3, mutationOverhead); n > 0 {
 		c.mutations = make([]mutation, n)
 	}
 	for i := range c.mutations {
@@ -255,7 +282,28 @@ func (f *fields) commit() (*commit, error) {
 	if c.readOnly() || c.size() > kv.MaxTransactionSize {
 		return nil, fmt.Errorf("%w: commit of %d bytes", errFrame, c.size())
 	}
+	detach(c.writes)
 	return c, nil
+}
+
+// detach gives the ranges memory of their own. The conflict history keeps what was written long after the commit, and
+// must not keep the frame with all its values for that.
+func detach(ranges []keyRange) {
+	n := 0
+	for _, r := range ranges {
+		n += len(r.begin) + len(r.end)
+	}
+	var own strings.Builder
+	own.Grow(n)
+	for _, r := range ranges {
+		own.WriteString(r.begin)
+		own.WriteString(r.end)
+	}
+	rest := own.String()
+	for i, r := range ranges {
+		ranges[i].begin, rest = rest[:len(r.begin)], rest[len(r.begin):]
+		ranges[i].end, rest = rest[:len(r.end)], rest[len(r.end):]
+	}
 }
 
 // valid reports whether a transaction can have made the mutation.

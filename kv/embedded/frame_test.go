@@ -27,6 +27,11 @@ func sampleCommit() *commit {
 	}
 }
 
+// numbered is a frame whose first field is a number.
+func numbered(kind frameKind, id uint64, more func(b []byte) []byte) []byte {
+	return appendFrame(nil, kind, func(b []byte) []byte { return more(appendNumbers(b, id)) })
+}
+
 // What is written of a commit is what is read of it.
 func TestCommitFrame(t *testing.T) {
 	c := sampleCommit()
@@ -104,8 +109,8 @@ func FuzzFrames(f *testing.F) {
 		}
 		c.commits[2] = &commit{done: make(chan struct{})}
 		server := frameReader{r: bytes.NewReader(data), limit: maxFrame}
-		for kind, body, err := server.next(); err == nil; kind, body, err = server.next() {
-			if s.handle(kind, fields{rest: string(body)}) != nil {
+		for kind, f, err := server.next(); err == nil; kind, f, err = server.next() {
+			if s.handle(kind, f) != nil {
 				break
 			}
 		}
@@ -113,8 +118,8 @@ func FuzzFrames(f *testing.F) {
 			s.engine.release(v.snapshot)
 		}
 		client := frameReader{r: bytes.NewReader(data), limit: maxFrame}
-		for kind, body, err := client.next(); err == nil; kind, body, err = client.next() {
-			if c.take(kind, fields{rest: string(body)}) != nil {
+		for kind, f, err := client.next(); err == nil; kind, f, err = client.next() {
+			if c.take(kind, f) != nil {
 				break
 			}
 		}

@@ -169,7 +169,7 @@ func (r resolved) readThroughEnd() bool { return r.offset > 1 }
 var allKeys = keyRange{"", maxKey}
 
 // resolve walks from s.key and does not leave the given range. It looks at keys only. bound says that the selector
-// bounds a range, and need not stop at a key that is there.
+// bounds a range, and need not stop at a key that is there: on its way ahead it stops right behind the key before.
 func (m *merged) resolve(s selector, within keyRange, bound bool) (resolved, error) {
 	w := walk{resolved{within.end, s.offset}, s.offset > 0, bound}
 	m.walk = &w
@@ -198,6 +198,10 @@ func (w *walk) step(key string, present bool) (more bool) {
 	switch {
 	case w.ahead && w.offset > 1:
 		w.offset--
+		if w.bound && w.offset == 1 {
+			w.key = key + "\x00"
+			return false
+		}
 		return true
 	case w.ahead && present:
 		w.key = key

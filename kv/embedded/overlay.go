@@ -49,6 +49,9 @@ type rangeFlags struct{ cleared, conflict, unreadable bool }
 
 func (e *entry) key() string { return e.padded[:len(e.padded)-1] }
 
+// conflicts reports whether all from the entry's key up to the next entry is in a write conflict range.
+func (e *entry) conflicts() bool { return e.conflict && e.following.conflict }
+
 // pos is the place of an entry.
 type pos struct{ chunk, index int }
 
@@ -252,11 +255,18 @@ func (o *overlay) clear(begin, end string, addConflict bool) {
 	o.replace(r.begin, r.end, with...)
 }
 
-// addConflict adds a write conflict range. Both of its keys are given padded.
+// addConflict adds a write conflict range. Both of its keys are given padded. A bound within a range that has been
+// added before makes no entry, as in FoundationDB's client: ApproximateSize counts a read once for each entry below it.
 func (o *overlay) addConflict(begin, end string) {
 	o.touch()
-	o.boundary(end)
-	for p, ok := o.boundary(begin), true; ok; p, ok = o.next(p) {
+	if !o.at(o.floor(end[:len(end)-1])).conflicts() {
+		o.boundary(end)
+	}
+	p := o.floor(begin[:len(begin)-1])
+	if !o.at(p).conflicts() {
+		p = o.boundary(begin)
+	}
+	for ok := true; ok; p, ok = o.next(p) {
 		e := o.at(p)
 		if e.key() >= end[:len(end)-1] {
 			return

@@ -50,11 +50,6 @@ func rawPeer(t *testing.T, path string, greets bool) net.Conn {
 	return c
 }
 
-// numbered is a frame whose first field is a number.
-func numbered(kind frameKind, id uint64, more func(b []byte) []byte) []byte {
-	return appendFrame(nil, kind, func(b []byte) []byte { return more(appendNumbers(b, id)) })
-}
-
 func change(t *testing.T, db kv.DB, key, value string) {
 	t.Helper()
 	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
@@ -260,9 +255,12 @@ func TestCommitsUnderWayAreBounded(t *testing.T) {
 // impostor has a folder's lock and its socket, and speaks what it likes.
 func impostor(t *testing.T, path string, speaks func(c net.Conn)) (leave func()) {
 	t.Helper()
-	lock, err := lockFolder(path)
+	d, err := openDir(path)
 	require.NoError(t, err)
-	l, err := listen(path)
+	file, err := d.lock()
+	require.NoError(t, err)
+	lock := &folderLock{file, d}
+	l, err := d.listen()
 	require.NoError(t, err)
 	var all sync.WaitGroup
 	all.Go(func() {

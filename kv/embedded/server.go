@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,13 +16,18 @@ type server struct {
 	mu       sync.Mutex // guards what follows
 	closed   bool
 	clients  map[net.Conn]bool     // all connections
+	strange  []net.Conn            // of these, those that have not said hello, the oldest first
 	sessions map[clientID]*session // the last of each client
 	all      sync.WaitGroup        // goroutines
 }
 
 const (
-	// maxClients bounds the connections, and with what each may hold the memory of all.
+	// maxClients bounds the clients, and with what each may hold the memory of all.
 	maxClients = 1000
+	// maxStrange bounds the connections that have not said hello. One more, and the oldest goes.
+	maxStrange = 100
+	// quietClient is how long a client may ask nothing until it is one that goes for another, if there are maxClients.
+	quietClient = 10 * time.Second
 	// slowClient is how long a client may leave what it is sent unread.
 	slowClient = 10 * time.Second
 )
@@ -52,26 +58,77 @@ func (s *server) accept() {
 			continue
 		}
 		s.mu.Lock()
-		welcome := !s.closed && len(s.clients) < maxClients
-		if welcome {
-			s.clients[c] = true
-			s.all.Go(func() { s.serve(c) })
+		if s.closed {
+			_ = c.Close()
+		} else {
+			s.enterLocked(c)
 		}
 		s.mu.Unlock()
-		if !welcome {
-			_ = c.Close()
+	}
+}
+
+// enterLocked lets a connection in. Who says hello at once is not in danger of those who never do.
+func (s *server) enterLocked(c net.Conn) {
+	if len(s.strange) == maxStrange {
+		_ = s.strange[0].Close()
+		delete(s.clients, s.strange[0])
+		s.strange = slices.Delete(s.strange, 0, 1)
+	}
+	s.clients[c] = true
+	s.strange = append(s.strange, c)
+	s.all.Go(func() { s.serve(c) })
+}
+
+// admit makes a client of a connection that has said hello, and returns the session that the client had before. It
+// returns false if there is no place.
+func (s *server) admit(id clientID, n *session) (before *session, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.Index(s.strange, n.Conn)
+	if at < 0 || s.closed {
+		return nil, false // another one came in its place, or close did not see that it was to become a client
+	}
+	if len(s.clients)-len(s.strange) >= maxClients && !s.dismissLocked() {
+		return nil, false
+	}
+	s.strange = slices.Delete(s.strange, at, at+1)
+	before = s.sessions[id]
+	s.sessions[id] = n
+	return before, true
+}
+
+// dismissLocked ends the oldest session whose client has asked nothing for long. An honest client comes back when it
+// has something to ask.
+func (s *server) dismissLocked() bool {
+	var oldest *session
+	for _, n := range s.sessions {
+		quiet := s.clients[n.Conn] && !n.asked.Load() && time.Since(n.begun) > quietClient
+		if quiet && (oldest == nil || n.begun.Before(oldest.begun)) {
+			oldest = n
 		}
+	}
+	if oldest == nil {
+		return false
+	}
+	_ = oldest.Close()
+	delete(s.clients, oldest.Conn)
+	return true
+}
+
+// forget takes out a connection that has ended.
+func (s *server) forget(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.clients, c)
+	if at := slices.Index(s.strange, c); at >= 0 {
+		s.strange = slices.Delete(s.strange, at, at+1)
 	}
 }
 
 // serve is a connection's life.
 func (s *server) serve(c net.Conn) {
-	defer func() {
-		_ = c.Close()
-		s.mu.Lock()
-		delete(s.clients, c)
-		s.mu.Unlock()
-	}()
+	defer s.forget(c)
+	defer c.Close()
 	if s.allowed(c) != nil {
 		return
 	}
@@ -80,11 +137,11 @@ func (s *server) serve(c net.Conn) {
 		return
 	}
 	n := newSession(s.engine, c)
+	before, ok := s.admit(id, n)
+	if !ok {
+		return
+	}
 	// A client that comes back learns that what it has sent before is settled: nothing of it happens later.
-	s.mu.Lock()
-	before := s.sessions[id]
-	s.sessions[id] = n
-	s.mu.Unlock()
 	if before != nil {
 		_ = before.Close()
 		<-before.settled
@@ -103,8 +160,7 @@ func (s *server) greet(c net.Conn) (id clientID, ok bool) {
 	if c.SetDeadline(time.Now().Add(helloLimit)) != nil {
 		return id, false
 	}
-	kind, body, err := (&frameReader{r: c, limit: maxHello}).next()
-	f := fields{rest: string(body)}
+	kind, f, err := (&frameReader{r: c, limit: maxHello}).next()
 	if err != nil || kind != frameHello || f.text() != protocolMagic {
 		return id, false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -17,6 +18,8 @@ type session struct {
 	engine  *engine
 	out     *outbox
 	settled chan struct{} // closed when nothing that the client has sent can happen any more
+	begun   time.Time
+	asked   atomic.Bool // the client has sent a frame
 
 	snapshots map[uint64]farVersion // the reading goroutine's
 	slots     watchSlots
@@ -47,7 +50,7 @@ const (
 
 func newSession(e *engine, c net.Conn) *session {
 	s := &session{
-		Conn: c, engine: e, out: newOutbox(c, slowClient), settled: make(chan struct{}),
+		Conn: c, engine: e, out: newOutbox(c, slowClient), settled: make(chan struct{}), begun: time.Now(),
 		snapshots: map[uint64]farVersion{}, watches: map[uint64]*watch{},
 	}
 	s.slots.limit = maxFarWatches
@@ -94,11 +97,12 @@ func (s *session) read() {
 			s.out.flush() // before this goroutine waits
 		}
 		s.out.makeRoom(maxUnread)
-		kind, body, err := r.next()
+		kind, f, err := r.next()
 		if err != nil {
 			return
 		}
-		if err := s.handle(kind, fields{rest: string(body)}); err != nil {
+		s.asked.Store(true)
+		if err := s.handle(kind, f); err != nil {
 			return
 		}
 	}

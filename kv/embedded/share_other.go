@@ -4,18 +4,23 @@ package embedded
 
 import (
 	"errors"
-	"io"
+	"io/fs"
+	"net"
+	"os"
 )
 
 // Elsewhere a folder belongs to one process at a time.
 
 const Sharable = false
 
+const openFlags = 0
+
 // mayWrite is answered by the modes alone.
 func mayWrite(string) bool { return true }
 
-func sharable(string) bool { return false }
+// userOf is asked of nobody: files have no user that is a number everywhere.
+func userOf(fs.FileInfo) int { return -1 }
 
-func lockFolder(string) (io.Closer, error) { return nil, errors.ErrUnsupported }
+func (d *dir) lock() (*os.File, error) { return nil, errors.ErrUnsupported }
 
-func giveToOwner(string, string) error { return errors.ErrUnsupported }
+func peerUser(net.Conn) (int, error) { return 0, errors.ErrUnsupported }

@@ -5,8 +5,8 @@ package embedded
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"net"
 	"os"
 	"syscall"
 )
@@ -14,20 +14,23 @@ import (
 // Sharable says whether several processes can have a folder open on this system.
 const Sharable = true
 
-// lockFolder locks the folder for this process, as long as that lives or the lock is closed; errHeld if another has it.
-func lockFolder(path string) (io.Closer, error) {
-	d, err := os.Open(path)
+// openFlags are for every file that is opened: a link is not followed, and a pipe in its place not waited for.
+const openFlags = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+
+// lock locks the folder for this process, as long as that lives or the file is closed; errHeld if another has it.
+func (d *dir) lock() (*os.File, error) {
+	f, err := d.Open(".")
 	if err != nil {
-		return nil, fmt.Errorf("embedded: lock %s: %w", path, err)
+		return nil, fmt.Errorf("embedded: lock %s: %w", d.path, err)
 	}
-	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		err = errors.Join(&fs.PathError{Op: "lock", Path: path, Err: err}, d.Close())
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		err = errors.Join(&fs.PathError{Op: "lock", Path: d.path, Err: err}, f.Close())
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			err = errHeld
 		}
 		return nil, err
 	}
-	return d, nil
+	return f, nil
 }
 
 // mayWrite reports whether this process may write the file: by its user, and by the file system.
@@ -36,34 +39,25 @@ func mayWrite(name string) bool {
 	return syscall.Access(name, write) == nil
 }
 
-// owner returns the user that a file belongs to.
-func owner(path string) (int, error) {
-	info, err := os.Lstat(path)
+// userOf returns the user that a file belongs to.
+func userOf(info fs.FileInfo) int {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(s.Uid)
+	}
+	return -1
+}
+
+// peerUser returns the user of the process at the other end.
+func peerUser(c net.Conn) (uid int, err error) {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	raw, err := u.SyscallConn()
 	if err != nil {
 		return 0, err
 	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, fmt.Errorf("embedded: owner of %s: %w", path, errors.ErrUnsupported)
-	}
-	return int(s.Uid), nil
-}
-
-// sharable reports whether this process may serve the folder to others: it is the owner's, or root's.
-func sharable(path string) bool {
-	info, err := os.Stat(path)
-	if err != nil {
-		return false
-	}
-	s, ok := info.Sys().(*syscall.Stat_t)
-	return ok && (int(s.Uid) == os.Geteuid() || os.Geteuid() == 0)
-}
-
-// giveToOwner makes a file of root's that of the folder's owner.
-func giveToOwner(name, path string) error {
-	uid, err := owner(path + "/.")
-	if err != nil || uid == os.Geteuid() {
-		return err
-	}
-	return os.Lchown(name, uid, -1)
+	var failed error
+	err = raw.Control(func(fd uintptr) { uid, failed = peerOf(int(fd)) })
+	return uid, errors.Join(err, failed)
 }

@@ -25,11 +25,24 @@ const strangerFolder = "FDBFIFO_STRANGER"
 // stranger is a user who owns nothing here.
 const stranger = 65534
 
-// TestStranger is the process of another user that TestStrangers starts, and nothing without that.
+// strangerTask, in the environment, is what TestStranger does; strangerVictim is the file it is after.
+const (
+	strangerTask   = "FDBFIFO_STRANGER_TASK"
+	strangerVictim = "FDBFIFO_STRANGER_VICTIM"
+)
+
+// TestStranger is the process of another user that other tests start, and nothing without that.
 func TestStranger(t *testing.T) {
 	path := os.Getenv(strangerFolder)
-	if path == "" {
-		t.Skip("of TestStrangers, which starts it")
+	switch task := os.Getenv(strangerTask); {
+	case path == "":
+		t.Skip("of other tests, which start it")
+	case task == "serve":
+		strangerServes(t, path)
+		return
+	case task == "swap":
+		strangerSwaps(path, os.Getenv(strangerVictim))
+		return
 	}
 	db, err := embedded.OpenDisk(path, embedded.Options{})
 	if err == nil {
@@ -49,25 +62,30 @@ func TestStranger(t *testing.T) {
 // asStranger runs TestStranger as that user, and returns what it was told.
 func asStranger(t *testing.T, self, path string) string {
 	t.Helper()
-	c := exec.Command(self, "-test.run", "^TestStranger$", "-test.v")
-	c.Dir, c.Env = "/", append(os.Environ(), strangerFolder+"="+path)
-	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
-	out, err := c.CombinedOutput()
+	out, err := strangerCommand(self, path).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	_, told, found := strings.Cut(string(out), "told: ")
 	require.True(t, found, "%s", out)
 	return told
 }
 
-// TestStrangers: another user who opens a folder is told that he may not, whether it is served or not, also where the
-// socket's mode lets him in. Its owner does not notice.
-func TestStrangers(t *testing.T) {
+// strangerCommand is TestStranger as that user.
+func strangerCommand(self, path string, env ...string) *exec.Cmd {
+	c := exec.Command(self, "-test.run", "^TestStranger$", "-test.v")
+	c.Dir, c.Env = "/", append(append(os.Environ(), strangerFolder+"="+path), env...)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}}
+	return c
+}
+
+// strangerHome returns a folder that all can enter, with a copy of this program there that all can run.
+func strangerHome(t *testing.T) (home, self string) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be somebody else")
 	}
-	home := t.TempDir()
+	home = t.TempDir()
 	require.NoError(t, os.Chmod(filepath.Dir(home), 0o755)) // of this test alone
-	self := filepath.Join(home, "self")
+	self = filepath.Join(home, "self")
 	from, err := os.Open(os.Args[0])
 	require.NoError(t, err)
 	defer from.Close()
@@ -76,7 +94,13 @@ func TestStrangers(t *testing.T) {
 	_, err = io.Copy(to, from)
 	require.NoError(t, err)
 	require.NoError(t, to.Close())
+	return home, self
+}
 
+// TestStrangers: another user who opens a folder is told that he may not, whether it is served or not, also where the
+// socket's mode lets him in. Its owner does not notice.
+func TestStrangers(t *testing.T) {
+	home, self := strangerHome(t)
 	path := filepath.Join(home, "db")
 	require.NoError(t, os.Mkdir(path, 0o755))
 	db, err := embedded.OpenDisk(path, embedded.Options{})

@@ -86,6 +86,11 @@ func sizes(u *suite) {
 		{"get a", 2, 1 + conflict, -1},
 		{"snapshot get a", 0, 0, -1},
 		{"noconflict; set b 1; range a z", 1 + 2*2, 1 + mutation + 2*conflict, -1}, // both parts count as the whole
+
+		// A range within another one parts nothing.
+		{"writeconflict b y; writeconflict d f; range a z", 2 + 2 + 3*2, 5 * conflict, -1},
+		{"writeconflict b f; writeconflict d y; range a z", 2 + 2 + 4*2, 6 * conflict, -1},
+		{"writeconflict d f; writeconflict b y; range a z", 2 + 2 + 5*2, 7 * conflict, -1},
 	} {
 		u.promise("the size in bytes of "+c.script, func(s *space) {
 			tx := s.begin()

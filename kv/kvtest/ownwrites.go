@@ -54,6 +54,19 @@ func ownWrites(u *suite) {
 		s.set("a", "2")
 		require.Equal(s.T, kv.CodeNotCommitted, code(s, tx.Commit()))
 	})
+	u.promise("a range whose rows and bounds own writes decide takes no read version", func(s *space) {
+		s.set("x", "1")
+		tx := s.begin()
+		tx.ClearRange(s.keys("a", "k"))
+		tx.Set(s.key("c"), []byte("own"))
+		// Behind c. Where the next key lies, in the database, need not be known.
+		end := kv.KeySelector{Key: s.key("b"), Offset: 2}
+		rows := wait(s, tx.GetRange(kv.Range{Begin: kv.FirstGreaterOrEqual(s.key("a")), End: end},
+			kv.RangeOptions{Limit: 1, Reverse: true}))
+		require.Equal(s.T, []string{"c=own"}, s.shownRows(rows))
+		later := s.set("x", "2")
+		require.GreaterOrEqual(s.T, wait(s, tx.ReadVersion()), later)
+	})
 	u.promise("an empty value is present and an absent key is nil", func(s *space) {
 		s.set("empty", "")
 		for _, view := range []kv.ReadTx{s.begin(), s.begin().Snapshot()} {

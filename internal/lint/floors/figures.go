@@ -8,22 +8,30 @@ import (
 	"go/token"
 	"go/types"
 	"math"
+	"os"
+	"reflect"
 	"slices"
+	"strings"
 
 	"fdbfifo/internal/lint"
 )
 
 // figures is what the tool prints.
 type figures struct {
-	Files           int     `json:"files"`
-	Lines           int     `json:"lines"`
-	Uses            int     `json:"uses"`
-	Upward          int     `json:"upward"`
-	LockWriters     int     `json:"lock_writers"`
-	TimerWriters    int     `json:"timer_writers"`
-	QueueMethods    int     `json:"queue_methods"`
-	LongestFunction int     `json:"longest_function"`
-	Pronouns        float64 `json:"comment_pronouns_per_1000"` // with one decimal
+	Files         int     `json:"files"`
+	Lines         int     `json:"lines"`
+	Uses          int     `json:"uses"`           // pairs of files of which the first uses the second
+	FolderEntries int     `json:"folder_entries"` // files and folders, tests too
+	UpwardPairs   int     `json:"upward_pairs"`   // see upwards
+	LargestCycle  int     `json:"largest_cycle"`  // files, see largestCycle
+	MethodsAbove  int     `json:"methods_above_floor"`
+	KindQuestions int     `json:"kind_questions"`
+	LockWriters   int     `json:"lock_writers"`
+	TimerWriters  int     `json:"timer_writers"`
+	QueueMethods  int     `json:"queue_methods"`
+	Exported      int     `json:"exported_identifiers"`
+	LongestFunc   int     `json:"longest_function"`          // lines, from func to the closing brace
+	Pronouns      float64 `json:"comment_pronouns_per_1000"` // with one decimal
 }
 
 // function is a declared function or method and how many lines it takes, from func to its closing brace.
@@ -41,7 +49,10 @@ type survey struct {
 	upward    []use
 	locks     []token.Pos
 	timers    []token.Pos
-	functions []function // the longest first
+	cycle     []string
+	above     []token.Pos // methods
+	kinds     []token.Pos // questions about the kind of the queue
+	functions []function  // the longest first
 	comments  []prose
 	figures   figures
 }
@@ -79,10 +90,17 @@ func look(dir string, table []floor) (*survey, error) {
 	s.upward = upwards(s.uses, s.heights)
 	comments, total := commentsOf(s.p)
 	s.comments = comments
+	s.cycle, s.above = largestCycle(s.uses), methodsAbove(s.p, s.heights)
+	s.kinds = kindQuestions(s.p, filesOn(table, settingsFloor))
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
 	s.figures = figures{
-		Files: len(names), Lines: lines, Uses: len(s.uses), Upward: len(s.upward),
-		LockWriters: len(s.locks), TimerWriters: len(s.timers), QueueMethods: methods,
-		LongestFunction: s.functions[0].lines, Pronouns: math.Round(10*total.rate()) / 10,
+		Files: len(names), Lines: lines, Uses: len(s.uses), FolderEntries: len(entries),
+		UpwardPairs: len(s.upward), LargestCycle: len(s.cycle), MethodsAbove: len(s.above), KindQuestions: len(s.kinds),
+		LockWriters: len(s.locks), TimerWriters: len(s.timers), QueueMethods: methods, Exported: exported(s.p.Types),
+		LongestFunc: s.functions[0].lines, Pronouns: math.Round(10*total.rate()) / 10,
 	}
 	return s, nil
 }
@@ -120,7 +138,25 @@ func functionsOf(p *lint.Package) []function {
 }
 
 func (f figures) String() string {
-	return fmt.Sprintf("files %d\nlines %d\nuses %d\nupward %d\nlock_writers %d\ntimer_writers %d\nqueue_methods %d\n"+
-		"longest_function %d\ncomment_pronouns_per_1000 %.1f\n", f.Files, f.Lines, f.Uses, f.Upward, f.LockWriters,
-		f.TimerWriters, f.QueueMethods, f.LongestFunction, f.Pronouns)
+	var b strings.Builder
+	for _, l := range f.lines() {
+		fmt.Fprintf(&b, "%s %v\n", l.name, l.value)
+	}
+	return b.String()
+}
+
+// figure is one of the figures, by the name that it has in JSON.
+type figure struct {
+	name  string
+	value float64
+}
+
+// lines returns the figures in their order.
+func (f figures) lines() (all []figure) {
+	v := reflect.ValueOf(f)
+	for i := range v.NumField() {
+		value := v.Field(i).Convert(reflect.TypeFor[float64]()).Float()
+		all = append(all, figure{v.Type().Field(i).Tag.Get("json"), value})
+	}
+	return all
 }

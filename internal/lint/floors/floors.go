@@ -12,64 +12,54 @@ type floor struct {
 	files []string
 }
 
+// settingsFloor is the name of the floor that says what may be set together.
+const settingsFloor = "settings"
+
 // floors is the layer from the bottom to the top. Every file of the package, but for tests, stands on one of them.
 var floors = []floor{
 	{"base", "errors, limits, guards, words: what knows nothing of a queue.", []string{
 		"doc.go", "errors.go", "guard.go", "guard_broken.go", "guard_whole.go", "limits.go", "message.go",
-		"words.go", "entropy.go",
 	}},
-	{"settings", "what a queue can be told, with names, bounds and defaults.", []string{
-		"config.go", "config_choices.go", "config_delay.go", "config_facets.go", "config_rate.go", "config_retry.go",
-		"config_setting.go",
+	{settingsFloor, "what a queue can be told, with names, bounds and defaults.", []string{
+		"config.go", "config_facets.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
-		"subspace.go", "store_archive.go", "store_beat.go",
-		"store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
-		"store_lock.go",
-		"store_row.go", "store_shard.go",
-		"store_values.go",
+		"subspace.go", "store_item.go", "store_lane.go", "store_lock.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"claim.go", "handle.go", "counters.go", "tx.go", "tx_beat.go", "tx_chores.go", "tx_wake.go", "tx_budget.go",
-		"tx_change.go", "tx_config.go",
-		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
+		"claim.go", "handle.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_config.go", "tx_hook.go",
+		"tx_read.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_beat.go", "group_delay.go", "group_failure.go", "group_hold.go", "group_lane.go",
-		"group_mark.go", "group_rate.go",
-		"group_retention.go", "group_total.go", "group_turn.go", "group_verdict.go",
+		"group.go", "group_beat.go", "group_hold.go", "group_lane.go", "group_mark.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
-		"advance.go", "enqueue.go", "enqueue_dedup.go", "enqueue_lane.go", "enqueue_room.go", "dequeue.go",
-		"claim_beat.go", "claim_grant.go", "claim_inflight.go", "claim_repeat.go", "claim_search.go", "claim_spread.go",
-		"claim_strategy.go", "claim_hold.go", "claim_template.go", "take.go", "settle.go",
-		"settle_archive.go", "settle_state.go",
+		"advance.go", "enqueue.go", "enqueue_dedup.go", "dequeue.go", "claim_beat.go", "claim_search.go",
+		"claim_hold.go", "take.go", "settle.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_lane.go",
-		"staging_keep.go", "staging_poll.go",
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_keep.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
-		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_page.go",
-		"job_purge.go", "job_purge_lane.go", "job_purge_whole.go", "job_raise.go",
-		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
-		"job_sweep_dedup.go", "job_sweep_hints.go", "job_sweep_overdue.go", "job_sweep_rate.go",
+		"job.go", "job_archive.go", "job_purge.go", "job_redrive.go", "job_sweep.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
-		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lane.go", "admin_lists.go",
-		"admin_pause.go",
-		"admin_reschedule.go", "admin_state.go", "admin_subscriptions.go",
-		"inspect_blocked.go", "inspect_check.go", "inspect_check_lane.go", "inspect_describe.go", "inspect_find.go",
-		"inspect_groups.go", "inspect_holders.go",
-		"inspect_marked.go", "inspect_peek.go",
-		"inspect_stats.go", "inspect_why.go",
+		"admin_config.go", "admin_items.go", "admin_pause.go", "inspect_blocked.go", "inspect_check.go",
+		"inspect_describe.go", "inspect_find.go", "inspect_groups.go", "inspect_stats.go", "inspect_why.go",
 	}},
-	{"face", "what a program begins with: opening a queue, and workers.", []string{
-		"queue.go", "subscribe.go", "subscription.go", "worker_form.go",
-		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_hands.go",
-		"worker_handler.go", "worker_source.go",
-		"worker_stage.go",
+	{"face", "what a program begins with: opening a queue, and subscriptions.", []string{
+		"form.go", "queue.go", "subscription.go",
 	}},
+}
+
+// filesOn returns the files of the floor with a name.
+func filesOn(table []floor, name string) []string {
+	for _, f := range table {
+		if f.name == name {
+			return f.files
+		}
+	}
+	return nil
 }
 
 // floorsOf is the height of each file. A file without a floor, on two, or that is not there, is an error.

@@ -1,6 +1,6 @@
 // Command floors prints figures of the structure of package layer, and with --list where they come from.
 //
-//	go run ./internal/lint/floors [--json] [--dir layer] [--list upward|lock|timer|long|pronouns]
+//	go run ./internal/lint/floors [--json] [--dir layer] [--list upward|cycle|methods|kind|lock|timer|long|pronouns]
 package main
 
 import (
@@ -26,7 +26,8 @@ func run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("floors", flag.ContinueOnError)
 	asJSON := flags.Bool("json", false, "print the figures as JSON")
 	dir := flags.String("dir", "layer", "the folder of the package")
-	list := flags.String("list", "", "print the places instead: upward, lock, timer, long or pronouns")
+	list := flags.String("list", "",
+		"print the places instead: upward, cycle, methods, kind, lock, timer, long or pronouns")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -55,6 +56,14 @@ func (s *survey) list(what string, out io.Writer) error {
 				fmt.Fprintf(out, "\t%s\n", line)
 			}
 		}
+	case "cycle":
+		for _, file := range s.cycle {
+			fmt.Fprintf(out, "%s (%s)\n", file, floors[s.heights[file]].name)
+		}
+	case "methods":
+		s.listPlaces(s.above, out)
+	case "kind":
+		s.listPlaces(s.kinds, out)
 	case "lock":
 		s.listPlaces(s.locks, out)
 	case "timer":
@@ -76,9 +85,17 @@ func (s *survey) list(what string, out io.Writer) error {
 }
 
 func (s *survey) listPlaces(places []token.Pos, out io.Writer) {
-	for _, at := range places {
-		fmt.Fprintf(out, "%s %s\n", s.p.Place(at), s.functionAt(at))
+	for _, place := range s.places(places) {
+		fmt.Fprintln(out, place)
 	}
+}
+
+// places names each place by its file, line and function.
+func (s *survey) places(all []token.Pos) (names []string) {
+	for _, at := range all {
+		names = append(names, s.p.Place(at)+" "+s.functionAt(at))
+	}
+	return names
 }
 
 // functionAt is the name of the function around a place.

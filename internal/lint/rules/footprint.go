@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-const footprintFile = "layer/testdata/footprints.txt"
+const footprintFile = "layer/layertest/testdata/footprints.txt"
 
 const footprintsHead = `# What each operation reads and writes, in numbers
 
 Written by ` + "`make rules`" + `; do not edit. It is a digest of
-[footprints.txt](../layer/testdata/footprints.txt), which names every key: what ` + "`TestFootprints`" + `
-([footprint_test.go](../layer/footprint_test.go)) has recorded of each operation in several cases.
+[footprints.txt](../layer/layertest/testdata/footprints.txt), which names every key: what ` + "`TestFootprints`" + `
+([footprint_test.go](../layer/layertest/footprint_test.go)) has recorded of each operation in several cases.
 
 How to read it: a row is an operation, *cases* are those recorded of it, and 2–5 is from the least of them to the
 most. A case is one call alone on a small queue (one or two groups, a few items), with all its transactions. *Reads*

@@ -1,5 +1,6 @@
 // Command rules writes docs/rules.md, which leads from each rule to its guards, tests and scenarios, and
-// docs/footprints.md, a digest of layer/testdata/footprints.txt. Its test fails when either is not what it would write.
+// docs/footprints.md, a digest of layer/layertest/testdata/footprints.txt. Its test fails when a page is not what rules
+// would write.
 //
 // It runs at the root of the module.
 package main

@@ -17,9 +17,9 @@ the simulation finds a violation in the run of the profile and seed given; a *no
 [guarantees.md](guarantees.md#broken-variants). *Tests* name the rule in the comment before them. A *scenario* names
 it in its first line; one called bug_… then says what went wrong once.
 
-- The build without a guard: ` + "`FDBFIFO_WITHOUT=tail go test -tags broken ./layer -run TEST`" + `;
+- The build without a guard: ` + "`FDBFIFO_WITHOUT=tail go test -tags broken ./layer/... -run TEST`" + `;
   all of them: ` + "`make broken`" + `.
-- A scenario: ` + "`go test ./layer -run 'TestScenarios/memory/NAME'`" + `,
+- A scenario: ` + "`go test ./layer/layertest -run 'TestScenarios/memory/NAME'`" + `,
   or ` + "`TestScenariosInVirtualTime/NAME`" + `.
 
 `

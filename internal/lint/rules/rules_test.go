@@ -127,7 +127,7 @@ func TestRulesPageOfASmallTree(t *testing.T) {
 	require.Contains(t, text, "| [G1, order](#g1-order) | 1 | 1 | 1 |\n")
 	require.Contains(t, text,
 		"| `tail` | it is lost, without `tail`. | [`TestTail/memory`](../layer/tail_test.go) | yes: staged 25 |\n")
-	require.Contains(t, text, "- [`a`](../layer/testdata/scenarios/a.txt): Of a scenario this.\n")
+	require.Contains(t, text, "- [`a`](../layer/layertest/testdata/scenarios/a.txt): Of a scenario this.\n")
 	require.Contains(t, text, "Its traps: [trap 1](#trap-1).\n")
 }
 

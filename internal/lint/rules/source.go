@@ -31,7 +31,7 @@ type test struct {
 	tags                 []string
 }
 
-// scenario is a file of layer/testdata/scenarios.
+// scenario is a file of layer/layertest/testdata/scenarios.
 type scenario struct {
 	name, sentence string
 	tags           []string
@@ -51,13 +51,13 @@ const (
 	guardFile    = "layer/guard.go"
 	brokenFile   = "layer/broken_internal_test.go"
 	caughtFile   = "internal/sim/caught_test.go"
-	scenarioDir  = "layer/testdata/scenarios"
+	scenarioDir  = "layer/layertest/testdata/scenarios"
 	contractRule = "contract"
 	boundRule    = "trap 7"
 )
 
 // testDirs are where tests of rules stand.
-var testDirs = []string{"layer", "internal/lint"}
+var testDirs = []string{"layer", "layer/layertest", "internal/lint"}
 
 // readSource reads all of it. What it refuses, it names; several things at once.
 func readSource(root fs.FS) (*source, error) {

@@ -1,0 +1,275 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"fdbfifo/console"
+)
+
+// door is where the console listens, and how it knows whoever comes.
+type door struct {
+	listen     string
+	socketMode string
+	cert, key  string
+	clientCA   string
+	userHeader string
+	operators  []string
+	secretFile string
+}
+
+// The door --listen unix:PATH, and the modes that its socket may have.
+const unixPrefix = "unix:"
+
+var socketModes = map[string]fs.FileMode{"0600": 0o600, "0660": 0o660}
+
+// secretHeader is the header in which a proxy sends the secret of --proxy-secret.
+const secretHeader = "Fdbfifo-Proxy-Secret"
+
+// minSecret is the least length of that secret, in bytes.
+const minSecret = 16
+
+// socket returns the path of the Unix socket to listen on.
+func (d *door) socket() (path string, ok bool) { return strings.CutPrefix(d.listen, unixPrefix) }
+
+// check finds flags that do not fit together.
+func (d *door) check() error {
+	_, unix := d.socket()
+	switch {
+	case (d.cert == "") != (d.key == ""):
+		return usagef("--tls-cert and --tls-key belong together")
+	case d.clientCA != "" && d.cert == "":
+		return usagef("--tls-client-ca needs --tls-cert and --tls-key")
+	case unix && d.cert != "":
+		return usagef("--listen %s takes no TLS: the mode of the socket says who may open it", d.listen)
+	case d.socketMode != "" && !unix:
+		return usagef("--socket-mode is for --listen unix:PATH")
+	case d.socketMode != "" && socketModes[d.socketMode] == 0:
+		return usagef("--socket-mode is %s: 0600 (this user alone) or 0660 (its group, too)", d.socketMode)
+	case len(d.operators) > 0 && d.userHeader == "":
+		return usagef("--operators needs --user-header")
+	case d.secretFile != "" && d.userHeader == "":
+		return usagef("--proxy-secret needs --user-header")
+	case http.CanonicalHeaderKey(d.userHeader) == secretHeader:
+		return usagef("--user-header %s is the header of --proxy-secret: name another", d.userHeader)
+	case d.userHeader != "" && d.secretFile == "" && d.clientCA == "" && !unix:
+		return usagef(`--user-header %s alone believes everybody who can reach the console: anybody can send the header.
+  Say how the console knows the proxy, by one of these:
+    --proxy-secret FILE    a secret that the proxy sends in the header %s
+    --listen unix:PATH     a socket that only the proxy can open
+    --tls-client-ca FILE   a certificate that only the proxy has, with --tls-cert and --tls-key`,
+			d.userHeader, secretHeader)
+	}
+	return nil
+}
+
+// role goes by a header that the proxy has set.
+func (d *door) role() (func(r *http.Request) (console.Role, string), error) {
+	var want [sha256.Size]byte
+	if d.secretFile != "" {
+		secret, err := readSecret(d.secretFile)
+		if err != nil {
+			return nil, usagef("--proxy-secret: %w", err)
+		}
+		want = sha256.Sum256(secret)
+	}
+	return func(r *http.Request) (console.Role, string) {
+		if d.secretFile != "" {
+			got := sha256.Sum256([]byte(only(r, secretHeader)))
+			if subtle.ConstantTimeCompare(got[:], want[:]) != 1 {
+				return console.Nobody, ""
+			}
+		}
+		name := only(r, d.userHeader)
+		switch {
+		case name == "":
+			return console.Nobody, ""
+		case slices.Contains(d.operators, name):
+			return console.Operator, name
+		}
+		return console.Viewer, name
+	}, nil
+}
+
+// only is the value of a header that a request has once, else "". Where a header stands twice, one may be the client's
+// own, which the proxy has not taken away.
+func only(r *http.Request, header string) string {
+	if all := r.Header.Values(header); len(all) == 1 {
+		return all[0]
+	}
+	return ""
+}
+
+// readSecret reads the secret of a file that is not for everybody; line ends and blanks around it do not count.
+func readSecret(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
+		return nil, fmt.Errorf("everybody on this machine may open %s: chmod o= %s", path, path)
+	}
+	secret, err := io.ReadAll(io.LimitReader(file, 64<<10))
+	if err != nil {
+		return nil, err
+	}
+	if secret = bytes.TrimSpace(secret); len(secret) < minSecret {
+		return nil, fmt.Errorf("%s has %d bytes: %d or more are wanted, as of openssl rand -hex 32", path,
+			len(secret), minSecret)
+	}
+	return secret, nil
+}
+
+// open listens on this machine alone, or with TLS.
+func (d *door) open(ctx context.Context) (net.Listener, error) {
+	if path, ok := d.socket(); ok {
+		mode := socketModes["0600"]
+		if d.socketMode != "" {
+			mode = socketModes[d.socketMode]
+		}
+		l, err := listenUnix(ctx, path, mode)
+		if err != nil {
+			return nil, usagef("--listen %s: %w", d.listen, err)
+		}
+		return l, nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", d.listen)
+	if err != nil {
+		return nil, usagef("--listen %s: %w", d.listen, err)
+	}
+	if d.cert == "" {
+		if addr, ok := l.Addr().(*net.TCPAddr); !ok || !addr.IP.IsLoopback() {
+			err := usagef("--listen %s is for other machines: give --tls-cert and --tls-key", d.listen)
+			return nil, errors.Join(err, l.Close())
+		}
+		return l, nil
+	}
+	config, err := d.tls()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return tls.NewListener(l, config), nil
+}
+
+// tls has the certificate, and wants one of whoever comes if --tls-client-ca says of whom.
+func (d *door) tls() (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(d.cert, d.key)
+	if err != nil {
+		return nil, usagef("--tls-cert: %w", err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if d.clientCA == "" {
+		return config, nil
+	}
+	text, err := os.ReadFile(d.clientCA)
+	if err != nil {
+		return nil, usagef("--tls-client-ca: %w", err)
+	}
+	config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+	if !config.ClientCAs.AppendCertsFromPEM(text) {
+		return nil, usagef("--tls-client-ca: %s has no certificate", d.clientCA)
+	}
+	return config, nil
+}
+
+// socketListener is a Unix socket. Close takes the socket away, unless another has taken its place.
+type socketListener struct {
+	net.Listener
+	path string
+	made fs.FileInfo
+}
+
+func (l *socketListener) Close() error {
+	err := l.Listener.Close()
+	if now, e := os.Lstat(l.path); e == nil && os.SameFile(now, l.made) {
+		err = errors.Join(err, os.Remove(l.path))
+	}
+	return err
+}
+
+// listenUnix makes a socket with a mode. The socket is made in a folder into which nobody else can look, and moved to
+// its place when its mode is right. That also replaces the socket of a process that has ended, but no file, and no
+// socket that somebody answers.
+func listenUnix(ctx context.Context, path string, mode fs.FileMode) (_ net.Listener, err error) {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, err
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("%s is there, and is no socket", path)
+	default:
+		if c, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+			return nil, errors.Join(fmt.Errorf("another process listens on %s", path), c.Close())
+		}
+	}
+	aside, err := os.MkdirTemp(filepath.Dir(path), ".fdbfifo-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(aside)) }()
+	name := filepath.Join(aside, "s")
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	unix.SetUnlinkOnClose(false)
+	l := &socketListener{Listener: unix, path: path}
+	if err = os.Chmod(name, mode); err == nil {
+		l.made, err = os.Lstat(name)
+	}
+	if err == nil {
+		err = os.Rename(name, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close())
+	}
+	return l, nil
+}
+
+// hosts are the names under which the console answers: its address, this machine's, and those given. On a Unix socket
+// nobody but the proxy asks: nil, any name of this machine, unless names are given.
+func (d *door) hosts(at net.Addr, more []string) []string {
+	var hosts []string
+	if _, port, err := net.SplitHostPort(at.String()); err == nil {
+		hosts = append(hosts, at.String())
+		for _, name := range []string{"localhost", "127.0.0.1", "[::1]"} {
+			hosts = append(hosts, name+":"+port)
+		}
+	}
+	for _, h := range more {
+		hosts = append(hosts, strings.ToLower(h))
+	}
+	return hosts
+}
+
+// url is how the console is reached, without a path. A path behind a socket's stands after a blank.
+func (d *door) url(at net.Addr) string {
+	_, unix := d.socket()
+	switch {
+	case unix:
+		return d.listen + " "
+	case d.cert != "":
+		return "https://" + at.String()
+	}
+	return "http://" + at.String()
+}

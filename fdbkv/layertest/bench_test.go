@@ -1,0 +1,1 @@
+../../layer/layertest/bench_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/bounds_test.go

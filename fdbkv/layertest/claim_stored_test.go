@@ -1,0 +1,1 @@
+../../layer/layertest/claim_stored_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/combinations_test.go

@@ -1,1 +1,0 @@
-../../layer/example_calls_test.go

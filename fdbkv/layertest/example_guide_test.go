@@ -1,1 +1,0 @@
-../../layer/example_guide_test.go

@@ -1,1 +1,0 @@
-../../layer/example_recipes_test.go

@@ -1,1 +1,0 @@
-../../layer/example_worker_test.go

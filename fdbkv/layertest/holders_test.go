@@ -1,1 +1,0 @@
-../../layer/holders_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/late_wake_test.go

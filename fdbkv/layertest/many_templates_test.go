@@ -1,0 +1,1 @@
+../../layer/layertest/many_templates_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/scenario_changes_test.go

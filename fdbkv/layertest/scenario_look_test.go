@@ -1,0 +1,1 @@
+../../layer/layertest/scenario_look_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/scenario_operate_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/scenario_work_test.go

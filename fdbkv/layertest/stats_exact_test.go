@@ -1,0 +1,1 @@
+../../layer/layertest/stats_exact_test.go

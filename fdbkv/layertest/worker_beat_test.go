@@ -1,0 +1,1 @@
+../../layer/layertest/worker_beat_test.go

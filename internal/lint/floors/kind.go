@@ -1,0 +1,163 @@
+package main
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+
+	"fdbfifo/internal/lint"
+)
+
+// The questions about the kind of a queue, as layer asks them now. If you give a question another form, add the form:
+// TestKindNames finds only a name that is gone.
+var (
+	// kindPlan is the type of the plan of the lanes; a comparison of a plan with nil asks whether a queue has lanes.
+	kindPlan = "lanePlan"
+	// kindFunctions ask for the kind of the queue, or of a lane or a holding that only some queues have.
+	kindFunctions = []string{
+		"isHold", "isPart", "holding.byBeat", "subspace.hasHolds", "subspace.inTurn", "subspace.takesAny",
+		"subspace.wholeGroups",
+	}
+	// kindFlags are fields of type bool that say what a queue is.
+	kindFlags = []string{
+		"lanePlan.whole", "lanePlan.holds", "lanePlan.inTurn", "retro.on", "search.fair",
+		"Config.Unordered", "Config.RetroactiveDelay", "Config.Fair",
+	}
+	// kindValues are other fields that say it. A field is asked by a comparison, and by its length.
+	kindValues = []string{"Config.Facets", "Config.LeasePer", "lanePlan.facets"}
+	// kindMaker makes the plan from the configuration: the one place where the question is at home.
+	kindMaker = "newLanePlan"
+)
+
+// kindQuestions lists the places that ask which kind of queue this is: plain or with facets, with unordered receives,
+// with a lease for each item, fair, with retroactive delay; or whether a lane or a holding is of a sort that only some
+// kinds have. A place is
+//
+//   - a comparison of a plan (kindPlan) with nil;
+//   - a mention of one of kindFunctions, as a rule a call;
+//   - a read of one of kindFlags, unless the value is only copied to a field of a literal;
+//   - a comparison of one of kindValues with anything, or the length of one.
+//
+// Two questions in one condition are two places. No question is what stands in the functions that are the questions
+// (kindFunctions, kindMaker); in the files of the floor of the settings, which say what may be set together; and
+// whether one receive has a template or is unordered, which is the receive's own choice.
+func kindQuestions(p *lint.Package, settings []string) []token.Pos {
+	k := &kinds{p: p, owners: fieldOwners(p.Types)}
+	var places []token.Pos
+	for _, f := range p.Files {
+		if slices.Contains(settings, p.File(f.Pos())) {
+			continue
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && k.isHome(fn) {
+				continue
+			}
+			ast.Inspect(d, func(n ast.Node) bool {
+				if at := k.asks(n); at.IsValid() {
+					places = append(places, at)
+				}
+				return true
+			})
+		}
+	}
+	return places
+}
+
+// kinds finds the questions of a package.
+type kinds struct {
+	p      *lint.Package
+	owners map[types.Object]string
+}
+
+// isHome reports whether a function is one of the questions itself, or makes the plan.
+func (k *kinds) isHome(fn *ast.FuncDecl) bool {
+	name := k.name(fn.Name)
+	return name == kindMaker || slices.Contains(kindFunctions, name)
+}
+
+// name returns what an identifier names, as Type.field, Type.method or function; "" = nothing of the package.
+func (k *kinds) name(ident *ast.Ident) string {
+	object := k.p.Info.ObjectOf(ident)
+	if object == nil {
+		return ""
+	}
+	if object = origin(object); !isDefinition(object, k.p.Types) {
+		return ""
+	}
+	return nameOf(object, k.owners)
+}
+
+// asks returns where n asks, if n is a question.
+func (k *kinds) asks(n ast.Node) (at token.Pos) {
+	switch n := n.(type) {
+	case *ast.BinaryExpr:
+		plan := k.isPlan(n.X) && k.isNil(n.Y) || k.isNil(n.X) && k.isPlan(n.Y)
+		if compares(n.Op) && (plan || k.isValue(n.X) || k.isValue(n.Y)) {
+			return n.OpPos
+		}
+	case *ast.CallExpr:
+		if len(n.Args) == 1 && k.isBuiltin(n.Fun, "len") && k.isValue(n.Args[0]) {
+			return n.Pos()
+		}
+	case *ast.Ident:
+		if k.p.Info.Uses[n] == nil {
+			return token.NoPos
+		}
+		if name := k.name(n); slices.Contains(kindFunctions, name) || slices.Contains(kindFlags, name) && !k.copied(n) {
+			return n.Pos()
+		}
+	}
+	return token.NoPos
+}
+
+func compares(op token.Token) bool { return op == token.EQL || op == token.NEQ }
+
+// copied reports whether a flag is the name or the value of a literal's field, or is written.
+func (k *kinds) copied(flag *ast.Ident) bool {
+	found := false
+	for _, f := range k.p.Files {
+		if f.FileStart > flag.Pos() || flag.Pos() >= f.FileEnd {
+			continue
+		}
+		is := func(e ast.Expr) bool {
+			if s, ok := ast.Unparen(e).(*ast.SelectorExpr); ok {
+				return s.Sel == flag
+			}
+			return e == flag
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.KeyValueExpr:
+				found = found || is(n.Key) || is(n.Value)
+			case *ast.AssignStmt:
+				found = found || slices.ContainsFunc(n.Lhs, is)
+			case *ast.UnaryExpr:
+				found = found || n.Op == token.AND && is(n.X)
+			}
+			return !found
+		})
+	}
+	return found
+}
+
+func (k *kinds) isPlan(e ast.Expr) bool {
+	pointer, ok := k.p.Info.TypeOf(e).(*types.Pointer)
+	if !ok {
+		return false
+	}
+	named, ok := pointer.Elem().(*types.Named)
+	return ok && named.Obj().Pkg() == k.p.Types && named.Obj().Name() == kindPlan
+}
+
+func (k *kinds) isNil(e ast.Expr) bool { return k.p.Info.Types[e].IsNil() }
+
+func (k *kinds) isValue(e ast.Expr) bool {
+	s, ok := ast.Unparen(e).(*ast.SelectorExpr)
+	return ok && slices.Contains(kindValues, k.name(s.Sel))
+}
+
+func (k *kinds) isBuiltin(e ast.Expr, name string) bool {
+	ident, ok := e.(*ast.Ident)
+	return ok && ident.Name == name && k.p.Info.Types[e].IsBuiltin()
+}

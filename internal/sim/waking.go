@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// The law of wakes: nobody waits for a poll. It is held to in runs of the profiles waking and waking-lanes, in which
+// every other commit, of whatever kind, is held for up to wakingHold: between the reads and the commit of an enqueue a
+// receive begins to wait, is served, or gives up, and so beside a release, and beside the end of a pause.
+//
+//   - A group, or a lane, that has items and that nobody holds is not left alone for longer than wakingLate while a
+//     receive waits that takes it. The polls come after wakingPoll.
+//
+// There are no faults: a process that dies takes a wake along.
+
+const (
+	wakingHold = 20 * time.Millisecond
+	// wakingLate is what a few looks take, the last of which comes four times as late as the longest commit, where
+	// every transaction may be held and tried again.
+	wakingLate = 700 * time.Millisecond
+	wakingPoll = 20 * time.Second
+	wakingLook = 5 * time.Millisecond
+)
+
+// wakingProfiles are the profiles of wakes, which no seed draws by itself.
+var wakingProfiles = []string{"waking", "waking-lanes"}
+
+// waking: a few groups that are often empty, more receives than messages, and commits that take long.
+func (k *knobs) waking(rng *rand.Rand) {
+	k.scarce(rng)
+	k.faultless()
+	k.wakes, k.poll, k.hold, k.holdMost = true, wakingPoll, 0.3+0.6*rng.Float64(), wakingHold
+	k.handles, k.groups, k.batch = 1+rng.IntN(4), 1+rng.IntN(4), 1
+	k.producers, k.workers, k.takers, k.operators, k.consumers, k.stewards = 2, 0, 0, 0, 0, 0
+	k.think, k.noCoalescing = time.Duration(1+rng.Int64N(int64(500*time.Millisecond))), rng.IntN(4) == 0
+	if k.path == layer.Direct {
+		k.path = layer.Adaptive
+	}
+	k.config.Lease, k.config.Retry = maxLease, layer.RetryPolicy{Kind: layer.RetryAtOnce}
+	k.config.MaxAttempts, k.config.OnFailure = layer.Unlimited, layer.DeadLetterItem
+	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate, k.config.Delay = 0, 0, layer.Rate{}, 0
+	k.named, k.large, k.delayed, k.inTx, k.giveUp, k.repeat, k.state = 0, 0, 0, 0.3, 0, 0, 0
+}
+
+// wakingLanes: the same, of lanes that do not intersect, and receives by template.
+func (k *knobs) wakingLanes(rng *rand.Rand) {
+	k.waking(rng)
+	k.setLanes(rng)
+	k.plan = newLanePlan("state", rng)
+	k.config.Views = "state"
+}
+
+// wakingWorld is what a run of these profiles knows.
+type wakingWorld struct {
+	waits map[int]*wakingWait      // receives under way, by actors
+	begun int                      // receives
+	free  map[wakingLane]time.Time // since when nobody holds what has items
+}
+
+// wakingLane is a group, or a lane of it.
+type wakingLane struct{ group, state string }
+
+type wakingWait struct {
+	op    *op
+	group *string // nil = any
+	state string
+}
+
+func (v *wakingWait) takes(l wakingLane) bool {
+	return v.state == l.state && (v.group == nil || *v.group == l.group)
+}
+
+// startWaking starts the actors that receive, one who pauses and resumes, and who watches.
+func (w *world) startWaking() {
+	if !w.knobs.wakes {
+		return
+	}
+	w.waking = &wakingWorld{waits: make(map[int]*wakingWait), free: make(map[wakingLane]time.Time)}
+	rng := rand.New(rand.NewPCG(w.o.Seed, 29))
+	start := w.starting()
+	for _, h := range w.handles {
+		for _, a := range h.actors {
+			a.left = 1 // of the producers: the rest is sent when a receive begins
+		}
+		start(h, (*actor).await)
+		if rng.IntN(3) == 0 {
+			start(h, (*actor).await)
+		}
+	}
+	for range 1 + rng.IntN(3) {
+		h := w.handles[rng.IntN(len(w.handles))]
+		last := start(h, (*actor).sendBeside)
+		last.produces, last.left = true, max(1, last.left/8)
+	}
+	start(w.handles[0], (*actor).watchWaking)
+	if rng.IntN(2) == 0 {
+		start(w.handles[len(w.handles)-1], (*actor).suspend)
+	}
+}
+
+// sendBeside sends a message when a receive begins, at about the same time, unless there is one already.
+func (a *actor) sendBeside() {
+	for seen := 0; a.left > 0; a.sleep(2 * time.Millisecond) {
+		if a.w.waking.begun == seen {
+			continue
+		}
+		seen = a.w.waking.begun
+		if len(a.w.waking.free) == 0 && a.rng.IntN(2) == 0 {
+			a.sleep(a.below(wakingHold >> a.rng.IntN(7)))
+			a.left--
+			a.send()
+		}
+	}
+}
+
+// await receives one message at a time, works on it for a while, and acks it or gives it back.
+func (a *actor) await() {
+	w := a.w
+	for !w.sent() || !w.empty() {
+		o := &op{kind: "receive"}
+		wait := (time.Second + a.below(2*time.Second)).Truncate(time.Microsecond) + time.Duration(1+a.id)
+		options := layer.ReceiveOptions{Max: 1, Wait: wait}
+		v := &wakingWait{op: o}
+		if p := w.knobs.plan; p != nil {
+			v.state = p.values["state"][a.rng.IntN(len(p.values["state"]))]
+			options.Where = layer.Template{"state": v.state}
+		}
+		if a.rng.IntN(4) == 0 {
+			g := w.group(a.rng)
+			v.group, options.Group = &g, &g
+		}
+		w.waking.waits[a.id] = v
+		w.waking.begun++
+		a.call(o, func(ctx context.Context) (err error) {
+			o.claims, err = a.q.Receive(ctx, options)
+			return err
+		})
+		delete(w.waking.waits, a.id)
+		for _, c := range o.claims {
+			switch a.rng.IntN(2) {
+			case 0:
+				a.sleep(a.below(w.knobs.think))
+			default:
+				a.sleep(2*wakingLate + a.below(w.knobs.think)) // nobody else finds what this one has been woken for
+			}
+			a.finishOne(c)
+		}
+		if a.rng.IntN(2) == 0 {
+			a.sleep(a.below(w.knobs.think))
+		}
+	}
+}
+
+// finishOne ends a claim: mostly by an ack.
+func (a *actor) finishOne(c *layer.Claim) {
+	s := &op{kind: "ack", settle: true, all: true, group: claimLane(c), token: c.Token, ids: []layer.ID{c.Items[0].ID}}
+	if a.rng.IntN(4) > 0 {
+		a.call(s, func(ctx context.Context) error { return a.q.Ack(ctx, c) })
+		return
+	}
+	s.kind, s.all, s.ids = "nack", false, nil
+	a.call(s, func(ctx context.Context) error { return a.q.Nack(ctx, c, layer.NackOptions{Release: true}) })
+}
+
+// suspend pauses groups, and the queue, for a while.
+func (a *actor) suspend() {
+	w := a.w
+	for ; a.left > 0 && !w.sent(); a.left -= 2 {
+		a.sleep(time.Second + a.below(w.knobs.think))
+		if a.rng.IntN(2) == 0 {
+			a.call(&op{kind: "pause"}, func(ctx context.Context) error {
+				_, err := a.q.Admin().Pause(ctx, layer.PauseOptions{})
+				return err
+			})
+			a.sleep(a.below(w.knobs.think))
+			a.call(&op{kind: "resume"}, func(ctx context.Context) error {
+				_, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{})
+				return err
+			})
+			continue
+		}
+		g := w.group(a.rng)
+		a.call(&op{kind: "pause-group", group: g}, func(ctx context.Context) error {
+			_, err := a.q.Admin().PauseGroup(ctx, g, layer.PauseOptions{})
+			return err
+		})
+		a.sleep(a.below(w.knobs.think))
+		a.call(&op{kind: "resume-group", group: g}, func(ctx context.Context) error {
+			_, err := a.q.Admin().ResumeGroup(ctx, g, layer.ResumeOptions{})
+			return err
+		})
+	}
+}
+
+// freeLanes are those that have items, and that nobody holds; none while the queue is paused.
+func (w *world) freeLanes() (all []wakingLane) {
+	kind := "item"
+	if w.knobs.plan != nil {
+		kind = "lane"
+	}
+	of := func(rest []any) wakingLane {
+		l := wakingLane{group: rest[0].(string)}
+		if w.knobs.plan != nil && len(rest) > 2 {
+			l.state = rest[2].(string)
+		}
+		return l
+	}
+	for _, row := range w.rows(section("meta"), 0) {
+		if _, rest := keyOf(row.Key); rest[0] == "paused" {
+			return nil
+		}
+	}
+	held := make(map[wakingLane]bool)
+	for _, row := range w.rows(section("lock"), 0) {
+		_, rest := keyOf(row.Key)
+		held[of(rest)] = true
+	}
+	for _, row := range w.rows(section(kind), 0) {
+		_, rest := keyOf(row.Key)
+		l := of(rest)
+		if !held[l] && !held[wakingLane{group: l.group}] && !slices.Contains(all, l) {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// watchWaking holds the run to the law.
+func (a *actor) watchWaking() {
+	w := a.w
+	for !w.sent() || !w.empty() {
+		a.sleep(wakingLook)
+		now, free := time.Now(), make(map[wakingLane]time.Time)
+		for _, l := range w.freeLanes() {
+			since, known := w.waking.free[l]
+			if !known {
+				since = now
+			}
+			free[l] = since
+			for _, v := range w.waking.waits {
+				if !v.takes(l) || v.op.beginAt.IsZero() {
+					continue
+				}
+				waits := min(now.Sub(since), now.Sub(v.op.beginAt))
+				if waits > 4*wakingLook {
+					w.mark("free while a receive waits")
+				}
+				if waits > wakingLate {
+					w.violation("%q of %q is free for %v, and %s waits for it", l.state, l.group, waits, v.op)
+					free[l] = now
+				}
+			}
+		}
+		w.waking.free = free
+	}
+}

@@ -1,0 +1,31 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/sim"
+)
+
+// TestWaking: progress. Whatever is being committed when a receive begins to wait, is served, or gives up: nobody waits
+// for a poll (waking.go).
+func TestWaking(t *testing.T) {
+	sum := sim.Report{Marks: make(map[string]int)}
+	for _, profile := range []string{"waking", "waking-lanes"} {
+		t.Run(profile, func(t *testing.T) {
+			for seed := *seedFlag; seed < *seedFlag+uint64(someOf(10)); seed++ {
+				t.Run(fmt.Sprint(seed), func(t *testing.T) {
+					r := runAs(t, sim.Options{
+						Seed: seed, Operations: *operationsFlag, Profile: profile, Trace: *linesFlag, Linear: true,
+					})
+					requireSound(t, r, *operationsFlag)
+					sum.Add(r)
+				})
+			}
+		})
+	}
+	t.Log(&sum)
+	require.Positive(t, sum.Marks["free while a receive waits"])
+}

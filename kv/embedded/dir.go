@@ -1,0 +1,111 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+
+	"go.etcd.io/bbolt"
+)
+
+// dir is a folder that is held open. Its files are named relative to the folder, so nobody can put another folder, or a
+// link, in the place of the one that was checked.
+type dir struct {
+	*os.Root
+	path string // as the caller named it, for errors and for the socket
+	uid  int    // the folder's owner; -1 where files have none
+}
+
+// openDir opens the folder. The caller closes it.
+func openDir(path string) (*dir, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: open %s: %w", path, err)
+	}
+	info, err := root.Stat(".")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("embedded: open %s: %w", path, err), root.Close())
+	}
+	return &dir{root, path, userOf(info)}, nil
+}
+
+// foreign reports whether this process is root's and the folder another user's. Root works in such a folder only as a
+// client of the process that serves it: whatever root opens, makes or changes there, the owner could replace by a link
+// to a file that only root may touch.
+func (d *dir) foreign() bool { return os.Geteuid() == 0 && d.uid > 0 }
+
+// mine reports whether this process may serve the folder to others.
+func (d *dir) mine() bool { return d.uid == os.Geteuid() }
+
+// otherUser is the error of root's when nobody serves the folder.
+func (d *dir) otherUser() error {
+	name := fmt.Sprintf("#%d", d.uid)
+	if u, err := user.LookupId(name[1:]); err == nil {
+		name = u.Username
+	}
+	return fmt.Errorf("%w: %s belongs to %s, who has it open in no process: run this as that user (sudo -u '%[3]s')",
+		ErrOtherUser, d.path, name)
+}
+
+// checkFile returns an error unless info is of a regular file that this process may trust to be the folder's own. For
+// root, that is one of the folder's owner: in the folder of another user, a second name of a file of root's is none.
+func (d *dir) checkFile(name string, info fs.FileInfo) error {
+	name = filepath.Join(d.path, name)
+	switch mode := info.Mode(); {
+	case mode&fs.ModeSymlink != 0:
+		return &fs.PathError{Op: "open", Path: name, Err: errLink}
+	case !mode.IsRegular():
+		return &fs.PathError{Op: "open", Path: name, Err: errors.New("not a regular file")}
+	case os.Geteuid() == 0 && userOf(info) != d.uid:
+		return &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf(
+			"it belongs to user %d, and its folder to user %d: change the owner of one of them", userOf(info), d.uid)}
+	}
+	return nil
+}
+
+var errLink = errors.New("is a symbolic link, which is not followed: move the file itself here")
+
+// openFile opens a file of the folder, and never another one by a link.
+func (d *dir) openFile(name string, flag int, mode fs.FileMode) (_ *os.File, err error) {
+	if info, err := d.Lstat(name); err == nil {
+		if err := d.checkFile(name, info); err != nil {
+			return nil, err
+		}
+	}
+	f, err := d.OpenFile(name, flag|openFlags, mode)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	// What was opened is what the name stood for, not what a link led to that came between.
+	opened, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	named, err := d.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.checkFile(name, named); err != nil {
+		return nil, err
+	}
+	if !os.SameFile(opened, named) {
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: errors.New("replaced meanwhile")}
+	}
+	return f, nil
+}
+
+// openBolt opens a bbolt file of the folder.
+func (d *dir) openBolt(name string, o *bbolt.Options) (*bbolt.DB, error) {
+	o.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
+		return d.openFile(filepath.Base(path), flag, mode)
+	}
+	return bbolt.Open(filepath.Join(d.path, name), 0o600, o)
+}

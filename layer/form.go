@@ -1,0 +1,115 @@
+package layer
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Form says what message a value is: its body, its group and its facets. A nested path is a function:
+// func(b Booking) string { return b.Flight.Number }. A Form is a Codec, too, for Typed. It is a plain value: copy it,
+// and change or add a field, for a form that is nearly the same.
+type Form[T any] struct {
+	Body   Codec[T]                  // of the body; nil = JSON
+	Group  func(T) string            // nil = the default group, ""
+	Facets map[string]func(T) string // by name: each facet of the queue, and no other; nil = the queue has none
+}
+
+// Check returns an error unless the form gives a value for each facet of a queue with that configuration, and for
+// nothing else: for a program's start, q.Config(). Errors: *ValueError, *LimitError, ErrInvalidUTF8.
+func (f Form[T]) Check(c Config) error {
+	names := slices.Sorted(maps.Keys(f.Facets))
+	if err := checkFacets(names); err != nil {
+		return wrap("check form", err)
+	}
+	allowed := "none: the queue has no facets"
+	if len(c.Facets) > 0 {
+		allowed = "the queue's facets: " + strings.Join(c.Facets, ", ")
+	}
+	for _, name := range names {
+		if !slices.Contains(c.Facets, name) {
+			return wrap("check form", &ValueError{What: "facet", Got: name, Allowed: allowed})
+		}
+	}
+	for _, name := range c.Facets {
+		if f.Facets[name] == nil {
+			return wrap("check form", &ValueError{
+				What: "facets", Got: strings.Join(names, ", "), Allowed: allowed + "; without a function is " + name,
+			})
+		}
+	}
+	return nil
+}
+
+// Template returns the facets of a value: what a message has with it, and, where a view has all facets, the template
+// that the message agrees with. nil = the form has no facets.
+func (f Form[T]) Template(v T) Template {
+	if len(f.Facets) == 0 {
+		return nil
+	}
+	t := make(Template, len(f.Facets))
+	for name, of := range f.Facets {
+		if of != nil {
+			t[name] = of(v)
+		}
+	}
+	return t
+}
+
+// Message makes the message of a value, for Enqueue. Errors: the codec's; *LimitError and ErrInvalidUTF8 for the value
+// of a facet.
+func (f Form[T]) Message(v T) (Message, error) {
+	body, err := f.Encode(v)
+	if err != nil {
+		return Message{}, wrap("message", err)
+	}
+	m := Message{Body: body, Headers: f.Template(v)}
+	if f.Group != nil {
+		m.Group = f.Group(v)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
+		if err := checkFacetValue(name, m.Headers[name]); err != nil {
+			return Message{}, wrap("message", err)
+		}
+	}
+	return m, nil
+}
+
+// Encode makes a body of a value.
+func (f Form[T]) Encode(v T) ([]byte, error) {
+	body, err := f.codec().Encode(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode body: %w", err)
+	}
+	return body, nil
+}
+
+// Decode makes a value of a body.
+func (f Form[T]) Decode(body []byte) (T, error) { return f.codec().Decode(body) }
+
+func (f Form[T]) codec() Codec[T] {
+	if f.Body == nil {
+		return JSON[T]()
+	}
+	return f.Body
+}
+
+// Codec turns values into bodies and back.
+type Codec[T any] interface {
+	Encode(T) ([]byte, error)
+	Decode([]byte) (T, error)
+}
+
+// JSON is the codec of encoding/json.
+func JSON[T any]() Codec[T] { return jsonCodec[T]{} }
+
+type jsonCodec[T any] struct{}
+
+func (jsonCodec[T]) Encode(v T) ([]byte, error) { return json.Marshal(v) }
+
+func (jsonCodec[T]) Decode(body []byte) (v T, err error) {
+	err = json.Unmarshal(body, &v)
+	return v, err
+}

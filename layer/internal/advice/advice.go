@@ -1,0 +1,28 @@
+// Package advice is what a handle has noticed, and goes by until it notices better: where to look, what to leave alone,
+// how much to do at once, when to wake. Nothing here reads or writes a key, or imports a package that could. A wrong
+// guess costs time, never order, exclusion or a message.
+package advice
+
+// Outcome is how a transaction has ended, with all its attempts.
+type Outcome int
+
+// The outcomes.
+const (
+	Applied Outcome = iota
+	Failed          // without effect
+	Unknown         // perhaps applied, perhaps not, perhaps later
+)
+
+// Companion goes along with a transaction of the handle.
+type Companion interface {
+	// Attempt is called before each attempt: what the attempt before noted has not happened.
+	Attempt()
+	// End is called once, after the last attempt.
+	End(o Outcome)
+}
+
+// Random is a source of random numbers.
+type Random interface {
+	N(below int) int
+	Float() float64 // in [0, 1)
+}

@@ -1,0 +1,186 @@
+package advice
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A handle that acks and at once receives again keeps the group: the ack wakes nobody, because a woken handle would
+// race with the handle's own receive for the one group, and one of the two loses. The wake is then owed. The handle's
+// next receive claims the group, or wakes in its own transaction; if no receive comes within KeepGap, a transaction of
+// the handle's own does. After KeepMost acks in a row, or KeepTime, an ack wakes, and the handle's next receive stands
+// back behind the handle that was woken.
+//
+// If the process dies while it owes a wake, the group is found as after any wake that is lost: by a poll.
+
+const (
+	// KeepGap is within what time a receive must have followed the last ack, and must follow this ack.
+	KeepGap = 20 * time.Millisecond
+	// KeepMost and KeepTime bound how long a handle keeps a group from those that wait.
+	KeepMost = 32
+	KeepTime = time.Second
+)
+
+// Keeping is what a handle knows of its acks and receives, and the wake it owes.
+type Keeping struct {
+	// Pay wakes for a lane, without effect on anything else. Set before the first use.
+	Pay func(ctx context.Context, lane string) error
+
+	mu      sync.Mutex
+	ackedAt time.Time      // guarded by mu; when the last ack ended; zero = a receive has followed
+	slow    bool           // guarded by mu: the last receive has not followed an ack at once
+	since   time.Time      // guarded by mu; when the first of the wakes withheld in a row was
+	kept    int            // guarded by mu; wakes withheld in a row
+	back    bool           // guarded by mu: the next receive stands back
+	owed    *owedWake      // guarded by mu; nil = none
+	closed  bool           // guarded by mu
+	paying  sync.WaitGroup // the timers' payments
+}
+
+// owedWake is the wake of a lane left ready.
+type owedWake struct {
+	lane  string
+	timer *time.Timer
+}
+
+// Keep is a transaction's part in the handle's keeping. The zero value has none.
+type Keep struct {
+	of             *Keeping
+	acks, receives bool
+	withholds      bool      // an ack's: the wake may be owed
+	owed           *owedWake // taken over by a receive
+	back           bool      // the receives stand back
+
+	// Of the attempt under way.
+	begun bool
+	owes  string // the lane left ready whose wake is owed from now on; "" = none
+	woke  bool   // another handle was woken
+	met   bool   // the owed wake is not needed any more: the handle has claimed the lane
+}
+
+// Acks returns the part of a transaction which acks items of one claim, and does nothing else. unbounded: for how long
+// the handle keeps a group does not matter.
+func (k *Keeping) Acks(unbounded bool) *Keep {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	within := k.kept == 0 || k.kept < KeepMost && time.Since(k.since) < KeepTime
+	return &Keep{of: k, acks: true, withholds: !k.slow && k.owed == nil && !k.closed && (within || unbounded)}
+}
+
+// Receives returns the part of a transaction with receives of any group; mayWait: that is all it has, and they all may
+// wait.
+func (k *Keeping) Receives(mayWait bool) *Keep {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := &Keep{of: k, receives: true}
+	if !k.ackedAt.IsZero() {
+		k.slow = time.Since(k.ackedAt) > KeepGap
+		k.ackedAt = time.Time{}
+	}
+	if now.owed = k.owed; now.owed != nil {
+		now.owed.timer.Stop()
+		k.owed = nil
+	}
+	now.back = mayWait && k.back && now.owed == nil
+	k.back = false
+	return now
+}
+
+// StandsBack reports whether the receives go into the waiting line without a transaction, because the handle has just
+// woken another.
+func (now *Keep) StandsBack() bool { return now.back }
+
+// Attempt forgets what the attempt before noted.
+func (now *Keep) Attempt() { now.begun, now.owes, now.woke, now.met = true, "", false, false }
+
+// Withholds reports whether the transaction may owe the wake of the only lane that it leaves ready, instead of waking.
+func (now *Keep) Withholds() bool { return now != nil && now.withholds }
+
+// Owe notes the lane whose wake the handle owes from the commit on.
+func (now *Keep) Owe(lane string) { now.owes = lane }
+
+// Owed returns the lane whose wake an earlier transaction of the handle owes; "" = none.
+func (now *Keep) Owed() string {
+	if now == nil || now.owed == nil || now.met {
+		return ""
+	}
+	return now.owed.lane
+}
+
+// Met notes that the attempt has claimed the owed lane.
+func (now *Keep) Met() { now.met = true }
+
+// Woke notes which handle the attempt has woken last: another, or this handle itself.
+func (now *Keep) Woke(another bool) {
+	if now != nil {
+		now.woke = another
+	}
+}
+
+// End notes the outcome.
+func (now *Keep) End(o Outcome) {
+	if !now.acks && !now.receives {
+		return
+	}
+	k := now.of
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case !now.begun && now.owed == nil:
+	case now.acks && o != Failed:
+		if k.ackedAt = time.Now(); now.owes != "" {
+			if k.kept++; k.kept == 1 {
+				k.since = k.ackedAt
+			}
+			k.owe(now.owes)
+		} else if now.woke {
+			k.kept, k.back = 0, !k.slow
+		}
+	case now.owed != nil && o != Applied:
+		k.owe(now.owed.lane)
+	case now.owed != nil && !now.met:
+		k.kept = 0 // another has the group, or was woken
+	}
+}
+
+// owe notes a wake. mu is held.
+func (k *Keeping) owe(lane string) {
+	if k.closed {
+		return // a poll finds the group
+	}
+	if k.owed != nil {
+		k.owed.timer.Stop()
+	}
+	o := &owedWake{lane: lane}
+	k.owed = o
+	o.timer = time.AfterFunc(KeepGap, func() {
+		k.mu.Lock()
+		if k.owed != o {
+			k.mu.Unlock()
+			return
+		}
+		k.owed, k.slow, k.kept = nil, true, 0
+		k.paying.Add(1)
+		k.mu.Unlock()
+		defer k.paying.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), KeepTime)
+		defer cancel()
+		_ = k.Pay(ctx, lane) // if it fails, a poll finds the group
+	})
+}
+
+// Close pays what is owed. No transaction of an ack is under way any more. Its error is Pay's.
+func (k *Keeping) Close(ctx context.Context) (err error) {
+	k.mu.Lock()
+	k.closed = true
+	o := k.owed
+	k.owed = nil
+	k.mu.Unlock()
+	if o != nil {
+		o.timer.Stop()
+		err = k.Pay(ctx, o.lane)
+	}
+	k.paying.Wait()
+	return err
+}

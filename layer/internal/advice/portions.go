@@ -1,0 +1,232 @@
+package advice
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// A queue may bound how many items start their delivery per time over all its groups (MaxRateTotal). One pair for the
+// queue says up to when the rate is used up, as each group's pair does for MaxRate. If every claim moved that pair,
+// all claims of the queue would conflict with each other. So a handle draws a portion of items in a transaction of its
+// own, which conflicts with other draws alone, and its claims and takes spend the portion without touching the pair.
+//
+// A handle draws only when it has found a group to deliver and has nothing left, and at most drawBurst times at once
+// and one time per drawEvery. A portion is what the claim needs and what the handle has been spending in half a second,
+// at most half of the rate's burst, and ends portionLife after the draw. So over any time T at most
+// rate × (T + portionLife) plus a second's worth start, and what a dead handle has not spent is a portion at most, lost
+// to the others once.
+//
+// Example: max_rate_total=100/s, two handles, plenty of messages. Each draws 50 items about every half second or
+// second, as the pair allows, so the pair is written about two times a second.
+
+const (
+	// portionLife is how long a portion may be spent.
+	portionLife = time.Second
+	// drawEvery is how often a handle draws in the long run, and drawBurst how often at once.
+	drawEvery = 250 * time.Millisecond
+	drawBurst = 4
+	// drawFor is the time for whose deliveries a portion is drawn.
+	drawFor = portionLife / 2
+	// drawWait is for how long at most a handle trusts that nothing can be drawn.
+	drawWait = time.Second
+)
+
+// Rate is what the queue's rate is known by here: two rates are the same if all of it is.
+type Rate struct {
+	Count, PerMS int64
+	Burst        int64 // how many items may start at once
+}
+
+// Portions is the handle's portion of the queue's rate. Times are in milliseconds, by the handle's clock.
+type Portions struct {
+	mu      sync.Mutex
+	rate    Rate          // guarded by mu; of which the rest is
+	now     *portion      // guarded by mu; nil = nothing was drawn yet
+	untilMS int64         // guarded by mu; nothing can be drawn before
+	freeMS  int64         // guarded by mu; up to when the handle's draws are used up
+	drawing chan struct{} // guarded by mu; closed when the draw under way has ended; nil = there is none
+	waits   int           // guarded by mu; for the draws of others: tests tell the waiting goroutines apart by it
+}
+
+// portion is the items drawn together. The portions's mutex guards a portion.
+type portion struct {
+	drawnMS int64
+	left    int
+	spent   int
+}
+
+// live reports whether the portion may be spent. A clock which has leapt back ends the portion.
+func (p *portion) live(nowMS int64) bool {
+	age := nowMS - p.drawnMS
+	return age >= 0 && age < portionLife.Milliseconds()
+}
+
+// Bookings is what the attempts of a transaction have spent of portions.
+type Bookings struct {
+	of   *Portions
+	list []booking
+}
+
+type booking struct {
+	of *portion
+	n  int
+}
+
+// spend books up to n items, and returns how many.
+func (b *Portions) spend(nowMS int64, n int, to *Bookings) int {
+	p := b.now
+	if p == nil || !p.live(nowMS) {
+		return 0
+	}
+	n = min(n, p.left)
+	p.left, p.spent = p.left-n, p.spent+n
+	if n > 0 && to != nil {
+		to.list = append(to.list, booking{of: p, n: n})
+	}
+	return n
+}
+
+// Begin returns the bookings of a transaction.
+func (b *Portions) Begin() *Bookings { return &Bookings{of: b} }
+
+// Attempt undoes the bookings of an attempt which was not applied. Portions which have ended stay so.
+func (k *Bookings) Attempt() {
+	b := k.of
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range k.list {
+		s.of.left, s.of.spent = s.of.left+s.n, s.of.spent-s.n
+	}
+	k.list = nil
+}
+
+// End undoes the bookings of a transaction which was not applied.
+func (k *Bookings) End(o Outcome) {
+	if o == Failed {
+		k.Attempt()
+	}
+}
+
+// GiveBackLast undoes n items of the last booking. k = nil: of what a transaction of the caller's own has spent.
+func (b *Portions) GiveBackLast(k *Bookings, n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.now
+	if k != nil && len(k.list) > 0 {
+		last := &k.list[len(k.list)-1]
+		p = last.of
+		last.n -= n
+	}
+	if p != nil {
+		p.left, p.spent = p.left+n, p.spent-n
+	}
+}
+
+// of makes the portions one of the rate. What was drawn at another rate may still be spent.
+func (b *Portions) of(rate Rate) {
+	if b.rate != rate {
+		b.rate, b.untilMS = rate, 0
+	}
+}
+
+// waitsUntil returns when a draw may succeed; not after nowMS = now.
+func (b *Portions) waitsUntil(nowMS int64) int64 {
+	ahead := func(ms int64) int64 { // a clock which has leapt back must not make the handle wait
+		if ms-nowMS > drawWait.Milliseconds() {
+			return 0
+		}
+		return ms
+	}
+	every := drawEvery.Milliseconds()
+	return max(ahead(b.untilMS), ahead(b.freeMS)-(drawBurst-1)*every)
+}
+
+// UsedUp returns until when the handle has nothing to spend and nothing to draw; 0 = it may have.
+func (b *Portions) UsedUp(rate Rate, nowMS int64) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.of(rate)
+	if p := b.now; p != nil && p.live(nowMS) && p.left > 0 {
+		return 0
+	}
+	if until := b.waitsUntil(nowMS); until > nowMS {
+		return until
+	}
+	return 0
+}
+
+// wants returns how many items to draw for a claim of n: also for what comes within drawFor, at the pace at which the
+// last portion was spent.
+func (b *Portions) wants(nowMS int64, n int) int64 {
+	want := int64(n)
+	if p := b.now; p != nil && p.live(nowMS) {
+		elapsed := max(nowMS-p.drawnMS, drawEvery.Milliseconds()/2)
+		want += int64(p.spent) * drawFor.Milliseconds() / elapsed
+	}
+	return min(want, max(1, b.rate.Burst/2))
+}
+
+// Reserve books up to n items of what the handle has, or draws, of the rate. If there are none, untilMS is when to ask
+// again. draw draws a number of items, and returns how many there were, or when there will be.
+func (b *Portions) Reserve(
+	ctx context.Context, rate Rate, n int, to *Bookings, clock func() int64, yield func(wait int),
+	draw func(want int64) (got int64, untilMS int64, err error),
+) (got int, untilMS int64, err error) {
+	for {
+		b.mu.Lock()
+		b.of(rate)
+		nowMS := clock()
+		if got = b.spend(nowMS, n, to); got > 0 {
+			b.mu.Unlock()
+			return got, 0, nil
+		}
+		if other := b.drawing; other != nil {
+			b.waits++
+			wait := b.waits
+			b.mu.Unlock()
+			select {
+			case <-other:
+				yield(wait)
+				continue
+			case <-ctx.Done():
+				return 0, 0, context.Cause(ctx)
+			}
+		}
+		if untilMS = b.waitsUntil(nowMS); untilMS > nowMS {
+			b.mu.Unlock()
+			return 0, untilMS, nil
+		}
+		ended := make(chan struct{})
+		b.drawing = ended
+		b.freeMS = max(b.freeMS, nowMS)
+		if b.freeMS-nowMS > drawBurst*drawEvery.Milliseconds() {
+			b.freeMS = nowMS // the clock has leapt back
+		}
+		b.freeMS += drawEvery.Milliseconds()
+		want := b.wants(nowMS, n)
+		b.mu.Unlock()
+		if err := b.drawn(clock, ended, func() (int64, int64, error) { return draw(want) }); err != nil {
+			return 0, 0, err
+		}
+	}
+}
+
+// drawn runs a draw, and keeps its outcome, also after a panic.
+func (b *Portions) drawn(clock func() int64, ended chan struct{}, draw func() (int64, int64, error)) (err error) {
+	var got, untilMS int64
+	drawnMS := clock() // before the draw, so that the portion ends early rather than late
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.drawing = nil
+		close(ended)
+		if got > 0 {
+			b.now = &portion{drawnMS: drawnMS, left: int(got)}
+		} else {
+			b.untilMS = min(untilMS, clock()+drawWait.Milliseconds())
+		}
+	}()
+	got, untilMS, err = draw()
+	return err
+}

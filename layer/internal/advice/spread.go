@@ -1,0 +1,237 @@
+package advice
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Spread keeps the handles of a queue apart from each other, without any communication.
+//
+// A handle begins at home: the handle claims the oldest group. Handles there together conflict, and the loser of a
+// conflict goes for a walk: the loser lands on a hint chosen at random, and from there claims group after group, so
+// that the handle has a stretch of the hints alone until the walk meets another handle's. Only the landing passes over
+// hints without reading; each step reads the next hint. The more conflicts, the further away the landing. After
+// walkClaims groups the handle lands nearer, and from time to time comes home instead: otherwise, with no handle left
+// at home, the oldest groups would wait long.
+//
+// What a handle has learnt is advice: a wrong guess costs time, nothing else.
+type Spread struct {
+	mu     sync.Mutex
+	level  int    // guarded by mu; index into levels: how far away the next walk lands; 0 = no conflict lately
+	calm   int    // guarded by mu; transactions without conflict since the level changed
+	away   bool   // guarded by mu; on a walk
+	landed bool   // guarded by mu; next is a step of the walk, not the landing
+	next   []byte // guarded by mu; the key of the last hint of the walk
+	shard  int64  // guarded by mu; of the walk
+	left   int    // guarded by mu; groups until the walk ends
+	kept   int    // guarded by mu; groups kept since the last step
+	offset int    // guarded by mu; hints passed over by the last landing
+	// reach is how many hints a landing may pass over, because a landing further out has found none. Guarded by mu;
+	// 0 = not known.
+	reach   int
+	untilMS int64 // guarded by mu
+
+	plenty   atomic.Bool
+	oldest   atomic.Int64
+	newest   atomic.Int64
+	fairTurn atomic.Int64
+	turn     atomic.Int64
+	perGroup atomic.Int64 // how many items a group gave lately, in 1/16; 0 = not known
+}
+
+// Plenty reports whether the last search which began at home found more than asked for.
+func (s *Spread) Plenty() bool { return s.plenty.Load() }
+
+// NotePlenty notes what Plenty reports.
+func (s *Spread) NotePlenty(plenty bool) { s.plenty.Store(plenty) }
+
+// NoteOldest notes the index of the oldest hint.
+func (s *Spread) NoteOldest(index int64) { s.oldest.Store(index) }
+
+// NoteNewest notes the index of the newest hint, which is read only when landing.
+func (s *Spread) NoteNewest(index int64) { s.newest.Store(index) }
+
+// FairTurn returns, in a fair queue, the shard whose turn it is.
+func (s *Spread) FairTurn() int64 { return s.fairTurn.Load() }
+
+// NoteFairTurn notes what FairTurn returns.
+func (s *Spread) NoteFairTurn(shard int64) { s.fairTurn.Store(shard) }
+
+// NextTurn counts the searches from the oldest hint: the count tells whose shard's timers come first.
+func (s *Spread) NextTurn() int64 { return s.turn.Add(1) }
+
+const (
+	walkClaims = 64
+	// After walkClaims groups, and after each WalkMS, a handle comes home with probability 1/HomeEvery, at the cost of
+	// a conflict. More would be wasteful: after a pause all handles try at once, but home needs only a single handle.
+	WalkMS    = 500
+	HomeEvery = 8
+	// KeepClaims is how many claims in a row a handle on a walk takes of a group in flight, before the next step.
+	KeepClaims = 3
+	// nearby is among how many of the oldest hints at least a landing chooses after finding nothing further out.
+	nearby = 8
+	// calmAfter is the number of transactions without conflict after which landings come a level nearer.
+	calmAfter = 64
+)
+
+// levels are how far a landing goes: up to offset hints from a place. The place is the oldest hint, or a random place
+// within the first fraction of the hints' ages. The database walks past the hints of the offset, so the offset is
+// bounded: about a hundred hints cost as much as another read.
+var levels = [...]struct {
+	offset   int
+	fraction float64
+}{{}, {64, 0}, {256, 0}, {1024, 0}, {1024, 1}}
+
+// Place is where a search on a walk begins, among the hints of a shard.
+type Place struct {
+	Shard int64
+	After []byte // the key of a hint: behind that; nil = a landing
+	// A landing passes over Offset hints and one more, counted from the first with an index of From at least.
+	From   int64
+	Offset int
+}
+
+// Place returns where a search begins; away is false if the search begins at home.
+func (s *Spread) Place(random Random, shards, nowMS int64) (p Place, away bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.away:
+		return Place{}, false
+	case s.landed && s.left > 0 && nowMS < s.untilMS:
+		return Place{Shard: s.shard, After: s.next}, true
+	case s.landed && random.N(HomeEvery) == 0:
+		s.away = false
+		return Place{}, false
+	case s.landed && s.left > 0:
+		s.untilMS = nowMS + WalkMS
+		return Place{Shard: s.shard, After: s.next}, true
+	case s.landed:
+		s.level, s.landed = max(s.level-1, 1), false
+	}
+	level := levels[s.level]
+	s.shard = int64(random.N(int(shards)))
+	s.left, s.untilMS = walkClaims, nowMS+WalkMS
+	from := int64(0)
+	if oldest, newest := s.oldest.Load(), s.newest.Load(); level.fraction > 0 && newest > oldest {
+		from = oldest + int64(random.Float()*level.fraction*float64(newest-oldest))
+	}
+	reach := level.offset
+	if s.reach > 0 {
+		reach = min(reach, s.reach)
+	}
+	s.offset = random.N(reach)
+	return Place{Shard: s.shard, From: from, Offset: s.offset}, true
+}
+
+// Keeps reports whether a handle on a walk goes on with a group which an ack of the same transaction has left ready,
+// instead of a step: nobody else sees the group's hint before the commit, so there is no conflict.
+func (s *Spread) Keeps() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.away || s.kept >= KeepClaims {
+		s.kept = 0
+		return false
+	}
+	s.kept++
+	return true
+}
+
+// Walked notes the last hint which a search on a walk in a shard came to. If another search has landed in another shard
+// since, the walk goes on from that landing: between the key and the end of the other shard are hints of other
+// templates.
+func (s *Spread) Walked(shard int64, key []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.away && s.shard == shard {
+		if !s.landed && s.reach > 0 && s.offset >= s.reach/2 {
+			s.reach += s.reach/2 + 1 // there may be more hints by now
+		}
+		s.landed, s.next = true, key
+		s.left--
+	}
+}
+
+// GoHome ends a walk which reached the end of the hints. If the walk ended at its landing, the landing was too far out:
+// then GoHome returns how many of the oldest hints to pass over instead, fewer than before.
+func (s *Spread) GoHome(random Random) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away = false
+	if s.landed {
+		return 0
+	}
+	s.level = max(s.level-1, 1)
+	s.reach = max(s.offset, nearby)
+	return random.N(s.reach)
+}
+
+// Widen is called after a conflict: another handle works at the same hints.
+func (s *Spread) Widen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.level, s.calm = min(s.level+1, len(levels)-1), 0
+	s.away, s.landed = true, false
+}
+
+// Narrow is called after a transaction without conflict.
+func (s *Spread) Narrow() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calm++; s.calm >= calmAfter {
+		s.calm, s.level = 0, max(s.level-1, 0)
+		if s.level == 0 {
+			s.away = false
+		}
+	}
+}
+
+// Contended reports whether the handle has met a conflict lately.
+func (s *Spread) Contended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.level > 0
+}
+
+// Learn notes how many items a transaction has claimed of how many groups, one at least.
+func (s *Spread) Learn(items, groups int) {
+	now := int64(16 * items / groups)
+	if old := s.perGroup.Load(); old > 0 {
+		now = (3*old + now) / 4
+	}
+	s.perGroup.Store(max(now, 1))
+}
+
+// GroupsFor guesses how many groups hold n items.
+func (s *Spread) GroupsFor(n int) int {
+	per := int(s.perGroup.Load())
+	if per == 0 {
+		return 1
+	}
+	return max(1, (16*n+per-1)/per)
+}
+
+// Spreads keeps a Spread for each template in use, because a Spread is about the hints of one template.
+type Spreads struct {
+	whole Spread // of receives without a template
+	mu    sync.Mutex
+	all   map[string]*Spread // guarded by mu; by packed template
+}
+
+// Of returns the Spread for a packed template; "" = of receives without one.
+func (s *Spreads) Of(where string) *Spread {
+	if where == "" {
+		return &s.whole
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.all[where]
+	if one == nil {
+		if s.all == nil {
+			s.all = make(map[string]*Spread)
+		}
+		one = &Spread{}
+		s.all[where] = one
+	}
+	return one
+}

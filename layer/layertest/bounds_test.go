@@ -1,0 +1,642 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// refusals counts the attempts that the engine has refused for their size, also those that the layer has put right.
+type refusals struct {
+	kv.DB
+	n atomic.Int64
+}
+
+func (r *refusals) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := r.DB.Begin(o)
+	return &refusedTx{ManagedTx: tx, all: r}, err
+}
+
+type refusedTx struct {
+	kv.ManagedTx
+	all *refusals
+}
+
+func (t *refusedTx) OnError(err error) kv.Future[struct{}] {
+	if refusedForSize(err) {
+		t.all.n.Add(1)
+	}
+	return t.ManagedTx.OnError(err)
+}
+
+func refusedForSize(err error) bool {
+	switch kv.Code(err) {
+	case kv.CodeTransactionTooLarge, kv.CodeKeyTooLarge, kv.CodeValueTooLarge:
+		return true
+	}
+	return false
+}
+
+// largest is a queue in which every size that a user may choose is at its maximum; NULs, because each is two bytes in
+// a key.
+type largest struct {
+	*env
+	db     *refusals
+	q      *layer.Queue
+	prefix []byte
+	name   string
+	config layer.Config
+	ids    int // of receives
+}
+
+// nuls is a text of n bytes, nearly all of them NULs, which differs from those with another number.
+func nuls(n, number int) string {
+	return strings.Repeat("\x00", n-6) + fmt.Sprintf("%06d", number)
+}
+
+func (l *largest) options() layer.Options {
+	o := l.env.options(7)
+	o.Owner, o.Config = nuls(layer.MaxQueueNameSize, 1), l.config
+	return o
+}
+
+func (e *env) largest(config layer.Config) *largest {
+	config.Retry = atOnce
+	l := &largest{
+		env: e, db: &refusals{DB: e.db}, prefix: []byte(nuls(layer.MaxPrefixSize, 1)),
+		name: nuls(layer.MaxQueueNameSize, 2), config: config,
+	}
+	var err error
+	l.q, err = layer.Create(e.ctx, l.db, l.prefix, l.name, l.options())
+	require.NoError(e.t, err)
+	return l
+}
+
+// message is the i-th of a group, of the largest sizes but for the body.
+func (l *largest) message(group string, i, body int) layer.Message {
+	m := layer.Message{
+		Group: group, Body: make([]byte, body), DedupID: nuls(layer.MaxDedupIDSize, i),
+		Headers: make(map[string]string),
+	}
+	size := 0
+	for _, name := range l.q.Config().Facets {
+		m.Headers[name] = nuls(layer.MaxFacetSize, 0)
+		size += len(name) + layer.MaxFacetSize
+	}
+	m.Headers["\x00"] = strings.Repeat("\x00", layer.MaxHeadersSize-size-1)
+	return m
+}
+
+// bounded holds an error to what the limits promise: none, or one that says the limit.
+func (l *largest) bounded(err error, what ...any) (ok bool) {
+	l.t.Helper()
+	if err != nil {
+		require.ErrorIs(l.t, err, layer.ErrLimit, what...)
+		require.Zero(l.t, kv.Code(err), what...)
+	}
+	return err == nil
+}
+
+// enqueue enqueues all, in batches as large as the queue allows.
+func (l *largest) enqueue(msgs ...layer.Message) []layer.ID {
+	l.t.Helper()
+	var ids []layer.ID
+	for n := len(msgs); len(msgs) > 0; {
+		n = min(n, len(msgs))
+		sent, err := l.q.Enqueue(l.ctx, msgs[:n]...)
+		if !l.bounded(err, "enqueue of %d", n) {
+			require.Greater(l.t, n, 1, "a single message is enqueued: %v", err)
+			n /= 2
+			continue
+		}
+		ids, msgs = append(ids, idsOf(sent)...), msgs[n:]
+	}
+	return ids
+}
+
+// fill enqueues so many messages into each of so many groups.
+func (l *largest) fill(groups, each int) []string {
+	l.t.Helper()
+	names := make([]string, groups)
+	var msgs []layer.Message
+	for g := range groups {
+		names[g] = nuls(layer.MaxGroupSize, g)
+		for i := range each {
+			msgs = append(msgs, l.message(names[g], g*each+i, 0))
+		}
+	}
+	l.enqueue(msgs...)
+	return names
+}
+
+// most is the receive that asks for all there can be.
+func most() layer.ReceiveOptions {
+	return layer.ReceiveOptions{Max: layer.MaxBatch, MaxBytes: 1 << 30}
+}
+
+// drain receives with o until nothing is left, at least one claim each time, and acks.
+func (l *largest) drain(o layer.ReceiveOptions, want int) {
+	l.t.Helper()
+	items := 0
+	for {
+		if o.ReceiveID != "" {
+			l.ids++
+			o.ReceiveID = nuls(layer.MaxReceiveIDSize, l.ids)
+		}
+		claims, err := l.q.Receive(l.ctx, o)
+		require.NoError(l.t, err)
+		if o.ReceiveID != "" && len(claims) > 0 {
+			again, err := l.q.Receive(l.ctx, o)
+			require.NoError(l.t, err)
+			require.Len(l.t, again, len(claims), "the repetition gets what the first got")
+		}
+		if len(claims) == 0 {
+			break
+		}
+		for _, c := range claims {
+			items += len(c.Items)
+		}
+		require.NoError(l.t, finishAll(l.ctx, l.q, claims...))
+	}
+	require.Equal(l.t, want, items)
+}
+
+// check holds the queue to its invariants.
+func (l *largest) check() {
+	l.t.Helper()
+	o := l.options()
+	o.Config = layer.Config{}
+	calm, err := layer.Open(l.ctx, l.raw, l.prefix, l.name, o)
+	require.NoError(l.t, err)
+	report, err := calm.Admin().Check(l.ctx, layer.CheckOptions{})
+	require.NoError(l.t, err)
+	require.Empty(l.t, report.Violations)
+	require.NoError(l.t, calm.Close(l.ctx))
+}
+
+// kinds are the queues of TestBoundsAtTheLimit.
+func kinds() map[string]layer.Config {
+	facets := make([]string, layer.MaxFacets)
+	for i := range facets {
+		facets[i] = nuls(layer.MaxFacetSize, i)
+	}
+	keep := layer.Config{
+		Changes: time.Hour, Archive: time.Hour, DedupFor: layer.DedupForPending, DedupScope: layer.DedupInGroup,
+		RetroactiveDelay: true, MaxAttempts: 2,
+	}
+	plain, lanes, unordered, perItem := keep, keep, keep, keep
+	lanes.Facets = facets
+	lanes.Views = "*"
+	for n := layer.MaxFacets; n > 1; n-- {
+		lanes.Views += "; " + strings.Join(facets[:n], ",")
+	}
+	unordered.Unordered = true
+	perItem.LeasePer = layer.LeasePerItem
+	return map[string]layer.Config{"plain": plain, "facets": lanes, "unordered": unordered, "lease per item": perItem}
+}
+
+// TestBoundsAtTheLimit (contract): with every size that users may choose at its maximum, every operation is done, or
+// refused with an error that says the limit. A receive is never refused: it gives fewer. And the layer knows the limits
+// beforehand: no transaction of its own is refused by the database for its size.
+func TestBoundsAtTheLimit(t *testing.T) {
+	for name, config := range kinds() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for verb, run := range map[string]func(l *largest){
+				"receive": boundsOfReceive, "ack": boundsOfAck, "transaction": boundsOfTx, "operator": boundsOfOperator,
+				"jobs": boundsOfJobs, "advance": boundsOfAdvance, "wait": boundsOfWait,
+			} {
+				t.Run(verb, func(t *testing.T) {
+					t.Parallel()
+					e := newEnv(t, anyEngine, false)
+					l := e.largest(config)
+					run(l)
+					require.Zero(t, l.db.n.Load(), "the database has refused a transaction for its size")
+					l.check()
+					require.NoError(t, l.q.Close(e.ctx))
+				})
+			}
+		})
+	}
+}
+
+// wheres are the ways to receive from the queue, beside that of whole groups.
+func (l *largest) wheres() []func(o *layer.ReceiveOptions) {
+	all := []func(o *layer.ReceiveOptions){func(*layer.ReceiveOptions) {}}
+	c := l.q.Config()
+	for _, n := range []int{4, 3, 2} {
+		if len(c.Facets) > 0 {
+			where := make(layer.Template)
+			for _, facet := range c.Facets[:n] {
+				where[facet] = nuls(layer.MaxFacetSize, 0)
+			}
+			all = append(all, func(o *layer.ReceiveOptions) { o.Where = where })
+		}
+	}
+	if c.Unordered {
+		all = append(all, func(o *layer.ReceiveOptions) { o.Unordered = true })
+	}
+	return all
+}
+
+func boundsOfReceive(l *largest) {
+	groups := 200 // more than one transaction can claim
+	for _, where := range l.wheres() {
+		o := most()
+		where(&o)
+		l.fill(groups, 1)
+		claims, err := l.q.Receive(l.ctx, o)
+		require.NoError(l.t, err)
+		require.GreaterOrEqual(l.t, len(claims), 40, "a receive uses what a transaction can hold")
+		require.NoError(l.t, finishAll(l.ctx, l.q, claims...))
+		l.drain(o, groups-len(claims))
+
+		l.fill(1, 100)
+		l.drain(o, 100)
+
+		o.ReceiveID, groups = "id", 60
+		l.fill(60, 1)
+		l.drain(o, 60)
+		if o.ReceiveID = ""; o.Unordered || len(o.Where) > 2 {
+			continue
+		}
+		for _, strategy := range []layer.Strategy{layer.Heads, layer.Layers} {
+			o.Strategy = strategy
+			l.fill(30, 2)
+			l.drain(o, 60)
+		}
+	}
+	c := l.q.Config()
+	if len(c.Facets) == 0 && !c.Unordered && c.LeasePer != layer.LeasePerItem {
+		o := most()
+		o.Heartbeat = true
+		l.fill(100, 1)
+		l.drain(o, 100)
+	}
+	// Bodies: whatever MaxBytes allows, a receive reads no more than fits into its time.
+	for i := range 5 {
+		l.enqueue(l.message(nuls(layer.MaxGroupSize, i), i, layer.MaxBodySize-layer.MaxHeadersSize))
+	}
+	l.drain(most(), 5)
+}
+
+func boundsOfAck(l *largest) {
+	groups := l.fill(3, 60)
+	for _, group := range groups {
+		state := make([]byte, layer.MaxStateSize)
+		require.NoError(l.t, l.q.Admin().SetGroupState(l.ctx, group, state, layer.SetGroupStateOptions{}))
+	}
+	o := most()
+	o.State = l.q.Config().LeasePer != layer.LeasePerItem
+	long := errors.New(nuls(4096, 1))
+	for round := 0; ; round++ {
+		claims, err := l.q.Receive(l.ctx, o)
+		require.NoError(l.t, err)
+		if len(claims) == 0 {
+			require.Positive(l.t, round)
+			break
+		}
+		for i, c := range claims {
+			_, err := l.q.Extend(l.ctx, c, layer.MaxLease)
+			require.NoError(l.t, err)
+			if c.Hold == (layer.ID{}) {
+				require.NoError(l.t, l.q.Settle(l.ctx, settingState(c, make([]byte, layer.MaxStateSize))))
+			}
+			switch i % 4 {
+			case 0: // every other one
+				var ids []layer.ID
+				for j := 0; j < len(c.Items); j += 2 {
+					ids = append(ids, c.Items[j].ID)
+				}
+				require.NoError(l.t, l.q.Ack(l.ctx, c, ids...))
+				if len(c.Items) > 0 {
+					require.NoError(l.t, l.q.Nack(l.ctx, c, layer.NackOptions{Err: long}))
+				}
+			case 1:
+				_, err := l.q.SettleReceive(l.ctx, layer.Settlement{Claim: c}, layer.ReceiveOptions{Max: 1})
+				require.NoError(l.t, err)
+			case 2:
+				require.NoError(l.t, l.q.Nack(l.ctx, c, layer.NackOptions{Err: long, Reject: nuls(4096, 2)}))
+			default:
+				require.NoError(l.t, l.q.Ack(l.ctx, c))
+			}
+		}
+		l.clock.advance(2 * layer.MaxLease) // what SettleReceive has claimed comes back
+	}
+}
+
+// boundsOfTx does as much in a transaction of the caller's as goes in, until the layer says that no more does; and
+// then commits as much as that.
+func boundsOfTx(l *largest) {
+	most := func(what string, do func(tx kv.Tx, n int) (int, error)) (done int) {
+		l.t.Helper()
+		for fits := -1; ; {
+			err := l.q.Once(l.ctx, func(tx kv.Tx) error {
+				for done = 0; done != fits; {
+					n, err := do(tx, done)
+					if err != nil {
+						return err
+					}
+					if done += n; n == 0 {
+						break
+					}
+				}
+				return nil
+			})
+			if l.bounded(err, what) {
+				require.Positive(l.t, done, what)
+				return done
+			}
+			fits = done
+		}
+	}
+	l.fill(250, 1)
+	require.Less(l.t, most("receive", func(tx kv.Tx, _ int) (int, error) {
+		claims, err := l.q.ReceiveTx(l.ctx, tx, layer.ReceiveOptions{Max: 10})
+		return len(claims), err
+	}), 250)
+	l.clock.advance(time.Hour)
+	require.Less(l.t, most("take", func(tx kv.Tx, _ int) (int, error) {
+		items, err := l.q.TakeTx(l.ctx, tx, layer.MaxBatch)
+		return len(items), err
+	}), 250)
+	var claims []*layer.Claim
+	for {
+		more, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Max: layer.MaxBatch})
+		require.NoError(l.t, err)
+		if len(more) == 0 {
+			break
+		}
+		claims = append(claims, more...)
+	}
+	most("ack", func(tx kv.Tx, n int) (int, error) {
+		if n == len(claims) {
+			return 0, nil
+		}
+		return 1, l.q.AckTx(l.ctx, tx, claims[n])
+	})
+	most("enqueue", func(tx kv.Tx, n int) (int, error) {
+		_, err := l.q.EnqueueTx(l.ctx, tx, l.message(nuls(layer.MaxGroupSize, n), 1000+n, 200_000))
+		return 1, err
+	})
+}
+
+func boundsOfOperator(l *largest) {
+	a := l.q.Admin().As(nuls(layer.MaxQueueNameSize, 3))
+	groups := l.fill(3, 3)
+	reason := nuls(1000, 1)
+	for _, group := range groups {
+		_, err := a.PauseGroup(l.ctx, group, layer.PauseOptions{Reason: reason})
+		require.NoError(l.t, err)
+		info, err := a.Group(l.ctx, group)
+		require.NoError(l.t, err)
+		require.Equal(l.t, reason, info.Mark.Reason)
+		why, err := a.WhyGroup(l.ctx, group)
+		require.NoError(l.t, err)
+		require.NotEmpty(l.t, why.Reasons)
+	}
+	_, err := a.Pause(l.ctx, layer.PauseOptions{Reason: reason})
+	require.NoError(l.t, err)
+	_, err = a.Resume(l.ctx, layer.ResumeOptions{})
+	require.NoError(l.t, err)
+	blocked, err := a.Blocked(l.ctx, layer.BlockedOptions{})
+	require.NoError(l.t, err)
+	require.NotEmpty(l.t, blocked.Groups)
+	items, err := l.q.Peek(l.ctx, groups[0], layer.MaxBatch)
+	require.NoError(l.t, err)
+	require.Len(l.t, items, 3)
+	body := make([]byte, layer.MaxBodySize)
+	require.NoError(l.t, a.Edit(l.ctx, items[0].ID, func(m *layer.Message) error { m.Body = body; return nil }))
+	require.NoError(l.t, l.q.Replace(l.ctx, items[1].ID, body, items[1].Headers))
+	require.NoError(l.t, l.q.Reschedule(l.ctx, items[2].ID, l.clock.now().Add(time.Hour)))
+	found, err := l.q.Find(l.ctx, groups[0], items[0].DedupID)
+	require.NoError(l.t, err)
+	require.Equal(l.t, items[0].ID, found.ID)
+	_, err = a.Why(l.ctx, items[2].ID)
+	require.NoError(l.t, err)
+	require.NoError(l.t, a.Cancel(l.ctx, items[2].ID))
+	_, err = a.Skip(l.ctx, groups[0], layer.SkipOptions{Reason: reason})
+	require.NoError(l.t, err)
+	for _, group := range groups {
+		_, err := a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+		require.NoError(l.t, err)
+	}
+	claims, err := l.q.Receive(l.ctx, most())
+	require.NoError(l.t, err)
+	_, err = a.PauseGroup(l.ctx, claims[0].Group, layer.PauseOptions{Reason: reason}) // beside the claim
+	require.NoError(l.t, err)
+	_, err = a.ForceRelease(l.ctx, claims[0].Group, layer.ForceReleaseOptions{
+		CountAttempt: true, Reason: reason, Hold: claims[0].Hold,
+	})
+	require.NoError(l.t, err)
+	_, err = a.ResumeGroup(l.ctx, claims[0].Group, layer.ResumeOptions{})
+	require.NoError(l.t, err)
+	_, err = a.Holders(l.ctx)
+	require.NoError(l.t, err)
+	page, err := a.Groups(l.ctx, layer.GroupsOptions{Limit: layer.MaxBatch})
+	require.NoError(l.t, err)
+	require.Len(l.t, page.Groups, 3)
+	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Shards = layer.MaxShards })
+	require.NoError(l.t, err)
+	_, err = l.q.Stats(l.ctx)
+	require.NoError(l.t, err)
+	l.changes()
+}
+
+// changes reads all changes by a subscription with the longest name.
+func (l *largest) changes() {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
+	defer cancel()
+	n := 0
+	err := l.q.Subscribe(ctx, nuls(layer.MaxSubscriptionSize, 1), func(_ context.Context, all []layer.Change) error {
+		n += len(all)
+		cancel()
+		return nil
+	}, layer.SubscribeOptions{FromOldest: true})
+	require.NoError(l.t, err)
+	require.Positive(l.t, n)
+}
+
+func boundsOfJobs(l *largest) {
+	a := l.q.Admin()
+	// Dead letters: all at once, past retention, and each with the longest reason.
+	groups := l.fill(4, 60)
+	_, _, err := a.Configure(l.ctx, func(c *layer.Config) {
+		c.Retention, c.OnExpiry = time.Second, layer.DeadLetterExpired
+	})
+	require.NoError(l.t, err)
+	l.clock.advance(time.Hour)
+	l.drain(most(), 0)
+	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Retention = 0 })
+	require.NoError(l.t, err)
+	dead := 0
+	var some []layer.ID
+	for d, err := range a.AllDeadLetters(l.ctx, layer.DeadOptions{}) {
+		require.NoError(l.t, err)
+		dead++
+		some = append(some, d.ID)
+	}
+	require.Equal(l.t, 240, dead)
+	report, err := a.Redrive(l.ctx, layer.DeadFilter{IDs: some[:100]}, layer.RedriveOptions{})
+	require.NoError(l.t, err)
+	require.EqualValues(l.t, 100, report.Done)
+	report, err = a.Redrive(l.ctx, layer.DeadFilter{Group: &groups[2]}, layer.RedriveOptions{ToTail: true})
+	require.NoError(l.t, err)
+	require.EqualValues(l.t, 60, report.Done)
+	require.NoError(l.t, l.q.Once(l.ctx, func(tx kv.Tx) error {
+		err := a.RedriveTx(l.ctx, tx, layer.RedriveOptions{}, some[180:]...)
+		if kv.Code(err) == kv.CodeTransactionTooOld {
+			return err // a slow machine: Once runs it again
+		}
+		l.bounded(err)
+		return nil
+	}))
+	_, err = a.Discard(l.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+	require.NoError(l.t, err)
+	// The archive, and back.
+	o := most()
+	for {
+		claims, err := l.q.Receive(l.ctx, o)
+		require.NoError(l.t, err)
+		if len(claims) == 0 {
+			break
+		}
+		require.NoError(l.t, finishAll(l.ctx, l.q, claims...))
+	}
+	archived := 0
+	for _, err := range a.AllArchived(l.ctx, layer.ArchiveOptions{}) {
+		require.NoError(l.t, err)
+		archived++
+	}
+	require.GreaterOrEqual(l.t, archived, 160)
+	replayed, err := a.Replay(l.ctx, layer.ArchiveFilter{Group: &groups[0]}, layer.ReplayOptions{})
+	require.NoError(l.t, err)
+	require.EqualValues(l.t, 60, replayed.Done)
+	l.fill(100, 1)
+	purged, err := a.Purge(l.ctx, layer.PurgeOptions{})
+	require.NoError(l.t, err)
+	require.Positive(l.t, purged.Items)
+	l.clock.advance(24 * time.Hour)
+	_, err = a.Sweep(l.ctx, layer.SweepOptions{})
+	require.NoError(l.t, err)
+}
+
+func boundsOfAdvance(l *largest) {
+	if l.q.Config().LeasePer == layer.LeasePerItem {
+		return // an item under a claim of its own is not advanced
+	}
+	l.fill(1, 20)
+	claims, err := l.q.Receive(l.ctx, most())
+	require.NoError(l.t, err)
+	require.Len(l.t, claims, 1)
+	grow := func(m *layer.Message) error { m.Body = make([]byte, layer.MaxBodySize); return nil }
+	c := claims[0]
+	require.False(l.t, l.bounded(l.q.Settle(l.ctx, advanceBy(c, grow))), "%d bodies of 4 MiB", len(c.Items))
+	ids := make([]layer.ID, 0, len(c.Items))
+	for _, item := range c.Items {
+		ids = append(ids, item.ID)
+	}
+	for _, id := range ids {
+		require.NoError(l.t, l.q.Settle(l.ctx, advanceBy(c, grow, id)), "one at a time")
+	}
+	l.drain(most(), 20)
+}
+
+// boundsOfWait: receives that wait, by every kind of request, are woken.
+func boundsOfWait(l *largest) {
+	group := nuls(layer.MaxGroupSize, 1)
+	var all []layer.ReceiveOptions
+	for _, where := range l.wheres() {
+		o := layer.ReceiveOptions{Max: 1, Wait: time.Minute}
+		where(&o)
+		all = append(all, o)
+		if o.Group = &group; !o.Unordered {
+			all = append(all, o)
+		}
+	}
+	got := make(chan error, len(all))
+	for _, o := range all {
+		go func() {
+			claims, err := l.q.Receive(l.ctx, o)
+			if err == nil && len(claims) == 0 {
+				err = errors.New("nothing")
+			}
+			if err == nil {
+				err = l.q.Ack(l.ctx, claims[0])
+			}
+			got <- err
+		}()
+	}
+	for i := range all {
+		l.enqueue(l.message(group, i, 0))
+	}
+	for range all {
+		require.NoError(l.t, <-got)
+	}
+}
+
+// TestStepsThatAreTooLarge (contract): a step of large work that the database refuses for its size is done with fewer
+// rows. The letters are small, and their keys are not.
+func TestStepsThatAreTooLarge(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	l := e.largest(kinds()["facets"])
+	a := l.q.Admin()
+	group, letters := nuls(layer.MaxGroupSize, 1), 120
+	msgs := make([]layer.Message, letters)
+	for i := range msgs {
+		msgs[i] = l.message(group, i, 0)
+		delete(msgs[i].Headers, "\x00")
+	}
+	l.enqueue(msgs...)
+	_, _, err := a.Configure(l.ctx, func(c *layer.Config) {
+		c.Retention, c.OnExpiry = time.Second, layer.DeadLetterExpired
+	})
+	require.NoError(t, err)
+	e.clock.advance(time.Hour)
+	l.drain(most(), 0)
+	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Retention = 0 })
+	require.NoError(t, err)
+	report, err := a.Redrive(l.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, letters, report.Done)
+	require.Positive(t, l.db.n.Load(), "a step was too large")
+	l.drain(most(), letters)
+	l.check()
+}
+
+// TestReceiveAsksForLess (contract): a receive whose transaction the database refuses for its size asks for less, and
+// gets at least one message. Here the handle's own limit of a transaction is below the lock of a claim of 1,000
+// messages.
+func TestReceiveAsksForLess(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", make([]string, layer.MaxBatch)...)
+	o := e.options(2)
+	o.Tx.SizeLimit = 20_000
+	db := &refusals{DB: e.db}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	got := 0
+	for got < layer.MaxBatch {
+		c := e.receive(q, layer.MaxBatch)
+		require.NotNil(t, c)
+		got += len(c.Items)
+		require.NoError(t, q.Ack(e.ctx, c))
+	}
+	require.Positive(t, db.n.Load(), "a receive was too large")
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 30_000)})
+	var limit *layer.LimitError
+	require.ErrorAs(t, err, &limit)
+	require.EqualValues(t, 20_000, limit.Max)
+	require.Greater(t, limit.Got, limit.Max)
+	require.NoError(t, q.Close(e.ctx))
+}

@@ -1,0 +1,83 @@
+package layer_test
+
+import (
+	"flag"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// What the tests run on is in this file alone: fdbkv/layertest has the same tests, and a FoundationDB cluster in this
+// file's place.
+
+type engine struct {
+	name   string
+	open   func(t *testing.T) kv.DB // an empty one; newEnv closes it
+	faults bool
+}
+
+var socketFlag = flag.Bool("layer.socket", false, "every test through a socket, on a folder that another DB serves")
+
+func engines() []engine {
+	if *socketFlag {
+		return []engine{{"socket", socket, false}, {"socket with faults", socket, true}}
+	}
+	return []engine{{"memory", anyEngine, false}, {"memory with faults", recovering, true}, {"disk", disk, false}}
+}
+
+// replay is the command that runs a test again with the same choices and faults.
+func replay(t *testing.T, seed uint64) string {
+	command := fmt.Sprintf("go test ./layer/layertest -run '^%s$' -layer.seed %d", t.Name(), seed)
+	if *socketFlag {
+		command += " -layer.socket"
+	}
+	return command
+}
+
+// anyEngine opens the engine for tests that one is enough for.
+func anyEngine(t *testing.T) kv.DB {
+	if *socketFlag {
+		return socket(t)
+	}
+	return embedded.OpenMemory(embedded.Options{})
+}
+
+// recovering opens an engine that does what a cluster does whose servers die: now and then the versions jump, by 100
+// seconds' worth, and a transaction under way is too old; and a watch may be late.
+func recovering(*testing.T) kv.DB {
+	groups, due := 0, 0
+	return embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{
+		VersionGap: func() int64 {
+			if groups++; groups%100 > 0 {
+				return 0
+			}
+			return 100_000_000
+		},
+		HoldWatches: func() bool {
+			due++
+			return due%10 == 0
+		},
+	}})
+}
+
+func disk(t *testing.T) kv.DB { return openFolder(t, t.TempDir()) }
+
+// socket opens a folder that another DB serves: all that the test does goes over a socket.
+func socket(t *testing.T) kv.DB {
+	path := t.TempDir()
+	server := openFolder(t, path)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	client := openFolder(t, path)
+	require.Zero(t, client.Usage().FileSize, "the other DB has the file")
+	return client
+}
+
+func openFolder(t *testing.T, path string) *embedded.DB {
+	db, err := embedded.OpenDisk(path, embedded.Options{})
+	require.NoError(t, err)
+	return db
+}

@@ -1,0 +1,188 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// Guards that no other test misses. Each test names the guard without which it fails.
+
+// granted leaves a grant of group A whose short lease has ended, as a requester does that has died.
+func granted(e *env) {
+	endMS, owner := e.clock.now().Add(-time.Second).UnixMilli(), uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
+	e.write(func(tx kv.Tx) {
+		tx.ClearRange(kv.PrefixRange(key("ready", int64(0))))
+		tx.Set(key("lock", "A"), tuple.Tuple{int64(1), nil, tuple.Tuple{"grant", int64(1), owner.String(), endMS}}.Pack())
+		tx.Set(key("timer", endMS, "A"), tuple.Tuple{"grant", int64(1)}.Pack())
+	})
+}
+
+// TestGuardPairs: more pairs that must conflict, see TestConflicts.
+func TestGuardPairs(t *testing.T) {
+	for _, p := range []pair[*env, any]{
+		{name: "early-lock: claim that leaves a group to its head, claim by another clock", setup: func(e *env) any {
+			delayedUntil(e)
+			granted(e)
+			return nil
+		}, first: claimAll, second: claimAhead},
+		{name: "empty-lock: claim that clears what is left of an empty group, pause of it", setup: func(e *env) any {
+			granted(e)
+			return nil
+		}, first: claimAll, second: pauseGroup},
+		{name: "force-lock: forced release, takeover", setup: expired(1, 1), first: forceRelease, second: claimAll},
+		{name: "dedup-rename: redrive to the tail, enqueue with its dedup id when that is forgotten", setup: func(e *env) any {
+			e.sendAs(e.q, "A", "x")
+			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
+			e.clock.advance(time.Hour)
+			return nil
+		}, first: redriveFirst(layer.RedriveOptions{ToTail: true}), second: enqueueAs("B", "x")},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, anyEngine, false)
+			p.conflict = true
+			p.run(e, e)
+		})
+	}
+}
+
+// TestOverdueInSteps (trap 7): a claim that meets many overdue items settles a bounded number of them in its
+// transaction, and so does a take. Guard spent.
+func TestOverdueInSteps(t *testing.T) {
+	for name, meet := range map[string]func(e *env, tx kv.Tx, _ any) error{"claim": claimAll, "take": take} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+			e.fill("A", 1000)
+			e.clock.advance(time.Hour)
+			require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error { return meet(e, tx, nil) }))
+			left := len(e.all("A"))
+			require.GreaterOrEqual(t, left, 1000-300)
+			require.Less(t, left, 1000)
+			require.Empty(t, e.receiveAll(), "a receive goes on until all are settled")
+			require.Empty(t, e.all("A"))
+		})
+	}
+}
+
+// TestOverdueInWideSteps: a call that is to deliver one item reads what is overdue before it in pages, not one by one.
+func TestOverdueInWideSteps(t *testing.T) {
+	takeOne := func(e *env, tx kv.Tx) error {
+		items, err := e.q.TakeTx(e.ctx, tx, 1)
+		require.Empty(e.t, items)
+		return err
+	}
+	claimOne := func(e *env, tx kv.Tx) error {
+		claims, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, MaxGroups: 1})
+		require.Empty(e.t, claims)
+		return err
+	}
+	for name, meet := range map[string]func(e *env, tx kv.Tx) error{"claim": claimOne, "take": takeOne} {
+		t.Run(name, func(t *testing.T) {
+			e, r := recorded(t)
+			e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+			e.fill("A", 500)
+			e.clock.advance(time.Hour)
+			before := r.Counters()
+			require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error { return meet(e, tx) }))
+			read := r.Counters().Sub(before)
+			require.LessOrEqual(t, len(e.all("A")), 300, "so many are settled together")
+			require.Less(t, read.KeyReads+read.RangeReads, int64(50))
+		})
+	}
+}
+
+// receiveAll receives what there is.
+func (e *env) receiveAll() []*layer.Claim {
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 100})
+	require.NoError(e.t, err)
+	return claims
+}
+
+// TestReplayInStepsRepeatsEachOnce: a replay that has to go on behind what one transaction could do repeats each
+// archived item once, in their order, and nothing that is finished after it has begun. Guards replay-end, replay-cut.
+func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+	archive := func(bodies ...string) {
+		e.enqueue("A", bodies...)
+		for range bodies {
+			require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		}
+	}
+	var want []string
+	for i := range 7 {
+		want = append(want, fmt.Sprint(i)+strings.Repeat("x", 400_000))
+	}
+	archive(want...)
+	steps := 0
+	report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+		if steps++; steps == 1 {
+			// Nobody else's, so that the order of A is that of the replay.
+			sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: []byte("later")})
+			require.NoError(t, err)
+			require.Len(t, sent, 1)
+			group := "B"
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Group: &group})
+			require.NoError(t, err)
+			require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+		}
+		require.Less(t, steps, 20)
+	}})
+	require.NoError(t, err)
+	require.Greater(t, steps, 1)
+	require.EqualValues(t, len(want), report.Done)
+	require.Empty(t, e.all("B"))
+	for i := range want {
+		c := e.receive(e.q, 1)
+		require.NotNil(t, c)
+		require.Equal(t, want[i][:1], string(c.Items[0].Body[:1]))
+		require.NoError(t, e.q.Ack(e.ctx, c))
+	}
+	require.Nil(t, e.receive(e.q, 1))
+}
+
+// TestRepeatableIsNotGivenBack: what a receive with a receive id claims whose caller has gone stays claimed, for its
+// repetition. Guard repeat-back.
+func TestRepeatableIsNotGivenBack(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	var given atomic.Bool
+	o := e.options(3)
+	o.Test.NoCoalescing = true // its transaction runs beside its caller, who can leave
+	gone := make(chan struct{})
+	o.Test.Yield = func(_ context.Context, what string) {
+		if strings.HasPrefix(what, "give back") {
+			given.Store(true)
+		}
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	db := &beforeCommit{DB: e.raw, run: func() {
+		cancel()
+		<-gone
+	}}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	db.left.Store(1)
+	_, err = q.Receive(ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
+	require.ErrorIs(t, err, context.Canceled)
+	close(gone)
+	require.Eventually(t, func() bool { return q.Paths().Shared > 0 }, time.Minute, time.Millisecond)
+	require.Never(t, given.Load, 300*time.Millisecond, time.Millisecond) // far longer than it takes to begin
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "once"})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+	require.NoError(t, q.Close(e.ctx))
+}

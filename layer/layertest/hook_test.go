@@ -1,0 +1,293 @@
+package layer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// heard keeps what hooks are told, with a word of Begin's context.
+type heard struct {
+	mu  sync.Mutex
+	all []layer.Operation
+}
+
+type heardKey struct{}
+
+func (h *heard) hook() layer.Hook {
+	return layer.Hook{
+		Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+			for i := range o.Messages {
+				o.SetHeader(i, "trace", fmt.Sprint(i))
+			}
+			return context.WithValue(ctx, heardKey{}, o.Verb)
+		},
+		End: func(ctx context.Context, o *layer.Operation) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if ctx.Value(heardKey{}) != o.Verb {
+				panic("the context of End is not that of Begin")
+			}
+			h.all = append(h.all, *o)
+		},
+	}
+}
+
+// next is the only operation told since the last call.
+func (h *heard) next(t *testing.T) layer.Operation {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Len(t, h.all, 1, "%v", h.all)
+	o := h.all[0]
+	h.all = nil
+	return o
+}
+
+// hooked opens a handle with hooks.
+func (e *env) hooked(n uint64) (*layer.Queue, *heard) {
+	e.t.Helper()
+	h, o := &heard{}, e.options(n)
+	o.Hooks = []layer.Hook{h.hook(), {}} // the second has neither function
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(e.t, err)
+	return q, h
+}
+
+// TestHooksOfPrograms: each operation of a program is told once, with its outcome, under faults too.
+func TestHooksOfPrograms(t *testing.T) {
+	onEngines(t, func(e *env) {
+		q, h := e.hooked(7)
+		given := []layer.Message{{Group: "A", Body: []byte("a1")}, {Group: "A", Body: []byte("a2")}}
+		sent, err := q.Enqueue(e.ctx, given...)
+		require.NoError(t, err)
+		require.Nil(t, given[0].Headers, "the caller's messages stay as they are")
+		o := h.next(t)
+		require.Equal(t, layer.VerbEnqueue, o.Verb)
+		require.Equal(t, sent, o.Sent)
+		require.Equal(t, 2, o.Items)
+		require.Equal(t, testQueue, o.Queue)
+
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 2})
+		require.NoError(t, err)
+		c := claims[0]
+		require.Equal(t, "1", c.Items[1].Headers["trace"], "a hook has set a header")
+		o = h.next(t)
+		require.Equal(t, layer.VerbReceive, o.Verb)
+		require.Equal(t, claims, o.Claims)
+		require.Equal(t, 2, o.Items)
+		require.LessOrEqual(t, o.Waited, o.Took)
+
+		_, err = q.Extend(e.ctx, c, time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, layer.VerbExtend, h.next(t).Verb)
+		require.NoError(t, q.Settle(e.ctx, settingState(c, []byte("s"))))
+		require.Equal(t, layer.VerbSetState, h.next(t).Verb)
+		require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+		require.Equal(t, layer.VerbRelease, h.next(t).Verb)
+		require.ErrorIs(t, q.Ack(e.ctx, c), layer.ErrClaimLost)
+		o = h.next(t)
+		require.Equal(t, layer.VerbAck, o.Verb)
+		require.ErrorIs(t, o.Err, layer.ErrClaimLost)
+		require.Equal(t, "claim_lost", layer.ErrorKind(o.Err))
+		require.Equal(t, c.Token, o.Settled.Token)
+		require.Zero(t, o.Items)
+
+		c = e.receive(q, 1)
+		h.next(t)
+		require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
+		o = h.next(t)
+		require.Equal(t, layer.VerbNack, o.Verb)
+		require.Equal(t, layer.FollowsDeadLetter, o.Follows)
+		c = e.receive(q, 1)
+		h.next(t)
+		claims, err = q.SettleReceive(e.ctx, layer.Settlement{Claim: c}, layer.ReceiveOptions{})
+		require.NoError(t, err)
+		require.Empty(t, claims)
+		o = h.next(t)
+		require.Equal(t, layer.VerbReceive, o.Verb)
+		require.Equal(t, "A", o.Settled.Group)
+
+		_, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: -1})
+		require.ErrorIs(t, err, layer.ErrLimit)
+		require.Empty(t, h.all, "a receive that asks for nothing possible is none")
+		_, err = q.Enqueue(e.ctx, layer.Message{Group: "\xff"})
+		require.Error(t, err)
+		require.Equal(t, "other", layer.ErrorKind(h.next(t).Err))
+	})
+}
+
+// TestHooksOfOperators: each verb of an operator is told once, with who has done it; and what keeps who has done it
+// keeps the same name.
+func TestHooksOfOperators(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.Archive = time.Hour; c.Changes = time.Hour })
+	q, h := e.hooked(7)
+	ids := e.enqueue("A", "a1", "a2", "a3", "a4", "a5")
+	ann := q.Admin().As("ann")
+	group := "A"
+	verbs := map[layer.Verb]bool{}
+	told := func(v layer.Verb, items int, err error) layer.Operation {
+		t.Helper()
+		require.NoError(t, err)
+		o := h.next(t)
+		require.Equal(t, v, o.Verb)
+		require.True(t, o.Verb.Operator())
+		require.Equal(t, "ann", o.By)
+		require.Equal(t, items, o.Items)
+		verbs[v] = true
+		return o
+	}
+
+	mark, err := ann.PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "r"})
+	told(layer.VerbPause, 0, err)
+	require.Equal(t, "ann", mark.By)
+	_, err = ann.ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
+	told(layer.VerbResume, 0, err)
+	told(layer.VerbCancel, 1, ann.Cancel(e.ctx, ids[0]))
+	id, err := ann.Skip(e.ctx, "A", layer.SkipOptions{})
+	told(layer.VerbSkip, 1, err)
+	letters := e.dead()
+	require.Equal(t, "skipped by ann", letters[0].Reason)
+	change := func(m *layer.Message) error { m.Body = []byte("x"); return nil }
+	told(layer.VerbEdit, 1, ann.Edit(e.ctx, ids[2], change))
+	_, err = ann.Redrive(e.ctx, layer.DeadFilter{IDs: []layer.ID{id}}, layer.RedriveOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Empty(t, h.all, "a dry run is no action")
+	_, err = ann.Redrive(e.ctx, layer.DeadFilter{IDs: []layer.ID{id}}, layer.RedriveOptions{})
+	require.Equal(t, id, told(layer.VerbRedrive, 1, err).ID)
+	_, err = ann.Skip(e.ctx, "A", layer.SkipOptions{By: "bob"})
+	require.NoError(t, err)
+	require.Equal(t, "bob", h.next(t).By)
+	_, err = ann.Discard(e.ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
+	told(layer.VerbDiscard, 1, err)
+	told(layer.VerbSetGroupState, 0, ann.SetGroupState(e.ctx, "A", []byte("s"), layer.SetGroupStateOptions{}))
+	c := e.receive(e.q, 1)
+	_, err = ann.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{
+		Token: c.Token, CountAttempt: true, Reason: "hangs",
+	})
+	told(layer.VerbForceRelease, 1, err)
+	info, err := q.Admin().Group(e.ctx, "A")
+	require.NoError(t, err)
+	require.Equal(t, "released by ann, held by worker-1: hangs", info.LastError)
+	c = e.receive(e.q, 1)
+	require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour, Err: errors.New("boom")}))
+	told(layer.VerbRetryNow, 0, ann.RetryNow(e.ctx, "A", layer.RetryOptions{}))
+	require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+	_, err = ann.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+	told(layer.VerbReplay, 1, err)
+	report, err := ann.Purge(e.ctx, layer.PurgeOptions{})
+	told(layer.VerbPurge, int(report.Items), err)
+	require.NotZero(t, report.Items)
+	_, _, err = ann.Configure(e.ctx, func(c *layer.Config) { c.MaxAttempts = 7 })
+	told(layer.VerbConfigure, 0, err)
+	ctx, cancel := context.WithCancel(e.ctx)
+	cancel()
+	none := func(context.Context, []layer.Change) error { return nil }
+	_ = q.Subscribe(ctx, "s", none, layer.SubscribeOptions{})
+	if err := ann.Unsubscribe(e.ctx, "s"); err != nil {
+		require.ErrorIs(t, err, layer.ErrNoSubscription)
+	}
+	require.Equal(t, layer.VerbUnsubscribe, h.next(t).Verb)
+	verbs[layer.VerbUnsubscribe] = true
+
+	for _, v := range layer.Verbs() {
+		require.Equal(t, v.Operator(), verbs[v], v)
+	}
+	_, err = q.Admin().As("\xff").Pause(e.ctx, layer.PauseOptions{})
+	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
+	long := string(make([]byte, layer.MaxQueueNameSize+1))
+	require.ErrorIs(t, q.Admin().As(long).Cancel(e.ctx, ids[0]), layer.ErrLimit)
+}
+
+// TestHooksOfHolders: what changes a waiting item, or advances one, is told too; a …Tx form is not.
+func TestHooksOfHolders(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q, h := e.hooked(7)
+	ids := e.enqueue("A", "a1")
+	require.NoError(t, q.Reschedule(e.ctx, ids[0], e.clock.now().Add(time.Hour)))
+	require.Equal(t, ids[0], h.next(t).ID)
+	require.NoError(t, q.Replace(e.ctx, ids[0], []byte("b"), nil))
+	require.Equal(t, layer.VerbReplace, h.next(t).Verb)
+	require.NoError(t, q.Once(e.ctx, func(tx kv.Tx) error {
+		_, err := q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B"})
+		return err
+	}))
+	require.Empty(t, h.all)
+	same := func(*layer.Message) error { return nil }
+	require.Error(t, q.Settle(e.ctx, advanceBy(e.receive(e.q, 1), same, layer.ID{})))
+	require.Equal(t, layer.VerbAdvance, h.next(t).Verb)
+}
+
+// TestHooksOfAReceiveThatWaits: how long a receive has waited is told apart from how long the transaction took that got
+// the claim; a receive that its caller leaves is told with the caller's reason.
+func TestHooksOfAReceiveThatWaits(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q, h := e.hooked(7)
+	before := q.Paths().Looks + 1
+	got := make(chan error)
+	go func() {
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: layer.MaxWait})
+		if err == nil {
+			err = q.Ack(e.ctx, claims[0])
+		}
+		got <- err
+	}()
+	require.Eventually(t, func() bool { return q.Paths().Looks >= before }, time.Minute, time.Millisecond)
+	e.enqueue("A", "a1")
+	require.NoError(t, <-got)
+	require.Len(t, h.all, 2)
+	require.Positive(t, h.all[0].Waited)
+	require.Equal(t, layer.VerbAck, h.all[1].Verb)
+	h.all = nil
+	before = q.Paths().Looks + 1
+	ctx, cancel := context.WithCancelCause(e.ctx)
+	gone := errors.New("gone")
+	go func() {
+		_, err := q.Receive(ctx, layer.ReceiveOptions{Wait: layer.MaxWait})
+		got <- err
+	}()
+	require.Eventually(t, func() bool { return q.Paths().Looks >= before }, time.Minute, time.Millisecond)
+	cancel(gone)
+	require.ErrorIs(t, <-got, gone)
+	require.ErrorIs(t, h.next(t).Err, gone)
+}
+
+// TestLogHook: what an operator does is in the log with who has done it, what he was refused is a warning, a dead
+// letter is an error, all else is told at the level debug; no body is.
+func TestLogHook(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	var text bytes.Buffer
+	o := e.options(7)
+	handler := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo})
+	o.Hooks = []layer.Hook{layer.LogHook(slog.New(handler))}
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	sent, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("secret")}, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	require.Empty(t, text.String())
+	require.NoError(t, q.Nack(e.ctx, e.receive(q, 1), layer.NackOptions{Reject: "no use"}))
+	require.NoError(t, q.Admin().As("ann").Cancel(e.ctx, sent[1].ID))
+	require.Error(t, q.Admin().As("ann").Cancel(e.ctx, sent[1].ID))
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	require.Len(t, lines, 3)
+	for i, want := range []string{
+		`level=ERROR msg="queue: nack" queue=` + testQueue + ` group=A`,
+		`level=INFO msg="queue: cancel" queue=` + testQueue + ` by=ann`,
+		`level=WARN msg="queue: cancel"`,
+	} {
+		require.Contains(t, lines[i], want)
+	}
+	require.NotContains(t, text.String(), "secret")
+}

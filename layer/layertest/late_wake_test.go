@@ -1,0 +1,178 @@
+package layer_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// gate holds back the next commit that writes, of a database which is otherwise as it was.
+type gate struct {
+	kv.DB
+	shut          atomic.Bool
+	reached, open chan struct{}
+}
+
+func newGate(db kv.DB) *gate {
+	return &gate{DB: db, reached: make(chan struct{}), open: make(chan struct{})}
+}
+
+func (g *gate) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := g.DB.Begin(o)
+	return &gatedTx{ManagedTx: tx, gate: g}, err
+}
+
+type gatedTx struct {
+	kv.ManagedTx
+	gate  *gate
+	wrote bool
+}
+
+func (t *gatedTx) Set(key, value []byte) {
+	t.wrote = true
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *gatedTx) Clear(key []byte) {
+	t.wrote = true
+	t.ManagedTx.Clear(key)
+}
+
+func (t *gatedTx) Commit() kv.Future[struct{}] {
+	if t.wrote && t.gate.shut.CompareAndSwap(true, false) {
+		close(t.gate.reached)
+		<-t.gate.open
+	}
+	return t.ManagedTx.Commit()
+}
+
+// soon is below every poll, and far above the time of a few transactions on a busy machine. Without a wake or a look
+// the receives of these tests wait for ever.
+const soon = 20 * time.Second
+
+// lateOn has something become ready by a transaction which has read the requests before a receive begins to wait, and
+// which commits after the receive has looked.
+func (e *env) lateOn(g *gate, queue string, o layer.ReceiveOptions, ready func()) *layer.Claim {
+	e.t.Helper()
+	g.shut.Store(true)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ready()
+	}()
+	<-g.reached
+	e.db = g.DB
+	w := e.waitLooking(queue, 2, o)
+	close(g.open)
+	<-done
+	select {
+	case claims := <-w.claims:
+		require.Len(e.t, claims, 1)
+		return claims[0]
+	case <-time.After(soon):
+		require.Fail(e.t, "the receive did not look again")
+		return nil
+	}
+}
+
+// waitLooking is waitOn for a handle which has no poll, but looks again when it has begun to wait.
+func (e *env) waitLooking(queue string, n uint64, o layer.ReceiveOptions) *waiter {
+	return e.waitWith(queue, n, func(o *layer.Options) { o.Poll = never }, o)
+}
+
+// TestWaitThatBeginsBesideACommit (G5): a receive which begins to wait while what makes its group ready is being
+// committed gets the group within the time of a few transactions, whatever makes it ready.
+func TestWaitThatBeginsBesideACommit(t *testing.T) {
+	for name, c := range groupReadies() {
+		for how, o := range map[string]layer.ReceiveOptions{"any": {}, "group": {Group: layer.OnlyGroup("A")}} {
+			t.Run(how+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, anyEngine, false)
+				g := newGate(e.db)
+				var err error
+				e.q, err = layer.Open(e.ctx, g, testPrefix, testQueue, e.options(7))
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, e.q.Close(context.Background())) })
+				given := c.setup(e)
+				claim := e.lateOn(g, testQueue, o, func() { c.ready(e, given) })
+				if name != "enqueue to many groups" || how == "group" {
+					require.Equal(t, "A", claim.Group)
+				}
+			})
+		}
+	}
+	long := func(c *layer.Config) { c.Lease = layer.MaxLease }
+	for name, c := range laneReadies() {
+		for how, o := range map[string]layer.ReceiveOptions{
+			"template": {Where: isNew}, "group and template": {Where: isNew, Group: layer.OnlyGroup("A")},
+		} {
+			t.Run(how+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, anyEngine, false)
+				g := newGate(e.db)
+				e.db = g
+				l := &laned{env: e, q: e.laned("lanes", "*; state; region", long, 1)[0]}
+				given := c.setup(l)
+				claim := e.lateOn(g, "lanes", o, func() { require.NoError(t, c.ready(l, given)) })
+				require.Equal(t, "A", claim.Group)
+			})
+		}
+	}
+	for name, f := range frees() {
+		for how, o := range map[string]layer.ReceiveOptions{
+			"unordered":        {Unordered: true, Max: 1},
+			"unordered, group": {Unordered: true, Max: 1, Group: layer.OnlyGroup("A")},
+		} {
+			t.Run(how+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, anyEngine, false)
+				g := newGate(e.db)
+				e.db = g
+				h := &held{env: e, q: e.unordered("lanes", long, 1)[0]}
+				given := f.setup(h)
+				claim := e.lateOn(g, "lanes", o, func() { require.NoError(t, f.frees(h, given)) })
+				require.Equal(t, "A", claim.Group)
+			})
+		}
+	}
+}
+
+// TestWakeOfOneWhoIsGone (G5): two enqueues wake the same handle, and the second commits when the handle has been
+// served, or has given up, and waits no more. The handle that waits behind is woken in its place.
+func TestWakeOfOneWhoIsGone(t *testing.T) {
+	for _, how := range []string{"served", "given up", "given up, and another receive came and went"} {
+		t.Run(how, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			first := e.wait(10, never, layer.ReceiveOptions{})
+			second := e.wait(11, never, layer.ReceiveOptions{})
+			late := e.begin()
+			defer late.Cancel()
+			_, err := e.q.EnqueueTx(e.ctx, late, layer.Message{Group: "B"})
+			require.NoError(t, err)
+			switch how {
+			case "served":
+				e.enqueue("A", "a1")
+				require.Equal(t, "A", first.get(t).Group)
+			default:
+				first.cancel()
+				<-first.claims
+				require.Eventually(t, func() bool { return e.requests() == 1 }, time.Minute, time.Millisecond)
+			}
+			if how == "given up, and another receive came and went" {
+				o := layer.ReceiveOptions{Group: layer.OnlyGroup("other"), Wait: 20 * time.Millisecond}
+				claims, err := first.q.Receive(e.ctx, o)
+				require.NoError(t, err)
+				require.Empty(t, claims)
+				require.Eventually(t, func() bool { return e.requests() == 1 }, time.Minute, time.Millisecond)
+			}
+			e.commit(late)
+			require.Equal(t, "B", second.get(t).Group)
+		})
+	}
+}

@@ -1,0 +1,335 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// namedRequests is how many requests there are for groups.
+func (e *env) namedRequests() int { return len(e.rows(kv.PrefixRange(key("reqgroup")))) }
+
+// groupReady is something that makes group A ready.
+type groupReady struct {
+	setup func(e *env) any
+	ready func(e *env, given any)
+}
+
+// groupReadies are all that make group A ready, by name.
+func groupReadies() map[string]groupReady {
+	admin := func(do func(e *env, a layer.Admin) error) func(e *env, _ any) {
+		return func(e *env, _ any) { require.NoError(e.t, do(e, e.q.Admin())) }
+	}
+	pausedGroup := func(e *env) any {
+		e.fill("A", 1)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return nil
+	}
+	return map[string]groupReady{
+		"enqueue": {having(), func(e *env, _ any) { e.enqueue("A", "a1") }},
+		"enqueue to many groups": {having(), func(e *env, _ any) {
+			msgs := make([]layer.Message, 50)
+			for i := range msgs {
+				msgs[i].Group = fmt.Sprint("g", i)
+			}
+			_, err := e.q.Enqueue(e.ctx, append(msgs, layer.Message{Group: "A"})...)
+			require.NoError(e.t, err)
+		}},
+		"enqueue in the caller's transaction": {having(), func(e *env, _ any) {
+			require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error { return enqueueTo("A")(e, tx, nil) }))
+		}},
+		"ack that leaves items": {holding(2, 1), func(e *env, c any) {
+			require.NoError(e.t, e.q.Ack(e.ctx, c.(*layer.Claim)))
+		}},
+		"nack": {holding(1, 1), func(e *env, c any) {
+			require.NoError(e.t, nackWith(layer.NackOptions{})(e, c))
+		}},
+		"resume of the group": {pausedGroup, admin(func(e *env, a layer.Admin) error {
+			_, err := a.ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
+			return err
+		})},
+		"resume of the queue": {func(e *env) any {
+			e.fill("A", 1)
+			_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{})
+			require.NoError(e.t, err)
+			return nil
+		}, admin(func(e *env, a layer.Admin) error { _, err := a.Resume(e.ctx, layer.ResumeOptions{}); return err })},
+		"retry now": {func(e *env) any {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: time.Hour})
+			require.NoError(e.t, err)
+			return nil
+		}, admin(func(e *env, a layer.Admin) error { return a.RetryNow(e.ctx, "A", layer.RetryOptions{}) })},
+	}
+}
+
+// TestWaitForOneGroup: a receive that waits for a group is woken by everything that makes this group ready, without the
+// help of its poll, under a receive id too, and by no other group. Its request is gone afterwards.
+func TestWaitForOneGroup(t *testing.T) {
+	for name, c := range groupReadies() {
+		for _, id := range []string{"", "once"} {
+			t.Run(name+id, func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, anyEngine, false)
+				given := c.setup(e)
+				w := e.wait(2, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A"), ReceiveID: id})
+				require.Equal(t, 1, e.namedRequests())
+				require.Zero(t, e.requests(), "nobody waits for any group")
+				looks := w.q.Paths().Looks
+				if name != "resume of the queue" {
+					e.enqueue("B", "b1")
+					require.NotNil(t, e.receive(e.q, 1))
+				}
+				require.Equal(t, looks, w.q.Paths().Looks, "another group wakes nobody")
+				c.ready(e, given)
+				require.Equal(t, "A", w.get(t).Group)
+				require.NoError(t, w.q.Close(e.ctx))
+				require.Zero(t, e.namedRequests())
+				require.Empty(t, e.rows(kv.PrefixRange(key("wake"))))
+			})
+		}
+	}
+}
+
+// TestWaitForManyGroups: of many receives of one handle, each for a group of its own, each is woken by its group; who
+// gives up leaves nothing behind.
+func TestWaitForManyGroups(t *testing.T) {
+	onMemory(t, func(e *env) {
+		options := e.options(2)
+		groups := 150
+		if options.Poll = never; e.plan.Chances != nil {
+			// Watches fail, and where one read in thirty fails, many together do not come through.
+			options.Poll, groups = 100*time.Millisecond, 20
+		}
+		q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+		require.NoError(e.t, err)
+		var wg sync.WaitGroup
+		for i := range groups {
+			wg.Go(func() {
+				claims, err := q.Receive(e.ctx, layer.ReceiveOptions{
+					Group: layer.OnlyGroup(fmt.Sprint("g", i)), Wait: layer.MaxWait, Max: 1,
+				})
+				require.NoError(e.t, err)
+				require.Len(e.t, claims, 1)
+				require.Equal(e.t, fmt.Sprint("g", i), claims[0].Group)
+				require.NoError(e.t, q.Ack(e.ctx, claims[0]))
+			})
+		}
+		short, cancel := context.WithCancel(e.ctx)
+		wg.Go(func() {
+			_, err := q.Receive(short, layer.ReceiveOptions{Group: layer.OnlyGroup("none"), Wait: layer.MaxWait})
+			require.ErrorIs(e.t, err, context.Canceled)
+		})
+		require.Eventually(e.t, func() bool { return e.namedRequests() == groups+1 }, time.Minute, time.Millisecond)
+		cancel()
+		for i := range groups {
+			e.enqueue(fmt.Sprint("g", (i*37)%groups), "x")
+		}
+		wg.Wait()
+		require.NoError(e.t, q.Close(e.ctx))
+		require.Zero(e.t, e.namedRequests())
+	})
+}
+
+// TestWaitForAGroupByTheClock: what time makes ready, the end of a lease, of a delay, or of a rate, is delivered to a
+// receive that names the group at that time, not at a poll. And while nothing happens the handle looks once in a poll,
+// but for the second in which it has begun to wait.
+func TestWaitForAGroupByTheClock(t *testing.T) {
+	for name, c := range map[string]struct {
+		setup func(e *env)
+		after time.Duration
+		draws int64 // looks beside the polls, because the handle asks for a portion of the rate
+	}{
+		"lease": {func(e *env) {
+			e.fill("A", 1)
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: 7 * time.Second})
+			require.NoError(e.t, err)
+			require.Len(e.t, claims, 1)
+		}, 7 * time.Second, 0},
+		"delayed message": {func(e *env) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 11 * time.Second})
+			require.NoError(e.t, err)
+		}, 11 * time.Second, 0},
+		"retry delay": {func(e *env) {
+			e.fill("A", 1)
+			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Delay: 5 * time.Second}))
+		}, 5 * time.Second, 0},
+		"rate": {func(e *env) {
+			rated("1/10s", having())(e)
+			e.fill("A", 2)
+			require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		}, 10 * time.Second, 0},
+		"rate of the queue": {func(e *env) {
+			totalled("1/10s", having())(e)
+			e.fill("A", 2)
+			require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		}, 10 * time.Second, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				e.clock.real.Store(true)
+				c.setup(e)
+				begun := time.Now()
+				claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Group: layer.OnlyGroup("A"), Wait: time.Minute})
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				require.InDelta(t, c.after, time.Since(begun), float64(10*time.Millisecond))
+				first := int64(6) // at 0.5, 2, 8, 32, 128 and 512 ms: here transactions take no time
+				require.LessOrEqual(t, e.q.Paths().Looks, int64(c.after/(750*time.Millisecond))+5+first+c.draws)
+				require.NoError(t, e.q.Close(e.ctx))
+			})
+		})
+	}
+}
+
+// TestWaitForAGroupThatIsDropped: a drop wakes receives that name a group, too.
+func TestWaitForAGroupThatIsDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{Poll: never})
+		require.NoError(t, err)
+		ended := make(chan error)
+		go func() {
+			_, err := q.Receive(t.Context(), layer.ReceiveOptions{Group: layer.OnlyGroup("A"), Wait: layer.MaxWait})
+			ended <- err
+		}()
+		synctest.Wait()
+		begun := time.Now()
+		require.NoError(t, layer.Drop(t.Context(), db, testPrefix, testQueue, layer.DropOptions{}))
+		require.ErrorIs(t, <-ended, layer.ErrNoQueue)
+		require.Less(t, time.Since(begun), 3*time.Second)
+		require.NoError(t, q.Close(t.Context()))
+	})
+}
+
+// TestNamedRequestOfADeadHandle: a sweep clears the request for a group of a handle that has died, when its life is
+// over, and nobody is kept from the group.
+func TestNamedRequestOfADeadHandle(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	dead := e.wait(2, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A")})
+	rows := e.rows(kv.PrefixRange(key("reqgroup")))
+	require.Len(t, rows, 1)
+	dead.cancel()
+	require.Nil(t, <-dead.claims)
+	require.NoError(t, dead.q.Close(e.ctx))
+	require.Zero(t, e.namedRequests())
+	_, err := kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set(rows[0].Key, rows[0].Value) // as if it had been killed
+		return nil
+	})
+	require.NoError(t, err)
+	_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 1, e.namedRequests(), "it may live")
+	live := e.wait(3, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A")})
+	e.enqueue("A", "a1")
+	require.Equal(t, "A", live.get(t).Group, "the dead one's request keeps nobody waiting")
+	e.clock.advance(2 * time.Minute)
+	_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.NoError(t, live.q.Close(e.ctx))
+	require.Zero(t, e.namedRequests())
+}
+
+// TestWaitForAGroupOfUnknownCommit: a receive whose registration has an unknown outcome waits, is woken, and leaves
+// nothing behind.
+func TestWaitForAGroupOfUnknownCommit(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost, fault.Conflict} {
+		e := newEnv(t, anyEngine, false)
+		e.plan.ForceNext(kind)
+		w := e.wait(2, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A")})
+		e.enqueue("A", "a1")
+		require.Equal(t, "A", w.get(t).Group, kind)
+		require.NoError(t, w.q.Close(e.ctx))
+		require.Zero(t, e.namedRequests(), kind)
+	}
+}
+
+// TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
+// delayed, or kept by a pause, and no longer than there is one.
+func TestOnlyIfAny(t *testing.T) {
+	poll := layer.DefaultStagePoll * 5 / 4
+	hold := func(t *testing.T, e *env) *layer.Claim {
+		e.fill("A", 1)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})
+		require.NoError(t, err)
+		return claims[0]
+	}
+	for name, c := range map[string]struct {
+		setup      func(t *testing.T, e *env)
+		least, cut time.Duration // the wait ends in between
+		got        bool
+	}{
+		"empty queue": {func(*testing.T, *env) {}, 0, 0, false},
+		"held, and given back": {func(t *testing.T, e *env) {
+			c := hold(t, e)
+			time.AfterFunc(5*time.Second, func() {
+				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			})
+		}, 5 * time.Second, 5*time.Second + poll, true},
+		"held, and acked": {func(t *testing.T, e *env) {
+			c := hold(t, e)
+			time.AfterFunc(5*time.Second, func() { require.NoError(t, e.q.Ack(e.ctx, c)) })
+		}, 5 * time.Second, 5*time.Second + poll, false},
+		"delayed": {func(t *testing.T, e *env) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 3 * time.Second})
+			require.NoError(t, err)
+		}, 3 * time.Second, 3*time.Second + poll, true},
+		"paused": {func(t *testing.T, e *env) {
+			e.fill("A", 1)
+			_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{})
+			require.NoError(t, err)
+			time.AfterFunc(4*time.Second, func() {
+				_, err := e.q.Admin().Resume(e.ctx, layer.ResumeOptions{})
+				require.NoError(t, err)
+			})
+		}, 4 * time.Second, 4*time.Second + poll, true},
+	} {
+		for _, group := range []*string{nil, layer.OnlyGroup("A")} {
+			for _, path := range []layer.Path{layer.Adaptive, layer.Direct, layer.Staged} {
+				t.Run(fmt.Sprintf("%s, named=%v, path %d", name, group != nil, path), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						e := newEnv(t, inMemory, false)
+						e.clock.real.Store(true)
+						if group != nil {
+							e.fill("other", 1)
+							_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})
+							require.NoError(t, err)
+						}
+						c.setup(t, e)
+						options := e.options(2)
+						options.Test.Path = path
+						q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+						require.NoError(t, err)
+						begun := time.Now()
+						o := layer.ReceiveOptions{Group: group, Wait: time.Minute, OnlyIfAny: true}
+						claims, err := q.Receive(e.ctx, o)
+						require.NoError(t, err)
+						require.Equal(t, c.got, len(claims) == 1)
+						require.GreaterOrEqual(t, time.Since(begun), c.least)
+						require.LessOrEqual(t, time.Since(begun), c.cut+10*time.Millisecond)
+						require.NoError(t, q.Close(e.ctx))
+						require.Zero(t, e.namedRequests()+e.requests())
+					})
+				})
+			}
+		}
+	}
+	e := newEnv(t, anyEngine, false)
+	q := e.laned("lanes", "*; state", nil, 1)[0]
+	_, err := q.Receive(e.ctx, layer.ReceiveOptions{Where: isNew, Wait: time.Second, OnlyIfAny: true})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	require.ErrorContains(t, err, "OnlyIfAny with a template")
+}

@@ -1,0 +1,335 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/record"
+	"fdbfifo/layer"
+)
+
+// TestRetentionLimits: a retention below or above its limits is refused with the value and the range.
+func TestRetentionLimits(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for _, d := range []time.Duration{-1, time.Millisecond, layer.MinRetention - 1, layer.MaxRetention + 1} {
+		var limit *layer.LimitError
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
+		require.ErrorAs(t, err, &limit, d)
+		require.Equal(t, "retention", limit.What)
+		require.EqualValues(t, layer.MaxRetention, limit.Max)
+	}
+	var value *layer.ValueError
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
+	require.ErrorAs(t, err, &value)
+}
+
+// TestReceiveComesThroughManyOverdue: a claimer that meets more than one transaction can settle comes through to what
+// is to be delivered, and so do one that waits and a taker.
+func TestReceiveComesThroughManyOverdue(t *testing.T) {
+	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+		for name, next := range map[string]func(e *env) string{
+			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
+			"wait": func(e *env) string {
+				claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Wait: time.Minute})
+				require.NoError(e.t, err)
+				require.Len(e.t, claims, 1)
+				return string(claims[0].Items[0].Body)
+			},
+			"sweep": func(e *env) string {
+				report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+				require.NoError(e.t, err)
+				require.EqualValues(e.t, 1500, report.PastRetention)
+				return e.all("A")[0]
+			},
+		} {
+			t.Run(fmt.Sprint(name, " ", park), func(t *testing.T) {
+				e := newEnv(t, anyEngine, false)
+				e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Minute, park })
+				e.fill("A", 1500)
+				e.clock.advance(2 * time.Minute)
+				e.enqueue("A", "young")
+				require.Equal(t, "young", next(e))
+				s, err := e.q.Stats(e.ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, 1500, s.PastRetention+s.DeadLettered)
+				require.EqualValues(t, 1, s.Depth)
+			})
+		}
+	}
+}
+
+// holdKinds are the queues in which items are held by themselves, and how a receive there gets several items.
+var holdKinds = []struct {
+	name   string
+	change func(c *layer.Config)
+	o      layer.ReceiveOptions
+}{
+	{"in turn", func(c *layer.Config) { c.Unordered, c.LeasePer = false, layer.LeasePerItem }, layer.ReceiveOptions{}},
+	{"unordered", func(*layer.Config) {}, layer.ReceiveOptions{Unordered: true}},
+	{"by groups in an unordered queue", func(*layer.Config) {}, layer.ReceiveOptions{}},
+}
+
+// TestOverdueItemsGoByPages: a small receive that meets many items past retention removes them by pages, also where
+// items are held by themselves. A transaction with several reads for each item, one after the other, would outlast
+// itself on a slow engine, again and again.
+func TestOverdueItemsGoByPages(t *testing.T) {
+	const n = 150
+	for _, kind := range holdKinds {
+		for _, then := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+			t.Run(fmt.Sprint(kind.name, " ", then), func(t *testing.T) {
+				e := newEnv(t, anyEngine, false)
+				counting := record.WrapCounting(e.raw)
+				e.db = counting
+				e.q = e.unordered("pages", func(c *layer.Config) {
+					c.Retention, c.OnExpiry = time.Minute, then
+					kind.change(c)
+				}, 1)[0]
+				e.fill("A", n)
+				e.clock.advance(2 * time.Minute)
+				e.enqueue("A", "young")
+				before := counting.Counters()
+				o := kind.o
+				o.Max = 1
+				claims, err := e.q.Receive(e.ctx, o)
+				require.NoError(t, err)
+				count := counting.Counters().Sub(before)
+				require.Len(t, claims, 1)
+				require.Equal(t, []string{"young"}, bodies(claims[0].Items))
+				require.Less(t, count.Reads, int64(2*n), "an unordered receive reads each body by its key")
+				require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+				s, err := e.q.Stats(e.ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, n, s.PastRetention+s.DeadLettered)
+				require.Zero(t, s.Depth)
+			})
+		}
+	}
+}
+
+// TestTakeSaysAgain (G5): a take with too much in its way for one transaction says that the next may find something,
+// and no other says so. Who takes until nothing is left would otherwise leave the young message behind.
+func TestTakeSaysAgain(t *testing.T) {
+	const n = 450
+	group := "A"
+	for _, kind := range holdKinds {
+		for _, then := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+			for _, of := range []*string{nil, &group} {
+				t.Run(fmt.Sprint(kind.name, " ", then, " named ", of != nil), func(t *testing.T) {
+					e := newEnv(t, anyEngine, false)
+					e.q = e.unordered("again", func(c *layer.Config) {
+						c.Retention, c.OnExpiry = time.Minute, then
+						kind.change(c)
+					}, 1)[0]
+					e.fill(group, n)
+					e.clock.advance(2 * time.Minute)
+					e.enqueue(group, "young")
+					var got []string
+					vain, again := 0, true
+					for ; again; vain++ {
+						require.Less(t, vain, n)
+						require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+							o := layer.TakeOptions{Group: of, Unordered: kind.o.Unordered, Again: &again}
+							items, err := e.q.TakeTx(e.ctx, tx, 1, o)
+							got = bodies(items)
+							return err
+						}))
+						if len(got) > 0 {
+							require.False(t, again)
+							break
+						}
+					}
+					require.Equal(t, []string{"young"}, got)
+					require.Positive(t, vain, "one transaction cannot do it")
+				})
+			}
+		}
+	}
+}
+
+// TestOverduePageLeavesWhatIsHeld (G2): a page of items past retention ends before the first item that somebody holds.
+func TestOverduePageLeavesWhatIsHeld(t *testing.T) {
+	for _, kind := range holdKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.q = e.unordered("pages", func(c *layer.Config) {
+				c.Retention, c.Lease = time.Minute, time.Hour
+				kind.change(c)
+			}, 1)[0]
+			e.enqueue("A", "a", "b", "c", "d", "e", "f")
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 4, Unordered: kind.name != "in turn"})
+			require.NoError(t, err)
+			require.Len(t, claims, 4)
+			for _, c := range claims[:3] {
+				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			}
+			e.clock.advance(2 * time.Minute)
+			o := kind.o
+			o.Max = 1
+			none, err := e.q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			require.Empty(t, none)
+			require.NoError(t, e.q.Ack(e.ctx, claims[3]), "its item was past retention, and in flight")
+			none, err = e.q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			require.Empty(t, none)
+			s, err := e.q.Stats(e.ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, 5, s.PastRetention)
+			require.EqualValues(t, 1, s.Acked)
+			require.Zero(t, s.Depth)
+		})
+	}
+}
+
+// TestSweepOverdueGoesOn: a sweep that was stopped has done what it reports; run again it goes on. Many groups, deep
+// and shallow, with heads that are overdue and heads that are not.
+func TestSweepOverdueGoesOn(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+		for i := range 120 {
+			e.enqueue(fmt.Sprint("old", i), make([]string, 1+i%3)...)
+		}
+		e.fill("deep", 130)
+		e.clock.advance(2 * time.Minute)
+		for i := range 120 {
+			e.enqueue(fmt.Sprint("young", i), "x")
+		}
+		e.enqueue("old7", "young")
+		aged, runs := int64(0), 0
+		for ; ; runs++ {
+			ctx, cancel := context.WithCancel(e.ctx)
+			report, err := e.q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
+				if r.PastRetention > 0 {
+					cancel()
+				}
+			}})
+			cancel()
+			if aged += report.PastRetention; err == nil {
+				break
+			}
+			require.ErrorIs(e.t, err, context.Canceled)
+			e.check()
+		}
+		require.Greater(e.t, runs, 3)
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 240+130, s.PastRetention)
+		require.EqualValues(e.t, 121, s.Depth)
+		if e.plan.Chances == nil {
+			require.EqualValues(e.t, s.PastRetention, aged)
+		}
+	})
+}
+
+// TestRetentionUnderLoad (G3): while producers, workers and sweeps are at it together and messages grow old meanwhile,
+// each is acked, dropped or dead-lettered, never two of these, and none is stranded.
+func TestRetentionUnderLoad(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })
+		const producers, each = 2, 60
+		var wg, workers sync.WaitGroup
+		for p := range producers {
+			q := e.handle(uint64(10 + p))
+			wg.Go(func() {
+				for i := range each {
+					e.clock.advance(20 * time.Millisecond)
+					if _, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(i % 4)}, layer.Message{Group: fmt.Sprint(i % 3)}); err != nil {
+						e.t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		var acked atomic.Int64
+		stop := make(chan struct{})
+		work := func(do func() error) {
+			workers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if err := do(); err != nil {
+						e.t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		q := e.handle(20)
+		work(func() error {
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3, Lease: layer.MaxLease})
+			for _, c := range claims {
+				if err := q.Ack(e.ctx, c); err != nil {
+					return err
+				}
+				acked.Add(int64(len(c.Items)))
+			}
+			return err
+		})
+		sweeper := e.handle(21)
+		work(func() error { _, err := sweeper.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err })
+		wg.Wait()
+		close(stop)
+		workers.Wait()
+		e.clock.advance(time.Hour)
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Zero(e.t, s.Depth)
+		require.EqualValues(e.t, acked.Load(), s.Acked)
+		require.EqualValues(e.t, 2*producers*each, s.Acked+s.PastRetention+s.DeadLettered)
+		require.EqualValues(e.t, s.DeadLettered, s.Dead)
+		page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
+		require.NoError(e.t, err)
+		require.Empty(e.t, page.Groups)
+	})
+}
+
+// TestDeadRetention: a sweep discards the dead letters that were kept for as long as the queue says, and no others
+// (Contract).
+func TestDeadRetention(t *testing.T) {
+	onEngines(t, func(e *env) {
+		letter := func(group string, size int) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: make([]byte, size)})
+			require.NoError(e.t, err)
+			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
+		}
+		sweep := func(want int64) {
+			e.t.Helper()
+			report, err := e.calm().Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(e.t, err)
+			require.Equal(e.t, want, report.Dead)
+		}
+		letter("A", 1)
+		letter("B", 200_000)
+		letter("C", 1)
+		e.clock.advance(1000 * time.Hour)
+		sweep(0) // without the setting they stay for good
+		e.configure(func(c *layer.Config) { c.DeadRetention = 1001 * time.Hour })
+		letter("A", 1)
+		sweep(0)
+		e.clock.advance(time.Hour)
+		sweep(3)
+		page, err := e.calm().Admin().DeadLetters(e.ctx, layer.DeadOptions{})
+		require.NoError(e.t, err)
+		require.Len(e.t, page.Letters, 1)
+		require.Equal(e.t, "A", page.Letters[0].ID.Group)
+		stats, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 1, stats.Dead)
+		require.EqualValues(e.t, 3, stats.Discarded)
+		e.clock.advance(1000 * time.Hour)
+		sweep(1)
+		sweep(0)
+	})
+}

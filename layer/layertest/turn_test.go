@@ -1,0 +1,457 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// inTurn makes a queue with a lease for each item, beside the test's own, and returns handles on it.
+func (e *env) inTurn(name string, change func(*layer.Config), handles int) []*layer.Queue {
+	e.t.Helper()
+	return e.unordered(name, func(c *layer.Config) {
+		c.Unordered, c.LeasePer = false, layer.LeasePerItem
+		if change != nil {
+			change(c)
+		}
+	}, handles)
+}
+
+// turnRun is a random history of one queue with a lease for each item.
+type turnRun struct{ *holdRun }
+
+// TestTurnsAgainstAModel (G1, G2, G5): whatever is done, by several handles and under faults, a receive gets the items
+// of a group from its head up to the first that is in flight, each under a claim of its own, and finds something if
+// there is something.
+func TestTurnsAgainstAModel(t *testing.T) {
+	onEngines(t, func(e *env) {
+		for round := range 12 {
+			r := &turnRun{&holdRun{env: e, name: fmt.Sprintf("turns-%d", round), groups: []string{"A", "B"}}}
+			r.random, r.paused = rand.New(rand.NewPCG(e.seed, uint64(round))), make(map[string]bool)
+			r.handles = e.inTurn(r.name, nil, 3)
+			r.run(80)
+		}
+	})
+}
+
+func (r *turnRun) run(steps int) {
+	r.t.Helper()
+	all := []func(){
+		r.enqueueSome, r.enqueueSome, r.receiveSome, r.receiveSome, r.receiveSome, r.receiveSome, r.ackSome, r.ackSome,
+		r.ackSome, r.ackTogether, r.nackSome, r.nackSome, r.extendOne, r.takeSome, r.cancelOne, r.editOne,
+		r.skipAndRedrive, r.pauseOne, r.purgeOne, r.forceOne, r.delayOne, r.retryNow,
+		func() { r.clock.advance(20 * time.Second) }, func() { r.clock.advance(time.Minute) },
+	}
+	for range steps {
+		all[r.random.IntN(len(all))]()
+		if r.random.IntN(10) == 0 {
+			r.sound(r.name)
+		}
+	}
+	r.sound(r.name)
+}
+
+func (r *turnRun) receiveSome() {
+	r.t.Helper()
+	o := r.options(false)
+	if o.Group == nil {
+		o.Strategy = layer.Strategy(r.random.IntN(3))
+	}
+	claims, err := r.any().Receive(r.ctx, o)
+	require.NoError(r.t, err)
+	r.got(o, claims)
+}
+
+func (r *turnRun) got(o layer.ReceiveOptions, claims []*layer.Claim) {
+	r.t.Helper()
+	got := make(map[string][]layer.ID)
+	for _, c := range claims {
+		require.Len(r.t, c.Items, 1)
+		require.Equal(r.t, c.Hold, c.Items[0].ID)
+		require.False(r.t, r.stopped(c.Group), "group %q is paused", c.Group)
+		got[c.Group] = append(got[c.Group], c.Hold)
+	}
+	for group, ids := range got {
+		may := r.ordered(group)
+		require.LessOrEqual(r.t, len(ids), len(may), "an item is in flight, or one before it")
+		require.Equal(r.t, may[:len(ids)], ids, "in order, without a gap")
+	}
+	for _, c := range claims {
+		r.holdsNow(c, c.Hold)
+	}
+	for _, group := range r.groups {
+		if len(claims) == 0 && r.wants(o, group) && !r.stopped(group) {
+			require.Empty(r.t, r.ordered(group), "group %q is free, and was not found", group)
+		}
+	}
+}
+
+// ackTogether acks several claims in one transaction.
+func (r *turnRun) ackTogether() {
+	live := r.live()
+	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) error {
+		for _, c := range live {
+			if len(c.items) == 0 {
+				continue
+			}
+			if err := r.handles[0].AckTx(r.ctx, tx, c.claim); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for _, c := range live {
+		if len(c.items) > 0 {
+			r.remove(c.items...)
+			r.ends(c)
+		}
+	}
+}
+
+func (r *turnRun) takeSome() {
+	o := r.options(false)
+	items, err := r.take(r.any(), o.Max, layer.TakeOptions{Group: o.Group})
+	require.NoError(r.t, err)
+	var claims []*layer.Claim
+	if len(items) > 0 {
+		claims = []*layer.Claim{{Group: items[0].ID.Group, Items: items}}
+	}
+	r.gotGroups(o, claims)
+	if len(items) > 0 {
+		taken := r.held[len(r.held)-1]
+		r.remove(taken.items...)
+		r.ends(taken)
+	}
+}
+
+// skipAndRedrive makes a dead letter of a group's head, and puts it back to its place.
+func (r *turnRun) skipAndRedrive() {
+	group := r.group()
+	id, err := r.any().Admin().Skip(r.ctx, group, layer.SkipOptions{})
+	if err != nil {
+		if of := r.of(group); len(of) > 0 && !r.inHand(of[0].id) {
+			require.NoError(r.t, err)
+		}
+		return
+	}
+	r.endsDelays(id)
+	items := slices.Clone(r.items)
+	r.remove(id)
+	r.receiveSome()
+	r.items = items
+	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	require.NoError(r.t, err)
+}
+
+// retryNow ends the delay of a group's head.
+func (r *turnRun) retryNow() {
+	group := r.group()
+	err := r.any().Admin().RetryNow(r.ctx, group, layer.RetryOptions{})
+	of := r.of(group)
+	if len(of) == 0 || r.inHand(of[0].id) || r.paused[group] {
+		require.ErrorIs(r.t, err, layer.ErrNotDelayed)
+		return
+	}
+	delayed := r.isHeld(of[0].id) || of[0].due.After(r.clock.now())
+	if delayed {
+		require.NoError(r.t, err)
+	}
+	r.endsDelays(of[0].id)
+	of[0].due = time.Time{}
+}
+
+// TestLapsedBehindAFreeHead (lease_per=item): a receive whose lead is a free head gets the messages behind it, too, if
+// their leases or retry delays have ended, as one that names the group does; and a take.
+func TestLapsedBehindAFreeHead(t *testing.T) {
+	onEngines(t, func(e *env) {
+		for n, end := range []func(q *layer.Queue, claims []*layer.Claim){
+			func(q *layer.Queue, claims []*layer.Claim) { // the head is given back, the others lapse
+				require.NoError(e.t, q.Nack(e.ctx, claims[0], layer.NackOptions{Release: true}))
+			},
+			func(q *layer.Queue, claims []*layer.Claim) { // the others wait for a retry
+				require.NoError(e.t, q.Nack(e.ctx, claims[2], layer.NackOptions{Delay: 5 * time.Second}))
+				require.NoError(e.t, q.Nack(e.ctx, claims[1], layer.NackOptions{Delay: 9 * time.Second}))
+				require.NoError(e.t, q.Nack(e.ctx, claims[0], layer.NackOptions{Release: true}))
+			},
+			func(*layer.Queue, []*layer.Claim) {}, // all lapse
+		} {
+			for _, take := range []bool{false, true} {
+				name := fmt.Sprintf("behind-%d-%t", n, take)
+				q := e.inTurn(name, nil, 1)[0]
+				_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a")},
+					layer.Message{Group: "A", Body: []byte("b")}, layer.Message{Group: "A", Body: []byte("c")})
+				require.NoError(e.t, err)
+				claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 10, Lease: 10 * time.Second})
+				require.NoError(e.t, err)
+				require.Len(e.t, claims, 3)
+				end(q, claims)
+				e.clock.advance(11 * time.Second)
+				var got string
+				if take {
+					require.NoError(e.t, q.Once(e.ctx, func(tx kv.Tx) error {
+						items, err := q.TakeTx(e.ctx, tx, 10)
+						got = ""
+						for _, item := range items {
+							got += string(item.Body)
+						}
+						return err
+					}))
+					e.wholeOrLess("abc", got)
+				} else {
+					claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 10})
+					require.NoError(e.t, err)
+					e.wholeOrLess("abc", bodiesInTurn(claims))
+				}
+				e.sound(name)
+			}
+		}
+	})
+}
+
+// wholeOrLess wants all of what is free, or with faults, amid which a transaction may end fewer holds, the first of it.
+func (e *env) wholeOrLess(all, got string) {
+	e.t.Helper()
+	if e.plan.Chances == nil {
+		require.Equal(e.t, all, got)
+	}
+	require.NotEmpty(e.t, got)
+	require.True(e.t, strings.HasPrefix(all, got), got)
+}
+
+// bodiesInTurn returns the bodies of all items of claims, in order.
+func bodiesInTurn(claims []*layer.Claim) (all string) {
+	for _, c := range claims {
+		for _, item := range c.Items {
+			all += string(item.Body)
+		}
+	}
+	return all
+}
+
+// TestPlaceAfterALease (lease_per=item): a group that comes back after a lease or a retry delay comes before groups
+// that became ready later, with each schedule and strategy.
+func TestPlaceAfterALease(t *testing.T) {
+	for _, schedule := range []layer.Schedule{layer.OldestHead, layer.RoundRobin} {
+		for _, strategy := range []layer.Strategy{layer.FillGroup, layer.Layers, layer.Heads} {
+			for _, delayed := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%v, %v, delayed %t", schedule, strategy, delayed), func(t *testing.T) {
+					e := newClockedEnv(t)
+					q := e.inTurn("place", func(c *layer.Config) { c.Schedule = schedule }, 1)[0]
+					send := func(group string) {
+						_, err := q.Enqueue(e.ctx, layer.Message{Group: group, Body: []byte(group)})
+						require.NoError(t, err)
+					}
+					send("A")
+					claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Lease: 10 * time.Second})
+					require.NoError(t, err)
+					require.Len(t, claims, 1)
+					if delayed {
+						require.NoError(t, q.Nack(e.ctx, claims[0], layer.NackOptions{Delay: 10 * time.Second}))
+					}
+					e.clock.advance(20 * time.Second)
+					send("B")
+					send("C")
+					claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Strategy: strategy})
+					require.NoError(t, err)
+					require.Equal(t, "AB", bodiesInTurn(claims))
+					e.sound("place")
+				})
+			}
+		}
+	}
+}
+
+// TestWorkerInTurn (G1, G2): workers handle the messages of a group one after the other, in order, each once.
+func TestWorkerInTurn(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.inTurn("worked", nil, 1)[0]
+	const groups, each = 3, 6
+	for n := range groups * each {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(n % groups), Body: []byte(fmt.Sprint(n / groups))})
+		require.NoError(t, err)
+	}
+	var mu sync.Mutex
+	running, handled := make(map[string]bool), make(map[string][]string)
+	all := make(chan struct{})
+	w, err := worker.New(q, worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+		mu.Lock()
+		beside := running[d.ID.Group]
+		running[d.ID.Group] = true
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		defer mu.Unlock()
+		running[d.ID.Group] = false
+		if handled[d.ID.Group] = append(handled[d.ID.Group], string(d.Body)); beside {
+			return fmt.Errorf("two messages of %q are handled side by side", d.ID.Group)
+		}
+		done := 0
+		for _, bodies := range handled {
+			done += len(bodies)
+		}
+		if done == groups*each {
+			close(all)
+		}
+		return nil
+	}), worker.Options{Concurrency: 4})
+	require.NoError(t, err)
+	w.Start()
+	<-all
+	require.NoError(t, w.Stop(e.ctx))
+	for group, bodies := range handled {
+		require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, bodies, "group %q", group)
+	}
+}
+
+// TestLeasePerItemIsChecked: what a queue with a lease for each item cannot do is an error that says so.
+func TestLeasePerItemIsChecked(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.inTurn("checked", nil, 1)[0]
+	for _, o := range []layer.ReceiveOptions{
+		{Unordered: true}, {State: true}, {Where: layer.Template{"state": "NEW"}},
+	} {
+		_, err := q.Receive(e.ctx, o)
+		require.ErrorIs(t, err, layer.ErrOptions, "%+v", o)
+	}
+	for _, bad := range []layer.Config{
+		{Facets: []string{"state"}, Views: "state"}, {OnFailure: layer.HaltGroup}, {Unordered: true},
+		{MaxRate: layer.Rate{Count: 1, Per: time.Second}},
+	} {
+		bad.LeasePer = layer.LeasePerItem
+		_, err := layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: bad})
+		require.ErrorIs(t, err, layer.ErrOptions)
+		require.ErrorContains(t, err, "lease_per=item")
+	}
+	_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.LeasePer = layer.LeasePerClaim })
+	require.ErrorContains(t, err, "fixed at creation")
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.NoError(t, err)
+	same := func(*layer.Message) error { return nil }
+	require.ErrorIs(t, q.Settle(e.ctx, advanceBy(claims[0], same)), layer.ErrOptions)
+	require.ErrorIs(t, q.Settle(e.ctx, ackingState(claims[0], []byte("x"))), layer.ErrOptions)
+	require.NoError(t, q.Ack(e.ctx, claims[0]))
+	require.ErrorIs(t, q.Ack(e.ctx, claims[0]), layer.ErrClaimLost)
+}
+
+// lineRun is one run of TestConsumersInTurnAtOnce.
+type lineRun struct {
+	*env
+	handles []*layer.Queue
+	left    atomic.Int64
+
+	mu   sync.Mutex
+	sent map[string][]layer.ID // guarded by mu; of each group, in order
+	held map[layer.ID]bool     // guarded by mu
+	done map[layer.ID]bool     // guarded by mu: acked, or about to be
+	err  error                 // guarded by mu
+}
+
+// TestConsumersInTurnAtOnce (G1, G2, G3): producers and consumers, all at the same time and under faults: no item is in
+// two hands, none is delivered while one before it is in another's hands, and all items are finished once.
+func TestConsumersInTurnAtOnce(t *testing.T) {
+	const groups, messages = 3, 20
+	onEngines(t, func(e *env) {
+		r := &lineRun{env: e, handles: e.inTurn("line", nil, 6)}
+		r.sent, r.held, r.done = make(map[string][]layer.ID), make(map[layer.ID]bool), make(map[layer.ID]bool)
+		r.left.Store(groups * messages)
+		var all sync.WaitGroup
+		for g := range groups {
+			all.Go(func() {
+				for range messages {
+					sent, err := r.handles[0].Enqueue(r.ctx, layer.Message{Group: fmt.Sprint(g)})
+					if r.fail(err) {
+						return
+					}
+					r.mu.Lock()
+					r.sent[sent[0].ID.Group] = append(r.sent[sent[0].ID.Group], sent[0].ID)
+					r.mu.Unlock()
+				}
+			})
+		}
+		for i, q := range r.handles[1:] {
+			all.Go(func() { r.consume(q, 1+i) })
+		}
+		all.Wait()
+		require.NoError(e.t, r.err)
+	})
+}
+
+func (r *lineRun) fail(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+	return r.err != nil
+}
+
+func (r *lineRun) consume(q *layer.Queue, max int) {
+	for n := 0; r.left.Load() > 0 && !r.fail(nil); n++ {
+		claims, err := q.Receive(r.ctx, layer.ReceiveOptions{Max: max})
+		if r.fail(err) || r.fail(r.got(claims)) {
+			return
+		}
+		for i := range claims {
+			c := claims[(i+n)%len(claims)] // in any order
+			back := (n+i)%4 == 0
+			r.release(c, !back)
+			if back {
+				err = q.Nack(r.ctx, c, layer.NackOptions{Release: true})
+			} else {
+				err = q.Ack(r.ctx, c)
+				r.left.Add(-1)
+			}
+			if r.fail(err) {
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// got notes the items of claims. What the receive itself has got before is no gap.
+func (r *lineRun) got(claims []*layer.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	own := make(map[layer.ID]bool)
+	for _, c := range claims {
+		if r.held[c.Hold] || r.done[c.Hold] {
+			return fmt.Errorf("%s is in two hands, or was finished", c.Hold)
+		}
+		for _, id := range r.sent[c.Group] {
+			if id.Index < c.Hold.Index && !own[id] && !r.done[id] {
+				return fmt.Errorf("a gap: %s was delivered before %s", c.Hold, id)
+			}
+		}
+		own[c.Hold] = true
+	}
+	for id := range own {
+		r.held[id] = true
+	}
+	return nil
+}
+
+// release notes that a claim is about to end.
+func (r *lineRun) release(c *layer.Claim, done bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.held, c.Hold)
+	if r.done[c.Hold] = done; !done {
+		delete(r.done, c.Hold)
+	}
+}

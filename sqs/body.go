@@ -1,0 +1,280 @@
+package sqs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+)
+
+const (
+	// maxBody bounds a request that sends messages: a batch of 1 MiB whose bytes are escaped, with attributes in
+	// base64.
+	maxBody = 8 << 20 // bytes
+	// maxOther bounds all other requests.
+	maxOther = 256 << 10 // bytes
+	// freeBody is what every connection may hold. Requests with a larger body share bodyMemory.
+	freeBody = 8 << 10 // bytes
+	// bodyMemory bounds the larger bodies together, addressMemory those from one remote address. What is made of a body
+	// while the request is at work takes a few times as much.
+	bodyMemory    = 32 << 20 // bytes
+	addressMemory = bodyMemory / 2
+	// patience is how long a request whose signature is not verified yet may be in the way of another.
+	patience = time.Second
+	// memoryIn is how long a request waits for memory before it is refused.
+	memoryIn = 10 * time.Second
+	// A body must come within bodyGrace, and a second more for each leastRate bytes that have come, and within
+	// bodyTimeout.
+	bodyGrace = 5 * time.Second
+	leastRate = 16 << 10 // bytes
+	// refusedIn is how long the rest of a request is read, and thrown away, that was refused for its header.
+	refusedIn = time.Second
+)
+
+// bodyLimit is how long the body of a request may be, in bytes.
+func bodyLimit(action string) int64 {
+	if strings.HasPrefix(action, "SendMessage") {
+		return maxBody
+	}
+	return maxOther
+}
+
+func tooLarge(limit int64) error {
+	return refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLargeException", "RequestEntityTooLarge",
+		"Request size exceeded the limit of %d bytes.", limit)
+}
+
+// readBody reads the body whole, up to the limit. The request has memory for it from then on.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request, c *call) ([]byte, error) {
+	limit := int64(maxBody) // the Query protocol may have the action in the body
+	if c.json {
+		limit = bodyLimit(c.action)
+	}
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
+	control := http.NewResponseController(w)
+	p := &pacedBody{r: http.MaxBytesReader(w, r.Body, limit), deadline: func(t time.Time) {
+		_ = control.SetReadDeadline(t) // without a connection, as in a test, there is none to set
+	}}
+	size := r.ContentLength
+	if size < 0 {
+		size = limit
+	}
+	if size > freeBody {
+		var err error
+		if c.memory, err = s.memory.take(r.Context(), addressOf(r), size, p.deadline); err != nil {
+			return nil, err
+		}
+		p.memory = c.memory
+	}
+	var text bytes.Buffer
+	if r.ContentLength > 0 {
+		text.Grow(int(size) + bytes.MinRead)
+	}
+	c.reading, p.begun = true, time.Now()
+	_, err := text.ReadFrom(p)
+	var beyond *http.MaxBytesError
+	switch {
+	case errors.As(err, &beyond):
+		return nil, tooLarge(limit)
+	case err == nil && p.until(time.Time{}, true):
+		return text.Bytes(), nil
+	case c.memory.gaveWay():
+		return nil, busy()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, refuse(http.StatusRequestTimeout, "RequestTimeoutException", "RequestTimeout",
+			"The body of the request came too slowly.")
+	}
+	return nil, malformed(errors.New("the body ended early"))
+}
+
+// pacedBody is a body that must come at leastRate.
+type pacedBody struct {
+	r        io.Reader
+	deadline func(t time.Time)
+	memory   *share // nil if it needs none
+	begun    time.Time
+	got      int64 // bytes
+}
+
+func (p *pacedBody) Read(b []byte) (int, error) {
+	within := min(bodyGrace+time.Duration(p.got)*time.Second/leastRate, bodyTimeout)
+	p.until(p.begun.Add(within), false)
+	n, err := p.r.Read(b)
+	p.got += int64(n)
+	return n, err
+}
+
+// until sets the deadline of reading. It reports false if the request has given way to another; whole says that it
+// need not any more.
+func (p *pacedBody) until(t time.Time, whole bool) bool {
+	if p.memory != nil {
+		return p.memory.until(t, whole)
+	}
+	p.deadline(t)
+	return true
+}
+
+// addressOf is the remote address of a request: of IPv6 the network, which one client has whole.
+func addressOf(r *http.Request) string {
+	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	address := at.Addr().Unmap()
+	if !address.Is6() {
+		return address.String()
+	}
+	network, _ := address.WithZone("").Prefix(64) // 64 bits are not too many for IPv6
+	return network.String()
+}
+
+// memory is what the bodies of requests may take. Each takes its part before it is read, and has it until the request
+// is answered. If there is none left, the newest is served first, as in the line of a queue's long polls, and bodies
+// that have been coming for longer than patience give way.
+type memory struct {
+	mu      sync.Mutex
+	taken   map[string]int64 // bytes by remote address; guarded by mu
+	total   int64            // bytes; guarded by mu
+	holders []*share         // the oldest first; guarded by mu
+	waiting []*share         // the newest last; guarded by mu
+}
+
+// share is one request's part of the memory.
+type share struct {
+	of       *memory
+	address  string
+	size     int64 // bytes
+	granted  chan struct{}
+	deadline func(t time.Time) // of reading the body
+
+	begun   time.Time // of reading the body; guarded by of.mu
+	whole   bool      // the body is there, and does not give way; guarded by of.mu
+	evicted bool      // it gave way; guarded by of.mu
+}
+
+// take waits for a part of the memory. deadline sets until when the body can be read. Release it.
+func (m *memory) take(ctx context.Context, address string, size int64, deadline func(time.Time)) (*share, error) {
+	h := &share{of: m, address: address, size: size, granted: make(chan struct{}), deadline: deadline}
+	m.mu.Lock()
+	m.waiting = append(m.waiting, h)
+	m.grant()
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, memoryIn, busy())
+	defer cancel()
+	again := time.NewTicker(patience / 20)
+	defer again.Stop()
+	for {
+		select {
+		case <-h.granted:
+			return h, nil
+		case <-again.C:
+			m.makeRoom(h)
+		case <-ctx.Done():
+			h.release()
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func busy() error {
+	return fail(schemas.RequestThrottled, "The server has too many large requests at the moment. Try again.")
+}
+
+// grant gives memory to those that wait. One whose address has its part already waits for another of its address; any
+// other for the first in line. m.mu is held.
+func (m *memory) grant() {
+	for i := len(m.waiting) - 1; i >= 0; i-- {
+		h := m.waiting[i]
+		if m.taken[h.address]+h.size > addressMemory {
+			continue
+		}
+		if m.total+h.size > bodyMemory {
+			return
+		}
+		m.waiting = slices.Delete(m.waiting, i, i+1)
+		m.taken[h.address] += h.size
+		m.total += h.size
+		m.holders = append(m.holders, h)
+		h.begun = time.Now()
+		close(h.granted)
+	}
+}
+
+// makeRoom ends the reading of bodies that have been coming for too long, the oldest first, until there is room for
+// one that waits.
+func (m *memory) makeRoom(h *share) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	address, all := m.taken[h.address]+h.size-addressMemory, m.total+h.size-bodyMemory // too much by so many bytes
+	for _, other := range m.holders {
+		if all <= 0 && address <= 0 {
+			return
+		}
+		same := other.address == h.address
+		if other.whole || all <= 0 && !same || !other.evicted && time.Since(other.begun) < patience {
+			continue
+		}
+		if !other.evicted {
+			other.evicted = true
+			other.deadline(time.Unix(1, 0))
+		}
+		all -= other.size // it is about to release them
+		if same {
+			address -= other.size
+		}
+	}
+}
+
+// until is pacedBody.until.
+func (h *share) until(t time.Time, whole bool) bool {
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	if h.evicted {
+		return false
+	}
+	h.whole = whole
+	h.deadline(t)
+	return true
+}
+
+// gaveWay reports whether the request has given way to another. A request without a share has not.
+func (h *share) gaveWay() bool {
+	if h == nil {
+		return false
+	}
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	return h.evicted
+}
+
+// release gives the memory back. It does nothing if h is nil.
+func (h *share) release() {
+	if h == nil {
+		return
+	}
+	m := h.of
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i := slices.Index(m.waiting, h); i >= 0 {
+		m.waiting = slices.Delete(m.waiting, i, i+1)
+	}
+	if i := slices.Index(m.holders, h); i >= 0 {
+		m.holders = slices.Delete(m.holders, i, i+1)
+		m.total -= h.size
+		if m.taken[h.address] -= h.size; m.taken[h.address] == 0 {
+			delete(m.taken, h.address)
+		}
+	}
+	m.grant()
+}

@@ -1,0 +1,182 @@
+package sqs
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// receiptHandle is what a receipt handle says: of which message of which claim, and until when at first.
+type receiptHandle struct {
+	queue           string
+	id              layer.ID
+	token           int64
+	received, until time.Time // ms
+}
+
+// pack is the handle in bytes.
+func (h receiptHandle) pack() []byte {
+	b := append(binary.AppendUvarint(nil, uint64(len(h.queue))), h.queue...)
+	b = append(b, h.id.Random[:]...)
+	for _, n := range []int64{h.id.Index, h.token, h.received.UnixMilli(), h.until.UnixMilli()} {
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	return append(b, h.id.Group...)
+}
+
+// unpackReceipt reads what pack has made, of a queue. It reports false if b is not that.
+func unpackReceipt(queue string, b []byte) (h receiptHandle, ok bool) {
+	n, used := binary.Uvarint(b)
+	b = b[max(used, 0):]
+	if used <= 0 || n > uint64(len(b)) || string(b[:n]) != queue || len(b[n:]) < len(uuid.UUID{})+4*8 {
+		return h, false
+	}
+	h.queue = queue
+	b = b[n:]
+	b = b[copy(h.id.Random[:], b):]
+	var numbers [4]int64
+	for i := range numbers {
+		numbers[i], b = int64(binary.BigEndian.Uint64(b)), b[8:]
+	}
+	h.id.Index, h.token = numbers[0], numbers[1]
+	h.received, h.until = time.UnixMilli(numbers[2]), time.UnixMilli(numbers[3])
+	h.id.Group = string(b)
+	_, err := layer.ParseID(h.id.String())
+	return h, err == nil && h.id.Random != uuid.Nil
+}
+
+// receiptKey is the key by which receipt handles are signed, so that nobody can make one of a message that was not
+// delivered to him. The key is stored beside the records, so that the servers of a database take each other's handles,
+// and stays.
+type receiptKey struct {
+	Key []byte `json:"key"`
+	// Since is when the handles begin to be signed; 0 = at once. See plainFor.
+	Since int64 `json:"since,omitempty"` // ms
+}
+
+// The first byte of a receipt handle says which kind it is.
+const (
+	plainReceipt  = 1
+	signedReceipt = 2 // and then macSize bytes
+)
+
+const (
+	receiptKeySize = 32 // bytes
+	macSize        = 16 // bytes of HMAC-SHA256
+	// plainFor is how long handles are not signed if the database has had queues before it has a key. Servers of
+	// earlier versions neither sign handles nor take signed ones, and may run beside this one for so long. Plain
+	// handles are taken for as long as a message may be in flight after that.
+	plainFor = 12 * time.Hour
+)
+
+// receiptKey is the database's key of receipt handles. The first server makes one.
+func (s *Server) receiptKey(ctx context.Context) (*receiptKey, error) {
+	if k := s.signs.Load(); k != nil {
+		return k, nil
+	}
+	fresh := make([]byte, receiptKeySize)
+	if _, err := rand.Read(fresh); err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	var k receiptKey
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		at := s.key("receipts")
+		value, err := tx.Get(at).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read the key of receipt handles: %w", err)
+		}
+		if k = (receiptKey{}); value != nil {
+			if json.Unmarshal(value, &k) != nil || len(k.Key) != receiptKeySize {
+				return errors.New("sqs: the key of receipt handles cannot be read")
+			}
+			return nil
+		}
+		queues := kv.PrefixRange(s.key("queue")).Selectors()
+		rows, err := tx.GetRange(queues, kv.RangeOptions{Limit: 1}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read records: %w", err)
+		}
+		if k.Key = fresh; len(rows) > 0 {
+			k.Since = s.options.Now().Add(plainFor).UnixMilli()
+		}
+		tx.Set(at, marshal(k))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.signs.Store(&k)
+	return &k, nil
+}
+
+func (k *receiptKey) mac(packed []byte) []byte {
+	h := hmac.New(sha256.New, k.Key)
+	h.Write(packed) // never fails
+	return h.Sum(nil)[:macSize]
+}
+
+// text is a receipt handle as a client gets it.
+func (k *receiptKey) text(h receiptHandle, now time.Time) string {
+	packed := h.pack()
+	b := append([]byte{plainReceipt}, packed...)
+	if now.UnixMilli() >= k.Since {
+		b = slices.Concat([]byte{signedReceipt}, k.mac(packed), packed)
+	}
+	return base64.StdEncoding.EncodeToString(b)
+}
+
+// read reads a receipt handle of a queue. It reports false if no server of the database has given it.
+func (k *receiptKey) read(queue, text string, now time.Time) (receiptHandle, bool) {
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(b) == 0 {
+		return receiptHandle{}, false
+	}
+	switch kind, packed := b[0], b[1:]; {
+	case kind == plainReceipt && now.UnixMilli() < k.Since+maxVisible*1000:
+		return unpackReceipt(queue, packed)
+	case kind == signedReceipt && len(packed) >= macSize && hmac.Equal(packed[:macSize], k.mac(packed[macSize:])):
+		return unpackReceipt(queue, packed[macSize:])
+	}
+	return receiptHandle{}, false
+}
+
+// receipt reads a receipt handle that a request has.
+func (q *queue) receipt(ctx context.Context, text *string) (receiptHandle, error) {
+	if text == nil {
+		return receiptHandle{}, missing("ReceiptHandle")
+	}
+	k, err := q.server.receiptKey(ctx)
+	if err != nil {
+		return receiptHandle{}, err
+	}
+	h, ok := k.read(q.Name(), *text, q.server.options.Now())
+	if !ok {
+		return h, badHandle(*text)
+	}
+	return h, nil
+}
+
+// claim is the claim of one message, for the calls of the layer that settle it. What kind of claim a receipt handle is
+// of the queue says, not the handle: a handle of another queue that had the name before names a message that is gone.
+func (q *queue) claim(h receiptHandle) *layer.Claim {
+	c := &layer.Claim{
+		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,
+	}
+	if q.perItem() {
+		c.Hold = h.id
+	}
+	return c
+}

@@ -1,0 +1,401 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// Delivery is one item, as a handler is given it. It is the handler's until it returns; the body and the headers may
+// be kept.
+type Delivery struct {
+	layer.Item
+	// Queue is the handle that the item came by.
+	Queue *layer.Queue
+	// Token is the claim's fencing token, which grows from claim to claim of a group. Pass it to systems outside the
+	// database with TokenKey, so that they can refuse a holder that has been overtaken.
+	Token int64
+	// Attempt is the number of this delivery among those that count: 1 for the first, Item.Attempts + 1.
+	Attempt int
+
+	in    *inHand
+	value any    // what Typed has made of the body
+	sets  bool   // state is to be kept with the ack
+	state []byte // only with sets
+	acked bool   // in the handler's transaction
+	// refused is why AdvanceTo has refused next; nil = it has not.
+	refused error
+	next    layer.Template // to which the item is advanced, in the place of the ack; nil = it is finished
+}
+
+// Until is the end of the claim's lease, by this process's clock. The worker extends it while the handler runs, and
+// before a transaction of HandleTx or HandleCommit.
+func (d *Delivery) Until() time.Time { return time.UnixMilli(d.in.untilMS()) }
+
+// TokenKey says within what tokens are compared: see layer.Claim.TokenKey.
+func (d *Delivery) TokenKey() string { return d.in.claim.TokenKey() }
+
+// State is what is kept with the group (see layer.Settlement.State), as the item before has left it, or as SetState has
+// set it; nil = nothing is. The first call of a worker costs a read of its own; from then on the worker receives the
+// state with its claims.
+func (d *Delivery) State(ctx context.Context) ([]byte, error) {
+	if d.sets {
+		return d.state, nil
+	}
+	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
+		return nil, wrap("state", errLaneState)
+	}
+	c := d.in.claim
+	if !d.in.stateKnown {
+		d.in.source.state.Store(true)
+		state, err := d.Queue.GroupState(ctx, c.Group)
+		if err != nil {
+			return nil, err
+		}
+		c.State, d.in.stateKnown = state, true
+	}
+	return c.State, nil
+}
+
+// SetState keeps state with the group, in the transaction that acks the item: if the handler fails it does not count.
+// nil, or no bytes, clears it. In a batch the last one that is set counts, of the items that are finished. The error
+// is a *LimitError over MaxStateSize.
+func (d *Delivery) SetState(state []byte) error {
+	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
+		return wrap("set state", errLaneState)
+	}
+	if len(state) > layer.MaxStateSize {
+		return wrap("set state", &layer.LimitError{
+			What: "state", Unit: "bytes", Got: int64(len(state)), Max: layer.MaxStateSize,
+		})
+	}
+	d.sets, d.state = true, bytes.Clone(state)
+	return nil
+}
+
+// The bounds of a handler's transaction.
+const (
+	// txTime is when the context of a handler's transaction ends: FoundationDB's ends after 5 s.
+	txTime = 4800 * time.Millisecond
+	// txLease is what must be left of a lease when the transaction begins: its 5 s, and the commit. A lease that is not
+	// much longer than that has to be left nearly whole, because the handler may need it all.
+	txLease = 6 * time.Second
+)
+
+// errLaneState: a group's state belongs to the holder of the whole group.
+var errLaneState = fmt.Errorf(
+	"%w: the state of a group with a template: others may hold the group, too", layer.ErrOptions)
+
+// txNeed is what must be left of a lease when a handler's transaction begins. Example: 980 ms of 1 s, 6 s of 30 s.
+func txNeed(lease time.Duration) time.Duration { return min(txLease, lease-lease/50) }
+
+// txBound is for how long a handler's transaction may run when so much is left of its lease: not to the lease's very
+// end, because the commit takes time too.
+func txBound(lease, left time.Duration) time.Duration { return min(txTime, left-lease/25) }
+
+// Why the loop of a handler's transaction ends without a commit.
+var (
+	errGiveUp = errors.New("the handler's failure")
+	errRenew  = errors.New("too little is left of the lease for an attempt")
+)
+
+// commit runs fn in the transaction that acks d. The claim is not extended while the transaction is open: that writes
+// the lock, which the transaction has read, so neither would ever be done with. It is extended before, if the lease
+// that is left may be too short, and between two attempts.
+func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
+	h := d.in
+	if err := h.begin(of); err != nil {
+		return err
+	}
+	defer h.end()
+	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
+	for {
+		if err := h.ensure(of, txNeed(t.lease)); err != nil {
+			return err
+		}
+		t.failed, t.took, t.bound, t.n = nil, 0, 0, 0
+		switch err := t.once(); {
+		case errors.Is(err, errRenew):
+			continue
+		case errors.Is(err, errGiveUp):
+			return t.failed
+		case err != nil:
+			return err
+		}
+		d.acked = true
+		h.acked(d)
+		return nil
+	}
+}
+
+// handlerTx is the transaction of a handler.
+type handlerTx struct {
+	d     *Delivery
+	of    context.Context
+	fn    func(ctx context.Context, tx kv.Tx) error
+	lease time.Duration
+
+	failed      error         // the handler's, with errGiveUp
+	took, bound time.Duration // by the attempt before, of what it was allowed
+	n           int           // attempts so far
+}
+
+// once runs the transaction.
+func (t *handlerTx) once() error {
+	return t.d.Queue.Once(t.of, func(tx kv.Tx) error {
+		err := t.attempt(tx, t.n > 0)
+		t.n++
+		return err
+	})
+}
+
+// attempt is the body of the transaction. That it is called says that no attempt before has landed, or ever will (see
+// layer.Queue.Once), so that it may end the loop for good.
+func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
+	d, h, q := t.d, t.d.in, t.d.Queue
+	if again && t.took >= t.bound && !lacks(guardTxBound) {
+		t.failed = &timeoutError{t.bound, "its transaction"} // it was too old to commit, and would be again
+		return errGiveUp
+	}
+	left := h.left()
+	t.bound = txBound(t.lease, left)
+	// A process that stood still since it has looked at the lease has no time left in the first attempt too.
+	if again && left < txNeed(t.lease) || t.bound <= 0 {
+		return errRenew
+	}
+	ctx, cancel := t.bounded()
+	defer cancel()
+	begun := time.Now()
+	defer func() { t.took = time.Since(begun) }()
+	d.sets, d.state, d.next, d.refused = false, nil, nil, nil
+	mayAdvance := len(q.Config().Facets) > 0
+	if !mayAdvance {
+		if err := t.finish(ctx, tx); err != nil {
+			return err
+		}
+	}
+	err = t.fn(ctx, tx)
+	if err == nil && mayAdvance {
+		err = t.finish(ctx, tx) // only now is it known to what
+	}
+	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
+		t.failed = timedOut(ctx, err)
+		return errGiveUp
+	}
+	if err == nil && d.sets {
+		// Under the ack's conflict on the lock.
+		o := layer.SetGroupStateOptions{Force: true}
+		err = q.Admin().SetGroupStateTx(ctx, tx, h.claim.Group, d.state, o)
+	}
+	return err
+}
+
+// finish finishes or advances the item.
+func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
+	err := t.d.finish(ctx, tx)
+	t.d.in.lost = t.d.in.lost || errors.Is(err, layer.ErrClaimLost)
+	return err
+}
+
+// bounded is a context for one attempt of the transaction.
+func (t *handlerTx) bounded() (context.Context, context.CancelFunc) {
+	if lacks(guardTxBound) {
+		return t.of, func() {}
+	}
+	return context.WithTimeoutCause(t.of, t.bound, &timeoutError{t.bound, "its transaction"})
+}
+
+// timeoutError is why a handler's context has ended.
+type timeoutError struct {
+	after time.Duration
+	what  string
+}
+
+func (e *timeoutError) Error() string {
+	return fmt.Sprintf("%s has not ended after %s", e.what, e.after)
+}
+
+// Unwrap returns context.DeadlineExceeded.
+func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
+
+// timedOut says of the error of a handler whose context has ended in time that this was so.
+func timedOut(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	cause, ok := as[*timeoutError](context.Cause(ctx))
+	switch {
+	case !ok || errors.Is(err, cause):
+		return err
+	case err == context.DeadlineExceeded:
+		return cause
+	}
+	return fmt.Errorf("%w: %w", cause, err)
+}
+
+// inHand is a claim in a worker's hand.
+type inHand struct {
+	source *source
+	test   *layer.TestOptions // the worker's
+	claim  *layer.Claim       // Items are those not acked yet, State as the last acked item has left it
+	lease  time.Duration
+	until  atomic.Int64                // milliseconds
+	beat   atomic.Pointer[layer.Claim] // kept by the handle's heartbeat; nil = the claim has a lease of its own
+	ctx    context.Context             // of the handlers' calls; ends when the claim is lost, or was ended
+	cancel context.CancelCauseFunc
+
+	// turn holds a token while the claim is being extended, or a handler's transaction on the claim is open.
+	turn       chan struct{}
+	lost       bool // the claim is another's
+	over       bool // all is acked
+	stateKnown bool
+
+	// handled are the claim's first items whose handlers have returned nil, and which are not acked yet. acking is the
+	// ack under way of some of them, the first ones; nil = there is none.
+	handled []*Delivery
+	acking  *acking
+	stale   bool // what came of an ack is not known: nothing more can be done under the claim
+	told    bool // that the claim is lost
+}
+
+// acking is an ack under way, while the next item is being handled.
+type acking struct {
+	ds    []*Delivery
+	ended chan struct{} // closed when err is there
+	err   error
+}
+
+// acks is closed when the ack under way has ended; nil = there is none.
+func (h *inHand) acks() <-chan struct{} {
+	if h.acking == nil {
+		return nil
+	}
+	return h.acking.ended
+}
+
+// unhandled are the items that are neither acked nor handled.
+func (h *inHand) unhandled() []layer.Item { return h.claim.Items[len(h.handled):] }
+
+func (h *hand) newInHand(r received) *inHand {
+	c, s, test := r.claims[0], r.source, h.w.o.Test
+	in := &inHand{source: s, test: test, claim: c, lease: s.receive.Lease, stateKnown: r.state}
+	in.turn = make(chan struct{}, 1)
+	in.ctx, in.cancel = context.WithCancelCause(test.Named(h.ctx, "call for %s under %d", c.Items[0].ID, c.Token))
+	in.until.Store(c.Until.UnixMilli())
+	if _, ended := c.Lasts(); ended != nil {
+		same := *c
+		in.beat.Store(&same)
+	}
+	return in
+}
+
+// begin waits until the claim is not being extended, and keeps it so until end.
+func (h *inHand) begin(ctx context.Context) error {
+	if lacks(guardExtendApart) {
+		return nil
+	}
+	select {
+	case h.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (h *inHand) tryBegin() bool {
+	if lacks(guardExtendApart) {
+		return true
+	}
+	select {
+	case h.turn <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (h *inHand) end() {
+	if !lacks(guardExtendApart) {
+		<-h.turn
+	}
+}
+
+// left is what is left of the lease.
+func (h *inHand) left() time.Duration {
+	return time.UnixMilli(h.untilMS()).Sub(h.source.q.Now())
+}
+
+func (h *inHand) untilMS() int64 {
+	if c := h.beat.Load(); c != nil {
+		until, _ := c.Lasts()
+		return max(h.until.Load(), until.UnixMilli())
+	}
+	return h.until.Load()
+}
+
+// beats reports whether the handle keeps the claim by its heartbeat.
+func (h *inHand) beats() bool {
+	ended := h.stopped()
+	return ended != nil && !isClosed(ended)
+}
+
+// stopped is closed when the handle no longer keeps the claim by its heartbeat; nil = the claim has a lease of its own.
+func (h *inHand) stopped() <-chan struct{} {
+	if c := h.beat.Load(); c != nil {
+		_, ended := c.Lasts()
+		return ended
+	}
+	return nil
+}
+
+// ensure extends the claim if less than need is left of the lease. The caller has begun.
+func (h *inHand) ensure(ctx context.Context, need time.Duration) error {
+	if h.left() >= need {
+		return nil
+	}
+	return h.extend(ctx)
+}
+
+// leaseTime is the lease that was asked for, or else the queue's.
+func (h *inHand) leaseTime() time.Duration {
+	if h.lease > 0 {
+		return h.lease
+	}
+	return h.source.q.Config().Lease
+}
+
+// extend extends the claim for the lease that was asked for, and no longer: that is for how long the group is held up
+// if this process dies. The caller has begun.
+func (h *inHand) extend(ctx context.Context) error {
+	until, err := h.source.q.Extend(ctx, h.claim, h.lease)
+	h.test.Pause(ctx, "extended") // two calls may have shared the transaction
+	if err != nil {
+		h.lost = h.lost || errors.Is(err, layer.ErrClaimLost)
+		return err
+	}
+	h.until.Store(until.UnixMilli())
+	h.beat.Store(nil)
+	return nil
+}
+
+// acked notes what is acked: the first items of the claim, up to d.
+func (h *inHand) acked(d *Delivery) {
+	for i := range h.claim.Items {
+		if h.claim.Items[i].ID == d.ID {
+			rest := *h.claim
+			rest.Items = h.claim.Items[i+1:]
+			h.claim = &rest
+			break
+		}
+	}
+	if d.sets {
+		h.claim.State, h.stateKnown = d.state, true
+	}
+	h.over = len(h.claim.Items) == 0
+}

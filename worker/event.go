@@ -1,0 +1,168 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// Event is something that a worker has met. Fields that have nothing to say are zero. There are no bodies in it.
+type Event struct {
+	Queue   string
+	Group   string
+	Token   int64
+	ID      layer.ID      // of the item; of a claim, its first
+	Attempt int           // of the item, from 1 on
+	Items   int           // of the claim
+	Took    time.Duration // the handler's call, so far
+	Err     error
+	// Follows is what has become of an item that has failed, and Waits for how long its group is not delivered.
+	Follows layer.Follows
+	Waits   time.Duration
+	Owner   string // whose lease had ended
+	Stack   string // of the goroutine that is stuck
+}
+
+// Events are called by a worker's goroutines, several at a time: return soon. nil = not called.
+type Events struct {
+	Received     func(Event) // a claim, with its first item
+	TakenOver    func(Event) // likewise, of a group whose holder's lease has ended; Received is called too
+	Started      func(Event) // a handler is about to be called, for each item of a batch
+	Done         func(Event) // a handler has returned nil; the ack follows, or was in its transaction
+	Failed       func(Event) // a handler has failed, and the item was given back
+	DeadLettered func(Event) // likewise, and it was the item's last attempt, or it was rejected; Failed is called too
+	Lost         func(Event) // the claim is another's
+	Stuck        func(Event) // a handler has not returned 5 s after the end of its context
+	Gone         func(Event) // a queue was dropped, or its handle closed
+}
+
+// HandlerError is a handler's error or panic, with the item that it was about.
+type HandlerError struct {
+	ID  layer.ID
+	Err error
+}
+
+func (e *HandlerError) Error() string {
+	return wrap("handler", fmt.Errorf("item %s: %w", e.ID, e.Err)).Error()
+}
+
+// Unwrap returns the handler's error.
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// StuckError: a handler has not returned 5 s after the end of its context.
+type StuckError struct {
+	ID    layer.ID
+	Since time.Time // of its call
+	Stack string    // of its goroutine
+}
+
+func (e *StuckError) Error() string {
+	since := e.Since.Format(time.RFC3339)
+	return wrap("handler", fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
+}
+
+// Running is a handler's call that has not returned.
+type Running struct {
+	Queue string
+	ID    layer.ID // of the item; of a batch, the first
+	Since time.Time
+}
+
+// StopError: a worker was stopped by force, or has left handlers behind that are stuck. It wraps Err.
+type StopError struct {
+	Running []Running // handlers that still run; none = all have returned
+	Err     error     // the cause of the end of Stop's context, or why the worker has ended by itself; may be nil
+}
+
+func (e *StopError) Error() string {
+	var s strings.Builder
+	s.WriteString("worker: stop: ")
+	if e.Err != nil {
+		s.WriteString(e.Err.Error())
+	}
+	for i, r := range e.Running {
+		if e.Err != nil || i > 0 {
+			s.WriteString("; ")
+		}
+		since := r.Since.Format(time.RFC3339)
+		fmt.Fprintf(&s, "a handler still runs, for item %s of queue %q, since %s", r.ID, r.Queue, since)
+	}
+	return s.String()
+}
+
+// Unwrap returns Err.
+func (e *StopError) Unwrap() error { return e.Err }
+
+func (w *Worker) report(err error) {
+	if err == nil {
+		return
+	}
+	w.log.Warn("worker: error", "error", err)
+	w.told(err)
+}
+
+// told tells OnError what the log has.
+func (w *Worker) told(err error) {
+	if w.o.OnError != nil {
+		w.o.OnError(err)
+	}
+}
+
+// emit tells the log and a function of Events, which may be nil.
+func (w *Worker) emit(hook func(Event), level slog.Level, text string, event func() Event) {
+	logs := w.log.Enabled(context.Background(), level)
+	if hook == nil && !logs {
+		return
+	}
+	e := event()
+	if logs {
+		w.log.LogAttrs(context.Background(), level, text, e.attrs()...)
+	}
+	if hook != nil {
+		hook(e)
+	}
+}
+
+// attrs is the event for a log.
+func (e *Event) attrs() []slog.Attr {
+	all := []slog.Attr{slog.String("queue", e.Queue)}
+	add := func(there bool, a slog.Attr) {
+		if there {
+			all = append(all, a)
+		}
+	}
+	add(e.ID != layer.ID{}, slog.String("item", e.ID.String()))
+	add(e.Token != 0, slog.Int64("token", e.Token))
+	add(e.Attempt != 0, slog.Int("attempt", e.Attempt))
+	add(e.Items != 0, slog.Int("items", e.Items))
+	add(e.Took != 0, slog.Duration("took", e.Took))
+	add(e.Follows != "", slog.String("follows", string(e.Follows)))
+	add(e.Waits != 0, slog.Duration("waits", e.Waits))
+	add(e.Owner != "", slog.String("owner", e.Owner))
+	if e.Err != nil {
+		all = append(all, slog.String("error", e.Err.Error()))
+	}
+	add(e.Stack != "", slog.String("stack", e.Stack))
+	return all
+}
+
+// event is an event of a claim in flight.
+func (h *inHand) event() Event {
+	e := Event{Queue: h.source.q.Name(), Group: h.claim.Group, Token: h.claim.Token, Items: len(h.claim.Items)}
+	if len(h.claim.Items) > 0 {
+		e.ID = h.claim.Items[0].ID
+	}
+	return e
+}
+
+// event is an event of an item.
+func (c *call) event(d *Delivery) Event {
+	return Event{
+		Queue: d.Queue.Name(), Group: d.ID.Group, Token: d.Token, ID: d.ID, Attempt: d.Attempt,
+		Took: time.Since(c.begun),
+	}
+}

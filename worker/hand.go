@@ -1,0 +1,856 @@
+package worker
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// firstWait is the pause after an error; it doubles.
+const firstWait = 5 * time.Millisecond
+
+// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+const endTimeout = 10 * time.Second
+
+// stuckAfter is how long a handler may go on after the end of its context.
+const stuckAfter = 5 * time.Second
+
+// hand is one of a worker's goroutines: it has at most one claim at a time, and calls handlers on goroutines of their
+// own, one after the other.
+type hand struct {
+	w   *Worker
+	ctx context.Context
+	may bool // the limiter was waited for, and no item has been handled since
+	// calls leads to the goroutine that calls the handlers; nil = there is none.
+	calls chan func(goroutine *string)
+	now   atomic.Pointer[call] // the handler's call; nil = there is none
+
+	leaving chan struct{} // closed when the hand is to end
+	ends    bool          // guarded by the worker's mutex: leaving is closed
+	busy    bool          // guarded by the worker's mutex: a claim is in flight
+}
+
+// yield is where the goroutine that was woken leaves it to a simulation when it goes on.
+func (h *hand) yield(what string) { h.w.o.Test.Pause(h.ctx, what) }
+
+// loop goes on until the worker stops. A claim that was handled to its end is acked in the transaction that receives
+// the next.
+func (h *hand) loop() {
+	w := h.w
+	defer w.ended(h)
+	defer h.endCalls()
+	var done *finished
+	for pause, vain := firstWait, 0; ; {
+		h.yield("loop")
+		if isClosed(h.leaving) || w.spare(h, vain) || !h.admit() {
+			break
+		}
+		r := w.next(h.ctx, done, h.leaving)
+		h.yield("received")
+		was := done
+		done = nil
+		switch {
+		case len(r.claims) > 0:
+			pause, vain = firstWait, 0
+			w.begins(h)
+			done = h.work(r)
+			w.rests(h)
+		case r.err != nil:
+			h.failed(r, was)
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-h.leaving:
+				timer.Stop()
+			}
+			pause = min(2*pause, time.Second)
+		default:
+			vain++
+		}
+	}
+	if done != nil {
+		ctx, cancel := endContext(h.ctx)
+		defer cancel()
+		w.report(w.settle(ctx, done))
+	}
+}
+
+// start runs a call on the goroutine of the hand's calls. One goroutine does for all of them, until one has ended it,
+// or is stuck.
+func (h *hand) start(c *call, fn func(ctx context.Context) error) {
+	if h.calls == nil {
+		calls := make(chan func(*string))
+		h.calls = calls
+		go func() {
+			id := goroutineID()
+			for call := range calls {
+				call(&id)
+			}
+		}()
+	}
+	h.calls <- func(goroutine *string) {
+		c.goroutine.Store(goroutine)
+		c.run(fn)
+	}
+}
+
+// endCalls ends the goroutine of the hand's calls, after the call that it may be at.
+func (h *hand) endCalls() {
+	if h.calls != nil {
+		close(h.calls)
+		h.calls = nil
+	}
+}
+
+// admit waits for the limiter, for the first item of a claim. It reports false if the worker stops meanwhile.
+func (h *hand) admit() bool {
+	if h.w.o.Limiter == nil || h.may {
+		return true
+	}
+	err := h.w.o.Limiter.Wait(h.w.taking)
+	if err != nil && h.w.taking.Err() == nil {
+		h.w.report(wrap("limiter", err))
+	}
+	h.may = h.w.taking.Err() == nil
+	return h.may
+}
+
+// failed is what follows when a receive has failed, or the ack that travelled with it.
+func (h *hand) failed(r received, done *finished) {
+	w := h.w
+	switch {
+	case isGone(r.err):
+		if !w.leave(r.source, r.err) {
+			return
+		}
+		w.emit(w.o.Events.Gone, slog.LevelError, "worker: queue is gone", func() Event {
+			return Event{Queue: r.source.q.Name(), Err: r.err}
+		})
+		w.told(r.err)
+	case errors.Is(r.err, layer.ErrClaimLost):
+		w.emit(w.o.Events.Lost, slog.LevelWarn, "worker: claim lost before its ack", func() Event {
+			e := Event{Queue: r.source.q.Name(), Err: r.err}
+			if done != nil {
+				e.Group, e.Token = done.settle.Claim.Group, done.settle.Claim.Token
+			}
+			return e
+		})
+		w.told(r.err)
+	default:
+		w.report(r.err)
+	}
+}
+
+func endContext(of context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(of), endTimeout)
+}
+
+// work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
+func (h *hand) work(r received) *finished {
+	w, in := h.w, h.newInHand(r)
+	defer in.cancel(nil)
+	w.emit(w.o.Events.Received, slog.LevelDebug, "worker: received", in.event)
+	if in.claim.TakenFrom != "" {
+		w.emit(w.o.Events.TakenOver, slog.LevelWarn, "worker: taken over, the lease had ended", func() Event {
+			e := in.event()
+			e.Owner, e.Attempt = in.claim.TakenFrom, in.claim.Items[0].Attempts+1
+			return e
+		})
+	}
+	for {
+		if h.ctx.Err() != nil || w.isStopping() {
+			w.giveBack(h.ctx, in, nil, nil)
+			return nil
+		}
+		c := h.newCall(in)
+		if !h.limit(c) {
+			if !in.lost {
+				w.giveBack(h.ctx, in, nil, nil)
+			}
+			return nil
+		}
+		if !h.perform(c) {
+			return nil // it is stuck, and settles by itself if it ever returns
+		}
+		done, more := w.conclude(h.ctx, c)
+		if !more {
+			return done
+		}
+	}
+}
+
+// call is one call of a handler, or of what else takes its time while a claim is in flight.
+type call struct {
+	in    *inHand
+	ds    []*Delivery
+	begun time.Time
+
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	goroutine atomic.Pointer[string] // its number
+	done      chan struct{}          // closed when it has ended, and err is there
+	err       error
+	exited    bool // it has ended its goroutine
+}
+
+// newCall makes the deliveries of the next call: one item, or the rest of the claim.
+func (h *hand) newCall(in *inHand) *call {
+	items := in.unhandled()
+	if !in.source.handler.batch {
+		items = items[:1]
+	}
+	c := &call{in: in}
+	for _, item := range items {
+		c.ds = append(c.ds, &Delivery{
+			Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in,
+		})
+	}
+	return c
+}
+
+// limit waits for the limiter, for each item that it was not waited for. It reports false if there is no more to do
+// for this claim.
+func (h *hand) limit(c *call) bool {
+	n := len(c.ds)
+	if h.may {
+		h.may = false
+		n--
+	}
+	if h.w.o.Limiter == nil || n == 0 {
+		return true
+	}
+	ctx, cancel := context.WithCancelCause(h.w.taking)
+	defer cancel(nil)
+	wait := &call{in: c.in, begun: time.Now(), ctx: ctx, cancel: cancel, done: make(chan struct{})}
+	h.start(wait, func(ctx context.Context) error {
+		for range n {
+			if err := h.w.o.Limiter.Wait(ctx); err != nil && ctx.Err() == nil {
+				h.w.report(wrap("limiter", err))
+			}
+		}
+		return ctx.Err()
+	})
+	h.attend(wait)
+	h.over(wait)
+	return wait.err == nil && !c.in.lost
+}
+
+// perform calls the handler. It reports false if the call is stuck, and was left behind.
+func (h *hand) perform(c *call) bool {
+	w := h.w
+	cancel := context.CancelFunc(nil)
+	if w.o.Timeout > 0 {
+		c.ctx, cancel = context.WithTimeoutCause(c.in.ctx, w.o.Timeout, w.timeout)
+	} else {
+		c.ctx, cancel = context.WithCancel(c.in.ctx)
+	}
+	defer cancel()
+	c.begun, c.done, c.cancel = time.Now(), make(chan struct{}), c.in.cancel
+	h.now.Store(c)
+	defer h.now.Store(nil)
+	for _, d := range c.ds {
+		w.emit(w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
+	}
+	h.start(c, func(ctx context.Context) error {
+		w.o.Test.Pause(ctx, "call")
+		if err := c.in.source.handler.call(ctx, c.ds); err != nil {
+			return err
+		}
+		return refused(c.ds)
+	})
+	if !h.attend(c) {
+		h.endCalls()
+		return false
+	}
+	h.over(c)
+	return true
+}
+
+var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit), as require does in a test")
+
+// over notes that a call has ended.
+func (h *hand) over(c *call) {
+	if c.exited {
+		h.calls = nil
+	}
+}
+
+// run calls fn; a panic becomes an error, with its stack.
+func (c *call) run(fn func(ctx context.Context) error) {
+	returned := false
+	defer func() {
+		if r := recover(); r != nil {
+			c.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		} else if !returned {
+			c.err, c.exited = errGoexit, true
+		}
+		close(c.done)
+	}()
+	c.err = fn(c.ctx)
+	returned = true
+}
+
+// attend waits for the end of a call, and extends the claim meanwhile, each time that a third of what is left of its
+// lease has passed. It reports false if the call is stuck, and was left to itself.
+func (h *hand) attend(c *call) bool {
+	in, ended := c.in, c.ctx.Done()
+	var stopping <-chan struct{} // nil = the end of the worker makes no difference
+	var giveUp time.Time         // zero = the context has not ended
+	told := false                // that it is stuck
+	// A call that returns at once needs neither a timer nor, before it, an ack of its own.
+	if runtime.Gosched(); isClosed(c.done) {
+		return true
+	}
+	h.w.beginAck(h.ctx, in)
+	due := time.Now().Add(max(in.left(), layer.MinLease) / 3)
+	for {
+		next := due
+		if !giveUp.IsZero() {
+			next = giveUp
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-c.done:
+		case <-ended:
+		case <-stopping:
+		case <-in.acks():
+		case <-in.stopped():
+		case <-timer.C:
+		}
+		timer.Stop()
+		h.yield("attend")
+		now := time.Now()
+		switch {
+		case isClosed(c.done):
+			return true
+		case in.acking != nil && isClosed(in.acking.ended):
+			if h.w.endAck(in); in.lost {
+				c.cancel(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
+			}
+			h.w.beginAck(h.ctx, in)
+		case ended != nil && c.ctx.Err() != nil:
+			ended, giveUp = nil, now.Add(stuckAfter)
+		case in.beat.Load() != nil && !in.beats():
+			// Others have ended the handle, or it has begun anew. From now on the claim has a lease of its own.
+			in.until.Store(in.untilMS())
+			in.beat.Store(nil)
+			if giveUp.IsZero() {
+				h.extend(c)
+			}
+			due = time.Now().Add(max(in.left(), layer.MinLease) / 3)
+		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
+			h.loosen(c)
+			if h.ctx.Err() == nil && h.leave(c, !told) {
+				return false
+			}
+			giveUp, told, stopping = now.Add(time.Hour), true, h.w.stopping
+			if isClosed(stopping) {
+				stopping = nil
+			}
+		case giveUp.IsZero() && !now.Before(due):
+			h.extend(c)
+			due = time.Now().Add(max(in.left(), layer.MinLease) / 3)
+		}
+	}
+}
+
+// extend extends the claim of a call, unless its transaction is open.
+func (h *hand) extend(c *call) {
+	in := c.in
+	if in.beats() || in.acking != nil || !in.tryBegin() {
+		return
+	}
+	defer in.end()
+	if in.over || in.lost || in.stale {
+		return
+	}
+	err := in.extend(h.ctx)
+	switch {
+	case in.lost:
+		c.cancel(err)
+	case err != nil && h.ctx.Err() == nil:
+		h.w.report(err)
+	}
+}
+
+// loosen gives the claim of a call that is stuck a lease of its own, which nobody extends, in the place of the handle's
+// heartbeat: otherwise the group would be held for as long as the process lives. If that fails the handle begins anew.
+func (h *hand) loosen(c *call) {
+	in := c.in
+	if !in.beats() || in.over || in.lost {
+		return
+	}
+	in.until.Store(in.untilMS())
+	in.beat.Store(nil)
+	if _, err := in.source.q.Extend(h.ctx, in.claim, 0); err != nil && h.ctx.Err() == nil {
+		h.w.report(err)
+	}
+}
+
+// leave leaves a call that is stuck to itself, so that the hand can go on; it does not if there are too many of such
+// calls already. first is set if it has not been told yet.
+func (h *hand) leave(c *call, first bool) bool {
+	w := h.w
+	if c.ds == nil {
+		return false // the limiter
+	}
+	if first {
+		stack := stackOf(c.goroutine.Load())
+		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", func() Event {
+			e := c.event(c.ds[0])
+			e.Err, e.Stack = context.Cause(c.ctx), stack
+			return e
+		})
+		w.told(&StuckError{ID: c.ds[0].ID, Since: c.begun, Stack: stack})
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.left) >= w.most && !w.stopped {
+		return false
+	}
+	w.left[c] = true
+	go w.late(h.ctx, c)
+	return true
+}
+
+// late is for a call that was left to itself: it may still return while nobody has taken over.
+func (w *Worker) late(ctx context.Context, c *call) {
+	<-c.done
+	ctx = w.o.Test.Named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
+	w.o.Test.Pause(ctx, "late")
+	done, more := w.conclude(ctx, c)
+	of, cancel := endContext(ctx)
+	defer cancel()
+	switch {
+	case done != nil:
+		w.report(w.settle(of, done))
+	case more:
+		w.giveBack(ctx, c.in, nil, nil)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.left, c)
+}
+
+// conclude does what follows from a call that has ended. It returns the ack that ends the claim, if there is one to
+// travel with the next receive; more says that there are items left to handle.
+func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bool) {
+	in, err := c.in, timedOut(c.ctx, c.err)
+	handled := 0
+	if partly, ok := as[*BatchError](err); err == nil {
+		handled = len(c.ds)
+	} else if ok && in.source.handler.batch {
+		handled = min(max(partly.Done, 0), len(c.ds)-1)
+	}
+	if c.ds[0].acked {
+		handled = 1
+		if err != nil {
+			w.failure(c, c.ds[0], err, Event{})
+		}
+	}
+	for _, d := range c.ds[:handled] {
+		w.emit(w.o.Events.Done, slog.LevelDebug, "worker: done", func() Event { return c.event(d) })
+	}
+	switch {
+	case in.lost:
+		w.tellLost(in, func() Event {
+			e := c.event(c.ds[0])
+			e.Err = err
+			return e
+		})
+		return nil, false
+	case in.stale:
+		if err != nil {
+			w.failure(c, c.ds[0], err, Event{Follows: layer.FollowsUnknown})
+		}
+		return nil, false
+	case handled < len(c.ds):
+		w.giveBack(ctx, in, c, err)
+		return nil, false
+	case in.over:
+		return nil, false
+	case c.ds[0].acked:
+		return nil, true
+	}
+	return w.ack(ctx, in, c.ds)
+}
+
+// tellLost tells once that a claim is another's.
+func (w *Worker) tellLost(in *inHand, event func() Event) {
+	if in.told {
+		return
+	}
+	in.told = true
+	w.emit(w.o.Events.Lost, slog.LevelWarn, "worker: claim lost", event)
+	w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
+}
+
+// settlement is the ack of deliveries, with the state that they have set. Its claim is a copy: Settle changes a claim,
+// and may run beside the hand.
+func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
+	view := *h.claim
+	s := layer.Settlement{Claim: &view, Finish: []layer.ID{}}
+	advance(&s, ds...)
+	before := h.claim.State
+	for _, d := range ds {
+		s.Finish = append(s.Finish, d.ID)
+		switch {
+		case !d.sets:
+		case h.stateKnown && bytes.Equal(before, d.state):
+			s.State = nil
+		default:
+			s.State = &d.state
+		}
+	}
+	return s
+}
+
+// ack sees to the ack of what was handled. The last ack of a claim is returned, to travel with the next receive: no
+// handler is called before that. An ack before the last travels while the next item is being handled; items that are
+// finished meanwhile share the ack that follows. What the next handler may read in the database is acked before.
+func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
+	in.handled = append(in.handled, ds...)
+	last := len(in.unhandled()) == 0
+	if !last && !in.source.handler.inTx && !ds[len(ds)-1].sets {
+		return nil, true
+	}
+	w.awaitAck(of, in)
+	if last && !in.lost && !in.stale {
+		s := in.settlement(in.handled)
+		s.Finish = nil
+		return &finished{in.source, s}, false
+	}
+	w.beginAck(of, in)
+	w.awaitAck(of, in)
+	return nil, !in.lost && !in.stale
+}
+
+// beginAck begins to ack what was handled, unless an ack is under way.
+func (w *Worker) beginAck(of context.Context, in *inHand) {
+	if in.acking != nil || len(in.handled) == 0 || in.lost || in.stale {
+		return
+	}
+	a := &acking{ds: slices.Clone(in.handled), ended: make(chan struct{})}
+	in.acking = a
+	q, s := in.source.q, in.settlement(a.ds)
+	// For as long as the lease lasts, so that what was handled is not handled again.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
+	ctx = w.o.Test.Named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
+	go func() {
+		defer cancel()
+		w.o.Test.Pause(ctx, "ack")
+		a.err = q.Settle(ctx, s)
+		w.o.Test.Pause(ctx, "acked")
+		close(a.ended)
+	}()
+}
+
+// awaitAck waits for the ack under way, if there is one.
+func (w *Worker) awaitAck(of context.Context, in *inHand) {
+	if in.acking == nil {
+		return
+	}
+	<-in.acking.ended
+	w.o.Test.Pause(of, "awaited")
+	w.endAck(in)
+	if in.lost {
+		w.tellLost(in, in.event)
+	}
+}
+
+// endAck does what follows from an ack that has ended.
+func (w *Worker) endAck(in *inHand) {
+	a := in.acking
+	in.acking = nil
+	switch {
+	case errors.Is(a.err, layer.ErrClaimLost):
+		in.lost = true
+		return
+	case a.err != nil:
+		in.stale = true
+		w.report(a.err)
+		return
+	}
+	for _, d := range a.ds {
+		in.acked(d)
+	}
+	in.handled = in.handled[len(a.ds):]
+}
+
+// failure tells of a failed call.
+func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
+	follows, waits := e.Follows, e.Waits
+	event := func() Event {
+		e := c.event(d)
+		e.Err, e.Follows, e.Waits = err, follows, waits
+		return e
+	}
+	w.emit(w.o.Events.Failed, slog.LevelWarn, "worker: failed", event)
+	if follows == layer.FollowsDeadLetter {
+		w.emit(w.o.Events.DeadLettered, slog.LevelError, "worker: dead letter", event)
+	}
+	w.told(&HandlerError{ID: d.ID, Err: err})
+}
+
+// giveBack gives back what is left of a claim: untried if c is nil, else with what was handled in a batch acked, and
+// the failure of the next counted.
+func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) {
+	if w.awaitAck(of, in); in.lost || in.stale {
+		if c != nil {
+			w.failure(c, c.ds[0], failed, Event{Follows: layer.FollowsUnknown})
+		}
+		return
+	}
+	o := layer.NackOptions{Release: true}
+	n, done := 0, slices.Clone(in.handled)
+	var settled layer.Settled
+	given := in.settlement(in.handled)
+	given.Nack, given.State, given.Result = &o, nil, &settled
+	if c != nil {
+		if partly, ok := as[*BatchError](failed); ok && in.source.handler.batch {
+			n = min(max(partly.Done, 0), len(c.ds)-1)
+			s := in.settlement(c.ds[:n])
+			done = append(done, c.ds[:n]...)
+			given.Finish, given.State = append(given.Finish, s.Finish...), s.State
+			if partly.Err != nil {
+				failed = timedOut(c.ctx, partly.Err)
+			}
+		}
+		if w.ctx.Err() == nil && !(in.source.handler.inTx && unknown(failed)) {
+			w.judge(&o, c.ds[n], failed)
+		}
+	}
+	ctx, cancel := endContext(of)
+	defer cancel()
+	given.Advance, given.Advanced = nil, nil
+	advance(&given, done...)
+	err := in.source.q.Settle(ctx, given)
+	w.o.Test.Pause(of, "given back")
+	if c != nil {
+		e := Event{Follows: layer.FollowsUnknown}
+		if err == nil {
+			e.Follows, e.Waits = cmp.Or(settled.Follows, layer.FollowsRelease), settled.Waits
+		}
+		w.failure(c, c.ds[n], failed, e)
+	}
+	if !isGone(err) && !(unknown(failed) && errors.Is(err, layer.ErrClaimLost)) { // what was unknown was done
+		w.report(err)
+	}
+}
+
+// judge says how an item is given back that has failed.
+func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
+	o.Release, o.Err = false, failed
+	retry, again := as[*RetryError](failed)
+	rejected, never := as[*RejectError](failed)
+	switch {
+	case never:
+		o.Reject, o.Err = cmp.Or(rejected.Reason, "rejected by the handler"), rejected.Err
+	case again && retry.Uncounted:
+		o.Release, o.Delay, o.Err = true, min(max(retry.After, 0), layer.MaxDelay), nil
+	case again && retry.After > 0:
+		o.Delay, o.Err = min(retry.After, layer.MaxDelay), retry.Err
+	case w.o.RetryDelay != nil:
+		o.Delay = min(max(w.o.RetryDelay(d.Attempt, failed), 0), layer.MaxDelay)
+		o.AtOnce = o.Delay == 0
+	}
+}
+
+// unknown reports whether nobody knows if a transaction was committed.
+func unknown(err error) bool {
+	var e *kv.Error
+	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
+}
+
+// goroutineID is the number that the runtime has for this goroutine.
+func goroutineID() string {
+	var buf [64]byte
+	_, after, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" "))
+	id, _, _ := bytes.Cut(after, []byte(" "))
+	return string(id)
+}
+
+// stackOf is the stack of a goroutine, if it still runs.
+func stackOf(id *string) string {
+	if id == nil {
+		return ""
+	}
+	all := make([]byte, 4<<20)
+	all = all[:runtime.Stack(all, true)]
+	begin := []byte("goroutine " + *id + " ")
+	for _, stack := range bytes.Split(all, []byte("\n\n")) {
+		if bytes.HasPrefix(stack, begin) {
+			return string(stack)
+		}
+	}
+	return ""
+}
+
+// vainReceives is how many receives in a row that get nothing end a hand beyond the least number.
+const vainReceives = 3
+
+func checkConcurrency(least, most int) error {
+	if least < 1 || least > maxConcurrency {
+		return &layer.LimitError{
+			What: "concurrency", Unit: "goroutines", Got: int64(least), Min: 1, Max: maxConcurrency,
+		}
+	}
+	if most < least || most > maxConcurrency {
+		return &layer.LimitError{
+			What: "max concurrency", Unit: "goroutines", Got: int64(most), Min: int64(least), Max: maxConcurrency,
+		}
+	}
+	return nil
+}
+
+// SetConcurrency changes how many goroutines the worker has at least and at most, from now on: see Options; most
+// 0 = least. Before Start it changes with how many the worker starts. Goroutines beyond most end at once if they have
+// no group in flight, and otherwise with the claim. After Stop it changes nothing.
+//
+// Errors: *LimitError unless 1 <= least <= most <= 10,000; nothing has changed then.
+func (w *Worker) SetConcurrency(least, most int) error {
+	if most == 0 {
+		most = least
+	}
+	if err := checkConcurrency(least, most); err != nil {
+		return wrap("set concurrency", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.least, w.most = least, most
+	if !w.started || w.stopped {
+		return nil
+	}
+	for w.staying() < w.least {
+		w.hire()
+	}
+	for _, busy := range []bool{false, true} {
+		for _, h := range w.hands {
+			if w.staying() > w.most && h.busy == busy {
+				h.dismiss()
+			}
+		}
+	}
+	w.grow()
+	return nil
+}
+
+// Hands is how many goroutines a worker has.
+type Hands struct {
+	All  int // that have not ended
+	Idle int // without a group in flight: they wait for one, for the limiter, or for the end of a receive or of an ack
+}
+
+// Hands returns how many goroutines the worker has this moment. If some are idle all the time while messages wait,
+// there are fewer groups ready than hands: more hands are of no use. None before Start, and after Stop.
+func (w *Worker) Hands() Hands {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := Hands{All: len(w.hands)}
+	for _, h := range w.hands {
+		if !h.busy {
+			all.Idle++
+		}
+	}
+	return all
+}
+
+// named is the context of a hand.
+func (w *Worker) named(hand int) context.Context {
+	if w.o.Test == nil {
+		return w.ctx
+	}
+	return w.o.Test.Named(w.ctx, "worker %d.%d", w.o.Test.Seed, hand)
+}
+
+// hire begins another hand. The mutex is held.
+func (w *Worker) hire() {
+	h := &hand{
+		w: w, ctx: w.named(w.begun), leaving: make(chan struct{}),
+	}
+	w.begun++
+	w.hands = append(w.hands, h)
+	w.wg.Go(h.loop)
+}
+
+// dismiss makes the hand end when it has nothing in flight. The mutex is held.
+func (h *hand) dismiss() {
+	if !h.ends {
+		h.ends = true
+		close(h.leaving)
+	}
+}
+
+// ended takes a hand off the books.
+func (w *Worker) ended(h *hand) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hands = slices.DeleteFunc(w.hands, func(o *hand) bool { return o == h })
+}
+
+// staying returns how many hands are not to end. The mutex is held.
+func (w *Worker) staying() (n int) {
+	for _, h := range w.hands {
+		if !h.ends {
+			n++
+		}
+	}
+	return n
+}
+
+// idle returns how many of the staying hands have nothing in flight. The mutex is held.
+func (w *Worker) idle() (n int) {
+	for _, h := range w.hands {
+		if !h.ends && !h.busy {
+			n++
+		}
+	}
+	return n
+}
+
+// grow begins another hand if all are busy, so that somebody waits for what comes. The mutex is held.
+func (w *Worker) grow() {
+	if !w.stopped && w.idle() == 0 && w.staying() < w.most {
+		w.hire()
+	}
+}
+
+// begins notes that a hand has a claim.
+func (w *Worker) begins(h *hand) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.busy = true
+	w.grow()
+}
+
+// rests notes that a hand has none any more.
+func (w *Worker) rests(h *hand) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.busy = false
+}
+
+// spare dismisses a hand which has received in vain so many times, if there are enough without it, and reports whether.
+func (w *Worker) spare(h *hand, vain int) bool {
+	if vain < vainReceives {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.staying() <= w.least || w.idle() < 2 || h.ends {
+		return false
+	}
+	h.dismiss()
+	return true
+}

@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// Handler is what a worker does with items: Handle, HandleTx, HandleCommit and HandleBatch make one. The zero value
+// is none, and New refuses it.
+//
+// For every kind: nil finishes the item, for good. An error or a panic (runtime.Goexit too) is a failed attempt: the
+// item is given back with those behind it in its group, and tried again as the queue's retry policy has it, or as a
+// *RetryError says; a *RejectError says that it will never succeed. The context ends when the item's Timeout is over,
+// when the claim is lost, or when the worker is stopped by force: return then.
+type Handler struct {
+	call  func(ctx context.Context, ds []*Delivery) error // nil = no handler
+	batch bool                                            // call is given all items of a claim
+	inTx  bool                                            // the effect is committed in a transaction with the ack
+	stage bool                                            // what it returns are the item's next facets
+}
+
+// Handle makes a handler of a function. The item is acked when h has returned nil: the ack travels while h is called
+// for the next of its group, and items that are finished meanwhile share the next ack, so that what comes of an item
+// changes nothing for those before. The effect happens at least once, and at most once more for each time that the
+// process dies, or its lease ends, between the effect and the ack, which is a round trip to the database away: make the
+// effect repeatable, or use HandleTx or HandleCommit.
+func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
+	if h == nil {
+		return Handler{}
+	}
+	return Handler{call: func(ctx context.Context, ds []*Delivery) error { return h(ctx, ds[0]) }}
+}
+
+// HandleTx makes a handler of a function that runs in the transaction that acks the item: what it writes through tx is
+// there if and only if the item is gone, exactly once. h may be called several times for one item, and only what it
+// does through tx counts once; it assigns results and never appends. ctx ends after 4.8 s at the latest, because a
+// transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease: what takes longer is a failed attempt. Use
+// HandleCommit for slow work.
+//
+// While the transaction is open the claim cannot be extended. So before an item the worker extends the claim if less
+// than 6 s of its lease are left, or less than 0.98 of a shorter lease: a lease below 12 s costs a transaction more for
+// an item or two.
+func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler {
+	if h == nil {
+		return Handler{}
+	}
+	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
+		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error { return h(ctx, tx, ds[0]) })
+	}}
+}
+
+// HandleCommit makes a handler of two functions: work, which may take as long as Timeout allows, under a lease that the
+// worker extends; and then commit, which writes what came of it in the transaction that acks the item, as with
+// HandleTx. Both are called anew if either fails.
+func HandleCommit[T any](
+	work func(ctx context.Context, d *Delivery) (T, error),
+	commit func(ctx context.Context, tx kv.Tx, d *Delivery, result T) error,
+) Handler {
+	if work == nil || commit == nil {
+		return Handler{}
+	}
+	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
+		result, err := work(ctx, ds[0])
+		if err != nil {
+			return err
+		}
+		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error { return commit(ctx, tx, ds[0], result) })
+	}}
+}
+
+// HandleBatch makes a handler of a function that is given all items of a claim together, in order: at least one, at
+// most Options.Batch. nil finishes all; a *BatchError says how far it came; with any other error none is
+// finished, and the first has failed. Timeout is for all of them together.
+func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
+	if h == nil {
+		return Handler{}
+	}
+	return Handler{call: h, batch: true}
+}
+
+// BatchError is how far a handler of HandleBatch came: the first Done items are finished, and the next has failed
+// with Err.
+type BatchError struct {
+	Done int // 0 to the number of items less one
+	Err  error
+}
+
+func (e *BatchError) Error() string { return fmt.Sprintf("after %d items: %v", e.Done, e.Err) }
+
+// Unwrap returns Err.
+func (e *BatchError) Unwrap() error { return e.Err }
+
+// RetryError, returned or wrapped by a handler, says when the item is to be tried again, and whose fault it was.
+type RetryError struct {
+	// After is how long the group waits, 0 to MaxDelay (it is cut); 0 = as the policy has it, or, if Uncounted, not
+	// at all.
+	After time.Duration
+	// Uncounted: it is no fault of the item (snooze, a service that is down), and counts no failed attempt. The item
+	// then comes again for ever, until it is finished.
+	Uncounted bool
+	Err       error // kept with the attempt if it is counted; may be nil
+}
+
+func (e *RetryError) Error() string {
+	s := "try again"
+	if e.After > 0 {
+		s += " after " + e.After.String()
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap returns Err.
+func (e *RetryError) Unwrap() error { return e.Err }
+
+// RejectError, returned or wrapped by a handler, says that the item will never succeed: the item fails for
+// good at once, see layer.Config.OnFailure.
+type RejectError struct {
+	Reason string // stored with the dead letter; may be empty
+	Err    error  // likewise; may be nil
+}
+
+func (e *RejectError) Error() string {
+	text := "rejected"
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
+}
+
+// Unwrap returns Err.
+func (e *RejectError) Unwrap() error { return e.Err }
+
+// Middleware wraps a handler of any kind.
+type Middleware func(Handler) Handler
+
+// Around makes a middleware of a function that is called for each call of a handler, and calls next, once, to go on.
+// ds is one delivery, or a batch. next returns the handler's error; with HandleTx and HandleCommit it returns when the
+// transaction is committed, or will not be. What around returns is what the worker goes by: nil finishes the items; an
+// error of an item that next has committed is reported, and changes nothing.
+func Around(around func(ctx context.Context, ds []*Delivery, next func(ctx context.Context) error) error) Middleware {
+	return func(h Handler) Handler {
+		if h.call == nil || around == nil {
+			return Handler{}
+		}
+		inner := h.call
+		h.call = func(ctx context.Context, ds []*Delivery) error {
+			return around(ctx, ds, func(ctx context.Context) error { return inner(ctx, ds) })
+		}
+		return h
+	}
+}
+
+// errNoBody is the reason of a message whose body its codec does not read.
+const errNoBody = "body cannot be decoded"
+
+// Typed decodes bodies for a handler of any kind, which gets the value with Value. A body that cannot be decoded is
+// rejected (*RejectError), and the handler is not called for that item.
+func Typed[T any](c layer.Codec[T], h Handler) Handler {
+	if h.call == nil || c == nil {
+		return Handler{}
+	}
+	inner := h.call
+	h.call = func(ctx context.Context, ds []*Delivery) error {
+		for i, d := range ds {
+			v, err := c.Decode(d.Body)
+			if err == nil {
+				d.value = v
+				continue
+			}
+			rejected := &RejectError{Reason: errNoBody, Err: err}
+			if i == 0 {
+				return rejected
+			}
+			if err := inner(ctx, ds[:i]); err != nil {
+				return err
+			}
+			return &BatchError{Done: i, Err: rejected}
+		}
+		return inner(ctx, ds)
+	}
+	return h
+}
+
+// Value is the body as Typed has decoded it, with the same T. It panics if the handler is not wrapped so.
+func Value[T any](d *Delivery) T {
+	v, ok := d.value.(T)
+	if !ok {
+		panic(fmt.Sprintf("worker: Value[%T] of a handler without Typed[%[1]T]", v))
+	}
+	return v
+}
+
+// as is errors.As for a type.
+func as[E error](err error) (e E, ok bool) {
+	ok = errors.As(err, &e)
+	return e, ok
+}
+
+// wrap names the worker's call in an error.
+func wrap(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("worker: %s: %w", call, err)
+}

@@ -1,0 +1,238 @@
+package worker
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// source is a queue that a worker serves.
+type source struct {
+	q       *layer.Queue
+	handler Handler
+	receive layer.ReceiveOptions
+	next    func() (where layer.Template, group *string) // asked before each receive; may be nil
+	weight  float64
+	state   atomic.Bool // handlers ask for the groups' state
+
+	// Guarded by the worker's mutex.
+	gone bool
+	pass float64   // items given, divided by the weight: who has the least is next
+	idle time.Time // until then it is taken to have nothing ready
+}
+
+func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
+	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
+	s.receive.Where, s.receive.Group = from.Where, from.Group
+	s.receive.Unordered, s.next = from.Unordered, from.Next
+	if s.q.Config().LeasePer == layer.LeasePerItem {
+		s.receive.Max = 1 // otherwise several hands would handle messages of one group side by side
+	}
+	if s.next != nil {
+		return s, nil
+	}
+	return s, s.receive.Check(s.q.Config())
+}
+
+// lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.
+const lookAgain = 100 * time.Millisecond
+
+// received is what a receive of one of the queues has come to.
+type received struct {
+	source *source
+	claims []*layer.Claim
+	state  bool // the claims have the groups' state
+	err    error
+}
+
+// finished is the ack that ends a claim, and travels with the next receive.
+type finished struct {
+	source *source
+	settle layer.Settlement
+}
+
+// receiveFrom settles, unless done is nil, and receives.
+func (s *source) receiveFrom(
+	ctx context.Context, done *finished, wait time.Duration, stop <-chan struct{},
+) received {
+	o := s.receive
+	if s.next != nil {
+		o.Where, o.Group = s.next()
+		if err := o.Check(s.q.Config()); err != nil {
+			return received{source: s, err: err}
+		}
+	}
+	o.Wait, o.Stop, o.State = wait, stop, s.state.Load()
+	r := received{source: s, state: o.State}
+	if done != nil {
+		r.claims, r.err = s.q.SettleReceive(ctx, done.settle, o)
+	} else {
+		r.claims, r.err = s.q.Receive(ctx, o)
+	}
+	return r
+}
+
+// live is the sources that are not gone, the one whose turn it is first. The second result are those of them that are
+// not known to be idle.
+func (w *Worker) live(now time.Time) (all, ready []*source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sources {
+		if !s.gone {
+			all = append(all, s)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *source) int {
+		switch {
+		case a.pass < b.pass:
+			return -1
+		case a.pass > b.pass:
+			return 1
+		}
+		return 0
+	})
+	for _, s := range all {
+		if !s.idle.After(now) {
+			ready = append(ready, s)
+		}
+	}
+	return all, ready
+}
+
+// next receives from the queue whose turn it is. done is settled first, in the same transaction if it can be. The wait
+// ends when stop is closed.
+func (w *Worker) next(ctx context.Context, done *finished, stop <-chan struct{}) received {
+	if len(w.sources) == 1 {
+		s := w.sources[0]
+		return s.receiveFrom(ctx, done, s.receive.Wait, stop)
+	}
+	all, ready := w.live(time.Now())
+	for _, s := range ready {
+		var own *finished
+		if done != nil && done.source == s {
+			own, done = done, nil
+		} else if err := w.settle(ctx, done); err != nil {
+			return received{source: done.source, err: err}
+		}
+		done = nil
+		r := s.receiveFrom(ctx, own, 0, stop)
+		if r.err != nil || len(r.claims) > 0 {
+			w.given(r, all)
+			return r
+		}
+		w.mu.Lock()
+		s.idle = time.Now().Add(lookAgain)
+		w.mu.Unlock()
+	}
+	if err := w.settle(ctx, done); err != nil {
+		return received{source: done.source, err: err}
+	}
+	r := w.await(ctx, all, stop)
+	w.given(r, all)
+	return r
+}
+
+// settle settles alone; done may be nil.
+func (w *Worker) settle(ctx context.Context, done *finished) error {
+	if done == nil {
+		return nil
+	}
+	return done.source.q.Settle(ctx, done.settle)
+}
+
+// given counts what a queue was given. One that comes back from idleness has no claim on what it has not used.
+func (w *Worker) given(r received, all []*source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := r.source
+	if s == nil || len(r.claims) == 0 {
+		return
+	}
+	if !s.idle.IsZero() {
+		least := math.Inf(1)
+		for _, o := range all {
+			if o != s && o.idle.IsZero() {
+				least = min(least, o.pass)
+			}
+		}
+		if !math.IsInf(least, 1) {
+			s.pass = max(s.pass, least)
+		}
+	}
+	s.idle = time.Time{}
+	s.pass += float64(len(r.claims[0].Items)) / s.weight
+}
+
+// await waits on all queues at once. What comes beside the first claim is given back.
+func (w *Worker) await(ctx context.Context, all []*source, leaving <-chan struct{}) received {
+	stop, over := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	end := func() { once.Do(func() { close(stop) }) }
+	defer close(over)
+	go func() {
+		select {
+		case <-leaving:
+			end()
+		case <-over:
+		}
+	}()
+	results := make([]received, len(all))
+	var wg sync.WaitGroup
+	for i, s := range all {
+		ctx := w.o.Test.Named(ctx, "wait of %d for %s", i, s.q.Name())
+		wg.Go(func() {
+			results[i] = s.receiveFrom(ctx, nil, s.receive.Wait, stop)
+			if results[i].err != nil || len(results[i].claims) > 0 {
+				end()
+			}
+		})
+	}
+	wg.Wait()
+	first := received{}
+	for _, r := range results {
+		switch {
+		case len(first.claims) == 0 && (len(r.claims) > 0 || r.err != nil):
+			first = r
+		case len(r.claims) > 0:
+			w.giveBackUntried(r)
+		}
+	}
+	return first
+}
+
+// giveBackUntried gives back claims that no hand has. If that fails their leases run out.
+func (w *Worker) giveBackUntried(r received) {
+	first := r.claims[0]
+	ctx := w.o.Test.Named(context.Background(), "give back of %s under %d", first.Items[0].ID, first.Token)
+	w.o.Test.Pause(ctx, "begin")
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	for _, c := range r.claims {
+		if err := r.source.q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {
+			return
+		}
+	}
+}
+
+// leave takes a queue out that is gone; without another one the worker ends. It reports whether that is news: the first
+// of the hands that meets it tells, unless the worker is being stopped.
+func (w *Worker) leave(s *source, err error) (news bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s.gone {
+		return false
+	}
+	s.gone, news = true, !w.stopped
+	for _, o := range w.sources {
+		if !o.gone {
+			return news
+		}
+	}
+	w.end(err)
+	return news
+}

@@ -1,0 +1,474 @@
+// Package worker runs handlers for the messages of a queue on several goroutines. A worker receives claims, extends
+// the leases while a handler runs, finishes the messages that were handled, and gives back those that failed.
+//
+// Choose the handler by how often an effect may happen. Handle and HandleBatch: at least once. HandleTx and
+// HandleCommit: exactly once, because the effect is written in the transaction that acks the message. HandleStage
+// moves a message to the next stage of a pipeline.
+//
+//	w, err := worker.New(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+//		return send(ctx, d.Body)
+//	}), worker.Options{})
+//
+// A worker uses nothing but the public API of package layer: a program can do the same with Queue.Receive, Queue.Settle
+// and Queue.Extend.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// Options configure a worker. The zero value is the normal use.
+type Options struct {
+	// Concurrency is the number of goroutines, each with one group in flight at a time. 0 = DefaultConcurrency.
+	Concurrency int
+	// MaxConcurrency, if greater than Concurrency, is how many goroutines there may be: one more begins whenever all
+	// have a group in flight, and one ends after three receives in a row, each as long as Poll, that got nothing,
+	// unless it is the only one without a group. 0 = Concurrency. See SetConcurrency.
+	MaxConcurrency int
+	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. More save receives, and keep a group
+	// in one hand for longer. They are acked one by one, but for those of a HandleBatch.
+	Batch int
+	// Lease is the lease of a claim; it is extended while handlers run, and after the death of the process the group is
+	// free again when it ends. 0 = the queue's.
+	Lease time.Duration
+	// Heartbeat has claims last as long as the handle lives, by one write for all that it has in flight, in the place
+	// of an extension of each: see layer.ReceiveOptions.Heartbeat. A claim that is left to a stuck handler, and one
+	// whose handle was ended by others because it could not reach the database, is extended by itself from then on. If
+	// it is another's by then, the handler's context ends. Not with Lease.
+	Heartbeat bool
+	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. The claim is extended
+	// until then, and no more. What the handler then returns counts as ever if it returns before the lease ends, of
+	// which two thirds are left at least: with a lease below 7.5 s the item may be another's within the 5 s that
+	// follow.
+	// One that has still not returned 5 s later is stuck: that is reported with its stack, the item counts a failed
+	// attempt when the lease ends, and another goroutine takes the place of the one that is lost, up to MaxConcurrency
+	// of them at a time.
+	Timeout time.Duration
+	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
+	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
+	Poll time.Duration
+	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on.
+	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it. A *RetryError with After goes before it.
+	RetryDelay func(attempts int, err error) time.Duration
+	// Limiter, if not nil, is waited for before each item, by all goroutines: a *rate.Limiter of golang.org/x/time/rate
+	// is one. A claim in flight is extended meanwhile; nothing is claimed before the first wait has ended.
+	Limiter Limiter
+	// Weight is the share of the queue among those of this worker, if it has several (Also). 0 = 1.
+	Weight int
+	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several
+	// have ready groups, each is given items by its weight. A queue that is idle is looked at again within 0.1 s.
+	Also []Source
+	// Where, if not nil, is the template of the items to handle, of a queue with facets: see layer.ReceiveOptions.
+	Where layer.Template
+	// Group, if not nil, is the only group to handle, for example of a worker that holds what the group needs; see
+	// OnlyGroup. One goroutine at a time has the group, or several if Unordered.
+	Group *string
+	// Unordered handles any items that nobody holds, each by itself, in a queue with layer.Config.Unordered: see
+	// layer.ReceiveOptions.
+	Unordered bool
+	// Next, if not nil, is asked before each receive for the template and the group, in place of Where and Group. A
+	// receive that waits keeps both, for as long as Poll. If the queue's views do not allow the template, or the name
+	// of the group is invalid, OnError is told, and Next is asked again after a pause. Several goroutines call Next at
+	// once.
+	Next func() (where layer.Template, group *string)
+	// Logger gets a line for each of Events, without bodies: a lost claim and a stuck handler as an error, a failure as
+	// a warning, each claim and item at the level debug. nil = slog.Default().
+	Logger *slog.Logger
+	// Events are called as the worker meets them.
+	Events Events
+	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
+	// engine's. It may be called by several goroutines at once. nil = the log alone has them.
+	OnError func(err error)
+	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
+	// worker, so no two workers may have the same.
+	Test *layer.TestOptions
+}
+
+// Source is a further queue of a worker.
+type Source struct {
+	Queue   *layer.Queue
+	Handler Handler
+	Weight  int            // 0 = 1
+	Where   layer.Template // as Options.Where
+	Group   *string        // as Options.Group
+	// Unordered is as Options.Unordered.
+	Unordered bool
+	// Next, if not nil, goes before Where and Group: as Options.Next.
+	Next func() (where layer.Template, group *string)
+}
+
+// Limiter bounds how fast a worker handles items.
+type Limiter interface {
+	// Wait returns when the next item may be handled, or with an error when ctx has ended.
+	Wait(ctx context.Context) error
+}
+
+// Defaults of a worker.
+const (
+	DefaultConcurrency = 8
+	DefaultPoll        = 20 * time.Second
+	DefaultTimeout     = time.Minute
+)
+
+// maxConcurrency keeps a mistyped number from starting a million transactions.
+const maxConcurrency = 10_000
+
+// Worker receives and handles items on goroutines, its hands: a fixed number, or as many as there is work for, within
+// bounds. It also sweeps its queues now and then, see layer.Admin.Sweep. It ends by itself when
+// its queues have been dropped, or their handles closed.
+type Worker struct {
+	o       Options
+	sources []*source
+	log     *slog.Logger
+
+	ctx      context.Context // of the handlers; ends when Stop is cut short
+	cancel   context.CancelCauseFunc
+	taking   context.Context // ends when no more work is to be taken
+	timeout  *timeoutError
+	stopping chan struct{}
+	done     chan struct{} // closed when all hands have ended
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	started bool           // guarded by mu
+	stopped bool           // guarded by mu
+	err     error          // guarded by mu; why it has ended by itself
+	hands   []*hand        // guarded by mu; those that have not ended
+	begun   int            // guarded by mu; how many hands have ever begun
+	least   int            // guarded by mu; how many hands there are at least, and at most
+	most    int            // guarded by mu
+	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands go on without them
+}
+
+// New makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
+// queue or a handler, and *LimitError.
+func New(q *layer.Queue, h Handler, o Options) (*Worker, error) {
+	w, err := newWorker(q, h, o)
+	return w, wrap("new", err)
+}
+
+func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
+	if o.Concurrency == 0 {
+		o.Concurrency = DefaultConcurrency
+	}
+	if o.Poll == 0 {
+		o.Poll = DefaultPoll
+	}
+	if o.Batch == 0 {
+		o.Batch = layer.DefaultMax
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	if o.MaxConcurrency == 0 {
+		o.MaxConcurrency = o.Concurrency
+	}
+	if err := checkConcurrency(o.Concurrency, o.MaxConcurrency); err != nil {
+		return nil, err
+	}
+	receive := layer.ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Heartbeat: o.Heartbeat, Wait: o.Poll}
+	if err := receive.Check(layer.Config{}); err != nil {
+		return nil, err
+	}
+	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
+	w.timeout = &timeoutError{o.Timeout, "the handler"}
+	w.stopping, w.done = make(chan struct{}), make(chan struct{})
+	if w.log == nil {
+		w.log = slog.Default()
+	}
+	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
+		switch {
+		case from.Queue == nil:
+			return nil, fmt.Errorf("%w: queue %d of the worker is nil", layer.ErrOptions, i+1)
+		case from.Handler.call == nil:
+			return nil, fmt.Errorf("%w: the worker has no handler for queue %q", layer.ErrOptions, from.Queue.Name())
+		case from.Handler.stage && len(from.Queue.Config().Facets) == 0:
+			return nil, fmt.Errorf("%w: a stage for queue %q, which has no facets", layer.ErrOptions, from.Queue.Name())
+		case from.Weight < 0:
+			return nil, &layer.LimitError{What: "weight", Got: int64(from.Weight), Min: 1, Max: maxConcurrency}
+		}
+		s, err := newSource(from, receive)
+		if err != nil {
+			return nil, err
+		}
+		w.sources = append(w.sources, s)
+	}
+	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	return w, nil
+}
+
+// Start begins to work and returns at once. A worker that was started or stopped before stays as it is.
+func (w *Worker) Start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started || w.stopped {
+		return
+	}
+	w.started = true
+	taking, cancel := context.WithCancel(w.ctx)
+	w.taking = taking
+	for range w.least {
+		w.hire()
+	}
+	for i, s := range w.sources {
+		w.wg.Go(func() { w.sweep(s, w.random(i)) })
+	}
+	go func() {
+		<-w.stopping
+		cancel()
+		w.wg.Wait()
+		close(w.done)
+	}()
+	w.log.Info("worker started", "queues", w.names(), "concurrency", w.least, "max_concurrency", w.most)
+}
+
+// Run starts the worker and returns when it has ended: nil after ctx has ended and every handler has finished the item
+// that it is at, which takes as long as Timeout at most, and 5 s; an error that wraps layer.ErrNoQueue or
+// layer.ErrClosed when there is nothing left to work on; a *StopError if handlers are stuck. The end of ctx does not
+// end the handlers' contexts: for that use Start and Stop.
+func (w *Worker) Run(ctx context.Context) error {
+	w.Start()
+	select {
+	case <-ctx.Done():
+	case <-w.stopping:
+	}
+	return w.Stop(context.WithoutCancel(ctx))
+}
+
+// stopGrace is how long Stop waits for handlers whose contexts it has ended.
+const stopGrace = time.Second
+
+// Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
+// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause; those
+// that return within a second give their items back, and then Stop returns a *StopError in any case: it wraps that
+// cause, and names the handlers that are still running. It does not wait for stuck handlers, and names them too. It
+// may be called twice, and before Start. If the worker has ended by itself it returns the reason.
+func (w *Worker) Stop(ctx context.Context) error {
+	w.mu.Lock()
+	w.end(nil)
+	started := w.started
+	w.mu.Unlock()
+	if !started {
+		return nil
+	}
+	var cause error
+	forced := false
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		forced, cause = true, context.Cause(ctx)
+		w.cancel(cause)
+		timer := time.NewTimer(stopGrace)
+		defer timer.Stop()
+		select {
+		case <-w.done:
+		case <-timer.C:
+		}
+	}
+	running := w.running()
+	w.cancel(layer.ErrClosed) // frees the context
+	if !forced {
+		w.mu.Lock()
+		cause = w.err
+		w.mu.Unlock()
+		if len(running) == 0 {
+			return wrap("stop", cause)
+		}
+	}
+	return &StopError{Running: running, Err: cause}
+}
+
+// end ends the worker in good order; err is the reason if nobody has asked for it. The mutex is held.
+func (w *Worker) end(err error) {
+	if !w.stopped {
+		w.stopped, w.err = true, err
+		close(w.stopping)
+		for _, h := range w.hands {
+			h.dismiss()
+		}
+		if w.started {
+			w.log.Info("worker stops", "queues", w.names())
+		}
+	}
+}
+
+// running is the calls of handlers that have not returned.
+func (w *Worker) running() (all []Running) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.hands {
+		if c := h.now.Load(); c != nil && !w.left[c] {
+			all = append(all, c.running())
+		}
+	}
+	for c := range w.left {
+		all = append(all, c.running())
+	}
+	return all
+}
+
+func (c *call) running() Running {
+	return Running{Queue: c.in.source.q.Name(), ID: c.ds[0].ID, Since: c.begun}
+}
+
+func (w *Worker) names() string {
+	names := make([]string, len(w.sources))
+	for i, s := range w.sources {
+		names[i] = s.q.Name()
+	}
+	return strings.Join(names, " ")
+}
+
+func (w *Worker) isStopping() bool { return isClosed(w.stopping) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// sweepEvery is how often the workers of a queue sweep, together.
+const sweepEvery = 10 * time.Minute
+
+// random returns random numbers for the sweeps of a source.
+func (w *Worker) random(source int) *rand.Rand {
+	seed := rand.Uint64()
+	if w.o.Test != nil && w.o.Test.Seed != 0 {
+		seed = w.o.Test.Seed
+	}
+	return rand.New(rand.NewPCG(seed, uint64(source)))
+}
+
+// sweep sweeps a queue now and then, in turns with the workers of other processes.
+func (w *Worker) sweep(s *source, random *rand.Rand) {
+	for {
+		timer := time.NewTimer(sweepEvery/2 + time.Duration(random.Float64()*float64(sweepEvery)))
+		select {
+		case <-timer.C:
+			w.o.Test.Pause(w.ctx, "sweep")
+		case <-w.taking.Done():
+			timer.Stop()
+			return
+		}
+		_, err := s.q.Admin().Sweep(w.taking, layer.SweepOptions{Every: sweepEvery})
+		if err != nil && w.taking.Err() == nil {
+			if isGone(err) {
+				return // the next receive says it
+			}
+			w.report(err)
+		}
+	}
+}
+
+// isGone reports whether err says that there is no more to be had of a queue.
+func isGone(err error) bool {
+	return errors.Is(err, layer.ErrNoQueue) || errors.Is(err, layer.ErrClosed)
+}
+
+// HandleStage makes a handler of a function that is one stage of a pipeline: for a worker with a template (Where) on a
+// queue with facets. h works as long as Timeout allows, under a lease that the worker extends, and returns the facets
+// which the item has next: the item is advanced to them, in its place, and a worker of that stage gets it. A facet that
+// next does not name keeps its value. nil finishes the item.
+//
+// Items are advanced as Handle acks them: while h is called for the next of the claim, those finished meanwhile
+// together, and the last of the claim in the transaction that receives the next claim. So the effect of h happens at
+// least once. For an effect that happens exactly once use HandleTx or HandleCommit with Delivery.AdvanceTo; for a stage
+// that handles a claim's items together, HandleBatch. An error is a failed attempt, as for every kind; a next that
+// AdvanceTo refuses is one, too. New refuses a stage for a queue without facets.
+func HandleStage(h func(ctx context.Context, d *Delivery) (next layer.Template, err error)) Handler {
+	if h == nil {
+		return Handler{}
+	}
+	handler := Handle(func(ctx context.Context, d *Delivery) error {
+		next, err := h(ctx, d)
+		if err != nil {
+			return err
+		}
+		return d.AdvanceTo(next)
+	})
+	handler.stage = true
+	return handler
+}
+
+// AdvanceTo says that the item, when its handler has returned nil, is not to be finished but advanced (see
+// layer.Settlement.Advance): in the place of the ack, so with HandleTx and HandleCommit in the handler's transaction. A
+// facet that next does not name keeps its value. The last call counts; nil finishes the item. A handler of HandleTx, or
+// the second one of HandleCommit, calls AdvanceTo each time that it is called itself.
+//
+// Errors: *ValueError if next names what is no facet of the queue, or nothing; *LimitError and ErrInvalidUTF8 for a
+// value, as Enqueue's. The item has failed then, also if the handler returns nil.
+func (d *Delivery) AdvanceTo(next layer.Template) error {
+	d.next, d.refused = maps.Clone(next), nil
+	if next == nil {
+		return nil
+	}
+	config := d.Queue.Config()
+	err := config.CheckFacets(next)
+	if err == nil {
+		m := layer.Message{Group: d.ID.Group, Body: d.Body, Headers: maps.Clone(d.Headers)}
+		if m.Headers == nil {
+			m.Headers = make(map[string]string)
+		}
+		maps.Copy(m.Headers, next)
+		err = m.Check()
+	}
+	if err != nil {
+		d.refused = wrap("advance to "+next.String(), err)
+	}
+	return d.refused
+}
+
+// refused is the error of a handler that has returned nil, though AdvanceTo has refused what an item is to have next.
+func refused(ds []*Delivery) error {
+	for i, d := range ds {
+		switch {
+		case d.refused == nil:
+		case i == 0:
+			return d.refused
+		default:
+			return &BatchError{Done: i, Err: d.refused}
+		}
+	}
+	return nil
+}
+
+// advance makes a settlement advance the items of deliveries that have somewhere to go, and finish the others.
+func advance(s *layer.Settlement, ds ...*Delivery) {
+	next := make(map[layer.ID]layer.Template)
+	for _, d := range ds {
+		if d.next != nil {
+			next[d.ID] = d.next
+			s.Advanced = append(s.Advanced, d.ID)
+		}
+	}
+	if len(next) > 0 {
+		s.Advance = func(id layer.ID, m *layer.Message) error {
+			maps.Copy(m.Headers, next[id])
+			return nil
+		}
+	}
+}
+
+// finish acks the delivery's item in the handler's transaction, or advances it.
+func (d *Delivery) finish(ctx context.Context, tx kv.Tx) error {
+	if d.refused != nil {
+		return d.refused
+	}
+	s := layer.Settlement{Claim: d.in.claim, Finish: []layer.ID{d.ID}}
+	advance(&s, d)
+	return d.Queue.SettleTx(ctx, tx, s)
+}
