@@ -7,7 +7,11 @@ GO ?= go
 TOGETHER = -p 3 -parallel 8
 # Where memory may grow to four times what is in use, a fifth less of the processors goes into collecting it, in tests
 # as in compilers. Not where something is measured.
-ci lint bare test race sim sim-ci broken socket conformance linear fuzz crash e2e release-check: export GOGC ?= 400
+gate full lint bare test race sim sim-ci broken socket conformance linear fuzz crash e2e release-check: export GOGC ?= 400
+# A build does not depend on the folder of the checkout, so that every checkout shares one cache.
+export GOFLAGS ?= -trimpath
+# The one number from which every random test takes its seed. A new number is a commit of its own.
+export SEED ?= 20261125
 STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
 
 .PHONY: help
@@ -26,14 +30,26 @@ orders: ## a service of three processes on one folder: 5,000 orders, four of its
 pipeline: ## four stages as processes on one folder: 1,200 seat requests in place, two processes killed, verify it (ARGS=-json)
 	@$(GO) run ./examples/pipeline run $(ARGS)
 
-.PHONY: test
-test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
-	$(GO) test $(VET) $(TOGETHER) ./...
+# Tests that make full has, and make test has not: those that kill, stop or start processes, need real time, or take
+# long; and packages of which that holds for every test.
+SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistoriesProcess|TestKills(Together)?|TestLinearizableProcesses|TestNobodyCanServe|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStoppedServer)$$
+SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
+.PHONY: test
+test: ## the tests of the main module with the seed SEED: about two minutes on 2 cores (the slow ones: make test-slow)
+	$(GO) test $(VET) $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
+
+.PHONY: test-slow
+test-slow: ## the tests that make test leaves out: processes that are killed, real time, much work
+	$(GO) test $(VET) -p 1 -parallel 4 -count 1 -run '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
+	$(GO) test $(VET) -p 1 -parallel 4 -count 1 $$($(GO) list ./... | grep -E '$(SLOW_PACKAGES)')
+
+# The checker of accessibility, if npm is here.
+E2E_NPM = if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
+	npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
 .PHONY: e2e
 e2e: ## the console in a real browser, top in tmux, the board in a real Prometheus; says SKIP, and how to get it, where one is missing
-	@if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
-	  npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
+	@$(E2E_NPM)
 	$(GO) -C e2e vet ./...
 	@set -o pipefail; $(GO) -C e2e test ./... -count 1 -v | grep -v '^=== '
 
@@ -64,9 +80,15 @@ ONE_BY_ONE = ^(TestFootprints|TestGroupMachine|TestUnorderedCost|TestWalkMissesN
 # Packages of which nothing runs at once, in the test's own process.
 ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 
+# The packages of which goroutines share memory.
+RACED = ./layer ./layer/layertest ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
+.PHONY: race-gate
+race-gate: ## the race detector over the packages with goroutines, cut short
+	CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)' $(RACED)
+
 .PHONY: race
 race: ## the tests under the race detector, the long ones cut short; not those of the source text, nor such as run nothing at once
-	$(GO) test -race -short -vet=off $(TOGETHER) -skip '$(ONE_BY_ONE)' $$($(GO) list ./... | grep -vE '$(ALONE)')
+	CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(ONE_BY_ONE)' $$($(GO) list ./... | grep -vE '$(ALONE)')
 
 .PHONY: lint
 lint: ## format, vet, staticcheck, tidy modules
@@ -89,21 +111,24 @@ bare: ## build and vet as on a machine without a C compiler
 	CGO_ENABLED=0 $(GO) build ./...
 	CGO_ENABLED=0 $(GO) vet ./...
 
-SEED ?= $(shell date +%s)
 SEEDS ?= 700
 OPERATIONS ?= 300
 LINES ?= 60
-FRESH ?= 0
 LINEAR ?= 1
 .PHONY: sim
 sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each, every LINEAR. with porcupine, half as many of workers (40 at most); a failed one prints how to replay it
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
-	$(GO) test ./internal/sim -run '^Test(Seeds|Workers|SameSeedSameTrace)$$' -count 1 -parallel 3 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -fresh $(FRESH) -linear $(LINEAR) \
+	$(GO) test ./internal/sim -run '^Test(Seeds|Workers|SameSeedSameTrace)$$' -count 1 -parallel 3 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -linear $(LINEAR) \
 		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: Test(Seeds|Workers)/)'; exit $${PIPESTATUS[0]}
 
+.PHONY: sim-gate
+sim-gate: ## the simulation with 150 fixed seeds
+	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=150
+
 .PHONY: sim-ci
-sim-ci: ## the simulation as CI runs it (make test has 20 seeds): 450 fixed seeds and 50 fresh ones, over 200,000 calls, and 40 of workers; every fault and rare path seen
-	$(MAKE) --no-print-directory sim SEED=1 SEEDS=450 FRESH=50
+sim-ci: ## the simulation with 450 fixed seeds and 50 fresh ones, over 200,000 calls, and 40 of workers; every fault and rare path seen
+	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=450
+	@$(MAKE) --no-print-directory sim SEED=$$(date +%s) SEEDS=50
 
 .PHONY: broken
 broken: ## the layer without each of its guards: the tests, and the simulation where it can, must find what goes wrong
@@ -112,6 +137,12 @@ broken: ## the layer without each of its guards: the tests, and the simulation w
 	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
 	$(GO) test -vet=off -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 3 -timeout 20m -v \
 		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
+
+# Ten guards of ten parts of the queue.
+GUARDS = claim-lock|dedup-item|index|letter|purge-lock|receipt|settle-lock|take-lock|token|wake-unlocked
+.PHONY: broken-gate
+broken-gate: ## the layer without each of ten guards: a test fails
+	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$/^without$$/^($(GUARDS))$$' -count 1 -parallel 3
 
 KILLS ?= 200
 .PHONY: crash
@@ -282,11 +313,23 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 		&& $$on $(GO) -C $(CURDIR)/sqs/clienttest test . -run '^TestKilled$$' -count 1 -timeout 1h -v -args \
 		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(SQS_ENGINE)
 
-# The first few read or write the tree's files, and compile what the others need; of the others two run at a time, for
-# each leaves the processors alone for a part of its time. The longest come first, so that none is alone at the end.
-CI_FIRST = lint bare unchanged
-CI_REST = race test sim-ci broken e2e socket crash fuzz release-check peers-check e2e-sqs conformance bench-once otel typecheck-fdb test-fdb model
-.PHONY: ci
-ci: ## all checks, 13 minutes on 2 cores with nothing else to do
-	$(MAKE) $(CI_FIRST)
-	$(MAKE) -j2 --output-sync=target $(CI_REST) FUZZTIME=5000x KILLS=100 VET=-vet=off
+# The other modules: types, linter, tidy, and the tests that need no other program.
+MODULES = otelfifo peers sqs/clienttest examples/sqs e2e
+.PHONY: modules
+modules: ## the other modules: vet, tidy, and the tests that need nothing but Go
+	@set -e; for m in $(MODULES); do ( cd $$m && $(GO) vet ./... && $(GO) mod tidy -diff ); done
+	$(GO) -C otelfifo test ./... -count 1
+
+# Of the targets of a list the first write or read the tree's files, and compile what the others need. Of the others two
+# run at a time, for each leaves the processors alone for a part of its time; the longest come first.
+GATE = race-gate test sim-gate modules broken-gate typecheck-fdb
+.PHONY: gate
+gate: ## what .ci/run runs: quick, the same verdict for the same commit; six minutes on 2 cores with nothing else to do
+	@echo "SEED=$(SEED)"
+	@CGO_ENABLED=0 $(GO) run ./internal/checks -first "lint unchanged" $(GATE)
+
+FULL = race sim-ci broken e2e socket crash test-slow fuzz linear release-check peers-check e2e-sqs conformance bench-once otel test-fdb model
+.PHONY: full
+full: ## everything: the gate, fresh seeds, kills, sockets, fuzz, a browser, SQS clients, a cluster: an hour; continues after a failure
+	@echo "SEED=$(SEED)"
+	@$(GO) run ./internal/checks -first "lint bare unchanged" $(GATE) $(FULL)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -82,8 +81,9 @@ func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Ito
 // freePorts returns the first of n ports in a row that nobody listens on, below those that a system gives by itself.
 func freePorts(t *testing.T, n int) int {
 	t.Helper()
-	for range 100 {
-		base, free := 20_000+rand.IntN(10_000), true
+	first := os.Getpid() % 100 // two runs at a time seldom begin at the same port
+	for i := range 100 {
+		base, free := 20_000+(first+i)%100*100, true
 		for port := base; port < base+n && free; port++ {
 			l, err := net.Listen("tcp", address(port))
 			if free = err == nil; free {

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
@@ -546,10 +547,10 @@ func TestHeartbeatConflicts(t *testing.T) {
 // out (G2). Without faults, and with one clock, no handle that beats loses a claim.
 func TestHeartbeatsAtRandom(t *testing.T) {
 	for _, disturbed := range []bool{false, true} {
-		for range 2 {
+		for i := range 2 {
 			seed := *beatSeed
 			if seed == 0 {
-				seed = rand.Uint64N(1<<32) + 1
+				seed = seeds.Of(fmt.Sprint(t.Name(), disturbed, i))
 			}
 			t.Run(fmt.Sprintf("disturbed=%t", disturbed), func(t *testing.T) {
 				t.Logf("replay: go test ./layer -run '^TestHeartbeatsAtRandom$' -layer.beats %d", seed)
@@ -559,7 +560,7 @@ func TestHeartbeatsAtRandom(t *testing.T) {
 	}
 }
 
-var beatSeed = flag.Uint64("layer.beats", 0, "seed of TestHeartbeatsAtRandom; 0 = fresh")
+var beatSeed = flag.Uint64("layer.beats", 0, "seed of TestHeartbeatsAtRandom; 0 = of SEED")
 
 // hearts is what the handles of TestHeartbeatsAtRandom do.
 type hearts struct {

@@ -12,13 +12,14 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
 	"fdbfifo/kv/tuple"
 )
 
-var blockedSeed = flag.Uint64("layer.blockedseed", 0, "seed of TestBlockedKnowsAllGroups; 0 = fresh")
+var blockedSeed = flag.Uint64("layer.blockedseed", 0, "seed of TestBlockedKnowsAllGroups; 0 = of SEED")
 
 // inABubble runs a test on a queue in virtual time, whose versions are times too, and then holds the queue to its
 // invariants.
@@ -252,7 +253,7 @@ func TestBlockedPagesAndOptions(t *testing.T) {
 func TestBlockedKnowsAllGroups(t *testing.T) {
 	seed := *blockedSeed
 	if seed == 0 {
-		seed = rand.Uint64()
+		seed = seeds.Of(t.Name())
 	}
 	t.Logf("replay: go test ./layer -run '^%s$' -layer.blockedseed %d", t.Name(), seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"testing"
@@ -14,12 +13,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/internal/crash"
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
 var (
-	seedFlag  = flag.Uint64("seed", 0, "seed of the kills and of the load; 0 = fresh")
+	seedFlag  = flag.Uint64("seed", 0, "seed of the kills and of the load; 0 = of SEED")
 	killsFlag = flag.Int("kills", 20, "processes to kill")
 )
 
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 func options(t *testing.T, kills int) crash.Options {
 	seed := *seedFlag
 	if seed == 0 {
-		seed = rand.Uint64N(1<<32) + 1
+		seed = seeds.Of(t.Name())
 	}
 	return crash.Options{
 		Seed: seed, Kills: kills, Folder: t.TempDir(),

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -136,7 +135,7 @@ func (h *herd) begin() {
 	for n, handle := range h.handles {
 		for range h.o.Workers {
 			h.workers.Go(func() {
-				if sleep(h.ctx, rand.N(h.o.Work)) == nil {
+				if sleep(h.ctx, below(h.o.Work)) == nil {
 					if err := h.work(n, handle); err != nil {
 						h.stop(err)
 					}
@@ -157,7 +156,7 @@ func (h *herd) work(n int, handle *layer.Queue) error {
 			continue
 		}
 		h.claims[n].Add(1)
-		_ = sleep(h.ctx, h.o.Work/2+rand.N(h.o.Work)) // no work is left undone at the end
+		_ = sleep(h.ctx, h.o.Work/2+below(h.o.Work)) // no work is left undone at the end
 		if claims, err = handle.SettleReceive(ctx, layer.Settlement{Claim: claims[0]}, o); err == nil {
 			h.acked.Add(1)
 		}

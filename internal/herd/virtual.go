@@ -3,10 +3,10 @@ package herd
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 )
 
@@ -21,7 +21,13 @@ var clusterLatency = latency{
 	commit: [2]time.Duration{1500 * time.Microsecond, 2500 * time.Microsecond},
 }
 
-func draw(d [2]time.Duration) time.Duration { return d[0] + rand.N(d[1]-d[0]+1) }
+// chance is the source of the durations of a herd.
+var chance = seeds.Concurrent("herd")
+
+// below is a duration from 0 on that is shorter than d.
+func below(d time.Duration) time.Duration { return time.Duration(chance.Int64N(int64(d))) }
+
+func draw(d [2]time.Duration) time.Duration { return d[0] + below(d[1]-d[0]+1) }
 
 // slowDB answers as late as a cluster would. Reads that begin together take as long as the slowest of them. A
 // transaction sees what there was when its first read began, and meets the others halfway through its commit.

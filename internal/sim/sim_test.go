@@ -18,7 +18,6 @@ import (
 var (
 	seedFlag       = flag.Uint64("seed", 1, "first seed")
 	seedsFlag      = flag.Int("seeds", 20, "number of seeds; make sim-ci has more")
-	freshFlag      = flag.Int("fresh", 0, "number of seeds beside these that no run had before")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
 	linearFlag     = flag.Int("linear", 1, "check the calls of every so manieth seed with porcupine; 0 = of none")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
@@ -128,13 +127,9 @@ func someOf(share int) int {
 func TestSeeds(t *testing.T) {
 	begun := time.Now()
 	fixed := seedsWanted()
-	seeds := make([]uint64, 0, fixed+*freshFlag)
+	seeds := make([]uint64, 0, fixed)
 	for i := range fixed {
 		seeds = append(seeds, *seedFlag+uint64(i))
-	}
-	fresh := uint64(begun.Unix())
-	for i := range *freshFlag {
-		seeds = append(seeds, fresh+uint64(i))
 	}
 	reports := make([]*sim.Report, len(seeds))
 	t.Run("seeds", func(t *testing.T) {
@@ -155,11 +150,7 @@ func TestSeeds(t *testing.T) {
 		}
 	}
 	took := time.Since(begun)
-	text := ""
-	if *freshFlag > 0 {
-		text = fmt.Sprintf(", and %d to %d", fresh, fresh+uint64(*freshFlag)-1)
-	}
-	t.Logf("seeds %d to %d%s: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(fixed)-1, text,
+	t.Logf("seeds %d to %d: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(fixed)-1,
 		float64(sum.Operations)/took.Seconds(), &sum)
 	if checked := sum.Linear; *linearFlag > 0 {
 		t.Logf("every %d. seed with porcupine: %s; %d groups skipped, from which nobody received", *linearFlag, checked, sum.Skipped)

@@ -6,12 +6,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"os/signal"
 	"strings"
 	"time"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 )
@@ -52,7 +52,7 @@ func fromArgs(ctx context.Context, args []string, out io.Writer, engines map[str
 	minutes := flags.Float64("minutes", 1, "how long")
 	engine := flags.String("engine", "memory", "memory, disk, disk:FOLDER (disk alone: a new one, removed at the end), or what else there is")
 	interval := flags.Duration("interval", 0, "between two counts; 0 = a sixtieth of all, 1s to 30s")
-	seed := flags.Uint64("seed", rand.Uint64N(1<<32), "of the load's choices; their order in time is the machine's")
+	seed := flags.Uint64("seed", seeds.Number(), "of the load's choices; their order in time is the machine's")
 	if err := flags.Parse(args); err != nil {
 		return nil, errors.Join(flag.ErrHelp, err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/kvtest"
@@ -28,7 +29,7 @@ import (
 )
 
 var (
-	seedFlag  = flag.Uint64("embedded.seed", 0, "seed of TestProcesses; 0 = fresh")
+	seedFlag  = flag.Uint64("embedded.seed", 0, "seed of TestProcesses; 0 = of SEED")
 	killsFlag = flag.Int("embedded.kills", 6, "processes that TestProcesses kills or stops")
 )
 
@@ -174,7 +175,7 @@ func (r *troupe) finish() {
 func TestProcesses(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
-		seed = rand.Uint64N(1<<32) + 1
+		seed = seeds.Of(t.Name())
 	}
 	random := rand.New(rand.NewPCG(seed, 1))
 	r := &troupe{t: t, folder: t.TempDir(), outcome: map[string]map[int]string{}}

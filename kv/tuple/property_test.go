@@ -3,6 +3,7 @@ package tuple_test
 import (
 	"bytes"
 	"cmp"
+	"flag"
 	"fmt"
 	"math"
 	"slices"
@@ -13,8 +14,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv/tuple"
 )
+
+func init() {
+	if err := flag.Set("rapid.seed", fmt.Sprint(seeds.Of("kv/tuple"))); err != nil {
+		panic(err)
+	}
+}
 
 // element draws any element; strings and bytes are rich in the bytes that the encoding treats specially.
 func element(depth int) *rapid.Generator[any] {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
@@ -18,7 +18,7 @@ import (
 	"fdbfifo/layer"
 )
 
-var seedFlag = flag.Uint64("layer.seed", 0, "seed of the fault plans and random choices; 0 = fresh")
+var seedFlag = flag.Uint64("layer.seed", 0, "seed of the fault plans and random choices; 0 = of SEED")
 
 // env is one queue on one engine, with the means to disturb it.
 type env struct {
@@ -78,7 +78,7 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 	t.Helper()
 	e := &env{t: t, ctx: t.Context(), clock: newClock(), seed: *seedFlag, plan: &fault.Plan{}}
 	if e.seed == 0 {
-		e.seed = rand.Uint64N(1<<32) + 1
+		e.seed = seeds.Of(t.Name())
 	}
 	if faults {
 		e.plan = fault.Default(e.seed)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/internal/linear"
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
@@ -51,7 +52,7 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 	}
 	seed := *seedFlag
 	if seed == 0 {
-		seed = rand.Uint64N(1<<32) + 1
+		seed = seeds.Of(t.Name())
 	}
 	var sum linear.Result
 	sorts := []callersSort{

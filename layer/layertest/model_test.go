@@ -3,6 +3,7 @@ package layer_test
 import (
 	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,11 +16,18 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
+
+func init() {
+	if err := flag.Set("rapid.seed", fmt.Sprint(seeds.Of("layertest"))); err != nil {
+		panic(err)
+	}
+}
 
 // TestModel runs random operations against the queue and against a model of it that is too simple to be wrong,
 // and compares all that can be seen after each (G1, G2, G3, and section 8 of the design: attempts).

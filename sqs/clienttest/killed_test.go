@@ -20,10 +20,12 @@ import (
 	client "github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/seeds"
 )
 
 var (
-	seedFlag   = flag.Uint64("killed.seed", 0, "seed of TestKilled; 0 = a fresh one")
+	seedFlag   = flag.Uint64("killed.seed", 0, "seed of TestKilled; 0 = of SEED")
 	forFlag    = flag.Duration("killed.for", 12*time.Second, "how long TestKilled sends and kills")
 	everyFlag  = flag.Duration("killed.every", 2*time.Second, "after how long a server is killed")
 	engineFlag = flag.String("killed.engine", "disk", "disk, or fdb: on the cluster of FDB_CLUSTER_FILE")
@@ -101,7 +103,7 @@ func TestKilled(t *testing.T) {
 	}
 	seed := *seedFlag
 	if seed == 0 {
-		seed = rand.Uint64N(1<<32) + 1
+		seed = seeds.Of(t.Name())
 	}
 	t.Logf("replay, up to the timing of processes: make sqs-crash SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))

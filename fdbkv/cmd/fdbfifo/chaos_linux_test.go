@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"fdbfifo/cli"
 	"fdbfifo/fdbkv"
 	"fdbfifo/fdbkv/internal/cluster"
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -155,7 +155,7 @@ func TestTrouble(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
 
-	seed := rand.Uint64N(1<<32) + 1
+	seed := seeds.Of(t.Name())
 	ended := make(chan error, 1)
 	go func() {
 		harm, err := c.Trouble(t.Context(), seed)

@@ -1,0 +1,229 @@
+package lint
+
+import (
+	"bufio"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/build/constraint"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// recorderMark names, in the environment, the file in which this program writes how it was called as go.
+const recorderMark = "FDBFIFO_LINT_RECORD"
+
+// goCall is a call of go by a recipe of the Makefile.
+type goCall struct {
+	Dir  string
+	Args []string
+}
+
+// TestMain stands in for go: make calls this program, which notes the call. "go list" is the real one.
+func TestMain(m *testing.M) {
+	path := os.Getenv(recorderMark)
+	if path == "" {
+		os.Exit(m.Run())
+	}
+	if err := noteCall(path, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func noteCall(path string, args []string) error {
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if len(args) > 1 && args[0] == "-C" {
+		if dir = args[1]; !filepath.IsAbs(dir) {
+			at, err := os.Getwd()
+			if err != nil {
+				return err
+			}
+			dir = filepath.Join(at, dir)
+		}
+		args = args[2:]
+	}
+	if len(args) > 0 && args[0] == "list" {
+		list := exec.Command("go", args...)
+		list.Dir, list.Stdout, list.Stderr = dir, os.Stdout, os.Stderr
+		return list.Run()
+	}
+	fmt.Println("recorded") // for the recipes that filter what go prints
+	line, err := json.Marshal(goCall{dir, args})
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.Write(append(line, '\n'))
+	return err
+}
+
+// testRun is a call of go test: which tests of which folders it runs.
+type testRun struct {
+	folders   map[string]bool
+	run, skip *regexp.Regexp
+	tags      []string
+}
+
+// recordedRuns are the calls of go test in the recipes of targets.
+func recordedRuns(t *testing.T, root string, targets []string) (runs []testRun) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	record := filepath.Join(t.TempDir(), "calls")
+	// Recipes that need other programs than go end at once: npm is no part of what is asked here.
+	args := append([]string{"--no-print-directory", "-k", "GO=" + self, "SQS_NPM=true", "E2E_NPM=true"}, targets...)
+	c := exec.Command("make", args...)
+	c.Dir, c.Env = root, append(os.Environ(), recorderMark+"="+record, "MAKEFLAGS=")
+	out, _ := c.CombinedOutput() // recipes that read what go prints fail; those that matter are asked for below
+	calls, err := os.Open(record)
+	require.NoError(t, err, "%s", out)
+	defer calls.Close()
+	for lines := bufio.NewScanner(calls); lines.Scan(); {
+		var call goCall
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &call))
+		if len(call.Args) == 0 || call.Args[0] != "test" || slices.Contains(call.Args, "-c") {
+			continue
+		}
+		runs = append(runs, newTestRun(t, call))
+	}
+	return runs
+}
+
+func newTestRun(t *testing.T, call goCall) testRun {
+	flags := flag.NewFlagSet("go test", flag.ContinueOnError)
+	run, skip, tags := flags.String("run", "", ""), flags.String("skip", "", ""), flags.String("tags", "", "")
+	for _, name := range []string{"bench", "vet", "p", "parallel", "count", "timeout", "benchtime"} {
+		flags.String(name, "", "")
+	}
+	for _, name := range []string{"race", "short", "v", "rewrite"} {
+		flags.Bool(name, false, "")
+	}
+	rest, packages := call.Args[1:], []string(nil)
+	if i := slices.Index(rest, "-args"); i >= 0 { // flags of the tests
+		rest = rest[:i]
+	}
+	for len(rest) > 0 { // packages may stand before flags
+		require.NoError(t, flags.Parse(rest), "%q", call.Args)
+		if rest = flags.Args(); len(rest) > 0 {
+			packages, rest = append(packages, rest[0]), rest[1:]
+		}
+	}
+	r := testRun{folders: map[string]bool{}, tags: strings.Split(*tags, ",")}
+	first := func(pattern string) *regexp.Regexp {
+		if pattern == "" {
+			return nil
+		}
+		pattern, _, _ = strings.Cut(pattern, "/")
+		return regexp.MustCompile(pattern)
+	}
+	r.run, r.skip = first(*run), first(*skip)
+	list := exec.Command("go", append([]string{"list", "-e", "-f", "{{.Dir}}"}, packages...)...)
+	list.Dir = call.Dir
+	out, err := list.Output()
+	require.NoError(t, err, "%q", call)
+	for folder := range strings.FieldsSeq(string(out)) {
+		r.folders[folder] = true
+	}
+	return r
+}
+
+// runs tells whether the call runs the test of that folder, of a file that needs tag, if any.
+func (r testRun) runs(folder, test, tag string) bool {
+	return r.folders[folder] && (tag == "" || slices.Contains(r.tags, tag)) &&
+		(r.run == nil || r.run.MatchString(test)) && (r.skip == nil || !r.skip.MatchString(test))
+}
+
+// byHand are tests that no target of gate or full runs, each with the reason.
+var byHand = map[string]string{
+	"TestHandles":       "make handles: a measurement of minutes",
+	"TestHunt":          "a child of TestBroken",
+	"TestCallerProcess": "a child of TestLinearizableProcesses",
+	"TestPictures":      "make pictures: it writes the pictures of the documentation",
+}
+
+// TestEveryTestRuns: every test of every module runs in make gate or in make full.
+func TestEveryTestRuns(t *testing.T) {
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	makefile := read(t, "Makefile")
+	list := func(name string) []string {
+		m := regexp.MustCompile(`(?m)^` + name + ` = (.*)$`).FindStringSubmatch(makefile)
+		require.NotNil(t, m, name)
+		return strings.Fields(m[1])
+	}
+	gate := append([]string{"lint", "unchanged"}, list("GATE")...)
+	require.Contains(t, makefile, `-first "lint unchanged" $(GATE)`)
+	require.Contains(t, makefile, "$(GATE) $(FULL)")
+	// What test-fdb runs, it runs by a second make.
+	runs := recordedRuns(t, root, append(append(gate, list("FULL")...), "fdb-suites"))
+	require.Greater(t, len(runs), 10)
+	tests := 0
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() == ".git" || d.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if !strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		names, tag := testsOf(t, path)
+		for _, name := range names {
+			tests++
+			if byHand[name] != "" {
+				continue
+			}
+			if !slices.ContainsFunc(runs, func(r testRun) bool { return r.runs(filepath.Dir(path), name, tag) }) {
+				t.Errorf("%s: %s runs neither in make gate nor in make full", path, name)
+			}
+		}
+		return nil
+	}))
+	require.Greater(t, tests, 500)
+}
+
+// testsOf are the tests and fuzz targets of a file, and the tag that the file needs beside those of the machine.
+func testsOf(t *testing.T, path string) (names []string, tag string) {
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
+	require.NoError(t, err)
+	for _, group := range file.Comments {
+		for _, c := range group.List {
+			if constraint.IsGoBuild(c.Text) && group.Pos() < file.Package {
+				expression, err := constraint.Parse(c.Text)
+				require.NoError(t, err)
+				if !expression.Eval(func(tag string) bool { return tag != "broken" }) {
+					tag = "broken"
+				}
+			}
+		}
+	}
+	for _, d := range file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || f.Recv != nil || f.Name.Name == "TestMain" || len(f.Type.Params.List) != 1 {
+			continue
+		}
+		if name := f.Name.Name; strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz") {
+			names = append(names, name)
+		}
+	}
+	return names, tag
+}
