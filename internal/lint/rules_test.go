@@ -6,7 +6,9 @@ import (
 	"go/importer"
 	"go/parser"
 	"go/token"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -150,12 +152,21 @@ func TestMissing(t *testing.T) {
 	}
 }
 
+// openExport opens the export data of a package.
+func openExport(path string) (io.ReadCloser, error) {
+	name, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", path).Output()
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(strings.TrimSpace(string(name)))
+}
+
 func switchesOf(t *testing.T, source string) []Finding {
 	t.Helper()
 	fset := token.NewFileSet()
 	f, err := parser.ParseFile(fset, "x.go", source, 0)
 	require.NoError(t, err, "%s", source)
-	p, err := check(fset, importer.ForCompiler(fset, "gc", nil), Module+"x", []*ast.File{f})
+	p, err := check(fset, importer.ForCompiler(fset, "gc", openExport), Module+"x", []*ast.File{f})
 	require.NoError(t, err, "%s", source)
 	return p.Switches(".")
 }

@@ -24,7 +24,7 @@ import (
 // recorderMark names, in the environment, the file in which this program writes how it was called as go.
 const recorderMark = "FDBFIFO_LINT_RECORD"
 
-// goCall is a call of go by a recipe of the Makefile.
+// goCall is one call of go in a recipe of the Makefile.
 type goCall struct {
 	Dir  string
 	Args []string
@@ -88,7 +88,7 @@ func recordedRuns(t *testing.T, root string, targets []string) (runs []testRun) 
 	self, err := os.Executable()
 	require.NoError(t, err)
 	record := filepath.Join(t.TempDir(), "calls")
-	// Recipes that need other programs than go end at once: npm is no part of what is asked here.
+	// The recipes do not install npm packages here.
 	args := append([]string{"--no-print-directory", "-k", "GO=" + self, "SQS_NPM=true", "E2E_NPM=true"}, targets...)
 	c := exec.Command("make", args...)
 	c.Dir, c.Env = root, append(os.Environ(), recorderMark+"="+record, "MAKEFLAGS=")
@@ -172,7 +172,7 @@ func TestEveryTestRuns(t *testing.T) {
 	gate := append([]string{"lint", "unchanged"}, list("GATE")...)
 	require.Contains(t, makefile, `-first "lint unchanged" $(GATE)`)
 	require.Contains(t, makefile, "$(GATE) $(FULL)")
-	// What test-fdb runs, it runs by a second make.
+	// The target test-fdb runs its tests in a second make.
 	runs := recordedRuns(t, root, append(append(gate, list("FULL")...), "fdb-suites"))
 	require.Greater(t, len(runs), 10)
 	tests := 0
@@ -180,7 +180,7 @@ func TestEveryTestRuns(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == "testdata" || d.Name() == "node_modules" || d.Name() == ".git" || d.Name() == "bin") {
+		if d.IsDir() && slices.Contains([]string{"testdata", "node_modules", ".git", "bin"}, d.Name()) {
 			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(path, "_test.go") {
@@ -201,7 +201,7 @@ func TestEveryTestRuns(t *testing.T) {
 	require.Greater(t, tests, 500)
 }
 
-// testsOf are the tests and fuzz targets of a file, and the tag that the file needs beside those of the machine.
+// testsOf lists the tests and fuzz targets of a file. tag is "broken" if the file needs that build tag.
 func testsOf(t *testing.T, path string) (names []string, tag string) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments|parser.SkipObjectResolution)
 	require.NoError(t, err)
