@@ -37,7 +37,7 @@ SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
 .PHONY: test
 test: ## the tests of the main module with the seed SEED: about two minutes on 2 cores (the slow ones: make test-slow)
-	$(GO) test $(VET) $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
+	$(GO) test $(TEST_FLAGS) $(VET) $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
 
 .PHONY: test-slow
 test-slow: ## the tests that make test leaves out: processes that are killed, real time, much work
@@ -84,7 +84,7 @@ ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 RACED = ./layer ./layer/layertest ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
 .PHONY: race-gate
 race-gate: ## the race detector over the packages with goroutines, cut short
-	CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)' $(RACED)
+	CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)' $(RACED)
 
 .PHONY: race
 race: ## the tests under the race detector, the long ones cut short; not those of the source text, nor such as run nothing at once
@@ -333,3 +333,14 @@ FULL = race sim-ci broken e2e socket crash test-slow fuzz linear release-check p
 full: ## everything: the gate, fresh seeds, kills, sockets, fuzz, a browser, SQS clients, a cluster: an hour; continues after a failure
 	@echo "SEED=$(SEED)"
 	@$(GO) run ./internal/checks -first "lint bare unchanged" $(GATE) $(FULL)
+
+OUT ?= $(or $(TMPDIR),/tmp)/fdbfifo-trials
+.PHONY: hunt
+hunt: MINUTES = 60
+hunt: ## every random suite with fresh seeds for MINUTES=60 in fair shares; keeps failing seeds and adds up over calls in OUT
+	@$(GO) run ./internal/trials hunt -minutes $(MINUTES) -out $(OUT)
+
+RUNS ?= 20
+.PHONY: flaky
+flaky: ## the gate's tests RUNS=20 times beside a load of its own; names each test that failed, and adds up over calls in OUT
+	@$(GO) run ./internal/trials flaky -runs $(RUNS) -out $(OUT)

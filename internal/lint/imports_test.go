@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"metrics":               {"kv", "kv/tuple", "layer", "worker"},
 	"data":                  {},
 	"internal/checks":       {},
+	"internal/trials":       {},
 	"internal/seeds":        {},
 	"internal/bench": {
 		"kv", "kv/tuple", "kv/record", "layer", "worker",

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// suite is a random suite of the tree. Each of its runs gets a seed that no run had before, in the variable SEED.
+type suite struct {
+	name    string
+	folder  string // of the package
+	run     string // the tests
+	args    func(seed uint64) []string
+	program string // the compiled tests
+}
+
+func seedAndSize(seedFlag, sizeFlag string, size int) func(uint64) []string {
+	return func(seed uint64) []string {
+		return []string{seedFlag, strconv.FormatUint(seed, 10), sizeFlag, strconv.Itoa(size)}
+	}
+}
+
+func suites() []*suite {
+	none := func(uint64) []string { return nil }
+	return []*suite{
+		{
+			name: "sim", folder: "internal/sim", run: "^Test(Seeds|Workers)$",
+			args: seedAndSize("-seed", "-seeds", 60),
+		},
+		{name: "faults", folder: "layer/layertest", run: "^Test", args: none},
+		{
+			name: "inside", folder: "layer", run: "^Test(HeartbeatsAtRandom|BlockedKnowsAllGroups|SpoiltRows)$",
+			args: none,
+		},
+		{
+			name: "linear", folder: "layer/layertest", run: "^TestLinearizable(Processes)?$",
+			args: seedAndSize("-layer.seed", "-layer.histories", 4),
+		},
+		{name: "kills", folder: "internal/crash", run: "^TestKills$", args: seedAndSize("-seed", "-kills", 50)},
+		{
+			name: "together", folder: "internal/crash", run: "^TestKillsTogether$",
+			args: seedAndSize("-seed", "-kills", 50),
+		},
+		{name: "processes", folder: "kv/embedded", run: "^TestProcesses$", args: none},
+		{name: "engines", folder: "kv/embedded", run: "^TestConformance", args: none},
+		{name: "tuple", folder: "kv/tuple", run: "^Test", args: func(seed uint64) []string {
+			return []string{"-rapid.seed", strconv.FormatUint(seed, 10), "-rapid.checks", "2000"}
+		}},
+	}
+}
+
+// hunt runs suites for a time. The next run is always of the suite that has had the least time.
+func hunt(ctx context.Context, b *book, all []*suite, only string, limit time.Duration, out io.Writer) error {
+	programs, err := os.MkdirTemp("", "hunt")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(programs)
+	var chosen []*suite
+	for _, s := range all {
+		if only == "" || only == s.name {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) == 0 {
+		return fmt.Errorf("no such suite: %q", only)
+	}
+	compiled := map[string]string{}
+	for _, s := range chosen {
+		if compiled[s.folder] == "" {
+			program := filepath.Join(programs, filepath.Base(s.folder)+".test")
+			build := exec.CommandContext(ctx, "go", "test", "-c", "-o", program, "./"+s.folder)
+			if text, err := build.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w\n%s", build, err, text)
+			}
+			compiled[s.folder] = program
+		}
+		s.program = compiled[s.folder]
+	}
+	begun, spent := time.Now(), map[*suite]time.Duration{}
+	seed := uint64(begun.UnixMilli())
+	for ctx.Err() == nil && time.Since(begun) < limit {
+		next := chosen[0]
+		for _, s := range chosen {
+			if spent[s] < spent[next] {
+				next = s
+			}
+		}
+		e, log, err := next.once(ctx, seed)
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		spent[next] += time.Duration(e.Seconds * float64(time.Second))
+		seed += 1000
+		verdict := "ok"
+		if len(e.Failed) > 0 {
+			verdict = "FAILED"
+		}
+		fmt.Fprintf(out, "%-10s SEED=%d %6.0f s %9d operations  %s\n",
+			e.Suite, e.Seed, e.Seconds, e.Operations, verdict)
+		if err := b.add(e, log); err != nil {
+			return err
+		}
+	}
+	huntTable(out, b, chosen)
+	if b.failed() {
+		return errFailed
+	}
+	return nil
+}
+
+var operations = regexp.MustCompile(`(\d+) operations`)
+
+// once runs a suite with a seed. The error is of the run itself, not of a test.
+func (s *suite) once(ctx context.Context, seed uint64) (e entry, log []byte, err error) {
+	args := append([]string{"-test.run", s.run, "-test.v", "-test.count", "1", "-test.timeout", "20m"}, s.args(seed)...)
+	c := exec.CommandContext(ctx, s.program, args...)
+	var text bytes.Buffer
+	c.Dir, c.Env = s.folder, append(os.Environ(), "SEED="+strconv.FormatUint(seed, 10))
+	c.Stdout, c.Stderr = &text, &text
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = 10 * time.Second
+	e = entry{Suite: s.name, Seed: seed, At: time.Now()}
+	if err := c.Start(); err != nil {
+		return e, nil, err
+	}
+	failed := c.Wait()
+	e.Seconds = time.Since(e.At).Seconds()
+	for _, m := range operations.FindAllStringSubmatch(text.String(), -1) {
+		n, _ := strconv.Atoi(m[1])
+		e.Operations += n
+	}
+	if failed != nil {
+		e.Failed = []string{s.name}
+		fmt.Fprintf(&text, "\n%v\nagain: SEED=%d go test ./%s -run '%s' -count 1 -v -args %s\n",
+			failed, seed, s.folder, s.run, strings.Join(s.args(seed), " "))
+	}
+	return e, text.Bytes(), nil
+}
+
+// huntTable prints what all calls have done with this code.
+func huntTable(out io.Writer, b *book, all []*suite) {
+	fmt.Fprintf(out, "\ncode %s; books in %s\n", b.code, b.folder)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "suite\truns\tminutes\toperations\tfailures")
+	for _, s := range all {
+		runs, seconds, done, failures := 0, 0.0, 0, 0
+		for _, e := range append(b.old[:len(b.old):len(b.old)], b.new...) {
+			if e.Suite == s.name {
+				runs, seconds, done = runs+1, seconds+e.Seconds, done+e.Operations
+				failures += min(len(e.Failed), 1)
+			}
+		}
+		fmt.Fprintf(w, "%s\t%d\t%.1f\t%d\t%d\n", s.name, runs, seconds/60, done, failures)
+	}
+	w.Flush()
+	for _, e := range b.new {
+		if len(e.Failed) > 0 {
+			fmt.Fprintf(out, "FAILED: %s SEED=%d, log: %s\n", e.Suite, e.Seed, e.Log)
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestFlakyNamesTheTest: the output of go test gives the failed tests, and each package that failed without one.
+func TestFlakyNamesTheTest(t *testing.T) {
+	failed, log := failures([]byte(`{"Action":"output","Package":"p","Test":"TestA/x","Output":"bad\n"}
+{"Action":"fail","Package":"p","Test":"TestA/x"}
+{"Action":"pass","Package":"p","Test":"TestB"}
+{"Action":"fail","Package":"p"}
+no JSON
+{"Action":"output","Package":"q","Output":"panic: oh\n"}
+{"Action":"fail","Package":"q"}
+`))
+	require.Equal(t, []string{"p.TestA", "q"}, failed)
+	require.Equal(t, "=== p.TestA\nbad\n=== q\npanic: oh\n", string(log))
+}
+
+// TestBooksAddUp: a later call continues the book, and counts the runs of the same code only.
+func TestBooksAddUp(t *testing.T) {
+	folder := t.TempDir()
+	for _, code := range []string{"one", "other", "one"} {
+		b, err := openBook(folder, "flaky", code)
+		require.NoError(t, err)
+		at := time.Unix(int64(len(b.old)), 0)
+		require.NoError(t, b.add(entry{Suite: "test", Failed: []string{"p.TestA"}, At: at}, []byte("log")))
+		require.True(t, b.failed())
+		b.close()
+	}
+	b, err := openBook(folder, "flaky", "one")
+	require.NoError(t, err)
+	defer b.close()
+	require.False(t, b.failed())
+	var out bytes.Buffer
+	flakyTable(&out, b)
+	require.Contains(t, out.String(), "test: 2 runs\n")
+	require.Contains(t, out.String(), "p.TestA: 2 runs, 2 failures, first log: ")
+	log, err := os.ReadFile(b.old[0].Log)
+	require.NoError(t, err)
+	require.Equal(t, "log", string(log))
+}
+
+// TestFailedSeedIsKept: a run of a suite that fails leaves its log with the command that replays it.
+func TestFailedSeedIsKept(t *testing.T) {
+	script := t.TempDir() + "/suite"
+	text := "#!/bin/sh\necho \"$SEED: 12 operations\"\ntest \"$SEED\" != 7\n"
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o755))
+	s := &suite{name: "s", folder: ".", run: "^TestX$", program: script, args: seedAndSize("-seed", "-n", 3)}
+	good, _, err := s.once(context.Background(), 6)
+	require.NoError(t, err)
+	require.Empty(t, good.Failed)
+	require.Equal(t, 12, good.Operations)
+	bad, log, err := s.once(context.Background(), 7)
+	require.NoError(t, err)
+	require.Equal(t, []string{"s"}, bad.Failed)
+	require.Contains(t, string(log), "again: SEED=7 go test ./. -run '^TestX$' -count 1 -v -args -seed 7 -n 3\n")
+}
