@@ -140,6 +140,10 @@ func Example_httpProducer() {
 
 // Fan-out: a message of one queue becomes messages of several queues, in the transaction which acks it. All happens, or
 // nothing, also if the outcome of a commit is unknown.
+//
+// The dedup id of each new message is the random part of the item's id. Without a dedup id, a queue with
+// dedup_by=content takes two messages with the same body for duplicates: the second would be acked here, and enqueued
+// nowhere. The look at Duplicate guards against programs that send the same dedup id.
 func ExampleQueue_Once_fanOut() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
@@ -160,8 +164,14 @@ func ExampleQueue_Once_fanOut() {
 	item := claims[0].Items[0]
 	must(orders.Once(ctx, func(tx kv.Tx) error {
 		for name, group := range map[string]string{"mail": "customer-7", "stock": "apples"} {
-			if _, err := queues[name].EnqueueTx(ctx, tx, layer.Message{Group: group, Body: item.Body}); err != nil {
+			sent, err := queues[name].EnqueueTx(ctx, tx, layer.Message{
+				Group: group, Body: item.Body, Headers: item.Headers, DedupID: item.ID.Random.String(),
+			})
+			if err != nil {
 				return err
+			}
+			if sent[0].Duplicate {
+				return fmt.Errorf("%s is taken for a duplicate of %s", item.ID, sent[0].ID) // the item is not acked
 			}
 		}
 		return orders.AckTx(ctx, tx, claims[0], item.ID)

@@ -461,6 +461,9 @@ type DeadLetter struct {
 	First          time.Time
 	Last           time.Time // failed delivery; zero if none has failed, see Skip
 	DeadLettered   time.Time
+	// Err says why the letter cannot be read, as Reason then does, too; nil if readable. The body is read only if asked
+	// for.
+	Err error
 }
 
 // DeadFilter chooses the dead letters for which every set field holds. The zero value chooses all.
@@ -571,7 +574,7 @@ func readBodies(v *view, found []deadRow) error {
 		}
 		item, err := v.readItem(kv.KV{Key: v.keys.item(row.letter.ID), Value: row.dead.item})
 		if errors.Is(err, ErrCorrupt) {
-			row.letter.Reason = err.Error()
+			row.letter.Err, row.letter.Reason = err, err.Error()
 			continue
 		}
 		if err != nil {
@@ -654,7 +657,7 @@ func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 		}
 		r := deadRow{nth: i, key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}
 		if err := r.open(); err != nil {
-			r.dead, r.letter.Reason = nil, err.Error()
+			r.dead, r.letter.Err, r.letter.Reason = nil, err, err.Error()
 		} else if !w.filter.matches(r.dead) {
 			continue
 		}

@@ -33,6 +33,10 @@ type Message struct {
 	// not enqueued again. See Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8. With DedupByContent the id of a
 	// message without one is "sha256:" and the SHA-256 of its body in hexadecimal: without that prefix, an id that is
 	// such a hash is an id like any other.
+	//
+	// A program that moves a message out of another queue must look at Sent.Duplicate before it commits: a duplicate
+	// would then be in neither queue. With a new random id the message is never a duplicate, whatever the queue's
+	// configuration.
 	DedupID string
 	// Delay is how long the message is delayed after the enqueue: 0 to MaxDelay; 0 = the queue's delay. Messages behind
 	// a delayed message of the group wait, too, because order is kept.

@@ -3,9 +3,13 @@ package sqs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
+
+	"github.com/google/uuid"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -57,15 +61,42 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 	if dead == "" {
 		return nil
 	}
-	for {
-		letters, err := from.Admin().DeadLetters(ctx, layer.DeadOptions{Limit: deadPage, Bodies: true})
-		if err != nil || len(letters.Letters) == 0 {
-			return ignoreNoQueue(err)
+	to, err := s.open(ctx, dead)
+	if err != nil {
+		return ignoreNoQueue(err)
+	}
+	defer to.release()
+	m := deadMove{from: from, to: to, full: make(map[string]bool)}
+	for page := (layer.DeadPage{}); ; {
+		o := layer.DeadOptions{After: page.Next, Limit: deadPage, Bodies: true}
+		if page, err = from.Admin().DeadLetters(ctx, o); err == nil {
+			err = m.move(ctx, page.Letters)
 		}
-		moved, err := s.movePage(ctx, from, dead, letters.Letters)
-		if err != nil || !moved || letters.Next == nil {
-			return ignoreNoQueue(err)
+		if err != nil || page.Next == nil {
+			break
 		}
+	}
+	s.tellStay(from, m.stay)
+	if errors.Is(err, layer.ErrNotDead) { // another server has moved them
+		return nil
+	}
+	return ignoreNoQueue(err)
+}
+
+// tellEvery is how often the log has a dead letter that cannot be moved, of each queue.
+const tellEvery = time.Minute
+
+// tellStay logs why dead letters of a queue were not moved.
+func (s *Server) tellStay(from *queue, reason error) {
+	s.mu.Lock()
+	silent := reason == nil || time.Since(from.opened.toldStay) < tellEvery
+	if !silent {
+		from.opened.toldStay = time.Now()
+	}
+	s.mu.Unlock()
+	if !silent {
+		s.options.Logger.Warn("sqs: dead letters of the queue cannot be moved to its dead letter queue, and stay",
+			"queue", from.Name(), "dead_letter_queue", from.record.deadLetterQueue(), "err", reason)
 	}
 }
 
@@ -82,37 +113,109 @@ func ignoreNoQueue(err error) error {
 	return err
 }
 
-// movePage moves letters in one transaction. It reports false if another server has moved them, or the dead letter
-// queue does not exist: then they stay.
-func (s *Server) movePage(ctx context.Context, from *queue, dead string, letters []layer.DeadLetter) (bool, error) {
-	to, err := s.open(ctx, dead)
-	if err != nil {
-		return false, ignoreNoQueue(err)
+// deadMove moves dead letters of a queue to its dead letter queue.
+type deadMove struct {
+	from, to *queue
+	full     map[string]bool // the groups that have no room for a letter
+	stay     error           // why a letter was not moved; nil = all were
+}
+
+// move moves a page of letters. A letter that cannot be moved stays where it is: one that cannot be read, is too large
+// with the headers that it needs, or whose group is full.
+func (m *deadMove) move(ctx context.Context, page []layer.DeadLetter) error {
+	var letters []layer.DeadLetter
+	for _, l := range page {
+		switch {
+		case l.Err != nil:
+			m.stay = l.Err
+		case !m.full[l.ID.Group]:
+			letters = append(letters, l)
+		}
 	}
-	defer to.release()
+	err := m.moveAll(ctx, letters)
+	if !refused(err) {
+		return err
+	}
+	for _, l := range letters { // one by one, so that a letter stops no other
+		if m.full[l.ID.Group] {
+			continue
+		}
+		switch err := m.moveAll(ctx, []layer.DeadLetter{l}); {
+		case refused(err):
+			m.full[l.ID.Group] = errors.Is(err, layer.ErrFull)
+			m.stay = err
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+// refused reports whether an enqueue was refused for one of its messages. Others may be accepted.
+func refused(err error) bool {
+	var message *layer.MessageError
+	return errors.Is(err, layer.ErrFull) || errors.Is(err, layer.ErrLimit) || errors.Is(err, layer.ErrCorrupt) ||
+		errors.Is(err, errSwallowed) || errors.As(err, &message)
+}
+
+// moveAll moves letters, all or none, in one transaction. The error is ErrNotDead if another server has moved one.
+func (m *deadMove) moveAll(ctx context.Context, letters []layer.DeadLetter) error {
+	if len(letters) == 0 {
+		return nil
+	}
 	ids, messages := make([]layer.ID, len(letters)), make([]layer.Message, len(letters))
 	for i, l := range letters {
 		ids[i] = l.ID
-		messages[i] = moved(from, to, layer.Item{
+		messages[i] = moved(m.from, m.to, layer.Item{
 			ID: l.ID, Body: l.Body, Headers: l.Headers, Enqueued: l.Enqueued, DedupID: l.DedupID, Attempts: l.Attempts,
 		})
-		messages[i].Headers[headerSource] = from.Name()
+		messages[i].Headers[headerSource] = m.from.Name()
 	}
-	err = from.Once(ctx, func(tx kv.Tx) error {
-		if err := from.Admin().DiscardTx(ctx, tx, ids...); err != nil {
+	return m.from.Once(ctx, func(tx kv.Tx) error {
+		if err := m.to.stands(ctx, tx); err != nil {
 			return err
 		}
-		_, err := to.EnqueueTx(ctx, tx, messages...)
-		return err
+		if err := m.from.Admin().DiscardTx(ctx, tx, ids...); err != nil {
+			return err
+		}
+		return m.to.accept(ctx, tx, messages...)
 	})
-	if errors.Is(err, layer.ErrNotDead) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
-// moved is a message of one queue as it goes to another: its id, its receives and, between standard queues, the
-// time of its sending stay.
+// errSwallowed: a message would be lost, because the queue that it goes to takes it for a duplicate.
+var errSwallowed = errors.New("sqs: a message that is moved is taken for a duplicate")
+
+// stands returns an error unless the queue is there, and the one that was opened: what tx enqueues would otherwise go
+// with a queue that another server has deleted.
+//
+// Reads: the record of the queue, with a conflict.
+func (q *queue) stands(ctx context.Context, tx kv.Tx) error {
+	r, err := q.server.readRecord(ctx, tx, q.Name())
+	switch {
+	case err != nil:
+		return err
+	case !r.live():
+		return noQueue()
+	case r.ID != q.record.ID:
+		q.server.outdate(q.Name())
+		return fmt.Errorf("%w: %q was deleted, and created again", layer.ErrNoQueue, q.Name())
+	}
+	return nil
+}
+
+// accept enqueues messages that tx takes out of another queue, all of them or, with an error, none: one that is taken
+// for a duplicate would be in neither queue.
+func (q *queue) accept(ctx context.Context, tx kv.Tx, messages ...layer.Message) error {
+	sent, err := q.EnqueueTx(ctx, tx, messages...)
+	if err == nil && slices.ContainsFunc(sent, func(one layer.Sent) bool { return one.Duplicate }) {
+		return errSwallowed
+	}
+	return err
+}
+
+// moved is a message of a queue as it goes to the dead letter queue: its MessageId, its receives and, between standard
+// queues, the time of its sending stay. Its dedup id in the layer is a new one: nothing makes it a duplicate, and it
+// makes nothing one. Its MessageDeduplicationId is the MessageId, see stored.system.
 func moved(from, to *queue, item layer.Item) layer.Message {
 	m := load(item)
 	headers := maps.Clone(item.Headers)
@@ -121,16 +224,29 @@ func moved(from, to *queue, item layer.Item) layer.Message {
 	}
 	headers[headerID] = m.id()
 	headers[headerReceived] = strconv.Itoa(m.receives())
-	out := layer.Message{Body: item.Body, Headers: headers, AtOnce: true}
+	out := layer.Message{Body: item.Body, Headers: headers, AtOnce: true, DedupID: uuid.NewString()}
 	if !to.fifo() {
 		headers[headerSent] = strconv.FormatInt(m.sent(), 10)
 		out.Alone = true
+		if to.dedupInGroup() { // each message has a group of its own there
+			out.DedupID = ""
+		}
 		return out
 	}
 	delete(headers, headerSent)
-	out.Group, out.DedupID = item.ID.Group, m.id()
+	out.Group = item.ID.Group
 	if !from.fifo() {
 		out.Group = m.id()
 	}
 	return out
+}
+
+// redriven is a message of a dead letter queue as a move task takes it to another queue: a new message, as on AWS, with
+// a MessageId, a time of sending and receives of its own.
+func redriven(from, to *queue, item layer.Item) layer.Message {
+	m := moved(from, to, item)
+	for _, name := range []string{headerID, headerReceived, headerSent, headerSource} {
+		delete(m.Headers, name)
+	}
+	return m
 }

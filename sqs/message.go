@@ -120,7 +120,7 @@ func load(item layer.Item) stored {
 	return m
 }
 
-// id is the MessageId, which a message keeps when it is moved.
+// id is the MessageId, which a message keeps on its way to a dead letter queue.
 func (m stored) id() string {
 	if id := m.Headers[headerID]; id != "" {
 		return id
@@ -166,8 +166,11 @@ func (m stored) system(s *Server, fifo bool) map[string]string {
 	if fifo {
 		all["MessageGroupId"] = m.ID.Group
 		all["SequenceNumber"] = sequence(m.ID)
-		// A message that was moved back from a dead letter queue, or that a Go program has enqueued, may have none.
+		// In a dead letter queue it is the MessageId. A message that a Go program has enqueued may have none.
 		all["MessageDeduplicationId"] = cmp.Or(m.DedupID, m.id())
+		if m.Headers[headerID] != "" {
+			all["MessageDeduplicationId"] = m.id()
+		}
 	}
 	return all
 }

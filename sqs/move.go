@@ -278,13 +278,17 @@ var errNotOurs = errors.New("sqs: another server runs the move task")
 
 // moveMessages does steps until the task is done, or the server stops.
 func (s *Server) moveMessages(ctx context.Context, t task) {
-	step, pause := taskStep, time.Duration(0)
+	whole, pause := taskStep, time.Duration(0)
 	if t.Rate > 0 {
-		step = int(min(max(t.Rate/4, 1), taskStep))
-		pause = time.Duration(step) * time.Second / time.Duration(t.Rate)
+		whole = int(min(max(t.Rate/4, 1), taskStep))
+		pause = time.Duration(whole) * time.Second / time.Duration(t.Rate)
 	}
+	step := whole
 	for {
 		after, err := s.moveStep(ctx, t, step)
+		if step = whole; errors.Is(err, layer.ErrFull) {
+			step = 1 // there may be room for one
+		}
 		wait := pause
 		var known *apiError
 		switch {
@@ -373,6 +377,7 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 				items, size = append(items, item), size+len(item.Body)
 			}
 		}
+		standing := make(map[string]bool)
 		for _, item := range items {
 			name := t.To
 			if name == "" {
@@ -384,13 +389,13 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 					return err
 				}
 			}
-			m := moved(from, targets[name], item)
-			delete(m.Headers, headerSource)
-			delete(m.Headers, headerReceived)
-			if targets[name].fifo() { // it is not to be lost as a duplicate of itself
-				m.DedupID = ""
+			if !standing[name] {
+				if err := targets[name].stands(ctx, tx); err != nil {
+					return err
+				}
+				standing[name] = true
 			}
-			if _, err := targets[name].EnqueueTx(ctx, tx, m); err != nil {
+			if err := targets[name].accept(ctx, tx, redriven(from, targets[name], item)); err != nil {
 				return err
 			}
 		}

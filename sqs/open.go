@@ -24,6 +24,8 @@ type opened struct {
 	used   time.Time // by the last of them
 	gone   bool      // close it when nobody uses it
 
+	toldStay time.Time // the log last had a dead letter that cannot be moved
+
 	line line // of its long polls
 }
 
@@ -141,6 +143,9 @@ func (q *queue) release() {
 
 // fifo reports whether it is a FIFO queue.
 func (q *queue) fifo() bool { return q.record.fifo() }
+
+// dedupInGroup reports whether the layer looks for duplicates within groups. An operator may change that.
+func (q *queue) dedupInGroup() bool { return q.Config().DedupScope == layer.DedupInGroup }
 
 // perItem reports whether each message in flight has a visibility timeout of its own.
 func (q *queue) perItem() bool { return q.Config().LeasePer == layer.LeasePerItem }

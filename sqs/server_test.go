@@ -30,10 +30,23 @@ type env struct {
 	s  *Server
 }
 
-// bubble runs a test in a bubble of testing/synctest. At its end each queue is held to the layer's rules.
-func bubble(t *testing.T, o Options, test func(e *env)) {
+// inMemory is a database in memory.
+func inMemory(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }
+
+// onDisk is a database in a folder of its own.
+func onDisk(t *testing.T) kv.DB {
+	db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{Exclusive: true})
+	require.NoError(t, err)
+	return db
+}
+
+// bubble is bubbleOn with a database in memory.
+func bubble(t *testing.T, o Options, test func(e *env)) { bubbleOn(t, inMemory, o, test) }
+
+// bubbleOn runs a test in a bubble of testing/synctest. At its end each queue is held to the layer's rules.
+func bubbleOn(t *testing.T, open func(t *testing.T) kv.DB, o Options, test func(e *env)) {
 	synctest.Test(t, func(t *testing.T) {
-		db := embedded.OpenMemory(embedded.Options{})
+		db := open(t)
 		e := &env{T: t, db: db, s: NewServer(db, o)}
 		defer func() { // also if the test has failed, because a bubble must come to an end
 			synctest.Wait()

@@ -230,6 +230,8 @@ func TestUnreadableDeadLetter(t *testing.T) {
 	require.Len(t, letters, 3)
 	require.Equal(t, ids[1], letters[1].ID)
 	require.Contains(t, letters[1].Reason, "version")
+	require.ErrorIs(t, letters[1].Err, layer.ErrCorrupt)
+	require.NoError(t, letters[0].Err)
 	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: 3, Done: 2, Unreadable: 1}, report)
@@ -238,6 +240,56 @@ func TestUnreadableDeadLetter(t *testing.T) {
 		return e.q.Admin().RedriveTx(e.ctx, tx, layer.RedriveOptions{}, ids[1])
 	}), layer.ErrCorrupt)
 	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, rows[1].Value) })
+}
+
+// TestUnreadableBodyOfADeadLetter: a list of dead letters says which of them lacks a part of its body. So a program
+// that moves letters does not take it for an empty one.
+func TestUnreadableBodyOfADeadLetter(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.bury("A", strings.Repeat("x", 300_000), "a2")
+	rows := e.rows(kv.PrefixRange(key("part")))
+	require.NotEmpty(t, rows)
+	e.write(func(tx kv.Tx) { tx.Clear(rows[0].Key) })
+	letters := e.dead()
+	require.Len(t, letters, 2)
+	require.ErrorIs(t, letters[0].Err, layer.ErrCorrupt)
+	require.Nil(t, letters[0].Body)
+	require.NoError(t, letters[1].Err)
+	require.Equal(t, "a2", string(letters[1].Body))
+	e.write(func(tx kv.Tx) { tx.Set(rows[0].Key, rows[0].Value) })
+}
+
+// TestMovesAreNoDuplicates: neither a redrive, to the tail or to the old place, nor a replay takes a message for a
+// duplicate, whatever was sent before, within the window or while the message was away.
+func TestMovesAreNoDuplicates(t *testing.T) {
+	onEngines(t, func(e *env) {
+		admin := e.calm().Admin()
+		for group, keeps := range map[string]layer.DedupFor{"A": layer.DedupForWindow, "B": layer.DedupForPending} {
+			e.configure(func(c *layer.Config) {
+				c.DedupBy, c.DedupFor, c.DedupScope = layer.DedupByContent, keeps, layer.DedupInGroup
+				c.Archive = time.Hour
+			})
+			for i, tail := range []bool{true, false} {
+				body := fmt.Sprint(group, i)
+				e.bury(group, body)
+				sent, err := e.calm().Enqueue(e.ctx, layer.Message{Group: group, Body: []byte(body)})
+				require.NoError(e.t, err)
+				require.True(e.t, sent[0].Duplicate)
+				report, err := admin.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail})
+				require.NoError(e.t, err)
+				require.EqualValues(e.t, 1, report.Done)
+				require.Equal(e.t, []string{body}, e.all(group))
+				require.NoError(e.t, e.calm().Ack(e.ctx, e.receive(e.calm(), 1)))
+			}
+			for n := 1; n <= 2; n++ {
+				_, err := admin.Replay(e.ctx, layer.ArchiveFilter{Group: &group}, layer.ReplayOptions{})
+				require.NoError(e.t, err)
+				require.Len(e.t, e.all(group), 2*n)
+			}
+			_, err := admin.Purge(e.ctx, layer.PurgeOptions{})
+			require.NoError(e.t, err)
+		}
+	})
 }
 
 // TestRedriveUnknownCommit: a step whose commit was unknown is reported as what it did, ids that it is done with are

@@ -1,0 +1,444 @@
+package sqs
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// The law of a move: source and target together never have fewer messages after a move than before.
+
+// everywhere is bubble in memory and on disk, for queues of which each receive, and then of which each message, has a
+// visibility timeout.
+func everywhere(t *testing.T, test func(e *env)) {
+	for name, open := range map[string]func(t *testing.T) kv.DB{"memory": inMemory, "disk": onDisk} {
+		for _, per := range []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} {
+			o := Options{VisibilityPerClaim: per == layer.LeasePerClaim}
+			t.Run(name+"/"+per.String(), func(t *testing.T) { bubbleOn(t, open, o, test) })
+		}
+	}
+}
+
+// withDead makes a FIFO queue whose messages go to a dead letter queue after so many receives of five seconds.
+func (e *env) withDead(name, dead string, receives int) (url, deadURL string) {
+	e.Helper()
+	deadURL = e.create(dead, visibilityTimeout, "5")
+	arn := e.attributes(deadURL)["QueueArn"]
+	policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":%d}`, arn, receives)
+	return e.create(name, visibilityTimeout, "5", redrivePolicy, policy), deadURL
+}
+
+// sendAs sends a message with a deduplication id, and returns its MessageId.
+func (e *env) sendAs(url, group, body, dedup string) string {
+	e.Helper()
+	m := object{"QueueUrl": url, "MessageGroupId": group, "MessageBody": body, "MessageDeduplicationId": dedup}
+	return e.call("SendMessage", m)["MessageId"].(string)
+}
+
+// die receives what there is, and lets its visibility timeout end. A queue whose messages die by one receive then sets
+// them aside at the next.
+func (e *env) die(url string) {
+	e.Helper()
+	e.receive(url)
+	time.Sleep(6 * time.Second)
+	require.Empty(e, e.receive(url))
+}
+
+// redrive starts a move task of a dead letter queue, back to where the messages came from or, if it is not "", to a
+// queue, and waits until the task has ended.
+func (e *env) redrive(dead, to string) {
+	e.Helper()
+	start := object{"SourceArn": e.attributes(dead)["QueueArn"]}
+	if to != "" {
+		start["DestinationArn"] = e.attributes(to)["QueueArn"]
+	}
+	e.call("StartMessageMoveTask", start)
+	for {
+		time.Sleep(time.Second)
+		all := e.call("ListMessageMoveTasks", object{"SourceArn": start["SourceArn"]})["Results"].([]any)
+		if status := all[0].(object)["Status"]; status != running {
+			require.Equal(e, completed, status)
+			return
+		}
+	}
+}
+
+// letters are the bodies of the dead letters that a queue has not moved.
+func (e *env) letters(name string) (bodies []string) {
+	e.Helper()
+	q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
+	require.NoError(e, err)
+	defer q.Close(e.Context())
+	for l, err := range q.Admin().AllDeadLetters(e.Context(), layer.DeadOptions{Bodies: true}) {
+		require.NoError(e, err)
+		bodies = append(bodies, string(l.Body))
+	}
+	return bodies
+}
+
+// configure changes the settings of a queue as an operator does.
+func (e *env) configure(name string, change func(c *layer.Config)) {
+	e.Helper()
+	q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
+	require.NoError(e, err)
+	defer q.Close(e.Context())
+	_, _, err = q.Admin().Configure(e.Context(), change)
+	require.NoError(e, err)
+}
+
+// TestRedrivenDiesAgain: a message that was redriven, and fails again at once, is in the dead letter queue again. As on
+// AWS, it keeps its MessageId on its way to the dead letter queue, where the MessageId is its deduplication id. The
+// redrive gives it a new one.
+func TestRedrivenDiesAgain(t *testing.T) {
+	everywhere(t, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "poison")
+		ids := map[string]bool{}
+		for range 4 { // within a minute
+			got := e.receive(url)
+			require.Equal(e, "poison", bodies(got))
+			require.Equal(e, "1", counts(got))
+			id := got[0].MessageId
+			time.Sleep(6 * time.Second)
+			require.Empty(e, e.receive(url))
+
+			got = e.receive(dead)
+			require.Equal(e, "poison", bodies(got), "in neither queue")
+			require.NotContains(e, ids, id)
+			ids[id] = true
+			require.Equal(e, id, got[0].MessageId)
+			require.Equal(e, id, got[0].Attributes["MessageDeduplicationId"])
+			e.visible(dead, got[0], 0)
+			e.redrive(dead, "")
+			require.Empty(e, e.receive(dead))
+		}
+		require.Equal(e, "poison", bodies(e.receive(url)))
+	})
+}
+
+// TestMovedIsNoDuplicate: no message is taken for a duplicate on its way to a dead letter queue or back, whatever was
+// sent there and however the queues look for duplicates. No message that is sent later is a duplicate of a moved one.
+func TestMovedIsNoDuplicate(t *testing.T) {
+	everywhere(t, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		first := e.sendAs(url, "a", "same", "1")
+		e.sendAs(url, "b", "same", "2")
+		e.sendAs(dead, "a", "forwarded before", first)
+		for _, name := range []string{"orders.fifo", "dead.fifo"} {
+			e.configure(name, func(c *layer.Config) { c.DedupBy = layer.DedupByContent })
+		}
+		e.die(url)
+		got := e.receive(dead)
+		require.ElementsMatch(e, []string{"forwarded before", "same", "same"}, bodiesOf(got))
+		second := got[slices.IndexFunc(got, func(m message) bool { return m.Attributes["MessageGroupId"] == "b" })]
+		e.sendAs(dead, "b", "forwarded later", second.MessageId)
+		time.Sleep(6 * time.Second)
+		e.redrive(dead, url)
+		require.ElementsMatch(e,
+			[]string{"forwarded before", "same", "same", "forwarded later"}, bodiesOf(e.receive(url)))
+	})
+}
+
+// TestMovedOfStandardQueues: as TestMovedIsNoDuplicate, of standard queues. The time of sending stays on the way to the
+// dead letter queue, and is a new one after the redrive.
+func TestMovedOfStandardQueues(t *testing.T) {
+	for _, scope := range []layer.DedupScope{layer.DedupInQueue, layer.DedupInGroup} {
+		bubble(t, Options{}, func(e *env) {
+			url, dead := e.withDead("jobs", "dead", 1)
+			e.send(url, "", "same", "same")
+			for _, name := range []string{"jobs", "dead"} {
+				e.configure(name, func(c *layer.Config) { c.DedupBy, c.DedupScope = layer.DedupByContent, scope })
+			}
+			const sent = "SentTimestamp"
+			first := e.receive(url)[0]
+			time.Sleep(6 * time.Second)
+			require.Empty(e, e.receive(url))
+			got := e.receive(dead)
+			require.Equal(e, "same same", bodies(got))
+			require.Equal(e, first.Attributes[sent], got[0].Attributes[sent])
+			time.Sleep(6 * time.Second)
+			e.redrive(dead, "")
+			again := e.receive(url)
+			require.Equal(e, "same same", bodies(again))
+			for _, m := range again {
+				require.NotContains(e, []string{got[0].MessageId, got[1].MessageId}, m.MessageId)
+				require.Greater(e, m.Attributes[sent], first.Attributes[sent])
+			}
+		})
+	}
+}
+
+func bodiesOf(messages []message) []string {
+	all := make([]string, len(messages))
+	for i, m := range messages {
+		all[i] = m.Body
+	}
+	return all
+}
+
+// TestDeadLetterQueueIsFull: a dead letter queue whose groups may have no more messages takes what there is room for,
+// and the others wait among the dead letters of their queue. It can be received from, and a redrive to a full queue
+// goes on as room is made.
+func TestDeadLetterQueueIsFull(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = 2 })
+		e.send(url, "a", "a1", "a2", "a3", "a4", "a5")
+		e.send(url, "b", "b1")
+		for range 6 {
+			e.receive(url)
+			time.Sleep(6 * time.Second)
+		}
+		var seen []string
+		for range 3 {
+			got := e.receive(dead)
+			require.NotEmpty(e, got)
+			seen = append(seen, bodiesOf(got)...)
+			e.delete(dead, got...)
+			time.Sleep(2 * time.Second)
+		}
+		require.ElementsMatch(e, []string{"a1", "a2", "a3", "a4", "a5", "b1"}, seen)
+		require.Empty(e, e.letters("orders.fifo"))
+
+		e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = 0 })
+		to := e.create("to.fifo", visibilityTimeout, "5")
+		e.configure("to.fifo", func(c *layer.Config) { c.MaxWaiting = 2 })
+		e.send(dead, "c", "c1", "c2", "c3", "c4", "c5")
+		e.call("StartMessageMoveTask",
+			object{"SourceArn": e.attributes(dead)["QueueArn"], "DestinationArn": e.attributes(to)["QueueArn"]})
+		seen = nil
+		for range 20 {
+			time.Sleep(3 * time.Second)
+			got := e.receive(to)
+			seen = append(seen, bodiesOf(got)...)
+			e.delete(to, got...)
+		}
+		require.Equal(e, []string{"c1", "c2", "c3", "c4", "c5"}, seen)
+	})
+}
+
+// TestLettersThatCannotMove: a dead letter that cannot be read, or that has no room for the headers of a move, stays
+// where it is, whole. The others are moved, and the dead letter queue can be received from.
+func TestLettersThatCannotMove(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+		require.NoError(e, err)
+		defer q.Close(e.Context())
+		_, err = q.Enqueue(e.Context(), layer.Message{
+			Group: "a", Body: []byte("large"),
+			Headers: map[string]string{"h": strings.Repeat("x", layer.MaxHeadersSize-1)},
+		})
+		require.NoError(e, err)
+		e.send(url, "b", strings.Repeat("y", 200_000))
+		e.send(url, "c", "c1")
+		e.receive(url)
+		parts := kv.PrefixRange(tuple.Tuple{"orders.fifo"}.Pack())
+		_, err = kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			rows, err := tx.GetRange(parts.Selectors(), kv.RangeOptions{}).Wait(e.Context())
+			for _, row := range rows {
+				if d, known, _ := layer.Describe(nil, row.Key, nil); known && d.Name == "part" {
+					tx.Clear(row.Key)
+					break
+				}
+			}
+			return err
+		})
+		require.NoError(e, err)
+		time.Sleep(6 * time.Second)
+		require.Empty(e, e.receive(url))
+		require.Equal(e, "c1", bodies(e.receive(dead)))
+		require.Len(e, e.letters("orders.fifo"), 2)
+		report, err := q.Admin().Discard(e.Context(), layer.DeadFilter{}, layer.DiscardOptions{})
+		require.NoError(e, err)
+		require.EqualValues(e, 2, report.Done, "still there")
+	})
+}
+
+// TestStayIsLogged: the log says once a minute that a dead letter cannot be moved, and why.
+func TestStayIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		url, _ := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = 1 })
+		e.send(url, "a", "a1", "a2")
+		for range 2 {
+			e.receive(url)
+			time.Sleep(6 * time.Second)
+		}
+		for range 20 {
+			e.receive(url)
+			time.Sleep(9 * time.Second)
+		}
+		require.NoError(e, e.s.Close(e.Context()))
+	})
+	require.Regexp(t, `cannot be moved.*queue=orders.fifo.*group \\"a\\" is full`, log.String())
+	require.InDelta(t, 3, strings.Count(log.String(), "cannot be moved"), 1)
+}
+
+// TestMoveToADeletedQueue: no message goes to a queue that another server has just deleted. A dead letter stays until
+// the queue is made again; a move task ends as failed.
+func TestMoveToADeletedQueue(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		other := &env{T: e.T, db: e.db, s: NewServer(e.db, e.s.options)}
+		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		to := e.create("to.fifo")
+		arn := e.attributes(to)["QueueArn"]
+		e.send(dead, "d", "d1")
+		e.send(url, "a", "a1")
+		e.receive(url)
+		time.Sleep(6 * time.Second)
+
+		e.attributes(to) // the server remembers the queue for a second
+		other.call("DeleteQueue", object{"QueueUrl": to})
+		source := e.attributes(dead)["QueueArn"]
+		e.call("StartMessageMoveTask", object{"SourceArn": source, "DestinationArn": arn})
+		time.Sleep(5 * time.Second)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": source})["Results"].([]any)[0].(object)
+		require.Equal(e, broken, task["Status"])
+		require.Equal(e, "d1", bodies(e.receive(dead)))
+
+		e.attributes(dead)
+		other.call("DeleteQueue", object{"QueueUrl": dead})
+		require.Empty(e, e.receive(url))
+		require.NoError(e, e.s.moveAllDead(e.Context()))
+		time.Sleep(10 * time.Second)
+		require.Equal(e, []string{"a1"}, e.letters("orders.fifo"))
+		time.Sleep(time.Minute)
+		dead = e.create("dead.fifo")
+		e.receive(url)
+		require.Equal(e, "a1", bodies(e.receive(dead)))
+	})
+}
+
+// TestMovesLoseNothing: two servers have two FIFO queues and their dead letter queue. Messages fail, die and are
+// redriven, to where they came from or to the other queue. Senders use deduplication ids again within the window, and
+// MessageIds as such. Commits have unknown outcomes. Each message that was sent and not deleted is in exactly one
+// queue.
+func TestMovesLoseNothing(t *testing.T) {
+	died, unknown := 0, 0
+	for seed := range uint64(8) {
+		inBothKinds(t, func(e *env) {
+			m := newMoves(e, seed)
+			defer func() { require.NoError(e, m.servers[1].s.Close(e.Context())) }()
+			for range 150 {
+				m.step()
+			}
+			m.compare()
+			died, unknown = died+m.died, unknown+m.plan.Counts()[fault.UnknownApplied]
+		})
+	}
+	require.Greater(t, died, 20, "messages that came to the dead letter queue a second time")
+	require.Greater(t, unknown, 20, "commits that were applied, and not known to be")
+}
+
+const moveGroups = 3
+
+// moves is a random run over queues whose messages are moved.
+type moves struct {
+	*env
+	rng     *rand.Rand
+	plan    *fault.Plan // of the second server
+	servers []*env
+	urls    []string // of orders.fifo, mail.fifo and their dead letter queue
+	left    []string // bodies of the messages that were sent and not deleted
+	ids     []string // MessageIds seen
+	dead    map[string]map[string]bool
+	died    int // messages seen in the dead letter queue under a second MessageId
+}
+
+func newMoves(e *env, seed uint64) *moves {
+	m := &moves{
+		env: e, rng: rand.New(rand.NewPCG(seed, 1)), plan: fault.Default(seed), dead: make(map[string]map[string]bool),
+	}
+	orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+	mail, _ := e.withDead("mail.fifo", "dead.fifo", 2)
+	m.urls = []string{orders, mail, dead}
+	other := &env{T: e.T, db: e.db, s: NewServer(fault.Wrap(e.db, m.plan), e.s.options)}
+	m.servers = []*env{e, other}
+	return m
+}
+
+// step is one random call.
+func (m *moves) step() {
+	s, url := m.servers[m.rng.IntN(2)], m.urls[m.rng.IntN(3)]
+	switch m.rng.IntN(8) {
+	case 0, 1:
+		id := fmt.Sprint(m.rng.IntN(20))
+		if len(m.ids) > 0 && m.rng.IntN(3) == 0 {
+			id = m.ids[m.rng.IntN(len(m.ids))]
+		}
+		body := fmt.Sprint("m", len(m.ids), "-", m.rng.Uint32())
+		sent := s.sendAs(url, fmt.Sprint("g", m.rng.IntN(moveGroups)), body, id)
+		if !slices.Contains(m.ids, sent) {
+			m.ids, m.left = append(m.ids, sent), append(m.left, body)
+		}
+	case 2, 3, 4:
+		for _, got := range s.receive(url) {
+			m.see(url, got)
+			if m.rng.IntN(6) == 0 {
+				s.delete(url, got)
+				m.left = slices.DeleteFunc(m.left, func(body string) bool { return body == got.Body })
+			}
+		}
+	case 5:
+		start := object{"SourceArn": s.attributes(m.urls[2])["QueueArn"]}
+		if to := m.rng.IntN(4); to < 2 {
+			start["DestinationArn"] = s.attributes(m.urls[to])["QueueArn"]
+		}
+		s.do(post("StartMessageMoveTask", start)) // refused while another task runs
+	default:
+		time.Sleep(time.Duration(m.rng.IntN(12_000)) * time.Millisecond)
+	}
+}
+
+// see notes a message that was received.
+func (m *moves) see(url string, got message) {
+	if !slices.Contains(m.ids, got.MessageId) {
+		m.ids = append(m.ids, got.MessageId)
+	}
+	if url != m.urls[2] {
+		return
+	}
+	if m.dead[got.Body] == nil {
+		m.dead[got.Body] = make(map[string]bool)
+	}
+	if m.dead[got.Body][got.MessageId] = true; len(m.dead[got.Body]) == 2 {
+		m.died++
+	}
+}
+
+// compare compares the messages in the queues with those that were sent and not deleted.
+func (m *moves) compare() {
+	m.Helper()
+	time.Sleep(10 * time.Second)
+	var all []string
+	for _, name := range []string{"orders.fifo", "mail.fifo", "dead.fifo"} {
+		q, err := layer.Open(m.Context(), m.db, nil, name, layer.Options{})
+		require.NoError(m, err)
+		for group := range moveGroups {
+			for item, err := range q.Admin().AllItems(m.Context(), fmt.Sprint("g", group)) {
+				require.NoError(m, err)
+				all = append(all, string(item.Body))
+			}
+		}
+		all = append(all, m.letters(name)...)
+		require.NoError(m, q.Close(m.Context()))
+	}
+	slices.Sort(all)
+	left := slices.Sorted(slices.Values(m.left))
+	require.Equal(m, left, all)
+}
