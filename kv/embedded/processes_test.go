@@ -3,7 +3,6 @@
 package embedded_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -317,25 +316,9 @@ func TestStoppedServer(t *testing.T) {
 func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)) {
 	t.Helper()
 	path := t.TempDir()
-	child := exec.Command(os.Args[0], servesOnly)
-	child.Env = append(os.Environ(), shareFolder+"="+path)
-	child.Stderr = os.Stderr
-	in, err := child.StdinPipe()
-	require.NoError(t, err)
-	out, err := child.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, child.Start())
-	t.Cleanup(func() {
-		require.NoError(t, in.Close())
-		require.NoError(t, child.Wait())
-	})
-	told := bufio.NewReader(out)
-	hear := func(want string) {
-		text, err := told.ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, want+"\n", text)
-	}
-	hear(toldServing)
+	child := startProcess(t, path, servesOnly)
+	t.Cleanup(child.finish)
+	child.hear(toldServing)
 	clock := &jumpClock{}
 	o.Clock = clock
 	db, err := embedded.OpenDisk(path, o)
@@ -343,9 +326,8 @@ func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	require.Zero(t, db.Usage().FileSize, "the other process has the file")
 	return db, func(d time.Duration) {
-		_, err := fmt.Fprintln(in, d)
-		require.NoError(t, err)
-		hear(d.String())
+		child.tell(d.String())
+		child.hear(d.String())
 		clock.Advance(d)
 	}
 }
