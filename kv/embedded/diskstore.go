@@ -59,8 +59,8 @@ func mapSize() int {
 }
 
 // OpenDisk opens the database in the folder at path, which it creates if it is missing. On Linux and macOS any number
-// of DBs, in any number of processes, can have the folder open: the first has the file, and serves the others over a
-// socket in the folder; when that one ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
+// of DBs, in any number of processes, can have the folder open. The first one has the file, and serves the others over
+// a socket in the folder. When it ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
 // belongs to one DB at a time; for another the error is ErrLocked. Root uses the folder of another user only as a
 // client of that user's process; if there is none, the error is ErrOtherUser. ErrCorrupt and ErrNewerFormat say that
 // the file cannot be used as it is. Opening the file reads the whole of it once, to check it and to find its free

@@ -15,6 +15,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/kvtest/history"
 )
 
 // What a process that works together with others tells on its standard output, a line each.
@@ -34,6 +35,7 @@ const (
 	servesOnly = "serve"     // it has the folder open
 	opensOnly  = "open"      // it opens the folder, which takes until a line comes in
 	aloneOnly  = "exclusive" // it has the folder open alone
+	stillOnly  = "history"   // it has the folder open, and its clock is a history's
 )
 
 // doorClock makes an opening last: its first call ends when a line has come in.
@@ -67,14 +69,18 @@ func workTogether(path, life string) error {
 	clock := &jumpClock{}
 	in := bufio.NewScanner(os.Stdin)
 	o := embedded.Options{Clock: clock, Exclusive: life == aloneOnly}
-	if life == opensOnly {
+	switch life {
+	case opensOnly:
 		o.Clock = &doorClock{in: in}
+	case stillOnly:
+		o.Clock = &history.Clock{}
 	}
 	db, err := embedded.OpenDisk(path, o)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	if life == servesOnly || life == opensOnly || life == aloneOnly {
+	switch life {
+	case servesOnly, opensOnly, aloneOnly, stillOnly:
 		// Each line that comes in is how far the clock jumps.
 		fmt.Println(toldServing)
 		for ; in.Scan(); fmt.Println(in.Text()) {
