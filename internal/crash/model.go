@@ -3,6 +3,7 @@ package crash
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"fdbfifo/layer"
@@ -44,8 +45,9 @@ type item struct {
 type effect uint8
 
 const (
-	noEffect effect = iota
-	anEffect        // an ack that writes one is under way
+	noEffect  effect = iota
+	anEffect         // acks that write one are under way, and nothing else can have finished the item
+	mayEffect        // such an ack is under way, and another one may have finished the item without an effect
 	theEffect
 )
 
@@ -55,6 +57,7 @@ type operation struct {
 	begun   int
 	sure    []int          // of a redrive, those that were dead, of a purge, those that were waiting, for certain
 	fresh   map[int]bool   // of a resend: those that were absent
+	adds    map[int]bool   // of an ack: those of which nothing else said that they may be finished
 	floors  map[string]key // the greatest key of each group that was acknowledged before
 	touched map[int]int    // when this operation changed each item's place
 }
@@ -182,12 +185,20 @@ func (m *model) begin(o *operation) {
 			}
 		}
 	case kindAck, kindAckReceive:
+		o.adds = make(map[int]bool)
 		for _, n := range o.Items {
 			it := m.items[n]
-			m.move(o, it, it.at|finished)
-			if o.Effect {
+			switch {
+			case !o.Effect && it.effect == anEffect:
+				it.effect = mayEffect
+			case !o.Effect || it.effect != noEffect || it.at == finished: // what is finished gets no effect any more
+			case it.at&finished != 0:
+				it.effect = mayEffect
+			default:
 				it.effect = anEffect
 			}
+			o.adds[n] = it.at&finished == 0
+			m.move(o, it, it.at|finished)
 		}
 		if o.State != "" {
 			m.states[o.Group][o.State] = true
@@ -299,15 +310,26 @@ func (m *model) endEnqueue(o *operation) {
 	}
 }
 
+// writesEffect reports whether an ack that writes an effect of item n is under way.
+func (m *model) writesEffect(n int) bool {
+	for _, o := range m.open {
+		if o.Effect && slices.Contains(o.Items, n) {
+			return true
+		}
+	}
+	return false
+}
+
 func (m *model) endAck(o *operation) {
 	for _, n := range o.Items {
 		it := m.items[n]
 		switch {
 		case o.Lost:
-			if o.undisturbed(it) {
+			// It takes back only what its own begin has added: another ack may have finished the item.
+			if o.adds[n] && o.undisturbed(it) {
 				m.move(o, it, it.at&^finished)
 			}
-			if it.effect == anEffect {
+			if it.effect != theEffect && !m.writesEffect(n) {
 				it.effect = noEffect
 			}
 		default:

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
@@ -151,6 +152,83 @@ func TestHalfOfAnOperationIsFound(t *testing.T) {
 			m.see(c.e)
 			m.compare(&dump{items: c.left}, layer.Config{Lease: leaseBase}, make(map[string]*outcomes))
 			require.Equal(t, c.breaks, len(m.problems) > 0, "%v", m.problems)
+		})
+	}
+}
+
+// TestLostAckTakesBackOnlyItsOwn: a forced purge ends a worker's claim, and another worker finishes the messages that
+// the purge has left. When the first worker is told that its claim was lost, the messages stay finished, with the effect
+// that the other worker wrote. The same holds if the first worker is killed before it is told.
+func TestLostAckTakesBackOnlyItsOwn(t *testing.T) {
+	type ack struct{ effect, open bool }
+	for _, c := range []struct {
+		what           string
+		second, first  ack // of the worker that finishes 2 and 3, and of the one that lost them
+		nacks, waiting bool
+		effects        map[int]bool
+		problem        string
+	}{
+		{what: "lost"},
+		{what: "both with an effect", second: ack{effect: true}, first: ack{effect: true},
+			effects: map[int]bool{2: true, 3: true}},
+		{what: "the second with an effect, the first killed", second: ack{effect: true}, first: ack{open: true},
+			effects: map[int]bool{2: true, 3: true}},
+		{what: "the second with an effect, which is lost", second: ack{effect: true}, first: ack{effect: true, open: true},
+			problem: "acked with an effect, which is not there"},
+		{what: "the first with an effect", first: ack{effect: true}},
+		{what: "the first with an effect, and killed", first: ack{effect: true, open: true}},
+		{what: "the first has written an effect all the same", first: ack{effect: true}, effects: map[int]bool{2: true},
+			problem: "nobody has written one"},
+		{what: "under way both, with effects", second: ack{effect: true, open: true}, first: ack{effect: true},
+			effects: map[int]bool{2: true, 3: true}},
+		{what: "under way the second, without", second: ack{open: true}, first: ack{effect: true, open: true}},
+		{what: "a nack, lost", nacks: true},
+		{what: "a nack, killed", first: ack{open: true}, nacks: true},
+		{what: "3 is not finished, the first killed", first: ack{open: true}, waiting: true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := newScript(t)
+			purge := event{Op: 2, Kind: kindPurge, Group: "a", Force: true}
+			s.m.see(purge)
+			s.enqueued(3)
+			s.received(3, 1, 1, 2, 3)
+			one := event{Op: 4, Kind: kindAck, Group: "a", Items: []int{1}}
+			s.m.see(one)
+			purge.Done = true
+			s.m.see(purge) // it has removed 1, and ended the claim for that
+			s.received(5, 2, 2, 3)
+			second := event{Op: 6, Kind: kindAck, Group: "a", Items: []int{2, 3}, Effect: c.second.effect}
+			if c.waiting {
+				second.Items = []int{2}
+			}
+			s.m.see(second)
+			if !c.second.open {
+				s.m.see(event{Op: 6, Kind: kindAck, Done: true})
+			}
+			first := event{Op: 7, Kind: kindAck, Group: "a", Items: []int{2, 3}, Effect: c.first.effect}
+			if c.nacks {
+				first.Kind, first.Reject = kindNack, true
+			}
+			s.m.see(first)
+			if !c.first.open {
+				s.m.see(event{Op: 7, Kind: first.Kind, Done: true, Lost: true})
+			}
+			one.Done, one.Lost = true, true
+			s.m.see(one)
+			left := &dump{items: make(map[int][]found), effects: c.effects}
+			for n := 2; n <= 3; n++ {
+				at := finished
+				if n == 3 && c.waiting {
+					at = waiting
+				}
+				left.items[n] = []found{{at, layer.ID{Group: "a", Index: int64(n), Random: uuid.UUID{byte(n)}}, bodyOf(n, 30)}}
+			}
+			s.m.compare(left, layer.Config{Lease: leaseBase}, make(map[string]*outcomes))
+			if c.problem == "" {
+				require.Empty(t, s.m.problems)
+			} else {
+				require.Contains(t, fmt.Sprint(s.m.problems), c.problem)
+			}
 		})
 	}
 }

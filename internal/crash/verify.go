@@ -111,14 +111,16 @@ func (m *model) compareEffects(d *dump) {
 			m.problem("message %d was acked with an effect, which is not there", it.N)
 		case there && at&finished == 0:
 			m.problem("message %d has an effect, and is %s", it.N, at)
-		case !there && at&it.at == finished:
+		case !there && it.effect == anEffect && at&it.at == finished:
 			m.problem("message %d is finished, and its effect is not there", it.N)
 		}
 		if there {
 			it.effect = theEffect
 		} else if it.effect == anEffect {
 			it.effect = noEffect
-			it.at &^= finished // the one who could finish it did not
+			it.at &^= finished // the ack that could finish it did not
+		} else if it.effect == mayEffect {
+			it.effect = noEffect
 		}
 	}
 }
@@ -175,7 +177,7 @@ func (m *model) traces(o *operation, d *dump) (there, not int) {
 	case kindAck, kindAckReceive:
 		for _, n := range o.Items {
 			it := m.items[n]
-			if at := m.placeIn(d, n) & it.at; o.undisturbed(it) && (at&finished == 0 || at == finished) {
+			if at := m.placeIn(d, n) & it.at; o.adds[n] && o.undisturbed(it) && (at&finished == 0 || at == finished) {
 				count(at == finished)
 			}
 		}

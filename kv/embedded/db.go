@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"io/fs"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -86,11 +87,19 @@ func (db *DB) Close() error {
 	return nil
 }
 
-// join opens the database in the folder, or finds the process that has it.
+// silentLimit is how long OpenDisk waits for a process that has the folder and shows no sign of life.
+const silentLimit = 10 * time.Second
+
+// join opens the database in the folder, or finds the process that has it. While the folder changes hands it waits: an
+// opening takes long with a large file, and the process that opens the folder may be killed.
 func (db *DB) join(f *folder) error {
 	l := newLink(db, f)
-	for until := time.Now().Add(lockWait); ; time.Sleep(firstRetry) {
+	last, seen := time.Now(), f.sign()
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		c, e, err := f.join(l.ctx, l)
+		if s := f.sign(); !s.equal(seen) {
+			last, seen = time.Now(), s
+		}
 		switch {
 		case err == nil && e != nil:
 			l.cancel()
@@ -100,12 +109,25 @@ func (db *DB) join(f *folder) error {
 			db.link, l.conn = l, c
 			go l.run(c)
 			return nil
-		case !errors.Is(err, ErrLocked) && !errors.Is(err, ErrOtherUser), errors.Is(err, errProtocol),
-			time.Now().After(until):
+		case time.Since(last) >= patienceWith(err):
 			l.cancel()
 			return err
 		}
+		time.Sleep(wait)
 	}
+}
+
+// patienceWith returns how long OpenDisk waits after the last sign of life if it cannot open the folder because of err.
+func patienceWith(err error) time.Duration {
+	var own *unservable
+	switch {
+	case errors.Is(err, ErrOtherUser):
+		return unservedLimit
+	case errors.As(err, &own), !errors.Is(err, ErrLocked), // of a file that another process has, serve has waited for it
+		errors.Is(err, errProtocol), errors.Is(err, errFrame), errors.Is(err, fs.ErrPermission):
+		return 0
+	}
+	return silentLimit
 }
 
 // submit sends a commit to whoever has the database. It does not wait.

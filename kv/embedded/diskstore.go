@@ -20,7 +20,10 @@ import (
 )
 
 // diskStore keeps pairs in a bbolt file. A bbolt read transaction is a snapshot; one update is a commit group.
-type diskStore struct{ file *bbolt.DB }
+type diskStore struct {
+	file *bbolt.DB
+	dir  *dir // of a store that is open to write, for as long as it is open; else nil
+}
 
 const (
 	fileName = "kv.bbolt"
@@ -34,8 +37,8 @@ const (
 	// keyMark stands before each key, for bbolt has no empty key.
 	keyMark = 'k'
 
-	// lockWait is how long to wait for another process to let go of the file.
-	lockWait = 200 * time.Millisecond
+	// readWait is how long a DB that only reads waits for a process that has the file open to write.
+	readWait = 200 * time.Millisecond
 )
 
 var (
@@ -56,12 +59,26 @@ func mapSize() int {
 }
 
 // OpenDisk opens the database in the folder at path, which it creates if it is missing. On Linux and macOS any number
-// of DBs, in any number of processes, can have the folder open: the first has the file, and serves the others over a
-// socket in the folder; when that one ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
+// of DBs, in any number of processes, can have the folder open. The first one has the file, and serves the others over
+// a socket in the folder. When it ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
 // belongs to one DB at a time; for another the error is ErrLocked. Root uses the folder of another user only as a
 // client of that user's process; if there is none, the error is ErrOtherUser. ErrCorrupt and ErrNewerFormat say that
 // the file cannot be used as it is. Opening the file reads the whole of it once, to check it and to find its free
 // pages.
+//
+// OpenDisk waits while the folder changes hands:
+//
+//   - Another process opens the folder: until that process serves it, however long the opening takes. A process that
+//     opens the folder shows a sign of life each second. If that process is killed, OpenDisk opens the folder itself,
+//     or waits for the next process that does.
+//   - A process has the folder and shows no sign of life, because it is stopped or cannot make a socket: ten seconds
+//     after the last sign, then ErrLocked.
+//   - A DB has the file alone, with Exclusive or ReadOnly: two seconds, then ErrLocked. Exclusive waits as long for a
+//     folder that is in use, ReadOnly 0.2 seconds.
+//   - Root finds no process that serves the folder of another user: two seconds, then ErrOtherUser.
+//
+// ErrLocked comes with the number of the process that has the folder, if the system tells it and that process did not
+// open the folder with ReadOnly.
 func OpenDisk(path string, o Options) (*DB, error) { return openDisk(path, o, mapSize()) }
 
 func openDisk(path string, o Options, mapped int) (*DB, error) {
@@ -77,11 +94,11 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close()
 	if d.foreign() && o.Exclusive {
-		return nil, d.otherUser()
+		return nil, errors.Join(d.otherUser(), d.Close())
 	}
 	if !o.Exclusive && Sharable && (d.mine() || d.foreign()) {
+		defer d.Close()
 		if err := db.join(f); err != nil {
 			return nil, err
 		}
@@ -89,30 +106,31 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	}
 	e, err := f.open(d)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.Close())
 	}
+	e.lock = d
 	db.local.Store(e)
 	return db, nil
 }
 
 // openError tells apart the ways in which bbolt fails to open a file.
-func openError(path string, err error) error {
+func (d *dir) openError(err error) error {
 	var system *fs.PathError
 	var call *os.SyscallError
 	switch {
 	case errors.Is(err, berrors.ErrTimeout):
-		return fmt.Errorf("%w: %s", ErrLocked, path)
+		return d.locked(0, nil)
 	case errors.As(err, &system), errors.As(err, &call):
-		return fmt.Errorf("embedded: open %s: %w", path, err)
+		return fmt.Errorf("embedded: open %s: %w", d.path, err)
 	case errors.Is(err, ErrNewerFormat), errors.Is(err, ErrCorrupt):
-		return fmt.Errorf("%w (in %s)", err, path)
+		return fmt.Errorf("%w (in %s)", err, d.path)
 	}
-	return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+	return fmt.Errorf("%w: %s: %w", ErrCorrupt, d.path, err)
 }
 
 func boltOptions() *bbolt.Options {
 	return &bbolt.Options{
-		Timeout: lockWait,
+		Timeout: unservedLimit,
 		// The free list is rebuilt on opening: writing it with every group would cost more than that.
 		NoFreelistSync: true,
 		FreelistType:   bbolt.FreelistMapType,
@@ -217,7 +235,8 @@ func (d *dir) openDatabase(mapped int) (_ *diskStore, version int64, err error) 
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
-	return &diskStore{file: db}, version, nil
+	d.leavePid()
+	return &diskStore{file: db, dir: d}, version, nil
 }
 
 // openReadOnly opens the database in the folder without leaving anything there.
@@ -227,15 +246,15 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 		return nil, err
 	}
 	defer d.Close()
-	if err := d.verifyDatabase(); err != nil {
-		return nil, openError(path, err)
+	if err := d.verifyDatabase(readWait); err != nil {
+		return nil, d.openError(err)
 	}
 	defer recoverCorrupt(&err)
 	settings := boltOptions()
-	settings.InitialMmapSize, settings.ReadOnly = mapped, true
+	settings.InitialMmapSize, settings.ReadOnly, settings.Timeout = mapped, true, readWait
 	file, err := d.openBolt(fileName, settings)
 	if err != nil {
-		return nil, openError(path, err)
+		return nil, d.openError(err)
 	}
 	var version int64
 	err = file.View(func(tx *bbolt.Tx) error {
@@ -243,7 +262,7 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 		return nil
 	})
 	if err != nil {
-		return nil, errors.Join(openError(path, err), file.Close())
+		return nil, errors.Join(d.openError(err), file.Close())
 	}
 	db := newDB(o)
 	db.refuses = &kv.Error{Code: kv.CodeTransactionReadOnly, Cause: fmt.Errorf("%w: %s", ErrReadOnly, path)}
@@ -298,7 +317,12 @@ func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 	})
 }
 
-func (s *diskStore) close() error { return s.file.Close() }
+func (s *diskStore) close() error {
+	if s.dir != nil {
+		_ = s.dir.Remove(pidName) // what is left there is not named: this process has the file no more
+	}
+	return s.file.Close()
+}
 
 // diskWriter writes inside an update.
 type diskWriter struct{ data *bbolt.Bucket }

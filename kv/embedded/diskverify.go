@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -13,8 +14,9 @@ import (
 )
 
 // verifyDatabase reads the whole file before it is opened for writing. bbolt panics on a damaged page, partly in
-// goroutines of its own, and a page behind the end of a truncated file is a fault: here both become ErrCorrupt.
-func (d *dir) verifyDatabase() (err error) {
+// goroutines of its own, and a page behind the end of a truncated file is a fault: here both become ErrCorrupt. If
+// another process has the file open to write, wait bounds the time until ErrTimeout.
+func (d *dir) verifyDatabase(wait time.Duration) (err error) {
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	info, err := d.Lstat(fileName)
@@ -28,7 +30,7 @@ func (d *dir) verifyDatabase() (err error) {
 		return fmt.Errorf("%w: empty", ErrCorrupt) // bbolt would take it for a new one
 	}
 	o := boltOptions()
-	o.ReadOnly = true
+	o.ReadOnly, o.Timeout = true, wait
 	db, err := d.openBolt(fileName, o)
 	if err != nil {
 		return err

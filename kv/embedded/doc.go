@@ -57,6 +57,10 @@
 // who leaves answers unread for ten. Of those who have not said hello it keeps a hundred, the newest. What it keeps for
 // a client is bounded (session.go), and given back when the client goes.
 //
+// A process that opens the folder makes the socket first, and renews the socket's time each second until it serves
+// (holder.go). A process that waits for an answer sees by that that the other one is at work. The number of the process
+// that has the file open to write is in "kv.pid", for the text of ErrLocked.
+//
 // The name of a socket is short: for a long path a symbolic link in a private temporary folder stands in while the
 // socket is made or connected to. Where no socket can be made the folder belongs to its first process, as with
 // Options.Exclusive.

@@ -8,7 +8,8 @@ import (
 
 var (
 	// ErrLocked says that another process (or another DB of this one) has the folder open, and does not share it: one
-	// of the two is exclusive, or the other does not answer. Close that first.
+	// of the two is exclusive, or the other does not answer. The error names that process where the system tells its
+	// number. Close that first. OpenDisk says how long it waits before this error.
 	ErrLocked = errors.New("embedded: in use by another process")
 
 	// ErrCorrupt says that the file is not, or no longer, a database of this engine. Restore it from a copy;

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // folder is where a database lies, and how it is opened.
@@ -30,25 +31,49 @@ func (f *folder) open(d *dir) (*engine, error) {
 	if err := d.createDatabase(); err != nil {
 		return nil, fmt.Errorf("embedded: create %s: %w", filepath.Join(f.path, fileName), err)
 	}
-	if err := d.verifyDatabase(); err != nil {
-		return nil, openError(f.path, err)
+	if err := d.verifyDatabase(unservedLimit); err != nil {
+		return nil, d.openError(err)
 	}
 	s, version, err := d.openDatabase(f.mapped)
 	if err != nil {
-		return nil, openError(f.path, err)
+		return nil, d.openError(err)
 	}
 	return newEngine(s, f.options, version, true), nil
 }
 
+// await waits until no other process has the file, for unservedLimit or until ctx ends. The file of a process that has
+// just ended is free a moment later.
+func (d *dir) await(ctx context.Context) error {
+	for begun := time.Now(); d.fileHeld(); {
+		if time.Since(begun) >= unservedLimit {
+			return d.locked(0, nil)
+		}
+		select {
+		case <-time.After(firstRetry):
+		case <-ctx.Done():
+			return d.locked(0, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
 // serve opens the store, and serves it. The engine gives the lock back.
-func (f *folder) serve(lock *folderLock) (*engine, error) {
-	// The socket is there first: who finds the folder locked waits for an answer, and does not give up. Where there can
-	// be no socket, the folder belongs to this process alone.
+func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
+	// A socket is a sign of life. While another process has the file for itself there is none: of several processes that
+	// want the folder, each would wait for the others.
+	if err := lock.dir.await(ctx); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	// The socket is there before the file is read: a process that finds the folder locked waits for an answer, and does
+	// not give up. Where there can be no socket, the folder belongs to this process alone.
 	var s *server
+	stop := func() {}
 	if listener, err := lock.dir.listen(); err == nil {
 		s = newServer(listener, checkClient)
+		stop = listener.beat()
 	}
 	e, err := f.open(lock.dir)
+	stop()
 	if err != nil {
 		if s != nil {
 			s.close()
@@ -89,7 +114,7 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 		if d.foreign() {
 			err = errors.Join(d.otherUser(), lock.Close())
 		} else {
-			e, err = f.serve(lock)
+			e, err = f.serve(ctx, lock)
 		}
 		if err != nil {
 			err = &unservable{err}
@@ -102,14 +127,17 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	}
 	c, err := d.connect(ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %w", ErrLocked, f.path, err)
+		return nil, nil, d.locked(0, err)
 	}
-	n, err := handshake(ctx, c, l)
-	if err != nil {
-		_ = c.Close()
-		return nil, nil, fmt.Errorf("%w: %s: %w", ErrLocked, f.path, err)
+	_, pid, err := peer(c)
+	if err == nil {
+		var n *conn
+		if n, err = handshake(ctx, c, l); err == nil {
+			return n, nil, nil
+		}
 	}
-	return n, nil, nil
+	_ = c.Close()
+	return nil, nil, d.locked(pid, err)
 }
 
 // connect connects to the process that has the folder open. Nothing is sent before it is known whose process that is.
@@ -140,7 +168,7 @@ func (d *dir) connect(ctx context.Context) (net.Conn, error) {
 // checkServer returns an error unless the process at the other end is the folder owner's. To all but root, root will do
 // too: root must not be led to another folder of root's by a link in the place of the socket.
 func (d *dir) checkServer(c net.Conn) error {
-	uid, err := peerUser(c)
+	uid, _, err := peer(c)
 	if err != nil {
 		return fmt.Errorf("embedded: peer: %w", err)
 	}
@@ -153,7 +181,7 @@ func (d *dir) checkServer(c net.Conn) error {
 
 // checkClient returns an error unless the process at the other end is this user's, or root's.
 func checkClient(c net.Conn) error {
-	uid, err := peerUser(c)
+	uid, _, err := peer(c)
 	if err != nil {
 		return fmt.Errorf("embedded: peer: %w", err)
 	}

@@ -300,8 +300,8 @@ func TestServerThatTalksNonsense(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if name == "silence" && testing.Short() {
-				t.Skip("takes the whole handshake's limit")
+			if (name == "silence" || name == "hangs up") && testing.Short() {
+				t.Skip("takes as long as OpenDisk waits for a silent process")
 			}
 			path := t.TempDir()
 			impostor(t, path, speaks)
@@ -412,4 +412,31 @@ func TestNoSocket(t *testing.T) {
 	require.Equal(t, "1", look(t, first, "a"))
 	require.NoError(t, first.Close())
 	require.Equal(t, "1", look(t, openHere(t, path, Options{}), "a"))
+}
+
+// TestConnectionThatWasGivenUp: a client that waits long for an opening gives up its connection and makes another one.
+// The server may read the first one's hello later than the second one's. It sends the first connection away, and the
+// second one stays.
+func TestConnectionThatWasGivenUp(t *testing.T) {
+	path := t.TempDir()
+	openHere(t, path, Options{})
+	hello := appendFrame(nil, frameHello, func(b []byte) []byte {
+		return append(appendNumbers(appendText(b, protocolMagic), protocolVersion), make([]byte, len(clientID{}))...)
+	})
+	first, second := rawPeer(t, path, false), rawPeer(t, path, false)
+	_, err := second.Write(hello)
+	require.NoError(t, err)
+	r := frameReader{r: second, limit: maxHello}
+	kind, _, err := r.next()
+	require.NoError(t, err)
+	require.Equal(t, frameWelcome, kind)
+	_, err = first.Write(hello)
+	require.NoError(t, err)
+	requireCut(t, first, time.Minute)
+	_, err = second.Write(numbered(frameOpen, 1, func(b []byte) []byte { return appendNumbers(b, 0) }))
+	require.NoError(t, err)
+	require.NoError(t, second.SetReadDeadline(time.Now().Add(time.Minute)))
+	kind, _, err = r.next()
+	require.NoError(t, err)
+	require.Equal(t, frameOpened, kind)
 }

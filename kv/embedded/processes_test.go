@@ -3,7 +3,6 @@
 package embedded_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -317,38 +316,28 @@ func TestStoppedServer(t *testing.T) {
 // served opens a DB of a folder that another process has open, and returns what makes the clocks of both jump.
 func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)) {
 	t.Helper()
-	path := t.TempDir()
-	child := exec.Command(os.Args[0], servesOnly)
-	child.Env = append(os.Environ(), shareFolder+"="+path)
-	child.Stderr = os.Stderr
-	in, err := child.StdinPipe()
-	require.NoError(t, err)
-	out, err := child.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, child.Start())
-	t.Cleanup(func() {
-		require.NoError(t, in.Close())
-		require.NoError(t, child.Wait())
-	})
-	told := bufio.NewReader(out)
-	hear := func(want string) {
-		text, err := told.ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, want+"\n", text)
-	}
-	hear(toldServing)
 	clock := &jumpClock{}
 	o.Clock = clock
+	db, child := servedBy(t, servesOnly, o)
+	return db, func(d time.Duration) {
+		child.tell(d.String())
+		child.hear(d.String())
+		clock.Advance(d)
+	}
+}
+
+// servedBy opens a DB of a folder that a process with that life has open.
+func servedBy(t testing.TB, life string, o embedded.Options) (*embedded.DB, *process) {
+	t.Helper()
+	path := t.TempDir()
+	child := startProcess(t, path, life)
+	t.Cleanup(child.finish)
+	child.hear(toldServing)
 	db, err := embedded.OpenDisk(path, o)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	require.Zero(t, db.Usage().FileSize, "the other process has the file")
-	return db, func(d time.Duration) {
-		_, err := fmt.Fprintln(in, d)
-		require.NoError(t, err)
-		hear(d.String())
-		clock.Advance(d)
-	}
+	return db, child
 }
 
 // Every promise of kv holds when another process has the database.
@@ -363,13 +352,62 @@ func TestConformanceProcess(t *testing.T) {
 // What a cluster has answered, a database in another process answers too.
 func TestHistoriesProcess(t *testing.T) {
 	t.Parallel()
-	db, _ := served(t, embedded.Options{Seed: 1})
-	const recorded = "../kvtest/history/testdata"
+	db, _ := servedBy(t, stillOnly, embedded.Options{Clock: &history.Clock{}, Seed: 1})
 	for seed := uint64(1); seed <= history.Seeds; seed++ {
-		want, err := history.Read(recorded, seed)
-		require.NoError(t, err)
-		got, err := history.Play(t.Context(), db, seed)
-		require.NoError(t, err)
-		require.NoError(t, history.Compare(got, want), "seed %d", seed)
+		requireHistory(t, db, seed)
 	}
+}
+
+func requireHistory(t *testing.T, db kv.DB, seed uint64) {
+	t.Helper()
+	want, err := history.Read("../kvtest/history/testdata", seed)
+	require.NoError(t, err)
+	got, err := history.Play(t.Context(), db, seed)
+	require.NoError(t, err)
+	require.NoError(t, history.Compare(got, want), "seed %d", seed)
+}
+
+// lateDB calls late before a transaction's commit is sent.
+type lateDB struct {
+	kv.DB
+	late func()
+}
+
+type lateTx struct {
+	kv.ManagedTx
+	kv.ConflictReporter
+	late func()
+}
+
+func (db lateDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := db.DB.Begin(o)
+	if err != nil {
+		return nil, err
+	}
+	return &lateTx{tx, tx.(kv.ConflictReporter), db.late}, nil
+}
+
+func (tx *lateTx) Commit() kv.Future[struct{}] {
+	tx.late()
+	return tx.ManagedTx.Commit()
+}
+
+// A history of a process that stands still for six seconds, in the middle of its transactions, is the same: none of them
+// is too old for that.
+func TestHistoriesOfALateProcess(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a transaction takes more than five seconds")
+	}
+	t.Parallel()
+	db, child := servedBy(t, stillOnly, embedded.Options{Clock: &history.Clock{}, Seed: 1})
+	commits := 0
+	requireHistory(t, lateDB{db, func() {
+		if commits++; commits != 4 {
+			return
+		}
+		require.NoError(t, child.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(6 * time.Second)
+		require.NoError(t, child.Process.Signal(syscall.SIGCONT))
+	}}, 9)
+	require.GreaterOrEqual(t, commits, 4)
 }

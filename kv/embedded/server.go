@@ -18,6 +18,7 @@ type server struct {
 	clients  map[net.Conn]bool     // all connections
 	strange  []net.Conn            // of these, those that have not said hello, the oldest first
 	sessions map[clientID]*session // the last of each client
+	accepted uint64                // counts connections
 	all      sync.WaitGroup        // goroutines
 }
 
@@ -76,11 +77,13 @@ func (s *server) enterLocked(c net.Conn) {
 	}
 	s.clients[c] = true
 	s.strange = append(s.strange, c)
-	s.all.Go(func() { s.serve(c) })
+	s.accepted++
+	number := s.accepted
+	s.all.Go(func() { s.serve(c, number) })
 }
 
 // admit makes a client of a connection that has said hello, and returns the session that the client had before. It
-// returns false if there is no place.
+// returns false if there is no place, or if the client has made another connection since, and has given up this one.
 func (s *server) admit(id clientID, n *session) (before *session, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,11 +91,14 @@ func (s *server) admit(id clientID, n *session) (before *session, ok bool) {
 	if at < 0 || s.closed {
 		return nil, false // another one came in its place, or close did not see that it was to become a client
 	}
+	before = s.sessions[id]
+	if before != nil && before.number > n.number {
+		return nil, false
+	}
 	if len(s.clients)-len(s.strange) >= maxClients && !s.dismissLocked() {
 		return nil, false
 	}
 	s.strange = slices.Delete(s.strange, at, at+1)
-	before = s.sessions[id]
 	s.sessions[id] = n
 	return before, true
 }
@@ -125,8 +131,8 @@ func (s *server) forget(c net.Conn) {
 	}
 }
 
-// serve is a connection's life.
-func (s *server) serve(c net.Conn) {
+// serve is the life of a connection, the number-th that was accepted.
+func (s *server) serve(c net.Conn, number uint64) {
 	defer s.forget(c)
 	defer c.Close()
 	if s.allowed(c) != nil {
@@ -137,6 +143,7 @@ func (s *server) serve(c net.Conn) {
 		return
 	}
 	n := newSession(s.engine, c)
+	n.number = number
 	before, ok := s.admit(id, n)
 	if !ok {
 		return

@@ -16,6 +16,7 @@ import (
 type session struct {
 	net.Conn
 	engine  *engine
+	number  uint64 // of the connection, in the order in which they were made
 	out     *outbox
 	settled chan struct{} // closed when nothing that the client has sent can happen any more
 	begun   time.Time

@@ -23,4 +23,9 @@ func userOf(fs.FileInfo) int { return -1 }
 
 func (d *dir) lock() (*os.File, error) { return nil, errors.ErrUnsupported }
 
-func peerUser(net.Conn) (int, error) { return 0, errors.ErrUnsupported }
+func peer(net.Conn) (uid, pid int, err error) { return 0, 0, errors.ErrUnsupported }
+
+func (d *dir) fileHeld() bool { return false }
+
+// alive is not known here.
+func alive(int) bool { return true }

@@ -47,17 +47,34 @@ func userOf(info fs.FileInfo) int {
 	return -1
 }
 
-// peerUser returns the user of the process at the other end.
-func peerUser(c net.Conn) (uid int, err error) {
+// peer returns the user and the number of the process at the other end. The number is 0 if the system does not tell it.
+func peer(c net.Conn) (uid, pid int, err error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return 0, errors.ErrUnsupported
+		return 0, 0, errors.ErrUnsupported
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var failed error
-	err = raw.Control(func(fd uintptr) { uid, failed = peerOf(int(fd)) })
-	return uid, errors.Join(err, failed)
+	err = raw.Control(func(fd uintptr) { uid, pid, failed = peerOf(int(fd)) })
+	return uid, pid, errors.Join(err, failed)
+}
+
+// fileHeld reports whether another process has the database file open to write, or for reading alone.
+func (d *dir) fileHeld() bool {
+	f, err := d.openFile(fileName, os.O_RDONLY, 0)
+	if err != nil {
+		return false // opening it says why
+	}
+	defer f.Close()
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	return errors.Is(err, syscall.EWOULDBLOCK)
+}
+
+// alive reports whether there is such a process.
+func alive(pid int) bool {
+	err := syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
 }

@@ -15,11 +15,13 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/kvtest/history"
 )
 
 // What a process that works together with others tells on its standard output, a line each.
 const (
 	toldServing = "serving"  // this process has the database
+	toldOpening = "opening"  // this process opens the database, until it is told to go on
 	toldBegun   = "begun"    // transaction; from now on nobody knows
 	toldDone    = "done"     // transaction, version, nanoseconds of its begin and of its end
 	toldNot     = "not"      // transaction: surely not committed
@@ -28,8 +30,28 @@ const (
 	toldFinish  = "finished" // the process has closed the database
 )
 
-// servesOnly is the life of a process that does nothing but serve.
-const servesOnly = "serve"
+// Lives of a process that does not work.
+const (
+	servesOnly = "serve"     // it has the folder open
+	opensOnly  = "open"      // it opens the folder, which takes until a line comes in
+	aloneOnly  = "exclusive" // it has the folder open alone
+	stillOnly  = "history"   // it has the folder open, and its clock is a history's
+)
+
+// doorClock makes an opening last: its first call ends when a line has come in.
+type doorClock struct {
+	jumpClock
+	door sync.Once
+	in   *bufio.Scanner
+}
+
+func (c *doorClock) Now() time.Time {
+	c.door.Do(func() {
+		fmt.Println(toldOpening)
+		c.in.Scan()
+	})
+	return c.jumpClock.Now()
+}
 
 const (
 	togetherWorkers = 3
@@ -45,14 +67,23 @@ func sumKey(name string) []byte { return []byte("sum/" + name) }
 // workTogether works in the folder until its standard input ends, or it is killed.
 func workTogether(path, life string) error {
 	clock := &jumpClock{}
-	db, err := embedded.OpenDisk(path, embedded.Options{Clock: clock})
+	in := bufio.NewScanner(os.Stdin)
+	o := embedded.Options{Clock: clock, Exclusive: life == aloneOnly}
+	switch life {
+	case opensOnly:
+		o.Clock = &doorClock{in: in}
+	case stillOnly:
+		o.Clock = &history.Clock{}
+	}
+	db, err := embedded.OpenDisk(path, o)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	if life == servesOnly {
+	switch life {
+	case servesOnly, opensOnly, aloneOnly, stillOnly:
 		// Each line that comes in is how far the clock jumps.
 		fmt.Println(toldServing)
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println(in.Text()) {
+		for ; in.Scan(); fmt.Println(in.Text()) {
 			d, err := time.ParseDuration(in.Text())
 			if err != nil {
 				return err

@@ -2,9 +2,7 @@ package history_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,30 +11,7 @@ import (
 	"fdbfifo/kv/kvtest/history"
 )
 
-// stillClock stands still but for waits, which it ends at once: no transaction grows too old.
-type stillClock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *stillClock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *stillClock) After(d time.Duration) <-chan time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(max(d, 0))
-	ch := make(chan time.Time, 1)
-	ch <- c.now
-	return ch
-}
-
-func options() embedded.Options {
-	return embedded.Options{Clock: &stillClock{now: time.Unix(1, 0)}, Seed: 1}
-}
+func options() embedded.Options { return embedded.Options{Clock: &history.Clock{}, Seed: 1} }
 
 // replay compares what db answers with what the cluster answered, for every step-th seed.
 func replay(t *testing.T, db kv.DB, step uint64) {
@@ -60,7 +35,7 @@ func TestReplayMemory(t *testing.T) {
 
 // On disk too.
 func TestReplayDisk(t *testing.T) {
-	db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{Seed: 1})
+	db, err := embedded.OpenDisk(t.TempDir(), options())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	step := uint64(1)

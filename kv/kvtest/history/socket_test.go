@@ -11,10 +11,10 @@ import (
 // Over a socket too: the server and its client are two DBs of this process.
 func TestReplaySocket(t *testing.T) {
 	path := t.TempDir()
-	server, err := embedded.OpenDisk(path, embedded.Options{Seed: 1})
+	server, err := embedded.OpenDisk(path, options())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	client, err := embedded.OpenDisk(path, embedded.Options{Seed: 1})
+	client, err := embedded.OpenDisk(path, options())
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, client.Close()) })
 	step := uint64(1)

@@ -1,0 +1,38 @@
+package history
+
+import (
+	"sync"
+	"time"
+)
+
+// Clock is a clock for the engine that plays a history. A history is the same however long a machine takes for it, so no
+// transaction may grow too old: the clock stands still while the engine works. It moves only where the player waits
+// between two attempts, which takes no time. The zero value is ready.
+type Clock struct {
+	mu    sync.Mutex
+	ahead time.Duration
+}
+
+// longestRetry is longer than the player waits between two attempts, and shorter than all other waits of an engine.
+const longestRetry = 100 * time.Millisecond
+
+// Now is the time of the history.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Unix(1, 0).Add(c.ahead)
+}
+
+// After moves the clock by a short wait, which ends at once. A longer one takes its real time and does not move the
+// clock: an engine looks after its transactions once a second while it writes to a slow disk.
+func (c *Clock) After(d time.Duration) <-chan time.Time {
+	if d > longestRetry {
+		return time.After(d)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead += max(d, 0)
+	ch := make(chan time.Time, 1)
+	ch <- time.Unix(1, 0).Add(c.ahead)
+	return ch
+}
