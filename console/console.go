@@ -9,6 +9,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -128,6 +130,7 @@ func New(o Options) (*Console, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	o.Prefix, o.Hosts = bytes.Clone(o.Prefix), slices.Clone(o.Hosts) // the caller's may change
 	c := &Console{
 		o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{},
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -60,7 +62,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	if err == nil && rising {
 		err = q.finishRaise(ctx)
 	}
-	return now.config, now.version, wrap("configure", err)
+	return now.config.copied(), now.version, wrap("configure", err)
 }
 
 // ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups
@@ -84,7 +86,7 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	if err != nil {
 		return storedConfig{}, err
 	}
-	config := old.config
+	config := old.config.copied()
 	change(&config)
 	if config, err = config.withDefaults(); err != nil {
 		return storedConfig{}, err
@@ -265,12 +267,13 @@ func (q *Queue) unsubscribe(ctx context.Context, name string) error {
 	})
 }
 
-// The lists as iterators. Each reads a page when the loop comes there, and begins anew when ranged over again. Each
-// entry is true of a moment, the list is not.
+// The lists as iterators. Each reads a page when the loop comes there, and begins again when ranged over again, with the
+// options of the call. Each entry is true of a moment, the list is not.
 
 // AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
 // at any letter. An error ends the list, as the last pair, with no letter.
 func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
+	o.IDs, o.Group, o.After = slices.Clone(o.IDs), own(o.Group), own(o.After)
 	return func(yield func(DeadLetter, error) bool) {
 		for o := o; ; {
 			page, err := a.DeadLetters(ctx, o)
@@ -285,6 +288,7 @@ func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[Dead
 // AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
 // any item. An error ends the list, as the last pair, with no item.
 func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
+	o.Group, o.After = own(o.Group), own(o.After)
 	return func(yield func(ArchivedItem, error) bool) {
 		for o := o; ; {
 			page, err := a.Archive(ctx, o)
@@ -299,6 +303,7 @@ func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[Arch
 // AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. A loop may end
 // at any group. An error ends the list, as the last pair, with no group.
 func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
+	o.Where, o.After = maps.Clone(o.Where), own(o.After)
 	return func(yield func(GroupInfo, error) bool) {
 		for o := o; ; {
 			page, err := a.Groups(ctx, o)
@@ -318,11 +323,11 @@ const itemsPage = 50
 // ends the list, as the last pair, with no item: as Peek's, and ErrCorrupt. A template leaves the items that agree with
 // it, as Peek's does.
 func (a Admin) AllItems(ctx context.Context, group string, where ...Template) iter.Seq2[Item, error] {
+	packed, err := a.q.keys.plan.whereGiven(where)
+	if e := checkGroup(group); e != nil {
+		err = e
+	}
 	return func(yield func(Item, error) bool) {
-		packed, err := a.q.keys.plan.whereGiven(where)
-		if e := checkGroup(group); e != nil {
-			err = e
-		}
 		if err != nil {
 			give[Item](nil, wrap("items", err), yield)
 			return

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -25,6 +26,43 @@ type advancing struct {
 	changed []advanced
 }
 
+// lentAdvance is the caller's Settlement.Advance. A transaction calls it in any goroutine, but not when the caller's
+// call has returned.
+type lentAdvance struct {
+	fn   func(id ID, m *Message) error
+	turn chan struct{} // holds a token while fn runs, or over changes
+	over bool
+}
+
+func lend(fn func(id ID, m *Message) error) *lentAdvance {
+	return &lentAdvance{fn: fn, turn: make(chan struct{}, 1)}
+}
+
+// errReturned ends the settlement of a caller that has left.
+var errReturned = errors.New("the call of the settlement has returned")
+
+// call calls the function. A panic becomes an error: the transaction, and the goroutine, may be those of other callers.
+func (l *lentAdvance) call(id ID, m *Message) (err error) {
+	l.turn <- struct{}{}
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("advance %s: %w", id, panicked(r))
+		}
+		<-l.turn
+	}()
+	if l.over {
+		return errReturned
+	}
+	return l.fn(id, m)
+}
+
+// end waits until the function does not run, and keeps it from being called again.
+func (l *lentAdvance) end() {
+	l.turn <- struct{}{}
+	l.over = true
+	<-l.turn
+}
+
 // readAdvancing starts reading the items that will be advanced, as far as known before the lock is read.
 func (s *settlement) readAdvancing(w *txn) {
 	s.advancing = advancing{}
@@ -34,9 +72,7 @@ func (s *settlement) readAdvancing(w *txn) {
 	s.values = make(map[ID]kv.Future[[]byte])
 	ids := s.ids
 	if len(ids) == 0 && s.back == nil {
-		for i := range s.claim.Items {
-			ids = append(ids, s.claim.Items[i].ID)
-		}
+		ids = s.items
 	}
 	for _, id := range ids {
 		if s.change(id) != nil {

@@ -82,6 +82,15 @@ func (c *Claim) snapshot() *Claim {
 	return &same
 }
 
+// own returns a pointer to a copy, which the caller cannot change; nil for nil.
+func own[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	same := *p
+	return &same
+}
+
 // copied is a snapshot for hooks; nil for nil.
 func (c *Claim) copied() *Claim {
 	if c == nil {

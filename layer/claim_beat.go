@@ -167,7 +167,7 @@ func (q *Queue) keepBeating(p *pulse) {
 			q.heart.end(p)
 		}
 	}()
-	wait := q.Config().Lease / 3
+	wait := q.knownConfig().Lease / 3
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -181,7 +181,7 @@ func (q *Queue) keepBeating(p *pulse) {
 			return
 		}
 		there, err := q.writeBeat(ctx, p, false)
-		wait = q.Config().Lease / 3
+		wait = q.knownConfig().Lease / 3
 		switch {
 		case errors.Is(err, ErrNoQueue), err == nil && !there:
 			return

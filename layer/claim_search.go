@@ -39,7 +39,7 @@ type search struct {
 }
 
 func newSearch(w *txn, where string) *search {
-	config := w.q.Config()
+	config := w.q.knownConfig()
 	return &search{w: w, where: where, spread: w.q.spreadOf(where), fair: config.Fair, retro: config.retro()}
 }
 

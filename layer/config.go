@@ -167,6 +167,7 @@ var settings = []setting{
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
 func (c Config) withDefaults() (Config, error) {
+	c = c.copied() // the caller's may change
 	if c.Retry.Max == 0 {
 		c.Retry.Max = max(DefaultRetryMax, c.Retry.Base)
 	}

@@ -107,6 +107,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		if o.Strategy != FillGroup {
 			return o, fmt.Errorf("%w: a strategy for a receive from one group", ErrOptions)
 		}
+		o.Group = own(o.Group)
 		if err := checkGroup(*o.Group); err != nil {
 			return o, err
 		}
@@ -167,10 +168,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 		q.ensureBeat(ctx)
 	}
 	claims, err := q.settleAndReceive(ctx, s, r)
-	if err != nil && s != nil && s.done.Load() {
-		claims, err = nil, nil // an error would tell the caller: nothing was settled
-	}
-	if w != nil && err == nil {
+	if w != nil && err == nil { // else a transaction may still use r
 		w.Claims = claims
 		for _, c := range claims {
 			w.Items += len(c.Items)
@@ -178,6 +176,9 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 		if !r.tried.IsZero() {
 			w.Waited = r.tried.Sub(w.Begun)
 		}
+	}
+	if err != nil && s != nil && s.done.Load() {
+		claims, err = nil, nil // an error would tell the caller: nothing was settled
 	}
 	return claims, w.end(ctx, err)
 }

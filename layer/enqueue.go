@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,7 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 	if err != nil || len(msgs) == 0 {
 		return nil, wrap("enqueue", err)
 	}
+	e.own()
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
 		return nil, wrap("enqueue", err)
 	}
@@ -113,7 +115,7 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 	if q.isClosed() {
 		return nil, ErrClosed
 	}
-	config := q.Config()
+	config := q.knownConfig()
 	size, err := q.keys.checkBatch(msgs, &config, q.opts.Now())
 	if err != nil {
 		return nil, err
@@ -121,6 +123,21 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs)), size: size}
 	e.part(q.keys)
 	return e, nil
+}
+
+// own copies what the caller may change after the call, which may return before the transaction has ended.
+func (e *enqueuing) own() {
+	size := 0
+	for i := range e.msgs {
+		size += len(e.msgs[i].Body)
+	}
+	msgs, bodies := slices.Clone(e.msgs), make([]byte, 0, size)
+	for i := range msgs {
+		m, at := &msgs[i], len(bodies)
+		bodies = append(bodies, m.Body...)
+		m.Body, m.Headers = bodies[at:len(bodies):len(bodies)], maps.Clone(m.Headers)
+	}
+	e.msgs = msgs
 }
 
 // part gives each message that wants to be alone a group of its own. The caller's messages stay as they are.

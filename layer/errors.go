@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -223,6 +224,19 @@ var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 
 // errStep says: a group's record was about to change in an illegal way, which is a fault of this package.
 var errStep = errors.New("illegal change of a group")
+
+// panicked returns what was recovered, with the stack, as an error. Call it in the deferred function.
+func panicked(r any) error { return fmt.Errorf("panic: %v\n%s", r, debug.Stack()) }
+
+// errorText returns the text of a caller's error. A panic of its Error is part of the text.
+func errorText(err error) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("%T, whose Error has panicked: %v", err, r)
+		}
+	}()
+	return err.Error()
+}
 
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }
 

@@ -36,8 +36,8 @@ type Options struct {
 	Config Config
 	// Mend: Ensure stores Config where the stored configuration differs. Open and Create ignore this field.
 	Mend bool
-	// Hooks are told of every operation of the handle, the first begun first and ended last. The slice belongs to the
-	// handle from then on.
+	// Hooks are told of every operation of the handle, the first begun first and ended last. The handle keeps a copy of
+	// the slice.
 	Hooks []Hook
 	// Test, if not nil, is for simulations and measurements of the library itself. The handle keeps a copy.
 	Test *TestOptions
@@ -93,6 +93,9 @@ const (
 
 // Queue is a handle on one queue. Queue is safe for concurrent use, holds no claim, and caches nothing of the database
 // but the queue's settings. Make one per process, share the handle, and close the handle when done.
+//
+// A call that has returned keeps nothing that it was given: slices, maps, pointers and functions are the caller's again,
+// also if the call has returned because its context has ended while its transaction continues.
 type Queue struct {
 	db       kv.DB
 	name     string

@@ -117,7 +117,7 @@ type BlockedPage struct {
 // engine's.
 func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, error) {
 	q := a.q
-	if err := o.check(q.Config().Lease); err != nil {
+	if err := o.check(q.knownConfig().Lease); err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
 	where, err := q.keys.plan.whereGiven([]Template{o.Where})

@@ -11,7 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Message is what a producer enqueues. The queue keeps no reference to the message.
+// Message is what a producer enqueues. The queue keeps no reference to the message: body, headers and slice are the
+// caller's again when Enqueue has returned, also if its context has ended and the outcome is unknown.
 type Message struct {
 	// Group is the ordering key: messages of a group are delivered in order, to one holder at a time. "" is the default
 	// group. At most MaxGroupSize bytes of UTF-8.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -418,10 +417,12 @@ func (p *pipeline) queueUp(os ...*operation) {
 // runAlone runs one operation, without coalescing.
 func (p *pipeline) runAlone(b *batch) {
 	p.env.yield(context.Background(), "alone")
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.flying--
+	}()
 	p.flyBehind(b)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.flying--
 }
 
 // leave is for a caller who goes, because of cause, before o has ended. If o has ended after all, leave returns the
@@ -485,12 +486,18 @@ func (t *ticket) comeBack() {
 
 // drive runs one transaction after the other until the queue is empty.
 func (p *pipeline) drive() {
+	over := false
+	defer func() {
+		if !over {
+			p.releaseSlot() // a function of a caller's has ended the goroutine, as a test's FailNow does
+		}
+	}()
 	for {
 		// Whoever can run and is about to submit goes first, and so travels along. With nobody else there is no delay.
 		runtime.Gosched()
 		p.env.yield(context.Background(), "drive")
 		b := p.nextBatch()
-		if b == nil {
+		if over = b == nil; over {
 			return
 		}
 		p.flyBehind(b)
@@ -607,7 +614,7 @@ func (p *pipeline) flyBehind(b *batch) {
 	defer p.settle(b)
 	defer func() {
 		if r := recover(); r != nil {
-			b.interrupted(fmt.Errorf("panic in a transaction: %v\n%s", r, debug.Stack()))
+			b.interrupted(fmt.Errorf("in a transaction: %w", panicked(r)))
 		}
 	}()
 	p.env.run(b.ctx, b.operations, b.others)

@@ -807,4 +807,16 @@ func TestPipelineGoexit(t *testing.T) {
 		r.requireIdle()
 		require.ErrorIs(t, o.result(), errInterrupted)
 	})
+	for _, alone := range []bool{false, true} { // a driver, and the goroutine of an operation that runs alone
+		testRig(t, alone, func(r *rig) {
+			first, behind := enqueueOf(1), enqueueOf(1)
+			r.submit(first)
+			f := r.next(first)
+			r.submit(behind)
+			r.next(behind).endWith(runtime.Goexit)
+			require.ErrorIs(t, behind.result(), errInterrupted)
+			f.end()
+			r.requireIdle()
+		})
+	}
 }

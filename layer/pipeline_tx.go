@@ -47,7 +47,7 @@ func (q *Queue) prepare(o *operation) error {
 // settleSize estimates how many bytes a settlement adds to its transaction: of the items a quarter, because most acks
 // clear items that follow each other, which have no parts and are in one lane.
 func (q *Queue) settleSize(s *settlement) int {
-	config, c := q.Config(), s.claim
+	config, c := q.knownConfig(), s.claim
 	z := q.keys.sizesIn(c.Group, config.Changes)
 	n := len(s.state) + setSize(z.key, itemSize*len(c.Items))
 	if s.extends || s.keeps {

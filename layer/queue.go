@@ -173,7 +173,7 @@ const ensureTries = 10
 
 // differences compares the configuration which the new handle has read with the wanted, and mends if asked to.
 func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Difference, error) {
-	different := want.differs(q.Config())
+	different := want.differs(q.knownConfig())
 	if !mend || !slices.ContainsFunc(different, Difference.mendable) {
 		return different, nil
 	}
@@ -227,6 +227,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	o.Hooks = slices.Clone(o.Hooks)
 	test := TestOptions{}
 	if o.Test != nil {
 		test = *o.Test

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,9 @@ type Settlement struct {
 	// of a pipeline. Failed attempts do not go along: each stage begins with none. An item whose facets do not change
 	// is delivered again to the same template, in a later claim.
 	//
-	// Advance may run several times. An error of Advance ends the settlement without effect.
+	// Advance may run several times, in another goroutine than the caller's, but never after the call has returned. An
+	// error of Advance ends the settlement without effect, and so does a panic, which comes back as an error with its
+	// stack. If ctx ends while Advance runs, the call waits for Advance to return.
 	Advance func(id ID, m *Message) error
 	// Advanced are the items of Finish that Advance rewrites; the others are finished. nil = all of Finish. Only with
 	// Advance.
@@ -69,6 +72,11 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 	errs := make([]error, len(all))
 	var settled []*settlement
 	var places []int
+	defer func() {
+		for _, s := range settled {
+			s.returned()
+		}
+	}()
 	for i := range all {
 		s, err := all[i].begin()
 		if errs[i] = err; s != nil && err == nil {
@@ -132,6 +140,7 @@ func (q *Queue) settleReceive(ctx context.Context, one *Settlement, o ReceiveOpt
 	if err != nil {
 		return nil, err
 	}
+	defer s.returned()
 	claims, err := q.receive(ctx, s, r)
 	if err == nil && s != nil {
 		one.end(s)
@@ -145,6 +154,7 @@ func (q *Queue) settleOne(ctx context.Context, one *Settlement) error {
 	if err != nil || s == nil {
 		return err
 	}
+	defer s.returned()
 	if err = q.settleAlone(ctx, s); err == nil {
 		one.end(s)
 	}
@@ -156,6 +166,7 @@ func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) erro
 	if err != nil || s == nil {
 		return err
 	}
+	defer s.returned()
 	if err = q.settleTx(ctx, tx, s); err == nil {
 		one.tell(s)
 	}
@@ -177,25 +188,32 @@ func (s *Settlement) begin() (*settlement, error) {
 	if none && s.Nack == nil && s.State == nil {
 		return nil, nil
 	}
-	settled := &settlement{claim: s.Claim, ids: s.Finish, back: s.Nack, change: s.change()}
+	settled := &settlement{claim: s.Claim, ids: slices.Clone(s.Finish)}
+	if s.Advance != nil {
+		settled.lent = lend(s.Advance)
+		settled.change = s.change(settled.lent.call)
+	}
 	if s.State != nil {
-		settled.sets, settled.state, settled.keeps = true, *s.State, none && s.Nack == nil
+		settled.sets, settled.state, settled.keeps = true, bytes.Clone(*s.State), none && s.Nack == nil
 		if err := checkState(settled.state); err != nil {
 			return nil, err
 		}
 	}
-	if s.Nack != nil {
-		return settled, s.Nack.check()
+	if s.Nack == nil {
+		return settled, nil
 	}
-	return settled, nil
+	back := *s.Nack
+	settled.back, back.From = &back, own(back.From)
+	if back.Err != nil && !back.Release {
+		settled.why, back.Err = errorText(back.Err), nil
+	}
+	return settled, back.check()
 }
 
-// change returns how each item of Finish is advanced; nil = it is finished.
-func (s *Settlement) change() func(id ID) func(m *Message) error {
-	if s.Advance == nil {
-		return nil
-	}
-	advance := s.Advance
+// change returns how advance is called for each item of Finish; nil = the item is finished.
+func (s *Settlement) change(
+	advance func(id ID, m *Message) error,
+) func(id ID) func(m *Message) error {
 	by := func(id ID) func(m *Message) error {
 		return func(m *Message) error { return advance(id, m) }
 	}
@@ -398,12 +416,20 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	})
 }
 
-// checkClaim checks that there is a claim to settle, and goes on with a copy.
+// checkClaim checks that there is a claim to settle, and goes on with a copy. The items of the copy are the caller's:
+// transactions only count them, and read items instead.
 func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.claim == nil {
 		return fmt.Errorf("%w: no claim", ErrOptions)
 	}
 	s.claim = s.claim.snapshot()
+	s.claim.Where = maps.Clone(s.claim.Where)
+	if s.items = nil; len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
+		s.items = make([]ID, len(s.claim.Items))
+		for i := range s.items {
+			s.items[i] = s.claim.Items[i].ID
+		}
+	}
 	if s.sets && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
 		return errLaneState
 	}
@@ -424,7 +450,9 @@ type settlement struct {
 	claim   *Claim
 	lane    string       // of the claim
 	ids     []ID         // to ack; none = every outstanding item, if nothing is given back
-	back    *NackOptions // nil = nothing is given back
+	items   []ID         // of the claim, if every outstanding item is acked
+	back    *NackOptions // nil = nothing is given back; a copy without Err
+	why     string       // the text of the caller's NackOptions.Err
 	extends bool
 	lease   time.Duration // of an extend; 0 = the queue's
 	sets    bool          // the group's state, to state; nothing = cleared
@@ -433,6 +461,7 @@ type settlement struct {
 	bytes   int  // how many bytes it is likely to add to a transaction, as far as known at submission
 	// change returns how an item is advanced rather than acked; nil = it is acked. change itself nil = all are acked.
 	change func(id ID) func(m *Message) error
+	lent   *lentAdvance // which change calls; nil = change is nil
 
 	// Of the attempt under way.
 	lock kv.Future[[]byte]
@@ -451,6 +480,13 @@ type settlement struct {
 	waits   time.Duration
 
 	done atomic.Bool // committed, as far as the handle knows
+}
+
+// returned notes that the call of a settlement has returned. The settlement may be nil.
+func (s *settlement) returned() {
+	if s != nil && s.lent != nil {
+		s.lent.end()
+	}
 }
 
 // begin starts reading the lock, with a conflict.
@@ -675,11 +711,7 @@ func (s *settlement) giveBack(w *txn) error {
 	m := s.held.mark
 	s.follows, s.waits = "", 0
 	if !s.back.Release {
-		text := ""
-		if s.back.Err != nil {
-			text = s.back.Err.Error()
-		}
-		record = record.failed(s.held.claim().sinceMS, w.nowMS, text)
+		record = record.failed(s.held.claim().sinceMS, w.nowMS, s.why)
 		w.count(countNacked, 1)
 		f, err := w.judge(first, record, s.back.Reject)
 		if err != nil {
@@ -829,14 +861,14 @@ type finishing struct {
 // readFinishing starts reading what s will finish, as far as known before the lock is read.
 func (s *settlement) readFinishing(w *txn) {
 	s.finishing = finishing{}
-	if s.extends || s.keeps || w.q.Config().Archive == 0 {
+	if s.extends || s.keeps || w.q.knownConfig().Archive == 0 {
 		return
 	}
 	snapshot := w.read
-	if n := len(s.claim.Items); len(s.ids) == 0 && s.back == nil && n > 0 {
+	if n := len(s.items); n > 0 {
 		s.finishing.run = snapshot.GetRange(kv.Range{
-			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.claim.Items[0].ID)),
-			End:   kv.FirstGreaterThan(w.keys.item(s.claim.Items[n-1].ID)),
+			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.items[0])),
+			End:   kv.FirstGreaterThan(w.keys.item(s.items[n-1])),
 		}, kv.RangeOptions{})
 		return
 	}

@@ -55,7 +55,7 @@ func newLanePlan(c *Config) *lanePlan {
 	if len(c.Facets) == 0 {
 		return nil
 	}
-	p := &lanePlan{facets: c.Facets, text: c.Views}
+	p := &lanePlan{facets: slices.Clone(c.Facets), text: c.Views}
 	for _, text := range splitTrimmed(c.Views, ";") {
 		if text == wholeView {
 			p.whole = true

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -672,7 +671,7 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 func (s *subscription) call(changes []Change, handler func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = s.failed(changes, fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
+			err = s.failed(changes, panicked(r))
 		}
 	}()
 	if err := handler(); err != nil {

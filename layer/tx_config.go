@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,10 +108,19 @@ func (f *followed) fresh(now time.Time) (*Config, *mark, time.Time, bool) {
 }
 
 // Config is the queue's configuration as the handle knows it: at the handle's last transaction, or at most half a
-// second before.
-func (q *Queue) Config() Config {
+// second before. It belongs to the caller.
+func (q *Queue) Config() Config { return q.knownConfig().copied() }
+
+// knownConfig is Config for the handle itself, which changes nothing of it.
+func (q *Queue) knownConfig() Config {
 	c, _, _, _ := q.followed.fresh(time.Time{})
 	return *c
+}
+
+// copied returns a configuration that shares nothing with c.
+func (c Config) copied() Config {
+	c.Facets = slices.Clone(c.Facets)
+	return c
 }
 
 // following is the configuration by which a transaction goes, and whether the queue is paused.
@@ -197,7 +207,7 @@ func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 		return Config{}, 0, wrap("configuration", err)
 	}
 	q.followed.learnConfig(stored.config, stored.version, q.aging.now(q.opts.Now))
-	return stored.config, stored.version, nil
+	return stored.config.copied(), stored.version, nil
 }
 
 // wait returns the configuration.

@@ -52,7 +52,7 @@ func (w *txn) guarded(g guard) *view {
 }
 
 // known is the queue's configuration as the handle knows it. A transaction decides by txn.config.
-func (v *view) known() Config { return v.q.Config() }
+func (v *view) known() Config { return v.q.knownConfig() }
 
 // passes reports whether err is that of a row which cannot be read, and counts the row. Whoever reads a list goes on
 // without the row, so that it stops nobody but those to whom it leads. Not for a lock, a mark, an item or the

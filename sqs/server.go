@@ -1,9 +1,11 @@
 package sqs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"sync"
@@ -29,12 +31,12 @@ const (
 
 // Options configure a server. The zero value serves everybody, under AWS's placeholder account.
 type Options struct {
-	// Prefix is where the queues are, as for layer.Create.
+	// Prefix is where the queues are, as for layer.Create. The server keeps a copy.
 	Prefix []byte
 	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated: listen on
 	// the loopback only. Requests of web pages are then refused, with status 421 those whose Host header is neither
 	// localhost, nor an address of the loopback, nor the host of URL, and with 405 a GET that changes anything and has
-	// no signature in its Authorization header.
+	// no signature in its Authorization header. The server keeps a copy.
 	Keys map[string]Key
 	// Region and Account are named in ARNs and URLs. "" = us-east-1 and 000000000000.
 	Region, Account string
@@ -86,6 +88,7 @@ func NewServer(db kv.DB, o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Prefix, o.Keys = bytes.Clone(o.Prefix), maps.Clone(o.Keys)
 	s := &Server{
 		db: db, options: o, id: uuid.NewString(), memory: memory{taken: make(map[string]int64)},
 		queues: make(map[string]*opened), moving: make(map[string]bool),

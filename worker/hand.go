@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -212,6 +213,7 @@ func (h *hand) newCall(in *inHand) *call {
 	}
 	c := &call{in: in}
 	for _, item := range items {
+		item.Headers = maps.Clone(item.Headers) // the handler may change them while an ack reads the claim's
 		c.ds = append(c.ds, &Delivery{
 			Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in,
 		})

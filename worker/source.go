@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -28,7 +29,10 @@ type source struct {
 
 func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
 	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
-	s.receive.Where, s.receive.Group = from.Where, from.Group
+	s.receive.Where = maps.Clone(from.Where) // the caller's may change
+	if from.Group != nil {
+		s.receive.Group = layer.OnlyGroup(*from.Group)
+	}
 	s.receive.Unordered, s.next = from.Unordered, from.Next
 	if s.q.Config().LeasePer == layer.LeasePerItem {
 		s.receive.Max = 1 // otherwise several hands would handle messages of one group side by side

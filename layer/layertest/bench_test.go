@@ -105,10 +105,14 @@ func inMemory(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{})
 
 // options of the n-th handle.
 func (e *env) options(n uint64) layer.Options {
-	return layer.Options{
+	o := layer.Options{
 		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Config: layer.Config{Retry: atOnce},
 		Test: &layer.TestOptions{Seed: e.seed + n},
 	}
+	if *takeBackFlag {
+		o.Hooks = []layer.Hook{{End: takeBack}}
+	}
+	return o
 }
 
 // handle opens another handle, as another process would.
