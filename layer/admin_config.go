@@ -267,8 +267,8 @@ func (q *Queue) unsubscribe(ctx context.Context, name string) error {
 	})
 }
 
-// The lists as iterators. Each reads a page when the loop comes there, and begins again when ranged over again, with the
-// options of the call. Each entry is true of a moment, the list is not.
+// The lists as iterators. Each reads a page when the loop comes there, and begins again when ranged over again, with
+// the options of the call. Each entry is true of a moment, the list is not.
 
 // AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
 // at any letter. An error ends the list, as the last pair, with no letter.

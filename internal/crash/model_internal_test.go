@@ -103,7 +103,8 @@ func TestModelFinds(t *testing.T) {
 			s.m.see(purge)
 			enqueue.Done, enqueue.Sent = true, []sent{{ID: textOf("a", 4)}}
 			s.m.see(enqueue)
-			s.both(event{Op: 4, Kind: kindEnqueue, Msgs: []message{{N: 5, Group: "a", Size: 30}}}, event{Sent: []sent{{ID: textOf("a", 5)}}})
+			again := event{Op: 4, Kind: kindEnqueue, Msgs: []message{{N: 5, Group: "a", Size: 30}}}
+			s.both(again, event{Sent: []sent{{ID: textOf("a", 5)}}})
 			s.received(5, 1, 5)
 		}},
 		{"enqueued before what was there", true, func(s *script) {
@@ -157,8 +158,8 @@ func TestHalfOfAnOperationIsFound(t *testing.T) {
 }
 
 // TestLostAckTakesBackOnlyItsOwn: a forced purge ends a worker's claim, and another worker finishes the messages that
-// the purge has left. When the first worker is told that its claim was lost, the messages stay finished, with the effect
-// that the other worker wrote. The same holds if the first worker is killed before it is told.
+// the purge has left. When the first worker is told that its claim was lost, the messages stay finished, with the
+// effect that the other worker wrote. The same holds if the first worker is killed before it is told.
 func TestLostAckTakesBackOnlyItsOwn(t *testing.T) {
 	type ack struct{ effect, open bool }
 	for _, c := range []struct {
@@ -173,7 +174,8 @@ func TestLostAckTakesBackOnlyItsOwn(t *testing.T) {
 			effects: map[int]bool{2: true, 3: true}},
 		{what: "the second with an effect, the first killed", second: ack{effect: true}, first: ack{open: true},
 			effects: map[int]bool{2: true, 3: true}},
-		{what: "the second with an effect, which is lost", second: ack{effect: true}, first: ack{effect: true, open: true},
+		{what: "the second with an effect, which is lost",
+			second: ack{effect: true}, first: ack{effect: true, open: true},
 			problem: "acked with an effect, which is not there"},
 		{what: "the first with an effect", first: ack{effect: true}},
 		{what: "the first with an effect, and killed", first: ack{effect: true, open: true}},
@@ -221,7 +223,8 @@ func TestLostAckTakesBackOnlyItsOwn(t *testing.T) {
 				if n == 3 && c.waiting {
 					at = waiting
 				}
-				left.items[n] = []found{{at, layer.ID{Group: "a", Index: int64(n), Random: uuid.UUID{byte(n)}}, bodyOf(n, 30)}}
+				id := layer.ID{Group: "a", Index: int64(n), Random: uuid.UUID{byte(n)}}
+				left.items[n] = []found{{at, id, bodyOf(n, 30)}}
 			}
 			s.m.compare(left, layer.Config{Lease: leaseBase}, make(map[string]*outcomes))
 			if c.problem == "" {

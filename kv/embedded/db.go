@@ -123,7 +123,8 @@ func patienceWith(err error) time.Duration {
 	switch {
 	case errors.Is(err, ErrOtherUser):
 		return unservedLimit
-	case errors.As(err, &own), !errors.Is(err, ErrLocked), // of a file that another process has, serve has waited for it
+	// If another process has the file, serve has waited for it already.
+	case errors.As(err, &own), !errors.Is(err, ErrLocked),
 		errors.Is(err, errProtocol), errors.Is(err, errFrame), errors.Is(err, fs.ErrPermission):
 		return 0
 	}

@@ -59,8 +59,8 @@ func (d *dir) await(ctx context.Context) error {
 
 // serve opens the store, and serves it. The engine gives the lock back.
 func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
-	// A socket is a sign of life. While another process has the file for itself there is none: of several processes that
-	// want the folder, each would wait for the others.
+	// A socket is a sign of life. While another process has the file for itself there is none: of several processes
+	// that want the folder, each would wait for the others.
 	if err := lock.dir.await(ctx); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}

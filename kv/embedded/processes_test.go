@@ -392,8 +392,8 @@ func (tx *lateTx) Commit() kv.Future[struct{}] {
 	return tx.ManagedTx.Commit()
 }
 
-// A history of a process that stands still for six seconds, in the middle of its transactions, is the same: none of them
-// is too old for that.
+// A history of a process that stands still for six seconds, in the middle of its transactions, is the same: none of
+// them is too old for that.
 func TestHistoriesOfALateProcess(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a transaction takes more than five seconds")

@@ -21,10 +21,10 @@ import (
 	"fdbfifo/worker"
 )
 
-var takeBackFlag = flag.Bool("layer.take-back", false, "let callers change the messages of each enqueue that they have left")
+var takeBackFlag = flag.Bool("layer.take-back", false, "callers change the messages of an enqueue that they have left")
 
-// takeBack is the end of a call whose caller has left and changes its messages at once: with -layer.take-back all tests of an
-// env do so, and the race detector sees what the handle still reads.
+// takeBack is the end of a call whose caller has left and changes its messages at once: with -layer.take-back all
+// tests of an env do so, and the race detector sees what the handle still reads.
 func takeBack(_ context.Context, o *layer.Operation) {
 	if !errors.Is(o.Err, context.Canceled) && !errors.Is(o.Err, context.DeadlineExceeded) {
 		return

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Clock is a clock for the engine that plays a history. A history is the same however long a machine takes for it, so no
-// transaction may grow too old: the clock stands still while the engine works. It moves only where the player waits
+// Clock is a clock for the engine that plays a history. A history is the same however long a machine takes for it, so
+// no transaction may grow too old: the clock stands still while the engine works. It moves only where the player waits
 // between two attempts, which takes no time. The zero value is ready.
 type Clock struct {
 	mu    sync.Mutex
