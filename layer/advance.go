@@ -38,7 +38,7 @@ func lend(fn func(id ID, m *Message) error) *lentAdvance {
 	return &lentAdvance{fn: fn, turn: make(chan struct{}, 1)}
 }
 
-// errReturned ends the settlement of a caller that has left.
+// errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
 
 // call calls the function. A panic becomes an error: the transaction, and the goroutine, may be those of other callers.
@@ -56,7 +56,7 @@ func (l *lentAdvance) call(id ID, m *Message) (err error) {
 	return l.fn(id, m)
 }
 
-// end waits until the function does not run, and keeps it from being called again.
+// end waits until the function does not run, and prevents further calls.
 func (l *lentAdvance) end() {
 	l.turn <- struct{}{}
 	l.over = true

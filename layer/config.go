@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -163,6 +164,12 @@ var settings = []setting{
 	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
 	leasePerSetting("what has a lease of its own: a claim of a group, or each item in flight; fixed at creation"),
 	fairSetting("receives take turns among the shards, and so among tenants"),
+}
+
+// copied returns a deep copy of c.
+func (c Config) copied() Config {
+	c.Facets = slices.Clone(c.Facets)
+	return c
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.

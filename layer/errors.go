@@ -228,7 +228,7 @@ var errStep = errors.New("illegal change of a group")
 // panicked returns what was recovered, with the stack, as an error. Call it in the deferred function.
 func panicked(r any) error { return fmt.Errorf("panic: %v\n%s", r, debug.Stack()) }
 
-// errorText returns the text of a caller's error. A panic of its Error is part of the text.
+// errorText returns the text of a caller's error. If Error panics, the panic is part of the text.
 func errorText(err error) (text string) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -94,7 +94,7 @@ const (
 // Queue is a handle on one queue. Queue is safe for concurrent use, holds no claim, and caches nothing of the database
 // but the queue's settings. Make one per process, share the handle, and close the handle when done.
 //
-// A call that has returned keeps nothing that it was given: slices, maps, pointers and functions are the caller's
+// After its return a call keeps none of its arguments: slices, maps, pointers and functions are the caller's
 // again, also if the call has returned because its context has ended while its transaction continues.
 type Queue struct {
 	db       kv.DB

@@ -20,9 +20,9 @@ type PurgeOptions struct {
 	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay. Force also
 	// clears the rows of the group, or of the queue, that cannot be read: see PurgeReport.Unreadable.
 	//
-	// A message that was enqueued after the purge began stays. If a claim holds it together with items that the purge
+	// A message enqueued after the purge began stays. If a claim holds the message together with items that the purge
 	// removes, the claim ends, and the message is delivered again. Two workers may then handle it at the same time;
-	// only one of them can ack it.
+	// only one can ack.
 	Force bool
 	// Progress, if not nil, is called after each step with the report so far.
 	Progress func(PurgeReport)

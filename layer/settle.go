@@ -416,7 +416,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	})
 }
 
-// checkClaim checks that there is a claim to settle, and goes on with a copy. The items of the copy are the caller's:
+// checkClaim checks the claim to settle, and continues with a copy. The items of the copy are the caller's:
 // transactions only count them, and read items instead.
 func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.claim == nil {

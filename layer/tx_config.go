@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -108,19 +107,13 @@ func (f *followed) fresh(now time.Time) (*Config, *mark, time.Time, bool) {
 }
 
 // Config is the queue's configuration as the handle knows it: at the handle's last transaction, or at most half a
-// second before. It belongs to the caller.
+// second before. The caller owns the copy.
 func (q *Queue) Config() Config { return q.knownConfig().copied() }
 
-// knownConfig is Config for the handle itself, which changes nothing of it.
+// knownConfig is Config for the handle itself, which changes nothing.
 func (q *Queue) knownConfig() Config {
 	c, _, _, _ := q.followed.fresh(time.Time{})
 	return *c
-}
-
-// copied returns a configuration that shares nothing with c.
-func (c Config) copied() Config {
-	c.Facets = slices.Clone(c.Facets)
-	return c
 }
 
 // following is the configuration by which a transaction goes, and whether the queue is paused.
