@@ -33,9 +33,10 @@ func (s *settlement) readAdvancing(w *txn) {
 	}
 	s.values = make(map[ID]kv.Future[[]byte])
 	ids := s.ids
-	if len(ids) == 0 && s.back == nil {
+	if s.all {
+		ids = make([]ID, len(s.claim.Items))
 		for i := range s.claim.Items {
-			ids = append(ids, s.claim.Items[i].ID)
+			ids[i] = s.claim.Items[i].ID
 		}
 	}
 	for _, id := range ids {

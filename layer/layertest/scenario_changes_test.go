@@ -103,8 +103,8 @@ func (s *scenario) caughtUp(name string) bool {
 	})
 }
 
-// onePurge adds up what a purge tells. It removes in as many transactions as it needs, and takes smaller steps where the
-// engine fails; each of them is a change.
+// onePurge adds up what a purge tells. It removes in as many transactions as it needs, and takes smaller steps where
+// the engine fails; each of them is a change.
 func (c *changes) onePurge() {
 	var lines []changeLine
 	for _, l := range c.lines {
