@@ -1,0 +1,1 @@
+../../layer/layertest/lent_test.go
