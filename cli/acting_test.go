@@ -61,7 +61,7 @@ func TestOperatorsAreNamed(t *testing.T) {
 	act(layer.VerbResume, "resume", "--group", "d")
 	claim("e")
 	act(layer.VerbForceRelease, "release", "--group", "e", "--count-attempt")
-	why, err := q.Admin().WhyGroup(ctx, "e")
+	why, err := q.Admin().WhyGroup(ctx, "e", nil)
 	require.NoError(t, err)
 	require.Contains(t, why.String(), "released by ann lee, held by elsewhere")
 	require.NoError(t, q.Nack(ctx, claim("f"), layer.NackOptions{Err: errors.New("no"), Delay: 1e12}))
@@ -94,7 +94,7 @@ func TestOperatorsAreNamed(t *testing.T) {
 		err = h.app().Run(ctx, append([]string{"cancel", kept}, flags...), nil, io.Discard, io.Discard)
 		require.Equal(t, ExitUsage, ExitCode(err), "%v", err)
 	}
-	items, err := q.Peek(ctx, "h", 1)
+	items, err := q.Peek(ctx, "h", 1, nil)
 	require.NoError(t, err)
 	require.Len(t, items, 1)
 	require.NoError(t, q.Close(ctx))

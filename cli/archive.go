@@ -204,6 +204,7 @@ that it prints.`,
 			if err := checkMost(limit); err != nil {
 				return err
 			}
+			filter.All = all
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("replaying", "message", -1)
 				defer p.close()

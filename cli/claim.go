@@ -170,7 +170,7 @@ func (s *session) receive(ctx context.Context, q *layer.Queue, o layer.ReceiveOp
 // tellNothingReady says so, and who knows more if there are messages all the same: those of a group come one after the
 // other.
 func (s *session) tellNothingReady(ctx context.Context, q *layer.Queue, o layer.ReceiveOptions) error {
-	st, err := q.Stats(ctx)
+	st, err := q.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
 		return err
 	}
@@ -427,7 +427,10 @@ those messages; the claim goes on for the others.` + claimHelp,
 				return usagef("--id goes with one claim: there are %d", len(claims))
 			}
 			return s.settle(c, claims, "acked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
-				return time.Time{}, q.Ack(c.Context(), claim, chosen...)
+				if len(some) == 0 {
+					return time.Time{}, q.Ack(c.Context(), claim)
+				}
+				return time.Time{}, q.AckItems(c.Context(), claim, chosen)
 			})
 		},
 	}

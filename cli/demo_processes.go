@@ -422,7 +422,7 @@ func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	if err := w.failed(); err != nil {
 		return false, err
 	}
-	st, err := w.engine.q.Stats(ctx)
+	st, err := w.engine.q.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
 		return false, err
 	}

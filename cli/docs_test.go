@@ -213,7 +213,7 @@ func TestReadmeCommands(t *testing.T) {
 		require.NoError(t, Run(t.Context(), shellWords(m[1]), nil, io.Discard, &stderr), "%s: %s", m[1], &stderr)
 		require.Empty(t, stderr.String())
 	}
-	items, err := q.Peek(t.Context(), "customer-9", 2)
+	items, err := q.Peek(t.Context(), "customer-9", 2, nil)
 	require.NoError(t, err)
 	require.Len(t, items, 1)
 	require.Equal(t, "3 pears", string(items[0].Body))

@@ -110,8 +110,7 @@ func (l *look) part(ctx context.Context, tx kv.ReadTx) error {
 			if p := string(begin); !slices.Contains(l.found[p], name) {
 				l.found[p] = append(l.found[p], name)
 			}
-			section, _ := layer.Section(begin, name, "")
-			at.begin = section.End
+			at.begin = layer.WholeSection(begin, name).End
 			continue
 		}
 		all := kv.PrefixRange(key[:len(at.prefix)+l.step(at, key[len(at.prefix):])])

@@ -47,7 +47,7 @@ func TestResultCannotBePrinted(t *testing.T) {
 			require.Regexp(t, `enqueued [-0-9a-f]{36}@\d+\., but: print the result`, stderr.String())
 		}
 	}
-	st, err := q.Stats(context.Background())
+	st, err := q.Stats(context.Background(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, st.Depth)
 }
@@ -71,7 +71,7 @@ func TestReceiveAck(t *testing.T) {
 	var claim, stderr bytes.Buffer
 	err := app.Run(context.Background(), []string{"receive", "--max", "3"}, nil, &claim, &stderr)
 	require.NoError(t, err, stderr.String())
-	items, err := q.Peek(context.Background(), "g", 3)
+	items, err := q.Peek(context.Background(), "g", 3, nil)
 	require.NoError(t, err)
 	for _, args := range [][]string{{"ack", "--id", items[0].ID.String()}, {"extend", "--lease", "1m"}, {"ack", "-"}} {
 		err = app.Run(context.Background(), args, bytes.NewReader(claim.Bytes()), io.Discard, &stderr)
@@ -98,7 +98,7 @@ func TestWorkOutputCannotBePrinted(t *testing.T) {
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), "comes again")
 	require.NotContains(t, stderr.String(), "is done")
-	st, err := q.Stats(context.Background())
+	st, err := q.Stats(context.Background(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 3, st.Depth, "nothing was acked")
 }

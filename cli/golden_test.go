@@ -257,7 +257,7 @@ func (h *harness) name(t *testing.T) {
 		page, err := q.Admin().Groups(ctx, layer.GroupsOptions{})
 		require.NoError(t, err)
 		for _, g := range page.Groups {
-			items, err := q.Peek(ctx, g.Group, layer.MaxBatch)
+			items, err := q.Peek(ctx, g.Group, layer.MaxBatch, nil)
 			require.NoError(t, err)
 			for _, item := range items {
 				id := item.ID.String()

@@ -138,7 +138,7 @@ func TestWorkRetries(t *testing.T) {
 	require.Equal(t, "g\ng\ng\n", stdout.String())
 	require.Contains(t, stderr.String(), "exit status 3: no luck")
 	require.Contains(t, stderr.String(), "handled 3 messages, 1 failed, 1 given back")
-	st, err := q.Stats(context.Background())
+	st, err := q.Stats(context.Background(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, st.Nacked)
 	require.Zero(t, st.Depth)

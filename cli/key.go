@@ -59,11 +59,10 @@ func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error)
 	if !slices.Contains(kinds, kind) {
 		kind = strings.TrimSuffix(kind, "s")
 	}
-	name := kind
+	section, ok := layer.Section(prefix, s.queue, kind)
 	if kind == allKeys {
-		name = ""
+		section, ok = layer.WholeSection(prefix, s.queue), true
 	}
-	section, ok := layer.Section(prefix, s.queue, name)
 	if !ok {
 		return nil, usagef("there are no keys of kind %q: there are %s", args[0], strings.Join(kinds, ", "))
 	}
@@ -72,7 +71,7 @@ func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error)
 	}
 	var ranges []kv.KeyRange
 	for _, group := range args[1:] {
-		r, ok := layer.GroupSection(prefix, s.queue, name, group)
+		r, ok := layer.GroupSection(prefix, s.queue, kind, group)
 		if !ok {
 			return nil, usagef("keys of kind %s do not go by group: leave %q out", kind, group)
 		}

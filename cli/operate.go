@@ -257,7 +257,7 @@ func headByItself(
 	if !errors.Is(err, layer.ErrNotHeld) || o.Where != nil || o.Hold != (layer.ID{}) {
 		return refused(err)
 	}
-	info, looked := q.Admin().Group(ctx, group)
+	info, looked := q.Admin().Group(ctx, group, nil)
 	if looked != nil || info.Hold == (layer.ID{}) {
 		return refused(err)
 	}

@@ -26,7 +26,7 @@ takes small steps, which disturb no other group, and may be interrupted and run 
 				return usagef("give either --group GROUP, or --yes for all messages of queue %s (see %s --help)",
 					display(s.queue), c.CommandPath())
 			}
-			if oneGroup {
+			if o.All = yes; oneGroup {
 				o.Group = &group
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {

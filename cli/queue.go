@@ -171,7 +171,7 @@ func empty(ctx context.Context, q *layer.Queue) (bool, error) { return emptyOf(c
 // emptyOf is empty for a group; nil = the whole queue.
 func emptyOf(ctx context.Context, q *layer.Queue, group *string) (bool, error) {
 	if group != nil {
-		info, err := q.Admin().Group(ctx, *group)
+		info, err := q.Admin().Group(ctx, *group, nil)
 		return err == nil && info.Depth == 0, err
 	}
 	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})

@@ -41,6 +41,7 @@ func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (lay
 	case !named && !f.all:
 		return filter, usagef("%s wants ids, or --group, --text, --older or --newer, or --all (see %s --help)", c.Name(), c.CommandPath())
 	}
+	filter.All = f.all
 	return filter, checkMost(f.limit)
 }
 

@@ -51,7 +51,7 @@ func newRescheduleCmd(s *session) *cobra.Command {
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if changed("group") {
-					first, err := q.Peek(c.Context(), group, 1)
+					first, err := q.Peek(c.Context(), group, 1, nil)
 					if err != nil {
 						return err
 					}

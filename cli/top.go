@@ -220,7 +220,7 @@ func (t top) row(width int, g layer.BlockedGroup) []string {
 // look asks the queue.
 func (s *session) look(ctx context.Context, q *layer.Queue, limit int) topLook {
 	l := topLook{at: s.app.Now()}
-	if l.stats, l.err = q.Stats(ctx); l.err == nil {
+	if l.stats, l.err = q.Stats(ctx, layer.StatsOptions{}); l.err == nil {
 		l.blocked, l.err = q.Admin().Blocked(ctx, layer.BlockedOptions{Limit: limit})
 	}
 	return l

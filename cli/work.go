@@ -152,7 +152,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	total, before := int64(-1), layer.Stats{}
 	if f.untilEmpty {
 		var err error
-		if before, err = q.Stats(ctx); err != nil {
+		if before, err = q.Stats(ctx, layer.StatsOptions{}); err != nil {
 			return err
 		}
 		total = before.Depth
@@ -203,7 +203,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	w.progress.close()
 	dead := int64(0)
 	if f.untilEmpty && err == nil {
-		after, e := q.Stats(context.WithoutCancel(ctx))
+		after, e := q.Stats(context.WithoutCancel(ctx), layer.StatsOptions{})
 		dead, err = after.DeadLettered-before.DeadLettered, e
 	}
 	if e := w.summary(begun, dead); e != nil {

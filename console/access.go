@@ -18,7 +18,7 @@ func (c *Console) who(r *http.Request) (Role, string) {
 	switch {
 	case c.o.Role != nil:
 		role, name = c.o.Role(r)
-	case c.o.Token == "":
+	case c.o.Open:
 		role, name = Operator, "operator"
 	default:
 		if c.inSession(r) {

@@ -109,7 +109,7 @@ func (c *Console) apiWhy(ctx context.Context, in input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := q.Admin().Why(ctx, id)
+	e, err := q.Admin().Why(ctx, id, nil)
 	return map[string]any{"id": id.String(), "group": id.Group, "reasons": JSONOfReasons(e.Reasons)}, err
 }
 

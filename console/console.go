@@ -1,7 +1,7 @@
 // Package console is a web page for operators: which groups of a queue are blocked, why, and the remedies that fit. It
 // is an http.Handler, to be served alone (fdbfifo console) or mounted in any program:
 //
-//	c, err := console.New(console.Options{DB: db})
+//	c, err := console.New(console.Options{DB: db, Role: role})
 //	mux.Handle("/queues/", http.StripPrefix("/queues", c))
 //
 // The pages are made on the server and work without JavaScript; a script of this package keeps them fresh. All open
@@ -45,6 +45,10 @@ type Options struct {
 	Prefix []byte
 	// Queues opens a queue that somebody looks at; nil = layer.Open, with an owner that names the console.
 	Queues func(ctx context.Context, name string) (*layer.Queue, error)
+	// Open makes everybody who reaches the console Operator: for a console behind an access control of the program's
+	// own. New refuses options without Open, Token and Role, because a token that was left empty must not open the
+	// console. Not with Token or Role.
+	Open bool
 	// Token, if not "", must come once, in the link of LoginPath; a session follows, which ends by a logout, with Idle,
 	// or with the Console. Whoever has the token is Operator. A script sends it as "Authorization: Bearer TOKEN".
 	Token string
@@ -53,8 +57,7 @@ type Options struct {
 	Idle time.Duration
 	// Role, if not nil, says who somebody is, by a header that a proxy sets for example: then Role must also know that
 	// the request comes from the proxy, because whoever else reaches the console can send that header, too. name is for
-	// the audit. Without Role and Token everybody is Operator: for a console behind an access control of the program's
-	// own.
+	// the audit.
 	Role func(r *http.Request) (role Role, name string)
 	// ReadOnly refuses all actions, whoever asks.
 	ReadOnly bool
@@ -110,10 +113,17 @@ type Console struct {
 	closed bool                    // guarded by mu
 }
 
-// New makes a console. Nothing is read before somebody looks.
+// New makes a console. Nothing is read before somebody looks. Errors: neither DB nor Queues is set; none of Token, Role
+// and Open is set, or Open with one of the others.
 func New(o Options) (*Console, error) {
-	if o.DB == nil && o.Queues == nil {
+	guarded := o.Token != "" || o.Role != nil
+	switch {
+	case o.DB == nil && o.Queues == nil:
 		return nil, errors.New("console: no database")
+	case !guarded && !o.Open:
+		return nil, errors.New("console: anybody could do everything: set Token or Role, or Open if that is meant")
+	case guarded && o.Open:
+		return nil, errors.New("console: Open, with a Token or a Role")
 	}
 	if o.Every == 0 {
 		o.Every = DefaultEvery

@@ -54,6 +54,7 @@ func newSite(t *testing.T, change func(o *Options)) *site {
 	if change != nil {
 		change(&o)
 	}
+	o.Open = o.Token == "" && o.Role == nil
 	s.c, err = New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -292,7 +293,7 @@ func TestRemedies(t *testing.T) {
 		require.NoError(t, err)
 	}
 	status := func(s *site) layer.GroupInfo {
-		g, err := s.q.Admin().Group(t.Context(), "A")
+		g, err := s.q.Admin().Group(t.Context(), "A", nil)
 		require.NoError(t, err)
 		return g
 	}
@@ -350,7 +351,7 @@ func TestEditPurgeAndLetters(t *testing.T) {
 	edit.Set("body", "new")
 	r, body := s.post(edit)
 	require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
-	items, err := s.q.Peek(t.Context(), "A", 1)
+	items, err := s.q.Peek(t.Context(), "A", 1, nil)
 	require.NoError(t, err)
 	require.Equal(t, "new", string(items[0].Body))
 	r, _ = s.post(edit)
@@ -363,7 +364,7 @@ func TestEditPurgeAndLetters(t *testing.T) {
 	require.Contains(t, s.get(confirm), "1 dead letter would be given back")
 	r, _ = s.post(s.button(confirm, "Redrive"))
 	require.Equal(t, http.StatusSeeOther, r.StatusCode)
-	stats, err := s.q.Stats(t.Context())
+	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats.Redriven)
 	r, _ = s.post(url.Values{"q": {"orders"}, "verb": {"discard"}})

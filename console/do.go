@@ -251,9 +251,10 @@ func (d *deed) release(ctx context.Context) (string, error) {
 // letters is what a redrive or a discard chooses: never all without a word.
 func (d *deed) letters() (layer.DeadFilter, error) {
 	f, err := deadFilter(input{Values: d.in})
-	if err == nil && f.Group == nil && f.IDs == nil && f.Text == "" && f.From.IsZero() && f.Before.IsZero() &&
-		d.in.Get("all") == "" {
-		err = fmt.Errorf("%w: say which dead letters", errAsk)
+	if err == nil && f.Group == nil && f.IDs == nil && f.Text == "" && f.From.IsZero() && f.Before.IsZero() {
+		if f.All = d.in.Get("all") != ""; !f.All {
+			err = fmt.Errorf("%w: say which dead letters", errAsk)
+		}
 	}
 	return f, err
 }
@@ -281,8 +282,10 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 // replay enqueues archived messages anew, at most maxReplay, so that an action ends.
 func (d *deed) replay(ctx context.Context) (string, error) {
 	f, err := archiveFilter(input{Values: d.in})
-	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() && d.in.Get("all") == "" {
-		err = fmt.Errorf("%w: say which archived messages", errAsk)
+	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() {
+		if f.All = d.in.Get("all") != ""; !f.All {
+			err = fmt.Errorf("%w: say which archived messages", errAsk)
+		}
 	}
 	if err != nil {
 		return "", err
@@ -408,7 +411,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 		d.Count, err = verbs[verb](&deed{q: q, in: dry, by: in.who.name}, ctx)
 	case in.Has("g"):
 		var g layer.GroupInfo
-		if g, err = q.Admin().Group(ctx, in.Get("g")); err == nil {
+		if g, err = q.Admin().Group(ctx, in.Get("g"), nil); err == nil {
 			d.Count = fmt.Sprintf("the group is %s and has %s", g.Status, plural(g.Depth, "message"))
 			if want := in.Get("head"); want != "" && want != g.Head.String() {
 				err = fmt.Errorf("%w: another message is the first of the group now", layer.ErrChanged)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
 )
 
 // TestPathsWithDots: no path leads out of what the console serves.
@@ -34,7 +36,7 @@ func TestBodyOverItsLimit(t *testing.T) {
 		"verb": {"edit"}, "q": {"orders"}, "id": {id.String()}, "body": {strings.Repeat("secret", 1<<20)},
 	})
 	require.Equal(t, http.StatusBadRequest, r.StatusCode)
-	items, err := s.q.Peek(t.Context(), "A", 1)
+	items, err := s.q.Peek(t.Context(), "A", 1, nil)
 	require.NoError(t, err)
 	require.Equal(t, "small", string(items[0].Body))
 	require.NotContains(t, s.log.String(), "secret")
@@ -44,14 +46,14 @@ func TestBodyOverItsLimit(t *testing.T) {
 func TestSecondClick(t *testing.T) {
 	s := newSite(t, nil)
 	s.enqueue("A", "1", "2")
-	items, err := s.q.Peek(t.Context(), "A", 1)
+	items, err := s.q.Peek(t.Context(), "A", 1, nil)
 	require.NoError(t, err)
 	form := url.Values{"verb": {"skip"}, "q": {"orders"}, "g": {"A"}, "head": {items[0].ID.String()}}
 	r, _ := s.post(form)
 	require.Equal(t, http.StatusSeeOther, r.StatusCode)
 	r, _ = s.post(form)
 	require.Equal(t, http.StatusConflict, r.StatusCode)
-	stats, err := s.q.Stats(t.Context())
+	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats.Dead)
 	require.EqualValues(t, 1, stats.Depth)

@@ -123,7 +123,7 @@ func ask[T any](
 // stats asks for the figures of a queue, and notes them for the charts.
 func (c *Console) stats(ctx context.Context, queue string) (layer.Stats, error) {
 	return ask(c, ctx, queue, "stats", func(ctx context.Context, q *layer.Queue) (layer.Stats, error) {
-		s, err := q.Stats(ctx)
+		s, err := q.Stats(ctx, layer.StatsOptions{})
 		if err == nil {
 			c.note(queue, s)
 		}

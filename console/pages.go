@@ -409,17 +409,17 @@ func (c *Console) groupPage(ctx context.Context, in input) (any, error) {
 	return ask(c, ctx, in.queue(), "group "+group, func(ctx context.Context, q *layer.Queue) (*groupData, error) {
 		var d groupData
 		var err error
-		if d.Info, err = q.Admin().Group(ctx, group); err != nil {
+		if d.Info, err = q.Admin().Group(ctx, group, nil); err != nil {
 			return nil, err
 		}
-		d.Why, err = q.Admin().WhyGroup(ctx, group)
+		d.Why, err = q.Admin().WhyGroup(ctx, group, nil)
 		switch {
 		case errors.Is(err, layer.ErrCorrupt):
 			d.Why.Reasons = []layer.Reason{{Cause: layer.CauseCorrupt, Err: text(err)}}
 		case err != nil:
 			return nil, err
 		}
-		if d.Items, err = q.Peek(ctx, group, laneItems); err != nil && !errors.Is(err, layer.ErrCorrupt) {
+		if d.Items, err = q.Peek(ctx, group, laneItems, nil); err != nil && !errors.Is(err, layer.ErrCorrupt) {
 			return nil, err
 		}
 		dead, err := q.Admin().DeadLetters(ctx, layer.DeadOptions{
@@ -455,7 +455,7 @@ func (c *Console) messagePage(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	d := messageData{ID: id}
-	if d.Why, err = q.Admin().Why(ctx, id); err != nil {
+	if d.Why, err = q.Admin().Why(ctx, id, nil); err != nil {
 		return nil, err
 	}
 	var body []byte
@@ -487,7 +487,7 @@ func (c *Console) messagePage(ctx context.Context, in input) (any, error) {
 // findItem looks for an item among the first of its group; nil = it is not among those.
 func findItem(ctx context.Context, q *layer.Queue, id layer.ID) (*layer.Item, error) {
 	n := 0
-	for item, err := range q.Admin().AllItems(ctx, id.Group) {
+	for item, err := range q.Admin().AllItems(ctx, id.Group, nil) {
 		if err != nil {
 			return nil, err
 		}

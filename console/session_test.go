@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
 )
 
 // browser is a client with cookies, at a console that is served on a port of this machine.
@@ -90,7 +92,7 @@ func TestCookieStaysAtTheConsole(t *testing.T) {
 		form := url.Values{"verb": {"pause"}, "q": {"orders"}, "g": {"A"}}
 		r, _ := s.ask("POST", "/do", form, func(r *http.Request) { r.AddCookie(cookies[0]) })
 		require.Equal(t, http.StatusUnauthorized, r.StatusCode)
-		stats, err := s.q.Stats(t.Context())
+		stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
 		require.NoError(t, err)
 		require.Zero(t, stats.PausedGroups)
 	}

@@ -66,7 +66,7 @@ func TestSlowClients(t *testing.T) {
 		defer func() { require.NoError(t, q.Close(context.Background())) }()
 		sent, err := q.Enqueue(t.Context(), layer.Message{Group: "A", Body: []byte(strings.Repeat("x", 50<<10))})
 		require.NoError(t, err)
-		c, err := New(Options{DB: db, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Options{DB: db, Open: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		l := newPipes()
 		server := &http.Server{Handler: c, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
@@ -133,7 +133,7 @@ func TestOldLogin(t *testing.T) {
 	require.Contains(t, body, "this link is not valid any more")
 	r, _ = s.ask("HEAD", left+"/events?page=/queue&q=orders", nil, old)
 	require.Equal(t, http.StatusUnauthorized, r.StatusCode)
-	g, err := s.q.Admin().Group(t.Context(), "A")
+	g, err := s.q.Admin().Group(t.Context(), "A", nil)
 	require.NoError(t, err)
 	require.Equal(t, layer.Ready, g.Status)
 	require.Empty(t, s.c.audit.latest())
@@ -193,7 +193,7 @@ func TestRetryAlike(t *testing.T) {
 	require.Contains(t, s.get("/confirm?"+form.Encode()), "3 groups would be retried now, all after: the bank")
 	s.press("/blocked?q=orders", "Retry all of these", http.StatusSeeOther)
 	for i := range 4 {
-		g, err := s.q.Admin().Group(t.Context(), fmt.Sprintf("G%d", i))
+		g, err := s.q.Admin().Group(t.Context(), fmt.Sprintf("G%d", i), nil)
 		require.NoError(t, err)
 		require.Equal(t, i < 3, g.Status == layer.Ready, "%+v", g)
 	}

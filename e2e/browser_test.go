@@ -126,7 +126,9 @@ func newWorld(t *testing.T, change ...func(o *console.Options)) *world {
 // start serves a new console at an address.
 func (w *world) start(address string) {
 	w.t.Helper()
-	c, err := console.New(w.options)
+	o := w.options
+	o.Open = o.Token == ""
+	c, err := console.New(o)
 	require.NoError(w.t, err)
 	l, err := net.Listen("tcp", address)
 	require.NoError(w.t, err)
@@ -224,7 +226,7 @@ func (w *world) handleOne(group string) {
 
 func (w *world) group(name string) layer.GroupInfo {
 	w.t.Helper()
-	g, err := w.q.Admin().Group(w.t.Context(), name)
+	g, err := w.q.Admin().Group(w.t.Context(), name, nil)
 	require.NoError(w.t, err)
 	return g
 }
@@ -267,7 +269,7 @@ func (w *world) trouble() {
 // pages are all pages, each once.
 func pages(t *testing.T, w *world) map[string]string {
 	t.Helper()
-	items, err := w.q.Peek(t.Context(), "customer-7", 1)
+	items, err := w.q.Peek(t.Context(), "customer-7", 1, nil)
 	require.NoError(t, err)
 	id := items[0].ID.String()
 	return map[string]string{
@@ -369,7 +371,7 @@ func TestWithoutJavaScript(t *testing.T) {
 		w.do(chromedp.WaitVisible(button), chromedp.Click(button))
 	}
 	w.do(chromedp.WaitVisible(`.said`))
-	stats, err := w.q.Stats(t.Context())
+	stats, err := w.q.Stats(t.Context(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, stats.Dead)
 }

@@ -80,7 +80,7 @@ func (w *world) halt(g string) {
 // first is the body of the first message of a group.
 func (w *world) first(g string) string {
 	w.t.Helper()
-	items, err := w.q.Peek(w.t.Context(), g, 1)
+	items, err := w.q.Peek(w.t.Context(), g, 1, nil)
 	require.NoError(w.t, err)
 	require.NotEmpty(w.t, items)
 	return string(items[0].Body)
@@ -312,7 +312,7 @@ var remedies = []struct {
 	}},
 	{"unreachable: check, then pause and resume", func(w *world) {
 		w.enqueue("unreachable", "1")
-		head, err := w.q.Peek(w.t.Context(), "unreachable", 1)
+		head, err := w.q.Peek(w.t.Context(), "unreachable", 1, nil)
 		require.NoError(w.t, err)
 		hint := tuple.Tuple{"orders", "ready", int64(0), head[0].ID.Index, "unreachable"}.Pack()
 		w.write(func(tx kv.Tx) { tx.Clear(hint) })
@@ -362,7 +362,7 @@ var remedies = []struct {
 	}},
 	{"a message: edit, cancel", func(w *world) {
 		w.enqueue("message", "1", "2")
-		items, err := w.q.Peek(w.t.Context(), "message", 2)
+		items, err := w.q.Peek(w.t.Context(), "message", 2, nil)
 		require.NoError(w.t, err)
 		page := "message?q=orders&id=" + url.QueryEscape(items[1].ID.String())
 		w.open(page)
@@ -505,7 +505,7 @@ func TestDoubleClickActsOnce(t *testing.T) {
 		w.do(chromedp.Click(`#p-remedies button[title^="keeps"]`), chromedp.WaitVisible(".said"))
 		_, err := w.q.Admin().ResumeGroup(t.Context(), "A", layer.ResumeOptions{})
 		require.NoError(t, err)
-		head, err := w.q.Peek(t.Context(), "A", 1)
+		head, err := w.q.Peek(t.Context(), "A", 1, nil)
 		require.NoError(t, err)
 		w.deeds.Store(0)
 		w.open("confirm?q=orders&verb=skip&g=A&head=" + url.QueryEscape(head[0].ID.String()))
@@ -515,7 +515,7 @@ func TestDoubleClickActsOnce(t *testing.T) {
 		if script {
 			require.EqualValues(t, 1, w.deeds.Load())
 		}
-		stats, err := w.q.Stats(t.Context())
+		stats, err := w.q.Stats(t.Context(), layer.StatsOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, i+1, stats.Dead)
 	}

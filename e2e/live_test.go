@@ -133,7 +133,7 @@ func TestRestart(t *testing.T) {
 	w.remedy("A", "Resume", "", "resume: the group goes on")
 	require.Equal(t, layer.Ready, w.group("A").Status)
 
-	head, err := w.q.Peek(t.Context(), "A", 1)
+	head, err := w.q.Peek(t.Context(), "A", 1, nil)
 	require.NoError(t, err)
 	confirm := fmt.Sprintf("confirm?q=orders&verb=skip&g=A&head=%s", head[0].ID)
 	w.open(confirm)

@@ -56,7 +56,7 @@ func TestDatabasePageOnACluster(t *testing.T) {
 	row := regexp.MustCompile(`<tr><th scope="row" class="mono">[a-z_.]+</th><td`)
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		// A console keeps the status for half a minute.
-		c, err := console.New(console.Options{DB: db, Logger: slog.New(slog.DiscardHandler)})
+		c, err := console.New(console.Options{DB: db, Open: true, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		w := httptest.NewRecorder()
 		c.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/db?status=1", nil))

@@ -321,8 +321,8 @@ const itemsPage = 50
 // AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. A loop may end
 // at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. An error
 // ends the list, as the last pair, with no item: as Peek's, and ErrCorrupt. A template leaves the items that agree with
-// it, as Peek's does.
-func (a Admin) AllItems(ctx context.Context, group string, where ...Template) iter.Seq2[Item, error] {
+// it, as Peek's does; nil = all.
+func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.Seq2[Item, error] {
 	packed, err := a.q.keys.plan.whereGiven(where)
 	if e := checkGroup(group); e != nil {
 		err = e

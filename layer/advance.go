@@ -26,7 +26,7 @@ type advancing struct {
 	changed []advanced
 }
 
-// lentAdvance is the caller's Settlement.Advance. A transaction calls it in any goroutine, but not when the caller's
+// lentAdvance is the caller's Settlement.Change. A transaction calls it in any goroutine, but not when the caller's
 // call has returned.
 type lentAdvance struct {
 	fn   func(id ID, m *Message) error
@@ -71,7 +71,7 @@ func (s *settlement) readAdvancing(w *txn) {
 	}
 	s.values = make(map[ID]kv.Future[[]byte])
 	ids := s.ids
-	if len(ids) == 0 && s.back == nil {
+	if s.all {
 		ids = s.items
 	}
 	for _, id := range ids {

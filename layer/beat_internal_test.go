@@ -80,7 +80,7 @@ func TestHeartbeatKeepsClaims(t *testing.T) {
 		t.Logf("%d mutations in ten minutes, for %d groups in flight", beats, groups)
 		require.Empty(t, receive(t, other, ReceiveOptions{}))
 
-		info, err := q.Admin().Group(t.Context(), "g0000")
+		info, err := q.Admin().Group(t.Context(), "g0000", nil)
 		require.NoError(t, err)
 		require.Equal(t, Held, info.Status)
 		require.Greater(t, info.Left, 15*time.Second)
@@ -212,11 +212,11 @@ func TestHeartbeatEndWakes(t *testing.T) {
 	}
 	for name, try := range map[string]func(q *Queue, tx kv.Tx) (int, error){
 		"take": func(q *Queue, tx kv.Tx) (int, error) {
-			items, err := q.TakeTx(context.Background(), tx, 1, TakeOptions{})
+			items, _, err := q.TakeTx(context.Background(), tx, 1, TakeOptions{})
 			return len(items), err
 		},
 		"take of a group": func(q *Queue, tx kv.Tx) (int, error) {
-			items, err := q.TakeTx(context.Background(), tx, 1, TakeOptions{Group: &group})
+			items, _, err := q.TakeTx(context.Background(), tx, 1, TakeOptions{Group: &group})
 			return len(items), err
 		},
 		"receive in a transaction": func(q *Queue, tx kv.Tx) (int, error) {
@@ -265,7 +265,7 @@ func TestHeartbeatEndsNamedGroup(t *testing.T) {
 		},
 		"take": func(ctx context.Context, q *Queue) (found int, err error) {
 			err = q.Once(ctx, func(tx kv.Tx) error {
-				items, err := q.TakeTx(ctx, tx, 1, TakeOptions{Group: &group})
+				items, _, err := q.TakeTx(ctx, tx, 1, TakeOptions{Group: &group})
 				found = len(items)
 				return err
 			})
@@ -352,7 +352,7 @@ func TestHeartbeatAndItems(t *testing.T) {
 		}
 		claims := byHeart(t, q, ReceiveOptions{Max: 100})
 		require.Len(t, claims, 6)
-		require.NoError(t, q.Ack(ctx, claims[0], claims[0].Items[0].ID))
+		require.NoError(t, q.AckItems(ctx, claims[0], []ID{claims[0].Items[0].ID}))
 		require.NoError(t, q.Nack(ctx, claims[1], NackOptions{Release: true}))
 		require.NoError(t, q.Nack(ctx, claims[2], NackOptions{Delay: time.Hour}))
 		for _, c := range claims[3:5] {
@@ -369,7 +369,7 @@ func TestHeartbeatAndItems(t *testing.T) {
 		time.Sleep(31 * time.Second)
 		require.Len(t, receive(t, q, ReceiveOptions{Max: 100}), 2, "what was given back, and released")
 		require.Empty(t, receive(t, q, ReceiveOptions{}))
-		info, err := a.Group(ctx, claims[3].Group)
+		info, err := a.Group(ctx, claims[3].Group, nil)
 		require.NoError(t, err)
 		require.Equal(t, Paused, info.Status, "the end of the heartbeat has ended the claim, and the pause begins")
 	})
@@ -384,7 +384,7 @@ func TestHeartbeatAmidPurge(t *testing.T) {
 			require.NoError(t, q.Ack(t.Context(), c))
 		}
 		send(t, q, "b")
-		_, err := q.Admin().Purge(t.Context(), PurgeOptions{})
+		_, err := q.Admin().Purge(t.Context(), PurgeOptions{All: true})
 		require.NoError(t, err)
 		require.Equal(t, 0, rowsOf(t, q, nameTimer))
 		send(t, q, "c")

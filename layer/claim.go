@@ -17,9 +17,11 @@ import (
 // which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
 // So a loop which acks is a loop over the values, which goes on over the items of its beginning:
 //
-//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
+//	for _, item := range c.Items { // not: for i := range c.Items
+//		err := q.AckItems(ctx, c, []ID{item.ID})
+//	}
 //
-// A call without ids which ends the claim leaves Items as is. An ack by ids takes them out, the last ones too.
+// An ack of all (Ack, FinishAll) leaves Items as is. An ack by ids takes them out, the last ones too.
 //
 // Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
 // meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.

@@ -257,9 +257,10 @@ func (c Config) fixedFrom(old Config) error {
 // exclude each other in a group, unless a facet in both has different values.
 type Template map[string]string
 
-// ParseTemplate reads the text of a template, "state=NEW,region=EU"; "" is nil. Errors: *ValueError.
+// ParseTemplate reads the text of a template, "state=NEW,region=EU"; "*" is nil, whole groups. Errors: *ValueError,
+// also for an empty text.
 func ParseTemplate(text string) (Template, error) {
-	if text == "" {
+	if text == wholeView {
 		return nil, nil
 	}
 	t := make(Template)

@@ -34,8 +34,8 @@ type ReceiveOptions struct {
 	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
 	// Where, if not nil, is a template: the receive gets the items that agree with the template, a claim for each
-	// group, and other items of those groups stay free for others. nil = whole groups. In a queue with facets only: see
-	// Config. Not with State.
+	// group, and other items of those groups stay free for others. nil = whole groups; a template without facets is
+	// refused (*TemplateError). In a queue with facets only: see Config. Not with State.
 	Where Template
 	// Unordered takes any items that nobody holds, each under a claim of its own (Claim.Hold), whatever the order, and
 	// leaves the rest of their groups to others, in a queue with Config.Unordered. A group that somebody holds as a

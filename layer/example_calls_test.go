@@ -175,10 +175,10 @@ func ExampleQueue_Ack() {
 			must(q.Nack(ctx, c, layer.NackOptions{Err: errors.New("cannot be read"), Delay: time.Minute}))
 			break
 		}
-		must(q.Ack(ctx, c, item.ID))
+		must(q.AckItems(ctx, c, []layer.ID{item.ID}))
 	}
 	fmt.Println(len(c.Items), "given back")
-	items, err := q.Peek(ctx, "A", 10)
+	items, err := q.Peek(ctx, "A", 10, nil)
 	must(err)
 	for _, item := range items {
 		fmt.Println(string(item.Body), item.Attempts)
@@ -207,14 +207,14 @@ func ExampleQueue_Settle() {
 	must(q.Ack(ctx, claims[1])) // somebody was faster
 	var all []layer.Settlement
 	for _, c := range claims {
-		all = append(all, layer.Settlement{Claim: c})
+		all = append(all, layer.Settlement{Claim: c, FinishAll: true})
 	}
 	err = q.Settle(ctx, all...)
 	var failed *layer.ClaimError
 	if errors.As(err, &failed) {
 		fmt.Println(failed.Claim.Group, errors.Is(failed, layer.ErrClaimLost))
 	}
-	stats, err := q.Stats(ctx)
+	stats, err := q.Stats(ctx, layer.StatsOptions{})
 	must(err)
 	fmt.Println(stats.Acked, "acked")
 	// Output:
@@ -317,7 +317,7 @@ func ExampleQueue_TakeTx() {
 	must(err)
 	taken := 0
 	must(q.Once(ctx, func(tx kv.Tx) error {
-		items, err := q.TakeTx(ctx, tx, 10)
+		items, _, err := q.TakeTx(ctx, tx, 10, layer.TakeOptions{})
 		if err != nil {
 			return err
 		}
@@ -346,7 +346,7 @@ func ExampleQueue_Settle_state() {
 		must(err)
 		fmt.Printf("%q after %q\n", body, claims[0].State)
 		state := []byte(body)
-		must(q.Settle(ctx, layer.Settlement{Claim: claims[0], State: &state}))
+		must(q.Settle(ctx, layer.Settlement{Claim: claims[0], State: &state, FinishAll: true}))
 	}
 	// Output:
 	// "hello" after ""
@@ -367,7 +367,7 @@ func ExampleQueue_Stats() {
 	must(err)
 	_, err = q.Receive(ctx, layer.ReceiveOptions{Max: 1})
 	must(err)
-	s, err := q.Stats(ctx)
+	s, err := q.Stats(ctx, layer.StatsOptions{})
 	must(err)
 	fmt.Println("messages:", s.Depth, "in flight:", s.InFlight, "delayed:", s.Delayed, "duplicates:", s.Duplicates)
 	fmt.Println("groups ready:", s.ReadyGroups, "held:", s.HeldGroups, "delayed:", s.DelayedGroups)
@@ -388,7 +388,7 @@ func ExampleAdmin_Why() {
 	must(err)
 	_, err = q.Admin().PauseGroup(ctx, "A", layer.PauseOptions{By: "ann", Reason: "customer has moved"})
 	must(err)
-	why, err := q.Admin().Why(ctx, sent[1].ID)
+	why, err := q.Admin().Why(ctx, sent[1].ID, nil)
 	must(err)
 	for _, r := range why.Reasons {
 		fmt.Println(r.Cause)
@@ -409,7 +409,7 @@ func ExampleAdmin_AllItems() {
 	_, err = q.Enqueue(ctx, make([]layer.Message, 200)...)
 	must(err)
 	n := 0
-	for _, err := range q.Admin().AllItems(ctx, "") {
+	for _, err := range q.Admin().AllItems(ctx, "", nil) {
 		must(err)
 		n++
 	}
@@ -436,7 +436,7 @@ func ExampleAdmin_Replay() {
 	}
 	_, err = q.Admin().Replay(ctx, layer.ArchiveFilter{Group: layer.OnlyGroup("A")}, layer.ReplayOptions{})
 	must(err)
-	items, err := q.Peek(ctx, "A", 1)
+	items, err := q.Peek(ctx, "A", 1, nil)
 	must(err)
 	fmt.Println(string(items[0].Body))
 	// Output:

@@ -84,7 +84,7 @@ func ExampleQueue_EnqueueTx_ownData() {
 		duplicate, err := place("order-1", "customer-7", 250)
 		fmt.Println(duplicate, err)
 	}
-	items, err := q.Peek(ctx, "customer-7", 10)
+	items, err := q.Peek(ctx, "customer-7", 10, nil)
 	fmt.Println(len(items), "message", err)
 	// Output:
 	// false <nil>
@@ -103,14 +103,14 @@ func ExampleQueue_Receive_byHand() {
 	}
 	for _, c := range claims {
 		fmt.Println(c.Group, len(c.Items), "items")
-		if err := q.Ack(ctx, c, c.Items[0].ID); err != nil {
+		if err := q.AckItems(ctx, c, []layer.ID{c.Items[0].ID}); err != nil {
 			log.Fatal(err)
 		}
 		if err := q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {
 			log.Fatal(err)
 		}
 	}
-	items, err := q.Peek(ctx, "A", 1)
+	items, err := q.Peek(ctx, "A", 1, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -132,7 +132,7 @@ func ExampleQueue_Stats_figures() {
 	if err := q.Nack(ctx, claims[0], layer.NackOptions{Reject: "no such account"}); err != nil {
 		log.Fatal(err)
 	}
-	s, err := q.Stats(ctx)
+	s, err := q.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -151,11 +151,11 @@ func ExampleAdmin_PauseGroup_why() {
 	}
 	claims, err := q.Receive(ctx, layer.ReceiveOptions{})
 	fmt.Println(len(claims), "claims", err)
-	items, err := q.Peek(ctx, "A", 1)
+	items, err := q.Peek(ctx, "A", 1, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	why, err := q.Admin().Why(ctx, items[0].ID)
+	why, err := q.Admin().Why(ctx, items[0].ID, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -174,10 +174,10 @@ func ExampleQueue_Once_fanOut() {
 				return fmt.Errorf("%s is taken for a duplicate of %s", item.ID, sent[0].ID) // the item is not acked
 			}
 		}
-		return orders.AckTx(ctx, tx, claims[0], item.ID)
+		return orders.AckItemsTx(ctx, tx, claims[0], []layer.ID{item.ID})
 	}))
 	for _, name := range []string{"orders", "mail", "stock"} {
-		s, err := queues[name].Stats(ctx)
+		s, err := queues[name].Stats(ctx, layer.StatsOptions{})
 		must(err)
 		fmt.Println(name, s.Depth)
 	}

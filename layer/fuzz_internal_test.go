@@ -274,8 +274,8 @@ func FuzzKey(f *testing.F) {
 		require.NotEmpty(t, d.Key)
 		section, ok := Section(prefix, "q", p.name)
 		require.True(t, ok && section.Contains(key))
-		all, ok := Section(prefix, "q", "")
-		require.True(t, ok && all.Contains(key))
+		all := WholeSection(prefix, "q")
+		require.True(t, all.Contains(key))
 		if of, ok := GroupSection(prefix, "q", p.name, p.group); ok {
 			require.True(t, of.Contains(key))
 			other, _ := GroupSection(prefix, "q", p.name, p.group+"\x00")

@@ -343,10 +343,11 @@ func (w *txn) head(lane string) kv.Future[[]byte] {
 // holds reports whether the claim contains the item.
 func (h *holding) holds(id ID) bool { return h != nil && place(h.items, id, id.Group) >= 0 }
 
-// divide splits the items of a claim into the items named by ids and the rest, both in key order.
-func (h *holding) divide(group string, ids []ID, allIfNone bool) (acked, left []delivered, err error) {
+// divide splits the items of a claim into the items named by ids, or all, and the rest, both in key order. Each of ids
+// must be in the claim.
+func (h *holding) divide(group string, ids []ID, all bool) (acked, left []delivered, err error) {
 	if len(ids) == 0 {
-		if allIfNone {
+		if all {
 			return h.items, nil, nil
 		}
 		return nil, h.items, nil
@@ -368,6 +369,9 @@ func (h *holding) divide(group string, ids []ID, allIfNone bool) (acked, left []
 			break
 		}
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
+	}
+	if all {
+		return h.items, nil, nil
 	}
 	return acked, left, nil
 }

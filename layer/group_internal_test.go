@@ -94,7 +94,9 @@ var groupEvents = []groupEvent{
 	}},
 	{"grant", "Staging: GrantTo", func(s *markSteps, _ *Claim, _ ID) error { s.grantTo(uuid.UUID{2}); return nil }},
 	{"take", "", func(s *markSteps, _ *Claim, _ ID) error { s.take(); return nil }},
-	{"ack of one", "Group: SettleTx", func(s *markSteps, c *Claim, head ID) error { return s.q.Ack(s.ctx, c, head) }},
+	{"ack of one", "Group: SettleTx", func(s *markSteps, c *Claim, head ID) error {
+		return s.q.AckItems(s.ctx, c, []ID{head})
+	}},
 	{"ack of all", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error { return s.q.Ack(s.ctx, c) }},
 	{"extend", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
 		_, err := s.q.Extend(s.ctx, c, time.Minute)
@@ -143,11 +145,11 @@ var groupEvents = []groupEvent{
 		return err
 	}},
 	{"purge", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.Admin().Purge(s.ctx, PurgeOptions{})
+		_, err := s.q.Admin().Purge(s.ctx, PurgeOptions{All: true})
 		return err
 	}},
 	{"purge by force", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.Admin().Purge(s.ctx, PurgeOptions{Force: true})
+		_, err := s.q.Admin().Purge(s.ctx, PurgeOptions{All: true, Force: true})
 		return err
 	}},
 	{"set group state", "", func(s *markSteps, _ *Claim, _ ID) error {
@@ -210,7 +212,7 @@ func TestGroupMachine(t *testing.T) {
 					c = &Claim{Group: "A", Token: 1}
 				}
 				head := ID{Group: "A", Index: 1, Random: uuid.UUID{1}}
-				if items, err := s.q.Peek(s.ctx, "A", 1); err == nil && len(items) > 0 {
+				if items, err := s.q.Peek(s.ctx, "A", 1, nil); err == nil && len(items) > 0 {
 					head = items[0].ID
 				}
 				before := s.groupText()

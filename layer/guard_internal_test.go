@@ -205,7 +205,7 @@ func TestTogetherOfUnknownOutcome(t *testing.T) {
 	q.run(t.Context(), both, 0)
 	for i, o := range both {
 		require.True(t, unknown(o.err), "%v", o.err)
-		items, err := q.Peek(t.Context(), fmt.Sprint(i), 10)
+		items, err := q.Peek(t.Context(), fmt.Sprint(i), 10, nil)
 		require.NoError(t, err)
 		require.Len(t, items, 1)
 	}
@@ -227,7 +227,7 @@ func TestTwinsOfOneAttempt(t *testing.T) {
 		require.Len(t, o.receive.claims, 1)
 		require.Equal(t, *twins[0].receive.claims[0], *o.receive.claims[0])
 	}
-	s, err := q.Stats(t.Context())
+	s, err := q.Stats(t.Context(), StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.HeldGroups)
 	require.NotSame(t, twins[0].receive.claims[0], twins[1].receive.claims[0], "each caller has its own")
@@ -300,7 +300,10 @@ func TestPurgeMeetsClaim(t *testing.T) {
 	// A pause elsewhere: otherwise the purge first tries to remove all at once, and meets the claim there.
 	_, err := q.Admin().PauseGroup(t.Context(), "paused", PauseOptions{})
 	require.NoError(t, err)
-	claims := meetClaim(t, db, q, func() error { _, err := q.Admin().Purge(t.Context(), PurgeOptions{}); return err })
+	claims := meetClaim(t, db, q, func() error {
+		_, err := q.Admin().Purge(t.Context(), PurgeOptions{All: true})
+		return err
+	})
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
 }
 
@@ -334,7 +337,7 @@ func meetClaim(t *testing.T, db *interleaved, q *Queue, run func() error) (claim
 	require.NoError(t, run())
 	require.False(t, db.armed.Load())
 	require.Len(t, claims[0].Items, 2)
-	items, err := q.Peek(t.Context(), "A", 10)
+	items, err := q.Peek(t.Context(), "A", 10, nil)
 	require.NoError(t, err)
 	require.Len(t, items, 2)
 	return claims

@@ -19,7 +19,8 @@ import (
 
 // BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
 type BlockedOptions struct {
-	// Causes chooses the groups blocked for one of these; nil = all of BlockedCauses.
+	// Causes chooses the groups blocked for one of these; nil = all of BlockedCauses. An empty list that is not nil
+	// chooses none.
 	Causes []Cause
 	// HeldFor is how long a claim must have lasted for its group to be listed; 0 = ten times the queue's lease.
 	HeldFor time.Duration
@@ -120,7 +121,7 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 	if err := o.check(q.knownConfig().Lease); err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
-	where, err := q.keys.plan.whereGiven([]Template{o.Where})
+	where, err := q.keys.plan.whereGiven(o.Where)
 	if err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}

@@ -204,7 +204,7 @@ func TestBlockedSaysSinceWhen(t *testing.T) {
 		for i, since := range []time.Duration{0, 0, time.Minute, 0} {
 			require.WithinDuration(t, begun.Add(since), page.Groups[i].Since, time.Second, page.Groups[i].Group)
 		}
-		stats, err := q.Stats(t.Context())
+		stats, err := q.Stats(t.Context(), StatsOptions{})
 		require.NoError(t, err)
 		require.InDelta(t, 2*time.Hour, stats.LongestHold, float64(time.Second))
 		require.EqualValues(t, 1, stats.FailingGroups)
@@ -325,7 +325,7 @@ func (m *blockedModel) compare() {
 	}
 	for i := range 12 {
 		group := fmt.Sprint("g", i)
-		info, err := m.q.Admin().Group(ctx, group)
+		info, err := m.q.Admin().Group(ctx, group, nil)
 		require.NoError(m.t, err)
 		got, is := listed[group]
 		held := time.Since(m.began[group])
@@ -389,7 +389,7 @@ func TestBlockedReadsABoundedNumber(t *testing.T) {
 func TestWhyGroup(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		causes := func(group string) (all []Cause) {
-			x, err := q.Admin().WhyGroup(t.Context(), group)
+			x, err := q.Admin().WhyGroup(t.Context(), group, nil)
 			require.NoError(t, err)
 			require.Equal(t, group, x.ID.Group)
 			for _, r := range x.Reasons {
@@ -406,7 +406,7 @@ func TestWhyGroup(t *testing.T) {
 		require.Equal(t, []Cause{CauseGroupPaused}, causes("A"))
 		claimOf(t, q, "B", time.Minute)
 		require.Equal(t, []Cause{CauseInFlight}, causes("B"))
-		_, err = q.Admin().WhyGroup(t.Context(), "\xff")
+		_, err = q.Admin().WhyGroup(t.Context(), "\xff", nil)
 		require.ErrorIs(t, err, ErrInvalidUTF8)
 	})
 }

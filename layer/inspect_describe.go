@@ -70,16 +70,17 @@ func KeyNames() []string {
 	return names
 }
 
-// Section returns the range of a queue's keys with the given name, or of all the queue's keys if name is "". ok is
-// false if no key has the name.
+// Section returns the range of a queue's keys with the given name, one of KeyNames. ok is false, and the range empty,
+// if no key has the name. WholeSection returns the range of all.
 func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
-	s := newSubspace(prefix, queue)
-	if name == "" {
-		return s.all(), true
+	if _, ok = descriptions[name]; !ok {
+		return r, false
 	}
-	_, ok = descriptions[name]
-	return s.section(name), ok
+	return newSubspace(prefix, queue).section(name), true
 }
+
+// WholeSection returns the range of all keys of a queue.
+func WholeSection(prefix []byte, queue string) kv.KeyRange { return newSubspace(prefix, queue).all() }
 
 // GroupSection is Section for one group. ok is also false if the group does not come first in the keys of the name,
 // because then no range holds the group alone.

@@ -184,10 +184,10 @@ func (v inspection) recordOver(id ID) (*record, error) {
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
 // nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but for the first,
-// which may be larger. A template, one at most, leaves only the items of the group that agree with it.
+// which may be larger. A template leaves only the items of the group that agree with it; nil = all items of the group.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
-func (q *Queue) Peek(ctx context.Context, group string, max int, where ...Template) ([]Item, error) {
+func (q *Queue) Peek(ctx context.Context, group string, max int, where Template) ([]Item, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("peek", err)
 	}

@@ -67,12 +67,12 @@ const (
 // groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most.
 const groupsPerView = 100
 
-// Group describes one group, whether or not there are items. Items are counted up to DefaultMaxDepth. With a template,
-// one at most, Group describes what the template sees of the group.
+// Group describes one group, whether or not there are items. Items are counted up to DefaultMaxDepth. With a template
+// Group describes what the template sees of the group; nil = the whole group.
 //
 // Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrClosed, and the engine's. An
 // unreadable group is Corrupt.
-func (a Admin) Group(ctx context.Context, name string, where ...Template) (GroupInfo, error) {
+func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInfo, error) {
 	q := a.q
 	if err := checkGroup(name); err != nil {
 		return GroupInfo{}, wrap("group", err)

@@ -648,19 +648,16 @@ func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 		return a, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
 	}
 	a.StatsOptions = o
-	a.where, err = q.keys.plan.whereGiven([]Template{o.Where})
+	a.where, err = q.keys.plan.whereGiven(o.Where)
 	return a, err
 }
 
-// Stats reads the counters and counts the groups, without a conflict or a change. With options, one at most, it reads
-// less, and the numbers that it bounds may be too small.
+// Stats reads the counters and counts the groups, without a conflict or a change. With options that bound it Stats
+// reads less, and the bounded numbers may be too small.
 //
 // Errors: *LimitError, *TemplateError, ErrOptions, ErrClosed, and the engine's.
-func (q *Queue) Stats(ctx context.Context, o ...StatsOptions) (Stats, error) {
-	if len(o) > 1 {
-		return Stats{}, wrap("stats", fmt.Errorf("%w: %d options", ErrOptions, len(o)))
-	}
-	asked, err := q.statsAsked(slices.Concat(o, []StatsOptions{{}})[0])
+func (q *Queue) Stats(ctx context.Context, o StatsOptions) (Stats, error) {
+	asked, err := q.statsAsked(o)
 	if err != nil {
 		return Stats{}, wrap("stats", err)
 	}

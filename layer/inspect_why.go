@@ -108,12 +108,12 @@ const (
 // Why says why an item is not being delivered, or not yet, by the state of the queue at this moment. Why conflicts with
 // nothing and changes nothing, and reads a bounded number of keys.
 //
-// In a queue with facets a template, one at most, says by whose receives; without a template it is receives of whole
-// groups, or, if "*" is no view, those by the first view.
+// In a queue with facets the template says by whose receives. nil = receives of whole groups, or, if "*" is no view,
+// those by the first view.
 //
 // Errors: ErrInvalidID, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's. A missing item is no
 // error: CauseGone.
-func (a Admin) Why(ctx context.Context, id ID, where ...Template) (Explanation, error) {
+func (a Admin) Why(ctx context.Context, id ID, where Template) (Explanation, error) {
 	if err := checkID(id); err != nil {
 		return Explanation{ID: id}, wrap("why", err)
 	}
@@ -122,7 +122,7 @@ func (a Admin) Why(ctx context.Context, id ID, where ...Template) (Explanation, 
 
 // why explains by explain, which begins with an explaining of id.
 func (q *Queue) why(
-	ctx context.Context, id ID, where []Template, explain func(x *explaining) error,
+	ctx context.Context, id ID, where Template, explain func(x *explaining) error,
 ) (e Explanation, err error) {
 	packed, err := q.keys.plan.whereGiven(where)
 	if err != nil {
@@ -144,11 +144,11 @@ func (q *Queue) why(
 // empty group has the group in its ID, and nothing else of the ID; its reasons are what keeps the group, a mark for
 // example, and CauseEmpty.
 //
-// With a template it is the first message of the group that agrees with the template.
+// With a template it is the first message of the group that agrees with the template; nil = the first of the group.
 //
 // Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the
 // engine's.
-func (a Admin) WhyGroup(ctx context.Context, group string, where ...Template) (Explanation, error) {
+func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Explanation, error) {
 	if err := checkGroup(group); err != nil {
 		return Explanation{}, wrap("why", err)
 	}

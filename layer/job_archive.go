@@ -12,8 +12,11 @@ import (
 	"fdbfifo/kv"
 )
 
-// ArchiveFilter chooses the archived items which meet all conditions set. The zero value chooses all.
+// ArchiveFilter chooses the archived items which meet all conditions set. The zero value is refused by Replay
+// (ErrOptions); Archive lists all for it, because a list only reads.
 type ArchiveFilter struct {
+	// All chooses all archived items. Not with anything else.
+	All bool
 	// Group, if not nil, limits the filter to this group; see OnlyGroup.
 	Group *string
 	// From and Before choose items finished at From or later, and earlier than Before, by the clocks of the finishing
@@ -21,7 +24,22 @@ type ArchiveFilter struct {
 	From, Before time.Time
 }
 
+// some reports whether the filter has a condition.
+func (f *ArchiveFilter) some() bool { return f.Group != nil || !f.From.IsZero() || !f.Before.IsZero() }
+
+// checkChosen is check for a replay, which must say what it chooses. ReplayOptions.After and Limit do not say that:
+// they bound a replay.
+func (f *ArchiveFilter) checkChosen() error {
+	if !f.All && !f.some() {
+		return fmt.Errorf("%w: an empty filter: set Group, From or Before, or All for all archived items", ErrOptions)
+	}
+	return f.check()
+}
+
 func (f *ArchiveFilter) check() error {
+	if f.All && f.some() {
+		return fmt.Errorf("%w: all archived items, and something else to choose by", ErrOptions)
+	}
 	if f.Group != nil {
 		if err := checkGroup(*f.Group); err != nil {
 			return err
@@ -438,8 +456,9 @@ type ReplayReport struct {
 const replayBytes = 1 << 20
 
 // Replay enqueues the archived items which f chooses anew: as new messages at the tails of their groups, in the order
-// of Archive. ReplayHeader says which item each message repeats. The archive stays unchanged. Items finished in
-// transactions begun after the replay are left out. Replayed messages are no duplicates of anything.
+// of Archive. f must say what it chooses; ArchiveFilter.All says all. ReplayHeader says which item each message
+// repeats. The archive stays unchanged. Items finished in transactions begun after the replay are left out. Replayed
+// messages are no duplicates of anything.
 //
 // Replay works in short transactions at batch priority, each all or none and done once. A stopped replay goes on behind
 // ReplayReport.Last. Conflicts: as an enqueue.
@@ -461,6 +480,9 @@ func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (Re
 func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	var report ReplayReport
 	limit, err := o.limit()
+	if err == nil {
+		err = f.checkChosen()
+	}
 	if err != nil {
 		return report, wrap("replay", err)
 	}
@@ -524,6 +546,9 @@ func (q *Queue) replayTx(
 		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
 	}
 	limit, err := o.limit()
+	if err == nil {
+		err = f.checkChosen()
+	}
 	if err != nil {
 		return report, err
 	}

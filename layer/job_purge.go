@@ -10,8 +10,11 @@ import (
 	"fdbfifo/kv"
 )
 
-// PurgeOptions say what a purge removes. The zero value removes all items of the queue which are not in flight.
+// PurgeOptions say what a purge removes: the items of Group, or with All the items of all groups, as far as they are
+// not in flight. Without either the purge is refused (ErrOptions).
 type PurgeOptions struct {
+	// All purges all groups of the queue. Not with Group.
+	All bool
 	// Group, if not nil, limits the purge to this group; see OnlyGroup.
 	Group *string
 	// Head, if not zero, is the head of Group that the caller has seen: if another item is the head when the purge
@@ -52,11 +55,11 @@ const (
 	purgeStride = 1000
 )
 
-// Purge removes all items of a group, or of the queue, which are there when Purge comes to their group. Items enqueued
-// behind them meanwhile stay. A delay of a group ends, an expired claim ends without an attempt counted, and a pause
-// stays. The states of groups and their used rates go too, but not those of groups in flight. Dead letters stay. The
-// de-duplication of the group, or of the queue, forgets the removed items, and remembers the remaining items for as
-// long as they stay in the queue.
+// Purge removes all items of a group, or with PurgeOptions.All of the queue, which are there when Purge comes to their
+// group. Items enqueued behind them meanwhile stay. A delay of a group ends, an expired claim ends without an attempt
+// counted, and a pause stays. The states of groups and their used rates go too, but not those of groups in flight. Dead
+// letters stay. The de-duplication of the group, or of the queue, forgets the removed items, and remembers the
+// remaining items for as long as they stay in the queue.
 //
 // If no group is in flight, waits for a retry or is paused, and there are no dead letters, no archive and no changes
 // for subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes
@@ -78,6 +81,12 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 
 func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
+	switch {
+	case o.Group == nil && !o.All:
+		return p.report, wrap("purge", fmt.Errorf("%w: set Group, or All for all groups of the queue", ErrOptions))
+	case o.Group != nil && o.All:
+		return p.report, wrap("purge", fmt.Errorf("%w: all groups, and group %q", ErrOptions, *o.Group))
+	}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {
 			return p.report, wrap("purge", err)

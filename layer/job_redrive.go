@@ -55,7 +55,8 @@ const (
 	deadStepBytes = 1 << 20 // written by the transaction; a first letter alone may have more
 )
 
-// Redrive gives the dead letters which f chooses back to their groups, with no attempts counted. It works in short
+// Redrive gives the dead letters which f chooses back to their groups, with no attempts counted. f must say what it
+// chooses; DeadFilter.All says all letters. Redrive works in short
 // transactions at batch priority, each all or none; a redrive may be stopped at any point and run again to go on. A
 // held group stays with its holder: a letter which comes back before the held items is delivered after the claim.
 //
@@ -77,7 +78,8 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 	return a.sweepDead(VerbRedrive, f, &s)
 }
 
-// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and
+// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. Without ids it does
+// nothing. DryRun, Limit and
 // Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once.
 //
 // Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts: with ToTail
@@ -89,7 +91,8 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }))
 }
 
-// Discard removes the dead letters which f chooses, for good. It works as Redrive does, and never touches a group.
+// Discard removes the dead letters which f chooses, for good. f must say what it chooses; DeadFilter.All says all
+// letters. Discard works as Redrive does, and never touches a group.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
 	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
@@ -115,7 +118,8 @@ func (a Admin) sweepDead(v Verb, f DeadFilter, s *deadSweep) (report DeadReport,
 	return report, err
 }
 
-// DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none.
+// DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none. Without ids it does
+// nothing.
 //
 // Reads: each letter, with a conflict.
 func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
@@ -168,7 +172,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 	if s.limit < 0 {
 		return s.report, &LimitError{What: "limit", Unit: "dead letters", Got: s.limit, Max: math.MaxInt64}
 	}
-	if err := s.filter.check(); err != nil {
+	if err := s.filter.checkChosen(); err != nil {
 		return s.report, err
 	}
 	if s.limit == 0 {
@@ -190,7 +194,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 			return !walk.ended && s.report.Done < s.limit, nil
 		},
 	}
-	if err := steps.run(true); err != nil {
+	if err := steps.run(!walk.ended); err != nil {
 		return s.report, err
 	}
 	switch n := len(s.report.Missing); n {
@@ -259,7 +263,7 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	last := &t.rows[i-1]
 	t.ended, t.last, t.scanned = false, last.key, last.nth+1
-	if len(walk.ids) == 0 {
+	if !walk.named {
 		return
 	}
 	ids := walk.ids[walk.idsAt:]
@@ -466,21 +470,42 @@ type DeadLetter struct {
 	Err error
 }
 
-// DeadFilter chooses the dead letters for which every set field holds. The zero value chooses all.
+// DeadFilter chooses the dead letters for which every set field holds. The zero value is refused by Redrive and Discard
+// (ErrOptions); DeadLetters lists all for it, because a list only reads.
 type DeadFilter struct {
-	// IDs chooses the named letters alone, listed in key order whatever the order of IDs. Not with anything else.
+	// All chooses all letters. Not with anything else.
+	All bool
+	// IDs chooses the named letters alone, listed in key order whatever the order of IDs. An empty list that is not nil
+	// chooses none; nil = not set. Not with anything else.
 	IDs []ID
 	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
-	// Text is a part of the reason or of the last error.
+	// Text is a part of the reason or of the last error; "" = not set.
 	Text string
 	// From and Before bound the time of dead-lettering: from From on, and before Before. Zero = no bound.
 	From, Before time.Time
 }
 
+// some reports whether the filter has a condition on the contents of a letter.
+func (f *DeadFilter) some() bool {
+	return f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()
+}
+
+// checkChosen is check for a call that removes or moves what the filter chooses: it must say what that is.
+func (f *DeadFilter) checkChosen() error {
+	if !f.All && f.IDs == nil && !f.some() {
+		return fmt.Errorf("%w: an empty filter: set IDs, Group, Text, From or Before, or All for all dead letters",
+			ErrOptions)
+	}
+	return f.check()
+}
+
 func (f *DeadFilter) check() error {
-	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()) {
+	if f.IDs != nil && f.some() {
 		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
+	}
+	if f.All && (f.IDs != nil || f.some()) {
+		return fmt.Errorf("%w: all dead letters, and something else to choose by", ErrOptions)
 	}
 	for _, id := range f.IDs {
 		if err := checkID(id); err != nil {
@@ -600,6 +625,7 @@ type deadWalk struct {
 	end    []byte
 	after  []byte // the key behind which the walk goes on; nil = begin
 	begin  []byte
+	named  bool // the filter names ids, perhaps none
 	ids    []ID // of the filter, in order, each once
 	idsAt  int  // how many ids the walk has looked at
 	ended  bool
@@ -620,19 +646,18 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	if f.Group != nil {
 		rows = q.keys.below(q.keys.startGroup(nameDead, *f.Group, 1))
 	}
-	w := &deadWalk{filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
+	w := &deadWalk{filter: f, begin: rows.Begin, end: rows.End, named: f.IDs != nil, ids: slices.Clone(f.IDs)}
 	slices.SortFunc(w.ids, func(a, b ID) int {
 		return cmp.Or(
 			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]),
 		)
 	})
 	w.ids = slices.Compact(w.ids)
-	if after == nil {
-		return w
+	if after != nil {
+		w.after = q.keys.dead(*after)
+		w.idsAt = slices.Index(w.ids, *after) + 1
 	}
-	w.after = q.keys.dead(*after)
-	w.idsAt = slices.Index(w.ids, *after) + 1
-	w.ended = len(w.ids) > 0 && w.idsAt == len(w.ids)
+	w.ended = w.named && w.idsAt == len(w.ids)
 	return w
 }
 
@@ -641,7 +666,7 @@ func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 	var step deadStep
 	var err error
 	var rows []kv.KV
-	if len(w.ids) > 0 {
+	if w.named {
 		rows, err = w.readIDs(v, limit, &step)
 	} else {
 		rows, err = w.readRange(v, limit, &step)

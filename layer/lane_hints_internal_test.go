@@ -119,10 +119,11 @@ func TestSweepSparesTheHintThatComesBack(t *testing.T) {
 	_, err := q.Enqueue(t.Context(), Message{Group: "A", Headers: map[string]string{"a": "x", "b": "y"}})
 	require.NoError(t, err)
 	move := func(c *Claim, to string) {
-		require.NoError(t, q.Settle(t.Context(), Settlement{Claim: c, Advance: func(_ ID, m *Message) error {
+		change := func(_ ID, m *Message) error {
 			m.Headers["a"] = to
 			return nil
-		}}))
+		}
+		require.NoError(t, q.Settle(t.Context(), Settlement{Claim: c, AdvanceAll: true, Change: change}))
 	}
 	hints := q.keys.section(nameOpen)
 	var first []byte

@@ -52,7 +52,7 @@ func TestLifeOfAMessage(t *testing.T) {
 	require.NoError(t, q.Ack(ctx, a))
 	require.Nil(t, receive())
 
-	s, err := q.Stats(ctx)
+	s, err := q.Stats(ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.Equal(t, layer.Stats{Enqueued: 4, Received: 4, Acked: 4}, s)
 }

@@ -100,7 +100,7 @@ func (s *markSteps) take() []Item {
 	s.t.Helper()
 	var items []Item
 	require.NoError(s.t, s.q.Once(s.ctx, func(tx kv.Tx) (err error) {
-		items, err = s.q.TakeTx(s.ctx, tx, 10)
+		items, _, err = s.q.TakeTx(s.ctx, tx, 10, TakeOptions{})
 		return err
 	}))
 	return items
@@ -167,7 +167,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				report := s.sound()
 				require.EqualValues(t, 1, report.Paused+report.Halted)
 				require.Zero(t, report.StaleTimers+report.Grants+report.Delayed, "what gave way has left nothing behind")
-				stats, err := s.q.Stats(s.ctx)
+				stats, err := s.q.Stats(s.ctx, StatsOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1, stats.PausedGroups+stats.HaltedGroups)
 
@@ -186,7 +186,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 					require.Equal(t, []string{"1", "2", "3"}, got)
 				}
 				require.NoError(t, s.q.Ack(s.ctx, claims[0]))
-				stats, err = s.q.Stats(s.ctx)
+				stats, err = s.q.Stats(s.ctx, StatsOptions{})
 				require.NoError(t, err)
 				require.Zero(t, stats.PausedGroups+stats.HaltedGroups)
 			})
@@ -217,7 +217,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 			s.run(s.marking("A", markPause))
 			_, err := s.q.Extend(s.ctx, c, time.Minute)
 			require.NoError(t, err)
-			require.NoError(t, s.q.Ack(s.ctx, c, c.Items[0].ID))
+			require.NoError(t, s.q.AckItems(s.ctx, c, []ID{c.Items[0].ID}))
 			state, m := s.state("A")
 			require.Equal(t, Held, state)
 			require.Equal(t, Paused, m.Status, "what follows the claim")
@@ -244,7 +244,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 				require.Equal(t, "2", string(left[0].Body))
 			}
 			if name == "expiry" {
-				record, err := s.q.Peek(s.ctx, "A", 1)
+				record, err := s.q.Peek(s.ctx, "A", 1, nil)
 				require.NoError(t, err)
 				require.Equal(t, 1, record[0].Attempts, "the lease ran out under the item that was tried")
 			}
@@ -284,7 +284,7 @@ func TestFirstMarkCounts(t *testing.T) {
 	require.Equal(t, Halted, state())
 	s.run(s.marking("A", markPause))
 	require.Equal(t, Halted, state())
-	stats, err := s.q.Stats(s.ctx)
+	stats, err := s.q.Stats(s.ctx, StatsOptions{})
 	require.NoError(t, err)
 	require.Zero(t, stats.PausedGroups)
 	require.EqualValues(t, 1, stats.HaltedGroups)
@@ -315,7 +315,7 @@ func TestMarkConflicts(t *testing.T) {
 		return func(tx kv.Tx) error { _, err := s.q.ReceiveTx(s.ctx, tx, ReceiveOptions{}); return err }
 	}
 	take := func(s *markSteps, _ *Claim) func(kv.Tx) error {
-		return func(tx kv.Tx) error { _, err := s.q.TakeTx(s.ctx, tx, 10); return err }
+		return func(tx kv.Tx) error { _, _, err := s.q.TakeTx(s.ctx, tx, 10, TakeOptions{}); return err }
 	}
 	ack := func(s *markSteps, c *Claim) func(kv.Tx) error {
 		return func(tx kv.Tx) error { return s.q.AckTx(s.ctx, tx, c) }

@@ -226,7 +226,7 @@ func enqueueOf(messages int) *operation {
 }
 
 func ackOf(items int) *operation {
-	return &operation{settle: &settlement{claim: &Claim{Items: make([]Item, items)}}}
+	return &operation{settle: &settlement{claim: &Claim{Items: make([]Item, items)}, all: true}}
 }
 
 func receiveOf(groups int) *operation {

@@ -89,13 +89,13 @@ func TestRaiseShards(t *testing.T) {
 			}
 			_, err = q.Enqueue(t.Context(), Message{Group: "later", Body: []byte("x"), Delay: time.Minute})
 			require.NoError(t, err)
-			before, err := q.Stats(t.Context())
+			before, err := q.Stats(t.Context(), StatsOptions{})
 			require.NoError(t, err)
 
 			for _, to := range []int{7, 16} {
 				raise(t, q, to)
 				require.EqualValues(t, to, q.keys.shards.known.Load().write)
-				stats, err := q.Stats(t.Context())
+				stats, err := q.Stats(t.Context(), StatsOptions{})
 				require.NoError(t, err)
 				require.Equal(t, before.ReadyGroups, stats.ReadyGroups)
 				require.Equal(t, before.BusyGroups, stats.BusyGroups)
@@ -118,7 +118,7 @@ func TestRaiseShards(t *testing.T) {
 				require.NoError(t, err)
 			}
 			for _, c := range held[6:8] {
-				require.NoError(t, q.Ack(t.Context(), c, c.Items[0].ID))
+				require.NoError(t, q.AckItems(t.Context(), c, []ID{c.Items[0].ID}))
 			}
 			fresh, err := Open(t.Context(), r, nil, "q", Options{Owner: "fresh"})
 			require.NoError(t, err)

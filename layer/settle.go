@@ -15,33 +15,37 @@ import (
 	"fdbfifo/kv"
 )
 
-// Settlement says how a claim ends or continues. A Settlement with only a Claim finishes all items left in the claim.
+// Settlement says how a claim ends or continues. Set what it must do: a Settlement with only a Claim is refused
+// (ErrOptions), because a field was forgotten. A list that is empty but not nil names no item, and a Settlement whose
+// lists name none is valid and does nothing: make a list that a loop fills with []ID{}, or call AckItems.
 type Settlement struct {
 	Claim *Claim
-	// Finish are the items to finish: a finished item is never delivered again. nil = all items left in the claim, or
-	// none if Nack or Extend is set. An empty slice = none. A claim ends with the last item, and the group is free for
-	// others.
+	// Finish are the items to finish: a finished item is never delivered again. A claim ends with its last item, and
+	// the group is free for others.
 	Finish []ID
-	// Advance, if not nil, rewrites items of Finish in place instead of finishing them. Advance gets each item as a
-	// message, and changes the headers, with the facets among them, or the body. An advanced item keeps place and id,
-	// leaves the claim, and is delivered again by the templates that now match. So a message goes from stage to stage
-	// of a pipeline. Failed attempts do not go along: each stage begins with none. An item whose facets do not change
-	// is delivered again to the same template, in a later claim.
+	// FinishAll finishes all items left in the claim, except those in Advance. Not with Finish, AdvanceAll or Nack.
+	FinishAll bool
+	// Advance are the items that Change rewrites in place. An advanced item keeps place and id, leaves the claim, and
+	// is delivered again by the templates that now match. So a message goes from stage to stage of a pipeline. Failed
+	// attempts do not go along: each stage begins with none. An item whose facets do not change is delivered again to
+	// the same template, in a later claim. An item in Finish must not be in Advance.
+	Advance []ID
+	// AdvanceAll advances all items left in the claim, except those in Finish. Not with Advance, FinishAll or Nack.
+	AdvanceAll bool
+	// Change gets each advanced item as a message, and changes the headers, with the facets among them, or the body.
+	// Change is required with items to advance, and refused without Advance and AdvanceAll.
 	//
-	// Advance may run several times, in another goroutine than the caller's, but never after the call has returned. An
-	// error of Advance ends the settlement without effect, and so does a panic, which comes back as an error with its
-	// stack. If ctx ends while Advance runs, the call waits for Advance to return.
-	Advance func(id ID, m *Message) error
-	// Advanced are the items of Finish that Advance rewrites; the others are finished. nil = all of Finish. Only with
-	// Advance.
-	Advanced []ID
-	// Nack, if not nil, gives back all items that are not in Finish, as Queue.Nack does.
+	// Change may run several times, in another goroutine than the caller's, but never after the call has returned. An
+	// error of Change ends the settlement without effect, and so does a panic, which comes back as an error with its
+	// stack. If ctx ends while Change runs, the call waits for Change to return.
+	Change func(id ID, m *Message) error
+	// Nack, if not nil, gives back all items that are neither in Finish nor in Advance, as Queue.Nack does.
 	Nack *NackOptions
 	// State, if not nil, is stored with the group, in place of the old state: at most MaxStateSize bytes. No bytes
-	// clear the state. With an empty Finish the claim and the items stay unchanged.
+	// clear the state. A State alone leaves the claim and the items unchanged.
 	State *[]byte
 	// Extend, if greater than 0, makes the claim last for so long from now on, as Queue.Extend does: MinLease to
-	// MaxLease. Not with Advance, Nack, State or items to finish.
+	// MaxLease. Not with Nack, State, Change or items to finish or to advance.
 	Extend time.Duration
 	// Result, if not nil, gets the result of the settlement after success.
 	Result *Settled
@@ -64,10 +68,11 @@ type Settled struct {
 // A lost claim does not stop the others. The error joins a *ClaimError for each claim that was not settled, in the
 // order of the arguments; nil = all were settled. Repeat the call with the claims of those errors alone.
 //
-// Errors in there: those of Ack, and of Nack and Extend. *LimitError for a state over MaxStateSize. With Advance:
-// ErrCorrupt if an item cannot be read; ErrOptions if Advance sets anything but body and headers; *LimitError and
-// ErrInvalidUTF8 as Enqueue's, and for the value of a facet; *LimitError if the new items of a claim do not fit into a
-// transaction of 10,000,000 bytes: advance fewer at a time. After an error the claim is unchanged.
+// Errors in there: those of AckItems, and of Nack and Extend. ErrOptions for fields that do not go together, and if
+// none says what to do. *LimitError for a state over MaxStateSize. With items to advance: ErrCorrupt if an item cannot
+// be read; ErrOptions if Change sets anything but body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and
+// for the value of a facet; *LimitError if the new items of a claim do not fit into a transaction of 10,000,000 bytes:
+// advance fewer at a time. After an error the claim is unchanged.
 func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 	errs := make([]error, len(all))
 	var settled []*settlement
@@ -109,9 +114,10 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 // Claim is not changed, because the commit is the caller's.
 //
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
-// whole group if the group is empty now, and else from the first to the last of several items finished without naming
-// them. If the queue has an archive: the items, at snapshot. With Advance: the items, and the first and the last key of
-// each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a lane.
+// whole group if the group is empty now, and else, with FinishAll, from the first to the last of several finished
+// items. If the queue has an archive: the items, at snapshot. With items to advance: these items, and the first and the
+// last key of each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a
+// lane.
 func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
 	return wrap("settle", q.settleOneTx(ctx, tx, &s))
 }
@@ -175,26 +181,25 @@ func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) erro
 
 // begin checks what can be checked without the queue. nil = there is nothing to do.
 func (s *Settlement) begin() (*settlement, error) {
-	none := s.Finish != nil && len(s.Finish) == 0
+	if err := s.check(); err != nil {
+		return nil, err
+	}
 	if s.Extend != 0 {
-		if len(s.Finish) > 0 || s.Advance != nil || s.Nack != nil || s.State != nil {
-			return nil, fmt.Errorf("%w: Extend with another settlement of the claim", ErrOptions)
-		}
 		return newExtension(s.Claim, s.Extend)
 	}
-	if s.Advance == nil && s.Advanced != nil {
-		return nil, fmt.Errorf("%w: no function that advances the items", ErrOptions)
+	settled := &settlement{
+		claim: s.Claim, ids: slices.Concat(s.Finish, s.Advance), all: s.FinishAll || s.AdvanceAll,
 	}
-	if none && s.Nack == nil && s.State == nil {
-		return nil, nil
-	}
-	settled := &settlement{claim: s.Claim, ids: slices.Clone(s.Finish)}
-	if s.Advance != nil {
-		settled.lent = lend(s.Advance)
+	if s.AdvanceAll || len(s.Advance) > 0 {
+		settled.lent = lend(s.Change)
 		settled.change = s.change(settled.lent.call)
 	}
+	stays := len(settled.ids) == 0 && !settled.all && s.Nack == nil
+	if stays && s.State == nil {
+		return nil, nil
+	}
 	if s.State != nil {
-		settled.sets, settled.state, settled.keeps = true, bytes.Clone(*s.State), none && s.Nack == nil
+		settled.sets, settled.state, settled.keeps = true, bytes.Clone(*s.State), stays
 		if err := checkState(settled.state); err != nil {
 			return nil, err
 		}
@@ -210,25 +215,66 @@ func (s *Settlement) begin() (*settlement, error) {
 	return settled, back.check()
 }
 
-// change returns how advance is called for each item of Finish; nil = the item is finished.
-func (s *Settlement) change(
-	advance func(id ID, m *Message) error,
-) func(id ID) func(m *Message) error {
-	by := func(id ID) func(m *Message) error {
-		return func(m *Message) error { return advance(id, m) }
+// check refuses fields that do not go together, and a settlement that says nothing: a field was forgotten then, and its
+// caller believes that items are finished.
+func (s *Settlement) check() error {
+	all := s.FinishAll || s.AdvanceAll
+	named := len(s.Finish) > 0 || len(s.Advance) > 0
+	advances := s.AdvanceAll || len(s.Advance) > 0
+	refuse := ""
+	switch {
+	case s.Claim == nil:
+		refuse = "no claim"
+	case s.Extend != 0 && (all || named || s.Change != nil || s.Nack != nil || s.State != nil):
+		refuse = "Extend with another settlement of the claim"
+	case s.Finish == nil && s.Advance == nil && !all && s.Change == nil && s.Nack == nil && s.State == nil &&
+		s.Extend == 0:
+		refuse = "nothing to settle: set Finish or FinishAll, Advance or AdvanceAll, Nack, State or Extend"
+	case s.FinishAll && s.AdvanceAll, s.FinishAll && len(s.Finish) > 0, s.AdvanceAll && len(s.Advance) > 0:
+		refuse = "all items, and the same or others by their ids"
+	case all && s.Nack != nil:
+		refuse = "Nack with FinishAll or AdvanceAll: no item is left to give back"
+	case s.Change == nil && advances:
+		refuse = "items to advance, and no Change"
+	case s.Change != nil && s.Advance == nil && !s.AdvanceAll:
+		refuse = "Change without items to advance: set Advance or AdvanceAll"
+	case intersect(s.Finish, s.Advance):
+		refuse = "an item in Finish and in Advance"
+	default:
+		return nil
 	}
-	if s.Advanced == nil {
-		return by
+	return fmt.Errorf("%w: %s", ErrOptions, refuse)
+}
+
+// intersect reports whether an id is in both lists.
+func intersect(a, b []ID) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return false
 	}
-	chosen := make(map[ID]bool, len(s.Advanced))
-	for _, id := range s.Advanced {
+	ids := make(map[ID]bool, len(a))
+	for _, id := range a {
+		ids[id] = true
+	}
+	return slices.ContainsFunc(b, func(id ID) bool { return ids[id] })
+}
+
+// change returns how change is called for each item that leaves the claim for good; nil = the item is finished.
+func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) func(m *Message) error {
+	chosen := make(map[ID]bool) // or, with AdvanceAll, those that are not
+	for _, id := range s.Advance {
 		chosen[id] = true
 	}
+	if s.AdvanceAll {
+		for _, id := range s.Finish {
+			chosen[id] = true
+		}
+	}
+	all := s.AdvanceAll
 	return func(id ID) func(m *Message) error {
-		if !chosen[id] {
+		if chosen[id] == all {
 			return nil
 		}
-		return by(id)
+		return func(m *Message) error { return change(id, m) }
 	}
 }
 
@@ -245,15 +291,16 @@ func (s *Settlement) end(done *settlement) {
 	switch {
 	case done.extends:
 		s.Claim.extended(done.until)
+	case done.all:
 	case s.Nack == nil:
-		s.Claim.drop(s.Finish, nil)
+		s.Claim.drop(done.ids, nil)
 	case s.Nack.From != nil:
-		s.Claim.drop(s.Finish, s.Nack.From)
+		s.Claim.drop(done.ids, s.Nack.From)
 	}
 }
 
-// Ack finishes items of a claim: an acked item is never delivered again. Without ids Ack finishes all that the claim
-// still has; with an empty slice of ids, nothing. With its last item the claim ends, and the group is free for others.
+// Ack finishes all items that are left in a claim: an acked item is never delivered again. The claim ends, and the
+// group is free for others. Use AckItems to finish some.
 //
 // A handle which receives at once after an ack keeps the group: others who wait are woken after at most 32 acks in a
 // row, or a second, or 20 ms after an ack which no receive has followed.
@@ -261,15 +308,35 @@ func (s *Settlement) end(done *settlement) {
 // Acks, nacks, extends, enqueues and receives of a handle which arrive while a transaction is in flight travel together
 // in the next transaction; each has its own result.
 //
-// Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before; nothing was changed after either), ErrClosed, and
-// the engine's.
-func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
-	return wrap("ack", q.settleOne(ctx, &Settlement{Claim: c, Finish: ids}))
+// Errors: ErrClaimLost, ErrClosed, and the engine's. After ErrClaimLost nothing was changed.
+func (q *Queue) Ack(ctx context.Context, c *Claim) error {
+	return wrap("ack", q.settleOne(ctx, &Settlement{Claim: c, FinishAll: true}))
+}
+
+// AckItems finishes the named items of a claim, all or none. The claim goes on for the others; it ends with its last
+// item. No ids, nil or empty, finish nothing: AckItems returns nil, without a transaction and without a look at the
+// claim.
+//
+// Errors: as Ack's, and ErrNotInClaim, also for an item acked before; nothing was changed then.
+func (q *Queue) AckItems(ctx context.Context, c *Claim, ids []ID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return wrap("ack items", q.settleOne(ctx, &Settlement{Claim: c, Finish: ids}))
 }
 
 // AckTx acks in the caller's transaction, as SettleTx settles.
-func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
-	return wrap("ack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Finish: ids}))
+func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim) error {
+	return wrap("ack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, FinishAll: true}))
+}
+
+// AckItemsTx acks the named items in the caller's transaction, as SettleTx settles. No ids, nil or empty, finish
+// nothing, and leave the transaction as it is.
+func (q *Queue) AckItemsTx(ctx context.Context, tx kv.Tx, c *Claim, ids []ID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return wrap("ack items", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Finish: ids}))
 }
 
 // NackOptions say how a claim is given back. To finish other items, or to store the group's state, in the same
@@ -394,7 +461,7 @@ func (s *settlement) verb() Verb {
 
 // size is how many items it acks, or gives back, or keeps; the claim's, as far as the caller has said.
 func (s *settlement) size() int {
-	if len(s.ids) > 0 && s.back == nil {
+	if len(s.ids) > 0 && !s.all && s.back == nil {
 		return len(s.ids)
 	}
 	return len(s.claim.Items)
@@ -424,7 +491,7 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	}
 	s.claim = s.claim.snapshot()
 	s.claim.Where = maps.Clone(s.claim.Where)
-	if s.items = nil; len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
+	if s.items = nil; s.all {
 		s.items = make([]ID, len(s.claim.Items))
 		for i := range s.items {
 			s.items[i] = s.claim.Items[i].ID
@@ -449,8 +516,9 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 type settlement struct {
 	claim   *Claim
 	lane    string       // of the claim
-	ids     []ID         // to ack; none = every outstanding item, if nothing is given back
-	items   []ID         // of the claim, if every outstanding item is acked
+	ids     []ID         // to ack or to advance
+	all     bool         // every outstanding item is acked or advanced, and ids, named besides, must be among them
+	items   []ID         // of the claim, if all
 	back    *NackOptions // nil = nothing is given back; a copy without Err
 	why     string       // the text of the caller's NackOptions.Err
 	extends bool
@@ -496,9 +564,7 @@ func (s *settlement) begin(w *txn) {
 	s.leads = false
 	s.readFinishing(w)
 	s.readAdvancing(w)
-	acksAll := len(s.ids) == 0 && s.back == nil && s.change == nil
-	if n := len(s.claim.Items); n > 0 && acksAll && !s.extends && !s.keeps &&
-		!isHold(s.lane) {
+	if n := len(s.claim.Items); n > 0 && s.all && s.change == nil && !isHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.read.GetKey(behind)
@@ -543,7 +609,7 @@ func (s *settlement) check(w *txn) error {
 	if s.keeps {
 		return s.keep(w)
 	}
-	acked, left, err := c.divide(group, s.ids, s.back == nil)
+	acked, left, err := c.divide(group, s.ids, s.all)
 	if err != nil {
 		return err
 	}

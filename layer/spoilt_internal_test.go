@@ -251,7 +251,7 @@ func (s *spoiling) populate() {
 	s.claims = append(s.claims, append(held, again...)...)
 	time.Sleep(3 * time.Second)
 	for _, g := range []string{"g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "late", "parts"} {
-		for item, err := range q.Admin().AllItems(ctx, g) {
+		for item, err := range q.Admin().AllItems(ctx, g, nil) {
 			require.NoError(t, err)
 			s.waiting[g] = append(s.waiting[g], string(item.Body[:min(7, len(item.Body))]))
 			s.ids = append(s.ids, item.ID)
@@ -413,7 +413,7 @@ func (s *spoiling) drainOnce() (items []Item, err error) {
 	ctx := s.Context()
 	if s.n(4) == 0 {
 		err = s.q.Once(ctx, func(tx kv.Tx) error {
-			items, err = s.q.TakeTx(ctx, tx, 1+s.n(3))
+			items, _, err = s.q.TakeTx(ctx, tx, 1+s.n(3), TakeOptions{})
 			return err
 		})
 		return items, err
@@ -517,7 +517,7 @@ var spoiltVerbs = []verb{
 		}
 		o.Unordered = o.Where == nil && s.config.Unordered && s.n(2) == 0
 		return q.Once(ctx, func(tx kv.Tx) error {
-			_, err := q.TakeTx(ctx, tx, 1+s.n(3), o)
+			_, _, err := q.TakeTx(ctx, tx, 1+s.n(3), o)
 			return err
 		})
 	}},
@@ -527,7 +527,7 @@ var spoiltVerbs = []verb{
 	{"ack all", func(s *spoiling, ctx context.Context, q *Queue) error {
 		var all []Settlement
 		for _, c := range s.claims {
-			all = append(all, Settlement{Claim: c})
+			all = append(all, Settlement{Claim: c, FinishAll: true})
 		}
 		return q.Settle(ctx, all...)
 	}},
@@ -548,12 +548,12 @@ var spoiltVerbs = []verb{
 		return s.settles(func(c *Claim) error {
 			o := s.received()
 			o.ReceiveID = ""
-			return s.holds(q.SettleReceive(ctx, Settlement{Claim: c}, o))
+			return s.holds(q.SettleReceive(ctx, Settlement{Claim: c, FinishAll: true}, o))
 		})
 	}},
 	{"advance", func(s *spoiling, ctx context.Context, q *Queue) error {
 		return s.settles(func(c *Claim) error {
-			return q.Settle(ctx, Settlement{Claim: c, Advance: func(_ ID, m *Message) error {
+			return q.Settle(ctx, Settlement{Claim: c, AdvanceAll: true, Change: func(_ ID, m *Message) error {
 				m.Headers = map[string]string{"state": "PAID"}
 				return nil
 			}})
@@ -561,7 +561,9 @@ var spoiltVerbs = []verb{
 	}},
 	{"set state", func(s *spoiling, ctx context.Context, q *Queue) error {
 		state := []byte("s")
-		return s.settles(func(c *Claim) error { return q.Settle(ctx, Settlement{Claim: c, State: &state}) })
+		return s.settles(func(c *Claim) error {
+			return q.Settle(ctx, Settlement{Claim: c, State: &state, FinishAll: true})
+		})
 	}},
 	{"group state", func(s *spoiling, ctx context.Context, q *Queue) error {
 		_, err := q.GroupState(ctx, s.group())
@@ -620,11 +622,11 @@ var spoiltVerbs = []verb{
 		return err
 	}},
 	{"redrive", func(s *spoiling, ctx context.Context, q *Queue) error {
-		_, err := q.Admin().Redrive(ctx, DeadFilter{}, RedriveOptions{ToTail: s.n(2) == 0, Limit: 1})
+		_, err := q.Admin().Redrive(ctx, DeadFilter{All: true}, RedriveOptions{ToTail: s.n(2) == 0, Limit: 1})
 		return err
 	}},
 	{"discard", func(_ *spoiling, ctx context.Context, q *Queue) error {
-		_, err := q.Admin().Discard(ctx, DeadFilter{}, DiscardOptions{Limit: 1})
+		_, err := q.Admin().Discard(ctx, DeadFilter{All: true}, DiscardOptions{Limit: 1})
 		return err
 	}},
 	{"archive", func(s *spoiling, ctx context.Context, q *Queue) error {
@@ -632,7 +634,7 @@ var spoiltVerbs = []verb{
 		return err
 	}},
 	{"replay", func(_ *spoiling, ctx context.Context, q *Queue) error {
-		_, err := q.Admin().Replay(ctx, ArchiveFilter{}, ReplayOptions{})
+		_, err := q.Admin().Replay(ctx, ArchiveFilter{All: true}, ReplayOptions{})
 		return err
 	}},
 	{"sweep", func(_ *spoiling, ctx context.Context, q *Queue) error {
@@ -734,7 +736,7 @@ var unreadableRules = []Rule{RuleKey, RuleValue, RuleItem, RuleReachable}
 // repair purges by force and sweeps, and then the queue works again, in every group, and nothing is unreadable.
 func (s *spoiling) repair() {
 	ctx, admin := s.Context(), s.q.Admin()
-	_, err := admin.Purge(ctx, PurgeOptions{Force: true})
+	_, err := admin.Purge(ctx, PurgeOptions{All: true, Force: true})
 	require.NoError(s, err, "purge by force\nspoilt: %s", s.spoilt())
 	_, err = admin.Sweep(ctx, SweepOptions{})
 	require.NoError(s, err, "sweep\nspoilt: %s", s.spoilt())

@@ -80,7 +80,7 @@ func TestWalkIsAStretch(t *testing.T) {
 			require.False(t, walk[0] < at && at < walk[19], "a step is to the next hint, but group %s was passed over", g.Group)
 		}
 	}
-	oldest, err := q.Peek(t.Context(), "0", 1)
+	oldest, err := q.Peek(t.Context(), "0", 1, nil)
 	require.NoError(t, err)
 	require.Greater(t, walk[0], oldest[0].ID.Index, "it does not begin at the oldest")
 	turns := 0
@@ -110,7 +110,9 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 		require.NoError(t, err)
 		kept := 0
 		for group := claims[0].Group; ; kept++ {
-			claims, err = q.SettleReceive(t.Context(), Settlement{Claim: claims[0]}, ReceiveOptions{Max: 1})
+			claims, err = q.SettleReceive(
+				t.Context(), Settlement{Claim: claims[0], FinishAll: true}, ReceiveOptions{Max: 1},
+			)
 			require.NoError(t, err)
 			require.Len(t, claims, 1)
 			if claims[0].Group != group {
@@ -153,7 +155,7 @@ func TestLateAckThatReceives(t *testing.T) {
 	claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	now = now.Add(MaxLease)
-	claims, err = q.SettleReceive(t.Context(), Settlement{Claim: claims[0]}, ReceiveOptions{Max: 1})
+	claims, err = q.SettleReceive(t.Context(), Settlement{Claim: claims[0], FinishAll: true}, ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
 	report, err := q.Admin().Check(t.Context(), CheckOptions{})
@@ -199,7 +201,7 @@ func TestOwnHintIsNotStale(t *testing.T) {
 	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(t.Context(), tx)
 		c := w.newClaimer("", []*reception{{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease}}})
-		head, err := q.Peek(t.Context(), "0", 1)
+		head, err := q.Peek(t.Context(), "0", 1, nil)
 		if err != nil {
 			return err
 		}

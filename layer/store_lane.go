@@ -166,16 +166,12 @@ func (p *lanePlan) laneAt(group string, t Template) (string, error) {
 	return laneName(group, where), err
 }
 
-// whereGiven packs the template that a call was given as the optional last argument; none, or nil, is "": whole groups,
-// whatever the views.
-func (p *lanePlan) whereGiven(where []Template) (string, error) {
-	if len(where) > 1 {
-		return "", fmt.Errorf("%w: %d templates", ErrOptions, len(where))
-	}
-	if len(where) == 0 || where[0] == nil {
+// whereGiven packs the template of a call that looks; nil is "": whole groups, whatever the views.
+func (p *lanePlan) whereGiven(where Template) (string, error) {
+	if where == nil {
 		return "", nil
 	}
-	return p.where(where[0])
+	return p.where(where)
 }
 
 // template is the template of a packed one; nil for whole groups.

@@ -74,7 +74,12 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 		}
 		s.wants[k] = true
 	}
-	if len(o.Kinds) == 0 {
+	if o.Kinds != nil && len(o.Kinds) == 0 {
+		return nil, fmt.Errorf(
+			"%w: an empty list of kinds: name some, or leave Kinds nil for all", ErrOptions,
+		)
+	}
+	if o.Kinds == nil {
 		for k := range s.wants {
 			s.wants[k] = true
 		}
@@ -507,8 +512,11 @@ func (t Template) matches(facets map[string]string) bool {
 
 // checkWhere checks the template of a subscription.
 func (p *lanePlan) checkWhere(t Template) error {
-	if p == nil && t != nil {
+	switch {
+	case p == nil && t != nil:
 		return &TemplateError{Template: t}
+	case t != nil && len(t) == 0: // else it would agree with every item
+		return &TemplateError{Template: t, Views: p.text}
 	}
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		if !slices.Contains(p.facets, name) {
@@ -686,7 +694,7 @@ func (s *subscription) failed(changes []Change, err error) error {
 
 // SubscribeOptions configure a subscription. The zero value is the normal use.
 type SubscribeOptions struct {
-	// Kinds are the changes to be told of; none = all.
+	// Kinds are the changes to be told of; nil = all. An empty list that is not nil is refused (ErrOptions).
 	Kinds []ChangeKind
 	// Where, if not nil, is a template of any of the queue's facets: no view is needed. The handler is then told only
 	// of items that agree with the template. If an advance or an edit gives such an item other facets, and the item

@@ -11,9 +11,12 @@ import (
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
 // or if what was in the way was work enough for one transaction: many items past retention, or claims whose leases have
-// ended. Then the next call goes on, and TakeOptions.Again says so. max is 1 to MaxBatch. The caller answers for an
-// unknown commit: use Once. o, at most one, says which group or template to take from. If the transaction has half of
+// ended. max is 1 to MaxBatch. The caller answers for an unknown commit: use Once. If the transaction has half of
 // FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
+//
+// again is true if nothing was taken, but the next transaction may take something at once. To drain a queue, call
+// TakeTx until it returns nothing and again is false. Each such transaction, if it commits, has cleared something, so
+// the loop comes to an end.
 //
 // In a queue with Config.Unordered, TakeOptions.Unordered passes over what others hold.
 //
@@ -22,27 +25,21 @@ import (
 //
 // Reads: hints and due timers at snapshot; the lock, the items taken and the next item, with conflicts. A write
 // conflict on the lock excludes other takers and claimers of the group.
-func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int, o ...TakeOptions) ([]Item, error) {
-	if len(o) > 1 {
-		return nil, wrap("take", fmt.Errorf("%w: %d of TakeOptions", ErrOptions, len(o)))
-	}
-	items, err := q.takeTx(ctx, tx, max, append(o, TakeOptions{})[0])
-	return items, wrap("take", err)
+func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) (items []Item, again bool, err error) {
+	items, again, err = q.takeTx(ctx, tx, max, o)
+	return items, again, wrap("take", err)
 }
 
-// TakeOptions say what a take may take. The zero value is the normal use.
+// TakeOptions say what a take may take. The zero value is the normal use: from any group.
 type TakeOptions struct {
 	// Group, if not nil, is the only group to take from; see OnlyGroup.
 	Group *string
-	// Where, if not nil, is the template of the items to take, as in ReceiveOptions.
+	// Where, if not nil, is the template of the items to take, as in ReceiveOptions. A template without facets is
+	// refused (*TemplateError).
 	Where Template
 	// Unordered takes items of the group that nobody holds, as ReceiveOptions.Unordered does: those that others have
 	// in flight are passed over. Not with Where.
 	Unordered bool
-	// Again, if not nil, is set: to true if nothing was taken, but the next transaction may take something at once,
-	// because what was in the way was work enough for this one. Who takes until nothing is left goes on while Again
-	// says so. Each such transaction, if it commits, has cleared something, so that comes to an end.
-	Again *bool
 }
 
 // where packs the template of a take.
@@ -58,23 +55,20 @@ func (o *TakeOptions) where(q *Queue) (string, error) {
 	return q.keys.plan.where(o.Where)
 }
 
-func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([]Item, error) {
+func (q *Queue) takeTx(
+	ctx context.Context, tx kv.Tx, max int, o TakeOptions,
+) (items []Item, again bool, err error) {
 	if max < 1 || max > MaxBatch {
-		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+		return nil, false, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
 	}
 	where, err := o.where(q)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {
-			return nil, err
+			return nil, false, err
 		}
-	}
-	var items []Item
-	var again bool
-	if o.Again != nil {
-		*o.Again = false
 	}
 	err = q.operate(ctx, tx, func(w *txn) (err error) {
 		if err := w.checkRoom(); err != nil {
@@ -92,12 +86,9 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if o.Again != nil {
-		*o.Again = again
-	}
-	return items, nil
+	return items, again, nil
 }
 
 func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {

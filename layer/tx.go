@@ -511,7 +511,7 @@ func (w *txn) spent() bool {
 //
 //	q.Once(ctx, func(tx kv.Tx) error {
 //		tx.Set(seatKey, passenger)
-//		return q.AckTx(ctx, tx, claim, item.ID)
+//		return q.AckTx(ctx, tx, claim)
 //	})
 //
 // A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that

@@ -125,7 +125,7 @@ func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
 	if now := e.o.Now(); s.at.IsZero() || now.Sub(s.at) >= e.o.Every {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 		defer cancel()
-		stats, err := s.q.Stats(ctx)
+		stats, err := s.q.Stats(ctx, layer.StatsOptions{})
 		s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
 		if err != nil {
 			e.mu.Lock()

@@ -115,13 +115,13 @@ func TestTraceTravelsWithTheMessage(t *testing.T) {
 		follows := attribute.String("messaging.fdbfifo.follows", "dead letter")
 		require.Contains(t, s.span("nack orders").Attributes(), follows)
 
-		_, err = s.q.Admin().As("ann").Redrive(s.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err = s.q.Admin().As("ann").Redrive(s.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 		require.NoError(t, err)
 		require.Contains(t, s.span("redrive orders").Attributes(), attribute.String("enduser.id", "ann"))
 		claim = s.receive()
 		require.Equal(t, enqueued, links(s.span("receive orders")))
 		require.NoError(t, s.q.Ack(s.ctx, claim))
-		_, err = s.q.Admin().Replay(s.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+		_, err = s.q.Admin().Replay(s.ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{})
 		require.NoError(t, err)
 
 		handle := func(ctx context.Context, _ *worker.Delivery) error {

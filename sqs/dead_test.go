@@ -261,7 +261,7 @@ func TestLettersThatCannotMove(t *testing.T) {
 		require.Empty(e, e.receive(url))
 		require.Equal(e, "c1", bodies(e.receive(dead)))
 		require.Len(e, e.letters("orders.fifo"), 2)
-		report, err := q.Admin().Discard(e.Context(), layer.DeadFilter{}, layer.DiscardOptions{})
+		report, err := q.Admin().Discard(e.Context(), layer.DeadFilter{All: true}, layer.DiscardOptions{})
 		require.NoError(e, err)
 		require.EqualValues(e, 2, report.Done, "still there")
 	})
@@ -430,7 +430,7 @@ func (m *moves) compare() {
 		q, err := layer.Open(m.Context(), m.db, nil, name, layer.Options{})
 		require.NoError(m, err)
 		for group := range moveGroups {
-			for item, err := range q.Admin().AllItems(m.Context(), fmt.Sprint("g", group)) {
+			for item, err := range q.Admin().AllItems(m.Context(), fmt.Sprint("g", group), nil) {
 				require.NoError(m, err)
 				all = append(all, string(item.Body))
 			}

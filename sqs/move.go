@@ -130,7 +130,7 @@ func (s *Server) startMessageMoveTask(
 		}
 		t.Rate = *r
 	}
-	stats, err := source.Stats(ctx)
+	stats, err := source.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -361,8 +361,7 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 		}
 		items, size, begun := []layer.Item(nil), 0, time.Now()
 		for now.Status == running && len(items) < n && size < taskBytes && time.Since(begun) < taskTime {
-			var again bool
-			more, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{Again: &again})
+			more, again, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
 			if err != nil {
 				return err
 			}

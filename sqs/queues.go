@@ -314,7 +314,7 @@ func (s *Server) getQueueAttributes(
 				return nil, err
 			}
 		}
-		stats, err := q.Stats(ctx)
+		stats, err := q.Stats(ctx, layer.StatsOptions{})
 		if err != nil {
 			return nil, err
 		}
@@ -473,7 +473,7 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 	if err != nil {
 		return err
 	}
-	_, err = q.Admin().Purge(ctx, layer.PurgeOptions{Force: true})
+	_, err = q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Force: true})
 	return err
 }
 

@@ -34,7 +34,7 @@ func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle s
 			return expired(handle)
 		}
 	}
-	err := q.Ack(ctx, q.claim(h), h.id)
+	err := q.AckItems(ctx, q.claim(h), []layer.ID{h.id})
 	if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
 		return err
 	}
@@ -70,7 +70,7 @@ func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) er
 // over reports whether the lease of a receipt's claim has ended, though nobody may have taken over yet. It may have
 // been extended since the receipt was given.
 func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
-	why, err := q.Admin().Why(ctx, h.id)
+	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {
 		return false, err
 	}
@@ -87,7 +87,7 @@ func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, err
 
 // there reports whether a message is in the queue.
 func (s *Server) there(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
-	why, err := q.Admin().Why(ctx, h.id)
+	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {
 		return false, err
 	}
@@ -152,11 +152,11 @@ func (s *Server) deleteTogether(ctx context.Context, q *queue, receipts []receip
 	if q.perItem() {
 		all := make([]layer.Settlement, len(claims))
 		for i, c := range claims {
-			all[i] = layer.Settlement{Claim: c}
+			all[i] = layer.Settlement{Claim: c, Finish: ids[i : i+1]}
 		}
 		return q.Settle(ctx, all...)
 	}
-	return q.Ack(ctx, claims[0], ids...)
+	return q.AckItems(ctx, claims[0], ids)
 }
 
 // claims are the entries of a batch by the claims that they are of.
@@ -280,7 +280,7 @@ func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, h
 
 // holder is the token under which a message is in flight; 0 = it is not.
 func (s *Server) holder(ctx context.Context, q *queue, h receiptHandle) (int64, error) {
-	why, err := q.Admin().Why(ctx, h.id)
+	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -302,7 +302,7 @@ func (s *Server) giveBack(ctx context.Context, q *queue, h receiptHandle, timeou
 		return q.Nack(ctx, q.claim(h), layer.NackOptions{AtOnce: true})
 	}
 	// A message that is the first of its group was tried: that counts a receive. Those behind another were not.
-	first, err := q.Peek(ctx, h.id.Group, 1)
+	first, err := q.Peek(ctx, h.id.Group, 1, nil)
 	if err != nil {
 		return err
 	}

@@ -292,7 +292,7 @@ func TestReceiptSaysNoMore(t *testing.T) {
 			time.Sleep(wait)
 			for _, m := range e.receive(url, "ReceiveRequestAttemptId", "once") {
 				h, _ := e.receipt("orders.fifo", m.ReceiptHandle)
-				why, err := q.Admin().Why(e.Context(), h.id)
+				why, err := q.Admin().Why(e.Context(), h.id, nil)
 				require.NoError(e, err)
 				stored := time.Now().Add(why.Reasons[0].Left)
 				require.False(e, h.until.After(stored), "%s, %s is stored", h.until, stored)

@@ -45,7 +45,7 @@ func runUntilEmpty(q *layer.Queue, h worker.Handler, o worker.Options) {
 	go func() {
 		defer stop()
 		for depth := int64(1); depth > 0; time.Sleep(time.Millisecond) {
-			s, err := q.Stats(ctx)
+			s, err := q.Stats(ctx, layer.StatsOptions{})
 			if err != nil {
 				log.Fatal(err)
 			}
@@ -387,7 +387,7 @@ func ExampleWorker_Run_shutdown() {
 		log.Fatal(err)
 	}
 	fmt.Println("run:", w.Run(ctx))
-	items, err := q.Peek(context.Background(), "A", 10)
+	items, err := q.Peek(context.Background(), "A", 10, nil)
 	fmt.Printf("%s is left, %v\n", items[0].Body, err)
 	// Output:
 	// one is done, <nil>

@@ -506,7 +506,6 @@ func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
 	advance(&s, ds...)
 	before := h.claim.State
 	for _, d := range ds {
-		s.Finish = append(s.Finish, d.ID)
 		switch {
 		case !d.sets:
 		case h.stateKnown && bytes.Equal(before, d.state):
@@ -530,7 +529,7 @@ func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *fini
 	w.awaitAck(of, in)
 	if last && !in.lost && !in.stale {
 		s := in.settlement(in.handled)
-		s.Finish = nil
+		s.Finish, s.FinishAll = nil, true
 		return &finished{in.source, s}, false
 	}
 	w.beginAck(of, in)
@@ -624,7 +623,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			n = min(max(partly.Done, 0), len(c.ds)-1)
 			s := in.settlement(c.ds[:n])
 			done = append(done, c.ds[:n]...)
-			given.Finish, given.State = append(given.Finish, s.Finish...), s.State
+			given.State = s.State
 			if partly.Err != nil {
 				failed = timedOut(c.ctx, partly.Err)
 			}
@@ -635,7 +634,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	}
 	ctx, cancel := endContext(of)
 	defer cancel()
-	given.Advance, given.Advanced = nil, nil
+	given.Finish, given.Advance = nil, nil
 	advance(&given, done...)
 	err := in.source.q.Settle(ctx, given)
 	w.o.Test.Pause(of, "given back")

@@ -450,13 +450,15 @@ func refused(ds []*Delivery) error {
 func advance(s *layer.Settlement, ds ...*Delivery) {
 	next := make(map[layer.ID]layer.Template)
 	for _, d := range ds {
-		if d.next != nil {
-			next[d.ID] = d.next
-			s.Advanced = append(s.Advanced, d.ID)
+		if d.next == nil {
+			s.Finish = append(s.Finish, d.ID)
+			continue
 		}
+		next[d.ID] = d.next
+		s.Advance = append(s.Advance, d.ID)
 	}
 	if len(next) > 0 {
-		s.Advance = func(id layer.ID, m *layer.Message) error {
+		s.Change = func(id layer.ID, m *layer.Message) error {
 			maps.Copy(m.Headers, next[id])
 			return nil
 		}
@@ -468,7 +470,7 @@ func (d *Delivery) finish(ctx context.Context, tx kv.Tx) error {
 	if d.refused != nil {
 		return d.refused
 	}
-	s := layer.Settlement{Claim: d.in.claim, Finish: []layer.ID{d.ID}}
+	s := layer.Settlement{Claim: d.in.claim}
 	advance(&s, d)
 	return d.Queue.SettleTx(ctx, tx, s)
 }

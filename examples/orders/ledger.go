@@ -7,6 +7,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
 )
 
 // ledger is what the database holds of a service that nobody uses meanwhile.
@@ -48,7 +49,7 @@ func (s *shop) audit(ctx context.Context) (ledger, error) {
 		}
 		l.entries[customer] = append(l.entries[customer], e)
 	}
-	stats, err := s.queue.Stats(ctx)
+	stats, err := s.queue.Stats(ctx, layer.StatsOptions{})
 	l.waiting, l.dead = stats.Depth, stats.Dead
 	return l, err
 }

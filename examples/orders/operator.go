@@ -48,7 +48,7 @@ func (p *process) health(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *process) stats(w http.ResponseWriter, r *http.Request) {
-	stats, err := p.shop.queue.Stats(r.Context())
+	stats, err := p.shop.queue.Stats(r.Context(), layer.StatsOptions{})
 	if err != nil {
 		refuse(w, r, err)
 		return
@@ -58,7 +58,7 @@ func (p *process) stats(w http.ResponseWriter, r *http.Request) {
 
 // metrics writes the figures that are worth an alert, or a graph.
 func (p *process) metrics(w http.ResponseWriter, r *http.Request) {
-	s, err := p.shop.queue.Stats(r.Context())
+	s, err := p.shop.queue.Stats(r.Context(), layer.StatsOptions{})
 	if err != nil {
 		refuse(w, r, err)
 		return

@@ -144,7 +144,7 @@ func (t *trial) send(ctx context.Context, q *layer.Queue) error {
 // reach waits until so many requests have gone through all stages.
 func (t *trial) reach(ctx context.Context, q *layer.Queue, n int) error {
 	for {
-		stats, err := q.Stats(ctx)
+		stats, err := q.Stats(ctx, layer.StatsOptions{})
 		if err == nil && stats.Acked >= int64(n) {
 			return nil
 		}

@@ -28,7 +28,7 @@ func (c *claimer) turn(ctx context.Context) (int, error) {
 	if acked == nil {
 		claims, err = c.handle.Receive(ctx, c.o)
 	} else {
-		claims, err = c.handle.SettleReceive(ctx, layer.Settlement{Claim: acked}, c.o)
+		claims, err = c.handle.SettleReceive(ctx, layer.Settlement{Claim: acked, FinishAll: true}, c.o)
 	}
 	if err != nil {
 		return 0, err

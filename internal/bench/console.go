@@ -44,7 +44,7 @@ func watchConsole(ctx context.Context, env Env, every time.Duration) (w *watched
 		return nil, errors.Join(err, space.DB.Close())
 	}
 	c, err := console.New(console.Options{
-		DB: counting, Prefix: space.Prefix, Every: every, Logger: slog.New(slog.DiscardHandler),
+		DB: counting, Prefix: space.Prefix, Open: true, Every: every, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return nil, errors.Join(err, space.DB.Close())

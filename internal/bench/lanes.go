@@ -65,7 +65,7 @@ func (q *queue) receiveIn(ctx context.Context, state string) (*layer.Claim, erro
 
 // advance moves all items of a claim on to a state.
 func (q *queue) advance(ctx context.Context, c *layer.Claim, state string) error {
-	return q.Settle(ctx, layer.Settlement{Claim: c, Advance: func(_ layer.ID, m *layer.Message) error {
+	return q.Settle(ctx, layer.Settlement{Claim: c, AdvanceAll: true, Change: func(_ layer.ID, m *layer.Message) error {
 		m.Headers[facet] = state
 		return nil
 	}})

@@ -54,7 +54,8 @@ func upkeepSlowdown(s Sizes) Benchmark {
 			return err
 		}
 		redrive := func(ctx context.Context, progress func(done int64)) error {
-			_, err := q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{Progress: func(r layer.DeadReport) { progress(r.Done) }})
+			o := layer.RedriveOptions{Progress: func(r layer.DeadReport) { progress(r.Done) }}
+			_, err := q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, o)
 			return err
 		}
 		for _, work := range []struct {

@@ -236,13 +236,13 @@ func (a *actor) ack(ctx context.Context, c *layer.Claim, k int) error {
 	var err error
 	switch way {
 	case 0:
-		err = a.q.Ack(ctx, c, ids...)
+		err = a.q.AckItems(ctx, c, ids)
 	case 1:
 		err = a.q.Once(ctx, func(tx kv.Tx) error {
 			for _, n := range e.Items {
 				tx.Set(a.o.effectKey(n), []byte("done"))
 			}
-			return a.q.AckTx(ctx, tx, c, ids...)
+			return a.q.AckItemsTx(ctx, tx, c, ids)
 		})
 	case 2:
 		state := []byte(e.State)
@@ -253,7 +253,7 @@ func (a *actor) ack(ctx context.Context, c *layer.Claim, k int) error {
 
 func (a *actor) ackReceive(ctx context.Context, c *layer.Claim) ([]*layer.Claim, error) {
 	e := a.j.begin(event{Kind: kindAckReceive, Group: c.Group, Items: numbers(c.Items)})
-	claims, err := a.q.SettleReceive(ctx, layer.Settlement{Claim: c}, a.receiveOptions())
+	claims, err := a.q.SettleReceive(ctx, layer.Settlement{Claim: c, FinishAll: true}, a.receiveOptions())
 	if err == nil {
 		if e.Claims, err = told(claims); err != nil {
 			return nil, err
@@ -289,6 +289,7 @@ func (a *actor) operate(ctx context.Context) error {
 				e.Group = groups[1+a.rng.IntN(len(groups)-1)] // any but "", which stands for all
 				f.Group = &e.Group
 			}
+			f.All = f.Group == nil
 			e = a.j.begin(e)
 			if _, err = a.q.Admin().Redrive(ctx, f, layer.RedriveOptions{}); err == nil {
 				a.j.done(e)

@@ -205,7 +205,7 @@ func (m *model) soundness(ctx context.Context, q *layer.Queue, d *dump) error {
 	for _, v := range report.Violations {
 		m.problem("check: %s", v)
 	}
-	stats, err := q.Stats(ctx)
+	stats, err := q.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
 		return fmt.Errorf("crash: stats: %w", err)
 	}
@@ -232,7 +232,7 @@ func (m *model) soundness(ctx context.Context, q *layer.Queue, d *dump) error {
 func (m *model) drain(ctx context.Context, q *layer.Queue) error {
 	j := &drainJournal{m: m}
 	j.run(event{Kind: kindRedrive}, func(*event) error {
-		_, err := q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 		return err
 	})
 	for j.err == nil {
@@ -247,7 +247,7 @@ func (m *model) drain(ctx context.Context, q *layer.Queue) error {
 			// What a takeover has parked meanwhile comes back.
 			report := layer.DeadReport{}
 			j.run(event{Kind: kindRedrive}, func(*event) (err error) {
-				report, err = q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+				report, err = q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 				return err
 			})
 			if report.Done == 0 {

@@ -157,7 +157,7 @@ func (h *herd) work(n int, handle *layer.Queue) error {
 		}
 		h.claims[n].Add(1)
 		_ = sleep(h.ctx, h.o.Work/2+below(h.o.Work)) // no work is left undone at the end
-		if claims, err = handle.SettleReceive(ctx, layer.Settlement{Claim: claims[0]}, o); err == nil {
+		if claims, err = handle.SettleReceive(ctx, layer.Settlement{Claim: claims[0], FinishAll: true}, o); err == nil {
 			h.acked.Add(1)
 		}
 	}

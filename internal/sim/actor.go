@@ -379,8 +379,9 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 			}
 		}
 		if len(part) > 0 && len(rest) > 0 {
-			err := a.once(settle("ack-part", part), func(ctx context.Context) error { return a.q.Ack(ctx, c, part...) },
-				func(ctx context.Context, tx kv.Tx) error { return a.q.AckTx(ctx, tx, c, part...) })
+			err := a.once(settle("ack-part", part), func(ctx context.Context) error {
+				return a.q.AckItems(ctx, c, part)
+			}, func(ctx context.Context, tx kv.Tx) error { return a.q.AckItemsTx(ctx, tx, c, part) })
 			if err != nil {
 				return nil
 			}
@@ -429,7 +430,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 				for _, id := range left {
 					addEffect(tx, id)
 				}
-				if err := a.q.AckTx(ctx, tx, c, left...); err != nil {
+				if err := a.q.AckItemsTx(ctx, tx, c, left); err != nil {
 					return err
 				}
 				sent, err = a.q.EnqueueTx(ctx, tx, msgs...)
@@ -452,7 +453,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 		options := a.receiveOptions()
 		o.beats = options.Heartbeat
 		err = a.call(o, func(ctx context.Context) (err error) {
-			o.claims, err = a.q.SettleReceive(ctx, layer.Settlement{Claim: c}, options)
+			o.claims, err = a.q.SettleReceive(ctx, layer.Settlement{Claim: c, FinishAll: true}, options)
 			return err
 		})
 	case a.rng.IntN(4) == 0:
@@ -462,14 +463,14 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 				for _, id := range left {
 					addEffect(tx, id)
 				}
-				return a.q.AckTx(ctx, tx, c, left...)
+				return a.q.AckItemsTx(ctx, tx, c, left)
 			})
 		})
 	case a.rng.IntN(2) == 0:
 		o.all = true
 		err = a.call(o, func(ctx context.Context) error { return a.q.Ack(ctx, c) })
 	default:
-		err = a.call(o, func(ctx context.Context) error { return a.q.Ack(ctx, c, left...) })
+		err = a.call(o, func(ctx context.Context) error { return a.q.AckItems(ctx, c, left) })
 	}
 	if frozen {
 		switch {
@@ -514,12 +515,10 @@ func (a *actor) take() {
 		o := &op{kind: "take", effect: true}
 		n := 1 + a.rng.IntN(a.w.knobs.receive)
 		options := a.takeOptions()
-		for _, t := range options {
-			o.where, o.plain = t.Where, t.Unordered
-		}
+		o.where, o.plain = options.Where, options.Unordered
 		a.call(o, func(ctx context.Context) error {
 			return a.q.Once(ctx, func(tx kv.Tx) error {
-				items, err := a.q.TakeTx(ctx, tx, n, options...)
+				items, _, err := a.q.TakeTx(ctx, tx, n, options)
 				if err != nil {
 					return err
 				}

@@ -126,7 +126,10 @@ func groupOfLane(lane string) string {
 
 // whereOfLane is the template of a lane.
 func whereOfLane(lane string) layer.Template {
-	_, text, _ := strings.Cut(lane, "?")
+	_, text, ok := strings.Cut(lane, "?")
+	if !ok {
+		return nil
+	}
 	t, err := layer.ParseTemplate(text)
 	if err != nil {
 		panic(err) // of a text that is a template's
@@ -248,19 +251,19 @@ func (a *actor) laneOptions(o *layer.ReceiveOptions) {
 }
 
 // takeOptions are those of a take.
-func (a *actor) takeOptions() (all []layer.TakeOptions) {
+func (a *actor) takeOptions() (o layer.TakeOptions) {
 	if a.w.knobs.unordered {
 		return a.plainTake()
 	}
 	if a.w.knobs.plan == nil {
-		return nil
+		return o
 	}
-	o := layer.TakeOptions{Where: a.where()}
+	o.Where = a.where()
 	if a.lanes.IntN(4) == 0 {
 		g := a.w.group(a.lanes)
 		o.Group = &g
 	}
-	return append(all, o)
+	return o
 }
 
 // workerLanes gives a worker a template, and handlers that are stages.
@@ -312,19 +315,18 @@ func (a *actor) advance(c *layer.Claim, left []layer.ID) []layer.ID {
 		a.n++
 		o.body = fmt.Sprintf("advanced a%d.%d", a.id, a.n)
 	}
-	ids := some
+	s := layer.Settlement{Claim: c, Advance: some}
 	if len(rest) == 0 && a.lanes.IntN(2) == 0 {
-		ids, o.all = nil, true
+		s.Advance, s.AdvanceAll, o.all = nil, true, true
 	}
-	change := func(_ layer.ID, m *layer.Message) error {
+	s.Change = func(_ layer.ID, m *layer.Message) error {
 		maps.Copy(m.Headers, o.next)
 		if o.body != "" {
 			m.Body = []byte(o.body)
 		}
 		return nil
 	}
-	err := a.settle(o, layer.Settlement{Claim: c, Finish: ids, Advance: change})
-	if err != nil {
+	if err := a.settle(o, s); err != nil {
 		return nil
 	}
 	a.w.mark("advance")

@@ -104,7 +104,7 @@ func (a *actor) operate() {
 			o.kind = "redrive"
 			tail := a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
-				_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail})
+				_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{ToTail: tail})
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
@@ -115,6 +115,8 @@ func (a *actor) operate() {
 			var filter layer.DeadFilter
 			if id, ok := a.w.leftHint(); ok {
 				filter.IDs = []layer.ID{id}
+			} else {
+				filter.All = true
 			}
 			fn = func(ctx context.Context) error {
 				_, err := a.q.Admin().Redrive(ctx, filter, layer.RedriveOptions{})
@@ -139,7 +141,7 @@ func (a *actor) operate() {
 		case 12, purge:
 			if n == 12 && a.rng.IntN(4) > 0 {
 				o.kind = "stats"
-				fn = func(ctx context.Context) error { _, err := a.q.Stats(ctx); return err }
+				fn = func(ctx context.Context) error { _, err := a.q.Stats(ctx, layer.StatsOptions{}); return err }
 				break
 			}
 			o.kind, o.sweeping, o.forcing = "purge", true, a.rng.IntN(3) == 0
@@ -149,7 +151,10 @@ func (a *actor) operate() {
 			}
 		case purgeAll:
 			o.kind, o.sweeping, o.group = "purge-all", true, ""
-			fn = func(ctx context.Context) error { _, err := a.q.Admin().Purge(ctx, layer.PurgeOptions{}); return err }
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Purge(ctx, layer.PurgeOptions{All: true})
+				return err
+			}
 		case 13:
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
@@ -185,7 +190,7 @@ func (a *actor) operate() {
 		case 17:
 			o.kind, o.discarding = "discard", true
 			fn = func(ctx context.Context) error {
-				_, err := a.q.Admin().Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{Limit: 2})
+				_, err := a.q.Admin().Discard(ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{Limit: 2})
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().DiscardTx(ctx, tx, id) }

@@ -134,7 +134,7 @@ func (a *actor) peek(group string) {
 	most := 1 + a.rng.IntN(5)
 	o.seen = func(m *model) bool { return m.peeks(group, most, items) }
 	err := a.call(o, func(ctx context.Context) (err error) {
-		items, err = a.q.Peek(ctx, group, most)
+		items, err = a.q.Peek(ctx, group, most, nil)
 		return err
 	})
 	if err == nil && len(items) > 0 {

@@ -146,13 +146,13 @@ func (a *actor) plainOptions(o *layer.ReceiveOptions) {
 }
 
 // plainTake makes some takes unordered.
-func (a *actor) plainTake() (all []layer.TakeOptions) {
+func (a *actor) plainTake() layer.TakeOptions {
 	o := layer.TakeOptions{Unordered: a.lanes.Float64() < a.w.knobs.plainly && !a.w.knobs.inTurn}
 	if a.lanes.IntN(4) == 0 {
 		g := a.w.group(a.lanes)
 		o.Group = &g
 	}
-	return append(all, o)
+	return o
 }
 
 // plainWorker makes some workers unordered.

@@ -36,6 +36,7 @@ func (a *actor) replay() {
 		group := a.w.group(a.rng)
 		f.Group, o.group = &group, group
 	}
+	f.All = f.Group == nil
 	var err error
 	if a.chance(a.w.knobs.inTx) {
 		o.kind = "replay-tx"

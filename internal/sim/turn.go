@@ -73,8 +73,8 @@ func (a *actor) ackWrongly(c *layer.Claim, left []layer.ID) {
 		if len(ids)%2 == 0 {
 			return a.q.Settle(ctx, layer.Settlement{Claim: c, Finish: ids, Nack: &layer.NackOptions{}})
 		}
-		return a.q.Ack(ctx, c, ids...)
-	}, func(ctx context.Context, tx kv.Tx) error { return a.q.AckTx(ctx, tx, c, ids...) })
+		return a.q.AckItems(ctx, c, ids)
+	}, func(ctx context.Context, tx kv.Tx) error { return a.q.AckItemsTx(ctx, tx, c, ids) })
 	if err == nil {
 		a.w.violation("G3: %s of %s, which is not in claim %d of %q, is taken for done", o, wrong, c.Token, c.Group)
 	}

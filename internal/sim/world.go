@@ -450,7 +450,7 @@ func (w *world) heal() {
 				return err
 			}
 		}
-		_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 		return err
 	})
 }

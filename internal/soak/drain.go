@@ -56,7 +56,7 @@ func (d *drain) run(ctx context.Context) error {
 			return fmt.Errorf("soak: drain %s: %w", q.Name(), err)
 		}
 		// Of a group that was marked all the same, and what else an operator may leave.
-		if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{}); err != nil {
+		if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true}); err != nil {
 			return fmt.Errorf("soak: purge %s: %w", q.Name(), err)
 		}
 		if _, err := d.sweepers[i].Admin().Sweep(ctx, layer.SweepOptions{}); err != nil {
@@ -101,6 +101,6 @@ func workOff(ctx context.Context, q *layer.Queue) error {
 			return fmt.Errorf("%w: %+v", context.Cause(ctx), page.Groups)
 		}
 	}
-	_, err := q.Admin().Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+	_, err := q.Admin().Discard(ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{})
 	return err
 }

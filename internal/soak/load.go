@@ -201,10 +201,10 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		a.count("ack+receive")
 		o := a.receiveOptions()
 		o.ReceiveID = "" // is not for an ack
-		return a.q.SettleReceive(ctx, layer.Settlement{Claim: c}, o)
+		return a.q.SettleReceive(ctx, layer.Settlement{Claim: c, FinishAll: true}, o)
 	case n < 30:
 		a.count("ack of some")
-		if err := a.q.Ack(ctx, c, c.Items[0].ID); err != nil || len(c.Items) == 0 {
+		if err := a.q.AckItems(ctx, c, []layer.ID{c.Items[0].ID}); err != nil || len(c.Items) == 0 {
 			return nil, err
 		}
 	case n < 36:
@@ -221,7 +221,7 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		if a.rng.IntN(2) == 0 {
 			state = nil
 		}
-		return nil, a.q.Settle(ctx, layer.Settlement{Claim: c, State: &state})
+		return nil, a.q.Settle(ctx, layer.Settlement{Claim: c, State: &state, FinishAll: true})
 	case n < 56:
 		a.count("ack with an effect")
 		return nil, a.q.Once(ctx, func(tx kv.Tx) error { return a.q.AckTx(ctx, tx, c) })
@@ -250,7 +250,7 @@ func (a *actor) operate(ctx context.Context) (err error) {
 	group := a.group()
 	switch kind {
 	case "redrive":
-		_, err = a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: a.rng.IntN(3) == 0})
+		_, err = a.q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{ToTail: a.rng.IntN(3) == 0})
 	case "discard":
 		_, err = a.q.Admin().Discard(ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
 	case "purge":
@@ -270,7 +270,7 @@ func (a *actor) operate(ctx context.Context) (err error) {
 		err = a.look(ctx)
 	case "take":
 		err = a.q.Once(ctx, func(tx kv.Tx) error {
-			_, err := a.q.TakeTx(ctx, tx, 5)
+			_, _, err := a.q.TakeTx(ctx, tx, 5, layer.TakeOptions{})
 			return err
 		})
 	case "sweep":
@@ -283,7 +283,7 @@ func (a *actor) operate(ctx context.Context) (err error) {
 		_, err = a.q.Admin().Skip(ctx, group, layer.SkipOptions{})
 	case "edit":
 		var head []layer.Item
-		if head, err = a.q.Peek(ctx, group, 1); err == nil && len(head) > 0 {
+		if head, err = a.q.Peek(ctx, group, 1, nil); err == nil && len(head) > 0 {
 			err = a.q.Admin().Edit(ctx, head[0].ID, func(m *layer.Message) error { m.Body = []byte("edited"); return nil })
 		}
 	}
@@ -291,12 +291,12 @@ func (a *actor) operate(ctx context.Context) (err error) {
 }
 
 func (a *actor) look(ctx context.Context) error {
-	if _, err := a.q.Stats(ctx); err != nil {
+	if _, err := a.q.Stats(ctx, layer.StatsOptions{}); err != nil {
 		return err
 	}
 	page, err := a.q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 5})
 	if err == nil && len(page.Groups) > 0 {
-		_, err = a.q.Admin().Why(ctx, page.Groups[0].Head)
+		_, err = a.q.Admin().Why(ctx, page.Groups[0].Head, nil)
 	}
 	if err == nil {
 		_, err = a.q.Admin().DeadLetters(ctx, layer.DeadOptions{Bodies: true})

@@ -63,13 +63,13 @@ func TestArchiveInOrder(t *testing.T) {
 						return
 					}
 					if len(claims) == 0 {
-						if s, err := q.Stats(e.ctx); err != nil || s.Depth == 0 {
+						if s, err := q.Stats(e.ctx, layer.StatsOptions{}); err != nil || s.Depth == 0 {
 							return
 						}
 						continue
 					}
 					c := claims[0]
-					if err := q.Ack(e.ctx, c, c.Items[0].ID); err != nil {
+					if err := q.AckItems(e.ctx, c, []layer.ID{c.Items[0].ID}); err != nil {
 						e.t.Error(err)
 						return
 					}
@@ -108,14 +108,14 @@ func TestArchiveOfTransactions(t *testing.T) {
 		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
 		c := holding(4, 2)(e).(*layer.Claim)
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			if err := e.q.AckTx(e.ctx, tx, c, c.Items[0].ID); err != nil {
+			if err := e.q.AckItemsTx(e.ctx, tx, c, []layer.ID{c.Items[0].ID}); err != nil {
 				return err
 			}
 			if err := e.q.AckTx(e.ctx, tx, c); err != nil {
 				return err
 			}
 			for range 2 {
-				if _, err := e.q.TakeTx(e.ctx, tx, 1); err != nil {
+				if _, _, err := e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{}); err != nil {
 					return err
 				}
 			}
@@ -269,7 +269,7 @@ func TestReplayAmidSweep(t *testing.T) {
 			e.clock.advance(30 * time.Second)
 		}
 		swept := false
-		report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+		report, err := e.q.Admin().Replay(e.ctx, everything, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 			if swept {
 				return
 			}
@@ -306,12 +306,12 @@ func TestReplayAmidAck(t *testing.T) {
 					ids = append(ids, item.ID)
 				}
 			}
-			require.NoError(e.t, e.q.Ack(e.ctx, c, ids...))
+			require.NoError(e.t, e.q.AckItems(e.ctx, c, ids))
 			acked, f := false, layer.ArchiveFilter{Group: &group}
 			report, err := e.q.Admin().Replay(e.ctx, f, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 				if !acked {
 					acked = true
-					require.NoError(e.t, e.q.Ack(e.ctx, c, kept))
+					require.NoError(e.t, e.q.AckItems(e.ctx, c, []layer.ID{kept}))
 				}
 			}})
 			require.NoError(e.t, err)
@@ -351,7 +351,7 @@ func TestArchiveOptions(t *testing.T) {
 		_, err := e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{Limit: n})
 		require.ErrorAs(t, err, &limit)
 	}
-	_, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Limit: -1})
+	_, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{Limit: -1})
 	require.ErrorAs(t, err, &limit)
 	_, err = e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{From: now, Before: now}})
 	require.ErrorIs(t, err, layer.ErrOptions)

@@ -136,7 +136,7 @@ func (e *env) check() {
 	report, err := e.calm().Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(e.t, err)
 	require.Empty(e.t, report.Violations)
-	stats, err := e.calm().Stats(context.Background())
+	stats, err := e.calm().Stats(context.Background(), layer.StatsOptions{})
 	require.NoError(e.t, err)
 	inFlight := 0
 	for g, err := range e.calm().Admin().AllGroups(context.Background(), layer.GroupsOptions{MaxDepth: 1}) {
@@ -178,16 +178,15 @@ func (e *env) receive(q *layer.Queue, max int) *layer.Claim {
 	return claims[0]
 }
 
-// take takes in a transaction of its own, and again as long as TakeOptions.Again says so.
+// take takes in a transaction of its own, and again as long as TakeTx says so.
 func (e *env) take(q *layer.Queue, max int, o layer.TakeOptions) ([]layer.Item, error) {
 	return takeFrom(e.ctx, q, max, o)
 }
 
 func takeFrom(ctx context.Context, q *layer.Queue, max int, o layer.TakeOptions) (items []layer.Item, err error) {
-	again := true
-	for o.Again = &again; again && err == nil; {
+	for again := true; again && err == nil; {
 		err = q.Once(ctx, func(tx kv.Tx) (err error) {
-			items, err = q.TakeTx(ctx, tx, max, o)
+			items, again, err = q.TakeTx(ctx, tx, max, o)
 			return err
 		})
 	}
@@ -205,7 +204,7 @@ func bodies(items []layer.Item) []string {
 // all lists what a group has, in order.
 func (e *env) all(group string) []string {
 	e.t.Helper()
-	items, err := e.calm().Peek(context.Background(), group, layer.MaxBatch)
+	items, err := e.calm().Peek(context.Background(), group, layer.MaxBatch, nil)
 	require.NoError(e.t, err)
 	return bodies(items)
 }

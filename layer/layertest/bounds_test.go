@@ -317,12 +317,14 @@ func boundsOfAck(l *largest) {
 				for j := 0; j < len(c.Items); j += 2 {
 					ids = append(ids, c.Items[j].ID)
 				}
-				require.NoError(l.t, l.q.Ack(l.ctx, c, ids...))
+				require.NoError(l.t, l.q.AckItems(l.ctx, c, ids))
 				if len(c.Items) > 0 {
 					require.NoError(l.t, l.q.Nack(l.ctx, c, layer.NackOptions{Err: long}))
 				}
 			case 1:
-				_, err := l.q.SettleReceive(l.ctx, layer.Settlement{Claim: c}, layer.ReceiveOptions{Max: 1})
+				_, err := l.q.SettleReceive(
+					l.ctx, layer.Settlement{Claim: c, FinishAll: true}, layer.ReceiveOptions{Max: 1},
+				)
 				require.NoError(l.t, err)
 			case 2:
 				require.NoError(l.t, l.q.Nack(l.ctx, c, layer.NackOptions{Err: long, Reject: nuls(4096, 2)}))
@@ -366,7 +368,7 @@ func boundsOfTx(l *largest) {
 	}), 250)
 	l.clock.advance(time.Hour)
 	require.Less(l.t, most("take", func(tx kv.Tx, _ int) (int, error) {
-		items, err := l.q.TakeTx(l.ctx, tx, layer.MaxBatch)
+		items, _, err := l.q.TakeTx(l.ctx, tx, layer.MaxBatch, layer.TakeOptions{})
 		return len(items), err
 	}), 250)
 	var claims []*layer.Claim
@@ -397,10 +399,10 @@ func boundsOfOperator(l *largest) {
 	for _, group := range groups {
 		_, err := a.PauseGroup(l.ctx, group, layer.PauseOptions{Reason: reason})
 		require.NoError(l.t, err)
-		info, err := a.Group(l.ctx, group)
+		info, err := a.Group(l.ctx, group, nil)
 		require.NoError(l.t, err)
 		require.Equal(l.t, reason, info.Mark.Reason)
-		why, err := a.WhyGroup(l.ctx, group)
+		why, err := a.WhyGroup(l.ctx, group, nil)
 		require.NoError(l.t, err)
 		require.NotEmpty(l.t, why.Reasons)
 	}
@@ -411,7 +413,7 @@ func boundsOfOperator(l *largest) {
 	blocked, err := a.Blocked(l.ctx, layer.BlockedOptions{})
 	require.NoError(l.t, err)
 	require.NotEmpty(l.t, blocked.Groups)
-	items, err := l.q.Peek(l.ctx, groups[0], layer.MaxBatch)
+	items, err := l.q.Peek(l.ctx, groups[0], layer.MaxBatch, nil)
 	require.NoError(l.t, err)
 	require.Len(l.t, items, 3)
 	body := make([]byte, layer.MaxBodySize)
@@ -421,7 +423,7 @@ func boundsOfOperator(l *largest) {
 	found, err := l.q.Find(l.ctx, groups[0], items[0].DedupID)
 	require.NoError(l.t, err)
 	require.Equal(l.t, items[0].ID, found.ID)
-	_, err = a.Why(l.ctx, items[2].ID)
+	_, err = a.Why(l.ctx, items[2].ID, nil)
 	require.NoError(l.t, err)
 	require.NoError(l.t, a.Cancel(l.ctx, items[2].ID))
 	_, err = a.Skip(l.ctx, groups[0], layer.SkipOptions{Reason: reason})
@@ -447,7 +449,7 @@ func boundsOfOperator(l *largest) {
 	require.Len(l.t, page.Groups, 3)
 	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Shards = layer.MaxShards })
 	require.NoError(l.t, err)
-	_, err = l.q.Stats(l.ctx)
+	_, err = l.q.Stats(l.ctx, layer.StatsOptions{})
 	require.NoError(l.t, err)
 	l.changes()
 }
@@ -501,7 +503,7 @@ func boundsOfJobs(l *largest) {
 		l.bounded(err)
 		return nil
 	}))
-	_, err = a.Discard(l.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+	_, err = a.Discard(l.ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{})
 	require.NoError(l.t, err)
 	// The archive, and back.
 	o := most()
@@ -523,7 +525,7 @@ func boundsOfJobs(l *largest) {
 	require.NoError(l.t, err)
 	require.EqualValues(l.t, 60, replayed.Done)
 	l.fill(100, 1)
-	purged, err := a.Purge(l.ctx, layer.PurgeOptions{})
+	purged, err := a.Purge(l.ctx, layer.PurgeOptions{All: true})
 	require.NoError(l.t, err)
 	require.Positive(l.t, purged.Items)
 	l.clock.advance(24 * time.Hour)
@@ -606,7 +608,7 @@ func TestStepsThatAreTooLarge(t *testing.T) {
 	l.drain(most(), 0)
 	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Retention = 0 })
 	require.NoError(t, err)
-	report, err := a.Redrive(l.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	report, err := a.Redrive(l.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, letters, report.Done)
 	require.Positive(t, l.db.n.Load(), "a step was too large")

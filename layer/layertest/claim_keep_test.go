@@ -25,21 +25,23 @@ func TestClaimIsKeptRight(t *testing.T) {
 		require.Equal(e.t, e.clock.now().Add(time.Hour), c.Until)
 
 		begun := c.Items
-		require.NoError(e.t, e.q.Ack(e.ctx, c, c.Items[0].ID))
+		require.NoError(e.t, e.q.AckItems(e.ctx, c, []layer.ID{c.Items[0].ID}))
 		require.Equal(e.t, "23456", left())
 		require.NoError(e.t, e.q.Settle(e.ctx, ackingState(c, []byte("s"), c.Items[1].ID)))
 		require.Equal(e.t, "2456", left())
 		require.Equal(e.t, []string{"1", "2", "3", "4", "5", "6"}, bodies(begun), "a loop goes on")
-		require.ErrorIs(e.t, e.q.Ack(e.ctx, c, begun[0].ID), layer.ErrNotInClaim)
+		require.ErrorIs(e.t, e.q.AckItems(e.ctx, c, []layer.ID{begun[0].ID}), layer.ErrNotInClaim)
 		require.Equal(e.t, "2456", left(), "nothing was changed")
 		last := c.Items[3].ID
 		require.NoError(e.t, e.q.Settle(e.ctx, layer.Settlement{
 			Claim: c, Finish: []layer.ID{c.Items[0].ID}, Nack: &layer.NackOptions{Release: true, From: &last},
 		}))
 		require.Equal(e.t, "45", left())
-		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error { return e.q.AckTx(e.ctx, tx, c, c.Items[0].ID) }))
+		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+			return e.q.AckItemsTx(e.ctx, tx, c, []layer.ID{c.Items[0].ID})
+		}))
 		require.Equal(e.t, "45", left(), "the commit is the caller's")
-		require.NoError(e.t, e.q.Ack(e.ctx, c, c.Items[1].ID))
+		require.NoError(e.t, e.q.AckItems(e.ctx, c, []layer.ID{c.Items[1].ID}))
 		require.Equal(e.t, "4", left())
 		_, err = e.q.Extend(e.ctx, c, 0)
 		require.ErrorIs(e.t, err, layer.ErrClaimLost, "that was its last item")
@@ -61,7 +63,7 @@ func TestCallsOnOneClaim(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, item := range items[1:] {
 			wg.Go(func() {
-				if err := e.q.Ack(e.ctx, c, item.ID); err != nil {
+				if err := e.q.AckItems(e.ctx, c, []layer.ID{item.ID}); err != nil {
 					e.t.Error(err)
 				}
 			})

@@ -77,7 +77,7 @@ func claimAll(e *env, tx kv.Tx, _ any) error {
 }
 
 func take(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.TakeTx(e.ctx, tx, 10)
+	_, _, err := e.q.TakeTx(e.ctx, tx, 10, layer.TakeOptions{})
 	return err
 }
 
@@ -87,7 +87,7 @@ func ackAll(e *env, tx kv.Tx, given any) error {
 
 func ackFirst(e *env, tx kv.Tx, given any) error {
 	c := given.(*layer.Claim)
-	return e.q.AckTx(e.ctx, tx, c, c.Items[0].ID)
+	return e.q.AckItemsTx(e.ctx, tx, c, []layer.ID{c.Items[0].ID})
 }
 
 func extend(e *env, tx kv.Tx, given any) error {
@@ -138,7 +138,7 @@ func reject(e *env, tx kv.Tx, given any) error {
 
 // nth is the id of the n-th item of A, whatever was given.
 func nth(e *env, n int) layer.ID {
-	items, err := e.calm().Peek(e.ctx, "A", n)
+	items, err := e.calm().Peek(e.ctx, "A", n, nil)
 	require.NoError(e.t, err)
 	require.Len(e.t, items, n)
 	return items[n-1].ID
@@ -225,7 +225,7 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 
 // purgeAll purges the queue, in transactions of its own.
 func purgeAll(e *env, _ kv.Tx, _ any) error {
-	_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	return err
 }
 

@@ -309,7 +309,7 @@ func TestEditOfDedupID(t *testing.T) {
 	sent := e.sendAs(e.q, "A", "x")
 	require.ErrorIs(t, e.q.Admin().Edit(e.ctx, sent.ID, func(m *layer.Message) error { m.DedupID = "y"; return nil }), layer.ErrOptions)
 	require.NoError(t, e.q.Admin().Edit(e.ctx, sent.ID, func(m *layer.Message) error { m.Body = []byte("new"); return nil }))
-	items, err := e.q.Peek(e.ctx, "A", 1)
+	items, err := e.q.Peek(e.ctx, "A", 1, nil)
 	require.NoError(t, err)
 	require.Equal(t, "x", items[0].DedupID)
 	require.NoError(t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no"}))

@@ -244,7 +244,8 @@ func TestGroupSection(t *testing.T) {
 	}
 	_, ok := layer.Section(testPrefix, testQueue, "nonsense")
 	require.False(t, ok)
-	all, ok := layer.Section(testPrefix, testQueue, "")
-	require.True(t, ok)
+	_, ok = layer.Section(testPrefix, testQueue, "")
+	require.False(t, ok, "no name is not all names")
+	all := layer.WholeSection(testPrefix, testQueue)
 	require.True(t, all.Contains(key("meta", "format")))
 }

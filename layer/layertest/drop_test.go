@@ -49,28 +49,28 @@ func (e *env) calls(q *layer.Queue, c *layer.Claim) map[string]func() error {
 		"extend": func() error { _, err := q.Extend(e.ctx, c, 0); return err },
 		"state":  func() error { return q.Settle(e.ctx, settingState(c, []byte("x"))) },
 		"once":   func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
-		"peek":   func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
-		"stats":  func() error { _, err := q.Stats(e.ctx); return err },
-		"why":    func() error { _, err := q.Admin().Why(e.ctx, id); return err },
+		"peek":   func() error { _, err := q.Peek(e.ctx, "A", 1, nil); return err },
+		"stats":  func() error { _, err := q.Stats(e.ctx, layer.StatsOptions{}); return err },
+		"why":    func() error { _, err := q.Admin().Why(e.ctx, id, nil); return err },
 		"groups": func() error { _, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{}); return err },
 		"pause":  func() error { _, err := q.Admin().Pause(e.ctx, layer.PauseOptions{}); return err },
 		"cancel": func() error { return q.Admin().Cancel(e.ctx, id) },
 		"redrive": func() error {
-			_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+			_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return err
 		},
 		"discard": func() error {
-			_, err := q.Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{DryRun: true})
+			_, err := q.Admin().Discard(e.ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{DryRun: true})
 			return err
 		},
 		"dead letters": func() error { _, err := q.Admin().DeadLetters(e.ctx, layer.DeadOptions{}); return err },
 		"archive":      func() error { _, err := q.Admin().Archive(e.ctx, layer.ArchiveOptions{}); return err },
 		"replay": func() error {
-			_, err := q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+			_, err := q.Admin().Replay(e.ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{})
 			return err
 		},
 		"sweep":     func() error { _, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err },
-		"purge":     func() error { _, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{}); return err },
+		"purge":     func() error { _, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true}); return err },
 		"configure": func() error { _, _, err := q.Admin().Configure(e.ctx, func(*layer.Config) {}); return err },
 		"config":    func() error { _, _, err := q.Admin().ReadConfig(e.ctx); return err },
 		"check":     func() error { _, err := q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
@@ -78,7 +78,7 @@ func (e *env) calls(q *layer.Queue, c *layer.Claim) map[string]func() error {
 	for name, op := range map[string]func(tx kv.Tx) error{
 		"enqueue": func(tx kv.Tx) error { _, err := q.EnqueueTx(e.ctx, tx, layer.Message{}); return err },
 		"receive": func(tx kv.Tx) error { _, err := q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{}); return err },
-		"take":    func(tx kv.Tx) error { _, err := q.TakeTx(e.ctx, tx, 1); return err },
+		"take":    func(tx kv.Tx) error { _, _, err := q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{}); return err },
 		"ack":     func(tx kv.Tx) error { return q.AckTx(e.ctx, tx, c) },
 		"pause": func(tx kv.Tx) error {
 			_, err := q.Admin().PauseGroupTx(e.ctx, tx, "new", layer.PauseOptions{})
@@ -125,7 +125,7 @@ func TestDropLeavesNoKey(t *testing.T) {
 
 		again, err := layer.Create(e.ctx, e.db, testPrefix, "doomed", e.options(7))
 		require.NoError(e.t, err)
-		s, err := again.Stats(e.ctx)
+		s, err := again.Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.Stats{}, s)
 		require.NoError(e.t, again.Close(e.ctx))

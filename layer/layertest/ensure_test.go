@@ -90,7 +90,7 @@ func TestEnsureTogether(t *testing.T) {
 		wg.Wait()
 		q, err := layer.Open(e.ctx, e.raw, testPrefix, "own", e.options(30))
 		require.NoError(e.t, err)
-		s, err := q.Stats(e.ctx)
+		s, err := q.Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 6, s.Enqueued)
 	})

@@ -67,15 +67,24 @@ func badCalls(e *env) map[string]badCall {
 		"Queue.ReceiveTx": {in(func(tx kv.Tx) error {
 			return last(q.ReceiveTx(ctx, tx, layer.ReceiveOptions{Wait: time.Second}))
 		}), options},
-		"Queue.TakeTx": {in(func(tx kv.Tx) error { return last(q.TakeTx(ctx, tx, 0)) }), limit},
-		"Queue.Ack":    {func() error { return q.Ack(ctx, lost) }, layer.ErrClaimLost},
-		"Queue.AckTx":  {in(func(tx kv.Tx) error { return q.AckTx(ctx, tx, lost) }), layer.ErrClaimLost},
+		"Queue.TakeTx": {in(func(tx kv.Tx) error {
+			_, _, err := q.TakeTx(ctx, tx, 0, layer.TakeOptions{})
+			return err
+		}), limit},
+		"Queue.Ack":      {func() error { return q.Ack(ctx, lost) }, layer.ErrClaimLost},
+		"Queue.AckTx":    {in(func(tx kv.Tx) error { return q.AckTx(ctx, tx, lost) }), layer.ErrClaimLost},
+		"Queue.AckItems": {func() error { return q.AckItems(ctx, lost, make([]layer.ID, 1)) }, layer.ErrClaimLost},
+		"Queue.AckItemsTx": {in(func(tx kv.Tx) error {
+			return q.AckItemsTx(ctx, tx, lost, make([]layer.ID, 1))
+		}), layer.ErrClaimLost},
 		"Queue.Settle": {func() error { return q.Settle(ctx, ackingState(lost, big)) }, limit},
 		"Queue.SettleTx": {in(func(tx kv.Tx) error {
 			return q.SettleTx(ctx, tx, ackingState(lost, nil))
 		}), layer.ErrClaimLost},
 		"Queue.SettleReceive": {func() error {
-			return last(q.SettleReceive(ctx, layer.Settlement{Claim: lost}, layer.ReceiveOptions{Strategy: 9}))
+			return last(
+				q.SettleReceive(ctx, layer.Settlement{Claim: lost, FinishAll: true}, layer.ReceiveOptions{Strategy: 9}),
+			)
 		}, options},
 		"Settle, state alone": {func() error { return q.Settle(ctx, settingState(lost, big)) }, limit},
 		"SettleTx, state alone": {in(func(tx kv.Tx) error {
@@ -94,7 +103,7 @@ func badCalls(e *env) map[string]badCall {
 		"Queue.Extend":     {func() error { return last(q.Extend(ctx, lost, -1)) }, limit},
 		"Queue.ExtendTx":   {in(func(tx kv.Tx) error { return last(q.ExtendTx(ctx, tx, lost, 0)) }), layer.ErrClaimLost},
 		"Queue.GroupState": {func() error { return last(q.GroupState(ctx, bad)) }, utf8},
-		"Queue.Peek":       {func() error { return last(q.Peek(ctx, "A", 0)) }, limit},
+		"Queue.Peek":       {func() error { return last(q.Peek(ctx, "A", 0, nil)) }, limit},
 		"Queue.Find":       {func() error { return last(q.Find(ctx, "A", "")) }, options},
 		"Queue.Replace":    {func() error { return q.Replace(ctx, layer.ID{}, nil, nil) }, id},
 		"Queue.ReplaceTx": {in(func(tx kv.Tx) error {
@@ -107,7 +116,7 @@ func badCalls(e *env) map[string]badCall {
 			return q.RescheduleTx(ctx, tx, layer.ID{}, time.Time{})
 		}), id},
 		"Queue.Once":  {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
-		"Queue.Stats": {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
+		"Queue.Stats": {func() error { return last(closed.Stats(ctx, layer.StatsOptions{})) }, layer.ErrClosed},
 		"Queue.Close": {func() error {
 			other := e.handle(8)
 			require.NoError(e.t, last(other.Enqueue(ctx, layer.Message{Group: "Z"}))) // leaves a receipt
@@ -153,12 +162,12 @@ func badCalls(e *env) map[string]badCall {
 			return last(a.Blocked(ctx, layer.BlockedOptions{Limit: layer.MaxBlocked + 1}))
 		}, limit},
 		"Admin.Holders":        {func() error { return last(closed.Admin().Holders(ctx)) }, layer.ErrClosed},
-		"Admin.WhyGroup":       {func() error { return last(a.WhyGroup(ctx, bad)) }, utf8},
-		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{})) }, id},
-		"Admin.Group":          {func() error { return last(a.Group(ctx, bad)) }, utf8},
+		"Admin.WhyGroup":       {func() error { return last(a.WhyGroup(ctx, bad, nil)) }, utf8},
+		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{}, nil)) }, id},
+		"Admin.Group":          {func() error { return last(a.Group(ctx, bad, nil)) }, utf8},
 		"Admin.Groups":         {func() error { return last(a.Groups(ctx, layer.GroupsOptions{After: &bad})) }, utf8},
 		"Admin.AllGroups":      {func() error { return lastOf(a.AllGroups(ctx, layer.GroupsOptions{Limit: -1})) }, limit},
-		"Admin.AllItems":       {func() error { return lastOf(a.AllItems(ctx, bad)) }, utf8},
+		"Admin.AllItems":       {func() error { return lastOf(a.AllItems(ctx, bad, nil)) }, utf8},
 		"Admin.DeadLetters":    {func() error { return last(a.DeadLetters(ctx, layer.DeadOptions{Limit: -1})) }, limit},
 		"Admin.AllDeadLetters": {func() error { return lastOf(a.AllDeadLetters(ctx, layer.DeadOptions{Limit: -1})) }, limit},
 		"Admin.Archive":        {func() error { return last(a.Archive(ctx, layer.ArchiveOptions{After: &layer.ID{}})) }, id},
@@ -167,13 +176,17 @@ func badCalls(e *env) map[string]badCall {
 			return last(a.Redrive(ctx, layer.DeadFilter{IDs: []layer.ID{{}}}, layer.RedriveOptions{}))
 		}, id},
 		"Admin.RedriveTx": {in(func(tx kv.Tx) error { return a.RedriveTx(ctx, tx, layer.RedriveOptions{DryRun: true}) }), options},
-		"Admin.Discard":   {func() error { return last(a.Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{Limit: -1})) }, limit},
+		"Admin.Discard": {func() error {
+			return last(a.Discard(ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{Limit: -1}))
+		}, limit},
 		"Admin.DiscardTx": {in(func(tx kv.Tx) error {
 			return a.DiscardTx(ctx, tx, layer.ID{Group: "A", Index: 1, Random: [16]byte{1}})
 		}), layer.ErrNotDead},
-		"Admin.Replay": {func() error { return last(a.Replay(ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Limit: -1})) }, limit},
+		"Admin.Replay": {func() error {
+			return last(a.Replay(ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{Limit: -1}))
+		}, limit},
 		"Admin.ReplayTx": {in(func(tx kv.Tx) error {
-			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{}, layer.ReplayOptions{DryRun: true}))
+			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{DryRun: true}))
 		}), options},
 
 		"Settle, advance": {func() error {
@@ -243,7 +256,7 @@ func TestErrorsOfEveryCall(t *testing.T) {
 			}
 		})
 	}
-	require.LessOrEqual(t, reflect.TypeFor[*layer.Queue]().NumMethod(), 31, "what an operator does is Admin's")
+	require.LessOrEqual(t, reflect.TypeFor[*layer.Queue]().NumMethod(), 33, "what an operator does is Admin's")
 }
 
 // TestErrorOfOnce: what a function of Once returns comes back as it is, and what a call in it returns keeps its name.
@@ -254,7 +267,7 @@ func TestErrorOfOnce(t *testing.T) {
 	err := e.q.Once(e.ctx, func(tx kv.Tx) error { return e.q.AckTx(e.ctx, tx, &layer.Claim{Group: "A", Token: 1}) })
 	require.EqualError(t, err, `layer: ack: claim lost: group "A", token 1: nobody holds the group: the claim has ended`)
 	err = e.q.Admin().Edit(e.ctx, e.enqueue("A", "a1")[0], func(*layer.Message) error {
-		return fmt.Errorf("look first: %w", last(e.q.Peek(e.ctx, "A", 0)))
+		return fmt.Errorf("look first: %w", last(e.q.Peek(e.ctx, "A", 0, nil)))
 	})
 	require.EqualError(t, err, "layer: edit: look first: peek is 0 items, allowed are 1 to 1000", "a call in a call has one prefix")
 }
@@ -352,7 +365,9 @@ func TestLists(t *testing.T) {
 			list(e, a.AllDeadLetters, layer.DeadOptions{Limit: size, After: &dead[4]}, letters, dead[5:])
 			list(e, a.AllArchived, layer.ArchiveOptions{Limit: size}, func(i layer.ArchivedItem) string { return i.ID.Group }, archived)
 		}
-		items := func(ctx context.Context, group string) iter.Seq2[layer.Item, error] { return a.AllItems(ctx, group) }
+		items := func(ctx context.Context, group string) iter.Seq2[layer.Item, error] {
+			return a.AllItems(ctx, group, nil)
+		}
 		list(e, items, "many", func(i layer.Item) layer.ID { return i.ID }, e.enqueue("many", numbered("m", 53)...))
 		list(e, items, "none", func(i layer.Item) layer.ID { return i.ID }, nil)
 		page, err := a.Groups(e.ctx, layer.GroupsOptions{After: layer.OnlyGroup("none"), Limit: 1})

@@ -51,14 +51,14 @@ func TestFirstDelivered(t *testing.T) {
 		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Second}))
 		c = receive(layer.ReceiveOptions{Lease: time.Second})
 		require.WithinDuration(e.t, first, c.Items[0].FirstDelivered, 0, "after a delay")
-		items, err := e.calm().Peek(e.ctx, "A", 2)
+		items, err := e.calm().Peek(e.ctx, "A", 2, nil)
 		require.NoError(e.t, err)
 		require.WithinDuration(e.t, first, items[0].FirstDelivered, 0)
 		require.Zero(e.t, items[1].FirstDelivered)
 		e.clock.advance(time.Second)
 		var taken []layer.Item
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) (err error) {
-			taken, err = e.q.TakeTx(e.ctx, tx, 1)
+			taken, _, err = e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
 			return err
 		}))
 		require.Len(e.t, taken, 1)

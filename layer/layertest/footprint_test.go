@@ -143,7 +143,9 @@ var footprints = map[string]struct {
 	"take-rate":          {rated("5/s", having("a1", "a2")), once(take)},
 	"take-used-up":       {usedUp, once(take)},
 	"ack-and-receive-rate": {rated("1/s", holding(2, 1)), func(e *env, c any) error {
-		_, err := e.q.SettleReceive(e.ctx, layer.Settlement{Claim: c.(*layer.Claim)}, layer.ReceiveOptions{Max: 2})
+		_, err := e.q.SettleReceive(
+			e.ctx, layer.Settlement{Claim: c.(*layer.Claim), FinishAll: true}, layer.ReceiveOptions{Max: 2},
+		)
 		return err
 	}},
 	"configure-rate": {paced, func(e *env, _ any) error { return changeRate(e, nil, nil) }},
@@ -173,10 +175,14 @@ var footprints = map[string]struct {
 		e.enqueue("B", "b1")
 		return c
 	}, func(e *env, c any) error {
-		_, err := e.q.SettleReceive(e.ctx, layer.Settlement{Claim: c.(*layer.Claim)}, layer.ReceiveOptions{Max: 2})
+		_, err := e.q.SettleReceive(
+			e.ctx, layer.Settlement{Claim: c.(*layer.Claim), FinishAll: true}, layer.ReceiveOptions{Max: 2},
+		)
 		return err
 	}},
-	"ack-some":         {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
+	"ack-some": {holding(3, 2), func(e *env, c any) error {
+		return e.q.AckItems(e.ctx, c.(*layer.Claim), []layer.ID{c.(*layer.Claim).Items[0].ID})
+	}},
 	"ack-leaves-items": {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
 	"ack-empties":      {holding(2, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
 	"extend": {holding(1, 1), func(e *env, c any) error {
@@ -194,10 +200,16 @@ var footprints = map[string]struct {
 		})
 	}},
 	"take-leaves-items": {having("a1", "a2"), func(e *env, _ any) error {
-		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
+		return e.q.Once(e.ctx, func(tx kv.Tx) error {
+			_, _, err := e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
+			return err
+		})
 	}},
 	"take-empties": {having("a1", "a2"), func(e *env, _ any) error {
-		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
+		return e.q.Once(e.ctx, func(tx kv.Tx) error {
+			_, _, err := e.q.TakeTx(e.ctx, tx, 2, layer.TakeOptions{})
+			return err
+		})
 	}},
 	"nack-parks-item":      {holding(3, 2), nackWith(layer.NackOptions{Reject: "no use"})},
 	"nack-parks-last-item": {holding(1, 1), nackWith(layer.NackOptions{Reject: "no use"})},
@@ -210,11 +222,11 @@ var footprints = map[string]struct {
 	"redrive-held":         {behindDead(holding(1, 1)), once(redriveFirst(layer.RedriveOptions{}))},
 	"redrive-to-tail":      {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{ToTail: true}))},
 	"redrive-all": {deadLetters(2), func(e *env, _ any) error {
-		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 		return err
 	}},
 	"redrive-dry": {deadLetters(2), func(e *env, _ any) error {
-		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{DryRun: true})
 		return err
 	}},
 	"discard": {behindDead(having("a1")), once(discardFirst)},
@@ -223,7 +235,10 @@ var footprints = map[string]struct {
 		return err
 	}},
 	"take-of-expired": {expired(2, 1), func(e *env, _ any) error {
-		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
+		return e.q.Once(e.ctx, func(tx kv.Tx) error {
+			_, _, err := e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
+			return err
+		})
 	}},
 	"cancel-head":       {having("a1", "a2"), once(cancelNth(1))},
 	"cancel-behind":     {having("a1", "a2"), once(cancelNth(2))},
@@ -287,10 +302,15 @@ var footprints = map[string]struct {
 	"ack-changes": {telling(holding(2, 2)), func(e *env, c any) error {
 		return e.q.Ack(e.ctx, c.(*layer.Claim))
 	}},
-	"ack-archive":      {archiving(holding(2, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
-	"ack-some-archive": {archiving(holding(3, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
-	"take-archive":     {archiving(having("a1", "a2")), once(take)},
-	"archive":          {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{}); return err }},
+	"ack-archive": {archiving(holding(2, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
+	"ack-some-archive": {archiving(holding(3, 2)), func(e *env, c any) error {
+		return e.q.AckItems(e.ctx, c.(*layer.Claim), []layer.ID{c.(*layer.Claim).Items[0].ID})
+	}},
+	"take-archive": {archiving(having("a1", "a2")), once(take)},
+	"archive": {archivedItems(2), func(e *env, _ any) error {
+		_, err := e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{})
+		return err
+	}},
 	"replay": {archivedItems(2), func(e *env, _ any) error {
 		_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{})
 		return err
@@ -313,19 +333,24 @@ var footprints = map[string]struct {
 		return nil
 	}, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
-		_, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
+		_, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Progress: func(layer.PurgeReport) {
+			cancel()
+		}}) // one step
 		require.ErrorIs(e.t, err, context.Canceled)
 		return nil
 	}},
 	"why": {func(e *env) any {
 		e.enqueue("B", "b1")
 		return e.enqueue("A", "a1", "a2", "a3")[2]
-	}, func(e *env, id any) error { _, err := e.q.Admin().Why(e.ctx, id.(layer.ID)); return err }},
+	}, func(e *env, id any) error { _, err := e.q.Admin().Why(e.ctx, id.(layer.ID), nil); return err }},
 	"why-held": {func(e *env) any { holding(2, 2)(e); return nth(e, 2) }, func(e *env, id any) error {
-		_, err := e.q.Admin().Why(e.ctx, id.(layer.ID))
+		_, err := e.q.Admin().Why(e.ctx, id.(layer.ID), nil)
 		return err
 	}},
-	"why-group": {having("a1"), func(e *env, _ any) error { _, err := e.q.Admin().WhyGroup(e.ctx, "A"); return err }},
+	"why-group": {having("a1"), func(e *env, _ any) error {
+		_, err := e.q.Admin().WhyGroup(e.ctx, "A", nil)
+		return err
+	}},
 	"blocked": {func(e *env) any {
 		e.enqueue("B", "b1")
 		delayed(2)(e)
@@ -355,12 +380,12 @@ var footprints = map[string]struct {
 		e.clock.advance(time.Second)
 		return receiveN(1)(e, nil)
 	}},
-	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
+	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5, nil); return err }},
 	"groups": {having("a1"), func(e *env, _ any) error {
 		_, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 		return err
 	}},
-	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx, layer.StatsOptions{}); return err }},
 }
 
 func receiveNamed(e *env, _ any) error {

@@ -79,7 +79,7 @@ func TestOverdueInSteps(t *testing.T) {
 // TestOverdueInWideSteps: a call that is to deliver one item reads what is overdue before it in pages, not one by one.
 func TestOverdueInWideSteps(t *testing.T) {
 	takeOne := func(e *env, tx kv.Tx) error {
-		items, err := e.q.TakeTx(e.ctx, tx, 1)
+		items, _, err := e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
 		require.Empty(e.t, items)
 		return err
 	}
@@ -127,7 +127,7 @@ func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
 	}
 	archive(want...)
 	steps := 0
-	report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+	report, err := e.q.Admin().Replay(e.ctx, everything, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 		if steps++; steps == 1 {
 			// Nobody else's, so that the order of A is that of the replay.
 			sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: []byte("later")})

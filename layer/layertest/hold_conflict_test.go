@@ -71,7 +71,7 @@ func receiveIn(o layer.ReceiveOptions) func(h *held, tx kv.Tx, _ *layer.Claim) e
 
 // takeAny takes an item that nobody holds.
 func takeAny(h *held, tx kv.Tx, _ *layer.Claim) error {
-	_, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{Unordered: true})
+	_, _, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{Unordered: true})
 	return err
 }
 
@@ -107,7 +107,7 @@ func holdingOneThenDelayed(h *held) *layer.Claim {
 
 // hurryDelayed makes the last item of the group due in a minute.
 func hurryDelayed(h *held, tx kv.Tx, _ *layer.Claim) error {
-	items, err := h.q.Peek(h.ctx, "A", 10)
+	items, err := h.q.Peek(h.ctx, "A", 10, nil)
 	require.NoError(h.t, err)
 	return h.q.RescheduleTx(h.ctx, tx, items[len(items)-1].ID, h.clock.now().Add(time.Minute))
 }
@@ -132,7 +132,7 @@ func TestHoldConflicts(t *testing.T) {
 		{"claim of the group, unordered claim in the group", waiting(2), group, one, must},
 		{"unordered claim, claim of the group", waiting(2), one, group, must},
 		{"take of the group, unordered claim in the group", waiting(2), func(h *held, tx kv.Tx, _ *layer.Claim) error {
-			_, err := h.q.TakeTx(h.ctx, tx, 2)
+			_, _, err := h.q.TakeTx(h.ctx, tx, 2, layer.TakeOptions{})
 			return err
 		}, one, must},
 		{"unordered take, unordered claim of the same item", waiting(2), takeAny, one, must},
@@ -176,12 +176,12 @@ func TestHoldConflicts(t *testing.T) {
 		{"unordered claim that ends an expired hold, extend by its holder", lapsed, one, extendHeld, must},
 		{"claim of the group that ends an expired hold, extend by its holder", lapsed, group, extendHeld, must},
 		{"cancel of an item, unordered claim of the item", waiting(1), func(h *held, tx kv.Tx, _ *layer.Claim) error {
-			items, err := h.q.Peek(h.ctx, "A", 1)
+			items, err := h.q.Peek(h.ctx, "A", 1, nil)
 			require.NoError(h.t, err)
 			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 		}, one, must},
 		{"cancel of an item, unordered take of the item", waiting(2), func(h *held, tx kv.Tx, _ *layer.Claim) error {
-			items, err := h.q.Peek(h.ctx, "A", 1)
+			items, err := h.q.Peek(h.ctx, "A", 1, nil)
 			require.NoError(h.t, err)
 			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 		}, takeAny, must},

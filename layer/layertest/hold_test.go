@@ -59,7 +59,7 @@ func TestLapsedHoldsEndByPages(t *testing.T) {
 			take := func(e *env) (ids []layer.ID) {
 				var items []layer.Item
 				require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) (err error) {
-					items, err = e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{Group: of, Unordered: kind.o.Unordered})
+					items, _, err = e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{Group: of, Unordered: kind.o.Unordered})
 					return err
 				}))
 				for _, item := range items {
@@ -326,7 +326,7 @@ func (r *holdRun) ackSome() {
 		return
 	}
 	n := 1 + r.random.IntN(len(c.items))
-	require.NoError(r.t, r.any().Ack(r.ctx, c.claim, c.items[:n]...))
+	require.NoError(r.t, r.any().AckItems(r.ctx, c.claim, c.items[:n]))
 	r.remove(c.items[:n]...)
 	if c.items = c.items[n:]; len(c.items) == 0 {
 		r.ends(c)
@@ -459,7 +459,7 @@ func (r *holdRun) skipAndRedrive() {
 		r.receiveSome()
 	}
 	r.items = items
-	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 	require.NoError(r.t, err)
 }
 

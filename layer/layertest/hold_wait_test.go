@@ -57,7 +57,7 @@ func frees() map[string]freeing {
 			require.NoError(h.t, h.q.Nack(h.ctx, c, layer.NackOptions{Reject: "no use"}))
 			return nil
 		}, func(h *held, _ *layer.Claim) error {
-			_, err := h.q.Admin().Redrive(h.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+			_, err := h.q.Admin().Redrive(h.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return err
 		}},
 	}

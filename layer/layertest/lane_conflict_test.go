@@ -83,7 +83,7 @@ func claimWhere(where layer.Template) func(l *laned, tx kv.Tx, _ *layer.Claim) e
 
 func takeWhere(where layer.Template) func(l *laned, tx kv.Tx, _ *layer.Claim) error {
 	return func(l *laned, tx kv.Tx, _ *layer.Claim) error {
-		_, err := l.q.TakeTx(l.ctx, tx, 1, layer.TakeOptions{Where: where})
+		_, _, err := l.q.TakeTx(l.ctx, tx, 1, layer.TakeOptions{Where: where})
 		return err
 	}
 }

@@ -299,7 +299,7 @@ func (r *laneRun) leaves(c *laneClaim, ids []layer.ID) {
 
 func (r *laneRun) ackSome() {
 	if c, ids := r.holding(); c != nil {
-		require.NoError(r.t, r.any().Ack(r.ctx, c.claim, ids...))
+		require.NoError(r.t, r.any().AckItems(r.ctx, c.claim, ids))
 		r.remove(ids...)
 		r.leaves(c, ids)
 	}
@@ -381,7 +381,7 @@ func (r *laneRun) skipAndRedrive() {
 	if r.random.IntN(2) == 0 {
 		r.receiveWithout(id)
 	}
-	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 	require.NoError(r.t, err)
 }
 

@@ -59,7 +59,7 @@ func TestEqualTokensOfLanes(t *testing.T) {
 	}))
 	a, b := fresh[0], paid[0]
 	require.Equal(t, a.Token, b.Token, "of one read version")
-	require.ErrorIs(t, l.q.Ack(l.ctx, a, b.Items[0].ID), layer.ErrNotInClaim)
+	require.ErrorIs(t, l.q.AckItems(l.ctx, a, []layer.ID{b.Items[0].ID}), layer.ErrNotInClaim)
 	require.NoError(t, l.q.Ack(l.ctx, a))
 	forged := *a
 	require.ErrorIs(t, l.q.Ack(l.ctx, &forged), layer.ErrClaimLost, "the lane has ended, whatever the other's token")
@@ -72,10 +72,10 @@ func TestAdvanceByNothing(t *testing.T) {
 	l.send("NEW")
 	c := l.claim(isNew, 1)
 	require.ErrorIs(t, l.q.Settle(l.ctx, layer.Settlement{
-		Claim: c, Advanced: []layer.ID{c.Items[0].ID},
+		Claim: c, Advance: []layer.ID{c.Items[0].ID},
 	}), layer.ErrOptions)
 	require.ErrorIs(t, l.q.Admin().Edit(l.ctx, c.Items[0].ID, nil), layer.ErrOptions)
-	items, err := l.q.Peek(l.ctx, c.Group, 10)
+	items, err := l.q.Peek(l.ctx, c.Group, 10, nil)
 	require.NoError(t, err)
 	require.Len(t, items, 1)
 	require.NoError(t, l.q.Ack(l.ctx, c))
@@ -171,7 +171,7 @@ func TestWholeGroupOfBusyStages(t *testing.T) {
 				err := q[0].Once(e.ctx, whole)
 				if err != nil {
 					require.ErrorIs(e.t, err, errHeld)
-					info, err := q[0].Admin().Group(e.ctx, "A")
+					info, err := q[0].Admin().Group(e.ctx, "A", nil)
 					require.NoError(e.t, err)
 					require.NotNil(e.t, info.Mark, "still paused")
 				}
@@ -254,12 +254,12 @@ func TestRemovalOfChangedItems(t *testing.T) {
 			return err
 		},
 		"purge": func(l *laned, _ layer.ID) error {
-			_, err := l.q.Admin().Purge(l.ctx, layer.PurgeOptions{})
+			_, err := l.q.Admin().Purge(l.ctx, layer.PurgeOptions{All: true})
 			return err
 		},
 		"take": func(l *laned, _ layer.ID) error {
 			return l.q.Once(l.ctx, func(tx kv.Tx) error {
-				_, err := l.q.TakeTx(l.ctx, tx, 1, layer.TakeOptions{Where: isPaid})
+				_, _, err := l.q.TakeTx(l.ctx, tx, 1, layer.TakeOptions{Where: isPaid})
 				return err
 			})
 		},

@@ -105,11 +105,11 @@ func laneReadies() map[string]laneReady {
 			require.NoError(l.t, l.q.Nack(l.ctx, c, layer.NackOptions{Reject: "no use"}))
 			return nil
 		}, func(l *laned, _ *layer.Claim) error {
-			_, err := l.q.Admin().Redrive(l.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+			_, err := l.q.Admin().Redrive(l.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return err
 		}},
 		"edit of a facet": {sending("PAID"), func(l *laned, _ *layer.Claim) error {
-			items, err := l.q.Peek(l.ctx, "A", 1)
+			items, err := l.q.Peek(l.ctx, "A", 1, nil)
 			require.NoError(l.t, err)
 			return l.q.Admin().Edit(l.ctx, items[0].ID, func(m *layer.Message) error {
 				m.Headers["state"] = "NEW"

@@ -125,7 +125,7 @@ func (l *lender) claim(o layer.ReceiveOptions, msgs ...layer.Message) *layer.Cla
 
 func (l *lender) bodies(group string) (bodies []string) {
 	l.t.Helper()
-	for item, err := range l.q.Admin().AllItems(l.t.Context(), group) {
+	for item, err := range l.q.Admin().AllItems(l.t.Context(), group, nil) {
 		require.NoError(l.t, err)
 		bodies = append(bodies, string(item.Body))
 	}
@@ -163,11 +163,11 @@ func TestEnqueueKeepsNoMessage(t *testing.T) {
 		require.Len(t, bodies, 2)
 		require.Equal(t, "old", bodies[0])
 		require.True(t, want == bodies[1], "the stored body is a mix of two")
-		for item, err := range l.q.Admin().AllItems(t.Context(), "A") {
+		for item, err := range l.q.Admin().AllItems(t.Context(), "A", nil) {
 			require.NoError(t, err)
 			require.Equal(t, map[string]string{"name": "old"}, item.Headers)
 		}
-		stats, err := l.q.Stats(t.Context())
+		stats, err := l.q.Stats(t.Context(), layer.StatsOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 4, stats.Depth, "with the busy caller's")
 	})
@@ -216,7 +216,7 @@ func TestNackKeepsNoOptions(t *testing.T) {
 		l.leave(func(ctx context.Context) error {
 			return l.q.Nack(ctx, c, layer.NackOptions{Release: true, From: &from})
 		}, func() { from = third })
-		require.ErrorIs(t, l.q.Ack(t.Context(), c, c.Items[1].ID), layer.ErrNotInClaim)
+		require.ErrorIs(t, l.q.AckItems(t.Context(), c, []layer.ID{c.Items[1].ID}), layer.ErrNotInClaim)
 	})
 	lend(t, layer.Config{}, func(t *testing.T, l *lender) {
 		c := l.claim(layer.ReceiveOptions{}, bodiesIn("A", "1")...)
@@ -263,14 +263,14 @@ func TestAdvanceEndsWithItsCall(t *testing.T) {
 		var over atomic.Bool
 		calls := 0
 		l.leave(func(ctx context.Context) error {
-			return l.q.Settle(ctx, layer.Settlement{Claim: claim, Advance: func(_ layer.ID, m *layer.Message) error {
+			return l.q.Settle(ctx, advanceAll(claim, func(m *layer.Message) error {
 				calls++
 				if over.Load() {
 					t.Error("called after the return of Settle")
 				}
 				m.Headers["state"] = "PAID"
 				return nil
-			}})
+			}))
 		}, func() { over.Store(true) })
 		require.Equal(t, 2, calls)
 	})
@@ -280,18 +280,24 @@ func TestAdvanceEndsWithItsCall(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		ended := l.busy(func(int) fault.Kind { return fault.None })
-		err := l.q.Settle(ctx, layer.Settlement{Claim: claim, Advance: func(_ layer.ID, m *layer.Message) error {
+		err := l.q.Settle(ctx, advanceAll(claim, func(m *layer.Message) error {
 			inside.Store(true)
 			cancel()
 			time.Sleep(100 * time.Millisecond)
 			inside.Store(false)
 			m.Headers["state"] = "PAID"
 			return nil
-		}})
+		}))
 		require.False(t, inside.Load(), "Settle has returned while Advance runs")
 		require.ErrorIs(t, err, context.Canceled)
 		ended()
 	})
+}
+
+// advanceAll is a settlement that changes each item of a claim.
+func advanceAll(c *layer.Claim, change func(m *layer.Message) error) layer.Settlement {
+	by := func(_ layer.ID, m *layer.Message) error { return change(m) }
+	return layer.Settlement{Claim: c, AdvanceAll: true, Change: by}
 }
 
 // claimNew returns a claim of the items of group A that have the state NEW.

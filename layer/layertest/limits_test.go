@@ -67,7 +67,7 @@ func TestBadInput(t *testing.T) {
 		{"negative delay", func() error { return e.q.Nack(e.ctx, a, layer.NackOptions{Delay: -time.Second}) }, "delay", nil},
 		{"delay over 30 days", func() error { return e.q.Nack(e.ctx, a, layer.NackOptions{Delay: 31 * 24 * time.Hour}) }, "delay", nil},
 		{"peek of 0", func() error {
-			_, err := e.q.Peek(e.ctx, "A", 0)
+			_, err := e.q.Peek(e.ctx, "A", 0, nil)
 			return err
 		}, "peek", nil},
 		{"listing of -1", func() error {
@@ -283,7 +283,7 @@ func TestClosedHandleRefusesEverything(t *testing.T) {
 		"nack":    func() error { return e.q.Nack(e.ctx, c, layer.NackOptions{}) },
 		"extend":  func() error { _, err := e.q.Extend(e.ctx, c, 0); return err },
 		"once":    func() error { return e.q.Once(e.ctx, func(kv.Tx) error { return nil }) },
-		"stats":   func() error { _, err := e.q.Stats(e.ctx); return err },
+		"stats":   func() error { _, err := e.q.Stats(e.ctx, layer.StatsOptions{}); return err },
 		"check":   func() error { _, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		require.ErrorIs(t, call(), layer.ErrClosed, name)
@@ -316,9 +316,9 @@ func TestReadErrorIsNotEmpty(t *testing.T) {
 	require.NoError(t, err)
 	for name, call := range map[string]func() error{
 		"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
-		"peek":    func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
+		"peek":    func() error { _, err := q.Peek(e.ctx, "A", 1, nil); return err },
 		"groups":  func() error { _, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{}); return err },
-		"stats":   func() error { _, err := q.Stats(e.ctx); return err },
+		"stats":   func() error { _, err := q.Stats(e.ctx, layer.StatsOptions{}); return err },
 		"check":   func() error { _, err := q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		// Each attempt's first read fails, and so does the one retry that the options allow.

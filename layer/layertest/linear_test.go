@@ -521,17 +521,17 @@ func (c *caller) settle(limited bool) {
 		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error { return c.q.Ack(ctx, claim) })
 		part = nil
 	case 2:
-		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error { return c.q.Ack(ctx, claim, part...) })
+		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error { return c.q.AckItems(ctx, claim, part) })
 	case 3:
 		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error {
-			return c.q.Once(ctx, func(tx kv.Tx) error { return c.q.AckTx(ctx, tx, claim, part...) })
+			return c.q.Once(ctx, func(tx kv.Tx) error { return c.q.AckItemsTx(ctx, tx, claim, part) })
 		})
 	case 4:
 		o.All, part = true, nil
 		options := c.receiveOptions()
 		var claims []*layer.Claim
 		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) (err error) {
-			claims, err = c.q.SettleReceive(ctx, layer.Settlement{Claim: claim}, options)
+			claims, err = c.q.SettleReceive(ctx, layer.Settlement{Claim: claim, FinishAll: true}, options)
 			return err
 		})
 		if o.Outcome == linear.Done || o.Outcome == linear.Unknown {
@@ -630,7 +630,7 @@ func (c *caller) peek() {
 	group, n := c.group(), 1+c.rng.IntN(10)
 	var items []layer.Item
 	span, o := c.call(false, func(ctx context.Context) (err error) {
-		items, err = c.q.Peek(ctx, group, n)
+		items, err = c.q.Peek(ctx, group, n, nil)
 		return err
 	})
 	c.peeked(group, span, o, items, len(items) < n)
@@ -696,7 +696,7 @@ func (c *caller) drain() {
 	for _, group := range c.groups {
 		var items []layer.Item
 		span, o := c.call(false, func(ctx context.Context) (err error) {
-			items, err = c.q.Peek(ctx, group, layer.MaxBatch)
+			items, err = c.q.Peek(ctx, group, layer.MaxBatch, nil)
 			return err
 		})
 		c.peeked(group, span, o, items, true)

@@ -525,7 +525,7 @@ func (m *modelTest) enqueue(t *rapid.T) {
 func (m *modelTest) find(t *rapid.T, msgs []layer.Message) []layer.Sent {
 	sent := make([]layer.Sent, len(msgs))
 	for i, msg := range msgs {
-		items, err := m.calm.Peek(m.e.ctx, msg.Group, layer.MaxBatch)
+		items, err := m.calm.Peek(m.e.ctx, msg.Group, layer.MaxBatch, nil)
 		require.NoError(t, err)
 		for _, item := range items {
 			if string(item.Body) == string(msg.Body) {
@@ -539,7 +539,7 @@ func (m *modelTest) find(t *rapid.T, msgs []layer.Message) []layer.Sent {
 
 // findRandom finds an item that goes on under another id.
 func (m *modelTest) findRandom(t *rapid.T, old layer.ID) layer.ID {
-	items, err := m.calm.Peek(m.e.ctx, old.Group, layer.MaxBatch)
+	items, err := m.calm.Peek(m.e.ctx, old.Group, layer.MaxBatch, nil)
 	require.NoError(t, err)
 	for _, item := range items {
 		if item.ID.Random == old.Random {
@@ -713,10 +713,19 @@ func (m *modelTest) ack(t *rapid.T) {
 	c, ids := m.pick(t)
 	q := m.worker(t).q // any handle may settle a claim
 	var err error
-	if rapid.Bool().Draw(t, "in own transaction") {
-		err = q.Ack(m.e.ctx, c.claim, ids...)
-	} else {
-		err = q.Once(m.e.ctx, func(tx kv.Tx) error { return q.AckTx(m.e.ctx, tx, c.claim, ids...) })
+	own := rapid.Bool().Draw(t, "in own transaction")
+	switch {
+	case own && len(ids) == 0:
+		err = q.Ack(m.e.ctx, c.claim)
+	case own:
+		err = q.AckItems(m.e.ctx, c.claim, ids)
+	default:
+		err = q.Once(m.e.ctx, func(tx kv.Tx) error {
+			if len(ids) == 0 {
+				return q.AckTx(m.e.ctx, tx, c.claim)
+			}
+			return q.AckItemsTx(m.e.ctx, tx, c.claim, ids)
+		})
 	}
 	g := m.held(t, c, ids, err)
 	if g == nil {
@@ -1006,7 +1015,7 @@ func (m *modelTest) retry(t *rapid.T) {
 func (m *modelTest) purge(t *rapid.T) {
 	w := m.worker(t)
 	names := slices.Sorted(maps.Keys(m.model.groups))
-	o := layer.PurgeOptions{Force: rapid.Bool().Draw(t, "force")}
+	o := layer.PurgeOptions{Force: rapid.Bool().Draw(t, "force"), All: true}
 	if rapid.Bool().Draw(t, "one group") {
 		name := rapid.SampledFrom(m.names).Draw(t, "group")
 		o.Group, names = &name, []string{name}
@@ -1130,11 +1139,11 @@ func (m *modelTest) abort(t *rapid.T) {
 			return err
 		}
 		for _, c := range claims {
-			if err := w.q.AckTx(m.e.ctx, tx, c, c.Items[0].ID); err != nil {
+			if err := w.q.AckItemsTx(m.e.ctx, tx, c, []layer.ID{c.Items[0].ID}); err != nil {
 				return err
 			}
 		}
-		if _, err := w.q.TakeTx(m.e.ctx, tx, 3); err != nil {
+		if _, _, err := w.q.TakeTx(m.e.ctx, tx, 3, layer.TakeOptions{}); err != nil {
 			return err
 		}
 		return abort
@@ -1271,7 +1280,7 @@ func (m *modelTest) compare(t *rapid.T) {
 	var want []layer.GroupInfo
 	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
 		g := m.model.groups[name]
-		items, err := m.calm.Peek(m.e.ctx, name, layer.MaxBatch)
+		items, err := m.calm.Peek(m.e.ctx, name, layer.MaxBatch, nil)
 		require.NoError(t, err)
 		require.Len(t, items, len(g.items), "group %q", name)
 		for i, item := range items {
@@ -1378,7 +1387,7 @@ func (m *modelTest) check(t *rapid.T) {
 		want.Dead += int64(len(g.dead))
 	}
 	require.Equal(t, want.Dead, report.Dead)
-	stats, err := m.calm.Stats(m.e.ctx)
+	stats, err := m.calm.Stats(m.e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	stats.OldestReady, stats.OldestHead = 0, 0
 	now := m.e.clock.now().UnixMilli()

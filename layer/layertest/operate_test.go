@@ -357,7 +357,7 @@ func TestEditNeverShowsHalf(t *testing.T) {
 				running = false
 			default:
 			}
-			items, err := e.q.Peek(e.ctx, "A", 1)
+			items, err := e.q.Peek(e.ctx, "A", 1, nil)
 			require.NoError(e.t, err)
 			require.True(e.t, whole(items[0].Body), "%d bytes of %q", len(items[0].Body), items[0].Body[:1])
 			c := e.receive(e.q, 1)
@@ -402,14 +402,14 @@ func TestTakersServeDueTimers(t *testing.T) {
 func TestSkipOfWhatWasSeen(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1", "a2")
-	items, err := e.q.Peek(e.ctx, "A", 1)
+	items, err := e.q.Peek(e.ctx, "A", 1, nil)
 	require.NoError(t, err)
 	o := layer.SkipOptions{Head: items[0].ID}
 	_, err = e.q.Admin().Skip(e.ctx, "A", o)
 	require.NoError(t, err)
 	_, err = e.q.Admin().Skip(e.ctx, "A", o)
 	require.ErrorIs(t, err, layer.ErrChanged)
-	items, err = e.q.Peek(e.ctx, "A", 2)
+	items, err = e.q.Peek(e.ctx, "A", 2, nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a2"}, bodies(items))
 }
@@ -510,7 +510,7 @@ func TestActsOnWhatWasSeen(t *testing.T) {
 		require.NoError(e.t, err)
 		_, err = admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: &first})
 		refused(err)
-		g, err := admin.Group(e.ctx, "A")
+		g, err := admin.Group(e.ctx, "A", nil)
 		require.NoError(e.t, err)
 		require.Equal(e.t, &second, g.Mark)
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error { // and goes on after the error
@@ -550,7 +550,7 @@ func TestActsOnWhatWasSeen(t *testing.T) {
 		require.EqualValues(e.t, 1, report.Items)
 		_, err = admin.Purge(e.ctx, layer.PurgeOptions{Group: group, Head: ids[2]})
 		refused(err)
-		_, err = admin.Purge(e.ctx, layer.PurgeOptions{Head: ids[2]})
+		_, err = admin.Purge(e.ctx, layer.PurgeOptions{Head: ids[2], All: true})
 		require.ErrorIs(e.t, err, layer.ErrOptions)
 	})
 }
@@ -560,11 +560,11 @@ func TestRetryNowLeavesNoTimer(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: time.Hour})
 	require.NoError(t, err)
-	s, err := e.q.Stats(e.ctx)
+	s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.DelayedGroups)
 	require.NoError(t, e.q.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}))
-	s, err = e.q.Stats(e.ctx)
+	s, err = e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.Zero(t, s.DelayedGroups)
 	require.EqualValues(t, 1, s.ReadyGroups)

@@ -49,7 +49,9 @@ func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 		c = e.receive(e.q, 1)
 		e.enqueue(c.Group, "behind", "behind")
 		steps := 0
-		report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { steps++ }})
+		report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Progress: func(layer.PurgeReport) {
+			steps++
+		}})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.PurgeReport{Items: 151, Kept: 1}, report)
 		require.GreaterOrEqual(e.t, steps, 3)
@@ -57,7 +59,7 @@ func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 		for _, name := range []string{"attempt", "part"} {
 			require.Empty(e.t, e.rows(kv.PrefixRange(key(name))), name)
 		}
-		s, err := e.calm().Stats(e.ctx)
+		s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 1, s.Depth)
 		require.EqualValues(e.t, 2652, s.Purged)
@@ -66,7 +68,7 @@ func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 			require.Zero(e.t, s.ReadyGroups, "no hint is left, unless conflicts came between")
 		}
 		require.NoError(e.t, e.q.Ack(e.ctx, c))
-		report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+		report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 		require.NoError(e.t, err)
 		require.Zero(e.t, report)
 	})
@@ -89,7 +91,7 @@ func TestPurgeKeepsDeadLetters(t *testing.T) {
 			tx.Set(key("item", "A", int64(1), e.all0("A").Random), items[0].Value)
 		})
 		e.enqueue("A", "last")
-		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 		require.NoError(t, err)
 		require.EqualValues(t, around+2, report.Items)
 		require.Len(t, e.rows(kv.PrefixRange(key("part"))), 3)
@@ -102,7 +104,7 @@ func TestPurgeKeepsDeadLetters(t *testing.T) {
 
 // all0 is the id of a group's head.
 func (e *env) all0(group string) layer.ID {
-	items, err := e.calm().Peek(context.Background(), group, 1)
+	items, err := e.calm().Peek(context.Background(), group, 1, nil)
 	require.NoError(e.t, err)
 	return items[0].ID
 }
@@ -116,7 +118,7 @@ func TestPurgeForce(t *testing.T) {
 		for range 2 {
 			claims = append(claims, e.receive(e.q, 2))
 		}
-		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: true})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Force: true})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.PurgeReport{Items: 4, Forced: 2}, report)
 		for _, c := range claims {
@@ -143,11 +145,13 @@ func TestPurgeGoesOn(t *testing.T) {
 	total := int64(0)
 	for runs := 0; ; runs++ {
 		ctx, cancel := context.WithCancel(e.ctx)
-		report, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }})
+		report, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Progress: func(layer.PurgeReport) {
+			cancel()
+		}})
 		cancel()
 		total += report.Items
 		e.check()
-		s, serr := e.q.Stats(e.ctx)
+		s, serr := e.q.Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(t, serr)
 		require.EqualValues(t, 3200-total, s.Depth)
 		if err == nil {
@@ -166,10 +170,10 @@ func TestPurgeUnknownCommit(t *testing.T) {
 		e := newEnv(t, anyEngine, false)
 		e.fill("A", 100)
 		e.plan.ForceNext(kind)
-		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 		require.NoError(t, err)
 		require.Equal(t, layer.PurgeReport{Items: 100}, report)
-		s, err := e.q.Stats(e.ctx)
+		s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 100, s.Purged)
 		require.Zero(t, s.Depth)
@@ -206,7 +210,7 @@ func (t beforeCommitTx) Commit() kv.Future[struct{}] {
 func TestPurgeAmidPurge(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		e := newEnv(t, anyEngine, false)
-		group, o := "A", layer.PurgeOptions{}
+		group, o := "A", layer.PurgeOptions{All: true}
 		if !all {
 			o.Group = &group
 		}
@@ -246,7 +250,7 @@ func TestPurgeAmidEnqueues(t *testing.T) {
 			}
 			db.skip.Store(2) // a purge looks for the states and the paces of groups first
 			db.left.Store(n)
-			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 			require.NoError(t, err)
 			require.NotZero(t, came)
 			if items == 1 {
@@ -280,7 +284,7 @@ func TestPurgeAmidEnqueuesToAnyGroup(t *testing.T) {
 			db.skip.Store(2) // a purge looks for the states and the paces of groups first
 			// One more for the purge of all at once.
 			db.left.Store(map[string]int64{"A": 10, "B": 2}[target])
-			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 			require.NoError(t, err)
 			require.Equal(t, 2+came, int64(len(e.all("A"))+len(e.all("B")))+report.Items, name)
 			e.check()
@@ -301,7 +305,9 @@ func TestPurgeOfAll(t *testing.T) {
 		c := e.receive(e.q, 1)
 		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{AtOnce: true, Err: errors.New("an attempt")}))
 		steps := 0
-		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { steps++ }})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Progress: func(layer.PurgeReport) {
+			steps++
+		}})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.PurgeReport{Items: 302}, report)
 		if e.plan.Chances == nil {
@@ -311,7 +317,7 @@ func TestPurgeOfAll(t *testing.T) {
 			}
 		}
 		e.check()
-		s, err := e.calm().Stats(e.ctx)
+		s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, s.Depth)
 		require.EqualValues(e.t, 302, s.Purged)
@@ -329,7 +335,7 @@ func TestPurgeOfAllTellsSubscriptions(t *testing.T) {
 	e.enqueue("A", "a1", "a2")
 	e.enqueue("B", "b1")
 	before := len(e.rows(kv.PrefixRange(key("change"))))
-	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	require.NoError(t, err)
 	require.Len(t, e.rows(kv.PrefixRange(key("change"))), before+1, "a row with both groups")
 	e.check()
@@ -343,7 +349,7 @@ func amidPurge(e *env, meanwhile func()) layer.PurgeReport {
 	require.NoError(e.t, err)
 	db.skip.Store(2) // a purge looks for the states and the paces of groups first
 	db.left.Store(1)
-	report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	require.NoError(e.t, err)
 	require.LessOrEqual(e.t, db.left.Load(), int64(0), "the purge was met")
 	return report
@@ -376,7 +382,7 @@ func TestPurgeOfAllCountsLateItem(t *testing.T) {
 		e.enqueue("A", "a1", "a2")
 		e.enqueue("B", "b1")
 		amidPurge(e, func() { meanwhile(e) })
-		s, err := e.q.Stats(e.ctx)
+		s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(t, err, name)
 		require.EqualValues(t, len(e.all("A"))+len(e.all("B"))+len(e.all("C"))+len(e.all("D")), s.Depth, name)
 		e.check()
@@ -403,10 +409,10 @@ func TestPurgeCountsLateItem(t *testing.T) {
 	require.NoError(t, err)
 	db.skip.Store(2)
 	db.left.Store(1)
-	report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	require.NoError(t, err)
 	require.EqualValues(t, 1502, report.Items)
-	s, err := e.q.Stats(e.ctx)
+	s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.Zero(t, s.Depth)
 }
@@ -458,7 +464,7 @@ func TestPurgeUnderLoad(t *testing.T) {
 		}
 		purged := int64(0)
 		purge := func(i int) {
-			report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: i%2 == 0})
+			report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: i%2 == 0, All: true})
 			require.NoError(e.t, err)
 			purged += report.Items
 		}
@@ -481,10 +487,10 @@ func TestPurgeCorruptLock(t *testing.T) {
 	e.enqueue("A", "a1")
 	e.enqueue("B", "b1")
 	e.write(func(tx kv.Tx) { tx.Set(key("lock", "A"), []byte("?")) })
-	report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	require.NoError(t, err)
 	require.Equal(t, layer.PurgeReport{Items: 1, Kept: 1}, report)
-	report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: true})
+	report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Force: true})
 	require.NoError(t, err)
 	require.Equal(t, layer.PurgeReport{Items: 1}, report)
 }
@@ -499,6 +505,6 @@ func TestPurgeErrors(t *testing.T) {
 	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &bad})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	require.NoError(t, e.q.Close(e.ctx))
-	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }

@@ -205,7 +205,7 @@ func holdRate(e *env, text string) {
 		case n < 9:
 			var items []layer.Item
 			require.NoError(e.t, q.Once(e.ctx, func(tx kv.Tx) (err error) {
-				items, err = q.TakeTx(e.ctx, tx, 1+r.IntN(5))
+				items, _, err = q.TakeTx(e.ctx, tx, 1+r.IntN(5), layer.TakeOptions{})
 				return err
 			}))
 			if len(items) > 0 {
@@ -221,7 +221,7 @@ func holdRate(e *env, text string) {
 					lost(q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
 				case 2:
 					next := layer.ReceiveOptions{Max: 5, Lease: time.Second}
-					got, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: c}, next)
+					got, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: c, FinishAll: true}, next)
 					lost(err)
 					for _, c := range got {
 						given(c.Group, len(c.Items))
@@ -394,7 +394,10 @@ func TestRateOfUnknownCommit(t *testing.T) {
 		for name, op := range map[string]func(e *env) error{
 			"receive": func(e *env) error { return receiveN(2)(e, nil) },
 			"take": func(e *env) error {
-				return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
+				return e.q.Once(e.ctx, func(tx kv.Tx) error {
+					_, _, err := e.q.TakeTx(e.ctx, tx, 2, layer.TakeOptions{})
+					return err
+				})
 			},
 			"receive with an id": func(e *env) error {
 				_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, ReceiveID: "once"})
@@ -638,7 +641,7 @@ func TestPurgeForgetsRates(t *testing.T) {
 			}
 		}
 		require.Nil(e.t, e.receive(e.q, 2))
-		_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+		_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 		require.NoError(e.t, err)
 		require.Len(e.t, e.rows(kv.PrefixRange(key("pace"))), 1)
 		e.used("B")

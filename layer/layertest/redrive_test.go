@@ -76,18 +76,20 @@ func TestRedriveInSteps(t *testing.T) {
 				e.bury("B", b...)
 				ctx, stop := context.WithCancel(e.ctx)
 				var last layer.DeadReport
-				report, err := e.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(r layer.DeadReport) {
+				o := layer.RedriveOptions{ToTail: tail, Progress: func(r layer.DeadReport) {
 					require.LessOrEqual(e.t, r.Done-last.Done, int64(100), "a bounded step")
 					last = r
 					stop()
-				}})
+				}}
+				report, err := e.q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, o)
 				require.ErrorIs(e.t, err, context.Canceled)
 				require.Equal(e.t, last, report)
 				require.Len(e.t, e.dead(), 220-int(report.Done))
 				require.NotZero(e.t, report.Done)
 
 				steps := 0
-				again, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(layer.DeadReport) { steps++ }})
+				o.Progress = func(layer.DeadReport) { steps++ }
+				again, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, o)
 				require.NoError(e.t, err)
 				require.EqualValues(e.t, 220, report.Done+again.Done)
 				require.Equal(e.t, again.Done, again.Scanned)
@@ -95,7 +97,7 @@ func TestRedriveInSteps(t *testing.T) {
 				require.Equal(e.t, a, e.all("A"))
 				require.Equal(e.t, b, e.all("B"))
 				require.Empty(e.t, e.dead())
-				stats, err := e.calm().Stats(e.ctx)
+				stats, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(e.t, err)
 				require.EqualValues(e.t, 220, stats.Depth)
 				require.EqualValues(e.t, 220, stats.Enqueued)
@@ -141,7 +143,7 @@ func TestRedriveStepsByBytes(t *testing.T) {
 				unknown[i].Random = uuid.New()
 			}
 		}
-		report, err := e.q.Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+		report, err := e.q.Admin().Discard(e.ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 16, report.Done)
 		require.Empty(e.t, e.rows(kv.PrefixRange(key("part"))), "what is discarded leaves nothing behind")
@@ -154,7 +156,7 @@ func TestDryRunDoesNothing(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.bury("A", numbered("a", 150)...)
 	before := e.rows(kv.PrefixRange(testPrefix))
-	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: 150, Done: 150}, report)
 	report, err = e.q.Admin().Discard(e.ctx, layer.DeadFilter{Text: "boom"}, layer.DiscardOptions{DryRun: true, Limit: 120})
@@ -207,7 +209,7 @@ func TestRedriveEditRefused(t *testing.T) {
 			"group": func(m *layer.Message) error { m.Group = "B"; return nil },
 			"large": func(m *layer.Message) error { m.Body = make([]byte, layer.MaxBodySize+1); return nil },
 		} {
-			report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{
+			report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{
 				ToTail: tail, Edit: func(_ layer.DeadLetter, m *layer.Message) error { return edit(m) },
 			})
 			require.Error(t, err, name)
@@ -216,7 +218,7 @@ func TestRedriveEditRefused(t *testing.T) {
 			require.Equal(t, before, e.rows(kv.PrefixRange(key("dead"))))
 		}
 	}
-	_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{Limit: -1})
+	_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{Limit: -1})
 	require.ErrorAs(t, err, new(*layer.LimitError))
 }
 
@@ -232,7 +234,7 @@ func TestUnreadableDeadLetter(t *testing.T) {
 	require.Contains(t, letters[1].Reason, "version")
 	require.ErrorIs(t, letters[1].Err, layer.ErrCorrupt)
 	require.NoError(t, letters[0].Err)
-	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: 3, Done: 2, Unreadable: 1}, report)
 	require.Equal(t, []string{"a1", "a3"}, e.all("A"))
@@ -375,7 +377,9 @@ func TestRedriveBesideWorkers(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Limit: 5}); !assert.NoError(e.t, err) {
+					if _, err := q.Admin().Redrive(
+						e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{ToTail: tail, Limit: 5},
+					); !assert.NoError(e.t, err) {
 						return
 					}
 				}
@@ -394,7 +398,7 @@ func TestRedriveBesideWorkers(t *testing.T) {
 			require.Equal(e.t, 1, n, body)
 		}
 		require.Empty(e.t, e.dead())
-		stats, err := e.calm().Stats(e.ctx)
+		stats, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, stats.Depth)
 	})

@@ -45,7 +45,7 @@ func TestRepeatedAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 		require.Len(e.t, given, 1, "all are given the same")
-		s, err := e.calm().Stats(e.ctx)
+		s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 2, s.HeldGroups)
 	})
@@ -128,7 +128,9 @@ func TestReceiveIDErrors(t *testing.T) {
 	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "\xff"})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	c := holding(1, 1)(e).(*layer.Claim)
-	_, err = e.q.SettleReceive(e.ctx, layer.Settlement{Claim: c}, layer.ReceiveOptions{ReceiveID: "once"})
+	_, err = e.q.SettleReceive(
+		e.ctx, layer.Settlement{Claim: c, FinishAll: true}, layer.ReceiveOptions{ReceiveID: "once"},
+	)
 	require.ErrorIs(t, err, layer.ErrOptions)
 	require.Equal(t, []string{"a"}, e.all("A"), "nothing was done")
 }

@@ -56,7 +56,7 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				e.clock.advance(2 * time.Minute)
 				e.enqueue("A", "young")
 				require.Equal(t, "young", next(e))
-				s, err := e.q.Stats(e.ctx)
+				s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1500, s.PastRetention+s.DeadLettered)
 				require.EqualValues(t, 1, s.Depth)
@@ -104,7 +104,7 @@ func TestOverdueItemsGoByPages(t *testing.T) {
 				require.Equal(t, []string{"young"}, bodies(claims[0].Items))
 				require.Less(t, count.Reads, int64(2*n), "an unordered receive reads each body by its key")
 				require.NoError(t, e.q.Ack(e.ctx, claims[0]))
-				s, err := e.q.Stats(e.ctx)
+				s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, n, s.PastRetention+s.DeadLettered)
 				require.Zero(t, s.Depth)
@@ -135,9 +135,9 @@ func TestTakeSaysAgain(t *testing.T) {
 					for ; again; vain++ {
 						require.Less(t, vain, n)
 						require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-							o := layer.TakeOptions{Group: of, Unordered: kind.o.Unordered, Again: &again}
-							items, err := e.q.TakeTx(e.ctx, tx, 1, o)
-							got = bodies(items)
+							o := layer.TakeOptions{Group: of, Unordered: kind.o.Unordered}
+							items, more, err := e.q.TakeTx(e.ctx, tx, 1, o)
+							got, again = bodies(items), more
 							return err
 						}))
 						if len(got) > 0 {
@@ -179,7 +179,7 @@ func TestOverduePageLeavesWhatIsHeld(t *testing.T) {
 			none, err = e.q.Receive(e.ctx, o)
 			require.NoError(t, err)
 			require.Empty(t, none)
-			s, err := e.q.Stats(e.ctx)
+			s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 			require.NoError(t, err)
 			require.EqualValues(t, 5, s.PastRetention)
 			require.EqualValues(t, 1, s.Acked)
@@ -218,7 +218,7 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 			e.check()
 		}
 		require.Greater(e.t, runs, 3)
-		s, err := e.calm().Stats(e.ctx)
+		s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 240+130, s.PastRetention)
 		require.EqualValues(e.t, 121, s.Depth)
@@ -283,7 +283,7 @@ func TestRetentionUnderLoad(t *testing.T) {
 		e.clock.advance(time.Hour)
 		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
-		s, err := e.calm().Stats(e.ctx)
+		s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, s.Depth)
 		require.EqualValues(e.t, acked.Load(), s.Acked)
@@ -324,7 +324,7 @@ func TestDeadRetention(t *testing.T) {
 		require.NoError(e.t, err)
 		require.Len(e.t, page.Letters, 1)
 		require.Equal(e.t, "A", page.Letters[0].ID.Group)
-		stats, err := e.calm().Stats(e.ctx)
+		stats, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 1, stats.Dead)
 		require.EqualValues(e.t, 3, stats.Discarded)

@@ -46,7 +46,7 @@ func (s *scenario) groups(a *arguments) (string, error) {
 func (s *scenario) why(a *arguments) (string, error) {
 	q := s.worker(a).q
 	var out strings.Builder
-	e, err := q.Admin().Why(s.e.ctx, s.id(a, a.word(0)), a.templates()...)
+	e, err := q.Admin().Why(s.e.ctx, s.id(a, a.word(0)), a.where())
 	for _, r := range e.Reasons {
 		fmt.Fprint(&out, r.Cause)
 		if r.Count > 0 {
@@ -74,7 +74,7 @@ func (s *scenario) why(a *arguments) (string, error) {
 
 func (s *scenario) peek(a *arguments) (string, error) {
 	q := s.worker(a).q
-	items, err := q.Peek(s.e.ctx, a.word(0), layer.MaxBatch, a.templates()...)
+	items, err := q.Peek(s.e.ctx, a.word(0), layer.MaxBatch, a.where())
 	if err != nil || len(items) == 0 {
 		return "nothing", err
 	}
@@ -84,7 +84,7 @@ func (s *scenario) peek(a *arguments) (string, error) {
 func (s *scenario) stats(a *arguments) (string, error) {
 	q := s.worker(a).q
 	var out strings.Builder
-	st, err := q.Stats(s.e.ctx)
+	st, err := q.Stats(s.e.ctx, layer.StatsOptions{})
 	if err != nil {
 		return "", err
 	}

@@ -120,7 +120,7 @@ func (s *scenario) sweep(a *arguments) (string, error) {
 
 func (s *scenario) purge(a *arguments) (string, error) {
 	words := a.names("force")
-	o := layer.PurgeOptions{Force: a.flag("force")}
+	o := layer.PurgeOptions{Force: a.flag("force"), All: true}
 	if len(words) > 0 {
 		o.Group = &words[0]
 	}
@@ -213,7 +213,7 @@ func (s *scenario) renameAll(a *arguments) {
 
 // rename finds the names of items that have come back to a group under another id.
 func (s *scenario) rename(a *arguments, group string) {
-	items, err := s.worker(a).q.Peek(s.e.ctx, group, layer.MaxBatch)
+	items, err := s.worker(a).q.Peek(s.e.ctx, group, layer.MaxBatch, nil)
 	require.NoError(a.t, err)
 	for _, item := range items {
 		if _, known := s.bodies[item.ID]; known {
@@ -299,7 +299,7 @@ func (s *scenario) nameReplayed(a *arguments) {
 	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
 	for _, g := range page.Groups {
-		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch)
+		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch, nil)
 		require.NoError(a.t, err)
 		for _, item := range items {
 			if old, ok := item.Headers[layer.ReplayHeader]; ok {

@@ -467,17 +467,9 @@ func (a *arguments) group() *string {
 
 // where is the template that where= names; nil = whole groups.
 func (a *arguments) where() layer.Template {
-	t, err := layer.ParseTemplate(a.text("where", ""))
+	t, err := layer.ParseTemplate(a.text("where", "*"))
 	require.NoError(a.t, err, a.d.Pos)
 	return t
-}
-
-// templates is where for the calls that take one at most.
-func (a *arguments) templates() []layer.Template {
-	if t := a.where(); t != nil {
-		return []layer.Template{t}
-	}
-	return nil
 }
 
 func (a *arguments) word(i int) string {

@@ -161,7 +161,7 @@ func (s *scenario) ackReceive(a *arguments) (string, error) {
 	w, c, o := s.worker(a), s.claim(a), s.receiveOptions(a)
 	var claims []*layer.Claim
 	return s.call(a, func(ctx context.Context) (err error) {
-		claims, err = w.q.SettleReceive(ctx, layer.Settlement{Claim: c}, o)
+		claims, err = w.q.SettleReceive(ctx, layer.Settlement{Claim: c, FinishAll: true}, o)
 		return err
 	}, func(err error) (string, error) { return s.received(a, w, claims, err) })
 }
@@ -173,7 +173,10 @@ func (s *scenario) ack(a *arguments) (string, error) {
 		if a.d.HasArg("state") {
 			return q.Settle(ctx, ackingState(c, state, items...))
 		}
-		return q.Ack(ctx, c, items...)
+		if len(items) == 0 {
+			return q.Ack(ctx, c)
+		}
+		return q.AckItems(ctx, c, items)
 	}, noResult)
 }
 
@@ -268,7 +271,7 @@ func (s *scenario) take(a *arguments) (string, error) {
 	limit, o := a.number("max"), layer.TakeOptions{Group: a.group(), Where: a.where(), Unordered: a.flag("unordered")}
 	return s.call(a, func(ctx context.Context) error {
 		return w.q.Once(ctx, func(tx kv.Tx) (err error) {
-			items, err = w.q.TakeTx(ctx, tx, limit, o)
+			items, _, err = w.q.TakeTx(ctx, tx, limit, o)
 			return err
 		})
 	}, func(err error) (string, error) {

@@ -159,7 +159,7 @@ func TestNoHerd(t *testing.T) {
 	require.LessOrEqual(t, woken, int64(3), "the one that was woken looked and claimed")
 	before = looks()
 	e.enqueue("A", "a2")
-	require.NoError(t, all[0].q.Ack(e.ctx, claim, claim.Items[0].ID))
+	require.NoError(t, all[0].q.AckItems(e.ctx, claim, []layer.ID{claim.Items[0].ID}))
 	require.Equal(t, "A", all[1].get(t).Group)
 	require.LessOrEqual(t, looks()-before, int64(4))
 	before = looks()

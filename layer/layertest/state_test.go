@@ -72,7 +72,9 @@ func TestStateWithOwnData(t *testing.T) {
 		state, err = e.q.GroupState(e.ctx, "A")
 		require.NoError(e.t, err)
 		require.Equal(e.t, "s", string(state))
-		require.NoError(e.t, e.q.Settle(e.ctx, ackingState(c, nil, []layer.ID{}...)), "ids that are none finish nothing")
+		require.NoError(e.t, e.q.Settle(
+			e.ctx, layer.Settlement{Claim: c, Finish: []layer.ID{}, State: new([]byte)},
+		), "ids that are none finish nothing")
 		require.Equal(e.t, []string{"a"}, e.all("A"))
 	})
 }

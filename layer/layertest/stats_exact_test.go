@@ -19,7 +19,7 @@ func TestStatsOfDelayedHead(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, e.q.Ack(e.ctx, claims[0]))
 	for range 2 { // before and after a receive has looked
-		stats, err := e.q.Stats(e.ctx)
+		stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(t, err)
 		require.Equal(t, [4]int64{0, 1, 1, 1},
 			[4]int64{stats.ReadyGroups, stats.BusyGroups, stats.DelayedGroups, stats.Delayed})
@@ -29,7 +29,7 @@ func TestStatsOfDelayedHead(t *testing.T) {
 		require.Empty(t, claims)
 	}
 	e.clock.advance(time.Minute)
-	stats, err := e.q.Stats(e.ctx)
+	stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.Equal(t, [3]int64{1, 0, 0}, [3]int64{stats.ReadyGroups, stats.BusyGroups, stats.DelayedGroups})
 }

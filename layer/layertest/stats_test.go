@@ -18,7 +18,7 @@ func TestGroupCounts(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
 			q := e.configured(layer.Config{Shards: shards})
 			counts := func() layer.Stats {
-				s, err := q.Stats(e.ctx)
+				s, err := q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				return layer.Stats{
 					ReadyGroups: s.ReadyGroups, BusyGroups: s.BusyGroups, HeldGroups: s.HeldGroups, DelayedGroups: s.DelayedGroups,
@@ -70,7 +70,7 @@ func TestOldestHeadWhileNothingIsReady(t *testing.T) {
 	e.enqueue("A", "a1")
 	e.clock.advance(time.Hour)
 	e.receive(e.q, 1)
-	stats, err := e.q.Stats(e.ctx)
+	stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.Equal(t, time.Hour, stats.OldestHead)
 	require.Zero(t, stats.OldestReady)
@@ -82,7 +82,7 @@ func TestAgeBeginsWhenDue(t *testing.T) {
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 10 * time.Hour})
 	require.NoError(t, err)
 	e.clock.advance(10*time.Hour + time.Second)
-	stats, err := e.q.Stats(e.ctx)
+	stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.Equal(t, time.Second, stats.OldestReady)
 	require.Equal(t, time.Second, stats.OldestHead)
@@ -94,14 +94,14 @@ func TestInFlightAndDelayed(t *testing.T) {
 	onEngines(t, func(e *env) {
 		figures := func(inFlight, delayed, depth int64) {
 			e.t.Helper()
-			s, err := e.calm().Stats(e.ctx)
+			s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 			require.NoError(e.t, err)
 			require.Equal(e.t, []int64{inFlight, delayed, depth}, []int64{s.InFlight, s.Delayed, s.Depth})
 		}
 		e.enqueue("A", "a1", "a2", "a3", "a4", "a5")
 		c := e.receive(e.q, 4)
 		figures(4, 0, 5)
-		require.NoError(e.t, e.q.Ack(e.ctx, c, c.Items[0].ID))
+		require.NoError(e.t, e.q.AckItems(e.ctx, c, []layer.ID{c.Items[0].ID}))
 		figures(3, 0, 4)
 		_, err := e.q.Extend(e.ctx, c, time.Minute)
 		require.NoError(e.t, err)
@@ -123,10 +123,10 @@ func TestInFlightAndDelayed(t *testing.T) {
 		require.NoError(e.t, err)
 		figures(0, 0, 3)
 		e.receive(e.q, 2)
-		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 		require.NoError(e.t, err)
 		figures(2, 0, 2)
-		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: true})
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Force: true})
 		require.NoError(e.t, err)
 		figures(0, 0, 0)
 
@@ -135,12 +135,12 @@ func TestInFlightAndDelayed(t *testing.T) {
 		require.NoError(e.t, err)
 		figures(0, 4, 4)
 		e.sendAs(e.q, "A", "x")
-		before, err := e.calm().Stats(e.ctx)
+		before, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		for range 3 {
 			e.sendAs(e.q, "B", "x")
 		}
-		after, err := e.calm().Stats(e.ctx)
+		after, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		require.NoError(e.t, err)
 		require.GreaterOrEqual(e.t, after.Duplicates-before.Duplicates, int64(3))
 		require.Equal(e.t, before.Enqueued, after.Enqueued)
@@ -165,7 +165,7 @@ func TestDelayedIsBounded(t *testing.T) {
 		require.NoError(t, err)
 	}
 	before := r.Counters()
-	s, err := e.q.Stats(e.ctx)
+	s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 151, s.DelayedGroups)
 	require.EqualValues(t, 1000+99*2+51, s.Delayed)
@@ -202,7 +202,7 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 			e.clock.advance(time.Second)
 			enqueue(layer.Message{Group: "free"})
 			e.clock.advance(time.Second)
-			stats, err := q.Stats(e.ctx)
+			stats, err := q.Stats(e.ctx, layer.StatsOptions{})
 			require.NoError(t, err)
 			stats.LongestHold = 0 // of the versions' time
 			require.Equal(t, layer.Stats{
@@ -211,7 +211,7 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 				OldestReady:  time.Second, OldestHead: 2 * time.Second,
 			}, stats)
 			e.clock.advance(time.Minute)
-			stats, err = q.Stats(e.ctx)
+			stats, err = q.Stats(e.ctx, layer.StatsOptions{})
 			require.NoError(t, err)
 			stats.LongestHold = 0 // of the versions' time
 			require.Equal(t, layer.Stats{
@@ -231,12 +231,12 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 func TestEmptyMarkedGroupIsFound(t *testing.T) {
 	onEngines(t, func(e *env) {
 		admin := e.q.Admin()
-		g, err := admin.Group(e.ctx, "empty")
+		g, err := admin.Group(e.ctx, "empty", nil)
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.GroupInfo{Group: "empty", Status: layer.Empty}, g)
 		m, err := admin.PauseGroup(e.ctx, "empty", layer.PauseOptions{By: "me", Reason: "because"})
 		require.NoError(e.t, err)
-		g, err = admin.Group(e.ctx, "empty")
+		g, err = admin.Group(e.ctx, "empty", nil)
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.GroupInfo{Group: "empty", Status: layer.Paused, Mark: &m}, g)
 
@@ -248,7 +248,7 @@ func TestEmptyMarkedGroupIsFound(t *testing.T) {
 		list := func(o layer.GroupsOptions) (names []string) {
 			for g, err := range admin.AllGroups(e.ctx, o) {
 				require.NoError(e.t, err)
-				alone, err := admin.Group(e.ctx, g.Group)
+				alone, err := admin.Group(e.ctx, g.Group, nil)
 				require.NoError(e.t, err)
 				require.Equal(e.t, alone, g)
 				names = append(names, g.Group)
@@ -266,7 +266,7 @@ func TestEmptyMarkedGroupIsFound(t *testing.T) {
 			require.NoError(e.t, err)
 		}
 		require.Empty(e.t, list(layer.GroupsOptions{Marked: true}))
-		_, err = admin.Group(e.ctx, "\xff")
+		_, err = admin.Group(e.ctx, "\xff", nil)
 		require.ErrorIs(e.t, err, layer.ErrInvalidUTF8)
 	})
 }
@@ -281,7 +281,7 @@ func TestStatsBounded(t *testing.T) {
 	for range 10 {
 		e.receive(e.q, 1)
 	}
-	whole, err := e.q.Stats(e.ctx)
+	whole, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	few, err := e.q.Stats(e.ctx, layer.StatsOptions{MaxGroups: 5, MaxTimers: 3})
 	require.NoError(t, err)
@@ -304,6 +304,4 @@ func TestStatsBounded(t *testing.T) {
 		_, err = e.q.Admin().Blocked(e.ctx, layer.BlockedOptions{Stats: &o})
 		require.ErrorIs(t, err, layer.ErrLimit)
 	}
-	_, err = e.q.Stats(e.ctx, layer.StatsOptions{}, layer.StatsOptions{})
-	require.ErrorIs(t, err, layer.ErrOptions)
 }

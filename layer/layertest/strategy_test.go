@@ -270,7 +270,7 @@ func TestRoundRobinOfTimers(t *testing.T) {
 					if len(got)%2 == 1 && take { // one of the good, or it is the bad one's turn
 						var items []layer.Item
 						require.NoError(t, q.Once(e.ctx, func(tx kv.Tx) (err error) {
-							items, err = q.TakeTx(e.ctx, tx, 1)
+							items, _, err = q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
 							return err
 						}))
 						got = append(got, items[0].ID.Group)
@@ -340,14 +340,14 @@ func coalesce(e *env, strike func()) {
 	results := make(chan result, 16)
 	do := func(name string, call func() error) { go func() { results <- result{name, call()} }() }
 	do("ack A", func() error { return q.Ack(e.ctx, held["A"]) })
-	do("ack one of B", func() error { return q.Ack(e.ctx, held["B"], held["B"].Items[0].ID) })
+	do("ack one of B", func() error { return q.AckItems(e.ctx, held["B"], []layer.ID{held["B"].Items[0].ID}) })
 	do("nack C", func() error { return q.Nack(e.ctx, held["C"], layer.NackOptions{}) })
 	do("ack lost D", func() error { return q.Ack(e.ctx, held["D"]) })
 	do("extend lost D", func() error { _, err := q.Extend(e.ctx, held["D"], time.Minute); return err })
-	do("ack not in B", func() error { return q.Ack(e.ctx, held["B"], held["A"].Items[0].ID) })
+	do("ack not in B", func() error { return q.AckItems(e.ctx, held["B"], []layer.ID{held["A"].Items[0].ID}) })
 	// Two of one claim: the second must see what the first has left of it.
-	do("ack F1", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[0].ID) })
-	do("ack F2", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[1].ID) })
+	do("ack F1", func() error { return q.AckItems(e.ctx, held["F"], []layer.ID{held["F"].Items[0].ID}) })
+	do("ack F2", func() error { return q.AckItems(e.ctx, held["F"], []layer.ID{held["F"].Items[1].ID}) })
 	do("enqueue", func() error { _, err := q.Enqueue(e.ctx, layer.Message{Group: "E"}); return err })
 	require.Eventually(e.t, func() bool { return q.Paths().Queued == 9 }, time.Minute, time.Millisecond)
 	close(release)
@@ -419,7 +419,9 @@ func TestFusedAckReceive(t *testing.T) {
 	require.NoError(t, err)
 	before := r.Counters().Commits
 	for range 4 {
-		claims, err = q.SettleReceive(e.ctx, layer.Settlement{Claim: claims[0]}, layer.ReceiveOptions{Max: 10})
+		claims, err = q.SettleReceive(
+			e.ctx, layer.Settlement{Claim: claims[0], FinishAll: true}, layer.ReceiveOptions{Max: 10},
+		)
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
 		require.Len(t, claims[0].Items, 10)
@@ -427,7 +429,7 @@ func TestFusedAckReceive(t *testing.T) {
 	require.EqualValues(t, 4, r.Counters().Commits-before, "one transaction a batch")
 	require.NoError(t, q.Ack(e.ctx, claims[0]))
 	e.enqueue("B", "b1")
-	none, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: claims[0]}, layer.ReceiveOptions{})
+	none, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: claims[0], FinishAll: true}, layer.ReceiveOptions{})
 	require.ErrorIs(t, err, layer.ErrClaimLost)
 	require.Empty(t, none)
 	require.NotNil(t, e.receive(e.q, 1), "B is still ready")
@@ -498,7 +500,7 @@ func TestRoundRobinTellsAttempts(t *testing.T) {
 		require.NoError(t, e.q.Nack(e.ctx, claim, layer.NackOptions{AtOnce: true}))
 	}
 	e.write(func(tx kv.Tx) {
-		items, err := e.q.TakeTx(e.ctx, tx, 1)
+		items, _, err := e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
 		require.NoError(t, err)
 		require.Equal(t, 3, items[0].Attempts)
 	})

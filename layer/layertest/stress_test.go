@@ -289,7 +289,7 @@ func (s *stress) effect(q *layer.Queue, c *layer.Claim, items []layer.Item) erro
 		ids[i] = item.ID
 	}
 	err := q.Once(s.ctx, func(tx kv.Tx) error {
-		if err := q.AckTx(s.ctx, tx, c, ids...); err != nil {
+		if err := q.AckItemsTx(s.ctx, tx, c, ids); err != nil {
 			return err
 		}
 		return appendLedger(s.ctx, tx, c.Group, c.Token, items)
@@ -304,7 +304,7 @@ func (s *stress) taker(q *layer.Queue) {
 	for !s.over() {
 		var items []layer.Item
 		err := q.Once(s.ctx, func(tx kv.Tx) (err error) {
-			if items, err = q.TakeTx(s.ctx, tx, 2); err != nil || len(items) == 0 {
+			if items, _, err = q.TakeTx(s.ctx, tx, 2, layer.TakeOptions{}); err != nil || len(items) == 0 {
 				return err
 			}
 			return appendLedger(s.ctx, tx, items[0].ID.Group, 0, items)
@@ -377,7 +377,7 @@ func (s *stress) verify() {
 	}
 	require.Equal(t, stressMessages, total, "each message has happened once")
 
-	stats, err := s.e.calm().Stats(s.e.ctx)
+	stats, err := s.e.calm().Stats(s.e.ctx, layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, total, stats.Enqueued)
 	require.EqualValues(t, total, stats.Acked+stats.Taken)

@@ -67,26 +67,26 @@ func TestReceivesTogetherShareNoGroup(t *testing.T) {
 func finishAll(ctx context.Context, q *layer.Queue, claims ...*layer.Claim) error {
 	all := make([]layer.Settlement, len(claims))
 	for i, c := range claims {
-		all[i].Claim = c
+		all[i] = layer.Settlement{Claim: c, FinishAll: true}
 	}
 	return q.Settle(ctx, all...)
 }
 
 // ackingState acks, and stores the group's state; without ids all is acked.
 func ackingState(c *layer.Claim, state []byte, ids ...layer.ID) layer.Settlement {
-	return layer.Settlement{Claim: c, Finish: ids, State: &state}
+	return layer.Settlement{Claim: c, Finish: ids, FinishAll: len(ids) == 0, State: &state}
 }
 
 // settingState stores the group's state alone.
 func settingState(c *layer.Claim, state []byte) layer.Settlement {
-	return ackingState(c, state, []layer.ID{}...)
+	return layer.Settlement{Claim: c, State: &state}
 }
 
 // advanceBy advances items; without ids all that is left of the claim.
 func advanceBy(c *layer.Claim, change func(m *layer.Message) error, ids ...layer.ID) layer.Settlement {
-	s := layer.Settlement{Claim: c, Finish: ids}
+	s := layer.Settlement{Claim: c, Advance: ids, AdvanceAll: len(ids) == 0}
 	if change != nil {
-		s.Advance = func(_ layer.ID, m *layer.Message) error { return change(m) }
+		s.Change = func(_ layer.ID, m *layer.Message) error { return change(m) }
 	}
 	return s
 }

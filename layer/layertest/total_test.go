@@ -82,7 +82,7 @@ func holdTotalRate(t *testing.T, text string) {
 				if n == 1 && i%5 == 0 {
 					var items []layer.Item
 					err := q.Once(ctx, func(tx kv.Tx) (err error) {
-						items, err = q.TakeTx(ctx, tx, 3)
+						items, _, err = q.TakeTx(ctx, tx, 3, layer.TakeOptions{})
 						return err
 					})
 					if ctx.Err() == nil {

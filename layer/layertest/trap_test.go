@@ -37,7 +37,7 @@ func TestAckKeepsLateItem(t *testing.T) {
 		require.Equal(e.t, []string{"a1", "late", "a2"}, e.all("A"))
 
 		require.NoError(e.t, e.q.Ack(e.ctx, c))
-		head, err := e.q.Peek(e.ctx, "A", 1)
+		head, err := e.q.Peek(e.ctx, "A", 1, nil)
 		require.NoError(e.t, err)
 		hints := e.rows(kv.PrefixRange(key("ready")))
 		require.Len(e.t, hints, 1)
@@ -161,7 +161,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 			once("ack of one", func(t *testing.T, e *env, strike func()) {
 				c := holding(2, 2)(e).(*layer.Claim)
 				strike()
-				require.NoError(t, e.q.Ack(e.ctx, c, c.Items[0].ID))
+				require.NoError(t, e.q.AckItems(e.ctx, c, []layer.ID{c.Items[0].ID}))
 				require.Len(t, e.all("A"), 1)
 			})
 			once("nack", func(t *testing.T, e *env, strike func()) {
@@ -180,7 +180,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Len(t, page.Letters, 1)
 				require.Equal(t, 1, page.Letters[0].Attempts, "the attempt counts once")
 				require.Len(t, e.all("A"), 1)
-				stats, err := e.q.Stats(e.ctx)
+				stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1, stats.DeadLettered)
 			})
@@ -191,7 +191,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.NotNil(t, c)
 				require.Len(t, c.Items, 1)
 				require.Zero(t, c.Items[0].Attempts)
-				stats, err := e.q.Stats(e.ctx)
+				stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
@@ -200,7 +200,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				lastAttempt(1, 1)(e)
 				strike()
 				require.Nil(t, e.receive(e.q, 2))
-				stats, err := e.q.Stats(e.ctx)
+				stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
@@ -211,7 +211,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				was, err := e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
 				require.NoError(t, err)
 				require.Equal(t, "no use", was.Reason)
-				stats, err := e.q.Stats(e.ctx)
+				stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(t, err)
 				require.Zero(t, stats.HaltedGroups)
 				require.Len(t, e.receive(e.q, 2).Items, 2)
@@ -337,7 +337,7 @@ func TestOvertakenHolderChangesNothing(t *testing.T) {
 		before := e.rows(kv.PrefixRange(key("lock")))
 
 		require.ErrorIs(e.t, e.q.Ack(e.ctx, old), layer.ErrClaimLost)
-		require.ErrorIs(e.t, e.q.Ack(e.ctx, old, old.Items[0].ID), layer.ErrClaimLost)
+		require.ErrorIs(e.t, e.q.AckItems(e.ctx, old, []layer.ID{old.Items[0].ID}), layer.ErrClaimLost)
 		require.ErrorIs(e.t, e.q.Nack(e.ctx, old, layer.NackOptions{}), layer.ErrClaimLost)
 		_, err := e.q.Extend(e.ctx, old, time.Minute)
 		require.ErrorIs(e.t, err, layer.ErrClaimLost)
@@ -354,7 +354,9 @@ func TestOvertakenHolderChangesNothing(t *testing.T) {
 		require.Len(e.t, e.all("A"), 2)
 		e.write(func(tx kv.Tx) { tx.Clear([]byte("own")) })
 
-		require.ErrorIs(e.t, other.Ack(e.ctx, now, layer.ID{Group: "A", Index: 1, Random: uuid.New()}), layer.ErrNotInClaim)
+		require.ErrorIs(e.t, other.AckItems(
+			e.ctx, now, []layer.ID{{Group: "A", Index: 1, Random: uuid.New()}},
+		), layer.ErrNotInClaim)
 		require.NoError(e.t, other.Ack(e.ctx, now))
 		require.ErrorIs(e.t, other.Ack(e.ctx, now), layer.ErrClaimLost)
 	})
@@ -364,7 +366,7 @@ func TestOvertakenHolderChangesNothing(t *testing.T) {
 func TestAckOfNoIDs(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	c := holding(2, 2)(e).(*layer.Claim)
-	require.NoError(t, e.q.Ack(e.ctx, c, []layer.ID{}...))
+	require.NoError(t, e.q.AckItems(e.ctx, c, []layer.ID{}))
 	require.Len(t, e.all("A"), 2)
 	require.NoError(t, e.q.Ack(e.ctx, c))
 	require.Empty(t, e.all("A"))
@@ -414,7 +416,7 @@ func TestCallsOfOneTransactionSeeEachOther(t *testing.T) {
 		"ack one by one, with enqueues between": func(e *env, c *layer.Claim) {
 			run(e, func(tx kv.Tx) error {
 				for _, item := range c.Items {
-					if err := e.q.AckTx(e.ctx, tx, c, item.ID); err != nil {
+					if err := e.q.AckItemsTx(e.ctx, tx, c, []layer.ID{item.ID}); err != nil {
 						return err
 					}
 				}
@@ -439,7 +441,7 @@ func TestCallsOfOneTransactionSeeEachOther(t *testing.T) {
 				if err = enqueueTo("A")(e, tx, nil); err != nil {
 					return err
 				}
-				items, err = e.q.TakeTx(e.ctx, tx, 5)
+				items, _, err = e.q.TakeTx(e.ctx, tx, 5, layer.TakeOptions{})
 				return err
 			})
 			require.Equal(e.t, []string{"new"}, bodies(items))

@@ -72,7 +72,7 @@ func handedThenDelayed(h *turnHeld) []*layer.Claim {
 
 // hurryNext makes the last message due in a minute.
 func hurryNext(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-	items, err := h.q.Peek(h.ctx, "A", 2)
+	items, err := h.q.Peek(h.ctx, "A", 2, nil)
 	require.NoError(h.t, err)
 	return h.q.RescheduleTx(h.ctx, tx, items[len(items)-1].ID, h.clock.now().Add(time.Minute))
 }
@@ -88,7 +88,7 @@ func TestTurnConflicts(t *testing.T) {
 	const must, mustNot = true, false
 	sent := handed(2, 0)
 	takeOne := func(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-		_, err := h.q.TakeTx(h.ctx, tx, 1)
+		_, _, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{})
 		return err
 	}
 	lapsed := func(h *turnHeld) []*layer.Claim {
@@ -116,7 +116,7 @@ func TestTurnConflicts(t *testing.T) {
 		{"ack of the head, reschedule of the next to earlier", handedThenDelayed, ackOf(0), hurryNext, mustNot},
 		{"receive that takes over, extend by the holder", lapsed, receiveOf(1), extendOf(0), must},
 		{"cancel of the head, receive", sent, func(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-			items, err := h.q.Peek(h.ctx, "A", 1)
+			items, err := h.q.Peek(h.ctx, "A", 1, nil)
 			require.NoError(h.t, err)
 			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 		}, receiveOf(1), must},

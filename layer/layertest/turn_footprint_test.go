@@ -52,12 +52,12 @@ func nackTurn(o layer.NackOptions) func(h *turnHeld, tx kv.Tx, had []*layer.Clai
 }
 
 func takeTurn(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-	_, err := h.q.TakeTx(h.ctx, tx, 1)
+	_, _, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{})
 	return err
 }
 
 func cancelHead(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-	items, err := h.q.Peek(h.ctx, "A", 1)
+	items, err := h.q.Peek(h.ctx, "A", 1, nil)
 	require.NoError(h.t, err)
 	return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 }

@@ -152,7 +152,7 @@ func (r *turnRun) skipAndRedrive() {
 	r.remove(id)
 	r.receiveSome()
 	r.items = items
-	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 	require.NoError(r.t, err)
 }
 
@@ -202,7 +202,7 @@ func TestLapsedBehindAFreeHead(t *testing.T) {
 				var got string
 				if take {
 					require.NoError(e.t, q.Once(e.ctx, func(tx kv.Tx) error {
-						items, err := q.TakeTx(e.ctx, tx, 10)
+						items, _, err := q.TakeTx(e.ctx, tx, 10, layer.TakeOptions{})
 						got = ""
 						for _, item := range items {
 							got += string(item.Body)

@@ -16,7 +16,7 @@ import (
 // causes are those of an explanation, in order.
 func (e *env) causes(id layer.ID) []layer.Cause {
 	e.t.Helper()
-	x, err := e.calm().Admin().Why(e.ctx, id)
+	x, err := e.calm().Admin().Why(e.ctx, id, nil)
 	require.NoError(e.t, err)
 	require.NotEmpty(e.t, x.Reasons)
 	require.Equal(e.t, len(x.Reasons), strings.Count(x.String(), "\n")+1, "a line for each reason")
@@ -49,7 +49,7 @@ func TestWhyBehindAHeadByItself(t *testing.T) {
 		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Unordered: name == "items"})
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
-		why, err := q.Admin().Why(e.ctx, sent[1].ID)
+		why, err := q.Admin().Why(e.ctx, sent[1].ID, nil)
 		require.NoError(t, err)
 		require.Equal(t, layer.CauseHeadHeld, why.Reasons[0].Cause)
 		require.Equal(t, claims[0].Token, why.Reasons[0].Token)
@@ -63,12 +63,12 @@ func TestWhyBehindAHeadByItself(t *testing.T) {
 func TestWhyRefusesWhatIsNoID(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	for _, id := range []layer.ID{{}, {Group: "\xff", Random: uuid.New()}, {Index: -1, Random: uuid.New()}} {
-		_, err := e.q.Admin().Why(e.ctx, id)
+		_, err := e.q.Admin().Why(e.ctx, id, nil)
 		require.ErrorIs(t, err, layer.ErrInvalidID)
 	}
 	require.Equal(t, []layer.Cause{layer.CauseGone}, e.causes(layer.ID{Group: "A", Random: uuid.New()}))
 	require.NoError(t, e.q.Close(e.ctx))
-	_, err := e.q.Admin().Why(e.ctx, layer.ID{Random: uuid.New()})
+	_, err := e.q.Admin().Why(e.ctx, layer.ID{Random: uuid.New()}, nil)
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
@@ -95,7 +95,7 @@ func TestWhyIsBounded(t *testing.T) {
 		e.enqueue("A", bodies...)
 	}
 	last := e.enqueue("A", "last")[0]
-	x, err := e.q.Admin().Why(e.ctx, last)
+	x, err := e.q.Admin().Why(e.ctx, last, nil)
 	require.NoError(t, err)
 	require.Equal(t, layer.Reason{Cause: layer.CauseBehind, Count: 10_000, More: true}, x.Reasons[0])
 	require.Equal(t, "10000 or more messages of its group come first", x.Reasons[0].String())

@@ -52,11 +52,11 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			_, err := q.Admin().PauseGroup(ctx, "paused", layer.PauseOptions{}) // so it goes by steps
 			return err
 		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Admin().Purge(ctx, layer.PurgeOptions{})
+			r, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true})
 			return r.Items, err
 		}},
 		{"redrive", park, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+			r, err := q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return r.Done, err
 		}},
 		{"list of dead letters", park, func(ctx context.Context, q *layer.Queue) (int64, error) {
@@ -80,7 +80,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			}
 		}},
 		{"replay", finish, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Admin().Replay(ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+			r, err := q.Admin().Replay(ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{})
 			return r.Done, err
 		}},
 	}

@@ -83,7 +83,7 @@ func TestWorkerByHeartbeat(t *testing.T) {
 		close(open)
 		time.Sleep(time.Second)
 		require.NoError(t, w.Stop(t.Context()))
-		stats, err := q.Stats(t.Context())
+		stats, err := q.Stats(t.Context(), layer.StatsOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, groups, stats.Acked)
 	})
@@ -128,7 +128,7 @@ func TestWorkerLosesItsHeartbeat(t *testing.T) {
 		require.NoError(t, ahead.Close(t.Context()))
 		time.Sleep(6 * time.Minute)
 		require.NoError(t, w.Stop(t.Context()))
-		stats, err := q.Stats(t.Context())
+		stats, err := q.Stats(t.Context(), layer.StatsOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 3, stats.Acked)
 		require.Len(t, ended, 3)
@@ -158,7 +158,7 @@ func TestStuckHandlerLosesItsHeartbeat(t *testing.T) {
 		stuck := "stuck"
 		claims := receiveNow(t, other, layer.ReceiveOptions{Group: &stuck})
 		if len(claims) == 0 { // the worker itself has taken it over
-			info, err := q.Admin().Group(t.Context(), stuck)
+			info, err := q.Admin().Group(t.Context(), stuck, nil)
 			require.NoError(t, err)
 			require.Equal(t, 1, info.Attempts)
 		} else {

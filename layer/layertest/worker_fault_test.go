@@ -90,7 +90,7 @@ func (b *bubble) fill(n int) {
 
 func (b *bubble) stats() layer.Stats {
 	b.t.Helper()
-	s, err := b.q.Stats(b.t.Context())
+	s, err := b.q.Stats(b.t.Context(), layer.StatsOptions{})
 	require.NoError(b.t, err)
 	return s
 }

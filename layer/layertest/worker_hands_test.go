@@ -165,7 +165,7 @@ func TestWorkerOfAGroup(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.NoError(b.t, w.Stop(b.t.Context()))
 		require.Equal(b.t, []string{"B0", "B1", "B2", "B3", "B4", "B5"}, handled)
-		left, err := b.q.Admin().Group(b.t.Context(), "A")
+		left, err := b.q.Admin().Group(b.t.Context(), "A", nil)
 		require.NoError(b.t, err)
 		require.EqualValues(b.t, 6, left.Depth)
 		require.Empty(b.t, b.reported())

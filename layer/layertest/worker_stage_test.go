@@ -221,7 +221,7 @@ func TestAdvanceRefused(t *testing.T) {
 					require.NoError(b.t, err)
 				}
 				b.run(b.worker(handler(next), worker.Options{Where: isNew, Batch: 2}), nil, time.Minute)
-				stats, err := b.q.Stats(b.t.Context())
+				stats, err := b.q.Stats(b.t.Context(), layer.StatsOptions{})
 				require.NoError(b.t, err)
 				require.Zero(b.t, stats.Depth)
 				if dead += 2; name == "batch" {
@@ -265,7 +265,7 @@ func TestAdvancedBesideAcked(t *testing.T) {
 			require.Equal(b.t, "on", string(i.Body))
 		}
 		require.NoError(b.t, b.q.Ack(b.t.Context(), claims[0]))
-		stats, err := b.q.Stats(b.t.Context())
+		stats, err := b.q.Stats(b.t.Context(), layer.StatsOptions{})
 		require.NoError(b.t, err)
 		require.Zero(b.t, stats.Depth)
 		b.sound()

@@ -183,7 +183,7 @@ func TestWorkerHandlesAll(t *testing.T) {
 						}
 					}
 				}
-				s, err := e.calm().Stats(e.ctx)
+				s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 				require.NoError(e.t, err)
 				s.WaitingHandles = 0 // whose requests were not yet withdrawn
 				require.Equal(e.t, layer.Stats{Enqueued: groups * each, Received: s.Received, Acked: groups * each}, s)
@@ -196,7 +196,7 @@ func TestWorkerHandlesAll(t *testing.T) {
 func (e *env) awaitDepth(want int64) {
 	e.t.Helper()
 	require.Eventually(e.t, func() bool {
-		s, err := e.calm().Stats(e.ctx)
+		s, err := e.calm().Stats(e.ctx, layer.StatsOptions{})
 		return err == nil && s.Depth == want
 	}, time.Minute, quick)
 }
@@ -375,7 +375,7 @@ func TestWorkerRejects(t *testing.T) {
 			require.Equal(e.t, "boom", letters[0].LastError)
 			require.Equal(e.t, 1, letters[0].Attempts)
 			require.Empty(e.t, e.all("A"))
-			_, err = e.calm().Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+			_, err = e.calm().Admin().Discard(e.ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{})
 			require.NoError(e.t, err)
 		}
 	})

@@ -97,7 +97,7 @@ func (d *demoRun) until(what string, reached func() bool) {
 // stats are those of the queue.
 func (d *demoRun) stats() layer.Stats {
 	d.t.Helper()
-	s, err := d.queue.Stats(d.t.Context())
+	s, err := d.queue.Stats(d.t.Context(), layer.StatsOptions{})
 	require.NoError(d.t, err)
 	return s
 }

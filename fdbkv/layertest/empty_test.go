@@ -1,0 +1,1 @@
+../../layer/layertest/empty_test.go
