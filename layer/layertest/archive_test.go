@@ -234,7 +234,7 @@ func TestReplayTx(t *testing.T) {
 		done, _ = all(layer.ArchiveFilter{Group: ptr("B"), From: e.clock.now()}, 0)
 		require.EqualValues(e.t, n/2, done)
 		require.Equal(e.t, want[60:], e.all("B"))
-		done, _ = all(layer.ArchiveFilter{}, 0)
+		done, _ = all(everything, 0)
 		require.EqualValues(e.t, 2*n, done)
 		require.Len(e.t, e.all("B"), n/2+n)
 

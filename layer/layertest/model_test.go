@@ -1015,8 +1015,8 @@ func (m *modelTest) retry(t *rapid.T) {
 func (m *modelTest) purge(t *rapid.T) {
 	w := m.worker(t)
 	names := slices.Sorted(maps.Keys(m.model.groups))
-	o := layer.PurgeOptions{Force: rapid.Bool().Draw(t, "force"), All: true}
-	if rapid.Bool().Draw(t, "one group") {
+	o := layer.PurgeOptions{Force: rapid.Bool().Draw(t, "force")}
+	if o.All = !rapid.Bool().Draw(t, "one group"); !o.All {
 		name := rapid.SampledFrom(m.names).Draw(t, "group")
 		o.Group, names = &name, []string{name}
 	}
@@ -1151,12 +1151,15 @@ func (m *modelTest) abort(t *rapid.T) {
 	require.ErrorIs(t, err, abort)
 }
 
-// someDead chooses dead letters: some by their ids, a group's, or all.
+// someDead chooses dead letters: some by their ids, or none by an empty list, a group's, or all.
 func (m *modelTest) someDead(t *rapid.T) (layer.DeadFilter, []*modelItem) {
 	var f layer.DeadFilter
 	var chosen []*modelItem
 	group := rapid.SampledFrom(append([]string{"*"}, m.names...)).Draw(t, "group")
 	byID := rapid.Bool().Draw(t, "by id")
+	if byID {
+		f.IDs = []layer.ID{}
+	}
 	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
 		for _, item := range m.model.groups[name].dead {
 			if group != "*" && group != name || byID && rapid.Bool().Draw(t, "not this") {
@@ -1168,10 +1171,7 @@ func (m *modelTest) someDead(t *rapid.T) (layer.DeadFilter, []*modelItem) {
 			}
 		}
 	}
-	if byID && len(f.IDs) == 0 {
-		t.Skip("no dead letter")
-	}
-	if !byID && group != "*" {
+	if f.All = !byID && group == "*"; !byID && !f.All {
 		f.Group = &group
 	}
 	return f, chosen

@@ -210,7 +210,7 @@ func (t beforeCommitTx) Commit() kv.Future[struct{}] {
 func TestPurgeAmidPurge(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		e := newEnv(t, anyEngine, false)
-		group, o := "A", layer.PurgeOptions{All: true}
+		group, o := "A", layer.PurgeOptions{All: all}
 		if !all {
 			o.Group = &group
 		}

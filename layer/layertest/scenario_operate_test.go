@@ -120,7 +120,7 @@ func (s *scenario) sweep(a *arguments) (string, error) {
 
 func (s *scenario) purge(a *arguments) (string, error) {
 	words := a.names("force")
-	o := layer.PurgeOptions{Force: a.flag("force"), All: true}
+	o := layer.PurgeOptions{Force: a.flag("force"), All: len(words) == 0}
 	if len(words) > 0 {
 		o.Group = &words[0]
 	}
@@ -238,12 +238,14 @@ func (s *scenario) filter(a *arguments) layer.DeadFilter {
 		f.From = s.e.clock.now().Add(-a.duration("newer"))
 	}
 	if arg, ok := a.d.Arg("ids"); ok {
+		f.IDs = []layer.ID{}
 		for id, name := range s.bodies {
 			if slices.Contains(arg.Vals, name) {
 				f.IDs = append(f.IDs, id)
 			}
 		}
 	}
+	f.All = f.IDs == nil && f.Group == nil && f.Text == "" && f.From.IsZero() && f.Before.IsZero()
 	return f
 }
 
@@ -290,7 +292,7 @@ func (s *scenario) replay(a *arguments) (string, error) {
 // archived reads which archived items are meant.
 func (s *scenario) archived(a *arguments) layer.ArchiveFilter {
 	f := s.filter(a)
-	return layer.ArchiveFilter{Group: f.Group, From: f.From, Before: f.Before}
+	return layer.ArchiveFilter{All: f.All, Group: f.Group, From: f.From, Before: f.Before}
 }
 
 // nameReplayed names the messages that repeat others as those. Their headers say which these are, as the transcript
