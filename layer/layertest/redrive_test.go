@@ -277,7 +277,7 @@ func TestMovesAreNoDuplicates(t *testing.T) {
 				sent, err := e.calm().Enqueue(e.ctx, layer.Message{Group: group, Body: []byte(body)})
 				require.NoError(e.t, err)
 				require.True(e.t, sent[0].Duplicate)
-				report, err := admin.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail})
+				report, err := admin.Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{ToTail: tail})
 				require.NoError(e.t, err)
 				require.EqualValues(e.t, 1, report.Done)
 				require.Equal(e.t, []string{body}, e.all(group))
@@ -288,7 +288,7 @@ func TestMovesAreNoDuplicates(t *testing.T) {
 				require.NoError(e.t, err)
 				require.Len(e.t, e.all(group), 2*n)
 			}
-			_, err := admin.Purge(e.ctx, layer.PurgeOptions{})
+			_, err := admin.Purge(e.ctx, layer.PurgeOptions{All: true})
 			require.NoError(e.t, err)
 		}
 	})
