@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
@@ -225,12 +224,6 @@ var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 var errStep = errors.New("illegal change of a group")
 
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }
-
-// unknown reports whether err leaves the transaction's outcome open.
-func unknown(err error) bool {
-	var e *kv.Error
-	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
-}
 
 // timeoutError is why a subscription's handler was cut off.
 type timeoutError struct {
