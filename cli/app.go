@@ -129,8 +129,8 @@ const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are del
 holder at a time; groups are undeclared, unlimited in number, and run in parallel.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluster file, 5 cluster unreachable,
-6 database locked, 7 wrong FoundationDB API version, 8 done but the result could not be printed, 130 interrupted before
-it was done.`
+6 database locked, 7 wrong FoundationDB API version, 8 done but the result could not be printed, 9 unknown: it may have
+landed, 130 interrupted before it was done.`
 
 // root builds the command tree. parsed turns true once a command line was found to be well formed.
 func (s *session) root() (root *cobra.Command, parsed *bool) {

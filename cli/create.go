@@ -49,10 +49,8 @@ not exist, with no settings but the defaults.`,
 				case err != nil:
 					return asUsageIfOptions(err)
 				}
-				defer closeQueue(c.Context(), q, &err)
-				if err := s.tellNamesakes(c.Context(), db); err != nil {
-					return err
-				}
+				defer func() { s.toldAtEnd(err, shut(c.Context(), q)) }()
+				s.toldAtEnd(nil, s.tellNamesakes(c.Context(), db))
 				if s.json {
 					return printJSON(s.stdout, struct {
 						Created string `json:"created"`

@@ -28,6 +28,7 @@ const (
 	ExitLocked      = 6   // the database, by an operator
 	ExitAPIVersion  = 7   // the client library has not the one that is needed
 	ExitOutput      = 8   // all is done, but the result could not be printed
+	ExitUnknown     = 9   // it may have landed: the outcome of a commit is unknown
 	ExitInterrupted = 130 // as a shell reports a process that Ctrl-C has ended
 )
 
@@ -44,6 +45,8 @@ func ExitCode(err error) int {
 		return ExitOK
 	case errors.As(err, &usage):
 		return ExitUsage
+	case kv.MaybeCommitted(err):
+		return ExitUnknown // also if it was interrupted, or a retry has met something else
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return ExitInterrupted
 	case errors.As(err, &own) && own.Exit != 0:
@@ -152,7 +155,22 @@ func explain(err error) string {
 	return text
 }
 
+// unknownAdvice is for a command whose outcome is unknown.
+const unknownAdvice = `It may have landed. Look before you do it again: fdbfifo stats and fdbfifo peek show what is in
+  the queue. You can repeat an ack, nack or extend, and an enqueue with a dedup id. A count above leaves it out.`
+
 func advise(err error) string {
+	if !kv.MaybeCommitted(err) {
+		return cure(err)
+	}
+	if cause := cure(err); cause != "" {
+		return unknownAdvice + "\n  " + cause
+	}
+	return unknownAdvice
+}
+
+// cure is what can be done about the cause of err; "" = nothing is known.
+func cure(err error) string {
 	var own *Error
 	var output *outputError
 	switch {
@@ -160,7 +178,7 @@ func advise(err error) string {
 		return own.Hint
 	case errors.As(err, &output):
 		return "Only the output is lost. What the command was to do is done: do not do it again for that."
-	case kv.Code(err) == kv.CodeDatabaseLocked:
+	case errors.Is(err, &kv.Error{Code: kv.CodeDatabaseLocked}):
 		return "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it."
 	case errors.Is(err, embedded.ErrLocked):
 		return "Another process has it open and does not share the folder, or does not answer. Wait for its end,\n" +
@@ -178,8 +196,9 @@ func advise(err error) string {
 		return "The disk is full: make room first. What was confirmed before is kept; do not enqueue that again."
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return "This user may not write there. Use a folder of your own with --engine disk:PATH."
-	case kv.Code(err) == kv.CodeIOError:
-		return "The storage failed and takes no more writes. What was confirmed before is kept; do not enqueue that again."
+	case errors.Is(err, &kv.Error{Code: kv.CodeIOError}):
+		return "The storage has failed: nothing is read or written until the folder is opened again. What was confirmed\n" +
+			"  before is kept; do not enqueue that again."
 	}
 	return ""
 }

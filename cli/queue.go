@@ -33,7 +33,7 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 		if err != nil {
 			return err
 		}
-		defer closeQueue(ctx, q, &err)
+		defer func() { s.toldAtEnd(err, shut(ctx, q)) }()
 		stop, err := s.beside.start(ctx, s, db, q)
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB)
 	if err != nil {
 		return err
 	}
-	defer closeEngine(db, &err)
+	defer func() { s.toldAtEnd(err, db.Close()) }()
 	if err := s.locate(ctx, db); err != nil {
 		return err
 	}
@@ -79,13 +79,25 @@ func closeEngine(db kv.DB, err *error) {
 	}
 }
 
-// closeQueue closes a queue, also when ctx has ended. It sets *err, unless that says already what went wrong:
-// what a handle that cannot be closed leaves behind harms nobody.
+// closeQueue sets *err, unless that says already what went wrong.
 func closeQueue(ctx context.Context, q *layer.Queue, err *error) {
+	if e := shut(ctx, q); e != nil && *err == nil {
+		*err = e
+	}
+}
+
+// shut closes a queue, also when ctx has ended. If it fails, the handle leaves rows behind which a sweep clears.
+func shut(ctx context.Context, q *layer.Queue) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if e := q.Close(ctx); e != nil && *err == nil {
-		*err = e
+	return q.Close(ctx)
+}
+
+// toldAtEnd tells that something cannot be closed, unless err says already what went wrong. It is not the command's
+// error: the command is done by then, and a script must not do it again.
+func (s *session) toldAtEnd(err, closing error) {
+	if err == nil && closing != nil {
+		s.notice("it is done; afterwards: %v", closing)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -169,6 +170,8 @@ func (c *Console) render(w http.ResponseWriter, code int, p *page) {
 // status is the status of an answer to a request that has failed.
 func status(err error) int {
 	switch {
+	case kv.MaybeCommitted(err):
+		return http.StatusServiceUnavailable // whatever a later attempt has met
 	case errors.Is(err, layer.ErrNoQueue), errors.Is(err, layer.ErrNoItem), errors.Is(err, layer.ErrNotDead):
 		return http.StatusNotFound
 	case errors.Is(err, layer.ErrChanged), errors.Is(err, layer.ErrClaimLost), errors.Is(err, layer.ErrInFlight),
@@ -187,7 +190,7 @@ func status(err error) int {
 var errAsk = errors.New("bad request")
 
 func text(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) && !kv.MaybeCommitted(err) {
 		return "the database did not answer in time: reload the page to ask again"
 	}
 	return strings.TrimPrefix(err.Error(), "layer: ")

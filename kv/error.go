@@ -51,13 +51,15 @@ type Error struct {
 	// landed or never will.
 	InFlight bool
 	Cause    error // may be nil; the binding's error, or the context's
+	// earlier: not the last attempt of a loop may have landed but one before, and Cause is the last attempt's error.
+	earlier bool
 }
 
 var names = map[int]string{
 	CodeTransactionTooOld:      "transaction_too_old: older than 5 seconds",
 	CodeFutureVersion:          "future_version",
 	CodeNotCommitted:           "not_committed: conflict with another transaction",
-	CodeCommitUnknownResult:    "commit_unknown_result: the transaction may or may not have committed",
+	CodeCommitUnknownResult:    "commit_unknown_result: it may have landed, find out before you repeat it",
 	CodeTransactionCancelled:   "transaction_cancelled",
 	CodeTransactionTimedOut:    "transaction_timed_out",
 	CodeTooManyWatches:         "too_many_watches",
@@ -96,7 +98,7 @@ func (e *Error) Error() string {
 	}
 	s := fmt.Sprintf("%s (%d)", name, e.Code)
 	if e.InFlight {
-		s += ", the commit may still land"
+		s += ", it may have landed or may still land, find out before you repeat it"
 	}
 	if e.Cause != nil {
 		s += ": " + e.Cause.Error()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Attempt is what a transaction body may know of the attempts before it in the same loop.
@@ -13,22 +14,26 @@ type Attempt struct {
 	// MaybeCommitted is true once an earlier attempt ended with an unknown outcome: the body must find out
 	// whether that one was applied before it does its work again.
 	MaybeCommitted bool
-	// InFlight is true once the commit of an earlier attempt may still land (1039), also after this one's: what the body
-	// finds out then is final only if this attempt conflicts with that commit, and is committed itself.
+	// InFlight is true once the commit of an earlier attempt may still land (1039), also after this one's. A finding of
+	// the body is then final only if this attempt conflicts with that commit, and is committed itself.
 	InFlight bool
 }
 
 // Run calls fn in a transaction, commits it, and starts over for as long as the engine's OnError says so. It
 // returns the commit version, or -1 if fn wrote nothing.
 //
-// fn may run many times: it assigns results and never appends to what an earlier run left, and it keeps no
+// fn may run many times: it assigns results and never appends to those of an earlier run, and it keeps no
 // reference to tx. An error of fn that wraps an *Error is treated like the engine's own; any other ends the
 // loop, and nothing is committed.
 //
+// An error says what became of all attempts, not only of the last. If the commit of any attempt may have landed,
+// MaybeCommitted is true of the error: it wraps an *Error of code 1021, or one with InFlight set if a commit may still
+// land. It also wraps the error of the last attempt, whatever that is: a conflict at the limit of retries, a failure of
+// the store, an error of fn. If fn itself finds out what became of the attempts before, see LastAttempt. After a commit
+// was sent, each code that is not known to mean that nothing was applied counts as unknown.
+//
 // When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
-// error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit. If ctx ends in an attempt
-// that follows one of unknown outcome, the error is an *Error of code 1021, or of 1039 with InFlight set if a commit may
-// still land.
+// error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
 func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) error) (int64, error) {
 	tx, err := db.Begin(o)
 	if err != nil {
@@ -41,81 +46,132 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			tx.Cancel()
 		}
 	}()
-	var a Attempt
+	var a, before Attempt // before is what the last attempt knew
+	var open *Error       // of the last attempt's commit, if that may have landed
 	for {
 		if ctx.Err() != nil {
-			return 0, stopped(a, context.Cause(ctx))
+			return 0, before.failed(open.because(context.Cause(ctx)))
 		}
+		before, open = a, nil
 		err := fn(tx, a)
-		sent := false
-		if err == nil {
-			sent = true
+		sent := err == nil
+		if sent {
 			if _, err = tx.Commit().Wait(ctx); err == nil {
 				committed = true
-				return tx.CommittedVersion()
+				return version(tx)
 			}
 		}
 		var e *Error
 		if !errors.As(err, &e) {
 			if sent {
 				// Wait gave up on the commit because ctx ended.
-				return 0, &Error{Code: CodeOperationCancelled, InFlight: true, Cause: err}
+				err = &Error{Code: CodeOperationCancelled, InFlight: true, Cause: err}
 			}
-			if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
-				return 0, stopped(a, err) // a wait of fn's ended with ctx
-			}
-			return 0, err
+			return 0, a.failed(err)
+		}
+		if sent && !notApplied(e.Code) {
+			open = &Error{Code: e.Code, InFlight: e.InFlight || e.Code != CodeCommitUnknownResult, Cause: e.Cause}
 		}
 		if _, again := tx.OnError(err).Wait(ctx); again != nil {
-			if Code(again) == 0 {
-				// ctx ended during the backoff: a commit of unknown outcome stays one, this one or an earlier.
-				if a.MaybeCommitted && !(sent && inFlight(e.Code)) {
-					return 0, a.unknown(again)
-				}
-				return 0, &Error{Code: e.Code, InFlight: sent && inFlight(e.Code), Cause: again}
+			switch {
+			case Code(again) == e.Code && open != nil:
+				again = open
+			case Code(again) == e.Code && sent:
+				again = &Error{Code: e.Code, Cause: e.Cause}
+			case Code(again) == e.Code:
+				again = err
+			case open != nil:
+				again = open.because(again)
+			case Code(again) == 0: // ctx ended during the backoff
+				again = &Error{Code: e.Code, Cause: again}
 			}
-			if a.MaybeCommitted && !sent {
-				// The end of this attempt does not tell what became of the one before it.
-				return 0, a.unknown(err)
-			}
-			if sent {
-				return 0, &Error{Code: e.Code, InFlight: inFlight(e.Code), Cause: e.Cause}
-			}
-			return 0, err
+			return 0, a.failed(again)
 		}
 		a.N++
 		switch {
 		case e.Code == CodeNotCommitted:
 			a.Conflicts++
-		case sent && e.MaybeCommitted():
-			a.MaybeCommitted, a.InFlight = true, a.InFlight || inFlight(e.Code)
+		case open != nil:
+			a.MaybeCommitted, a.InFlight = true, a.InFlight || open.InFlight
 		}
 	}
 }
 
-// stopped is what a loop that ctx has ended returns before the commit of an attempt: what became of an earlier one stays
-// unknown.
-func stopped(a Attempt, cause error) error {
-	if a.MaybeCommitted {
-		return a.unknown(cause)
+// version is the version of a commit that has landed. An error does not undo the commit.
+func version(tx ManagedTx) (int64, error) {
+	v, err := tx.CommittedVersion()
+	if err != nil {
+		err = &Error{Code: CodeCommitUnknownResult, Cause: err}
 	}
-	return cause
+	return v, err
 }
 
-// unknown is the error of a loop that ends for cause in an attempt which follows one of unknown outcome.
-func (a Attempt) unknown(cause error) error {
-	if a.InFlight {
-		return &Error{Code: CodeClusterVersionChanged, InFlight: true, Cause: cause}
+// because returns the error of a loop that cause has ended after a commit ended with e; nil = nothing of that commit
+// was applied.
+func (e *Error) because(cause error) error {
+	if e == nil {
+		return cause
 	}
-	return &Error{Code: CodeCommitUnknownResult, Cause: cause}
+	return &Error{Code: e.Code, InFlight: e.InFlight, Cause: cause}
 }
 
-// inFlight reports whether a commit that failed with code may still land. After 1021 it cannot: the client
-// has made sure of that before it returned.
-func inFlight(code int) bool {
+// failed is the error of a loop whose last attempt knew a and ended with last.
+func (a Attempt) failed(last error) error {
+	var e *Error
+	switch {
+	case !a.MaybeCommitted:
+		return last
+	case errors.As(last, &e) && (e.InFlight || e.MaybeCommitted() && !a.InFlight):
+		return last // which says as much
+	case a.InFlight:
+		return &Error{Code: CodeClusterVersionChanged, InFlight: true, Cause: last, earlier: true}
+	}
+	return &Error{Code: CodeCommitUnknownResult, Cause: last, earlier: true}
+}
+
+// LastAttempt takes from an error of Run what the attempts before the last have left open, and returns the last
+// attempt's own error. It is for a body that looks, in each attempt after one of unknown outcome, whether that one was
+// applied. If the last attempt's look has proved that none was and none will be, the last attempt's own error is the
+// outcome of the whole. Any other error comes back unchanged.
+func LastAttempt(err error) error {
+	var e *Error
+	if errors.As(err, &e) && e.earlier {
+		return e.Cause
+	}
+	return err
+}
+
+// MaybeCommitted reports whether err leaves open whether a transaction was committed: the error wraps an *Error of code
+// 1021 or 1039, or one with InFlight set. Of several joined errors, one is enough. Find out before you do the work
+// again.
+func MaybeCommitted(err error) bool {
+	switch e := err.(type) {
+	case *Error:
+		return e != nil && (e.InFlight || e.MaybeCommitted())
+	case interface{ Unwrap() error }:
+		return MaybeCommitted(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), MaybeCommitted)
+	}
+	return false
+}
+
+// notApplied reports whether a commit that ended with code was not applied and never will be. Each code that is not in
+// the list says nothing of the commit: it may have landed, and, except after 1021, may still land.
+func notApplied(code int) bool {
 	switch code {
-	case CodeTransactionCancelled, CodeTransactionTimedOut, CodeClusterVersionChanged, CodeOperationCancelled,
-		CodeUsedDuringCommit:
+	case
+		// The cluster has refused the commit, or the client has got no read version for it.
+		CodeTransactionTooOld, CodeFutureVersion, CodeNotCommitted, CodeProcessBehind, CodeDatabaseLocked,
+		CodeCommitProxyMemoryLimit, CodeBatchThrottled, CodeGRVProxyMemoryLimit, CodeBlobGranuleFailed,
+		CodeTagThrottled, CodeProxyTagThrottled,
+		// The client has refused to send the commit.
+		CodeTooManyWatches, CodeWatchesDisabled, CodeAccessedUnreadable, CodeClientInvalidOperation,
+		CodeKeyOutsideLegalRange, CodeInvertedRange, CodeReadVersionAlreadySet, CodeVersionInvalid,
+		CodeRangeLimitsInvalid, CodeTransactionInvalidVer, CodeNoCommitVersion, CodeTransactionReadOnly,
+		CodeTransactionTooLarge, CodeKeyTooLarge, CodeValueTooLarge,
+		// The embedded engine's store has failed before.
+		CodeIOError:
 		return true
 	}
 	return false

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
@@ -239,12 +238,6 @@ func errorText(err error) (text string) {
 }
 
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }
-
-// unknown reports whether err leaves the transaction's outcome open.
-func unknown(err error) bool {
-	var e *kv.Error
-	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
-}
 
 // timeoutError is why a subscription's handler was cut off.
 type timeoutError struct {

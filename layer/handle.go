@@ -338,7 +338,7 @@ func (a *advised) attempt() {
 func (a *advised) end(err error) {
 	outcome := advice.Applied
 	switch {
-	case unknown(err):
+	case kv.MaybeCommitted(err):
 		outcome = advice.Unknown
 	case err != nil:
 		outcome = advice.Failed

@@ -723,7 +723,10 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	if err != nil {
 		return fmt.Errorf("read format: %w", err)
 	}
-	if format == nil {
+	switch {
+	case format == nil && a.MaybeCommitted:
+		return nil // marked by an earlier attempt, and cleared by another Drop
+	case format == nil:
 		return ErrNoQueue
 	}
 	tx.Set(d.keys.meta(metaDropped), packInt(millis(time.Now())))

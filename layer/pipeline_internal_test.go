@@ -394,7 +394,7 @@ func TestPipelineLeaveRunning(t *testing.T) {
 				r.leaves(who)
 				err := <-who.done
 				require.ErrorIs(t, err, errLeft)
-				require.Equal(t, c.unknown, unknown(err))
+				require.Equal(t, c.unknown, kv.MaybeCommitted(err))
 				f.endWith(func() {
 					c.o.ranWith(c.err)
 					if c.o.receive != nil {
@@ -771,7 +771,7 @@ func TestPipelinePanicInDriver(t *testing.T) {
 			err := <-c.done
 			require.ErrorContains(t, err, "boom")
 			require.ErrorContains(t, err, "pipeline_internal_test.go", "the stack")
-			require.True(t, unknown(err))
+			require.True(t, kv.MaybeCommitted(err))
 		}
 		after := enqueueOf(1)
 		c := r.submit(after)

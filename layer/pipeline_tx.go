@@ -84,7 +84,7 @@ func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
 		return
 	}
-	if err != nil && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
+	if err != nil && ctx.Err() == nil && (!kv.MaybeCommitted(err) || lacks(guardApart)) {
 		for _, o := range batch {
 			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0)))
 		}
@@ -117,7 +117,7 @@ func (o *operation) ranWith(err error) {
 
 // mayRecover reports whether a turn of waiting receives, failed with err, may succeed next time.
 func mayRecover(err error) bool {
-	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
+	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue)
 }
 
 // giveBackAll releases claims which nobody receives. From the first failure on, the claims run into their leases.
@@ -191,7 +191,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	along.end(err)
 	if err != nil {
 		outcome.cancel()
-		if unknown(err) && slices.ContainsFunc(batch, (*operation).byHeartbeat) {
+		if kv.MaybeCommitted(err) && slices.ContainsFunc(batch, (*operation).byHeartbeat) {
 			q.heart.end(q.heart.pulse()) // nobody may ever learn of the claims
 		}
 		return err

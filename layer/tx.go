@@ -522,8 +522,9 @@ func (w *txn) spent() bool {
 // error of the …Tx calls. Once is a transaction of the queue even if fn does nothing there: after a drop of the queue
 // the error wraps ErrNoQueue.
 //
-// If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed. So does the
-// error if the outcome is unknown after half an hour, for example because the cluster was away for so long.
+// If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
+// has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an
+// unknown commit, and if the outcome is unknown after half an hour. After any other error nothing has happened.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	var own error // fn's, of the last attempt
 	err := q.onceTx(ctx, func(tx kv.Tx) error {
@@ -591,8 +592,9 @@ func onceFor[T any](
 	r := q.beginReceipt()
 	defer r.end(ctx)                // also after a panic of fn, because the caller may recover
 	results := make(map[int64]T, 1) // of the attempts which wrote a receipt and may have been applied
+	proved := false                 // the last attempt has found that none before it was applied
 	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
-		r.written, r.cleared = a.MaybeCommitted, false
+		r.written, r.cleared, proved = a.MaybeCommitted, false, false
 		if a.MaybeCommitted {
 			landed, found, err := r.look(ctx, tx, o, a)
 			if err != nil {
@@ -609,6 +611,7 @@ func onceFor[T any](
 				}
 				return applied(tx, kept)
 			}
+			proved = true
 		}
 		if !a.InFlight {
 			clear(results) // none of the earlier attempts was applied, and none will be
@@ -624,8 +627,8 @@ func onceFor[T any](
 		return r.write(tx, a)
 	})
 	r.succeeded = err == nil
-	if errors.Is(err, errOutcomeLost) {
-		err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err}
+	if proved {
+		err = kv.LastAttempt(err)
 	}
 	if err != nil {
 		return none, err

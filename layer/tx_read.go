@@ -853,6 +853,9 @@ var errTooLarge = errors.New("the transaction is too large")
 
 // tooLarge reports whether a transaction was refused, without effect, because it or one of its values was too large.
 func tooLarge(err error) bool {
+	if kv.MaybeCommitted(err) {
+		return false
+	}
 	code := kv.Code(err)
 	return errors.Is(err, errTooLarge) || code == kv.CodeTransactionTooLarge || code == kv.CodeValueTooLarge
 }

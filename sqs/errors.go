@@ -9,6 +9,7 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/traits"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -99,11 +100,13 @@ func expired(handle string) *apiError {
 // errUnknownOperation is the answer to a look at the URL of a queue, as with a browser.
 var errUnknownOperation = refuse(http.StatusNotFound, "UnknownOperationException", "UnknownOperationException", "")
 
-// told is err as a client is told it. What the server does not expect is an internal error, whose text stays here.
+// told is err as a client is told it. An error that the server does not expect is an internal error, whose text stays
+// here. An unknown outcome is one, whatever a later attempt has met: a refusal would say that nothing was done.
 func told(err error) *apiError {
 	var known *apiError
 	var limit *layer.LimitError
 	switch {
+	case kv.MaybeCommitted(err):
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, layer.ErrNoQueue):

@@ -628,7 +628,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 				failed = timedOut(c.ctx, partly.Err)
 			}
 		}
-		if w.ctx.Err() == nil && !(in.source.handler.inTx && unknown(failed)) {
+		if w.ctx.Err() == nil && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
 			w.judge(&o, c.ds[n], failed)
 		}
 	}
@@ -645,7 +645,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		}
 		w.failure(c, c.ds[n], failed, e)
 	}
-	if !isGone(err) && !(unknown(failed) && errors.Is(err, layer.ErrClaimLost)) { // what was unknown was done
+	if !isGone(err) && !(kv.MaybeCommitted(failed) && errors.Is(err, layer.ErrClaimLost)) { // what was unknown was done
 		w.report(err)
 	}
 }
@@ -666,12 +666,6 @@ func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
 		o.Delay = min(max(w.o.RetryDelay(d.Attempt, failed), 0), layer.MaxDelay)
 		o.AtOnce = o.Delay == 0
 	}
-}
-
-// unknown reports whether nobody knows if a transaction was committed.
-func unknown(err error) bool {
-	var e *kv.Error
-	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
 }
 
 // goroutineID is the number that the runtime has for this goroutine.

@@ -58,8 +58,11 @@ const (
 	Refused Outcome = "refused"
 )
 
-// OutcomeOf is what an error of the layer says.
+// OutcomeOf is what an error of the layer says. An error that leaves the outcome open says no more than that.
 func OutcomeOf(err error) Outcome {
+	if kv.MaybeCommitted(err) {
+		return Unknown
+	}
 	for _, o := range []struct {
 		err     error
 		outcome Outcome
@@ -75,8 +78,6 @@ func OutcomeOf(err error) Outcome {
 	switch {
 	case err == nil:
 		return Done
-	case errors.As(err, &e) && (e.InFlight || e.MaybeCommitted()):
-		return Unknown
 	case errors.As(err, &e):
 		return Refused
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):

@@ -84,7 +84,8 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
 	o.told = linear.OutcomeOf(err)
-	if o.outcome, expected = judge(err, limited); a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
+	o.outcome, expected = judge(err, limited || a.w.knobs.mayFail(err))
+	if a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
 		o.outcome = refused
 	} else if !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)

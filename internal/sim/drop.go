@@ -161,7 +161,7 @@ func (a *actor) recreate() {
 		_, err := w.doom.next.q.Enqueue(a.ctx, layer.Message{Group: w.group(a.rng), Body: []byte(body)})
 		a.park("enqueued")
 		w.sched.trace.note("enqueue anew", err)
-		switch told, expected := judge(err, false); {
+		switch told, expected := judge(err, w.knobs.mayFail(err)); {
 		case !expected:
 			w.violation("unexpected error of an enqueue: %v", err)
 		default:

@@ -106,6 +106,9 @@ func judge(err error, limited bool) (outcome, bool) {
 	if err == nil {
 		return done, true
 	}
+	if kv.MaybeCommitted(err) {
+		return unknown, true
+	}
 	for _, e := range []error{
 		layer.ErrClaimLost, layer.ErrNotInClaim, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused,
 		layer.ErrNotDelayed, layer.ErrNotDead, layer.ErrHeld, layer.ErrNoSubscription,
@@ -119,9 +122,6 @@ func judge(err error, limited bool) (outcome, bool) {
 	}
 	var e *kv.Error
 	if errors.As(err, &e) {
-		if e.InFlight || e.MaybeCommitted() {
-			return unknown, true
-		}
 		return refused, limited || e.Code == kv.CodeTransactionTimedOut
 	}
 	if limited && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {

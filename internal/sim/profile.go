@@ -136,6 +136,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	// See waking.go.
 	"waking": (*knobs).waking, "waking-lanes": (*knobs).wakingLanes,
 	// See beat.go.
+	"failing": (*knobs).failing, // see failing.go
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
 }
 
@@ -154,7 +155,7 @@ func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
-			owingProfiles, wakingProfiles)
+			owingProfiles, wakingProfiles, failingProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

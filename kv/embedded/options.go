@@ -35,7 +35,7 @@ type Hooks struct {
 	BeforeGroup func(commits int)
 
 	// Apply is called before a commit group is written. An error takes the place of the write and is treated
-	// as a failure of the store: the group ends with 1021 and every later commit with 1510.
+	// as a failure of the store: the group ends with 1021, and every later read and commit with 1510.
 	Apply func() error
 
 	// Synced is called on disk when a group was written, with the store's own error; what it returns counts.

@@ -106,8 +106,10 @@ func TestGroupCommit(t *testing.T) {
 	require.Equal(t, "2", read(t, db, "first"))
 }
 
-// After a failed write nothing more is committed: the group's outcome is unknown, later commits get a plain error
-// with the cause, and reads go on as before.
+// After a failed write the group's outcome is unknown until the folder is opened again. Until then nothing is
+// committed, and nothing is read: a read that found the state before the group would say that the group was not
+// applied. Each gets a plain error with the cause. A transaction that has read before continues at its version, which
+// is older than the group.
 func TestFailedStore(t *testing.T) {
 	for _, mode := range []string{"write", "sync"} {
 		t.Run(mode, func(t *testing.T) {
@@ -119,6 +121,8 @@ func TestFailedStore(t *testing.T) {
 			}
 			db := openDisk(t, path, embedded.Options{Hooks: hooks})
 			put(t, db, "a", "1")
+			before := begin(t, db)
+			require.Equal(t, "1", string(wait(t, before.Get([]byte("a")))))
 			failure = syscall.ENOSPC
 			writer := begin(t, db)
 			writer.Set([]byte("a"), []byte("2"))
@@ -134,7 +138,28 @@ func TestFailedStore(t *testing.T) {
 			require.ErrorIs(t, err, syscall.ENOSPC)
 			_, err = waitErr(t, later.OnError(err))
 			require.Equal(t, kv.CodeIOError, kv.Code(err), "not to be retried")
-			require.Equal(t, "1", read(t, db, "a"))
+			for name, read := range map[string]func(tx kv.ManagedTx) error{
+				"Get": func(tx kv.ManagedTx) error { _, err := waitErr(t, tx.Get([]byte("a"))); return err },
+				"GetKey": func(tx kv.ManagedTx) error {
+					_, err := waitErr(t, tx.GetKey(kv.LastLessThan([]byte("b"))))
+					return err
+				},
+				"GetRange": func(tx kv.ManagedTx) error {
+					all := kv.PrefixRange([]byte("a")).Selectors()
+					_, err := waitErr(t, tx.GetRange(all, kv.RangeOptions{}))
+					return err
+				},
+				"snapshot": func(tx kv.ManagedTx) error {
+					_, err := waitErr(t, tx.Snapshot().Get([]byte("a")))
+					return err
+				},
+				"ReadVersion": func(tx kv.ManagedTx) error { _, err := waitErr(t, tx.ReadVersion()); return err },
+			} {
+				err := read(begin(t, db))
+				require.Equal(t, kv.CodeIOError, kv.Code(err), "%s", name)
+				require.ErrorIs(t, err, syscall.ENOSPC, "%s", name)
+			}
+			require.Equal(t, "1", string(wait(t, before.Get([]byte("a")))))
 			require.NoError(t, db.Close())
 
 			db = openDisk(t, path, embedded.Options{})

@@ -137,19 +137,20 @@ func (e *engine) newestLocked() (*snapshot, error) {
 	return e.current, nil
 }
 
-// viewLocked makes sure that there is a current snapshot.
+// viewLocked makes sure that there is a current snapshot. After a failed write there is none, because the newest state
+// may be the one before that write or the one after it.
 func (e *engine) viewLocked() error {
 	for e.current == nil && e.applying {
 		e.published.Wait()
+	}
+	if e.failed != nil && !e.storeClosed {
+		return &kv.Error{Code: kv.CodeIOError, Cause: e.failed}
 	}
 	if e.current != nil {
 		return nil
 	}
 	if e.storeClosed {
 		return &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
-	}
-	if e.failed != nil {
-		return &kv.Error{Code: kv.CodeIOError, Cause: e.failed}
 	}
 	v, err := e.store.snapshot()
 	if err != nil {

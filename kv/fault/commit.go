@@ -28,7 +28,7 @@ func (t *faultyTx) Commit() kv.Future[struct{}] {
 			}
 			return nil
 		}}
-	case UnknownApplied:
+	case UnknownApplied, UnnamedApplied:
 		t.failed = true
 		lose := t.loser()
 		return &after{Future: inner.Commit(), success: func() error {

@@ -80,6 +80,8 @@ func TestCommitFaults(t *testing.T) {
 		{fault.TimedOutLate, kv.CodeTransactionTimedOut, false, false},
 		{fault.TimedOutLost, kv.CodeTransactionTimedOut, false, false},
 		{fault.VersionChangedLost, kv.CodeClusterVersionChanged, false, true},
+		{fault.CommitFailed, kv.CodeIOError, false, false},
+		{fault.UnnamedApplied, 4100, true, false},
 	} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			plan := &fault.Plan{}

@@ -38,6 +38,12 @@ const (
 	WatchSpurious // it fires as soon as its transaction has committed
 	WatchError    // 1032 at once; the transaction is none the worse
 
+	// As of a store that has failed, at a read and at the commit of a transaction that wrote something.
+	ReadFailed   // 1510, not retryable; the attempt's commit fails too
+	CommitFailed // 1510, not retryable; nothing applied
+	// At such a commit: an error whose code says nothing of the commit, after that was really done.
+	UnnamedApplied // 4100, not retryable
+
 	kinds
 )
 
@@ -80,7 +86,14 @@ var table = [kinds]struct {
 
 	WatchSpurious: {"watch-spurious", atWatch, 0},
 	WatchError:    {"watch-error", atWatch, kv.CodeTooManyWatches},
+
+	ReadFailed:     {"read-failed", atRead, kv.CodeIOError},
+	CommitFailed:   {"commit-failed", atCommit, kv.CodeIOError},
+	UnnamedApplied: {"unnamed-applied", atCommit, codeInternalError},
 }
+
+// codeInternalError is FoundationDB's internal_error, which may come at any time and says nothing of a commit.
+const codeInternalError = 4100
 
 // String returns the kind's name.
 func (k Kind) String() string {

@@ -106,6 +106,7 @@ func retryLoop(u *suite) {
 	})
 	unknownResults(u)
 	versionChanges(u)
+	outcomes(u)
 	endOfContext(u)
 }
 

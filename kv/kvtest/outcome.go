@@ -1,0 +1,180 @@
+package kvtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// outcomes: what Run says of the outcome is true of all attempts, not of the last alone.
+func outcomes(u *suite) {
+	plain, cause := errors.New("the body's own"), errors.New("the caller has gone")
+	// ending is how the attempt after the one of unknown outcome ends. err is in the error of Run; nil = Run succeeds.
+	for _, ending := range []struct {
+		name    string
+		options kv.TxOptions
+		commit  int   // the code of the commit; 0 = it succeeds
+		body    error // of the body, before the commit
+		leave   bool  // the context ends while the body reads
+		err     error
+	}{
+		{name: "a success"},
+		{name: "a commit that fails for good", commit: kv.CodeIOError, err: &kv.Error{Code: kv.CodeIOError}},
+		{name: "a commit that is too large", commit: kv.CodeTransactionTooLarge,
+			err: &kv.Error{Code: kv.CodeTransactionTooLarge}},
+		{name: "a conflict at the limit of retries", options: kv.TxOptions{Retries: 1}, commit: kv.CodeNotCommitted,
+			err: &kv.Error{Code: kv.CodeNotCommitted}},
+		{name: "an error of the body", body: plain, err: plain},
+		{name: "a read that fails for good", body: &kv.Error{Code: kv.CodeIOError},
+			err: &kv.Error{Code: kv.CodeIOError}},
+		{name: "the end of the context", leave: true, err: cause},
+	} {
+		for _, applied := range []bool{false, true} {
+			for _, first := range []int{kv.CodeCommitUnknownResult, kv.CodeClusterVersionChanged} {
+				name := fmt.Sprintf("Run tells that a commit may have landed: %d, applied %v, then %s",
+					first, applied, ending.name)
+				u.promise(name, func(s *space) {
+					ctx, cancel := context.WithCancelCause(s.ctx)
+					defer cancel(nil)
+					db := firstCommit(s, first, applied, ending.commit)
+					_, err := kv.Run(ctx, db, ending.options, func(tx kv.Tx, a kv.Attempt) error {
+						if a.N > 0 && ending.leave {
+							cancel(cause)
+							_, err := (never{}).Wait(ctx)
+							return err
+						}
+						if a.N > 0 && ending.body != nil {
+							return fmt.Errorf("body: %w", ending.body)
+						}
+						tx.Set(s.key("a"), []byte(fmt.Sprint(a.N)))
+						return nil
+					})
+					if ending.err == nil {
+						require.NoError(s.T, err)
+						require.Equal(s.T, "1", s.get("a"))
+						return
+					}
+					require.Equal(s.T, applied, s.get("a") == "0")
+					require.ErrorIs(s.T, err, ending.err)
+					require.True(s.T, kv.MaybeCommitted(err), "%v", err)
+					require.Contains(s.T, err.Error(), "it may have landed")
+					var e *kv.Error
+					require.ErrorAs(s.T, err, &e)
+					require.Equal(s.T, first == kv.CodeClusterVersionChanged, e.InFlight, "%v", err)
+					last := kv.LastAttempt(err)
+					require.ErrorIs(s.T, last, ending.err)
+					require.False(s.T, kv.MaybeCommitted(last), "%v", last)
+				})
+			}
+		}
+	}
+	// The last attempt's own commit is of unknown outcome: no proof of the body's about those before is one of that.
+	u.promise("LastAttempt leaves open what became of the last attempt's own commit", func(s *space) {
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		commits := 0
+		db := &faultyDB{
+			DB:     s.DB,
+			commit: func(kv.ManagedTx) kv.Future[struct{}] { commits++; return failed(kv.CodeCommitUnknownResult) },
+			onError: func(tx kv.ManagedTx, err error) kv.Future[struct{}] {
+				if commits == 2 {
+					defer cancel(cause)
+				}
+				return tx.OnError(err)
+			},
+		}
+		for _, o := range []kv.TxOptions{{Retries: 1}, {}} {
+			commits = 0
+			_, err := kv.Run(ctx, db, o, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Set(s.key("a"), nil)
+				return nil
+			})
+			require.Equal(s.T, kv.CodeCommitUnknownResult, kv.Code(err))
+			require.True(s.T, kv.MaybeCommitted(kv.LastAttempt(err)), "%v", err)
+			ctx, cancel = context.WithCancelCause(s.ctx)
+		}
+		cancel(nil)
+	})
+	u.promise("an attempt that ends with 1021 does not hide an earlier commit in flight", func(s *space) {
+		db := firstCommit(s, kv.CodeClusterVersionChanged, false, kv.CodeCommitUnknownResult)
+		_, err := kv.Run(s.ctx, db, kv.TxOptions{Retries: 1}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(s.key("a"), nil)
+			return nil
+		})
+		var e *kv.Error
+		require.ErrorAs(s.T, err, &e)
+		require.True(s.T, e.InFlight)
+	})
+	for _, code := range []int{1022, 4000, 4100, 9999} {
+		name := fmt.Sprintf("a commit that ends with a code of unknown meaning may have landed: %d", code)
+		u.promise(name, func(s *space) {
+			db := &faultyDB{DB: s.DB, commit: func(tx kv.ManagedTx) kv.Future[struct{}] {
+				wait(s, tx.Commit())
+				return failed(code)
+			}}
+			_, err := kv.Run(s.ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Set(s.key("a"), []byte("1"))
+				return nil
+			})
+			require.Equal(s.T, code, kv.Code(err))
+			require.True(s.T, kv.MaybeCommitted(err), "%v", err)
+			require.Equal(s.T, "1", s.get("a"))
+		})
+		name = fmt.Sprintf("a retry after a code of unknown meaning knows MaybeCommitted: %d", code)
+		u.promise(name, func(s *space) {
+			var attempts []kv.Attempt
+			db := firstCommit(s, code, true, 0)
+			_, err := kv.Run(s.ctx, db, kv.TxOptions{}, func(tx kv.Tx, a kv.Attempt) error {
+				attempts = append(attempts, a)
+				tx.Set(s.key("a"), []byte(fmt.Sprint(a.N)))
+				return nil
+			})
+			require.NoError(s.T, err)
+			require.Equal(s.T, []kv.Attempt{{}, {N: 1, MaybeCommitted: true, InFlight: true}}, attempts)
+		})
+	}
+	u.promise("the error that ended the backoff is told, not the one before", func(s *space) {
+		db := &faultyDB{
+			DB:      s.DB,
+			commit:  func(kv.ManagedTx) kv.Future[struct{}] { return failed(kv.CodeNotCommitted) },
+			onError: func(kv.ManagedTx, error) kv.Future[struct{}] { return failed(kv.CodeTransactionTimedOut) },
+		}
+		_, err := kv.Run(s.ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(s.key("a"), nil)
+			return nil
+		})
+		require.Equal(s.T, kv.CodeTransactionTimedOut, kv.Code(err))
+		require.False(s.T, kv.MaybeCommitted(err))
+	})
+}
+
+// firstCommit returns a database whose first commit ends with code, applied or not, and is tried again; the second ends
+// with then, if not 0.
+func firstCommit(s *space, code int, applied bool, then int) *faultyDB {
+	commits := 0
+	return &faultyDB{
+		DB: s.DB,
+		commit: func(tx kv.ManagedTx) kv.Future[struct{}] {
+			switch commits++; {
+			case commits == 1:
+				if applied {
+					wait(s, tx.Commit())
+				}
+				return failed(code)
+			case commits == 2 && then != 0:
+				return failed(then)
+			}
+			return tx.Commit()
+		},
+		onError: func(tx kv.ManagedTx, err error) kv.Future[struct{}] {
+			if kv.Code(err) != code || code == kv.CodeCommitUnknownResult {
+				return tx.OnError(err)
+			}
+			// As a client that tries this code again. The attempt counts among the retries.
+			return tx.OnError(&kv.Error{Code: kv.CodeCommitUnknownResult})
+		},
+	}
+}

@@ -1,0 +1,246 @@
+package layer_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// outcomeCalls are calls that change the queue. Each begins with the messages a1 and a2 of A, both in flight under c,
+// and b1 of B, which waits.
+var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error{
+	"enqueue": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: "B"})
+		return err
+	},
+	"receive": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+		return err
+	},
+	"ack": func(e *env, q *layer.Queue, c *layer.Claim) error { return q.Ack(e.ctx, c, c.Items[0].ID) },
+	"nack": func(e *env, q *layer.Queue, c *layer.Claim) error {
+		return q.Nack(e.ctx, c, layer.NackOptions{Err: errors.New("failed")})
+	},
+	"extend": func(e *env, q *layer.Queue, c *layer.Claim) error {
+		_, err := q.Extend(e.ctx, c, time.Hour)
+		return err
+	},
+	"settle and receive": func(e *env, q *layer.Queue, c *layer.Claim) error {
+		_, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: c}, layer.ReceiveOptions{Max: 1})
+		return err
+	},
+	"once": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		return q.Once(e.ctx, func(tx kv.Tx) error {
+			_, err := q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B"})
+			return err
+		})
+	},
+	"cancel": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		items, err := e.calm().Peek(e.ctx, "B", 1)
+		require.NoError(e.t, err)
+		return q.Admin().Cancel(e.ctx, items[0].ID)
+	},
+	"skip": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().Skip(e.ctx, "B", layer.SkipOptions{})
+		return err
+	},
+	"release": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
+		return err
+	},
+	"pause": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{})
+		return err
+	},
+	"purge": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		group := "B"
+		_, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &group})
+		return err
+	},
+	"configure": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Hour })
+		return err
+	},
+}
+
+// content is the queue's rows without receipts, which are no effect.
+func (e *env) content() [][]byte {
+	var rows [][]byte
+	receipts := kv.PrefixRange(key("receipt"))
+	for _, row := range e.rows(kv.PrefixRange(testPrefix)) {
+		if !receipts.Contains(row.Key) {
+			rows = append(rows, row.Key, row.Value)
+		}
+	}
+	return rows
+}
+
+// TestOutcomeIsTrue (G3): what a call says of its outcome is true, whatever the attempts of its transaction have met.
+// A call that returns no error has had its effect. An error that leaves the outcome open says so (kv.MaybeCommitted).
+// After any other error nothing has happened.
+func TestOutcomeIsTrue(t *testing.T) {
+	const done, notDone, unknown = "done", "not done", "unknown"
+	for _, c := range []struct {
+		first fault.Kind // of the first commit
+		then  fault.Kind // what the attempt after it meets
+		tx    kv.TxOptions
+		says  string
+		code  int
+	}{
+		{first: fault.UnknownApplied, says: done},
+		{first: fault.UnknownLost, says: done},
+		{first: fault.UnknownApplied, then: fault.ReadFailed, says: unknown, code: kv.CodeIOError},
+		{first: fault.UnknownLost, then: fault.ReadFailed, says: unknown, code: kv.CodeIOError},
+		// The receipt has told of the first attempt: the exact answer stands.
+		{first: fault.UnknownApplied, then: fault.CommitFailed, says: done},
+		{first: fault.UnknownLost, then: fault.CommitFailed, says: notDone, code: kv.CodeIOError},
+		{first: fault.VersionChangedLost, then: fault.ReadFailed, says: unknown, code: kv.CodeIOError},
+		{first: fault.UnknownApplied, then: fault.Conflict, tx: kv.TxOptions{Retries: 1}, says: done},
+		{first: fault.UnknownLost, then: fault.Conflict, tx: kv.TxOptions{Retries: 1}, says: notDone,
+			code: kv.CodeNotCommitted},
+		{first: fault.UnknownLost, then: fault.UnknownApplied, tx: kv.TxOptions{Retries: 1}, says: unknown,
+			code: kv.CodeCommitUnknownResult},
+		{first: fault.UnnamedApplied, says: unknown, code: 4100},
+		{first: fault.CommitFailed, says: notDone, code: kv.CodeIOError},
+	} {
+		for name, call := range outcomeCalls {
+			t.Run(fmt.Sprintf("%s, %s, %s", c.first, c.then, name), func(t *testing.T) {
+				e := newEnv(t, anyEngine, false)
+				e.enqueue("A", "a1", "a2")
+				claim := e.receive(e.q, 2)
+				e.enqueue("B", "b1")
+				o := e.options(2)
+				o.Tx = c.tx
+				q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+				require.NoError(t, err)
+				before := e.content()
+				struck := false
+				e.plan.OnCommit = func(int, kv.Tx) fault.Kind {
+					if struck {
+						return fault.Chance
+					}
+					struck = true
+					if c.then != fault.Chance {
+						e.plan.ForceNext(c.then)
+					}
+					return c.first
+				}
+				err = call(e, q, claim)
+				require.True(t, struck)
+				happened := !slices.EqualFunc(before, e.content(), bytes.Equal)
+				says := done
+				switch {
+				case kv.MaybeCommitted(err):
+					says = unknown
+				case err != nil:
+					says = notDone
+				}
+				require.Equal(t, c.says, says, "%v", err)
+				if says != unknown {
+					require.Equal(t, says == done, happened, "%v", err)
+				}
+				if c.code != 0 {
+					require.ErrorIs(t, err, &kv.Error{Code: c.code})
+				}
+				if says == unknown {
+					require.ErrorContains(t, err, "it may have landed")
+				}
+			})
+		}
+	}
+}
+
+// TestOutcomeOfFailedFolder (G3): a write of the folder fails and may have reached the disk. The call says that the
+// outcome is unknown, and nothing is read until the folder is opened again. A retry that read the old state would say
+// that nothing was done.
+func TestOutcomeOfFailedFolder(t *testing.T) {
+	for name, call := range outcomeCalls {
+		t.Run(name, func(t *testing.T) {
+			path, broken := t.TempDir(), errors.New("sync: input/output error")
+			failing := false
+			e := newEnv(t, func(t *testing.T) kv.DB {
+				synced := func(err error) error {
+					if failing {
+						err = errors.Join(err, broken)
+					}
+					return err
+				}
+				db, err := embedded.OpenDisk(path, embedded.Options{Hooks: embedded.Hooks{Synced: synced}})
+				require.NoError(t, err)
+				return db
+			}, false)
+			e.enqueue("A", "a1", "a2")
+			claim := e.receive(e.q, 2)
+			e.enqueue("B", "b1")
+			before := e.content()
+			failing = true
+			err := call(e, e.q, claim)
+			require.True(t, kv.MaybeCommitted(err), "%v", err)
+			require.ErrorContains(t, err, broken.Error())
+			_, err = e.q.Stats(e.ctx)
+			require.ErrorIs(t, err, &kv.Error{Code: kv.CodeIOError})
+			require.ErrorContains(t, err, broken.Error())
+
+			require.NoError(t, e.raw.Close())
+			e.raw = openFolder(t, path)
+			e.db = fault.Wrap(e.raw, e.plan)
+			require.False(t, slices.EqualFunc(before, e.content(), bytes.Equal), "the write had reached the disk")
+		})
+	}
+}
+
+// TestOutcomeOfCreateAndDrop (G3): Create and Drop have no receipt. An attempt after one of unknown outcome knows its
+// own queue, and its own drop, and does not say that nothing was done.
+func TestOutcomeOfCreateAndDrop(t *testing.T) {
+	for _, first := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		t.Run(first.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { createAndDrop(newEnv(t, inMemory, false), first) })
+		})
+	}
+}
+
+func createAndDrop(e *env, first fault.Kind) {
+	strike := func(then fault.Kind) {
+		struck := false
+		e.plan.OnCommit = func(int, kv.Tx) fault.Kind {
+			if struck {
+				return fault.Chance
+			}
+			struck = true
+			if then != fault.Chance {
+				e.plan.ForceNext(then)
+			}
+			return first
+		}
+	}
+	create := func(name string) error {
+		_, err := layer.Create(e.ctx, e.db, testPrefix, name, e.options(3))
+		return err
+	}
+	strike(fault.Chance)
+	require.NoError(e.t, create("other"))
+	strike(fault.ReadFailed)
+	err := create("another")
+	require.True(e.t, kv.MaybeCommitted(err), "%v", err)
+	e.plan.OnCommit = nil
+	err = create("another")
+	require.Equal(e.t, first == fault.UnknownApplied, errors.Is(err, layer.ErrQueueExists), "%v", err)
+
+	// Another drops the queue between the attempts of the first step.
+	db := between{e.db, func() {
+		require.NoError(e.t, layer.Drop(e.ctx, e.raw, testPrefix, "other", layer.DropOptions{}))
+	}}
+	strike(fault.Chance)
+	require.NoError(e.t, layer.Drop(e.ctx, db, testPrefix, "other", layer.DropOptions{}))
+}
