@@ -67,8 +67,18 @@ type Error struct {
 	Err  error  // what lies under it; may be nil
 }
 
-func (e *Error) Error() string { return e.Text }
-func (e *Error) Unwrap() error { return e.Err }
+func (e *Error) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return e.Text
+}
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // outputError says that stdout takes no more. What the command was to do is done by then: results are printed last.
 type outputError struct{ err error }

@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
@@ -136,10 +137,13 @@ func New(o Options) (*Console, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	} else {
+		o.Now = callback.Clock(o.Now)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	o.Logger = callback.Logger(o.Logger, func(err error) { callback.Report("console: the log has panicked", err) })
 	o.Prefix, o.Hosts = bytes.Clone(o.Prefix), slices.Clone(o.Hosts) // the caller's may change
 	c := &Console{
 		o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{},

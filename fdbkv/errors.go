@@ -41,7 +41,7 @@ func converted(err error) error {
 // codeOf finds the code of an engine's error in err, whichever type carries it.
 func codeOf(err error) (code int, ok bool) {
 	var mine *kv.Error
-	if errors.As(err, &mine) {
+	if errors.As(err, &mine) && mine != nil {
 		return mine.Code, true
 	}
 	var theirs fdb.Error

@@ -92,6 +92,9 @@ var names = map[int]string{
 }
 
 func (e *Error) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	name, ok := names[e.Code]
 	if !ok {
 		name = "error"
@@ -107,22 +110,33 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Cause }
+func (e *Error) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Cause
+}
 
 // Is matches another *Error of the same code, so that errors.Is(err, &kv.Error{Code: …}) works.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
+	if e == nil || t == nil {
+		return ok && e == t
+	}
 	return ok && t.Code == e.Code
 }
 
 // MaybeCommitted reports FoundationDB's predicate of that name: the commit may have been applied.
 func (e *Error) MaybeCommitted() bool {
-	return e.Code == CodeCommitUnknownResult || e.Code == CodeClusterVersionChanged
+	return e != nil && (e.Code == CodeCommitUnknownResult || e.Code == CodeClusterVersionChanged)
 }
 
 // Retryable reports FoundationDB's predicate of that name (documented set: 1007 1009 1020 1021 1037 1038 1039
 // 1042 1051 1078 1213 1223). What is retried in fact is decided by the engine's OnError.
 func (e *Error) Retryable() bool {
+	if e == nil {
+		return false
+	}
 	switch e.Code {
 	case CodeTransactionTooOld, CodeFutureVersion, CodeNotCommitted, CodeProcessBehind, CodeDatabaseLocked,
 		CodeCommitProxyMemoryLimit, CodeBatchThrottled, CodeGRVProxyMemoryLimit, CodeTagThrottled,
@@ -138,7 +152,7 @@ func Code(err error) int {
 		return 0 // costs nothing: all below makes errors.As find its way by reflection
 	}
 	var e *Error
-	if errors.As(err, &e) {
+	if errors.As(err, &e) && e != nil {
 		return e.Code
 	}
 	return 0

@@ -62,7 +62,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			}
 		}
 		var e *Error
-		if !errors.As(err, &e) {
+		if !errors.As(err, &e) || e == nil {
 			if sent {
 				// Wait gave up on the commit because ctx ended.
 				err = &Error{Code: CodeOperationCancelled, InFlight: true, Cause: err}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 )
 
@@ -44,16 +45,14 @@ var errReturned = errors.New("the call of the settlement has returned")
 // call calls the function. A panic becomes an error: the transaction, and the goroutine, may be those of other callers.
 func (l *lentAdvance) call(id ID, m *Message) (err error) {
 	l.turn <- struct{}{}
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("advance %s: %w", id, panicked(r))
-		}
-		<-l.turn
-	}()
+	defer func() { <-l.turn }()
 	if l.over {
 		return errReturned
 	}
-	return l.fn(id, m)
+	if failed := callback.Try("Settlement.Advance", func() { err = l.fn(id, m) }); failed != nil {
+		return failed
+	}
+	return err
 }
 
 // end waits until the function does not run, and prevents further calls.

@@ -108,11 +108,19 @@ type ClaimError struct {
 }
 
 func (e *ClaimError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	if e.Claim == nil {
-		return e.Err.Error()
+		return fmt.Sprint(e.Err)
 	}
 	return fmt.Sprintf("group %q, token %d: %v", e.Claim.Group, e.Claim.Token, e.Err)
 }
 
 // Unwrap returns Err.
-func (e *ClaimError) Unwrap() error { return e.Err }
+func (e *ClaimError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}

@@ -293,6 +293,9 @@ type TemplateError struct {
 }
 
 func (e *TemplateError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	words := e.Template.String()
 	if words == "" {
 		words = "{}"

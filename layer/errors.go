@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv/tuple"
 )
 
@@ -78,6 +78,9 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return fmt.Sprintf("group %q is full: with %d more it would have over %d messages", e.Group, e.Adding, e.Max)
 }
 
@@ -104,6 +107,9 @@ func durationLimit(what string, got, low, high time.Duration) *LimitError {
 const unitDuration = "ns"
 
 func (e *LimitError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	if e.Max == noLimit {
 		return fmt.Sprintf("%s is %s, allowed are %s or more", e.What, e.text(e.Got, true), e.text(e.Min, false))
 	}
@@ -131,10 +137,20 @@ type MessageError struct {
 	Err   error
 }
 
-func (e *MessageError) Error() string { return fmt.Sprintf("message %d: %v", e.Index, e.Err) }
+func (e *MessageError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("message %d: %v", e.Index, e.Err)
+}
 
 // Unwrap returns Err.
-func (e *MessageError) Unwrap() error { return e.Err }
+func (e *MessageError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // ValueError: a value is not among the allowed values. ValueError wraps ErrOptions. Nothing was done.
 type ValueError struct {
@@ -144,6 +160,9 @@ type ValueError struct {
 }
 
 func (e *ValueError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return fmt.Sprintf("%s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
 }
 
@@ -154,6 +173,9 @@ func (e *ValueError) Unwrap() error { return ErrOptions }
 type UnknownSettingError struct{ Names []string }
 
 func (e *UnknownSettingError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return "unknown setting " + strings.Join(e.Names, ", ")
 }
 
@@ -166,6 +188,9 @@ type FormatError struct {
 }
 
 func (e *FormatError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	use := "use a newer version"
 	if e.Found < e.Known {
 		use = "use the version that wrote it"
@@ -224,17 +249,12 @@ var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 // errStep says: a group's record was about to change in an illegal way, which is a fault of this package.
 var errStep = errors.New("illegal change of a group")
 
-// panicked returns what was recovered, with the stack, as an error. Call it in the deferred function.
-func panicked(r any) error { return fmt.Errorf("panic: %v\n%s", r, debug.Stack()) }
-
-// errorText returns the text of a caller's error. If Error panics, the panic is part of the text.
+// errorText returns the text of a caller's error. If its Error panics, the text says that.
 func errorText(err error) (text string) {
-	defer func() {
-		if r := recover(); r != nil {
-			text = fmt.Sprintf("%T, whose Error has panicked: %v", err, r)
-		}
-	}()
-	return err.Error()
+	if failed := callback.Try(fmt.Sprintf("%T.Error", err), func() { text = err.Error() }); failed != nil {
+		return failed.Error()
+	}
+	return text
 }
 
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }

@@ -22,7 +22,8 @@ type Options struct {
 	// Owner names the holder in locks, for people. Defaults to host:pid:random. At most 256 bytes.
 	Owner string
 	// Now is the clock for leases and times. Defaults to time.Now. A clock which differs from other workers' clocks
-	// shortens or lengthens leases, but cannot break order or exclusion.
+	// shortens or lengthens leases, but cannot break order or exclusion. If a call of Now panics, time.Now takes its
+	// place; the first panic is written to slog.Default.
 	Now func() time.Time
 	// Tx applies to every transaction which the handle begins itself.
 	Tx kv.TxOptions
@@ -108,9 +109,11 @@ type Queue struct {
 	paths    pathCounts
 	// unreadable counts rows that could not be read, and were passed over.
 	unreadable atomic.Int64
-	counting   counting
-	followed   followed
-	aging      aging
+	// hookReported is when a panic of a hook was reported last, by the system's clock in nanoseconds; 0 = never.
+	hookReported atomic.Int64
+	counting     counting
+	followed     followed
+	aging        aging
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID

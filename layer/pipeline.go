@@ -2,13 +2,13 @@ package layer
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 )
 
@@ -612,12 +612,9 @@ func (p *pipeline) flyBehind(b *batch) {
 		o.err = errInterrupted
 	}
 	defer p.settle(b)
-	defer func() {
-		if r := recover(); r != nil {
-			b.interrupted(fmt.Errorf("in a transaction: %w", panicked(r)))
-		}
-	}()
-	p.env.run(b.ctx, b.operations, b.others)
+	if err := callback.Try("a transaction", func() { p.env.run(b.ctx, b.operations, b.others) }); err != nil {
+		b.interrupted(err)
+	}
 }
 
 // interrupted sets the error of the operations that have no outcome yet.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -226,6 +227,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	} else {
+		o.Now = callback.Clock(o.Now)
 	}
 	o.Hooks = slices.Clone(o.Hooks)
 	test := TestOptions{}

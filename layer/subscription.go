@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 )
 
@@ -141,10 +142,18 @@ func (s *subscription) report(err error) {
 	switch {
 	case err == nil || errors.Is(err, errNotHolder):
 	case s.o.OnError != nil:
-		s.o.OnError(err)
+		failed := callback.Try("SubscribeOptions.OnError", func() { s.o.OnError(err) })
+		callback.Report("subscription: OnError has panicked", failed, "queue", s.q.name, "subscription", s.name)
 	default:
-		slog.Default().Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
+		s.log(err)
 	}
+}
+
+// log writes an error to the log.
+func (s *subscription) log(err error) {
+	_ = callback.Try("slog.Default", func() {
+		slog.Default().Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
+	})
 }
 
 // pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed. who tells apart,
@@ -662,6 +671,7 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 		if len(mine) > 0 {
 			calls.Go(func() {
 				s.q.yield(ctx, fmt.Sprintf("share %d", i))
+				errs[i] = s.failed(mine, errGoexit) // until the handler has returned
 				errs[i] = s.call(mine, func() error { return s.plain(ctx, mine) })
 			})
 		}
@@ -677,16 +687,17 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 
 // call calls a handler and makes an error or a panic a *ChangeError.
 func (s *subscription) call(changes []Change, handler func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = s.failed(changes, panicked(r))
-		}
-	}()
-	if err := handler(); err != nil {
+	if failed := callback.Try("the handler", func() { err = callback.Sound(handler()) }); failed != nil {
+		err = failed
+	}
+	if err != nil {
 		return s.failed(changes, err)
 	}
 	return nil
 }
+
+// errGoexit: a handler has ended its goroutine.
+var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit)")
 
 func (s *subscription) failed(changes []Change, err error) error {
 	return &ChangeError{Subscription: s.name, First: changes[0], Changes: len(changes), Err: err}
@@ -737,18 +748,29 @@ type ChangeError struct {
 }
 
 func (e *ChangeError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return wrap("subscription "+e.Subscription,
 		fmt.Errorf("%d changes from %s of %s on: %w", e.Changes, e.First.Kind, e.First.ID, e.Err)).Error()
 }
 
 // Unwrap returns the handler's error.
-func (e *ChangeError) Unwrap() error { return e.Err }
+func (e *ChangeError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // MissedError: changes were cleared, being older than the queue keeps changes, before the subscription had come to
 // them. The subscription goes on with the oldest change there is.
 type MissedError struct{ Subscription string }
 
 func (e *MissedError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return wrap("subscription "+e.Subscription, errors.New("changes were cleared before they were read")).Error()
 }
 

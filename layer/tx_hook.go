@@ -8,12 +8,16 @@ import (
 	"slices"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 )
 
 // Hook is told of the operations of a handle: calls which run in transactions of the handle's own. The …Tx forms are
 // not told, because their commit is the caller's. Both functions are called by the goroutine of the caller, or of the
 // worker: they must be safe for concurrent use and return soon. A handle without hooks pays nothing.
+//
+// A panic of a hook does not change the operation. The handle writes the panic to slog.Default, with its stack, at most
+// once in ten seconds.
 type Hook struct {
 	// Begin, if not nil, is called before the operation reads or checks anything. The operation, and End, get the
 	// context which Begin returns; it must be ctx or made from ctx. Of an enqueue Begin may set headers
@@ -124,6 +128,7 @@ func (v Verb) Operator() bool { return slices.Contains(operatorsVerbs, v) }
 type observed struct {
 	Operation
 	hooks []Hook
+	q     *Queue
 }
 
 // observe begins an operation; without hooks nil, whose methods do nothing.
@@ -136,14 +141,33 @@ func (q *Queue) observe(ctx context.Context, o Operation) (context.Context, *obs
 
 // observeHooks is apart, so that observe is small, and o stays on the stack without hooks.
 func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context, *observed) {
-	w := &observed{Operation: o, hooks: q.opts.Hooks}
+	w := &observed{Operation: o, hooks: q.opts.Hooks, q: q}
 	w.Queue, w.Begun = q.name, time.Now()
 	for _, h := range w.hooks {
 		if h.Begin != nil {
-			ctx = h.Begin(ctx, &w.Operation)
+			w.call("Hook.Begin", func() {
+				if inner := h.Begin(ctx, &w.Operation); inner != nil {
+					ctx = inner
+				}
+			})
 		}
 	}
 	return ctx, w
+}
+
+// hookReports is how often a handle reports panics of its hooks at most.
+const hookReports = 10 * time.Second
+
+// call calls a function of a hook.
+func (w *observed) call(what string, fn func()) {
+	err := callback.Try(what, fn)
+	if err == nil {
+		return
+	}
+	now, last := time.Now().UnixNano(), w.q.hookReported.Load()
+	if (last == 0 || now-last >= int64(hookReports)) && w.q.hookReported.CompareAndSwap(last, now) {
+		callback.Report("queue: a hook has panicked", err, "queue", w.Queue, "verb", string(w.Verb))
+	}
 }
 
 // end tells the hooks the outcome, the last hook first, and returns err.
@@ -154,7 +178,7 @@ func (w *observed) end(ctx context.Context, err error) error {
 	w.Took, w.Err = time.Since(w.Begun), err
 	for i := len(w.hooks) - 1; i >= 0; i-- {
 		if h := w.hooks[i]; h.End != nil {
-			h.End(ctx, &w.Operation)
+			w.call("Hook.End", func() { h.End(ctx, &w.Operation) })
 		}
 	}
 	return err

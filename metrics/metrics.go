@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/layer"
 )
 
@@ -68,6 +69,8 @@ func New(o Options) *Exporter {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	} else {
+		o.Now = callback.Clock(o.Now)
 	}
 	return &Exporter{o: o, work: map[string]*work{}, errors: map[string]int64{}}
 }

@@ -98,7 +98,7 @@ func (e *Exporter) Events(next worker.Events) worker.Events {
 func outcome(err error) string {
 	var reject *worker.RejectError
 	switch {
-	case errors.As(err, &reject):
+	case errors.As(err, &reject) && reject != nil:
 		return "rejected"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"

@@ -330,7 +330,7 @@ func outcome(err error) string {
 		return ""
 	case errors.Is(err, errPanic):
 		return "panic"
-	case errors.As(err, &reject):
+	case errors.As(err, &reject) && reject != nil:
 		return "rejected"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"

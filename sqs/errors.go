@@ -34,8 +34,18 @@ type RefusedError struct {
 	Err   error  // why
 }
 
-func (e *RefusedError) Error() string { return fmt.Sprintf("queue %q: %v", e.Queue, e.Err) }
-func (e *RefusedError) Unwrap() error { return e.Err }
+func (e *RefusedError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("queue %q: %v", e.Queue, e.Err)
+}
+func (e *RefusedError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 const (
 	modelled   = "com.amazonaws.sqs#"

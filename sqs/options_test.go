@@ -6,6 +6,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestNilRefusal: the methods of a *RefusedError can be called on a nil pointer.
+func TestNilRefusal(t *testing.T) {
+	var err *RefusedError
+	require.Equal(t, "<nil>", err.Error())
+	require.NoError(t, err.Unwrap())
+}
+
 // TestServerKeepsNoOptions: a server uses the keys and the prefix that it was made with. The caller may change the
 // map and the slice afterwards.
 func TestServerKeepsNoOptions(t *testing.T) {

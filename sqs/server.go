@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
 )
@@ -84,10 +85,13 @@ func NewServer(db kv.DB, o Options) *Server {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	} else {
+		o.Now = callback.Clock(o.Now)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Logger = callback.Logger(o.Logger, func(err error) { callback.Report("sqs: the log has panicked", err) })
 	o.Prefix, o.Keys = bytes.Clone(o.Prefix), maps.Clone(o.Keys)
 	s := &Server{
 		db: db, options: o, id: uuid.NewString(), memory: memory{taken: make(map[string]int64)},

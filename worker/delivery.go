@@ -31,6 +31,7 @@ type Delivery struct {
 	acked bool   // in the handler's transaction
 	// refused is why AdvanceTo has refused next; nil = it has not.
 	refused error
+	slip    error          // a nil pointer that the handler has returned as an error; nil = it has not
 	next    layer.Template // to which the item is advanced, in the place of the ack; nil = it is finished
 }
 
@@ -229,7 +230,7 @@ func timedOut(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	cause, ok := as[*timeoutError](context.Cause(ctx))
+	cause, ok := as[timeoutError](context.Cause(ctx))
 	switch {
 	case !ok || errors.Is(err, cause):
 		return err

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/layer"
 )
 
@@ -47,11 +48,19 @@ type HandlerError struct {
 }
 
 func (e *HandlerError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	return wrap("handler", fmt.Errorf("item %s: %w", e.ID, e.Err)).Error()
 }
 
 // Unwrap returns the handler's error.
-func (e *HandlerError) Unwrap() error { return e.Err }
+func (e *HandlerError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // StuckError: a handler has not returned 5 s after the end of its context.
 type StuckError struct {
@@ -61,6 +70,9 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	since := e.Since.Format(time.RFC3339)
 	return wrap("handler", fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
 }
@@ -79,6 +91,9 @@ type StopError struct {
 }
 
 func (e *StopError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	var s strings.Builder
 	s.WriteString("worker: stop: ")
 	if e.Err != nil {
@@ -95,7 +110,12 @@ func (e *StopError) Error() string {
 }
 
 // Unwrap returns Err.
-func (e *StopError) Unwrap() error { return e.Err }
+func (e *StopError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 func (w *Worker) report(err error) {
 	if err == nil {
@@ -107,9 +127,31 @@ func (w *Worker) report(err error) {
 
 // told tells OnError what the log has.
 func (w *Worker) told(err error) {
-	if w.o.OnError != nil {
-		w.o.OnError(err)
+	if w.o.OnError == nil {
+		return
 	}
+	if failed := callback.Try("Options.OnError", func() { w.o.OnError(err) }); failed != nil {
+		w.log.Error("worker: OnError has panicked", "error", failed)
+	}
+}
+
+// logPanicked tells OnError that the handler of the log has panicked. If OnError panics too, only slog.Default is left.
+func (w *Worker) logPanicked(err error) {
+	if w.o.OnError == nil {
+		callback.Report("worker: the log has panicked", err)
+		return
+	}
+	callback.Report("worker: OnError has panicked", callback.Try("Options.OnError", func() { w.o.OnError(err) }))
+}
+
+// try calls a function of the options. It reports a panic, and returns whether there was none.
+func (w *Worker) try(what string, fn func()) bool {
+	err := callback.Try("Options."+what, fn)
+	if err != nil {
+		w.log.Error("worker: a function of the options has panicked", "error", err)
+		w.told(err)
+	}
+	return err == nil
 }
 
 // emit tells the log and a function of Events, which may be nil.
@@ -123,7 +165,7 @@ func (w *Worker) emit(hook func(Event), level slog.Level, text string, event fun
 		w.log.LogAttrs(context.Background(), level, text, e.attrs()...)
 	}
 	if hook != nil {
-		hook(e)
+		w.try("Events, "+text, func() { hook(e) })
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
@@ -119,12 +120,26 @@ func (h *hand) admit() bool {
 	if h.w.o.Limiter == nil || h.may {
 		return true
 	}
-	err := h.w.o.Limiter.Wait(h.w.taking)
-	if err != nil && h.w.taking.Err() == nil {
-		h.w.report(wrap("limiter", err))
-	}
+	h.w.limit(h.w.taking)
 	h.may = h.w.taking.Err() == nil
 	return h.may
+}
+
+// limiterPause is the wait in the place of a limiter's that has panicked.
+const limiterPause = time.Second
+
+// limit waits for the limiter, and reports its error.
+func (w *Worker) limit(ctx context.Context) {
+	var err error
+	if !w.try("Limiter", func() { err = callback.Sound(w.o.Limiter.Wait(ctx)) }) {
+		select {
+		case <-time.After(limiterPause):
+		case <-ctx.Done():
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		w.report(wrap("limiter", err))
+	}
 }
 
 // failed is what follows when a receive has failed, or the ack that travelled with it.
@@ -237,9 +252,7 @@ func (h *hand) limit(c *call) bool {
 	wait := &call{in: c.in, begun: time.Now(), ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	h.start(wait, func(ctx context.Context) error {
 		for range n {
-			if err := h.w.o.Limiter.Wait(ctx); err != nil && ctx.Err() == nil {
-				h.w.report(wrap("limiter", err))
-			}
+			h.w.limit(ctx)
 		}
 		return ctx.Err()
 	})
@@ -299,7 +312,7 @@ func (c *call) run(fn func(ctx context.Context) error) {
 		}
 		close(c.done)
 	}()
-	c.err = fn(c.ctx)
+	c.err = callback.Sound(fn(c.ctx))
 	returned = true
 }
 
@@ -450,7 +463,7 @@ func (w *Worker) late(ctx context.Context, c *call) {
 func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bool) {
 	in, err := c.in, timedOut(c.ctx, c.err)
 	handled := 0
-	if partly, ok := as[*BatchError](err); err == nil {
+	if partly, ok := as[BatchError](err); err == nil {
 		handled = len(c.ds)
 	} else if ok && in.source.handler.batch {
 		handled = min(max(partly.Done, 0), len(c.ds)-1)
@@ -461,6 +474,7 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 			w.failure(c, c.ds[0], err, Event{})
 		}
 	}
+	w.tellSlip(c)
 	for _, d := range c.ds[:handled] {
 		w.emit(w.o.Events.Done, slog.LevelDebug, "worker: done", func() Event { return c.event(d) })
 	}
@@ -486,6 +500,18 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 		return nil, true
 	}
 	return w.ack(ctx, in, c.ds)
+}
+
+// tellSlip tells of a nil pointer that a handler has returned as an error: see Handler.
+func (w *Worker) tellSlip(c *call) {
+	d := c.ds[0]
+	if d.slip == nil {
+		return
+	}
+	err := &HandlerError{ID: d.ID, Err: fmt.Errorf(
+		"a nil %T was returned as an error, and counts as nil: return nil, and declare the result as error", d.slip)}
+	w.log.Error("worker: wrong result of a handler", "queue", d.Queue.Name(), "error", err)
+	w.told(err)
 }
 
 // tellLost tells once that a claim is another's.
@@ -619,7 +645,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	given := in.settlement(in.handled)
 	given.Nack, given.State, given.Result = &o, nil, &settled
 	if c != nil {
-		if partly, ok := as[*BatchError](failed); ok && in.source.handler.batch {
+		if partly, ok := as[BatchError](failed); ok && in.source.handler.batch {
 			n = min(max(partly.Done, 0), len(c.ds)-1)
 			s := in.settlement(c.ds[:n])
 			done = append(done, c.ds[:n]...)
@@ -653,8 +679,8 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 // judge says how an item is given back that has failed.
 func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
 	o.Release, o.Err = false, failed
-	retry, again := as[*RetryError](failed)
-	rejected, never := as[*RejectError](failed)
+	retry, again := as[RetryError](failed)
+	rejected, never := as[RejectError](failed)
 	switch {
 	case never:
 		o.Reject, o.Err = cmp.Or(rejected.Reason, "rejected by the handler"), rejected.Err
@@ -663,8 +689,11 @@ func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
 	case again && retry.After > 0:
 		o.Delay, o.Err = min(retry.After, layer.MaxDelay), retry.Err
 	case w.o.RetryDelay != nil:
-		o.Delay = min(max(w.o.RetryDelay(d.Attempt, failed), 0), layer.MaxDelay)
-		o.AtOnce = o.Delay == 0
+		delay := time.Duration(0)
+		if w.try("RetryDelay", func() { delay = w.o.RetryDelay(d.Attempt, failed) }) {
+			o.Delay = min(max(delay, 0), layer.MaxDelay)
+			o.AtOnce = o.Delay == 0
+		}
 	}
 }
 

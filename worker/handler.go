@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -17,6 +18,11 @@ import (
 // item is given back with those behind it in its group, and tried again as the queue's retry policy has it, or as a
 // *RetryError says; a *RejectError says that it will never succeed. The context ends when the item's Timeout is over,
 // when the claim is lost, or when the worker is stopped by force: return then.
+//
+// A nil pointer to an error type of this module, such as a nil *RetryError, counts as nil, and the worker reports the
+// mistake to the log and to OnError. Such an error is not equal to nil in Go, but its handler has met no error: the
+// item was handled, and another attempt would handle it twice. A nil pointer of any other type is a failed attempt: the
+// worker does not know the type, and an attempt too many is better than a lost message.
 type Handler struct {
 	call  func(ctx context.Context, ds []*Delivery) error // nil = no handler
 	batch bool                                            // call is given all items of a claim
@@ -33,7 +39,7 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 	if h == nil {
 		return Handler{}
 	}
-	return Handler{call: func(ctx context.Context, ds []*Delivery) error { return h(ctx, ds[0]) }}
+	return Handler{call: func(ctx context.Context, ds []*Delivery) error { return ds[0].meant(h(ctx, ds[0])) }}
 }
 
 // HandleTx makes a handler of a function that runs in the transaction that acks the item: what it writes through tx is
@@ -50,7 +56,7 @@ func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler 
 		return Handler{}
 	}
 	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
-		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error { return h(ctx, tx, ds[0]) })
+		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error { return ds[0].meant(h(ctx, tx, ds[0])) })
 	}}
 }
 
@@ -66,10 +72,12 @@ func HandleCommit[T any](
 	}
 	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
 		result, err := work(ctx, ds[0])
-		if err != nil {
+		if err = ds[0].meant(err); err != nil {
 			return err
 		}
-		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error { return commit(ctx, tx, ds[0], result) })
+		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error {
+			return ds[0].meant(commit(ctx, tx, ds[0], result))
+		})
 	}}
 }
 
@@ -80,7 +88,26 @@ func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 	if h == nil {
 		return Handler{}
 	}
-	return Handler{call: h, batch: true}
+	return Handler{batch: true, call: func(ctx context.Context, ds []*Delivery) error {
+		return ds[0].meant(h(ctx, ds))
+	}}
+}
+
+// nilErrors are the nil pointers to the error types of this module.
+var nilErrors = []error{
+	(*RetryError)(nil), (*RejectError)(nil), (*BatchError)(nil), (*HandlerError)(nil), (*StuckError)(nil),
+	(*StopError)(nil), (*kv.Error)(nil), (*layer.ClaimError)(nil), (*layer.FullError)(nil), (*layer.LimitError)(nil),
+	(*layer.MessageError)(nil), (*layer.ValueError)(nil), (*layer.TemplateError)(nil), (*layer.FormatError)(nil),
+	(*layer.UnknownSettingError)(nil), (*layer.ChangeError)(nil), (*layer.MissedError)(nil),
+}
+
+// meant returns what a function of the handler has meant by err: no error, if err is one of nilErrors.
+func (d *Delivery) meant(err error) error {
+	if err == nil || !slices.Contains(nilErrors, err) {
+		return err
+	}
+	d.slip = err
+	return nil
 }
 
 // BatchError is how far a handler of HandleBatch came: the first Done items are finished, and the next has failed
@@ -90,10 +117,20 @@ type BatchError struct {
 	Err  error
 }
 
-func (e *BatchError) Error() string { return fmt.Sprintf("after %d items: %v", e.Done, e.Err) }
+func (e *BatchError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("after %d items: %v", e.Done, e.Err)
+}
 
 // Unwrap returns Err.
-func (e *BatchError) Unwrap() error { return e.Err }
+func (e *BatchError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // RetryError, returned or wrapped by a handler, says when the item is to be tried again, and whose fault it was.
 type RetryError struct {
@@ -107,6 +144,9 @@ type RetryError struct {
 }
 
 func (e *RetryError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	s := "try again"
 	if e.After > 0 {
 		s += " after " + e.After.String()
@@ -118,7 +158,12 @@ func (e *RetryError) Error() string {
 }
 
 // Unwrap returns Err.
-func (e *RetryError) Unwrap() error { return e.Err }
+func (e *RetryError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // RejectError, returned or wrapped by a handler, says that the item will never succeed: the item fails for
 // good at once, see layer.Config.OnFailure.
@@ -128,6 +173,9 @@ type RejectError struct {
 }
 
 func (e *RejectError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
 	text := "rejected"
 	if e.Reason != "" {
 		text += ": " + e.Reason
@@ -139,7 +187,12 @@ func (e *RejectError) Error() string {
 }
 
 // Unwrap returns Err.
-func (e *RejectError) Unwrap() error { return e.Err }
+func (e *RejectError) Unwrap() error {
+	if e == nil {
+		return nil
+	}
+	return e.Err
+}
 
 // Middleware wraps a handler of any kind.
 type Middleware func(Handler) Handler
@@ -155,7 +208,7 @@ func Around(around func(ctx context.Context, ds []*Delivery, next func(ctx conte
 		}
 		inner := h.call
 		h.call = func(ctx context.Context, ds []*Delivery) error {
-			return around(ctx, ds, func(ctx context.Context) error { return inner(ctx, ds) })
+			return ds[0].meant(around(ctx, ds, func(ctx context.Context) error { return inner(ctx, ds) }))
 		}
 		return h
 	}
@@ -201,9 +254,12 @@ func Value[T any](d *Delivery) T {
 	return v
 }
 
-// as is errors.As for a type.
-func as[E error](err error) (e E, ok bool) {
-	ok = errors.As(err, &e)
+// as is errors.As for a pointer, which is not nil if there is one.
+func as[E any, P interface {
+	*E
+	error
+}](err error) (e P, ok bool) {
+	ok = errors.As(err, &e) && e != nil
 	return e, ok
 }
 

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/layer"
 )
 
@@ -65,11 +67,11 @@ func (s *source) receiveFrom(
 	ctx context.Context, done *finished, wait time.Duration, stop <-chan struct{},
 ) received {
 	o := s.receive
-	if s.next != nil {
-		o.Where, o.Group = s.next()
-		if err := o.Check(s.q.Config()); err != nil {
-			return received{source: s, err: err}
+	if err := s.ask(&o); err != nil {
+		if done != nil { // the ack must not wait for the next receive
+			err = errors.Join(s.q.Settle(ctx, done.settle), err)
 		}
+		return received{source: s, err: err}
 	}
 	o.Wait, o.Stop, o.State = wait, stop, s.state.Load()
 	r := received{source: s, state: o.State}
@@ -79,6 +81,17 @@ func (s *source) receiveFrom(
 		r.claims, r.err = s.q.Receive(ctx, o)
 	}
 	return r
+}
+
+// ask asks Next for the template and the group.
+func (s *source) ask(o *layer.ReceiveOptions) error {
+	if s.next == nil {
+		return nil
+	}
+	if err := callback.Try("Options.Next", func() { o.Where, o.Group = s.next() }); err != nil {
+		return err
+	}
+	return o.Check(s.q.Config())
 }
 
 // live is the sources that are not gone, the one whose turn it is first. The second result are those of them that are

@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
@@ -59,10 +60,12 @@ type Options struct {
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on.
-	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it. A *RetryError with After goes before it.
+	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it, and so if RetryDelay panics. A *RetryError
+	// with After goes before it.
 	RetryDelay func(attempts int, err error) time.Duration
 	// Limiter, if not nil, is waited for before each item, by all goroutines: a *rate.Limiter of golang.org/x/time/rate
-	// is one. A claim in flight is extended meanwhile; nothing is claimed before the first wait has ended.
+	// is one. A claim in flight is extended during the wait; nothing is claimed before the first wait has ended. If the
+	// limiter panics, the goroutine waits for a second instead.
 	Limiter Limiter
 	// Weight is the share of the queue among those of this worker, if it has several (Also). 0 = 1.
 	Weight int
@@ -88,7 +91,8 @@ type Options struct {
 	// Events are called as the worker meets them.
 	Events Events
 	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
-	// engine's. It may be called by several goroutines at once. nil = the log alone has them.
+	// engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the
+	// messages. OnError may be called by several goroutines at once. nil = the log alone has them.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.
@@ -187,6 +191,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	if w.log == nil {
 		w.log = slog.Default()
 	}
+	w.log = callback.Logger(w.log, w.logPanicked)
 	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
@@ -395,7 +400,7 @@ func HandleStage(h func(ctx context.Context, d *Delivery) (next layer.Template, 
 	}
 	handler := Handle(func(ctx context.Context, d *Delivery) error {
 		next, err := h(ctx, d)
-		if err != nil {
+		if err = d.meant(err); err != nil {
 			return err
 		}
 		return d.AdvanceTo(next)

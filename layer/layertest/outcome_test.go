@@ -28,7 +28,9 @@ var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error
 		_, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
 		return err
 	},
-	"ack": func(e *env, q *layer.Queue, c *layer.Claim) error { return q.Ack(e.ctx, c, c.Items[0].ID) },
+	"ack": func(e *env, q *layer.Queue, c *layer.Claim) error {
+		return q.AckItems(e.ctx, c, []layer.ID{c.Items[0].ID})
+	},
 	"nack": func(e *env, q *layer.Queue, c *layer.Claim) error {
 		return q.Nack(e.ctx, c, layer.NackOptions{Err: errors.New("failed")})
 	},
@@ -37,7 +39,7 @@ var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error
 		return err
 	},
 	"settle and receive": func(e *env, q *layer.Queue, c *layer.Claim) error {
-		_, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: c}, layer.ReceiveOptions{Max: 1})
+		_, err := q.SettleReceive(e.ctx, layer.Settlement{Claim: c, FinishAll: true}, layer.ReceiveOptions{Max: 1})
 		return err
 	},
 	"once": func(e *env, q *layer.Queue, _ *layer.Claim) error {
@@ -47,7 +49,7 @@ var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error
 		})
 	},
 	"cancel": func(e *env, q *layer.Queue, _ *layer.Claim) error {
-		items, err := e.calm().Peek(e.ctx, "B", 1)
+		items, err := e.calm().Peek(e.ctx, "B", 1, nil)
 		require.NoError(e.t, err)
 		return q.Admin().Cancel(e.ctx, items[0].ID)
 	},
@@ -188,7 +190,7 @@ func TestOutcomeOfFailedFolder(t *testing.T) {
 			err := call(e, e.q, claim)
 			require.True(t, kv.MaybeCommitted(err), "%v", err)
 			require.ErrorContains(t, err, broken.Error())
-			_, err = e.q.Stats(e.ctx)
+			_, err = e.q.Stats(e.ctx, layer.StatsOptions{})
 			require.ErrorIs(t, err, &kv.Error{Code: kv.CodeIOError})
 			require.ErrorContains(t, err, broken.Error())
 

@@ -1,0 +1,1 @@
+../../layer/layertest/outcome_test.go

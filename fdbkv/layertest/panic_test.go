@@ -1,0 +1,1 @@
+../../layer/layertest/panic_test.go

@@ -1,0 +1,65 @@
+package callback_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/callback"
+)
+
+// TestTry: a panic becomes an error with the stack.
+func TestTry(t *testing.T) {
+	require.NoError(t, callback.Try("fn", func() {}))
+	err := callback.Try("fn", func() { panic("boom") })
+	require.ErrorContains(t, err, "fn: panic: boom")
+	require.ErrorContains(t, err, "callback_test.go")
+	require.Equal(t, "<nil>", (*callback.PanicError)(nil).Error())
+}
+
+type badError struct{ is bool }
+
+func (e *badError) Error() string { return "bad" }
+func (e *badError) Is(error) bool { return e.is }
+
+// TestSound: an error whose methods panic is replaced; another is returned as it is.
+func TestSound(t *testing.T) {
+	require.NoError(t, callback.Sound(nil))
+	good := errors.New("good")
+	require.Same(t, good, callback.Sound(good))
+	require.ErrorContains(t, callback.Sound((*badError)(nil)), "*callback_test.badError")
+}
+
+// TestClock: the system's clock takes the place of a clock that panics.
+func TestClock(t *testing.T) {
+	begun := time.Now()
+	require.False(t, callback.Clock(func() time.Time { panic("boom") })().Before(begun))
+	at := time.UnixMilli(1)
+	require.Equal(t, at, callback.Clock(func() time.Time { return at })())
+}
+
+// badHandler panics for a text.
+type badHandler struct{ slog.Handler }
+
+func (h badHandler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "boom" {
+		panic("boom")
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestLogger: a record whose handler panics is lost, and told; the others are written.
+func TestLogger(t *testing.T) {
+	var b bytes.Buffer
+	var told []error
+	log := callback.Logger(slog.New(badHandler{slog.NewTextHandler(&b, nil)}), func(err error) { told = append(told, err) })
+	log.Info("boom")
+	log.With("a", 1).WithGroup("g").Info("fine", "b", 2)
+	require.Len(t, told, 1)
+	require.Contains(t, b.String(), "msg=fine a=1 g.b=2")
+}

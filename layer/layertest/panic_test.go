@@ -1,0 +1,378 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// nilErrors are nil pointers to the error types of the module.
+var nilErrors = []error{
+	(*kv.Error)(nil), (*layer.ClaimError)(nil), (*layer.FullError)(nil), (*layer.LimitError)(nil),
+	(*layer.MessageError)(nil), (*layer.ValueError)(nil), (*layer.TemplateError)(nil), (*layer.FormatError)(nil),
+	(*layer.UnknownSettingError)(nil), (*layer.ChangeError)(nil), (*layer.MissedError)(nil), (*worker.RetryError)(nil),
+	(*worker.RejectError)(nil), (*worker.BatchError)(nil), (*worker.HandlerError)(nil), (*worker.StuckError)(nil),
+	(*worker.StopError)(nil),
+}
+
+// TestNilErrors: the methods of the module's errors can be called on a nil pointer.
+func TestNilErrors(t *testing.T) {
+	for _, err := range nilErrors {
+		require.Equal(t, "<nil>", err.Error(), "%T", err)
+		require.NotErrorIs(t, err, io.EOF)
+		require.NotErrorIs(t, err, &kv.Error{Code: 1})
+		var missing *layer.MessageError
+		errors.As(err, &missing)
+		require.Zero(t, kv.Code(fmt.Errorf("wrapped: %w", err)))
+		require.Equal(t, "other", layer.ErrorKind(errors.New("")))
+		_ = layer.ErrorKind(err)
+	}
+	require.False(t, (*kv.Error)(nil).Retryable())
+	require.NotErrorIs(t, &kv.Error{Code: 1}, (*kv.Error)(nil))
+	require.Equal(t, "<nil>", (&layer.ClaimError{}).Error())
+}
+
+// TestNilErrorIsSuccess: a handler that returns a nil pointer to an error of the module, Go's classic slip, has met no
+// error. The item is finished by one call, and the slip is reported.
+func TestNilErrorIsSuccess(t *testing.T) {
+	for _, slip := range nilErrors {
+		plain := func(context.Context, *worker.Delivery) error { return slip }
+		inTx := func(context.Context, kv.Tx, *worker.Delivery) error { return slip }
+		around := worker.Around(func(ctx context.Context, _ []*worker.Delivery, next func(context.Context) error) error {
+			if err := next(ctx); err != nil {
+				return err
+			}
+			return slip
+		})
+		good := func(context.Context, *worker.Delivery) (int, error) { return 1, nil }
+		for kind, h := range map[string]worker.Handler{
+			"Handle":   worker.Handle(plain),
+			"HandleTx": worker.HandleTx(inTx),
+			"HandleBatch": worker.HandleBatch(func(context.Context, []*worker.Delivery) error {
+				return slip
+			}),
+			"HandleCommit, work": worker.HandleCommit(
+				func(context.Context, *worker.Delivery) (int, error) { return 1, slip },
+				func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil }),
+			"HandleCommit, commit": worker.HandleCommit(good,
+				func(context.Context, kv.Tx, *worker.Delivery, int) error { return slip }),
+			"Around": around(worker.Handle(func(context.Context, *worker.Delivery) error { return nil })),
+		} {
+			inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
+				b.fill(1)
+				w, err := worker.New(b.q, h, worker.Options{Concurrency: 1, OnError: b.onError, Logger: slog.New(slog.DiscardHandler)})
+				b.run(w, err, time.Minute)
+				require.EqualValues(t, 1, b.stats().Acked, "%s, %T", kind, slip)
+				require.Zero(t, b.stats().Nacked, "%s, %T", kind, slip)
+				require.Len(t, b.reported(), 1, "%s, %T", kind, slip)
+				require.ErrorContains(t, b.reported()[0], fmt.Sprintf("a nil %T was returned", slip))
+			})
+		}
+	}
+}
+
+// brokenError is an error of the user's whose methods panic on a nil pointer.
+type brokenError struct{ err error }
+
+func (e *brokenError) Error() string { return e.err.Error() }
+func (e *brokenError) Unwrap() error { return e.err }
+
+// TestBrokenErrors: an error whose methods panic, and a nil verdict within an error, are failures like others. The item
+// is tried again, the panic is reported with its stack, and the worker goes on.
+func TestBrokenErrors(t *testing.T) {
+	for _, broken := range []error{
+		(*brokenError)(nil), fmt.Errorf("wrapped: %w", (*brokenError)(nil)),
+		fmt.Errorf("wrapped: %w", (*worker.RetryError)(nil)), fmt.Errorf("wrapped: %w", (*worker.RejectError)(nil)),
+		fmt.Errorf("wrapped: %w", (*worker.BatchError)(nil)), fmt.Errorf("wrapped: %w", (*kv.Error)(nil)),
+		&worker.RetryError{After: time.Second, Err: (*brokenError)(nil)},
+		&worker.RejectError{Err: (*worker.RejectError)(nil)}, &worker.BatchError{Err: (*worker.RetryError)(nil)},
+	} {
+		for _, h := range []func(do func(d *worker.Delivery) error) worker.Handler{
+			func(do func(d *worker.Delivery) error) worker.Handler {
+				return worker.Handle(func(_ context.Context, d *worker.Delivery) error { return do(d) })
+			},
+			func(do func(d *worker.Delivery) error) worker.Handler {
+				return worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error { return do(d) })
+			},
+			func(do func(d *worker.Delivery) error) worker.Handler {
+				return worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error { return do(ds[0]) })
+			},
+		} {
+			inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
+				b.fill(2)
+				w, err := worker.New(b.q, h(func(d *worker.Delivery) error {
+					if b.called(d.Item) == 1 && d.ID.Index > 0 && string(d.Body) == "0" {
+						return broken
+					}
+					return nil
+				}), worker.Options{Concurrency: 1, OnError: b.onError})
+				b.run(w, err, time.Minute)
+				s := b.stats()
+				require.EqualValues(t, 2, s.Acked+s.DeadLettered, "%T %#v", broken, b.seen())
+				require.NotEmpty(t, b.reported())
+				for _, err := range b.reported() {
+					_ = err.Error()
+				}
+			})
+		}
+	}
+}
+
+// brokenLog is a log whose handler panics.
+type brokenLog struct{ calls atomic.Int64 }
+
+func (l *brokenLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l *brokenLog) Handle(context.Context, slog.Record) error {
+	l.calls.Add(1)
+	panic("the log")
+}
+func (l *brokenLog) WithAttrs([]slog.Attr) slog.Handler { panic("the log's attributes") }
+func (l *brokenLog) WithGroup(string) slog.Handler      { panic("the log's group") }
+
+// brokenLimiter panics.
+type brokenLimiter struct{}
+
+func (brokenLimiter) Wait(context.Context) error { panic("the limiter") }
+
+// TestPanicsOfWorkerOptions: a panic in a function of a worker's options ends neither the process nor the work. Each
+// item is handled as often as it would be without the panic, none is a dead letter, and the panic is reported with its
+// stack.
+func TestPanicsOfWorkerOptions(t *testing.T) {
+	boom := func(worker.Event) { panic("the event") }
+	for name, o := range map[string]worker.Options{
+		"RetryDelay": {RetryDelay: func(int, error) time.Duration { panic("the delay") }},
+		"Limiter":    {Limiter: brokenLimiter{}},
+		"Received":   {Events: worker.Events{Received: boom}},
+		"Started":    {Events: worker.Events{Started: boom}},
+		"Done":       {Events: worker.Events{Done: boom}},
+		"Failed":     {Events: worker.Events{Failed: boom}},
+		"Logger":     {Logger: slog.New(&brokenLog{})},
+		"OnError":    {OnError: func(error) { panic("the report") }},
+		"both":       {OnError: func(error) { panic("the report") }, Logger: slog.New(&brokenLog{})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
+				b.fill(3)
+				o.Concurrency = 1
+				if o.OnError == nil {
+					o.OnError = b.onError
+				}
+				w, err := plainWorker(b.q, func(_ context.Context, item layer.Item) error {
+					if b.called(item) == 1 && string(item.Body) == "1" {
+						return errors.New("failed")
+					}
+					return nil
+				}, o)
+				b.run(w, err, time.Minute)
+				require.Equal(t, map[string]int{"0": 1, "1": 2, "2": 1}, b.seen())
+				s := b.stats()
+				require.EqualValues(t, 3, s.Acked)
+				require.EqualValues(t, 1, s.Nacked)
+				require.Zero(t, s.DeadLettered)
+				told := ""
+				for _, err := range b.reported() {
+					told += err.Error()
+				}
+				if name != "OnError" && name != "both" {
+					require.Contains(t, told, "panic: the ")
+					require.Contains(t, told, "panic_test.go", "the stack")
+				}
+			})
+		})
+	}
+}
+
+// TestPanicOfNext: while Options.Next panics nothing is received, and the items handled before are acked at once.
+func TestPanicOfNext(t *testing.T) {
+	inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
+		b.fill(1)
+		asked := 0
+		w, err := plainWorker(b.q, func(_ context.Context, item layer.Item) error {
+			b.called(item)
+			return nil
+		}, worker.Options{Concurrency: 1, OnError: b.onError, Next: func() (layer.Template, *string) {
+			if asked++; asked > 1 && asked < 10 {
+				panic("the next")
+			}
+			return nil, nil
+		}})
+		b.run(w, err, time.Minute)
+		require.Equal(t, map[string]int{"0": 1}, b.seen())
+		require.EqualValues(t, 1, b.stats().Acked)
+		require.NotEmpty(t, b.reported())
+		require.ErrorContains(t, b.reported()[0], "panic: the next")
+	})
+}
+
+// TestPanicsOfHandleOptions: a panic of a hook, of the clock or of a hook's log changes nothing for the operations of a
+// handle, and nothing for a worker's.
+func TestPanicsOfHandleOptions(t *testing.T) {
+	inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
+		var clock atomic.Bool
+		q, err := layer.Open(b.t.Context(), b.db, testPrefix, testQueue, layer.Options{
+			Hooks: []layer.Hook{
+				{Begin: func(context.Context, *layer.Operation) context.Context { panic("the begin") }},
+				{Begin: func(context.Context, *layer.Operation) context.Context { return nil }},
+				{End: func(context.Context, *layer.Operation) { panic("the end") }},
+				layer.LogHook(slog.New(&brokenLog{})),
+			},
+			Now: func() time.Time {
+				if clock.Swap(!clock.Load()) {
+					panic("the clock")
+				}
+				return time.Now()
+			},
+		})
+		require.NoError(t, err)
+		ctx := b.t.Context()
+		_, err = q.Enqueue(ctx, bodiesIn("A", "0", "1", "2", "3")...)
+		require.NoError(t, err)
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.NoError(t, q.Ack(ctx, claims[0]))
+		w, err := plainWorker(q, func(_ context.Context, item layer.Item) error {
+			b.called(item)
+			return nil
+		}, worker.Options{Concurrency: 2, Logger: slog.New(slog.DiscardHandler)})
+		b.run(w, err, time.Minute)
+		require.Equal(t, map[string]int{"1": 1, "2": 1, "3": 1}, b.seen())
+		require.NoError(t, q.Close(ctx))
+	})
+}
+
+// TestPanicLeavesHandleUsable: a panic of a function that a call runs in the caller's own goroutine comes back to the
+// caller. If the caller recovers, the handle works as before, for this caller and for others.
+func TestPanicLeavesHandleUsable(t *testing.T) {
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		ctx, a := b.t.Context(), b.q.Admin()
+		ids, err := b.q.Enqueue(ctx, bodiesIn("dead", "1")...)
+		require.NoError(t, err)
+		waiting, err := b.q.Enqueue(ctx, bodiesIn("waiting", "1")...)
+		require.NoError(t, err)
+		_, err = a.Skip(ctx, "dead", layer.SkipOptions{})
+		require.NoError(t, err)
+		dead := layer.DeadFilter{IDs: []layer.ID{ids[0].ID}}
+		for name, call := range map[string]func() error{
+			"Once": func() error { return b.q.Once(ctx, func(kv.Tx) error { panic("boom") }) },
+			"Configure": func() error {
+				_, _, err := a.Configure(ctx, func(*layer.Config) { panic("boom") })
+				return err
+			},
+			"Edit": func() error {
+				return a.Edit(ctx, waiting[0].ID, func(*layer.Message) error { panic("boom") })
+			},
+			"Redrive, Edit": func() error {
+				_, err := a.Redrive(ctx, dead, layer.RedriveOptions{
+					Edit: func(layer.DeadLetter, *layer.Message) error { panic("boom") },
+				})
+				return err
+			},
+			"Redrive, Progress": func() error {
+				_, err := a.Redrive(ctx, dead, layer.RedriveOptions{
+					DryRun: true, Progress: func(layer.DeadReport) { panic("boom") },
+				})
+				return err
+			},
+			"Check": func() error {
+				_, err := a.Check(ctx, layer.CheckOptions{Progress: func(int64) { panic("boom") }})
+				return err
+			},
+		} {
+			func() {
+				defer func() {
+					if r := recover(); name != "Check" { // which may have nothing to tell
+						require.Equal(t, "boom", r, name)
+					}
+				}()
+				require.NoError(t, call(), name)
+			}()
+			done := make(chan error)
+			go func() {
+				_, err := b.q.Enqueue(ctx, bodiesIn("A", name)...)
+				done <- err
+			}()
+			require.NoError(t, <-done, name)
+			group := "A"
+			claims, err := b.q.Receive(ctx, layer.ReceiveOptions{Group: &group})
+			require.NoError(t, err, name)
+			require.Len(t, claims, 1, name)
+			require.NoError(t, b.q.Ack(ctx, claims[0]), name)
+		}
+	})
+}
+
+// TestPanicOfAdvance: a panic of Settlement.Change is the error of its settlement, with the stack, and not that of the
+// operations that share its transaction. The claim is unchanged.
+func TestPanicOfAdvance(t *testing.T) {
+	inBubble(t, layer.Config{Facets: []string{"state"}, Views: "*; state"}, func(b *bubble) {
+		ctx := b.t.Context()
+		_, err := b.q.Enqueue(ctx, append(bodiesIn("A", "1"), bodiesIn("B", "1")...)...)
+		require.NoError(t, err)
+		claims, err := b.q.Receive(ctx, layer.ReceiveOptions{Strategy: layer.Heads})
+		require.NoError(t, err)
+		require.Len(t, claims, 2)
+		err = b.q.Settle(ctx, layer.Settlement{
+			Claim: claims[0], AdvanceAll: true, Change: func(layer.ID, *layer.Message) error { panic("boom") },
+		}, layer.Settlement{Claim: claims[1], FinishAll: true})
+		require.ErrorContains(t, err, "panic: boom")
+		require.ErrorContains(t, err, "panic_test.go", "the stack")
+		var failed *layer.ClaimError
+		require.ErrorAs(t, err, &failed)
+		require.Same(t, claims[0], failed.Claim)
+		require.EqualValues(t, 1, b.stats().Depth, "the other claim is acked")
+		require.NoError(t, b.q.Ack(ctx, claims[0]))
+	})
+}
+
+// TestPanicsOfSubscribe: a panic of OnError ends no subscription, an error whose methods panic is a handler's error, and
+// a handler that ends its goroutine has not seen its changes.
+func TestPanicsOfSubscribe(t *testing.T) {
+	for name, fail := range map[string]func() error{
+		"panic":        func() error { panic("boom") },
+		"broken error": func() error { return (*brokenError)(nil) },
+		"Goexit": func() error {
+			runtime.Goexit()
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+				calls, seen := 0, 0
+				ctx, cancel := context.WithCancel(b.t.Context())
+				done := make(chan error)
+				go func() {
+					done <- b.q.Subscribe(ctx, "s", func(_ context.Context, changes []layer.Change) error {
+						if calls++; calls <= 2 {
+							return fail()
+						}
+						seen += len(changes)
+						return nil
+					}, layer.SubscribeOptions{FromOldest: true, Parallel: 2, OnError: func(err error) {
+						b.onError(errors.New(err.Error()))
+						panic("the report")
+					}})
+				}()
+				b.fill(3)
+				time.Sleep(time.Minute)
+				cancel()
+				require.NoError(t, <-done)
+				require.Equal(t, 3, seen)
+				require.NotEmpty(t, b.reported())
+				require.True(t, strings.Contains(b.reported()[0].Error(), "panic") || name == "Goexit")
+			})
+		})
+	}
+}
