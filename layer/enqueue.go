@@ -25,8 +25,8 @@ import (
 //
 // Errors: *LimitError, ErrOptions, ErrNoGroup and ErrInvalidUTF8 before anything is done, within a *MessageError if one
 // of the messages is to blame; *FullError, ErrClosed, and the engine's.
-// If kv.MaybeCommitted is true of the error, the messages may be there, all or none. Sending them again may double them,
-// unless they have a DedupID. After any other error no message is there.
+// If kv.MaybeCommitted is true of the error, the messages may be there, all or none. Sending them again may double
+// them, unless they have a DedupID. After any other error no message is there.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
 		return q.enqueueNow(ctx, msgs)

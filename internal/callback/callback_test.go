@@ -57,7 +57,8 @@ func (h badHandler) Handle(ctx context.Context, r slog.Record) error {
 func TestLogger(t *testing.T) {
 	var b bytes.Buffer
 	var told []error
-	log := callback.Logger(slog.New(badHandler{slog.NewTextHandler(&b, nil)}), func(err error) { told = append(told, err) })
+	tell := func(err error) { told = append(told, err) }
+	log := callback.Logger(slog.New(badHandler{slog.NewTextHandler(&b, nil)}), tell)
 	log.Info("boom")
 	log.With("a", 1).WithGroup("g").Info("fine", "b", 2)
 	require.Len(t, told, 1)

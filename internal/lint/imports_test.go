@@ -47,7 +47,8 @@ var allowed = map[string][]string{
 		"kv", "kv/tuple", "kv/embedded", "layer", "internal/callback", "worker", "internal/seeds",
 	},
 	"internal/bench/hookpoints": {
-		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "internal/callback", "worker", "console", "metrics", "sqs",
+		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "internal/callback", "worker", "console", "metrics",
+		"sqs",
 		"internal/recipe",
 		"internal/hosts", "internal/bench",
 	},

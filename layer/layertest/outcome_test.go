@@ -195,7 +195,8 @@ func TestOutcomeOfFailedFolder(t *testing.T) {
 			require.ErrorContains(t, err, broken.Error())
 
 			require.NoError(t, e.raw.Close())
-			e.raw = openFolder(t, path)
+			e.raw, err = embedded.OpenDisk(path, embedded.Options{})
+			require.NoError(t, err)
 			e.db = fault.Wrap(e.raw, e.plan)
 			require.False(t, slices.EqualFunc(before, e.content(), bytes.Equal), "the write had reached the disk")
 		})

@@ -51,12 +51,12 @@ func TestNilErrorIsSuccess(t *testing.T) {
 	for _, slip := range nilErrors {
 		plain := func(context.Context, *worker.Delivery) error { return slip }
 		inTx := func(context.Context, kv.Tx, *worker.Delivery) error { return slip }
-		around := worker.Around(func(ctx context.Context, _ []*worker.Delivery, next func(context.Context) error) error {
+		pass := func(ctx context.Context, _ []*worker.Delivery, next func(context.Context) error) error {
 			if err := next(ctx); err != nil {
 				return err
 			}
 			return slip
-		})
+		}
 		good := func(context.Context, *worker.Delivery) (int, error) { return 1, nil }
 		for kind, h := range map[string]worker.Handler{
 			"Handle":   worker.Handle(plain),
@@ -69,11 +69,13 @@ func TestNilErrorIsSuccess(t *testing.T) {
 				func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil }),
 			"HandleCommit, commit": worker.HandleCommit(good,
 				func(context.Context, kv.Tx, *worker.Delivery, int) error { return slip }),
-			"Around": around(worker.Handle(func(context.Context, *worker.Delivery) error { return nil })),
+			"Around": worker.Around(pass)(worker.Handle(func(context.Context, *worker.Delivery) error { return nil })),
 		} {
 			inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
 				b.fill(1)
-				w, err := worker.New(b.q, h, worker.Options{Concurrency: 1, OnError: b.onError, Logger: slog.New(slog.DiscardHandler)})
+				w, err := worker.New(b.q, h, worker.Options{
+					Concurrency: 1, OnError: b.onError, Logger: slog.New(slog.DiscardHandler),
+				})
 				b.run(w, err, time.Minute)
 				require.EqualValues(t, 1, b.stats().Acked, "%s, %T", kind, slip)
 				require.Zero(t, b.stats().Nacked, "%s, %T", kind, slip)
@@ -337,8 +339,8 @@ func TestPanicOfAdvance(t *testing.T) {
 	})
 }
 
-// TestPanicsOfSubscribe: a panic of OnError ends no subscription, an error whose methods panic is a handler's error, and
-// a handler that ends its goroutine has not seen its changes.
+// TestPanicsOfSubscribe: a panic of OnError ends no subscription, an error whose methods panic is a handler's error,
+// and a handler that ends its goroutine has not seen its changes.
 func TestPanicsOfSubscribe(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"panic":        func() error { panic("boom") },
