@@ -18,6 +18,10 @@ STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
 help: ## this list
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
+.PHONY: setup
+setup: ## switch on the check of commit messages in .githooks
+	git config core.hooksPath .githooks
+
 .PHONY: demo
 demo: ## load 20,000 real departures, drain them with 4 processes of which two are killed, verify it
 	@$(GO) run ./cmd/fdbfifo demo
