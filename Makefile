@@ -15,19 +15,24 @@ export SEED ?= 20261125
 STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
 
 .PHONY: help
-help: ## this list
-	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+help: ## use: print this list
+	@for group in use change prove; do printf '%s it\n' $$group; \
+		sed -nE "s/^([a-z][a-z0-9-]*):[^#]*## $$group: (.*)/  \1\t\2/p" $(MAKEFILE_LIST) | expand -t 17; done
+
+.PHONY: setup
+setup: ## change: switch on the check of commit messages in .githooks
+	git config core.hooksPath .githooks
 
 .PHONY: demo
-demo: ## load 20,000 real departures, drain them with 4 processes of which two are killed, verify it
+demo: ## use: four processes handle 20,000 departures, two are killed; the order is verified
 	@$(GO) run ./cmd/fdbfifo demo
 
 .PHONY: orders
-orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed, verify it (ARGS=-json)
+orders: ## use: a service takes 5,000 orders, four processes are killed; the ledger is verified
 	@$(GO) run ./examples/orders run $(ARGS)
 
 .PHONY: pipeline
-pipeline: ## four stages as processes on one folder: 1,200 seat requests in place, two processes killed, verify it (ARGS=-json)
+pipeline: ## use: four stages as processes, two are killed; the books are verified; ARGS=-json
 	@$(GO) run ./examples/pipeline run $(ARGS)
 
 # Tests that make full has, and make test has not: those that kill, stop or start processes, need real time, or take
@@ -36,43 +41,45 @@ SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConforman
 SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
 .PHONY: test
-test: ## the tests of the main module with the seed SEED: about two minutes on 2 cores (the slow ones: make test-slow)
+test: ## change: the tests of the main module: two minutes on 2 cores
 	$(GO) test $(TEST_FLAGS) $(VET) $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
 
 .PHONY: test-slow
-test-slow: ## the tests that make test leaves out: processes that are killed, real time, much work
+test-slow: ## prove: the tests that make test leaves out: killed processes, real time, much work
 	$(GO) test $(VET) -p 1 -parallel 4 -count 1 -run '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
 	$(GO) test $(VET) -p 1 -parallel 4 -count 1 $$($(GO) list ./... | grep -E '$(SLOW_PACKAGES)')
 
 # The checker of accessibility, if npm is here.
 E2E_NPM = if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
 	npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
+# The target says SKIP where a program is missing, and how to get it.
 .PHONY: e2e
-e2e: ## the console in a real browser, top in tmux, the board in a real Prometheus; says SKIP, and how to get it, where one is missing
+e2e: ## prove: the console in a browser, top in tmux, the board in Prometheus; else SKIP
 	@$(E2E_NPM)
 	$(GO) -C e2e vet ./...
 	@set -o pipefail; $(GO) -C e2e test ./... -count 1 -v | grep -v '^=== '
 
 .PHONY: pictures
-pictures: ## take the pictures of docs/pictures anew, in a real browser; the diff is the review
+pictures: ## change: write docs/pictures, in a real browser; review the diff
 	@mkdir -p docs/pictures
 	$(GO) -C e2e test . -run '^TestPictures$$' -count 1 -args -pictures
 
 .PHONY: otel
-otel: ## OpenTelemetry's spans and metrics, in the module otelfifo: vet, staticcheck, tests, tidy modules
+otel: ## prove: the module otelfifo: vet, staticcheck, tests, tidy
 	@cd otelfifo && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
 
 PEERS = docs/benchmarks/peers.md
+# PostgreSQL, River, Redis and the recipe; some minutes, on a quiet machine.
 .PHONY: peers
-peers: ## measure this queue beside others (PostgreSQL, River, Redis, the recipe), into docs/benchmarks/peers.md: some minutes, on a quiet machine
+peers: ## prove: measure this queue and others; writes docs/benchmarks/peers.md
 	$(GO) -C peers run . -out $(CURDIR)/$(PEERS) $(ARGS)
 
 .PHONY: peers-check
-peers-check: ## the module peers: vet, staticcheck, tests with the servers that are here, tidy modules
+peers-check: ## prove: the module peers: vet, staticcheck, tests, tidy
 	@cd peers && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
 
 .PHONY: build
-build: ## the command, into bin/
+build: ## use: build the command, bin/fdbfifo
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
 # Tests of the layer in which one caller makes one call after the other, many of them, and what is read or done is compared.
@@ -83,22 +90,23 @@ ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 # The packages of which goroutines share memory.
 RACED = ./layer ./layer/layertest ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
 .PHONY: race-gate
-race-gate: ## the race detector over the packages with goroutines, cut short
+race-gate: ## prove: the race detector over the packages with goroutines, cut short
 	CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)' $(RACED)
 
+# It leaves out the tests of the source text, and the packages in which nothing runs at once.
 .PHONY: race
-race: ## the tests under the race detector, the long ones cut short; not those of the source text, nor such as run nothing at once
+race: ## prove: the tests under the race detector, the long ones cut short
 	CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(ONE_BY_ONE)' $$($(GO) list ./... | grep -vE '$(ALONE)')
 
 .PHONY: lint
-lint: ## format, vet, staticcheck, tidy modules
+lint: ## change: format, vet, staticcheck, tidy modules
 	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
 	$(GO) vet ./...
 	$(STATICCHECK) ./...
 	$(GO) mod tidy -diff
 
 .PHONY: floors
-floors: ## figures of the layer's structure, and what goes upwards; JSON=1: the figures alone, as JSON
+floors: ## change: figures of the structure of package layer; JSON=1 prints JSON
 ifdef JSON
 	@$(GO) run ./internal/lint/floors --json
 else
@@ -107,7 +115,7 @@ else
 endif
 
 .PHONY: bare
-bare: ## build and vet as on a machine without a C compiler
+bare: ## prove: build and vet without a C compiler
 	CGO_ENABLED=0 $(GO) build ./...
 	CGO_ENABLED=0 $(GO) vet ./...
 
@@ -115,23 +123,26 @@ SEEDS ?= 700
 OPERATIONS ?= 300
 LINES ?= 60
 LINEAR ?= 1
+# One seed in LINEAR is checked by porcupine, too. There are half as many seeds of workers, at most 40. A failed seed prints
+# the command that replays it.
 .PHONY: sim
-sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each, every LINEAR. with porcupine, half as many of workers (40 at most); a failed one prints how to replay it
+sim: ## prove: the simulation: SEEDS=700 from SEED on, OPERATIONS=300 calls each
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
 	$(GO) test ./internal/sim -run '^Test(Seeds|Workers|SameSeedSameTrace)$$' -count 1 -parallel 3 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -linear $(LINEAR) \
 		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: Test(Seeds|Workers)/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: sim-gate
-sim-gate: ## the simulation with 150 fixed seeds
+sim-gate: ## prove: the simulation with 150 fixed seeds
 	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=150
 
+# Over 200,000 calls, and 40 seeds of workers; every fault and every rare path must be seen.
 .PHONY: sim-ci
-sim-ci: ## the simulation with 450 fixed seeds and 50 fresh ones, over 200,000 calls, and 40 of workers; every fault and rare path seen
+sim-ci: ## prove: the simulation with 450 fixed seeds and 50 fresh ones
 	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=450
 	@$(MAKE) --no-print-directory sim SEED=$$(date +%s) SEEDS=50
 
 .PHONY: broken
-broken: ## the layer without each of its guards: the tests, and the simulation where it can, must find what goes wrong
+broken: ## prove: the layer without each of its guards: a test must fail
 	$(GO) vet -tags broken ./layer/... ./worker ./internal/sim
 	$(STATICCHECK) -tags broken ./layer/... ./worker ./internal/sim
 	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
@@ -141,18 +152,21 @@ broken: ## the layer without each of its guards: the tests, and the simulation w
 # Ten guards of ten parts of the queue.
 GUARDS = claim-lock|dedup-item|index|letter|purge-lock|receipt|settle-lock|take-lock|token|wake-unlocked
 .PHONY: broken-gate
-broken-gate: ## the layer without each of ten guards: a test fails
+broken-gate: ## prove: the layer without each of ten guards: a test must fail
 	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$/^without$$/^($(GUARDS))$$' -count 1 -parallel 3
 
 KILLS ?= 200
+# As many processes are killed where several have the queue open. A failed run prints the command that replays it.
 .PHONY: crash
-crash: ## kill KILLS processes that work on a queue on disk, and as many where several have it open, check what each leaves; a failed run prints how to replay it
+crash: ## prove: kill KILLS=200 processes at work on a queue on disk, check what each leaves
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills(Together)?$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
 HISTORIES ?= 40
+# HISTORIES runs of each sort of callers on each engine, as many of callers in several processes, and as many seeds of the
+# simulation, from SEED on.
 .PHONY: linear
-linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as many of callers in several processes, and as many seeds of the simulation, from SEED on, checked for linearizability
+linear: ## prove: HISTORIES=40 concurrent runs on each engine, checked for linearizability
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
 	$(GO) test ./internal/linear -count 1
 	$(GO) test ./layer/layertest -run '^TestLinearizable(Processes)?$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
@@ -160,25 +174,27 @@ linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as 
 	$(MAKE) --no-print-directory sim SEED=$(SEED) SEEDS=$(HISTORIES)
 
 .PHONY: socket
-socket: ## the layer's tests through the socket of a folder that another DB has open
+socket: ## prove: the tests of the layer through the socket of an open folder
 	$(GO) test ./layer/layertest -count 1 $(TOGETHER) -timeout 20m -run '^Test' -args -layer.socket
 
 .PHONY: conformance
-conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
+conformance: ## prove: the suite of the engines with every pair of range selectors
 	KVTEST_WHOLE=1 $(GO) test $(TOGETHER) ./kv/... -run Conformance -count 1
 
 HANDLES ?= 1000
 WORKERS ?= 16
 SHARDS ?= 16
+# With WORKERS workers each, and with the latencies of a cluster.
 .PHONY: handles
-handles: ## HANDLES handles with WORKERS workers each, in virtual time and with a cluster's latencies: conflicts and shares
+handles: ## prove: HANDLES=1000 handles in virtual time: conflicts and shares
 	$(GO) test ./internal/herd -count 1 -v -timeout 60m -run TestHandles -args -herd.handles $(HANDLES) \
 		-herd.workers $(WORKERS) -herd.shards $(SHARDS) -herd.hold
 
 MINUTES ?= 10
 ENGINE ?= memory
+# It fails if anything is left over. ENGINE may also be fdb:CLUSTERFILE.
 .PHONY: soak
-soak: ## steady load for MINUTES on ENGINE (memory, disk, disk:FOLDER, fdb, fdb:CLUSTERFILE), fails if anything is left over
+soak: ## prove: steady load for MINUTES=10 on ENGINE=memory, disk, disk:FOLDER or fdb
 ifeq ($(firstword $(subst :, ,$(ENGINE))),fdb)
 	cd fdbkv && $(GO) run ./testcluster -- $(GO) run ./soak -minutes $(MINUTES) -engine $(ENGINE)
 else
@@ -186,13 +202,13 @@ else
 endif
 
 .PHONY: model
-model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.jar, or tlc on the PATH; else SKIP
+model: ## prove: TLC checks the model of docs/model; TLA2TOOLS=tla2tools.jar; else SKIP
 	@$(GO) run ./internal/model
 
 # A number of executions, as in CI: a time that ends while a worker is busy fails with "context deadline exceeded".
 FUZZTIME ?= 20000x
 .PHONY: fuzz
-fuzz: ## each fuzz target for FUZZTIME: so many executions, 20000x, or for a time, 60s
+fuzz: ## prove: each fuzz target for FUZZTIME=20000x executions, or for a time, 60s
 	@set -e; mkdir -p bin; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
 		$(GO) test -c -fuzz Fuzz -o $(CURDIR)/bin/fuzz.test $$d; \
 		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$d/*_test.go); do \
@@ -204,47 +220,50 @@ fuzz: ## each fuzz target for FUZZTIME: so many executions, 20000x, or for a tim
 	done
 
 .PHONY: bench
-bench: ## the benchmark table: every figure and its target
+bench: ## prove: every benchmark: each figure and its target
 	$(GO) run ./cmd/fdbfifo bench
 
 PAIRS ?= 31
+# With hooks at their places but none set, and with all set; it builds the layer without them, too.
 .PHONY: hooks
-hooks: ## what hooks cost by CPU, PAIRS runs each: their places without any set, and all set; builds the layer without them
+hooks: ## prove: the CPU that hooks cost, PAIRS=31 runs each
 	@$(GO) run ./internal/bench/hookpoints -pairs $(PAIRS)
 
 # Only the packages that have benchmarks: the test binaries of the others would be linked in vain.
 BENCHED = $(GO) list -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' ./... \
 	| xargs grep -lE '^func Benchmark' | xargs -n1 dirname | sort -u
 .PHONY: bench-once
-bench-once: ## every Go benchmark once, so that none rots
+bench-once: ## prove: every Go benchmark once
 	$(GO) test -run '^$$' -bench . -benchtime 1x $$($(BENCHED))
 
 .PHONY: rules
-rules: ## write docs/rules.md (from a rule to its guards, tests and scenarios) and docs/footprints.md anew
+rules: ## change: write docs/rules.md and docs/footprints.md
 	$(GO) run ./internal/lint/rules
 
 GENERATED = layer/testdata layer/layertest/testdata docs/rules.md docs/footprints.md docs/combinations.md
 .PHONY: golden
-golden: ## write the golden files and the pages made of them anew; the diff is the review
+golden: ## change: write the golden files and the pages made from them; review the diff
 	$(GO) test ./layer/layertest -run 'TestFootprints|TestCombinations' -rewrite
 	$(MAKE) --no-print-directory rules
 	git diff --stat -- $(GENERATED)
 
 .PHONY: unchanged
-unchanged: golden ## fail if generated files are not what is committed
+unchanged: golden ## prove: fail if a generated file differs from the committed one
 	git diff --exit-code -- $(GENERATED)
 
 # fdbkv/, the adapter to FoundationDB, is a module of its own. Only to build it and to run it takes FoundationDB.
 FDBKV_STATICCHECK = $(GO) tool -modfile=../tools/go.mod staticcheck
 
 .PHONY: typecheck-fdb
-typecheck-fdb: ## the types of fdbkv/ and its tests, on any machine
+typecheck-fdb: ## prove: the types of fdbkv/ and its tests, on any machine
 	@cd fdbkv && CGO_ENABLED=0 $(GO) run ./typecheck
 	@cd fdbkv && CGO_ENABLED=0 $(GO) test ./typecheck ./internal/cluster
 	@cd fdbkv && $(GO) mod tidy -diff
 
+# FDB_CLUSTER_FILE names a cluster. Without it the target starts one and throws it away: FDB_BIN is the folder of fdbserver and
+# fdbcli, FDB_ENGINE=ssd, FDB_SERVERS=7.
 .PHONY: test-fdb
-test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd, FDB_SERVERS=7); else SKIP
+test-fdb: ## prove: every suite on a cluster, one of FDB_CLUSTER_FILE or its own; else SKIP
 	@cd fdbkv && $(GO) run ./testcluster -- $(MAKE) --no-print-directory -C .. fdb-suites
 
 .PHONY: fdb-suites
@@ -259,8 +278,9 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 30m ./...; \
 	fi
 
+# The servers are killed, frozen, excluded and configured, by SEED, while HISTORIES runs of linear are checked.
 .PHONY: trouble
-trouble: ## the suites with faults, and HISTORIES of linear, on seven servers that are killed, frozen, excluded, configured by SEED; else SKIP
+trouble: ## prove: the suites with faults on seven servers that are killed by SEED; else SKIP
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
 	@cd fdbkv && FDB_CLUSTER_FILE= FDB_SERVERS=7 FDB_TROUBLE=$(SEED) \
 		$(GO) run ./testcluster -- $(MAKE) --no-print-directory -C .. trouble-suites
@@ -273,15 +293,16 @@ trouble-suites: # of trouble, which sets FDB_CLUSTER_FILE
 		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: build-fdb
-build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c and its header
+build-fdb: ## use: build the command with the engine fdb, bin/fdbfifo-fdb; needs libfdb_c
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
 .PHONY: module
-module: ## give the whole tree another module path: make module MODULE=example.com/you/fdbfifo
+module: ## use: give the tree another module path: MODULE=example.com/you/fdbfifo
 	@$(GO) run ./internal/release rename "$(MODULE)"
 
+# The program builds without a replace.
 .PHONY: release-check
-release-check: ## pack both modules as a release would, build and run a new program on them, without a replace; build a renamed tree
+release-check: ## prove: pack both modules, build a new program on them, rename the tree
 	$(GO) test ./internal/release -run '^TestRename$$' -count 1 -args -build
 	@$(GO) run ./internal/release check
 
@@ -290,23 +311,26 @@ SQS_NODE ?= $(CURDIR)/bin/node
 SQS_NPM = mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/aws-sdk \
 		|| npm install --silent --no-audit --no-fund --prefix $(SQS_NODE) @aws-sdk/client-sqs@3 sqs-consumer@14 aws-sdk@2 > /dev/null 2>&1 \
 		|| echo "npm could not install the clients for JavaScript" >&2; }
+# As far as they are here: Go, Python, JavaScript, PHP, Perl, the AWS CLI. Servers are killed amid eight workers, and the
+# proof of sqs-demo runs.
 .PHONY: e2e-sqs
-e2e-sqs: ## the SQS server with twelve clients, as far as they are here: Go, Python, JavaScript, PHP, Perl, the AWS CLI; killed amid eight workers; the proof of sqs-demo
+e2e-sqs: ## prove: the SQS server with twelve clients, in six languages, and killed
 	@$(SQS_NPM)
 	@set -o pipefail; for module in sqs/clienttest examples/sqs; do \
 		( cd $$module && $(GO) mod tidy -diff && $(GO) vet . && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
 			&& $(GO) test . -count 1 -v | grep -vE '^ *=== ' ) || exit 1; done
 
 .PHONY: sqs-demo
-sqs-demo: ## an order service in Node, Python and Go that speaks SQS to fdbfifo serve: 400 orders, six processes killed, verify it (ARGS=--json)
+sqs-demo: ## use: a shop in Node, Python and Go over SQS, six processes killed; ARGS=--json
 	@$(SQS_NPM)
 	@CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo && $(GO) -C examples/sqs build -o $(CURDIR)/bin/sqs-demo . \
 		&& bin/sqs-demo run -server bin/fdbfifo -node $(SQS_NODE) -scripts examples/sqs $(ARGS)
 
 SQS_FOR ?= 5m
 SQS_ENGINE ?= disk
+# Two servers, eight mixed workers, by SEED. fdb is the cluster of FDB_CLUSTER_FILE, or a throw-away one.
 .PHONY: sqs-crash
-sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_FOR (5m), by SEED; SQS_ENGINE=fdb on the cluster of FDB_CLUSTER_FILE, or a throw-away one
+sqs-crash: ## prove: SQS servers killed every 2 s for SQS_FOR=5m; SQS_ENGINE=disk or fdb
 	@echo "SEED=$(SEED) SQS_FOR=$(SQS_FOR) SQS_ENGINE=$(SQS_ENGINE)"
 	@{ ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
 		&& if test $(SQS_ENGINE) = fdb; then cd fdbkv && on="$(GO) run ./testcluster --"; fi \
@@ -316,7 +340,7 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 # The other modules: types, linter, tidy, and the tests that need no other program.
 MODULES = otelfifo peers sqs/clienttest examples/sqs e2e
 .PHONY: modules
-modules: ## the other modules: vet, tidy, and the tests that need nothing but Go
+modules: ## prove: the other modules: vet, tidy, and the tests that need nothing but Go
 	@set -e; for m in $(MODULES); do ( cd $$m && $(GO) vet ./... && $(GO) mod tidy -diff ); done
 	$(GO) -C otelfifo test ./... -count 1
 
@@ -324,23 +348,23 @@ modules: ## the other modules: vet, tidy, and the tests that need nothing but Go
 # run at a time, for each leaves the processors alone for a part of its time; the longest come first.
 GATE = race-gate test sim-gate modules broken-gate typecheck-fdb
 .PHONY: gate
-gate: ## what .ci/run runs: quick, the same verdict for the same commit; six minutes on 2 cores with nothing else to do
+gate: ## prove: the check before a change lands: six minutes, one verdict for one commit
 	@echo "SEED=$(SEED)"
 	@CGO_ENABLED=0 $(GO) run ./internal/checks -first "lint unchanged" $(GATE)
 
 FULL = race sim-ci broken e2e socket crash test-slow fuzz linear release-check peers-check e2e-sqs conformance bench-once otel test-fdb model
 .PHONY: full
-full: ## everything: the gate, fresh seeds, kills, sockets, fuzz, a browser, SQS clients, a cluster: an hour; continues after a failure
+full: ## prove: the gate and all that is slow: an hour; continues after a failure
 	@echo "SEED=$(SEED)"
 	@$(GO) run ./internal/checks -first "lint bare unchanged" $(GATE) $(FULL)
 
 OUT ?= $(or $(TMPDIR),/tmp)/fdbfifo-trials
 .PHONY: hunt
 hunt: MINUTES = 60
-hunt: ## every random suite with fresh seeds for MINUTES=60 in fair shares; keeps failing seeds and adds up over calls in OUT
+hunt: ## prove: all random suites with fresh seeds for MINUTES=60; keeps failed seeds in OUT
 	@$(GO) run ./internal/trials hunt -minutes $(MINUTES) -out $(OUT)
 
 RUNS ?= 20
 .PHONY: flaky
-flaky: ## the gate's tests RUNS=20 times beside a load of its own; names each test that failed, and adds up over calls in OUT
+flaky: ## prove: the tests of the gate RUNS=20 times under load; names each that failed
 	@$(GO) run ./internal/trials flaky -runs $(RUNS) -out $(OUT)

@@ -249,9 +249,9 @@ func TestSecurityCommands(t *testing.T) {
 	}
 }
 
-// TestReadmeNamesCommands: the table in README has each command, and no other.
-func TestReadmeNamesCommands(t *testing.T) {
-	text, err := os.ReadFile("../README.md")
+// TestCommandsAreListed: the table in docs/operations.md has each command, and no other.
+func TestCommandsAreListed(t *testing.T) {
+	text, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(text), "\n| to | commands |\n")
 	require.True(t, ok)
@@ -265,7 +265,7 @@ func TestReadmeNamesCommands(t *testing.T) {
 		switch name := c.Name(); {
 		case c.Hidden, name == "help", name == "key", name == "decode": // docs/fdbcli.md has the last two
 		default:
-			require.True(t, named[name], "README names %s", name)
+			require.True(t, named[name], "docs/operations.md names %s", name)
 		}
 		delete(named, c.Name())
 	}

@@ -1,4 +1,4 @@
-// A first program: it puts a message into a queue in a folder, and works until Ctrl-C. README begins with it.
+// A first program: it puts a message into a queue in a folder, and works until Ctrl-C. README has it.
 package main
 
 import (

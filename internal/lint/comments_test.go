@@ -111,3 +111,28 @@ func shownComments(text string, decl *ast.GenDecl) string {
 	})
 	return text
 }
+
+// TestFirstNames: the documentation of package layer begins with the fifteen names of a first service, and each name
+// that it links is exported.
+func TestFirstNames(t *testing.T) {
+	files, err := filepath.Glob("../../layer/*.go")
+	require.NoError(t, err)
+	declared := map[string]bool{}
+	for _, path := range files {
+		if !strings.HasSuffix(path, "_test.go") {
+			for name := range declarations(t, path) {
+				declared[name] = true
+			}
+		}
+	}
+	text := read(t, "layer/doc.go")
+	_, first, found := strings.Cut(text, "// # The first fifteen names\n")
+	require.True(t, found)
+	first, _, _ = strings.Cut(first, "// # ")
+	require.Len(t, regexp.MustCompile(`(?m)^//  \d+\. \[[A-Z][A-Za-z.]*\] `).FindAllString(first, -1), 15)
+	links := regexp.MustCompile(`\[([A-Z][A-Za-z.]*)\]`).FindAllStringSubmatch(text, -1)
+	require.Greater(t, len(links), 15)
+	for _, link := range links {
+		require.True(t, declared[link[1]], "layer/doc.go names %s", link[1])
+	}
+}

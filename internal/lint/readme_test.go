@@ -27,6 +27,11 @@ func TestReadmeCodeIsTheExample(t *testing.T) {
 	}
 }
 
+// TestReadmeIsShort: README is a front door, of at most 900 words. All else has a page of its own.
+func TestReadmeIsShort(t *testing.T) {
+	require.LessOrEqual(t, len(strings.Fields(read(t, "README.md"))), 900)
+}
+
 func words(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // TestReadmeTargets: every make target that the README names is there.

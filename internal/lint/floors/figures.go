@@ -7,7 +7,6 @@ import (
 	"go/ast"
 	"go/token"
 	"go/types"
-	"math"
 	"os"
 	"reflect"
 	"slices"
@@ -18,20 +17,19 @@ import (
 
 // figures is what the tool prints.
 type figures struct {
-	Files         int     `json:"files"`
-	Lines         int     `json:"lines"`
-	Uses          int     `json:"uses"`           // pairs of files of which the first uses the second
-	FolderEntries int     `json:"folder_entries"` // files and folders, tests too
-	UpwardPairs   int     `json:"upward_pairs"`   // see upwards
-	LargestCycle  int     `json:"largest_cycle"`  // files, see largestCycle
-	MethodsAbove  int     `json:"methods_above_floor"`
-	KindQuestions int     `json:"kind_questions"`
-	LockWriters   int     `json:"lock_writers"`
-	TimerWriters  int     `json:"timer_writers"`
-	QueueMethods  int     `json:"queue_methods"`
-	Exported      int     `json:"exported_identifiers"`
-	LongestFunc   int     `json:"longest_function"`          // lines, from func to the closing brace
-	Pronouns      float64 `json:"comment_pronouns_per_1000"` // with one decimal
+	Files         int `json:"files"`
+	Lines         int `json:"lines"`
+	Uses          int `json:"uses"`           // pairs of files of which the first uses the second
+	FolderEntries int `json:"folder_entries"` // files and folders, tests too
+	UpwardPairs   int `json:"upward_pairs"`   // see upwards
+	LargestCycle  int `json:"largest_cycle"`  // files, see largestCycle
+	MethodsAbove  int `json:"methods_above_floor"`
+	KindQuestions int `json:"kind_questions"`
+	LockWriters   int `json:"lock_writers"`
+	TimerWriters  int `json:"timer_writers"`
+	QueueMethods  int `json:"queue_methods"`
+	Exported      int `json:"exported_identifiers"`
+	LongestFunc   int `json:"longest_function"` // lines, from func to the closing brace
 }
 
 // function is a declared function or method and how many lines it takes, from func to its closing brace.
@@ -53,7 +51,6 @@ type survey struct {
 	above     []token.Pos // methods
 	kinds     []token.Pos // questions about the kind of the queue
 	functions []function  // the longest first
-	comments  []prose
 	figures   figures
 }
 
@@ -88,8 +85,6 @@ func look(dir string, table []floor) (*survey, error) {
 	}
 	s.uses, s.functions = usesOf(s.p), functionsOf(s.p)
 	s.upward = upwards(s.uses, s.heights)
-	comments, total := commentsOf(s.p)
-	s.comments = comments
 	s.cycle, s.above = largestCycle(s.uses), methodsAbove(s.p, s.heights)
 	s.kinds = kindQuestions(s.p, filesOn(table, settingsFloor))
 	entries, err := os.ReadDir(dir)
@@ -100,7 +95,7 @@ func look(dir string, table []floor) (*survey, error) {
 		Files: len(names), Lines: lines, Uses: len(s.uses), FolderEntries: len(entries),
 		UpwardPairs: len(s.upward), LargestCycle: len(s.cycle), MethodsAbove: len(s.above), KindQuestions: len(s.kinds),
 		LockWriters: len(s.locks), TimerWriters: len(s.timers), QueueMethods: methods, Exported: exported(s.p.Types),
-		LongestFunc: s.functions[0].lines, Pronouns: math.Round(10*total.rate()) / 10,
+		LongestFunc: s.functions[0].lines,
 	}
 	return s, nil
 }

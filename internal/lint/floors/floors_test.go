@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"go/parser"
-	"go/token"
 	"os"
 	"slices"
 	"strings"
@@ -154,7 +152,7 @@ func TestFigures(t *testing.T) {
 	}, s.places(s.kinds))
 	require.Equal(t, figures{
 		Files: 6, Lines: 111, Uses: 4, FolderEntries: 6, UpwardPairs: 1, MethodsAbove: 1, KindQuestions: 7,
-		LockWriters: 7, TimerWriters: 1, QueueMethods: 2, Exported: 4, LongestFunc: 13, Pronouns: 79.4,
+		LockWriters: 7, TimerWriters: 1, QueueMethods: 2, Exported: 4, LongestFunc: 13,
 	}, s.figures)
 }
 
@@ -223,22 +221,6 @@ func TestNoKeyTable(t *testing.T) {
 	require.NoError(t, err)
 	_, err = keyWriters(s.p, "padlock")
 	require.ErrorContains(t, err, "no key table")
-}
-
-func TestProse(t *testing.T) {
-	for source, want := range map[string]prose{
-		"package x // It is one item's.":                            {words: 4, pronouns: 2},
-		"package x\n\n//go:generate it\n\n// Itself, or\n// THOSE.": {words: 3, pronouns: 1},
-		"//go:build it\n\npackage x":                                {},
-		"package x /* they, them: its\n these */ // that re-reads":  {words: 6, pronouns: 5},
-		"package x; const it = `// it`":                             {},
-	} {
-		f, err := parser.ParseFile(token.NewFileSet(), "x.go", source, parser.ParseComments)
-		require.NoError(t, err)
-		require.Equal(t, want, proseOf(f), "%s", source)
-	}
-	require.Equal(t, 250.0, prose{words: 4, pronouns: 1}.rate())
-	require.Zero(t, prose{}.rate())
 }
 
 // TestRun: each list has lines, and both forms of the figures say the same.

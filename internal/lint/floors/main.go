@@ -1,6 +1,6 @@
 // Command floors prints figures of the structure of package layer, and with --list where they come from.
 //
-//	go run ./internal/lint/floors [--json] [--dir layer] [--list upward|cycle|methods|kind|lock|timer|long|pronouns]
+//	go run ./internal/lint/floors [--json] [--dir layer] [--list upward|cycle|methods|kind|lock|timer|long]
 package main
 
 import (
@@ -27,7 +27,7 @@ func run(args []string, out io.Writer) error {
 	asJSON := flags.Bool("json", false, "print the figures as JSON")
 	dir := flags.String("dir", "layer", "the folder of the package")
 	list := flags.String("list", "",
-		"print the places instead: upward, cycle, methods, kind, lock, timer, long or pronouns")
+		"print the places instead: upward, cycle, methods, kind, lock, timer or long")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -73,10 +73,6 @@ func (s *survey) list(what string, out io.Writer) error {
 			if f.lines > long {
 				fmt.Fprintf(out, "%s %s %d\n", s.p.Place(f.at), f.name, f.lines)
 			}
-		}
-	case "pronouns":
-		for _, c := range s.comments {
-			fmt.Fprintf(out, "%-20s %5d words %4d pronouns %6.1f\n", c.file, c.words, c.pronouns, c.rate())
 		}
 	default:
 		return fmt.Errorf("nothing to list named %q", what)
