@@ -7,10 +7,10 @@ import (
 	"fdbfifo/kv/fault"
 )
 
-// What a call says of its outcome is true: one that succeeds has had its effect, one that is refused has had none, and
-// one of unknown outcome may have had it. The laws of the model hold each record of a commit to that: no call that was
-// refused may have made it (op.maybeAt, and compareEnqueues for messages). The profile here gives these laws something
-// to find: calls whose attempts end in several ways, one after the other.
+// The result of a call is true: a call that succeeds has had its effect, a call that is refused has had none, and a
+// call of unknown outcome may have had its effect. The laws of the model hold each record of a commit to this rule: no
+// refused call may have made the record (op.maybeAt, and compareEnqueues for messages). The profile here gives these
+// laws work: calls whose attempts end in several ways, one after the other.
 
 // failingProfiles are the profiles of stores that fail, which no seed draws by itself.
 var failingProfiles = []string{"failing"}
