@@ -3,9 +3,11 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -163,4 +165,16 @@ func TestReadOnlyCopy(t *testing.T) {
 	after, err := os.ReadFile(name)
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(before, after))
+}
+
+// An error of the system is told with the call that has failed. It is not called damage, and no copy is advised.
+func TestSystemErrorIsNoDamage(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOMEM, syscall.ENODEV, syscall.ENOLCK} {
+		err := fmt.Errorf("open: %w", &kv.Error{Code: kv.CodeIOError, Cause: os.NewSyscallError("mmap", errno)})
+		text := explain(err)
+		require.Contains(t, text, "mmap: "+errno.Error())
+		require.Contains(t, text, "no damage")
+		require.NotContains(t, text, "Restore")
+		require.NotContains(t, text, "takes no more writes")
+	}
 }

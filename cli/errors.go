@@ -203,9 +203,13 @@ func cure(err error) string {
 	case errors.Is(err, embedded.ErrCorrupt):
 		return "The folder was left as it is. Restore it from a copy, or use another one with --engine disk:PATH."
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "The disk is full: make room first. What was confirmed before is kept; do not enqueue that again."
+		return "The disk, or this user's quota, is full: make room first. What was confirmed before is kept;\n" +
+			"  do not enqueue that again."
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return "This user may not write there. Use a folder of your own with --engine disk:PATH."
+	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENOLCK):
+		return "This is a limit of the process or of the file system, and no damage. What was confirmed before is kept;\n" +
+			"  do not enqueue that again."
 	case errors.Is(err, &kv.Error{Code: kv.CodeIOError}):
 		return "The storage has failed: nothing is read or written until the folder is opened again. What was confirmed\n" +
 			"  before is kept; do not enqueue that again."

@@ -7,8 +7,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-
-	"go.etcd.io/bbolt"
 )
 
 // dir is a folder that is held open. Its files are named relative to the folder, so nobody can put another folder, or a
@@ -100,12 +98,4 @@ func (d *dir) openFile(name string, flag int, mode fs.FileMode) (_ *os.File, err
 		return nil, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: errors.New("replaced meanwhile")}
 	}
 	return f, nil
-}
-
-// openBolt opens a bbolt file of the folder.
-func (d *dir) openBolt(name string, o *bbolt.Options) (*bbolt.DB, error) {
-	o.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
-		return d.openFile(filepath.Base(path), flag, mode)
-	}
-	return bbolt.Open(filepath.Join(d.path, name), 0o600, o)
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
 
 	"fdbfifo/kv"
 )
@@ -48,9 +47,9 @@ var (
 	versionKey = []byte("version")
 )
 
-// mapSize is the address space reserved for the file: 16 GiB, or 256 MiB where addresses have 32 bits. bbolt cannot
-// grow its map while a snapshot is open, and a reserved page costs nothing until the file reaches it. Windows would
-// make the file that large, so there the map grows as it must.
+// mapSize is the address space reserved for the file: 16 GiB, or 256 MiB where addresses have 32 bits, or less where
+// there is less (openMapped). bbolt cannot grow its map while a snapshot is open, and a reserved page costs nothing
+// until the file reaches it. Windows would make the file that large, so there the map grows as it must.
 func mapSize() int {
 	if runtime.GOOS == "windows" {
 		return 0
@@ -63,8 +62,12 @@ func mapSize() int {
 // a socket in the folder. When it ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
 // belongs to one DB at a time; for another the error is ErrLocked. Root uses the folder of another user only as a
 // client of that user's process; if there is none, the error is ErrOtherUser. ErrCorrupt and ErrNewerFormat say that
-// the file cannot be used as it is. Opening the file reads the whole of it once, to check it and to find its free
-// pages.
+// the file cannot be used as it is. Any other error says nothing about the data: it names the call of the system that
+// has failed and wraps the errno. Opening the file reads the whole of it once, to check it and to find its free pages.
+//
+// The file is mapped into memory with room to grow: 16 GiB of address space, or less if the process has less (ulimit
+// -v), so that as much is left for the process itself. A file that outgrows a smaller map is mapped again: a commit
+// then waits up to six seconds for the transactions that read, and these may fail with 1007.
 //
 // OpenDisk waits while the folder changes hands:
 //
@@ -113,21 +116,6 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	return db, nil
 }
 
-// openError tells apart the ways in which bbolt fails to open a file.
-func (d *dir) openError(err error) error {
-	var system *fs.PathError
-	var call *os.SyscallError
-	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return d.locked(0, nil)
-	case errors.As(err, &system), errors.As(err, &call):
-		return fmt.Errorf("embedded: open %s: %w", d.path, err)
-	case errors.Is(err, ErrNewerFormat), errors.Is(err, ErrCorrupt):
-		return fmt.Errorf("%w (in %s)", err, d.path)
-	}
-	return fmt.Errorf("%w: %s: %w", ErrCorrupt, d.path, err)
-}
-
 func boltOptions() *bbolt.Options {
 	return &bbolt.Options{
 		Timeout: unservedLimit,
@@ -157,7 +145,7 @@ func (d *dir) createDatabase() error {
 	if err != nil {
 		return err
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
+	err = update(db, func(tx *bbolt.Tx) error {
 		if _, err := tx.CreateBucket(dataBucket); err != nil {
 			return err
 		}
@@ -221,13 +209,11 @@ func (d *dir) sync() error {
 // openDatabase opens the verified file for writing and moves its version up, so that it is above all given out before.
 func (d *dir) openDatabase(mapped int) (_ *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
-	o := boltOptions()
-	o.InitialMmapSize = mapped
-	db, err := d.openBolt(fileName, o)
+	db, err := d.openMapped(boltOptions(), mapped)
 	if err != nil {
 		return nil, 0, err
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
+	err = update(db, func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(metaBucket)
 		version = int64(binary.BigEndian.Uint64(meta.Get(versionKey))) + reopenJump
 		return putVersion(meta, version)
@@ -251,8 +237,8 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	}
 	defer recoverCorrupt(&err)
 	settings := boltOptions()
-	settings.InitialMmapSize, settings.ReadOnly, settings.Timeout = mapped, true, readWait
-	file, err := d.openBolt(fileName, settings)
+	settings.ReadOnly, settings.Timeout = true, readWait
+	file, err := d.openMapped(settings, mapped)
 	if err != nil {
 		return nil, d.openError(err)
 	}
@@ -309,12 +295,16 @@ func (s *diskStore) snapshot() (view, error) {
 
 func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 	defer recoverCorrupt(&err)
-	return s.file.Update(func(tx *bbolt.Tx) error {
+	err = update(s.file, func(tx *bbolt.Tx) error {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
 			return err
 		}
 		return putVersion(tx.Bucket(metaBucket), version)
 	})
+	if err != nil {
+		err = explained("write "+s.file.Path(), err)
+	}
+	return err
 }
 
 func (s *diskStore) close() error {

@@ -17,6 +17,13 @@ import (
 // goroutines of its own, and a page behind the end of a truncated file is a fault: here both become ErrCorrupt. If
 // another process has the file open to write, wait bounds the time until ErrTimeout.
 func (d *dir) verifyDatabase(wait time.Duration) (err error) {
+	var begin, end uintptr // of the file in memory
+	defer func() {
+		var f *pageFault
+		if errors.As(err, &f) && (f.address < begin || f.address >= end) {
+			err = fmt.Errorf("%w: a page outside the file", ErrCorrupt)
+		}
+	}()
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	info, err := d.Lstat(fileName)
@@ -36,6 +43,8 @@ func (d *dir) verifyDatabase(wait time.Duration) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	begin = db.Info().Data
+	end = begin + uintptr(info.Size())
 	return db.View(func(tx *bbolt.Tx) error {
 		if info.Size() < tx.Size() {
 			return fmt.Errorf("%w: truncated: %d of %d bytes", ErrCorrupt, info.Size(), tx.Size())
@@ -81,11 +90,4 @@ func checkData(data *bbolt.Bucket) error {
 		last = append(last[:0], k...)
 	}
 	return nil
-}
-
-// recoverCorrupt makes a panic of bbolt over a damaged page the error ErrCorrupt.
-func recoverCorrupt(err *error) {
-	if r := recover(); r != nil {
-		*err = fmt.Errorf("%w: %v", ErrCorrupt, r)
-	}
 }

@@ -44,8 +44,9 @@
 // serves, which takes milliseconds and the time to read the file. Reads under way fail with 1007, watches go on,
 // commits under way end with 1021: by then it is certain that they have landed or never will, because the lock proves
 // that the process before is gone. A server that is stopped keeps the lock: calls end with their contexts and
-// time-outs, and nobody takes over. Where nobody is left who can open the file, as on a read-only file system, calls
-// end with 1510 and the reason after two seconds, until somebody can. A connection that ends while its server lives
+// time-outs, and nobody takes over. Where no process is left that can open the file, as on a read-only file system or
+// with too little address space, calls end with 1510 and the reason after two seconds, until a process can. A damaged
+// file ends them at once. A connection that ends while its server lives
 // comes back under the same client id, and is let in when all that the client has sent before is settled.
 //
 // Root serves only folders of its own. In the folder of another user it is a client of that user's process, and where

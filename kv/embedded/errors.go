@@ -12,8 +12,9 @@ var (
 	// number. Close that first. OpenDisk says how long it waits before this error.
 	ErrLocked = errors.New("embedded: in use by another process")
 
-	// ErrCorrupt says that the file is not, or no longer, a database of this engine. Restore it from a copy;
-	// opening it again gives the same error.
+	// ErrCorrupt says that the file is not, or no longer, a database of this engine: its bytes were read, and they are
+	// wrong. Restore it from a copy; opening it again gives the same error. An error of the system is never ErrCorrupt.
+	// Such an error names the call and the folder, and wraps the errno, for example syscall.ENOMEM.
 	ErrCorrupt = errors.New("embedded: corrupt database file")
 
 	// ErrNewerFormat says that a newer release wrote the file. Open it with that release.

@@ -28,13 +28,18 @@ var errHeld = errors.New("embedded: the folder is locked")
 
 // open opens the store alone.
 func (f *folder) open(d *dir) (*engine, error) {
-	if err := d.createDatabase(); err != nil {
-		return nil, fmt.Errorf("embedded: create %s: %w", filepath.Join(f.path, fileName), err)
+	if err := uninterrupted(d.createDatabase); err != nil {
+		return nil, explained("embedded: create "+filepath.Join(f.path, fileName), err)
 	}
 	if err := d.verifyDatabase(unservedLimit); err != nil {
 		return nil, d.openError(err)
 	}
-	s, version, err := d.openDatabase(f.mapped)
+	var s *diskStore
+	var version int64
+	err := uninterrupted(func() (err error) {
+		s, version, err = d.openDatabase(f.mapped)
+		return err
+	})
 	if err != nil {
 		return nil, d.openError(err)
 	}

@@ -140,7 +140,8 @@ func (l *link) lose(c *conn, err error) {
 	l.watches = append(l.watches, watches...)
 }
 
-// unservedLimit is how long nobody may serve a folder that this process cannot open, until calls end with the reason.
+// unservedLimit is how long a folder that this process cannot open may be without a process that has it, until calls
+// end with the reason. A shorter wait is no proof: another client may be about to take over.
 const unservedLimit = 2 * time.Second
 
 // The waits between two attempts to find the database.
@@ -158,6 +159,10 @@ func (l *link) again() *conn {
 		if err == nil {
 			l.join(c, e)
 			return c
+		}
+		var own *unservable
+		if errors.Is(err, ErrLocked) && !errors.As(err, &own) {
+			begun = time.Now() // another process has the folder, and may be about to serve it
 		}
 		l.fail(err, time.Since(begun))
 		select {
@@ -194,21 +199,26 @@ func (l *link) signal() {
 	l.changed = make(chan struct{})
 }
 
-// fail notes why the database cannot be opened, if that does not pass by itself; or if this process cannot open it, as
-// on a read-only file system, and in all the time nobody else has.
-func (l *link) fail(err error, since time.Duration) {
+// fail notes why the database cannot be opened: at once if that does not pass by itself, else if this process has not
+// been able to open the folder, and no other process has had it, for unservedLimit.
+func (l *link) fail(err error, unserved time.Duration) {
 	var own *unservable
-	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, errProtocol) &&
-		!(errors.As(err, &own) && since > unservedLimit) {
+	lasts := errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) || errors.Is(err, errProtocol)
+	if !lasts && unserved <= unservedLimit {
 		return
 	}
 	l.mu.Lock()
 	l.failed = err
-	unsettled, waiting := l.unsettled, l.waiting
-	l.unsettled, l.waiting = nil, nil
+	var unsettled []*commit
+	if errors.As(err, &own) || errors.Is(err, errProtocol) {
+		// The process that has served before has ended: this process has had the folder, or another one has. An error
+		// before the folder's lock does not show that.
+		unsettled, l.unsettled = l.unsettled, nil
+	}
+	waiting := l.waiting
+	l.waiting = nil
 	l.signal()
 	l.mu.Unlock()
-	// Whoever has served before has ended: this process has had the folder, or one that is not that one has.
 	l.settle(unsettled)
 	for _, m := range waiting {
 		m.err = &kv.Error{Code: kv.CodeIOError, Cause: err}

@@ -26,10 +26,10 @@ type process struct {
 	told *bufio.Reader
 }
 
-func startProcess(t testing.TB, path, life string) *process {
+func startProcess(t testing.TB, path, life string, env ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0], life), t: t}
-	p.Env = append(os.Environ(), shareFolder+"="+path)
+	p.Env = append(append(os.Environ(), shareFolder+"="+path), env...)
 	p.Stderr = os.Stderr
 	in, err := p.StdinPipe()
 	require.NoError(t, err)

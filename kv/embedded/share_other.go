@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"time"
 )
 
 // Elsewhere a folder belongs to one process at a time.
@@ -22,6 +23,12 @@ func mayWrite(string) bool { return true }
 func userOf(fs.FileInfo) int { return -1 }
 
 func (d *dir) lock() (*os.File, error) { return nil, errors.ErrUnsupported }
+
+// lockFile leaves the lock to bbolt.
+func lockFile(*os.File, bool, time.Duration) error { return nil }
+
+// addressSpace is not known here.
+func addressSpace(most int) int { return most }
 
 func peer(net.Conn) (uid, pid int, err error) { return 0, 0, errors.ErrUnsupported }
 

@@ -9,6 +9,9 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
+
+	berrors "go.etcd.io/bbolt/errors"
 )
 
 // Sharable says whether several processes can have a folder open on this system.
@@ -23,14 +26,50 @@ func (d *dir) lock() (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: lock %s: %w", d.path, err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		err = errors.Join(&fs.PathError{Op: "lock", Path: d.path, Err: err}, f.Close())
+	if err := flock(f, syscall.LOCK_EX); err != nil {
+		err = errors.Join(err, f.Close())
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = errHeld
+			return nil, errHeld
 		}
-		return nil, err
+		return nil, explained("embedded: lock "+d.path, err)
 	}
 	return f, nil
+}
+
+// flock locks a file, and does not wait for another process that has it: EWOULDBLOCK.
+func flock(f *os.File, how int) error {
+	err := uninterrupted(func() error { return syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB) })
+	return os.NewSyscallError(callLock, err)
+}
+
+// lockFile locks the database file. If another process has it, wait bounds the time until ErrTimeout.
+func lockFile(f *os.File, exclusive bool, wait time.Duration) error {
+	how := syscall.LOCK_SH
+	if exclusive {
+		how = syscall.LOCK_EX
+	}
+	for begun := time.Now(); ; time.Sleep(firstRetry) {
+		err := flock(f, how)
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return err
+		}
+		if time.Since(begun) >= wait {
+			return berrors.ErrTimeout
+		}
+	}
+}
+
+// addressSpace returns how many bytes of address space this process has for the file: most, or a half, a quarter, and
+// so on, so that as much is left for the process itself.
+func addressSpace(most int) int {
+	for ; most > 0; most /= 2 {
+		// Nothing is stored in these pages.
+		if b, err := syscall.Mmap(-1, 0, 2*most, syscall.PROT_NONE, syscall.MAP_ANON|syscall.MAP_PRIVATE); err == nil {
+			_ = syscall.Munmap(b)
+			break
+		}
+	}
+	return most
 }
 
 // mayWrite reports whether this process may write the file: by its user, and by the file system.
@@ -69,8 +108,7 @@ func (d *dir) fileHeld() bool {
 		return false // opening it says why
 	}
 	defer f.Close()
-	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	return errors.Is(err, syscall.EWOULDBLOCK)
+	return errors.Is(flock(f, syscall.LOCK_EX), syscall.EWOULDBLOCK)
 }
 
 // alive reports whether there is such a process.
