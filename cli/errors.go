@@ -208,11 +208,11 @@ func cure(err error) string {
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return "This user may not write there. Use a folder of your own with --engine disk:PATH."
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENOLCK):
-		return "This is a limit of the process or of the file system, and no damage. What was confirmed before is kept;\n" +
-			"  do not enqueue that again."
-	case errors.Is(err, &kv.Error{Code: kv.CodeIOError}):
-		return "The storage has failed: nothing is read or written until the folder is opened again. What was confirmed\n" +
+		return "This is a limit of the process or of the file system, and no damage. What was confirmed\n" +
 			"  before is kept; do not enqueue that again."
+	case errors.Is(err, &kv.Error{Code: kv.CodeIOError}):
+		return "The storage has failed: nothing is read or written until the folder is opened again.\n" +
+			"  What was confirmed before is kept; do not enqueue that again."
 	}
 	return ""
 }
