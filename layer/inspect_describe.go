@@ -57,8 +57,14 @@ func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 	if err != nil || len(rest) == 0 {
 		return s, "", false
 	}
-	return newSubspace(prefix, queue), queue, true
+	s = newSubspace(prefix, queue)
+	s.plan = describedPlan
+	return s, queue, true
 }
+
+// describedPlan lets Describe take apart the timers of all queues, those of claims of single items too. Describe does
+// not read the configuration, so it cannot know which queue has them.
+var describedPlan = &lanePlan{whole: true, holds: true, inTurn: true}
 
 // KeyNames returns the names accepted by Section, in order.
 func KeyNames() []string {
@@ -165,10 +171,10 @@ var descriptions = map[string]description{
 				return fmt.Sprintf("timer of heartbeat %s, due %s", p.id, timeWords(p.index))
 			}
 			if p.index >= sinceBase {
-				return fmt.Sprintf("timer of group %q, due when the queue's delay is over since %s",
-					p.group, timeWords(p.index-sinceBase))
+				return fmt.Sprintf("timer of %s, due when the queue's delay is over since %s",
+					p.laneWords(), timeWords(p.index-sinceBase))
 			}
-			return fmt.Sprintf("timer of group %q, due %s", p.group, timeWords(p.index))
+			return fmt.Sprintf("timer of %s, due %s", p.laneWords(), timeWords(p.index))
 		},
 		value: describeTimer,
 	},

@@ -55,17 +55,23 @@ func bubbleOn(t *testing.T, open func(t *testing.T) kv.DB, o Options, test func(
 		defer func() { require.NoError(t, e.s.Close(t.Context())) }()
 		test(e)
 		require.NoError(t, e.s.Close(t.Context()))
-		names, err := layer.Queues(t.Context(), db, o.Prefix)
-		require.NoError(t, err)
-		for _, name := range names {
-			q, err := layer.Open(t.Context(), db, o.Prefix, name, layer.Options{})
-			require.NoError(t, err)
-			report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
-			require.NoError(t, err)
-			require.Empty(t, report.Violations, name)
-			require.NoError(t, q.Close(t.Context()))
-		}
+		checkAll(t, db, o.Prefix)
 	})
+}
+
+// checkAll holds each queue to the layer's rules.
+func checkAll(t *testing.T, db kv.DB, prefix []byte) {
+	t.Helper()
+	names, err := layer.Queues(t.Context(), db, prefix)
+	require.NoError(t, err)
+	for _, name := range names {
+		q, err := layer.Open(t.Context(), db, prefix, name, layer.Options{})
+		require.NoError(t, err)
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations, name)
+		require.NoError(t, q.Close(t.Context()))
+	}
 }
 
 type object = map[string]any

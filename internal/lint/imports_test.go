@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"console":               {"kv", "kv/tuple", "layer", "internal/callback", "internal/hosts"},
 	"metrics":               {"kv", "kv/tuple", "layer", "internal/callback", "worker"},
 	"data":                  {},
+	"internal/earlier":      {"kv"},
 	"internal/checks":       {},
 	"internal/trials":       {},
 	"internal/seeds":        {},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -15,8 +16,31 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestConfigFollows: a change of the configuration holds for another handle within a second, which goes by it from
-// its next transaction on, and meanwhile by the old one; its own handle goes by it at once.
+// TestConfigIsKnownForHalfASecond: a handle reads the configuration again when its knowledge is half a second old, and
+// not before. The test needs virtual time: knowledge ages by the process's clock too if that is ahead of Options.Now.
+func TestConfigIsKnownForHalfASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, inMemory, false)
+		other := e.handle(2)
+		e.enqueue("A", "a1")
+		lease := func(q *layer.Queue) time.Duration {
+			c := e.receive(q, 1)
+			require.NotNil(t, c)
+			require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			return c.Until.Sub(e.clock.now())
+		}
+		require.Equal(t, layer.DefaultLease, lease(other))
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+		require.NoError(t, err)
+		e.clock.advance(499 * time.Millisecond)
+		require.Equal(t, layer.DefaultLease, lease(other))
+		e.clock.advance(time.Millisecond)
+		require.Equal(t, time.Minute, lease(other))
+	})
+}
+
+// TestConfigFollows: a change of the configuration holds for its own handle at once, and for another handle from the
+// first transaction that begins half a second later.
 func TestConfigFollows(t *testing.T) {
 	onEngines(t, func(e *env) {
 		other := e.handle(2)
@@ -36,9 +60,7 @@ func TestConfigFollows(t *testing.T) {
 		require.Equal(e.t, config, e.q.Config())
 		require.Equal(e.t, time.Minute, lease(e.q))
 
-		e.clock.advance(400 * time.Millisecond)
-		require.Equal(e.t, layer.DefaultLease, lease(other), "what was read less than half a second ago still holds")
-		e.clock.advance(100 * time.Millisecond)
+		e.clock.advance(500 * time.Millisecond)
 		require.Equal(e.t, time.Minute, lease(other))
 		require.Equal(e.t, config, other.Config())
 		stored, version, err := e.calm().Admin().ReadConfig(e.ctx)
@@ -94,7 +116,10 @@ func TestConfigLimits(t *testing.T) {
 		{"lease too short", func(c *layer.Config) { c.Lease = time.Millisecond },
 			&layer.LimitError{What: "lease", Unit: "ns", Got: 1e6, Min: ns(layer.MinLease), Max: ns(layer.MaxLease)}},
 		{"lease too long", func(c *layer.Config) { c.Lease = layer.MaxLease + time.Second },
-			&layer.LimitError{What: "lease", Unit: "ns", Got: ns(layer.MaxLease + time.Second), Min: ns(layer.MinLease), Max: ns(layer.MaxLease)}},
+			&layer.LimitError{
+				What: "lease", Unit: "ns", Got: ns(layer.MaxLease + time.Second),
+				Min: ns(layer.MinLease), Max: ns(layer.MaxLease),
+			}},
 		{"negative delay", func(c *layer.Config) { c.Delay = -time.Second },
 			&layer.LimitError{What: "delay", Unit: "ns", Got: -1e9, Max: ns(layer.MaxDelay)}},
 		{"unknown schedule", func(c *layer.Config) { c.Schedule = 7 },

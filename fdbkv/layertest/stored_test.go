@@ -1,0 +1,1 @@
+../../layer/layertest/stored_test.go
