@@ -44,8 +44,8 @@ func advanceBesideEnd(t *testing.T, ackFirst, waits bool) {
 	if waits {
 		send(isPaid, "waits")
 	}
-	ack := &operation{settle: &settlement{claim: claim(isPaid, 1)}}
-	advance := &operation{settle: &settlement{claim: claim(isNew, 1), change: func(ID) func(*Message) error {
+	ack := &operation{settle: &settlement{claim: claim(isPaid, 1), all: true}}
+	advance := &operation{settle: &settlement{claim: claim(isNew, 1), all: true, change: func(ID) func(*Message) error {
 		return func(m *Message) error {
 			maps.Copy(m.Headers, isPaid)
 			return nil

@@ -91,7 +91,7 @@ func TestSizeIsCounted(t *testing.T) {
 						most += setSize(z.key, min(len(item.Body), maxInline)+200)
 					}
 				}
-				s := &settlement{claim: c}
+				s := &settlement{claim: c, all: true}
 				require.NoError(t, s.checkClaim(q))
 				// The claim itself: its lock and timer gone, the head's hint, and the entry of the archive.
 				most += 8*clearSize(z.key) + setSize(z.key, MaxBatch*itemSize)

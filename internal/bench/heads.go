@@ -61,7 +61,7 @@ func (d *drain) slice(ctx context.Context) (float64, error) {
 		}
 		all := make([]layer.Settlement, len(claims))
 		for i, c := range claims {
-			all[i].Claim = c
+			all[i] = layer.Settlement{Claim: c, FinishAll: true}
 		}
 		if err := d.q.Settle(ctx, all...); err != nil {
 			return 0, err
