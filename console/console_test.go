@@ -43,6 +43,32 @@ type site struct {
 	log *bytes.Buffer
 }
 
+// TestEmptyTokenOpensNothing: a console whose token is empty is refused, unless its options say that it is open.
+func TestEmptyTokenOpensNothing(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer func() { require.NoError(t, db.Close()) }()
+	role := func(*http.Request) (Role, string) { return Viewer, "ann" }
+	for name, row := range map[string]struct {
+		o  Options
+		ok bool
+	}{
+		"nothing":       {Options{DB: db}, false},
+		"an idle time":  {Options{DB: db, Token: "", Idle: time.Hour}, false},
+		"read only":     {Options{DB: db, ReadOnly: true}, false},
+		"open":          {Options{DB: db, Open: true}, true},
+		"a token":       {Options{DB: db, Token: "secret"}, true},
+		"a role":        {Options{DB: db, Role: role}, true},
+		"open, a token": {Options{DB: db, Open: true, Token: "secret"}, false},
+		"open, a role":  {Options{DB: db, Open: true, Role: role}, false},
+	} {
+		c, err := New(row.o)
+		require.Equal(t, row.ok, err == nil, "%s: %v", name, err)
+		if c != nil {
+			require.NoError(t, c.Close(t.Context()))
+		}
+	}
+}
+
 func newSite(t *testing.T, change func(o *Options)) *site {
 	t.Helper()
 	s := &site{t: t, rec: record.Wrap(embedded.OpenMemory(embedded.Options{})), log: new(bytes.Buffer)}

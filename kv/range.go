@@ -49,7 +49,8 @@ func Strinc(prefix []byte) []byte {
 	return nil
 }
 
-// PrefixRange returns the range of all keys that begin with prefix, prefix itself included.
+// PrefixRange returns the range of all keys that begin with prefix, prefix itself included. An empty prefix stands for
+// all keys: check a prefix that comes from outside before you clear its range.
 func PrefixRange(prefix []byte) KeyRange {
 	end := Strinc(prefix)
 	if end == nil {

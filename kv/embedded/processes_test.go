@@ -318,7 +318,7 @@ func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)
 	t.Helper()
 	clock := &jumpClock{}
 	o.Clock = clock
-	db, child := servedBy(t, servesOnly, o)
+	db, child := servedBy(t, o)
 	return db, func(d time.Duration) {
 		child.tell(d.String())
 		child.hear(d.String())
@@ -326,11 +326,11 @@ func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)
 	}
 }
 
-// servedBy opens a DB of a folder that a process with that life has open.
-func servedBy(t testing.TB, life string, o embedded.Options) (*embedded.DB, *process) {
+// servedBy opens a DB of a folder that another process has open.
+func servedBy(t testing.TB, o embedded.Options) (*embedded.DB, *process) {
 	t.Helper()
 	path := t.TempDir()
-	child := startProcess(t, path, life)
+	child := startProcess(t, path, servesOnly)
 	t.Cleanup(child.finish)
 	child.hear(toldServing)
 	db, err := embedded.OpenDisk(path, o)
@@ -352,7 +352,7 @@ func TestConformanceProcess(t *testing.T) {
 // What a cluster has answered, a database in another process answers too.
 func TestHistoriesProcess(t *testing.T) {
 	t.Parallel()
-	db, _ := servedBy(t, stillOnly, embedded.Options{Clock: &history.Clock{}, Seed: 1})
+	db, _ := servedBy(t, embedded.Options{Clock: &history.Clock{}, Seed: 1})
 	for seed := uint64(1); seed <= history.Seeds; seed++ {
 		requireHistory(t, db, seed)
 	}
@@ -399,7 +399,7 @@ func TestHistoriesOfALateProcess(t *testing.T) {
 		t.Skip("a transaction takes more than five seconds")
 	}
 	t.Parallel()
-	db, child := servedBy(t, stillOnly, embedded.Options{Clock: &history.Clock{}, Seed: 1})
+	db, child := servedBy(t, embedded.Options{Clock: &history.Clock{}, Seed: 1})
 	commits := 0
 	requireHistory(t, lateDB{db, func() {
 		if commits++; commits != 4 {

@@ -15,7 +15,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
-	"fdbfifo/kv/kvtest/history"
 )
 
 // What a process that works together with others tells on its standard output, a line each.
@@ -35,7 +34,6 @@ const (
 	servesOnly = "serve"     // it has the folder open
 	opensOnly  = "open"      // it opens the folder, which takes until a line comes in
 	aloneOnly  = "exclusive" // it has the folder open alone
-	stillOnly  = "history"   // it has the folder open, and its clock is a history's
 )
 
 // doorClock makes an opening last: its first call ends when a line has come in.
@@ -66,21 +64,18 @@ func sumKey(name string) []byte { return []byte("sum/" + name) }
 
 // workTogether works in the folder until its standard input ends, or it is killed.
 func workTogether(path, life string) error {
-	clock := &jumpClock{}
+	clock := &jumpClock{still: life == servesOnly}
 	in := bufio.NewScanner(os.Stdin)
 	o := embedded.Options{Clock: clock, Exclusive: life == aloneOnly}
-	switch life {
-	case opensOnly:
+	if life == opensOnly {
 		o.Clock = &doorClock{in: in}
-	case stillOnly:
-		o.Clock = &history.Clock{}
 	}
 	db, err := embedded.OpenDisk(path, o)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
 	switch life {
-	case servesOnly, opensOnly, aloneOnly, stillOnly:
+	case servesOnly, opensOnly, aloneOnly:
 		// Each line that comes in is how far the clock jumps.
 		fmt.Println(toldServing)
 		for ; in.Scan(); fmt.Println(in.Text()) {
