@@ -162,6 +162,12 @@ crash: ## prove: kill KILLS=200 processes at work on a queue on disk, check what
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills(Together)?$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
+# The oldest commit of which every version reads the queues. A newer one may be given.
+OLD ?= 20272d7
+.PHONY: compat
+compat: ## prove: the command of commit OLD and today's on one folder; SKIP without the commit
+	@$(GO) run ./internal/compat -old $(OLD)
+
 HISTORIES ?= 40
 # HISTORIES runs of each sort of callers on each engine, as many of callers in several processes, and as many seeds of the
 # simulation, from SEED on.
@@ -352,7 +358,7 @@ gate: ## prove: the check before a change lands: six minutes, one verdict for on
 	@echo "SEED=$(SEED)"
 	@CGO_ENABLED=0 $(GO) run ./internal/checks -first "lint unchanged" $(GATE)
 
-FULL = race sim-ci broken e2e socket crash test-slow fuzz linear release-check peers-check e2e-sqs conformance bench-once otel test-fdb model
+FULL = race sim-ci broken e2e socket crash compat test-slow fuzz linear release-check peers-check e2e-sqs conformance bench-once otel test-fdb model
 .PHONY: full
 full: ## prove: the gate and all that is slow: an hour; continues after a failure
 	@echo "SEED=$(SEED)"

@@ -30,6 +30,7 @@ var allowed = map[string][]string{
 	"data":                  {},
 	"internal/earlier":      {"kv"},
 	"internal/checks":       {},
+	"internal/compat":       {"internal/seeds"},
 	"internal/trials":       {},
 	"internal/seeds":        {},
 	"internal/bench": {
