@@ -37,7 +37,7 @@ pipeline: ## use: four stages as processes, two are killed; the books are verifi
 
 # Tests that make full has, and make test has not: those that kill, stop or start processes, need real time, or take
 # long; and packages of which that holds for every test.
-SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistoriesProcess|TestKills(Together)?|TestLinearizableProcesses|TestNobodyCanServe|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStoppedServer)$$
+SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
 SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
 .PHONY: test
@@ -82,16 +82,19 @@ peers-check: ## prove: the module peers: vet, staticcheck, tests, tidy
 build: ## use: build the command, bin/fdbfifo
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
-# Tests of the layer in which one caller makes one call after the other, many of them, and what is read or done is compared.
-ONE_BY_ONE = ^(TestFootprints|TestGroupMachine|TestUnorderedCost|TestWalkMissesNothing|TestBoundsAtTheLimit)$$
+# Long tests in which one caller makes one call after the other: the race detector has nothing to find in them.
+ONE_BY_ONE = ^(TestBoundsAtTheLimit|TestDamagedPages|TestFootprints|TestGroupMachine|TestLargeWorkGetsNarrow|TestSpoiltRows|TestSweepOfDedupGoesOn|TestUnorderedCost|TestViewsStayAsTaken|TestWalkMissesNothing|TestWrittenKeepsNoValues)$$
 # Packages of which nothing runs at once, in the test's own process.
 ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 
 # The packages of which goroutines share memory.
-RACED = ./layer ./layer/layertest ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
+RACED = ./layer ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
+RACE_GATE = CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)'
+# The tests of layer/layertest run on one engine here, on three in make race.
 .PHONY: race-gate
 race-gate: ## prove: the race detector over the packages with goroutines, cut short
-	CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)' $(RACED)
+	$(RACE_GATE) ./layer/layertest -args -layer.engine 'memory with faults'
+	$(RACE_GATE) $(RACED)
 
 # It leaves out the tests of the source text, and the packages in which nothing runs at once.
 .PHONY: race
@@ -352,7 +355,7 @@ modules: ## prove: the other modules: vet, tidy, and the tests that need nothing
 
 # Of the targets of a list the first write or read the tree's files, and compile what the others need. Of the others two
 # run at a time, for each leaves the processors alone for a part of its time; the longest come first.
-GATE = race-gate test sim-gate modules broken-gate typecheck-fdb
+GATE = test race-gate sim-gate modules broken-gate typecheck-fdb
 .PHONY: gate
 gate: ## prove: the check before a change lands: six minutes, one verdict for one commit
 	@echo "SEED=$(SEED)"

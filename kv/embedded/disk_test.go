@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -84,17 +85,20 @@ func TestVersionsGrowOverReopen(t *testing.T) {
 // An exclusive folder belongs to one DB at a time, and is free again after Close.
 func TestLocked(t *testing.T) {
 	for _, second := range []bool{true, false} {
-		path := t.TempDir()
-		db := openDisk(t, path, embedded.Options{Exclusive: true})
-		_, err := embedded.OpenDisk(path, embedded.Options{Exclusive: second})
-		require.ErrorIs(t, err, embedded.ErrLocked)
-		require.ErrorContains(t, err, path)
-		put(t, db, "still", "works")
-		require.NoError(t, db.Close())
-		db = openDisk(t, path, embedded.Options{Exclusive: second})
-		require.Equal(t, "works", read(t, db, "still"))
-		_, err = embedded.OpenDisk(path, embedded.Options{Exclusive: true})
-		require.ErrorIs(t, err, embedded.ErrLocked)
+		t.Run(fmt.Sprintf("exclusive=%t", second), func(t *testing.T) {
+			t.Parallel()
+			path := t.TempDir()
+			db := openDisk(t, path, embedded.Options{Exclusive: true})
+			_, err := embedded.OpenDisk(path, embedded.Options{Exclusive: second})
+			require.ErrorIs(t, err, embedded.ErrLocked)
+			require.ErrorContains(t, err, path)
+			put(t, db, "still", "works")
+			require.NoError(t, db.Close())
+			db = openDisk(t, path, embedded.Options{Exclusive: second})
+			require.Equal(t, "works", read(t, db, "still"))
+			_, err = embedded.OpenDisk(path, embedded.Options{Exclusive: true})
+			require.ErrorIs(t, err, embedded.ErrLocked)
+		})
 	}
 }
 

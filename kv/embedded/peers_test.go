@@ -401,6 +401,7 @@ func TestNobodyCanServe(t *testing.T) {
 // TestNoSocket: where no socket can be made, as on some file systems, a folder belongs to its first process. The others
 // are told so; nothing is lost, and a later one has it.
 func TestNoSocket(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(path, socketName, "in the way"), 0o700))
 	first, err := OpenDisk(path, Options{})

@@ -175,6 +175,7 @@ func TestRootReadsACopy(t *testing.T) {
 
 // TestRootIsNotLedElsewhere: a link in the place of another user's socket does not lead root to a folder of root's.
 func TestRootIsNotLedElsewhere(t *testing.T) {
+	t.Parallel()
 	home, _ := strangerHome(t)
 	own, path := filepath.Join(home, "own"), filepath.Join(home, "db")
 	db := openDisk(t, own, embedded.Options{})

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,11 +23,21 @@ type engine struct {
 
 var socketFlag = flag.Bool("layer.socket", false, "every test through a socket, on a folder that another DB serves")
 
+var engineFlag = flag.String("layer.engine", "", "the only engine of the tests that run on each engine")
+
 func engines() []engine {
+	all := []engine{{"memory", anyEngine, false}, {"memory with faults", recovering, true}, {"disk", disk, false}}
 	if *socketFlag {
-		return []engine{{"socket", socket, false}, {"socket with faults", socket, true}}
+		all = []engine{{"socket", socket, false}, {"socket with faults", socket, true}}
 	}
-	return []engine{{"memory", anyEngine, false}, {"memory with faults", recovering, true}, {"disk", disk, false}}
+	if *engineFlag == "" {
+		return all
+	}
+	chosen := slices.DeleteFunc(all, func(e engine) bool { return e.name != *engineFlag })
+	if len(chosen) == 0 {
+		panic(fmt.Sprintf("-layer.engine: no engine %q", *engineFlag))
+	}
+	return chosen
 }
 
 // replay is the command that runs a test again with the same choices and faults.
