@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"fdbfifo/layer"
 )
@@ -254,28 +253,15 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 	return claims, nil
 }
 
-// readInput reads a file, or stdin if it is "-". A stdin that gives nothing more does not keep an interrupt from ending
-// the command.
+// readInput reads a file, or stdin if it is "-".
 func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
 	if name != "-" {
-		return os.ReadFile(name)
+		return waitFor(ctx, func() ([]byte, error) { return os.ReadFile(name) })
 	}
-	if f, ok := s.stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if s.app.terminal(s.stdin) {
 		return nil, usagef("stdin is a terminal: give a file, or what receive has printed through a pipe")
 	}
-	var text []byte
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		text, err = io.ReadAll(&interruptible{ctx, s.stdin})
-	}()
-	select {
-	case <-done:
-		return text, err
-	case <-ctx.Done():
-		return nil, errInterrupted
-	}
+	return io.ReadAll(untilInterrupted(ctx, s.stdin))
 }
 
 func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, error) {

@@ -70,7 +70,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 			case changed("body"):
 				return s.enqueueOne(c.Context(), o, []byte(f.body))
 			case changed("body-file"):
-				body, err := s.readBody(f.bodyFile)
+				body, err := s.readBody(c.Context(), f.bodyFile)
 				if err != nil {
 					return err
 				}
@@ -237,25 +237,27 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body []byte) 
 func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFlags) error {
 	name, partial := f.file, f.partial
 	var in io.ReadSeeker
-	stream := s.stdin
-	if name != "-" {
-		file, err := os.Open(name)
+	var stream io.Reader
+	if name == "-" {
+		stream = s.input(ctx)
+	} else {
+		file, err := openFile(ctx, name)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
-		in, stream = file, file
+		in, stream = file, untilInterrupted(ctx, file)
 	}
 	total := int64(-1)
 	if !partial {
 		if in == nil || !seekable(in) {
-			spool, err := s.spool(ctx, stream)
+			copied, err := spool(stream)
 			if err != nil {
 				return fmt.Errorf("%w; nothing was enqueued", err)
 			}
-			defer os.Remove(spool.Name())
-			defer spool.Close()
-			in, stream = spool, spool
+			defer os.Remove(copied.Name())
+			defer copied.Close()
+			in, stream = copied, copied
 		}
 		var err error
 		if total, err = s.validate(ctx, in, o); err != nil {
@@ -339,23 +341,12 @@ func seekable(in io.Seeker) bool {
 }
 
 // spool copies a stream into a temporary file, which the caller closes and removes.
-func (s *session) spool(ctx context.Context, in io.Reader) (*os.File, error) {
+func spool(in io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp("", "fdbfifo-*.spool")
 	if err != nil {
 		return nil, err
 	}
-	copied := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(file, &interruptible{ctx, in})
-		copied <- err
-	}()
-	select {
-	case err = <-copied:
-	case <-ctx.Done():
-		// The copy may hang in a read of the stream for ever; it fails once the file is closed.
-		err = errInterrupted
-	}
-	if err == nil {
+	if _, err = io.Copy(file, in); err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
@@ -364,22 +355,9 @@ func (s *session) spool(ctx context.Context, in io.Reader) (*os.File, error) {
 	return file, nil
 }
 
-// interruptible fails between two reads once ctx has ended.
-type interruptible struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r *interruptible) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, errInterrupted
-	}
-	return r.r.Read(p)
-}
-
 // validate reads the whole input and returns the number of its messages.
 func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (int64, error) {
-	src, err := newSource(&interruptible{ctx, in}, o)
+	src, err := newSource(untilInterrupted(ctx, in), o)
 	if err != nil {
 		return 0, err
 	}
@@ -452,8 +430,7 @@ type yielded struct {
 	err error
 }
 
-// readAhead reads src until it ends or ctx does. A read of a stream cannot be interrupted: whoever waits for
-// the channel must look at ctx too.
+// readAhead reads src until it ends or ctx does. Code that waits for the channel must look at ctx too.
 func readAhead(ctx context.Context, src source) <-chan yielded {
 	records := make(chan yielded, enqueueBatch)
 	go func() {
@@ -492,6 +469,9 @@ func nextBatch(
 			case <-ctx.Done():
 				return nil, nil, errInterrupted
 			}
+		}
+		if ctx.Err() != nil {
+			return nil, nil, errInterrupted
 		}
 		if r.err != nil {
 			return batch, nil, r.err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -142,17 +141,16 @@ What is not named stays as it is. A message in flight is refused.`,
 }
 
 // readBody reads a body from a file, or from stdin if that is "-", up to the longest that there may be.
-func (s *session) readBody(file string) (body []byte, err error) {
-	in := s.stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		in = f
+func (s *session) readBody(ctx context.Context, file string) (body []byte, err error) {
+	if file == "-" {
+		return io.ReadAll(io.LimitReader(s.input(ctx), layer.MaxBodySize+1))
 	}
-	return io.ReadAll(io.LimitReader(in, layer.MaxBodySize+1))
+	f, err := openFile(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(untilInterrupted(ctx, f), layer.MaxBodySize+1))
 }
 
 type jsonRelease struct {

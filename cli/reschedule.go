@@ -121,7 +121,7 @@ func newReplaceCmd(s *session) *cobra.Command {
 			}
 			text := []byte(body)
 			if c.Flags().Changed("file") {
-				if text, err = s.readBody(file); err != nil {
+				if text, err = s.readBody(c.Context(), file); err != nil {
 					return err
 				}
 			}
