@@ -232,6 +232,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		}
 		c.DisableFlagsInUseLine = true
 	}
+	checkAllGiven(root)
 	return root, parsed
 }
 

@@ -18,7 +18,7 @@ import (
 
 // enqueueFlags are the flags of enqueue.
 type enqueueFlags struct {
-	group      string
+	group      groupFlag
 	body       string
 	bodyFile   string
 	file       string
@@ -79,7 +79,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 			return s.enqueueFile(c.Context(), o, f)
 		},
 	}
-	c.Flags().StringVar(&f.group, "group", "", "the `GROUP`; left out, the default group")
+	f.group.add(c, "the `GROUP`; left out, the default group")
 	c.Flags().StringVar(&f.body, "body", "", "the `TEXT` of one message")
 	c.Flags().StringVar(&f.bodyFile, "body-file", "", "a `FILE` that is the body of one message; - is stdin")
 	c.Flags().StringVar(&f.file, "file", "", "a `FILE` of messages; - is stdin")
@@ -101,7 +101,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 // options checks the flags against each other.
 func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
 	o := sourceOptions{
-		group: f.group, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
+		group: f.group.name, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
 		delay: f.delay, alone: f.alone, tenant: f.tenant, atOnce: changed("delay") && f.delay == 0,
 	}
 	one, given := changed("body") || changed("body-file"), 0
@@ -119,17 +119,11 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("--header-field goes with --file; --header is for one message too")
 	case one && changed("dedup-field"), changed("file") && changed("dedup-id"):
 		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
-	case changed("dedup-id") && f.dedupID == "", changed("dedup-field") && f.dedupField == "":
-		return o, usagef("--dedup-id needs an id, and --dedup-field a name")
 	case f.delay < 0 || f.delay > layer.MaxDelay:
 		return o, usagef("--delay is %s: 0s to %s are allowed", f.delay, layer.MaxDelay)
-	case changed("group") && f.group == "":
-		return o, usagef(`--group "" names no group: leave --group out for the default group`)
-	case changed("group-field") && f.groupField == "":
-		return o, usagef("--group-field needs a name")
-	case changed("group") && changed("group-field"):
+	case f.group.given() != nil && changed("group-field"):
 		return o, usagef("give either --group or --group-field")
-	case f.alone && (changed("group") || changed("group-field")):
+	case f.alone && (f.group.given() != nil || changed("group-field")):
 		return o, usagef("give either --alone or a group")
 	case f.tenant != "" && !f.alone:
 		return o, usagef("--tenant is of messages that are --alone")

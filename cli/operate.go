@@ -22,11 +22,13 @@ func oneID(c *cobra.Command, args []string) error {
 
 // addGroupFlag adds --group to a command that wants one.
 func addGroupFlag(c *cobra.Command, group *string) {
-	c.Flags().StringVar(group, "group", "", "the `GROUP`; \"\" is the default group")
+	var f groupFlag
+	f.add(c, "the `GROUP`")
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
-		if !c.Flags().Changed("group") {
-			return usagef("%s wants --group GROUP (see %s --help)", c.Name(), c.CommandPath())
+		if f.given() == nil {
+			return usagef("%s wants --group GROUP, or --%s (see %s --help)", c.Name(), defaultGroup, c.CommandPath())
 		}
+		*group = f.name
 		return nil
 	}
 }

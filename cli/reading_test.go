@@ -17,18 +17,6 @@ import (
 	"fdbfifo/layer"
 )
 
-// mute is a stdin that never gives anything. It tells when it is read.
-type mute struct {
-	read func()
-	end  <-chan struct{}
-}
-
-func (m *mute) Read([]byte) (int, error) {
-	m.read()
-	<-m.end
-	return 0, io.EOF
-}
-
 // readers are the commands that read a file or stdin, by the name FILE.
 var readers = []string{
 	"enqueue --body-file FILE", "enqueue --file FILE --format csv", "enqueue --file FILE --format jsonl",
