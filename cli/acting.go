@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -55,14 +56,16 @@ func (s *session) operator() string {
 
 // openLog opens what --log names, before anything is done that it should tell of. Processes may share the file: a line
 // is one write at its end.
-func (s *session) openLog() (end func() error, err error) {
+func (s *session) openLog(ctx context.Context) (end func() error, err error) {
 	if s.acting.log == "" {
 		return func() error { return nil }, nil
 	}
 	told := &logWriter{out: s.stderr}
 	end = func() error { return told.err }
 	if s.acting.log != "-" {
-		file, err := os.OpenFile(s.acting.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		file, err := waitFor(ctx, func() (*os.File, error) {
+			return os.OpenFile(s.acting.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		})
 		if err != nil {
 			return nil, usagef("--log: %w", err)
 		}

@@ -41,6 +41,8 @@ type App struct {
 	spawn spawnFunc
 	// size returns the width in columns and the height in lines of the terminal that w is, if it is one.
 	size func(w io.Writer) (width, height int, ok bool)
+	// terminal reports whether a terminal is read through r.
+	terminal func(r io.Reader) bool
 }
 
 // New returns the command line with the embedded engines.
@@ -67,6 +69,11 @@ func terminalSize(w io.Writer) (width, height int, ok bool) {
 	return width, height, err == nil && width > 0
 }
 
+func terminalInput(r io.Reader) bool {
+	f, isFile := r.(*os.File)
+	return isFile && term.IsTerminal(int(f.Fd()))
+}
+
 // Run runs one command line on the embedded engines, as App.Run does.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	return New().Run(ctx, args, stdin, stdout, stderr)
@@ -82,6 +89,9 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	}
 	if app.size == nil {
 		app.size = terminalSize
+	}
+	if app.terminal == nil {
+		app.terminal = terminalInput
 	}
 	if app.spawn == nil {
 		app.spawn = spawnSelf
@@ -222,6 +232,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		}
 		c.DisableFlagsInUseLine = true
 	}
+	checkAllGiven(root)
 	return root, parsed
 }
 

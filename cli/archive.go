@@ -33,23 +33,20 @@ func newArchiveCmd(s *session) *cobra.Command {
 
 // archiveFlags choose archived items.
 type archiveFlags struct {
-	group string
+	group groupFlag
 	spanFlags
 	after string
 }
 
 func (f *archiveFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
+	f.group.add(c, "only those of this `GROUP`")
 	f.spanFlags.add(c, "finished")
 	c.Flags().StringVar(&f.after, "after", "", "begin behind the message with this `ID`")
 }
 
 // filter turns the flags into what the layer chooses by, and where to begin.
 func (f *archiveFlags) filter(s *session, c *cobra.Command) (layer.ArchiveFilter, *layer.ID, error) {
-	var o layer.ArchiveFilter
-	if c.Flags().Changed("group") {
-		o.Group = &f.group
-	}
+	o := layer.ArchiveFilter{Group: f.group.given()}
 	if err := f.bounds(s, c, &o.From, &o.Before); err != nil {
 		return o, nil, err
 	}
@@ -178,16 +175,17 @@ func (s *session) printArchive(page layer.ArchivePage) error {
 func newArchiveReplayCmd(s *session) *cobra.Command {
 	var f archiveFlags
 	var all, dryRun bool
+	var yes confirmed
 	var limit int
 	c := &cobra.Command{
-		Use: "replay (--group GROUP | --older TIME | --newer TIME | --all) [--after ID] [--dry-run] [-n N] " +
+		Use: "replay (--group GROUP | --older TIME | --newer TIME | --all) [--yes] [--after ID] [--dry-run] [-n N] " +
 			"[--by WHO] [--log FILE]",
 		Short: "Enqueue finished messages anew",
 		Long: `Enqueue finished messages anew, as new messages at the ends of their groups. Their header ` + layer.ReplayHeader + `
 says which one each repeats. The archive stays as it is.
 
-It works in small steps beside everything else. Interrupted, it has done what it says, and goes on with --after and the id
-that it prints.`,
+It asks on a terminal; a script must give --yes. It works in small steps and disturbs no worker. After an interrupt it
+says how many are done, and prints the id with which --after continues.`,
 		Example: `  fdbfifo archive replay --group ATL --newer 1h --dry-run`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, after, err := f.filter(s, c)
@@ -199,12 +197,23 @@ that it prints.`,
 			case named && all:
 				return usagef("give either --all or what to choose by")
 			case !named && !all:
-				return usagef("replay wants --group, --older or --newer, or --all (see %s --help)", c.CommandPath())
+				return usagef("replay wants --group, --default-group, --older or --newer, or --all (see %s --help)",
+					c.CommandPath())
 			}
 			if err := checkMost(limit); err != nil {
 				return err
 			}
 			filter.All = all
+			if !dryRun {
+				which := "the finished messages that these flags choose"
+				if all {
+					which = "all finished messages"
+				}
+				does := "enqueues " + which + " of queue " + display(s.queue) + " again"
+				if err := s.confirm(c, yes, does); err != nil {
+					return err
+				}
+			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("replaying", "message", -1)
 				defer p.close()
@@ -223,6 +232,7 @@ that it prints.`,
 	f.add(c)
 	s.addActing(c)
 	c.Flags().BoolVar(&all, "all", false, "all that there are")
+	yes.add(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
 	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
 	return c

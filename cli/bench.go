@@ -271,7 +271,7 @@ func newBenchPeerCmd(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = bench.Peer(c.Context(), db, s.stdin, s.stdout)
+			err = bench.Peer(c.Context(), db, untilInterrupted(c.Context(), s.stdin), s.stdout)
 			closeEngine(db, &err)
 			return err
 		},

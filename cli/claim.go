@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"fdbfifo/layer"
 )
@@ -37,7 +36,7 @@ type jsonClaimState struct{ jsonBody }
 func (s *session) newJSONClaim(c *layer.Claim) jsonClaim {
 	j := jsonClaim{Queue: s.queue, Group: c.Group, Where: c.Where, Token: c.Token, Until: c.Until.UTC()}
 	if !bytes.Equal(s.prefix(), prefix()) {
-		j.Prefix = prefixFlagText(s.prefix())
+		j.Prefix = prefixText(s.prefix())
 	}
 	if c.Hold != (layer.ID{}) {
 		j.Hold = c.Hold.String()
@@ -51,17 +50,9 @@ func (s *session) newJSONClaim(c *layer.Claim) jsonClaim {
 	return j
 }
 
-// prefixFlagText is prefixText, but for the empty prefix, which as a text would stand for fdbfifo's own.
-func prefixFlagText(key []byte) string {
-	if len(key) == 0 {
-		return "0x"
-	}
-	return prefixText(key)
-}
-
 // receiveFlags are the flags of receive.
 type receiveFlags struct {
-	group string
+	group groupFlag
 	where whereFlag
 	id    string
 	o     layer.ReceiveOptions
@@ -124,10 +115,7 @@ func newReceiveCmd(s *session) *cobra.Command {
 			if f.o.Max < 1 || f.o.Max > layer.MaxBatch {
 				return usagef("--max is %d: 1 to %d are allowed", f.o.Max, layer.MaxBatch)
 			}
-			if c.Flags().Changed("group") {
-				f.o.Group = &f.group
-			}
-			f.o.Where, f.o.ReceiveID = f.where.template, f.id
+			f.o.Group, f.o.Where, f.o.ReceiveID = f.group.given(), f.where.template, f.id
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				return s.receive(c.Context(), q, f.o)
 			})
@@ -135,7 +123,7 @@ func newReceiveCmd(s *session) *cobra.Command {
 	}
 	c.Flags().IntVar(&f.o.Max, "max", 1, "at most `N` messages")
 	c.Flags().IntVar(&f.o.MaxGroups, "groups", 0, "of at most `N` groups; 0 = as many as it takes")
-	c.Flags().StringVar(&f.group, "group", "", "only from this `GROUP`")
+	f.group.add(c, "only from this `GROUP`")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().BoolVar(&f.o.Unordered, "unordered", false,
 		"messages that nobody holds, each under a claim of its own, in a queue with the setting unordered")
@@ -204,7 +192,7 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 
 // claimFlags name a claim where no JSON does.
 type claimFlags struct {
-	group string
+	group groupFlag
 	where whereFlag
 	hold  holdFlag
 	token int64
@@ -217,7 +205,7 @@ The claims are what receive has printed: a FILE, or stdin; or one is named by --
 prints. A claim that came from another queue or prefix says so itself.`
 
 func (f *claimFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.group, "group", "", "the `GROUP` of a claim, without JSON")
+	f.group.add(c, "the `GROUP` of a claim, without JSON")
 	c.Flags().Var(&f.where, "where", "its `TEMPLATE`, if it has one")
 	c.Flags().Var(&f.hold, "hold", "its message's `ID`, if it is of one message alone")
 	c.Flags().Int64Var(&f.token, "token", 0, "its token, `N`")
@@ -226,15 +214,15 @@ func (f *claimFlags) add(c *cobra.Command) {
 
 // read returns the claims that a command is given, and makes their queue the command's.
 func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer.Claim, error) {
-	named := slices.ContainsFunc([]string{"group", "token", "where", "hold"}, c.Flags().Changed)
-	if named {
-		if !c.Flags().Changed("group") || f.token <= 0 {
+	group := f.group.given()
+	if group != nil || slices.ContainsFunc([]string{"token", "where", "hold"}, c.Flags().Changed) {
+		if group == nil || f.token <= 0 {
 			return nil, usagef("--group and --token go together, and a token is above 0")
 		}
 		if len(args) > 0 {
 			return nil, usagef("give either a file of claims, or --group and --token")
 		}
-		return []*layer.Claim{{Group: f.group, Where: f.where.template, Hold: f.hold.id, Token: f.token}}, nil
+		return []*layer.Claim{{Group: *group, Where: f.where.template, Hold: f.hold.id, Token: f.token}}, nil
 	}
 	name := "-"
 	if len(args) > 0 {
@@ -254,28 +242,15 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 	return claims, nil
 }
 
-// readInput reads a file, or stdin if it is "-". A stdin that gives nothing more does not keep an interrupt from ending
-// the command.
+// readInput reads a file, or stdin if it is "-".
 func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
 	if name != "-" {
-		return os.ReadFile(name)
+		return waitFor(ctx, func() ([]byte, error) { return os.ReadFile(name) })
 	}
-	if f, ok := s.stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if s.app.terminal(s.stdin) {
 		return nil, usagef("stdin is a terminal: give a file, or what receive has printed through a pipe")
 	}
-	var text []byte
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		text, err = io.ReadAll(&interruptible{ctx, s.stdin})
-	}()
-	select {
-	case <-done:
-		return text, err
-	case <-ctx.Done():
-		return nil, errInterrupted
-	}
+	return io.ReadAll(untilInterrupted(ctx, s.stdin))
 }
 
 func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, error) {
@@ -458,9 +433,6 @@ and counts a failed attempt, and its group waits as the queue's retry policy say
 			}
 			if text != "" {
 				o.Err = errors.New(text)
-			}
-			if c.Flags().Changed("reject") && o.Reject == "" {
-				return usagef("--reject wants a reason")
 			}
 			done, err := ids(acked)
 			if err != nil {

@@ -80,6 +80,9 @@ func settingFlags(set []string) ([]func(c *layer.Config), error) {
 		if !ok {
 			return nil, usagef("--set wants NAME=VALUE, not %q", text)
 		}
+		if value == "" {
+			return nil, usagef("--set %s= has no value: give one, or leave the setting out", display(name))
+		}
 		if seen[name] {
 			return nil, usagef("--set %s is given twice", name)
 		}

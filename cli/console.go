@@ -87,7 +87,7 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 	if f.userHeader == "" {
 		o.Token = console.NewToken()
 		path = console.LoginPath(o.Token)
-	} else if o.Role, err = f.role(); err != nil {
+	} else if o.Role, err = f.role(ctx); err != nil {
 		return err
 	}
 	l, err := f.open(ctx)

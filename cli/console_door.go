@@ -79,10 +79,10 @@ func (d *door) check() error {
 }
 
 // role goes by a header that the proxy has set.
-func (d *door) role() (func(r *http.Request) (console.Role, string), error) {
+func (d *door) role(ctx context.Context) (func(r *http.Request) (console.Role, string), error) {
 	var want [sha256.Size]byte
 	if d.secretFile != "" {
-		secret, err := readSecret(d.secretFile)
+		secret, err := waitFor(ctx, func() ([]byte, error) { return readSecret(d.secretFile) })
 		if err != nil {
 			return nil, usagef("--proxy-secret: %w", err)
 		}
@@ -164,7 +164,7 @@ func (d *door) open(ctx context.Context) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	config, err := d.tls()
+	config, err := waitFor(ctx, d.tls)
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}

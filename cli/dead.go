@@ -79,23 +79,20 @@ func (f *spanFlags) bounds(s *session, c *cobra.Command, from, before *time.Time
 
 // deadFlags choose dead letters.
 type deadFlags struct {
-	group string
+	group groupFlag
 	text  string
 	spanFlags
 }
 
 func (f *deadFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
+	f.group.add(c, "only those of this `GROUP`")
 	c.Flags().StringVar(&f.text, "text", "", "only those with this `TEXT` in their reason or last error")
 	f.spanFlags.add(c, "that became dead letters")
 }
 
 // filter turns the flags, and ids, into what the layer chooses by.
 func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.DeadFilter, error) {
-	o := layer.DeadFilter{Text: f.text}
-	if c.Flags().Changed("group") {
-		o.Group = &f.group
-	}
+	o := layer.DeadFilter{Group: f.group.given(), Text: f.text}
 	if err := f.bounds(s, c, &o.From, &o.Before); err != nil {
 		return o, err
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -25,13 +26,13 @@ put into words too. A tuple, which begins with a bracket, becomes the key.`,
   fdbfifo decode '("fdbfifo", "default", "lock", "ATL")'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
-			return s.withPrefix(c.Context(), func() error { return s.decodeAll(args) })
+			return s.withPrefix(c.Context(), func() error { return s.decodeAll(c.Context(), args) })
 		},
 	}
 }
 
 // decodeAll decodes the arguments, or the lines of stdin if there are none.
-func (s *session) decodeAll(args []string) error {
+func (s *session) decodeAll(ctx context.Context, args []string) error {
 	for _, arg := range args {
 		if err := s.decode(s.prefix(), arg); err != nil {
 			return err
@@ -40,7 +41,7 @@ func (s *session) decodeAll(args []string) error {
 	if len(args) > 0 {
 		return nil
 	}
-	lines := bufio.NewScanner(s.stdin)
+	lines := bufio.NewScanner(s.input(ctx))
 	lines.Buffer(nil, maxDecodeLine)
 	for n := 1; lines.Scan(); n++ {
 		if notAPair(lines.Text()) {

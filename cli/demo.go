@@ -64,7 +64,7 @@ func newDemoCmd(s *session) *cobra.Command {
 			if !c.Flags().Changed("queue") {
 				s.queue = "demo"
 			}
-			flights, err := readDeparturesFile(f.data)
+			flights, err := waitFor(c.Context(), func() ([]departure, error) { return readDeparturesFile(f.data) })
 			if err != nil {
 				return err
 			}

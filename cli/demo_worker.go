@@ -31,10 +31,17 @@ type demoWorkerFlags struct {
 
 // args is the command line that gives f to a process.
 func (f demoWorkerFlags) args(engine, queue string) []string {
-	return []string{
+	args := []string{
 		demoWorkerName, "--engine", engine, "--queue", queue, "--number", strconv.Itoa(f.number),
-		"--workers", strconv.Itoa(f.workers), "--lease", f.lease.String(), "--metrics", f.metrics, "--log", f.log,
+		"--workers", strconv.Itoa(f.workers), "--lease", f.lease.String(),
 	}
+	if f.metrics != "" {
+		args = append(args, "--metrics", f.metrics)
+	}
+	if f.log != "" {
+		args = append(args, "--log", f.log)
+	}
+	return args
 }
 
 // owner is what the process's locks say.

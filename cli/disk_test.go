@@ -151,7 +151,7 @@ func TestReadOnlyCopy(t *testing.T) {
 	}
 	for _, args := range []string{
 		"enqueue --body x", "enqueue --queue new --body x", "create new", "receive", "work --until-empty --exec cat",
-		"sweep", "pause", "pause --group a", "cancel " + id, "purge --yes", "drop default --yes", "demo",
+		"sweep", "pause", "pause --group a", "cancel " + id, "purge --all --yes", "drop default --yes", "demo",
 		"config default --set lease=1m", "reschedule " + id + " --after 1h", "bench --run enqueue_conflicts",
 	} {
 		_, stderr, code := run(args)

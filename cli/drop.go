@@ -11,13 +11,13 @@ import (
 )
 
 func newDropCmd(s *session) *cobra.Command {
-	var yes bool
+	var yes confirmed
 	c := &cobra.Command{
-		Use:   "drop QUEUE --yes",
+		Use:   "drop QUEUE [--yes]",
 		Short: "Remove a queue with all that is in it",
-		Long: `Remove a queue with all that is in it: messages, dead letters, configuration. It takes two seconds, whatever the depth.
-Workers and producers that use it get an error within a second. If it is interrupted, run it again: until then the queue
-cannot be used.`,
+		Long: `Remove a queue with all that is in it: messages, dead letters, configuration. It asks on a terminal; a
+script must give --yes. It takes two seconds, whatever the depth. Workers and producers that use it get an error within
+a second. If it is interrupted, run it again: until then the queue cannot be used.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 && !c.Flags().Changed("queue") {
@@ -26,10 +26,11 @@ cannot be used.`,
 			if err := s.queueArgument(c, args); err != nil {
 				return err
 			}
-			if !yes {
-				return usagef("drop %s --yes removes the queue with all that is in it", display(s.queue))
-			}
 			if err := s.lasting(); err != nil {
+				return err
+			}
+			does := "removes queue " + display(s.queue) + " with all that is in it for good"
+			if err := s.confirm(c, yes, does); err != nil {
 				return err
 			}
 			return s.withEngine(c.Context(), false, func(db kv.DB) error {
@@ -49,6 +50,6 @@ cannot be used.`,
 			})
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do it")
+	yes.add(c)
 	return c
 }

@@ -43,7 +43,7 @@ func (f *editFlags) change(s *session, c *cobra.Command) (func(m *layer.Message)
 	}
 	text := []byte(f.body)
 	if changed("file") {
-		if text, err = s.readBody(f.file); err != nil {
+		if text, err = s.readBody(c.Context(), f.file); err != nil {
 			return nil, err
 		}
 	}

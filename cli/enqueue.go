@@ -18,7 +18,7 @@ import (
 
 // enqueueFlags are the flags of enqueue.
 type enqueueFlags struct {
-	group      string
+	group      groupFlag
 	body       string
 	bodyFile   string
 	file       string
@@ -70,7 +70,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 			case changed("body"):
 				return s.enqueueOne(c.Context(), o, []byte(f.body))
 			case changed("body-file"):
-				body, err := s.readBody(f.bodyFile)
+				body, err := s.readBody(c.Context(), f.bodyFile)
 				if err != nil {
 					return err
 				}
@@ -79,7 +79,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 			return s.enqueueFile(c.Context(), o, f)
 		},
 	}
-	c.Flags().StringVar(&f.group, "group", "", "the `GROUP`; left out, the default group")
+	f.group.add(c, "the `GROUP`; left out, the default group")
 	c.Flags().StringVar(&f.body, "body", "", "the `TEXT` of one message")
 	c.Flags().StringVar(&f.bodyFile, "body-file", "", "a `FILE` that is the body of one message; - is stdin")
 	c.Flags().StringVar(&f.file, "file", "", "a `FILE` of messages; - is stdin")
@@ -101,7 +101,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 // options checks the flags against each other.
 func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
 	o := sourceOptions{
-		group: f.group, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
+		group: f.group.name, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
 		delay: f.delay, alone: f.alone, tenant: f.tenant, atOnce: changed("delay") && f.delay == 0,
 	}
 	one, given := changed("body") || changed("body-file"), 0
@@ -119,17 +119,11 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("--header-field goes with --file; --header is for one message too")
 	case one && changed("dedup-field"), changed("file") && changed("dedup-id"):
 		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
-	case changed("dedup-id") && f.dedupID == "", changed("dedup-field") && f.dedupField == "":
-		return o, usagef("--dedup-id needs an id, and --dedup-field a name")
 	case f.delay < 0 || f.delay > layer.MaxDelay:
 		return o, usagef("--delay is %s: 0s to %s are allowed", f.delay, layer.MaxDelay)
-	case changed("group") && f.group == "":
-		return o, usagef(`--group "" names no group: leave --group out for the default group`)
-	case changed("group-field") && f.groupField == "":
-		return o, usagef("--group-field needs a name")
-	case changed("group") && changed("group-field"):
+	case f.group.given() != nil && changed("group-field"):
 		return o, usagef("give either --group or --group-field")
-	case f.alone && (changed("group") || changed("group-field")):
+	case f.alone && (f.group.given() != nil || changed("group-field")):
 		return o, usagef("give either --alone or a group")
 	case f.tenant != "" && !f.alone:
 		return o, usagef("--tenant is of messages that are --alone")
@@ -237,25 +231,27 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body []byte) 
 func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFlags) error {
 	name, partial := f.file, f.partial
 	var in io.ReadSeeker
-	stream := s.stdin
-	if name != "-" {
-		file, err := os.Open(name)
+	var stream io.Reader
+	if name == "-" {
+		stream = s.input(ctx)
+	} else {
+		file, err := openFile(ctx, name)
 		if err != nil {
 			return err
 		}
 		defer file.Close()
-		in, stream = file, file
+		in, stream = file, untilInterrupted(ctx, file)
 	}
 	total := int64(-1)
 	if !partial {
 		if in == nil || !seekable(in) {
-			spool, err := s.spool(ctx, stream)
+			copied, err := spool(stream)
 			if err != nil {
 				return fmt.Errorf("%w; nothing was enqueued", err)
 			}
-			defer os.Remove(spool.Name())
-			defer spool.Close()
-			in, stream = spool, spool
+			defer os.Remove(copied.Name())
+			defer copied.Close()
+			in, stream = copied, copied
 		}
 		var err error
 		if total, err = s.validate(ctx, in, o); err != nil {
@@ -339,23 +335,12 @@ func seekable(in io.Seeker) bool {
 }
 
 // spool copies a stream into a temporary file, which the caller closes and removes.
-func (s *session) spool(ctx context.Context, in io.Reader) (*os.File, error) {
+func spool(in io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp("", "fdbfifo-*.spool")
 	if err != nil {
 		return nil, err
 	}
-	copied := make(chan error, 1)
-	go func() {
-		_, err := io.Copy(file, &interruptible{ctx, in})
-		copied <- err
-	}()
-	select {
-	case err = <-copied:
-	case <-ctx.Done():
-		// The copy may hang in a read of the stream for ever; it fails once the file is closed.
-		err = errInterrupted
-	}
-	if err == nil {
+	if _, err = io.Copy(file, in); err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
@@ -364,22 +349,9 @@ func (s *session) spool(ctx context.Context, in io.Reader) (*os.File, error) {
 	return file, nil
 }
 
-// interruptible fails between two reads once ctx has ended.
-type interruptible struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r *interruptible) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, errInterrupted
-	}
-	return r.r.Read(p)
-}
-
 // validate reads the whole input and returns the number of its messages.
 func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (int64, error) {
-	src, err := newSource(&interruptible{ctx, in}, o)
+	src, err := newSource(untilInterrupted(ctx, in), o)
 	if err != nil {
 		return 0, err
 	}
@@ -452,8 +424,7 @@ type yielded struct {
 	err error
 }
 
-// readAhead reads src until it ends or ctx does. A read of a stream cannot be interrupted: whoever waits for
-// the channel must look at ctx too.
+// readAhead reads src until it ends or ctx does. Code that waits for the channel must look at ctx too.
 func readAhead(ctx context.Context, src source) <-chan yielded {
 	records := make(chan yielded, enqueueBatch)
 	go func() {
@@ -492,6 +463,9 @@ func nextBatch(
 			case <-ctx.Done():
 				return nil, nil, errInterrupted
 			}
+		}
+		if ctx.Err() != nil {
+			return nil, nil, errInterrupted
 		}
 		if r.err != nil {
 			return batch, nil, r.err

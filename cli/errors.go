@@ -43,12 +43,12 @@ func ExitCode(err error) int {
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.As(err, &usage):
-		return ExitUsage
 	case kv.MaybeCommitted(err):
 		return ExitUnknown // also if it was interrupted, or a retry has met something else
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return ExitInterrupted
+	case errors.As(err, &usage):
+		return ExitUsage
 	case errors.As(err, &own) && own.Exit != 0:
 		return own.Exit
 	case kv.Code(err) == kv.CodeDatabaseLocked:

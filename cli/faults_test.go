@@ -178,7 +178,7 @@ func TestInterruptIsSaid(t *testing.T) {
 	ctx, interrupt := context.WithCancel(context.Background())
 	interrupt()
 	for _, args := range [][]string{
-		{"enqueue", "--body", "x"}, {"groups"}, {"stats"}, {"check"}, {"peek"}, {"purge", "--yes"}, {"queues"},
+		{"enqueue", "--body", "x"}, {"groups"}, {"stats"}, {"check"}, {"peek"}, {"purge", "--all", "--yes"}, {"queues"},
 		{"config"},
 	} {
 		var stderr bytes.Buffer

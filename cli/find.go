@@ -16,7 +16,7 @@ A message is found as long as its dedup id is remembered: see config, dedup_for 
 is "unknown", and no error. Where duplicates are looked for within groups (dedup_scope), --group says in which.`
 
 func newFindCmd(s *session) *cobra.Command {
-	var group string
+	var group groupFlag
 	c := &cobra.Command{
 		Use:   "find DEDUP-ID [--group GROUP]",
 		Short: "Say where the message with a dedup id is",
@@ -32,7 +32,7 @@ func newFindCmd(s *session) *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				f, err := q.Find(c.Context(), group, args[0])
+				f, err := q.Find(c.Context(), group.name, args[0])
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -40,7 +40,7 @@ func newFindCmd(s *session) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the message's `GROUP`, where duplicates are looked for within groups")
+	group.add(c, "the message's `GROUP`, where duplicates are looked for within groups")
 	return c
 }
 

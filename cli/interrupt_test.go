@@ -46,6 +46,18 @@ func (s *screen) String() string {
 	return s.held.String()
 }
 
+// mute is a stdin that never gives anything. It tells when it is read.
+type mute struct {
+	read func()
+	end  <-chan struct{}
+}
+
+func (m *mute) Read([]byte) (int, error) {
+	m.read()
+	<-m.end
+	return 0, io.EOF
+}
+
 // onMemory returns the command line over one database, and a handle of its own on the queue "default" with n
 // messages in one group.
 func onMemory(t *testing.T, n int) (*App, *layer.Queue) {

@@ -16,8 +16,9 @@ import (
 const allKeys = "queue"
 
 func newKeyCmd(s *session) *cobra.Command {
-	return &cobra.Command{
-		Use:   "key KIND [GROUP]...",
+	var unnamed bool
+	c := &cobra.Command{
+		Use:   "key KIND [GROUP]... [--default-group]",
 		Short: "Print the range of a queue's keys, for fdbcli's getrange",
 		Long: fmt.Sprintf(`Print begin and end of the range in which a queue has its keys of one kind, as fdbcli reads them; with groups,
 one such line for each. No database is asked, but for --directory. Kinds: queue (all its keys), %s; a plural does as
@@ -26,6 +27,9 @@ well. Only %s go by group.`, strings.Join(layer.KeyNames(), ", "), strings.Join(
   fdbcli --exec "getrange $(fdbfifo key lock) 100" | fdbfifo decode`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
+			if unnamed {
+				args = append(args, "")
+			}
 			return s.withPrefix(c.Context(), func() error {
 				ranges, err := s.keyRanges(s.prefix(), args)
 				if err != nil {
@@ -40,6 +44,8 @@ well. Only %s go by group.`, strings.Join(layer.KeyNames(), ", "), strings.Join(
 			})
 		},
 	}
+	c.Flags().BoolVar(&unnamed, defaultGroup, false, "the group without a name, in place of GROUP")
+	return c
 }
 
 // keysByGroup are the kinds of keys that the groups come first in.

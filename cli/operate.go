@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -23,11 +22,13 @@ func oneID(c *cobra.Command, args []string) error {
 
 // addGroupFlag adds --group to a command that wants one.
 func addGroupFlag(c *cobra.Command, group *string) {
-	c.Flags().StringVar(group, "group", "", "the `GROUP`; \"\" is the default group")
+	var f groupFlag
+	f.add(c, "the `GROUP`")
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
-		if !c.Flags().Changed("group") {
-			return usagef("%s wants --group GROUP (see %s --help)", c.Name(), c.CommandPath())
+		if f.given() == nil {
+			return usagef("%s wants --group GROUP, or --%s (see %s --help)", c.Name(), defaultGroup, c.CommandPath())
 		}
+		*group = f.name
 		return nil
 	}
 }
@@ -142,17 +143,16 @@ What is not named stays as it is. A message in flight is refused.`,
 }
 
 // readBody reads a body from a file, or from stdin if that is "-", up to the longest that there may be.
-func (s *session) readBody(file string) (body []byte, err error) {
-	in := s.stdin
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, f.Close()) }()
-		in = f
+func (s *session) readBody(ctx context.Context, file string) (body []byte, err error) {
+	if file == "-" {
+		return io.ReadAll(io.LimitReader(s.input(ctx), layer.MaxBodySize+1))
 	}
-	return io.ReadAll(io.LimitReader(in, layer.MaxBodySize+1))
+	f, err := openFile(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return io.ReadAll(io.LimitReader(untilInterrupted(ctx, f), layer.MaxBodySize+1))
 }
 
 type jsonRelease struct {

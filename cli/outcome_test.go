@@ -39,7 +39,8 @@ func brokenFolder(t *testing.T, path string) (claim []byte) {
 // outcomeCommands change the queue of brokenFolder. Each reads the claim from stdin, if it wants one.
 var outcomeCommands = [][]string{
 	{"enqueue", "--group", "b", "--body", "z"}, {"receive"}, {"ack"}, {"nack"}, {"nack", "--reject", "bad"}, {"extend"},
-	{"skip", "--group", "b"}, {"release", "--group", "a"}, {"pause", "--group", "b"}, {"purge", "--group", "b"},
+	{"skip", "--group", "b"}, {"release", "--group", "a"}, {"pause", "--group", "b"},
+	{"purge", "--group", "b", "--yes"},
 	{"config", "--set", "lease=1h"}, {"state", "--group", "b", "--set", "s"}, {"create", "--queue", "new"},
 }
 

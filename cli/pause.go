@@ -10,7 +10,7 @@ import (
 )
 
 func newPauseCmd(s *session) *cobra.Command {
-	var group string
+	var group groupFlag
 	var o layer.PauseOptions
 	c := &cobra.Command{
 		Use:   "pause [--group GROUP] [--reason TEXT] [--force] [--by WHO] [--log FILE]",
@@ -19,17 +19,17 @@ func newPauseCmd(s *session) *cobra.Command {
 enqueued. A worker that holds the group goes on until it is done with what it has; --force takes the group from it. All
 workers follow the pause of the whole queue within a second.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			oneGroup := c.Flags().Changed("group")
-			if o.Force && !oneGroup {
+			only := group.given()
+			if o.Force && only == nil {
 				return usagef("--force goes with --group: release takes groups from their workers, one by one")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if oneGroup {
-					m, err := s.admin(q).PauseGroup(c.Context(), group, o)
+				if only != nil {
+					m, err := s.admin(q).PauseGroup(c.Context(), *only, o)
 					if err != nil {
 						return asUsageIfOptions(err)
 					}
-					return s.printMark(false, &group, m)
+					return s.printMark(false, only, m)
 				}
 				m, err := s.admin(q).Pause(c.Context(), o)
 				if err != nil {
@@ -39,7 +39,7 @@ workers follow the pause of the whole queue within a second.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
+	group.add(c, "the `GROUP`; left out, the whole queue")
 	addReasonFlag(c, &o.Reason)
 	s.addActing(c)
 	c.Flags().BoolVar(&o.Force, "force", false, "take the group from the worker that holds it")
@@ -47,21 +47,21 @@ workers follow the pause of the whole queue within a second.`,
 }
 
 func newResumeCmd(s *session) *cobra.Command {
-	var group string
+	var group groupFlag
 	c := &cobra.Command{
 		Use:   "resume [--group GROUP] [--by WHO] [--log FILE]",
 		Short: "Let a paused group, or the whole queue, be worked on again",
 		Long: `Let a group that is paused, or that was halted because its first message failed for good, be worked on again; without
 --group, the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			oneGroup := c.Flags().Changed("group")
+			only := group.given()
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if oneGroup {
-					m, err := s.admin(q).ResumeGroup(c.Context(), group, layer.ResumeOptions{})
+				if only != nil {
+					m, err := s.admin(q).ResumeGroup(c.Context(), *only, layer.ResumeOptions{})
 					if err != nil {
 						return refused(err)
 					}
-					return s.printMark(true, &group, m)
+					return s.printMark(true, only, m)
 				}
 				m, err := s.admin(q).Resume(c.Context(), layer.ResumeOptions{})
 				if err != nil {
@@ -71,7 +71,7 @@ func newResumeCmd(s *session) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
+	group.add(c, "the `GROUP`; left out, the whole queue")
 	s.addActing(c)
 	return c
 }

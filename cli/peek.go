@@ -15,7 +15,7 @@ import (
 )
 
 func newPeekCmd(s *session) *cobra.Command {
-	var group string
+	var group groupFlag
 	var n int
 	var f headerFilter
 	var where whereFlag
@@ -23,7 +23,7 @@ func newPeekCmd(s *session) *cobra.Command {
 		Use:   "peek [--group GROUP] [--where TEMPLATE] [--header NAME=VALUE]... [-n N]",
 		Short: "Look at the first messages without taking them",
 		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
-first, or the first messages of the only group. --group "" is the default group. With --header, the first messages
+first, or the first messages of the only group. With --header, the first messages
 that have it, of the group or of all, group by group: all may have to be read for that. In a
 queue with facets --where leaves only the messages that agree with a template of its views, without such a search. It
 changes nothing.`,
@@ -36,18 +36,14 @@ changes nothing.`,
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if f.active() {
-					var only *string
-					if c.Flags().Changed("group") {
-						only = &group
-					}
-					all := itemsOf(c.Context(), q, only, where.template)
+					all := itemsOf(c.Context(), q, group.given(), where.template)
 					items, _, err := chosen(all, n, func(item layer.Item) bool { return f.matches(item.Headers) })
 					if err != nil {
 						return asUsageIfOptions(err)
 					}
 					return s.printItems(items)
 				}
-				items, err := s.peek(c.Context(), q, group, c.Flags().Changed("group"), where.template, n)
+				items, err := s.peek(c.Context(), q, group.given(), where.template, n)
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -55,7 +51,7 @@ changes nothing.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
+	group.add(c, "the `GROUP`")
 	c.Flags().Var(&where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().IntVarP(&n, "number", "n", 10, "how many messages, `N`")
 	f.add(c)
@@ -85,10 +81,10 @@ func itemsOf(
 }
 
 func (s *session) peek(
-	ctx context.Context, q *layer.Queue, group string, oneGroup bool, where layer.Template, n int,
+	ctx context.Context, q *layer.Queue, group *string, where layer.Template, n int,
 ) ([]layer.Item, error) {
-	if oneGroup {
-		return q.Peek(ctx, group, n, where)
+	if group != nil {
+		return q.Peek(ctx, *group, n, where)
 	}
 	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1, Where: where})
 	if err != nil {

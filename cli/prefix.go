@@ -82,6 +82,9 @@ func parsePrefix(text string) ([]byte, error) {
 
 // prefixText is the shortest readable form that parsePrefix reads.
 func prefixText(key []byte) string {
+	if len(key) == 0 {
+		return "0x" // an empty text is no value of --prefix
+	}
 	if parts, err := tuple.Unpack(key); err == nil && len(parts) > 0 {
 		return parts.String()
 	}

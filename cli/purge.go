@@ -10,24 +10,30 @@ import (
 )
 
 func newPurgeCmd(s *session) *cobra.Command {
-	var group string
-	var yes bool
+	var group groupFlag
+	var yes confirmed
 	var o layer.PurgeOptions
 	c := &cobra.Command{
-		Use:   "purge (--group GROUP | --yes) [--force] [--by WHO] [--log FILE]",
+		Use:   "purge (--group GROUP | --default-group | --all) [--yes] [--force] [--by WHO] [--log FILE]",
 		Short: "Remove all messages of a group, or of the queue",
-		Long: `Remove all messages of a group for good, or with --yes and without --group, those of all groups. What is in a worker's
-hands stays; --force takes it away and removes it too. The states of groups go too. Dead letters stay, and so do pauses. Messages that are enqueued
-meanwhile may stay. A queue of which nothing is in flight, delayed by a failure or paused is emptied at once; otherwise it
-takes small steps, which disturb no other group, and may be interrupted and run again to go on.`,
+		Long: `Remove all messages of a group for good, or with --all those of all groups. It asks on a terminal; a
+script must give --yes. A message in flight stays; --force takes it from its worker and removes it, too. The states of
+groups go, too. Dead letters stay, and so do pauses. Messages that are enqueued during the purge may stay. A queue of
+which nothing is in flight, delayed by a failure or paused is emptied at once. Otherwise purge takes small steps, which
+disturb no other group. After an interrupt, run it again: it continues.`,
+		Example: `  fdbfifo purge --group ATL --yes
+  fdbfifo purge --queue orders --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			oneGroup := c.Flags().Changed("group")
-			if oneGroup == yes {
-				return usagef("give either --group GROUP, or --yes for all messages of queue %s (see %s --help)",
-					display(s.queue), c.CommandPath())
+			if o.Group = group.given(); (o.Group != nil) == o.All {
+				return usagef("purge wants either --group GROUP, or --%s, or --all for queue %s (see %s --help)",
+					defaultGroup, display(s.queue), c.CommandPath())
 			}
-			if o.All = yes; oneGroup {
-				o.Group = &group
+			of := "queue " + display(s.queue)
+			if o.Group != nil {
+				of = "group " + display(*o.Group) + " of " + of
+			}
+			if err := s.confirm(c, yes, "removes all messages of "+of+" for good"); err != nil {
+				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("purging", "message", -1)
@@ -40,9 +46,10 @@ takes small steps, which disturb no other group, and may be interrupted and run 
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
-	c.Flags().BoolVar(&yes, "yes", false, "all groups of the queue")
-	c.Flags().BoolVar(&o.Force, "force", false, "also what is in workers' hands, and what cannot be read")
+	group.add(c, "the `GROUP`")
+	c.Flags().BoolVar(&o.All, "all", false, "all groups of the queue")
+	yes.add(c)
+	c.Flags().BoolVar(&o.Force, "force", false, "also messages in flight, and rows that cannot be read")
 	s.addActing(c)
 	return c
 }

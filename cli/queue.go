@@ -52,7 +52,7 @@ func (s *session) lasting() error {
 }
 
 func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB) error) (err error) {
-	closeLog, err := s.openLog()
+	closeLog, err := s.openLog(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 type deadSweepFlags struct {
 	deadFlags
 	all    bool
+	yes    confirmed
 	dryRun bool
 	limit  int
 }
@@ -21,6 +22,7 @@ func (f *deadSweepFlags) add(s *session, c *cobra.Command) {
 	s.addActing(c)
 	f.deadFlags.add(c)
 	c.Flags().BoolVar(&f.all, "all", false, "all that there are")
+	f.yes.add(c)
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
 	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
 }
@@ -31,37 +33,48 @@ func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (lay
 	if err != nil {
 		return filter, err
 	}
-	named := len(ids) > 0
-	for _, flag := range []string{"group", "text", "older", "newer"} {
-		named = named || c.Flags().Changed(flag)
-	}
+	named := len(ids) > 0 || filter.Group != nil || f.text != "" || f.older > 0 || f.newer > 0
 	switch {
 	case named && f.all:
 		return filter, usagef("give either --all or what to choose by")
 	case !named && !f.all:
-		return filter, usagef("%s wants ids, or --group, --text, --older or --newer, or --all (see %s --help)", c.Name(), c.CommandPath())
+		return filter, usagef("%s wants ids, or --group, --default-group, --text, --older or --newer, or --all "+
+			"(see %s --help)", c.Name(), c.CommandPath())
 	}
 	filter.All = f.all
 	return filter, checkMost(f.limit)
 }
 
+// confirm asks before a command changes dead letters that no id names.
+func (f *deadSweepFlags) confirm(s *session, c *cobra.Command, filter layer.DeadFilter, does string) error {
+	if f.dryRun || len(filter.IDs) > 0 {
+		return nil
+	}
+	which := "all dead letters"
+	if !filter.All {
+		which = "all dead letters that these flags choose"
+	}
+	return s.confirm(c, f.yes, fmt.Sprintf(does, which+" of queue "+display(s.queue)))
+}
+
 const stepsHelp = `
 
-It works in small steps beside everything else; interrupted, it has done what it says, and run again it goes on. dead
-list prints ids; what several flags choose is what all of them do.`
+dead list prints ids. Several flags choose the letters to which all of them apply. It asks on a terminal, unless ids
+name the letters; a script must give --yes. It works in small steps and disturbs no worker. After an interrupt it says
+how many are done; run it again, and it continues.`
 
 func newDeadRedriveCmd(s *session) *cobra.Command {
 	var f deadSweepFlags
 	var e editFlags
 	var toTail bool
 	c := &cobra.Command{
-		Use: "redrive (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--to-tail] [--dry-run] [-n N] " +
-			"[--by WHO] [--log FILE]",
+		Use: "redrive (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--yes] " +
+			"[--to-tail] [--dry-run] [-n N] [--by WHO] [--log FILE]",
 		Short: "Give dead letters back to their groups",
 		Long: `Give dead letters back to their groups, each at its old place, before what followed it, with no failed attempts
 counted. A group that is held stays with its worker. With --body, --file, --header or --remove-header they are changed on
 the way. If a group has more than 100, pause it meanwhile to keep their order: what is back may be delivered.` + stepsHelp,
-		Example: `  fdbfifo dead redrive --text 'connection refused'
+		Example: `  fdbfifo dead redrive --text 'connection refused' --yes
   fdbfifo dead redrive --group ATL --to-tail --dry-run`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -71,6 +84,9 @@ the way. If a group has more than 100, pause it meanwhile to keep their order: w
 			}
 			change, err := e.change(s, c)
 			if err != nil {
+				return err
+			}
+			if err := f.confirm(s, c, filter, "gives %s back to their groups"); err != nil {
 				return err
 			}
 			o := layer.RedriveOptions{ToTail: toTail, DryRun: f.dryRun, Limit: f.limit}
@@ -92,16 +108,19 @@ the way. If a group has more than 100, pause it meanwhile to keep their order: w
 func newDeadDiscardCmd(s *session) *cobra.Command {
 	var f deadSweepFlags
 	c := &cobra.Command{
-		Use: "discard (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--dry-run] [-n N] " +
-			"[--by WHO] [--log FILE]",
+		Use: "discard (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--yes] " +
+			"[--dry-run] [-n N] [--by WHO] [--log FILE]",
 		Aliases: []string{"delete"},
 		Short:   "Remove dead letters for good",
 		Long:    "Remove dead letters for good." + stepsHelp,
-		Example: "  fdbfifo dead discard --older 720h",
+		Example: "  fdbfifo dead discard --older 720h --yes",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			filter, err := f.chosen(s, c, args)
 			if err != nil {
+				return err
+			}
+			if err := f.confirm(s, c, filter, "removes %s for good"); err != nil {
 				return err
 			}
 			o := layer.DiscardOptions{DryRun: f.dryRun, Limit: f.limit}

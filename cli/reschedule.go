@@ -16,7 +16,8 @@ The message keeps its place: those behind it in its group wait with it, and its 
 message in flight is refused. A wait for a retry goes on: fdbfifo retry ends that.`
 
 func newRescheduleCmd(s *session) *cobra.Command {
-	var group, at string
+	var group groupFlag
+	var at string
 	var after time.Duration
 	c := &cobra.Command{
 		Use:   "reschedule (ID | --group GROUP) (--at TIME | --after DURATION)",
@@ -26,9 +27,9 @@ func newRescheduleCmd(s *session) *cobra.Command {
   fdbfifo reschedule $(fdbfifo find order-1001 --json | jq -r .id) --at 2027-01-01T08:00:00+01:00`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
-			changed := c.Flags().Changed
+			changed, only := c.Flags().Changed, group.given()
 			switch {
-			case len(args) > 1 || (len(args) == 1) == changed("group"):
+			case len(args) > 1 || (len(args) == 1) == (only != nil):
 				return usagef("reschedule wants either one message id, as find and peek --json print it, " +
 					"or --group GROUP (see fdbfifo reschedule --help)")
 			case changed("at") == changed("after"):
@@ -50,13 +51,13 @@ func newRescheduleCmd(s *session) *cobra.Command {
 				}
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if changed("group") {
-					first, err := q.Peek(c.Context(), group, 1, nil)
+				if only != nil {
+					first, err := q.Peek(c.Context(), *only, 1, nil)
 					if err != nil {
 						return err
 					}
 					if len(first) == 0 {
-						return fmt.Errorf("group %s has no messages", display(group))
+						return fmt.Errorf("group %s has no messages", display(*only))
 					}
 					id = first[0].ID
 				}
@@ -67,7 +68,7 @@ func newRescheduleCmd(s *session) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the `GROUP` whose first message it is; \"\" is the default group")
+	group.add(c, "the `GROUP` whose first message it is")
 	c.Flags().StringVar(&at, "at", "", "the earliest `TIME` of delivery, as 2027-01-01T08:00:00Z")
 	c.Flags().DurationVar(&after, "after", 0, "deliver after a `DURATION` from now; 0s is at once")
 	return c
@@ -121,7 +122,7 @@ func newReplaceCmd(s *session) *cobra.Command {
 			}
 			text := []byte(body)
 			if c.Flags().Changed("file") {
-				if text, err = s.readBody(file); err != nil {
+				if text, err = s.readBody(c.Context(), file); err != nil {
 					return err
 				}
 			}

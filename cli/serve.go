@@ -106,13 +106,14 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 		return usagef("without --keys the server listens on this machine alone: 127.0.0.1 or ::1, not %q", host)
 	}
 	if f.keys != "" {
-		if f.options.Keys, err = readKeys(f.keys); err != nil {
+		read := func() (map[string]sqs.Key, error) { return readKeys(f.keys) }
+		if f.options.Keys, err = waitFor(ctx, read); err != nil {
 			return err
 		}
 	}
 	var declared []sqs.Declared
 	if f.queues != "" {
-		if declared, err = readQueues(f.queues); err != nil {
+		if declared, err = waitFor(ctx, func() ([]sqs.Declared, error) { return readQueues(f.queues) }); err != nil {
 			return err
 		}
 	}
@@ -159,7 +160,8 @@ func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags, declared 
 	o.Logger = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: level}))
 	var secure *certificate
 	if f.cert != "" {
-		if secure, err = readCertificate(f.cert, f.key, o.Logger); err != nil {
+		read := func() (*certificate, error) { return readCertificate(f.cert, f.key, o.Logger) }
+		if secure, err = waitFor(ctx, read); err != nil {
 			return usagef("--tls-cert: %w", err)
 		}
 	}

@@ -40,7 +40,7 @@ func newStateCmd(s *session) *cobra.Command {
 			state := []byte(set)
 			if c.Flags().Changed("file") {
 				var err error
-				if state, err = s.readBody(file); err != nil {
+				if state, err = s.readBody(c.Context(), file); err != nil {
 					return err
 				}
 			}

@@ -106,9 +106,9 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 		{"release", "--group", group("none")}, {"cancel", id + "x"}, {"reschedule", id, "--in", "1h"},
 		{"receive", "--group", group("rest")}, {"release", "--group", group("rest"), "--token", "1"},
 		{"enqueue", "--group", group("new"), "--body", spell, "--header", "f=x"},
-		{"ack", "--group", group("rest"), "--token", "1"}, {"purge", "--group", group("marked")},
+		{"ack", "--group", group("rest"), "--token", "1"}, {"purge", "--group", group("marked"), "--yes"},
 		{"drop", "--queue", "no" + spell},
-		{"dead", "redrive", "--all"}, {"purge"},
+		{"dead", "redrive", "--all", "--yes"}, {"purge"},
 	} {
 		for _, extra := range [][]string{nil, {"--json"}} {
 			app := h.app()

@@ -10,7 +10,7 @@ import (
 )
 
 func newWhyCmd(s *session) *cobra.Command {
-	var group string
+	var group groupFlag
 	var where whereFlag
 	c := &cobra.Command{
 		Use:   "why ID | --group GROUP [--where TEMPLATE]",
@@ -19,16 +19,16 @@ func newWhyCmd(s *session) *cobra.Command {
 end first. With --group it is the first message of the group, and what keeps a group that is empty. peek --json prints
 ids. In a queue with facets --where asks about receives by a template. It changes nothing.`,
 		Args: func(c *cobra.Command, args []string) error {
-			if !c.Flags().Changed("group") {
+			if group.given() == nil {
 				return oneID(c, args)
 			}
 			return noArgs(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			ask := func(q *layer.Queue) (layer.Explanation, error) {
-				return q.Admin().WhyGroup(c.Context(), group, where.template)
+				return q.Admin().WhyGroup(c.Context(), group.name, where.template)
 			}
-			if !c.Flags().Changed("group") {
+			if group.given() == nil {
 				id, err := layer.ParseID(args[0])
 				if err != nil {
 					return usagef("%w", err)
@@ -46,7 +46,7 @@ ids. In a queue with facets --where asks about receives by a template. It change
 			})
 		},
 	}
-	c.Flags().StringVar(&group, "group", "", "the first message of this `GROUP`")
+	group.add(c, "the first message of this `GROUP`")
 	c.Flags().Var(&where, "where", "why receives by this `TEMPLATE` do not get it, as state=NEW")
 	return c
 }

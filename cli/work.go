@@ -27,12 +27,11 @@ type workFlags struct {
 	max        int64
 	lease      time.Duration
 	timeout    time.Duration
-	group      string
+	group      groupFlag
 	where      whereFlag
 	unordered  bool
 	advance    whereFlag
 	untilEmpty bool
-	only       *string // set from group, if the flag was given
 }
 
 const workHelp = `Run a command for each message, in order within each group, groups in parallel.
@@ -63,7 +62,7 @@ func newWorkCmd(s *session) *cobra.Command {
 		Example: `  fdbfifo work --exec 'curl -sf -d @- https://example.com/hook' --workers 4`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.exec == "" {
-				return usagef("--exec COMMAND is wanted")
+				return usagef("work wants --exec COMMAND (see fdbfifo work --help)")
 			}
 			if f.workers < 1 {
 				return usagef("--workers is %d: 1 or more", f.workers)
@@ -86,9 +85,6 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.advance.template != nil && f.where.template == nil {
 				return usagef("--advance wants --where, from what to it")
 			}
-			if c.Flags().Changed("group") {
-				f.only = &f.group
-			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
 		},
 	}
@@ -100,7 +96,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
-	c.Flags().StringVar(&f.group, "group", "", "only messages of this `GROUP`; --until-empty then means the group")
+	f.group.add(c, "only messages of this `GROUP`; --until-empty then means the group")
 	c.Flags().BoolVar(&f.unordered, "unordered", false,
 		"messages that nobody holds, out of order, in a queue with the setting unordered")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
@@ -184,7 +180,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	}
 	worker, err := worker.New(q, handler, worker.Options{
 		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
-		Timeout: timeout, OnError: w.failure, Where: f.where.template, Group: f.only, Unordered: f.unordered,
+		Timeout: timeout, OnError: w.failure, Where: f.where.template, Group: f.group.given(), Unordered: f.unordered,
 		Logger: s.acting.workers(), // the screen is told by failure
 		Events: s.beside.hooks(),
 	})
@@ -194,7 +190,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	s.beside.watch(q, worker)
 	begun := s.app.Now()
 	worker.Start()
-	err = w.watch(ctx, q, f.only, f.untilEmpty)
+	err = w.watch(ctx, q, f.group.given(), f.untilEmpty)
 	interrupted := ctx.Err() != nil && !w.isEnough()
 	if interrupted {
 		w.progress.print(func() { s.notice("stopping: commands that run may finish; Ctrl-C again kills them") })
@@ -217,7 +213,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	case dead > 0:
 		return &Error{
 			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
-			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all gives them back.",
+			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all --yes gives them back.",
 		}
 	}
 	return nil

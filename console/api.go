@@ -142,12 +142,12 @@ func (c *Console) apiDead(ctx context.Context, in input) (any, error) {
 
 // apiDeed is the body of POST /api/v1/do.
 type apiDeed struct {
-	Queue  string `json:"queue"`
-	Verb   string `json:"verb"`
-	Group  string `json:"group"`
-	ID     string `json:"id"`
-	Reason string `json:"reason"`
-	DryRun bool   `json:"dry_run"`
+	Queue  string  `json:"queue"`
+	Verb   string  `json:"verb"`
+	Group  *string `json:"group"` // "" = the default group; left out = none
+	ID     string  `json:"id"`
+	Reason string  `json:"reason"`
+	DryRun bool    `json:"dry_run"`
 	Expect struct {
 		Head  string    `json:"head"`
 		Token int64     `json:"token"`
@@ -170,7 +170,10 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusBadRequest, d.Verb+" is for people: use the page, or the command")
 		return
 	}
-	in := url.Values{"q": {d.Queue}, "verb": {d.Verb}, "g": {d.Group}, "reason": {d.Reason}, "head": {d.Expect.Head}}
+	in := url.Values{"q": {d.Queue}, "verb": {d.Verb}, "reason": {d.Reason}, "head": {d.Expect.Head}}
+	if d.Group != nil {
+		in.Set("g", *d.Group)
+	}
 	if d.ID != "" {
 		in.Set("id", d.ID)
 	}

@@ -45,6 +45,12 @@ var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"check":         (*deed).check,
 }
 
+// ofGroup are the verbs that act on the group of the field g. The field may be empty, which is the default group, and
+// it must be there.
+var ofGroup = map[string]bool{
+	"pause": true, "resume": true, "retry": true, "skip": true, "purge": true, "release": true, "release-count": true,
+}
+
 // admin is the operator's side of the queue, for whoever acts.
 func (d *deed) admin() layer.Admin { return d.q.Admin().As(d.by) }
 
@@ -67,6 +73,9 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 	ctx, cancel := context.WithTimeout(ctx, actTimeout)
 	defer cancel()
 	q, err := c.queue(ctx, a.Queue)
+	if err == nil && ofGroup[a.Verb] && !in.Has("g") {
+		err = fmt.Errorf("%w: %s wants a group", errAsk, a.Verb)
+	}
 	if err == nil {
 		a.Result, err = do(&deed{q: q, in: in, by: who.name}, ctx)
 	}
@@ -206,6 +215,9 @@ func (d *deed) edit(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if !d.in.Has("body") {
+		return "", fmt.Errorf("%w: edit wants a body", errAsk)
+	}
 	// A browser sends a line of a text area with a carriage return; a body that has any is not edited here.
 	seen, body := d.in.Get("seen"), strings.ReplaceAll(d.in.Get("body"), "\r\n", "\n")
 	err = d.admin().Edit(ctx, id, func(m *layer.Message) error {
@@ -319,6 +331,9 @@ func deadWords(r layer.DeadReport, done string, dry bool) string {
 }
 
 func (d *deed) configure(ctx context.Context) (string, error) {
+	if !d.in.Has("value") {
+		return "", fmt.Errorf("%w: configure wants a value", errAsk)
+	}
 	name, old, value := d.in.Get("setting"), d.in.Get("old"), d.in.Get("value")
 	changed := func(c *layer.Config) error {
 		now, err := c.Setting(name)

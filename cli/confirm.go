@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// confirmed is the flag --yes of a command that removes or changes many messages at once.
+type confirmed bool
+
+func (y *confirmed) add(c *cobra.Command) {
+	c.Flags().BoolVar((*bool)(y), "yes", false, "do it without a question; a script must give it")
+}
+
+// confirm asks on a terminal whether c may do its work. Elsewhere it wants --yes. does says what the command does, as
+// "removes all messages of group ATL".
+func (s *session) confirm(c *cobra.Command, yes confirmed, does string) error {
+	if yes {
+		return nil
+	}
+	name := commandName(c)
+	if !s.app.terminal(s.stdin) {
+		return usagef("%s %s: give --yes, too (see %s --help)", name, does, c.CommandPath())
+	}
+	s.stderr.Write(plain(fmt.Appendf(nil, "fdbfifo: %s %s. Continue? [y/N] ", name, does)))
+	answer, err := bufio.NewReader(untilInterrupted(c.Context(), s.stdin)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return &Error{Text: name + " was not confirmed: nothing was done"}
+}
+
+// commandName is what c is called behind the program's name.
+func commandName(c *cobra.Command) string {
+	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// mayBeEmpty are the flags whose empty value means something: a message may have an empty body. Any other flag that is
+// given must have a value, so that an unset variable of a shell never means all, none or the default.
+var mayBeEmpty = map[string]bool{"enqueue --body": true}
+
+// mayBeBlank are the flags that take any text of a user's data, blanks too.
+var mayBeBlank = map[string]bool{"group": true, "body": true, "set": true, "header": true}
+
+// insteadOfEmpty is how to spell the meaning that an empty value could have.
+var insteadOfEmpty = map[string]string{
+	"group":  "--default-group for the group without a name",
+	"body":   "--file /dev/null for an empty body",
+	"prefix": "--prefix 0x for the root of the database",
+}
+
+// checkAllGiven makes c and all commands below it refuse flags and arguments that are given and empty.
+func checkAllGiven(c *cobra.Command) {
+	check := c.Args
+	c.Args = func(c *cobra.Command, args []string) error {
+		if err := checkGiven(c, args); err != nil {
+			return err
+		}
+		return check(c, args)
+	}
+	for _, sub := range c.Commands() {
+		checkAllGiven(sub)
+	}
+}
+
+// checkGiven refuses flags and arguments that are given and empty.
+func checkGiven(c *cobra.Command, args []string) (err error) {
+	name := commandName(c)
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && !mayBeEmpty[name+" --"+f.Name] {
+			err = checkValue(c, f)
+		}
+	})
+	for i, arg := range args {
+		if err == nil && arg == "" {
+			err = usagef("argument %d of %s is empty: give a value, or leave the argument out (see %s --help)",
+				i+1, name, c.CommandPath())
+		}
+	}
+	if err == nil && c.Flags().Changed("group") && c.Flags().Changed(defaultGroup) {
+		err = usagef("give either --group GROUP or --%s", defaultGroup)
+	}
+	return err
+}
+
+func checkValue(c *cobra.Command, f *pflag.Flag) error {
+	values := []string{f.Value.String()}
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		if values = list.GetSlice(); len(values) == 0 {
+			values = []string{""}
+		}
+	}
+	for _, value := range values {
+		how := ""
+		switch {
+		case value == "":
+			how = "empty"
+		case strings.TrimSpace(value) == "" && !mayBeBlank[f.Name]:
+			how = "blank"
+		default:
+			continue
+		}
+		instead := "leave the flag out"
+		if text, ok := insteadOfEmpty[f.Name]; ok {
+			instead = text
+		}
+		return usagef("--%s is %s: give a value, or %s (see %s --help)", f.Name, how, instead, c.CommandPath())
+	}
+	return nil
+}
+
+// defaultGroup is the flag that stands for --group with the name of the default group, which is empty.
+const defaultGroup = "default-group"
+
+// groupFlag is the group of a command: --group GROUP, or --default-group.
+type groupFlag struct {
+	name    string
+	unnamed bool
+}
+
+func (g *groupFlag) add(c *cobra.Command, help string) {
+	c.Flags().StringVar(&g.name, "group", "", help)
+	c.Flags().BoolVar(&g.unnamed, defaultGroup, false, "the group without a name, in place of --group")
+}
+
+// given is the group that the flags name; nil = they name none.
+func (g *groupFlag) given() *string {
+	if g.name == "" && !g.unnamed {
+		return nil
+	}
+	return &g.name
+}

@@ -1,0 +1,273 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// forEachCommand calls fn with each command below c, hidden ones too.
+func forEachCommand(c *cobra.Command, fn func(c *cobra.Command)) {
+	for _, sub := range c.Commands() {
+		fn(sub)
+		forEachCommand(sub, fn)
+	}
+}
+
+// commandNamed returns a command of a new tree.
+func commandNamed(t *testing.T, path string) *cobra.Command {
+	root, _ := (&session{app: New()}).root()
+	c, _, err := root.Find(strings.Fields(path)[1:])
+	require.NoError(t, err)
+	return c
+}
+
+// TestGivenButEmptyIsRefused: no flag of a command means anything when it is given with an empty or a blank value, such
+// as that of a shell's variable that is not set. The allow-lists name the exceptions, and no flag that is not there.
+func TestGivenButEmptyIsRefused(t *testing.T) {
+	t.Parallel()
+	root, _ := (&session{app: New()}).root()
+	flags, empty, blank := 0, map[string]bool{}, map[string]bool{}
+	forEachCommand(root, func(c *cobra.Command) {
+		c.InheritedFlags() // joins the flags of all commands to its own
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			for _, value := range []string{"", " \t"} {
+				c := commandNamed(t, c.CommandPath())
+				err := c.ParseFlags([]string{"--" + f.Name + "=" + value})
+				if err == nil {
+					err = c.Args(c, nil)
+				}
+				name := commandName(c) + " --" + f.Name
+				switch {
+				case value == "" && mayBeEmpty[name]:
+					empty[name] = true
+				case value != "" && mayBeBlank[f.Name]:
+					blank[f.Name] = true
+				default:
+					require.Error(t, err, "%s=%q", name, value)
+					require.Contains(t, err.Error(), "--"+f.Name, "%s=%q", name, value)
+				}
+			}
+			flags++
+		})
+	})
+	require.Greater(t, flags, 200)
+	require.Equal(t, mayBeEmpty, empty)
+	require.Equal(t, mayBeBlank, blank)
+	for name := range insteadOfEmpty {
+		require.Contains(t, []string{"group", "body", "prefix"}, name)
+	}
+}
+
+// TestEmptyArgumentsAreRefused: no empty word after a command means anything.
+func TestEmptyArgumentsAreRefused(t *testing.T) {
+	t.Parallel()
+	root, _ := (&session{app: New()}).root()
+	forEachCommand(root, func(c *cobra.Command) {
+		err := c.Args(c, []string{""})
+		require.Error(t, err, c.CommandPath())
+		require.Contains(t, err.Error(), "argument 1 of "+commandName(c)+" is empty")
+	})
+}
+
+// TestEmptyChoosesNothing: commands that would have done more with an empty value do nothing, and say so.
+func TestEmptyChoosesNothing(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 3)
+	ctx := context.Background()
+	_, err := q.Enqueue(ctx, layer.Message{Body: []byte("of the default group")})
+	require.NoError(t, err)
+	_, err = q.Admin().Skip(ctx, "g", layer.SkipOptions{})
+	require.NoError(t, err)
+	for _, args := range [][]string{
+		{"dead", "discard", "--text", "", "--yes"}, {"dead", "discard", "--group", "", "--yes"},
+		{"dead", "discard", "--all", "--text", "", "--yes"}, {"dead", "discard", "", "--yes"},
+		{"dead", "redrive", "--text", " ", "--yes"}, {"dead", "redrive", "--all", "--body", "", "--yes"},
+		{"purge", "--group", "", "--yes"}, {"purge", "--yes"}, {"purge", "--all", "--group", "", "--yes"},
+		{"archive", "replay", "--group", "", "--yes"}, {"drop", "", "--yes"}, {"drop", "--queue", "", "--yes"},
+		{"pause", "--group", ""}, {"pause", "--reason", ""}, {"skip", "--group", ""}, {"receive", "--group", ""},
+		{"receive", "--receive-id", ""}, {"receive", "--where", ""}, {"nack", "--reject", ""}, {"nack", "--error", ""},
+		{"work", "--exec", " "}, {"work", "--exec", "true", "--group", ""}, {"work", "--exec", "true", "--where", ""},
+		{"serve", "--sqs", "127.0.0.1:0", "--keys", ""},
+		{"serve", "--sqs", "127.0.0.1:0", "--tls-cert", "", "--tls-key", ""},
+		{"console", "--listen", "127.0.0.1:0", "--user-header", ""}, {"console", "--operators", ","},
+		{"enqueue", "--body", "x", "--dedup-id", ""}, {"enqueue", "--body", "x", "--tenant", ""},
+		{"enqueue", "--body", "x", "--group", ""}, {"enqueue", "--body", "x", "--queue", ""},
+		{"enqueue", "--body", "x", "--prefix", ""}, {"enqueue", "--body", "x", "--directory", ""},
+		{"config", "--set", "on_failure="}, {"config", "--set", "facets="}, {"create", "new", "--set", "views="},
+		{"peek", "--by", ""}, {"cancel", layer.ID{Group: "g"}.String(), "--by", ""}, {"key", "item", ""},
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(ctx, args, strings.NewReader(""), io.Discard, &stderr)
+		require.Equal(t, ExitUsage, ExitCode(err), "%q: %s", args, &stderr)
+	}
+	st, err := q.Stats(ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, st.Depth)
+	require.EqualValues(t, 1, st.Dead)
+	require.Zero(t, st.InFlight)
+}
+
+// TestDefaultGroup: --default-group is the group without a name, wherever there is a flag --group.
+func TestDefaultGroup(t *testing.T) {
+	t.Parallel()
+	root, _ := (&session{app: New()}).root()
+	forEachCommand(root, func(c *cobra.Command) {
+		if c.Flags().Lookup("group") != nil {
+			require.NotNil(t, c.Flags().Lookup(defaultGroup), c.CommandPath())
+		}
+	})
+	app, q := onMemory(t, 1)
+	ctx := context.Background()
+	_, err := q.Enqueue(ctx, layer.Message{Body: []byte("x")})
+	require.NoError(t, err)
+	for _, args := range [][]string{
+		{"peek"}, {"why"}, {"pause"}, {"resume"}, {"state"}, {"reschedule", "--after", "0s"}, {"purge", "--yes"},
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(ctx, append(args, "--default-group"), nil, io.Discard, &stderr)
+		require.NoError(t, err, "%q: %s", args, &stderr)
+		err = app.Run(ctx, append(args, "--default-group", "--group", "g"), nil, io.Discard, io.Discard)
+		require.Equal(t, ExitUsage, ExitCode(err), "%q", args)
+	}
+	st, err := q.Stats(ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, st.Depth, "the group g is left")
+}
+
+// bulk are the commands that remove or change many messages at once, with the messages, dead letters and queues left.
+var bulk = []struct {
+	args              []string
+	depth, dead, gone int
+}{
+	{args: []string{"purge", "--group", "g"}, depth: 0, dead: 1},
+	{args: []string{"purge", "--all"}, depth: 0, dead: 1},
+	{args: []string{"dead", "discard", "--all"}, depth: 2, dead: 0},
+	{args: []string{"dead", "discard", "--text", "skipped"}, depth: 2, dead: 0},
+	{args: []string{"dead", "redrive", "--group", "g"}, depth: 3, dead: 0},
+	{args: []string{"archive", "replay", "--newer", "1h"}, depth: 3, dead: 1},
+	{args: []string{"drop", "default"}, gone: 1},
+}
+
+// TestBulkAsks: a command that removes or changes many messages asks on a terminal, and wants --yes elsewhere. Without
+// an answer it does nothing. A dry run and named dead letters ask for nothing.
+func TestBulkAsks(t *testing.T) {
+	t.Parallel()
+	for _, b := range bulk {
+		for _, test := range []struct {
+			terminal bool
+			says     string
+			extra    []string
+			code     int
+			stderr   string
+		}{
+			{false, "y\n", nil, ExitUsage, "--yes"},
+			{false, "", []string{"--yes"}, ExitOK, ""},
+			{true, "", []string{"--yes"}, ExitOK, ""},
+			{true, "y\n", nil, ExitOK, "Continue? [y/N] "},
+			{true, "YES\n", nil, ExitOK, "Continue? [y/N] "},
+			{true, "n\n", nil, ExitFailed, "nothing was done"},
+			{true, "\n", nil, ExitFailed, "nothing was done"},
+			{true, "", nil, ExitFailed, "nothing was done"},
+		} {
+			t.Run(fmt.Sprintf("%s %v %q", strings.Join(b.args, " "), test.terminal, test.says), func(t *testing.T) {
+				h := newHarness(t)
+				fillBulk(t, h)
+				app := h.app()
+				app.terminal = func(io.Reader) bool { return test.terminal }
+				var stderr bytes.Buffer
+				args := append(append([]string(nil), b.args...), test.extra...)
+				err := app.Run(t.Context(), args, strings.NewReader(test.says), io.Discard, &stderr)
+				require.Equal(t, test.code, ExitCode(err), stderr.String())
+				require.Contains(t, stderr.String(), test.stderr)
+				q, err := layer.Open(t.Context(), h.db, prefix(), "default", layer.Options{Now: h.clock.Now})
+				if test.code == ExitOK && b.gone > 0 {
+					require.ErrorIs(t, err, layer.ErrNoQueue)
+					return
+				}
+				require.NoError(t, err)
+				defer q.Close(t.Context())
+				depth, dead := 2, 1
+				if test.code == ExitOK {
+					depth, dead = b.depth, b.dead
+				}
+				st, err := q.Stats(t.Context(), layer.StatsOptions{})
+				require.NoError(t, err)
+				require.EqualValues(t, depth, st.Depth)
+				require.EqualValues(t, dead, st.Dead)
+			})
+		}
+	}
+}
+
+// fillBulk makes a queue with two messages, a dead letter and an archived message, all of the group g.
+func fillBulk(t *testing.T, h *harness) (dead layer.ID) {
+	ctx := t.Context()
+	q, err := layer.Create(ctx, h.db, prefix(), "default", layer.Options{
+		Now: h.clock.Now, Config: layer.Config{Archive: time.Hour},
+	})
+	require.NoError(t, err)
+	for range 4 {
+		_, err := q.Enqueue(ctx, layer.Message{Group: "g", Body: []byte("x")})
+		require.NoError(t, err)
+	}
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 1})
+	require.NoError(t, err)
+	require.NoError(t, q.Ack(ctx, claims[0]))
+	dead, err = q.Admin().Skip(ctx, "g", layer.SkipOptions{Reason: "skipped by a test"})
+	require.NoError(t, err)
+	require.NoError(t, q.Close(ctx))
+	return dead
+}
+
+// TestNoQuestion: a dry run and named dead letters ask for nothing.
+func TestNoQuestion(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	dead := fillBulk(t, h)
+	for _, args := range [][]string{
+		{"dead", "discard", "--all", "--dry-run"}, {"dead", "redrive", "--group", "g", "--dry-run"},
+		{"archive", "replay", "--all", "--dry-run"}, {"dead", "discard", dead.String()},
+	} {
+		var stderr bytes.Buffer
+		require.NoError(t, h.app().Run(t.Context(), args, nil, io.Discard, &stderr), "%q: %s", args, &stderr)
+	}
+}
+
+// TestQuestionIsInterrupted: Ctrl-C at the question ends the command, which has done nothing.
+func TestQuestionIsInterrupted(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	fillBulk(t, h)
+	before := dump(t, h.db)
+	app := h.app()
+	app.terminal = func(io.Reader) bool { return true }
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	err := app.Run(ctx, []string{"purge", "--all"}, &mute{interrupt, t.Context().Done()}, io.Discard, io.Discard)
+	require.True(t, errors.Is(err, errInterrupted))
+	require.Equal(t, ExitInterrupted, ExitCode(err))
+	require.Equal(t, before, dump(t, h.db))
+}
+
+// TestTerminalIsAsked: a file is no terminal, and neither is what is no file.
+func TestTerminalIsAsked(t *testing.T) {
+	t.Parallel()
+	file, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	defer file.Close()
+	require.False(t, terminalInput(file))
+	require.False(t, terminalInput(strings.NewReader("y\n")))
+}
