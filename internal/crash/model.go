@@ -365,7 +365,8 @@ func (m *model) endReceive(o *operation) {
 	for _, c := range o.Claims {
 		// A group that is purged by force may have been claimed again before this receive was told.
 		if c.Token <= m.tokens[c.Group] && !isPurged(c.Group) {
-			m.wrongGroup(c.Group, "G2: the token %d of a claim of group %q is not above %d", c.Token, c.Group, m.tokens[c.Group])
+			m.wrongGroup(c.Group, "G2: the token %d of a claim of group %q is not above %d", c.Token, c.Group,
+				m.tokens[c.Group])
 		}
 		m.tokens[c.Group] = max(m.tokens[c.Group], c.Token)
 		m.told[c.Token] = true
