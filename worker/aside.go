@@ -68,7 +68,9 @@ func (h *hand) settleBefore(done *finished, fn func()) *finished {
 	if runtime.Gosched(); !isClosed(c.done) {
 		h.settle(done)
 		done = nil
+		over := h.call()
 		<-c.done
+		over()
 		h.yield("asked")
 	}
 	h.over(c)
