@@ -283,9 +283,9 @@ func TestSteps(t *testing.T) {
 	require.NoError(t, step(unreadable, nil))
 }
 
-// TestStepsAreDocumented: ARCHITECTURE.md has a row for each state, with each state that may follow.
+// TestStepsAreDocumented: docs/design/states.md has a row for each state, with each state that may follow.
 func TestStepsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../ARCHITECTURE.md")
+	text, err := os.ReadFile("../docs/design/states.md")
 	require.NoError(t, err)
 	for from, tos := range steps {
 		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(string(from)) + ` \| (.*) \|$`).FindSubmatch(text)

@@ -111,9 +111,13 @@ type Queue struct {
 	unreadable atomic.Int64
 	// hookReported is when a panic of a hook was reported last, by the system's clock in nanoseconds; 0 = never.
 	hookReported atomic.Int64
-	counting     counting
-	followed     followed
-	aging        aging
+	// watchTold: a failed watch was reported.
+	watchTold atomic.Bool
+	// subscribers is the pace of the looks of subscriptions that find nothing.
+	subscribers lookPace
+	counting    counting
+	followed    followed
+	aging       aging
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID

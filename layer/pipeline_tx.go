@@ -214,6 +214,9 @@ func (q *Queue) applied(batch []*operation, outcome staged, conflicts int) {
 		q.eachSpread(batch, (*advice.Spread).Narrow)
 	}
 	if t := batch[0].turn; t != nil {
+		if slices.ContainsFunc(batch, (*operation).served) {
+			t.serve()
+		}
 		t.found(outcome.rest)
 		if outcome.rest.watch != nil {
 			q.paths.looks.Add(1)
@@ -223,6 +226,9 @@ func (q *Queue) applied(batch []*operation, outcome staged, conflicts int) {
 	q.paths.granted.Add(int64(outcome.granted))
 	q.paths.count(batch, conflicts)
 }
+
+// served reports whether the operation's receive has got something.
+func (o *operation) served() bool { return o.receive != nil && len(o.receive.claims) > 0 }
 
 // byHeartbeat reports whether the operation may have claimed by heartbeat.
 func (o *operation) byHeartbeat() bool { return o.receive != nil && o.receive.o.Heartbeat }
@@ -289,11 +295,11 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	outcome, err := w.receive(&receive, conflicts)
 	if err != nil {
-		return staged{}, err
+		return outcome, err
 	}
 	w.noteCleared(&outcome, outcome.gone)
 	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
-		return staged{}, err
+		return outcome, err
 	}
 	outcome.granted = w.others
 	if err := w.finish(); err != nil {

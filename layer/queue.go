@@ -249,7 +249,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		counting: counting{slot: int64(random.N(counterSlots))},
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
-		followed: followed{config: &Config{}},
+		followed: followed{config: &Config{}}, subscribers: lookPace{pause: subscriptionsPause},
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())

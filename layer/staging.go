@@ -158,7 +158,7 @@ func (q *Queue) lineEnv() lineEnv {
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
 		requested: q.staging.requested, wants: q.staging.hasWants, lasts: q.lasts,
 		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
-		gone: q.staging.goneWatch, passOn: q.passWakeOn,
+		gone: q.staging.goneWatch, passOn: q.passWakeOn, watchFailed: q.watchFailed,
 	}
 }
 

@@ -18,6 +18,7 @@ type turn struct {
 	mu     sync.Mutex
 	rest   rest // guarded by mu; what the receives wait for after the turn
 	failed bool // guarded by mu: the turn's transaction failed
+	served bool // guarded by mu: the turn has claimed something
 }
 
 // rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, watch is on the wake key,
@@ -53,6 +54,20 @@ func (t *turn) fail() {
 	t.failed = true
 }
 
+// serve notes that a transaction of the turn has claimed something.
+func (t *turn) serve() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.served = true
+}
+
+// hasServed reports whether a transaction of the turn has claimed something.
+func (t *turn) hasServed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.served
+}
+
 // outcome returns the turn's result, when the turn is over.
 func (t *turn) outcome() (r rest, failed bool) {
 	t.mu.Lock()
@@ -78,6 +93,7 @@ type waitingLine struct {
 	life       context.Context // of the attendance
 	endLife    context.CancelFunc
 	attendance sync.WaitGroup
+	pace       lookPace // of the turns that serve no receive
 
 	mu       sync.Mutex
 	waiting  []*operation  // guarded by mu; in the order of arrival
@@ -100,6 +116,8 @@ type lineEnv struct {
 	renew     func(ctx context.Context, index int64) error // moves the request's deadline
 	// sweep clears the requests of dead handles by the templates.
 	sweep func(ctx context.Context, templates []string) error
+	// watchFailed is told the error of a watch.
+	watchFailed func(err error)
 	// gone is a watch for wakes that the handle passes on, for so long; nil = none. passOn passes them on.
 	gone   func() (watch kv.Future[struct{}], left time.Duration)
 	passOn func(ctx context.Context) error
@@ -107,6 +125,7 @@ type lineEnv struct {
 
 func (l *waitingLine) begin(env lineEnv) {
 	l.env = env
+	l.pace = lookPace{burst: lineBurst, pause: linePause}
 	l.life, l.endLife = context.WithCancel(context.Background())
 }
 
@@ -209,7 +228,9 @@ func (l *waitingLine) restUntil(ctx context.Context, d time.Duration, watch kv.F
 	woken := false
 	if watch != nil {
 		_, err := watch.Wait(resting)
-		woken = err == nil
+		if woken = err == nil; !woken && resting.Err() == nil {
+			l.env.watchFailed(err)
+		}
 	}
 	if !woken {
 		<-resting.Done() // also for a watch which has failed: otherwise we would spin
@@ -287,27 +308,37 @@ func (l *waitingLine) attend() {
 				blind = false
 				l.passOn(ctx)
 			}
-			end := l.restUntil(ctx, r.wait, r.watch)
-			r.cancel()
-			switch next = (cue{why: whyWoken}); end {
-			case restStopped:
+			var end bool
+			if next, end = l.restAfter(ctx, &r); end {
 				return
-			case restOver:
-				next = r.next
-			case restNudged:
-			case restWoken:
-				if watch, _ := l.env.gone(); watch != nil {
-					l.passOn(ctx) // the wake may be for what another receive has waited for
-				}
 			}
 			continue
 		}
 		// The turn claimed, cleared stale keys or registered the request, or another transaction is about to.
-		if idle && l.length() == waiting && !l.rest(ctx, busyPause) {
+		if idle && l.length() == waiting && !(l.rest(ctx, busyPause) && l.keepPace(ctx)) {
 			return
 		}
 		idle = true
 	}
+}
+
+// restAfter rests after a turn that found nothing, and returns what the next turn knows. end: the attendance ends.
+func (l *waitingLine) restAfter(ctx context.Context, r *rest) (next cue, end bool) {
+	how := l.restUntil(ctx, r.wait, r.watch)
+	r.cancel()
+	switch next = (cue{why: whyWoken}); how {
+	case restStopped:
+		return next, true
+	case restOver:
+		next = r.next
+	case restNudged:
+		return next, false
+	case restWoken:
+		if watch, _ := l.env.gone(); watch != nil {
+			l.passOn(ctx) // the wake may be for what another receive has waited for
+		}
+	}
+	return next, next.why == whyWoken && !l.keepPace(ctx)
 }
 
 // restGone rests while nobody waits, for as long as somebody may wake the handle who has seen a request before the
@@ -332,9 +363,17 @@ func (l *waitingLine) restGone(ctx context.Context, blind bool) (blindNow, end b
 		return true, false
 	case restWoken:
 		l.passOn(ctx)
+		return false, !l.keepPace(ctx)
 	case restOver: // what the handle had requests for is long ago
 	}
 	return false, false
+}
+
+// keepPace rests before a turn which may be one more in vain, if there were many. keepPace returns false if ctx has
+// ended.
+func (l *waitingLine) keepPace(ctx context.Context) bool {
+	wait := l.pace.wait()
+	return wait == 0 || l.rest(ctx, wait)
 }
 
 // passOn passes on a wake. If it fails, a poll finds the group.
@@ -391,6 +430,9 @@ func (l *waitingLine) call(next cue) (r rest, failed bool) {
 			}
 		}
 		more, bad := t.outcome()
+		if t.hasServed() {
+			l.pace.found()
+		}
 		if turns = append(turns, t); len(turns) == 1 {
 			r, failed = more, bad
 		} else {

@@ -99,7 +99,8 @@ func newTestLine() *testLine {
 			}
 			return l.gone, time.Second
 		},
-		passOn: func(context.Context) error { return note("pass on", func() { l.gone = nil }) },
+		passOn:      func(context.Context) error { return note("pass on", func() { l.gone = nil }) },
+		watchFailed: func(error) {},
 	})
 	return l
 }

@@ -52,6 +52,9 @@ type subscription struct {
 	stored position // in the database, as far as this call knows
 	width  int      // changes of the next call: less than o.Max after an error
 	fails  int      // in a row
+	errs   int      // in a row, which are not the handler's
+	vain   int      // watches in a row that have ended at once, and for nothing
+	told   bool     // that a watch has failed
 }
 
 func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions) (*subscription, error) {
@@ -113,23 +116,32 @@ func (s *subscription) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		wait, err := s.acquire(ctx)
 		if err == nil && wait == 0 {
-			err, wait = s.serve(ctx), leastPause
-		} else if err != nil {
-			wait = errorPause
+			err = s.serve(ctx)
 		}
 		if final(err) {
 			return err
 		}
+		wait = s.waitAfter(wait, err)
 		if ctx.Err() != nil {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
 		s.report(err)
-		if err := s.pause(ctx, "subscription", wait, nil); err != nil {
+		if err := s.pause(ctx, "subscription", wait); err != nil {
 			return err
 		}
 	}
 	s.release(context.WithoutCancel(ctx))
 	return nil
+}
+
+// waitAfter is how long the subscription waits until it tries to take its place again: because another process holds it
+// for wait, or after an error.
+func (s *subscription) waitAfter(wait time.Duration, err error) time.Duration {
+	if err == nil || errors.Is(err, errNotHolder) {
+		return max(wait, leastPause)
+	}
+	s.errs++
+	return max(min(leastPause<<min(s.errs, 10), errorPause), s.q.subscribers.wait())
 }
 
 // final reports whether an error ends the subscription.
@@ -156,36 +168,46 @@ func (s *subscription) log(err error) {
 	})
 }
 
-// pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed. who tells apart,
-// for tests, the goroutines that pause at the same time.
-func (s *subscription) pause(ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}]) error {
+// pause is pauseUntil without a watch.
+func (s *subscription) pause(ctx context.Context, who string, d time.Duration) error {
+	_, err := s.pauseUntil(ctx, who, d, nil)
+	return err
+}
+
+// pauseUntil waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed. failed is
+// the error of the watch, if that has ended the wait. who tells apart, for tests, the goroutines that pause at the same
+// time.
+func (s *subscription) pauseUntil(
+	ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}],
+) (failed, closed error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	watch := make(chan struct{})
+	var watch chan error
 	if woken != nil {
+		watch = make(chan error, 1)
 		go func() {
-			defer close(watch)
-			woken.Wait(ctx) //nolint:errcheck // a lost watch is a look too many
+			_, err := woken.Wait(ctx)
+			watch <- err
 		}()
 	}
 	look := time.NewTicker(closedLook)
 	defer look.Stop()
 	for {
 		select {
-		case <-watch:
+		case failed = <-watch:
 		case <-ctx.Done():
 		case <-look.C:
 			if err := s.closed(); err != nil {
-				return err
+				return nil, err
 			}
 			continue
 		}
 		what := "woken"
 		if ctx.Err() != nil { // which ends the wait for the watch, too
-			what = "paused"
+			what, failed = "paused", nil
 		}
 		s.q.yield(ctx, who+" "+what)
-		return s.closed()
+		return failed, s.closed()
 	}
 }
 
@@ -369,7 +391,7 @@ func (s *subscription) serve(ctx context.Context) error {
 func (s *subscription) beat(ctx context.Context) error {
 	end := s.q.opts.Now().Add(s.o.Lease)
 	for {
-		if err := s.pause(ctx, "heartbeat", s.o.Lease/3, nil); err != nil || ctx.Err() != nil {
+		if err := s.pause(ctx, "heartbeat", s.o.Lease/3); err != nil || ctx.Err() != nil {
 			return err
 		}
 		begun := s.q.opts.Now()
@@ -393,6 +415,7 @@ func (s *subscription) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.errs = 0
 	if page.missed != nil {
 		s.report(&MissedError{Subscription: s.name})
 		s.at = position{from: page.missed}
@@ -401,6 +424,7 @@ func (s *subscription) step(ctx context.Context) error {
 	if len(page.changes) == 0 && !page.skipped {
 		return s.wait(ctx, page.woken)
 	}
+	s.vain = 0
 	at, err := s.handle(ctx, page)
 	if err == nil {
 		for _, unreadable := range page.unreadable {
@@ -417,17 +441,32 @@ func (s *subscription) step(ctx context.Context) error {
 	s.width = max(1, min(s.width, len(page.changes))/2)
 	pause := min(leastPause<<min(s.fails, 10), longestPause)
 	s.fails++
-	if err := s.pause(ctx, "subscription", pause, nil); err != nil {
+	if err := s.pause(ctx, "subscription", pause); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
 }
 
-// wait waits until a change is written, or for the poll.
+// wait waits until a change is written, or for the poll. If a watch fails, or ends for nothing, the next ones have a
+// pace: the subscription polls.
 func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) error {
 	defer woken.Cancel()
-	if err := s.pause(ctx, "subscription", subscribePoll, woken); err != nil {
+	begun := time.Now()
+	failed, err := s.pauseUntil(ctx, "subscription", subscribePoll, woken)
+	if err != nil {
 		return err
+	}
+	if failed != nil && !s.told {
+		s.told = true
+		s.report(fmt.Errorf("a watch has failed, the subscription looks now and then: %w", failed))
+	}
+	if time.Since(begun) >= s.q.opts.Poll {
+		s.vain = 0
+	} else if s.vain++; s.vain > 1 {
+		pause := max(min(leastPause<<min(s.vain-2, 10), s.q.opts.Poll), s.q.subscribers.wait())
+		if err := s.pause(ctx, "subscription", pause); err != nil {
+			return err
+		}
 	}
 	return context.Cause(ctx)
 }
@@ -454,7 +493,15 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 	if q.isClosed() {
 		return page, ErrClosed
 	}
+	var woken kv.Future[struct{}]
+	cancel := func() {
+		if woken != nil {
+			woken.Cancel()
+		}
+	}
 	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		cancel() // the watch of a failed attempt
+		woken = nil
 		follow, snapshot := q.follow(tx), tx.Snapshot()
 		all := kv.KeyRange{Begin: q.keys.absolute(s.at.from), End: q.keys.section(nameChange).End}
 		rows := snapshot.GetRange(all.Selectors(), kv.RangeOptions{Limit: min(changePageRows, s.width+1)})
@@ -473,10 +520,14 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 			return err
 		}
 		if len(page.changes) == 0 && !page.skipped && page.missed == nil {
-			page.woken = tx.Watch(q.keys.meta(metaChanged))
+			woken = tx.Watch(q.keys.meta(metaChanged))
 		}
 		return nil
 	})
+	if err != nil {
+		cancel()
+	}
+	page.woken = woken
 	return page, err
 }
 

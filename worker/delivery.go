@@ -243,6 +243,7 @@ func timedOut(ctx context.Context, err error) error {
 // inHand is a claim in a worker's hand.
 type inHand struct {
 	source *source
+	hand   *hand              // that has it now
 	test   *layer.TestOptions // the worker's
 	claim  *layer.Claim       // Items are those not acked yet, State as the last acked item has left it
 	lease  time.Duration
@@ -285,7 +286,7 @@ func (h *inHand) unhandled() []layer.Item { return h.claim.Items[len(h.handled):
 
 func (h *hand) newInHand(r received) *inHand {
 	c, s, test := r.claims[0], r.source, h.w.o.Test
-	in := &inHand{source: s, test: test, claim: c, lease: s.receive.Lease, stateKnown: r.state}
+	in := &inHand{source: s, hand: h, test: test, claim: c, lease: s.receive.Lease, stateKnown: r.state}
 	in.turn = make(chan struct{}, 1)
 	in.ctx, in.cancel = context.WithCancelCause(test.Named(h.ctx, "call for %s under %d", c.Items[0].ID, c.Token))
 	in.until.Store(c.Until.UnixMilli())

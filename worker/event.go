@@ -33,7 +33,7 @@ type Events struct {
 	Received     func(Event) // a claim, with its first item
 	TakenOver    func(Event) // likewise, of a group whose holder's lease has ended; Received is called too
 	Started      func(Event) // a handler is about to be called, for each item of a batch
-	Done         func(Event) // a handler has returned nil; the ack follows, or was in its transaction
+	Done         func(Event) // a handler has returned nil; the ack follows or has begun, or was in its transaction
 	Failed       func(Event) // a handler has failed, and the item was given back
 	DeadLettered func(Event) // likewise, and it was the item's last attempt, or it was rejected; Failed is called too
 	Lost         func(Event) // the claim is another's

@@ -38,9 +38,11 @@ type hand struct {
 	calls chan func(goroutine *string)
 	now   atomic.Pointer[call] // the handler's call; nil = there is none
 
-	leaving chan struct{} // closed when the hand is to end
-	ends    bool          // guarded by the worker's mutex: leaving is closed
-	busy    bool          // guarded by the worker's mutex: a claim is in flight
+	staying context.Context // ends when the hand is to end
+	stay    context.CancelFunc
+	leaving <-chan struct{} // closed when the hand is to end
+	ends    bool            // guarded by the worker's mutex: leaving is closed
+	busy    bool            // guarded by the worker's mutex: a claim is in flight
 }
 
 // yield is where the goroutine that was woken leaves it to a simulation when it goes on.
@@ -55,10 +57,13 @@ func (h *hand) loop() {
 	var done *finished
 	for pause, vain := firstWait, 0; ; {
 		h.yield("loop")
-		if isClosed(h.leaving) || w.spare(h, vain) || !h.admit() {
+		if isClosed(h.leaving) || w.spare(h, vain) {
 			break
 		}
-		r := w.next(h.ctx, done, h.leaving)
+		if done = h.admit(done); isClosed(h.leaving) {
+			break
+		}
+		r := w.next(h, done)
 		h.yield("received")
 		was := done
 		done = nil
@@ -82,9 +87,7 @@ func (h *hand) loop() {
 		}
 	}
 	if done != nil {
-		ctx, cancel := endContext(h.ctx)
-		defer cancel()
-		w.report(w.settle(ctx, done))
+		h.settle(done)
 	}
 }
 
@@ -115,14 +118,15 @@ func (h *hand) endCalls() {
 	}
 }
 
-// admit waits for the limiter, for the first item of a claim. It reports false if the worker stops meanwhile.
-func (h *hand) admit() bool {
+// admit waits for the limiter, for the first item of a claim, until the hand is to end. It settles done before it
+// waits.
+func (h *hand) admit(done *finished) *finished {
 	if h.w.o.Limiter == nil || h.may {
-		return true
+		return done
 	}
-	h.w.limit(h.w.taking)
-	h.may = h.w.taking.Err() == nil
-	return h.may
+	done = h.settleBefore(done, func() { h.w.limit(h.staying) })
+	h.may = h.staying.Err() == nil
+	return done
 }
 
 // limiterPause is the wait in the place of a limiter's that has panicked.
@@ -176,9 +180,9 @@ func endContext(of context.Context) (context.Context, context.CancelFunc) {
 func (h *hand) work(r received) *finished {
 	w, in := h.w, h.newInHand(r)
 	defer in.cancel(nil)
-	w.emit(w.o.Events.Received, slog.LevelDebug, "worker: received", in.event)
+	in.emit(w.o.Events.Received, slog.LevelDebug, "worker: received", in.event)
 	if in.claim.TakenFrom != "" {
-		w.emit(w.o.Events.TakenOver, slog.LevelWarn, "worker: taken over, the lease had ended", func() Event {
+		in.emit(w.o.Events.TakenOver, slog.LevelWarn, "worker: taken over, the lease had ended", func() Event {
 			e := in.event()
 			e.Owner, e.Attempt = in.claim.TakenFrom, in.claim.Items[0].Attempts+1
 			return e
@@ -190,10 +194,8 @@ func (h *hand) work(r received) *finished {
 			return nil
 		}
 		c := h.newCall(in)
-		if !h.limit(c) {
-			if !in.lost {
-				w.giveBack(h.ctx, in, nil, nil)
-			}
+		if !h.limit(c) || !h.ready(c) {
+			w.giveBack(h.ctx, in, nil, nil)
 			return nil
 		}
 		if !h.perform(c) {
@@ -236,6 +238,21 @@ func (h *hand) newCall(in *inHand) *call {
 	return c
 }
 
+// ready tells the hooks that the handler is about to be called. The claim is extended if a slow hook, or a slow answer
+// of the database, has left too little of its lease. It reports false if there is no more to do for this claim.
+func (h *hand) ready(c *call) bool {
+	in := c.in
+	c.begun = time.Now()
+	for _, d := range c.ds {
+		in.emit(h.w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
+	}
+	if c.cancel = in.cancel; !in.beats() && in.left() < in.leaseTime()/3 {
+		h.w.awaitAck(h.ctx, in)
+		h.extend(c)
+	}
+	return in.ctx.Err() == nil && !in.lost && !in.stale
+}
+
 // limit waits for the limiter, for each item that it was not waited for. It reports false if there is no more to do
 // for this claim.
 func (h *hand) limit(c *call) bool {
@@ -274,9 +291,6 @@ func (h *hand) perform(c *call) bool {
 	c.begun, c.done, c.cancel = time.Now(), make(chan struct{}), c.in.cancel
 	h.now.Store(c)
 	defer h.now.Store(nil)
-	for _, d := range c.ds {
-		w.emit(w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
-	}
 	h.start(c, func(ctx context.Context) error {
 		w.o.Test.Pause(ctx, "call")
 		if err := c.in.source.handler.call(ctx, c.ds); err != nil {
@@ -395,7 +409,7 @@ func (h *hand) extend(c *call) {
 	case in.lost:
 		c.cancel(err)
 	case err != nil && h.ctx.Err() == nil:
-		h.w.report(err)
+		in.report(err)
 	}
 }
 
@@ -409,7 +423,7 @@ func (h *hand) loosen(c *call) {
 	in.until.Store(in.untilMS())
 	in.beat.Store(nil)
 	if _, err := in.source.q.Extend(h.ctx, in.claim, 0); err != nil && h.ctx.Err() == nil {
-		h.w.report(err)
+		in.report(err)
 	}
 }
 
@@ -444,12 +458,14 @@ func (w *Worker) late(ctx context.Context, c *call) {
 	<-c.done
 	ctx = w.o.Test.Named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
 	w.o.Test.Pause(ctx, "late")
+	c.in.hand = &hand{w: w, ctx: ctx}
+	defer c.in.hand.endCalls()
 	done, more := w.conclude(ctx, c)
 	of, cancel := endContext(ctx)
 	defer cancel()
 	switch {
 	case done != nil:
-		w.report(w.settle(of, done))
+		w.report(done.in.settle(of, done.settle, false))
 	case more:
 		w.giveBack(ctx, c.in, nil, nil)
 	}
@@ -471,15 +487,12 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 	if c.ds[0].acked {
 		handled = 1
 		if err != nil {
-			w.failure(c, c.ds[0], err, Event{})
+			in.hand.aside(in, func() { w.failure(c, c.ds[0], err, Event{}) })
 		}
-	}
-	w.tellSlip(c)
-	for _, d := range c.ds[:handled] {
-		w.emit(w.o.Events.Done, slog.LevelDebug, "worker: done", func() Event { return c.event(d) })
 	}
 	switch {
 	case in.lost:
+		w.tellDone(c, handled)
 		w.tellLost(in, func() Event {
 			e := c.event(c.ds[0])
 			e.Err = err
@@ -487,27 +500,41 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 		})
 		return nil, false
 	case in.stale:
+		w.tellDone(c, handled)
 		if err != nil {
 			w.failure(c, c.ds[0], err, Event{Follows: layer.FollowsUnknown})
 		}
 		return nil, false
 	case handled < len(c.ds):
 		w.giveBack(ctx, in, c, err)
-		return nil, false
-	case in.over:
+		w.tellDone(c, handled)
 		return nil, false
 	case c.ds[0].acked:
-		return nil, true
+		w.tellDone(c, handled)
+		return nil, !in.over && !in.lost
+	case in.over:
+		w.tellDone(c, handled)
+		return nil, false
 	}
+	in.handled = append(in.handled, c.ds...)
+	w.tellDone(c, handled)
 	return w.ack(ctx, in, c.ds)
+}
+
+// tellDone tells the hooks that the first n deliveries of a call are handled, and reports a slip of the handler. If a
+// hook is slow the hand acks before the hook returns.
+func (w *Worker) tellDone(c *call, n int) {
+	if c.ds[0].slip != nil {
+		c.in.hand.aside(c.in, func() { w.tellSlip(c) })
+	}
+	for _, d := range c.ds[:n] {
+		c.in.emit(w.o.Events.Done, slog.LevelDebug, "worker: done", func() Event { return c.event(d) })
+	}
 }
 
 // tellSlip tells of a nil pointer that a handler has returned as an error: see Handler.
 func (w *Worker) tellSlip(c *call) {
 	d := c.ds[0]
-	if d.slip == nil {
-		return
-	}
 	err := &HandlerError{ID: d.ID, Err: fmt.Errorf(
 		"a nil %T was returned as an error, and counts as nil: return nil, and declare the result as error", d.slip)}
 	w.log.Error("worker: wrong result of a handler", "queue", d.Queue.Name(), "error", err)
@@ -547,16 +574,18 @@ func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
 // handler is called before that. An ack before the last travels while the next item is being handled; items that are
 // finished meanwhile share the ack that follows. What the next handler may read in the database is acked before.
 func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
-	in.handled = append(in.handled, ds...)
 	last := len(in.unhandled()) == 0
 	if !last && !in.source.handler.inTx && !ds[len(ds)-1].sets {
 		return nil, true
 	}
 	w.awaitAck(of, in)
+	if in.over {
+		return nil, false // a hook was slow
+	}
 	if last && !in.lost && !in.stale {
 		s := in.settlement(in.handled)
 		s.Finish, s.FinishAll = nil, true
-		return &finished{in.source, s}, false
+		return &finished{in, s}, false
 	}
 	w.beginAck(of, in)
 	w.awaitAck(of, in)
@@ -570,14 +599,14 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	}
 	a := &acking{ds: slices.Clone(in.handled), ended: make(chan struct{})}
 	in.acking = a
-	q, s := in.source.q, in.settlement(a.ds)
+	s := in.settlement(a.ds)
 	// For as long as the lease lasts, so that what was handled is not handled again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
 	ctx = w.o.Test.Named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
 	go func() {
 		defer cancel()
 		w.o.Test.Pause(ctx, "ack")
-		a.err = q.Settle(ctx, s)
+		a.err = in.settle(ctx, s, false)
 		w.o.Test.Pause(ctx, "acked")
 		close(a.ended)
 	}()
@@ -633,30 +662,34 @@ func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
 // giveBack gives back what is left of a claim: untried if c is nil, else with what was handled in a batch acked, and
 // the failure of the next counted.
 func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) {
+	o, n := layer.NackOptions{Release: true}, 0
+	partly, batch := as[BatchError](failed)
+	if batch = batch && c != nil && in.source.handler.batch; batch {
+		n = min(max(partly.Done, 0), len(c.ds)-1)
+		if partly.Err != nil {
+			failed = timedOut(c.ctx, partly.Err)
+		}
+	}
+	if c != nil && w.ctx.Err() == nil && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
+		w.judge(&o, c.ds[n], failed)
+	}
 	if w.awaitAck(of, in); in.lost || in.stale {
-		if c != nil {
+		switch {
+		case c != nil:
 			w.failure(c, c.ds[0], failed, Event{Follows: layer.FollowsUnknown})
+		case in.lost:
+			w.tellLost(in, in.event)
 		}
 		return
 	}
-	o := layer.NackOptions{Release: true}
-	n, done := 0, slices.Clone(in.handled)
+	done := slices.Clone(in.handled)
 	var settled layer.Settled
 	given := in.settlement(in.handled)
 	given.Nack, given.State, given.Result = &o, nil, &settled
-	if c != nil {
-		if partly, ok := as[BatchError](failed); ok && in.source.handler.batch {
-			n = min(max(partly.Done, 0), len(c.ds)-1)
-			s := in.settlement(c.ds[:n])
-			done = append(done, c.ds[:n]...)
-			given.State = s.State
-			if partly.Err != nil {
-				failed = timedOut(c.ctx, partly.Err)
-			}
-		}
-		if w.ctx.Err() == nil && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
-			w.judge(&o, c.ds[n], failed)
-		}
+	if batch {
+		s := in.settlement(c.ds[:n])
+		done = append(done, c.ds[:n]...)
+		given.State = s.State
 	}
 	ctx, cancel := endContext(of)
 	defer cancel()
@@ -689,8 +722,11 @@ func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
 	case again && retry.After > 0:
 		o.Delay, o.Err = min(retry.After, layer.MaxDelay), retry.Err
 	case w.o.RetryDelay != nil:
-		delay := time.Duration(0)
-		if w.try("RetryDelay", func() { delay = w.o.RetryDelay(d.Attempt, failed) }) {
+		delay, sound := time.Duration(0), false
+		d.in.hand.aside(d.in, func() {
+			sound = w.try("RetryDelay", func() { delay = w.o.RetryDelay(d.Attempt, failed) })
+		})
+		if sound {
 			o.Delay = min(max(delay, 0), layer.MaxDelay)
 			o.AtOnce = o.Delay == 0
 		}
@@ -801,8 +837,10 @@ func (w *Worker) named(hand int) context.Context {
 // hire begins another hand. The mutex is held.
 func (w *Worker) hire() {
 	h := &hand{
-		w: w, ctx: w.named(w.begun), leaving: make(chan struct{}),
+		w: w, ctx: w.named(w.begun),
 	}
+	h.staying, h.stay = context.WithCancel(w.taking)
+	h.leaving = h.staying.Done()
 	w.begun++
 	w.hands = append(w.hands, h)
 	w.wg.Go(h.loop)
@@ -812,7 +850,7 @@ func (w *Worker) hire() {
 func (h *hand) dismiss() {
 	if !h.ends {
 		h.ends = true
-		close(h.leaving)
+		h.stay()
 	}
 }
 

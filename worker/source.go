@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"fdbfifo/internal/callback"
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -58,36 +58,38 @@ type received struct {
 
 // finished is the ack that ends a claim, and travels with the next receive.
 type finished struct {
-	source *source
+	in     *inHand
 	settle layer.Settlement
 }
 
-// receiveFrom settles, unless done is nil, and receives.
+// receiveFrom settles, unless done is nil, and receives for a hand. done is settled in any case, as far as can be.
 func (s *source) receiveFrom(
-	ctx context.Context, done *finished, wait time.Duration, stop <-chan struct{},
+	ctx context.Context, h *hand, done *finished, wait time.Duration, stop <-chan struct{},
 ) received {
 	o := s.receive
-	if err := s.ask(&o); err != nil {
-		if done != nil { // the ack must not wait for the next receive
-			err = errors.Join(s.q.Settle(ctx, done.settle), err)
+	if s.next != nil {
+		var err error
+		if done = h.settleBefore(done, func() { err = s.ask(&o) }); err != nil {
+			h.settle(done)
+			return received{source: s, err: err}
 		}
-		return received{source: s, err: err}
 	}
 	o.Wait, o.Stop, o.State = wait, stop, s.state.Load()
 	r := received{source: s, state: o.State}
-	if done != nil {
-		r.claims, r.err = s.q.SettleReceive(ctx, done.settle, o)
-	} else {
+	if done == nil {
 		r.claims, r.err = s.q.Receive(ctx, o)
+		return r
+	}
+	if r.claims, r.err = s.q.SettleReceive(ctx, done.settle, o); mayPass(r.err) {
+		if err := done.in.settle(ctx, done.settle, kv.MaybeCommitted(r.err)); err != nil {
+			r.err = err
+		}
 	}
 	return r
 }
 
 // ask asks Next for the template and the group.
 func (s *source) ask(o *layer.ReceiveOptions) error {
-	if s.next == nil {
-		return nil
-	}
 	if err := callback.Try("Options.Next", func() { o.Where, o.Group = s.next() }); err != nil {
 		return err
 	}
@@ -121,23 +123,22 @@ func (w *Worker) live(now time.Time) (all, ready []*source) {
 	return all, ready
 }
 
-// next receives from the queue whose turn it is. done is settled first, in the same transaction if it can be. The wait
-// ends when stop is closed.
-func (w *Worker) next(ctx context.Context, done *finished, stop <-chan struct{}) received {
+// next receives for a hand from the queue whose turn it is. done is settled first, in the same transaction if it can
+// be. The wait ends when the hand is to end.
+func (w *Worker) next(h *hand, done *finished) received {
+	ctx, stop := h.ctx, h.leaving
 	if len(w.sources) == 1 {
 		s := w.sources[0]
-		return s.receiveFrom(ctx, done, s.receive.Wait, stop)
+		return s.receiveFrom(ctx, h, done, s.receive.Wait, stop)
 	}
 	all, ready := w.live(time.Now())
 	for _, s := range ready {
-		var own *finished
-		if done != nil && done.source == s {
-			own, done = done, nil
-		} else if err := w.settle(ctx, done); err != nil {
-			return received{source: done.source, err: err}
+		if done != nil && done.in.source != s {
+			h.settle(done)
+			done = nil
 		}
+		r := s.receiveFrom(ctx, h, done, 0, stop)
 		done = nil
-		r := s.receiveFrom(ctx, own, 0, stop)
 		if r.err != nil || len(r.claims) > 0 {
 			w.given(r, all)
 			return r
@@ -146,20 +147,10 @@ func (w *Worker) next(ctx context.Context, done *finished, stop <-chan struct{})
 		s.idle = time.Now().Add(lookAgain)
 		w.mu.Unlock()
 	}
-	if err := w.settle(ctx, done); err != nil {
-		return received{source: done.source, err: err}
-	}
+	h.settle(done)
 	r := w.await(ctx, all, stop)
 	w.given(r, all)
 	return r
-}
-
-// settle settles alone; done may be nil.
-func (w *Worker) settle(ctx context.Context, done *finished) error {
-	if done == nil {
-		return nil
-	}
-	return done.source.q.Settle(ctx, done.settle)
 }
 
 // given counts what a queue was given. One that comes back from idleness has no claim on what it has not used.
@@ -203,7 +194,7 @@ func (w *Worker) await(ctx context.Context, all []*source, leaving <-chan struct
 	for i, s := range all {
 		ctx := w.o.Test.Named(ctx, "wait of %d for %s", i, s.q.Name())
 		wg.Go(func() {
-			results[i] = s.receiveFrom(ctx, nil, s.receive.Wait, stop)
+			results[i] = s.receiveFrom(ctx, nil, nil, s.receive.Wait, stop)
 			if results[i].err != nil || len(results[i].claims) > 0 {
 				end()
 			}

@@ -64,8 +64,8 @@ type Options struct {
 	// with After goes before it.
 	RetryDelay func(attempts int, err error) time.Duration
 	// Limiter, if not nil, is waited for before each item, by all goroutines: a *rate.Limiter of golang.org/x/time/rate
-	// is one. A claim in flight is extended during the wait; nothing is claimed before the first wait has ended. If the
-	// limiter panics, the goroutine waits for a second instead.
+	// is one. The worker acks what is handled before the wait, and extends a claim in flight during the wait; nothing
+	// is claimed before the first wait has ended. If the limiter panics, the goroutine waits for a second instead.
 	Limiter Limiter
 	// Weight is the share of the queue among those of this worker, if it has several (Also). 0 = 1.
 	Weight int
@@ -88,7 +88,8 @@ type Options struct {
 	// Logger gets a line for each of Events, without bodies: a lost claim and a stuck handler as an error, a failure as
 	// a warning, each claim and item at the level debug. nil = slog.Default().
 	Logger *slog.Logger
-	// Events are called as the worker meets them.
+	// Events are called as the worker meets them. The worker extends the claim while a function of Events runs, and
+	// acks what is handled.
 	Events Events
 	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
 	// engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the

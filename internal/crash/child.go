@@ -73,18 +73,19 @@ func Child(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("crash: open: %w", err)
 	}
-	q, err := layer.Create(ctx, db, place, queueName, o.options(0))
+	counted := &versions{DB: db}
+	q, err := layer.Create(ctx, counted, place, queueName, o.options(0))
 	if errors.Is(err, layer.ErrQueueExists) {
-		q, err = layer.Open(ctx, db, place, queueName, o.options(0))
+		q, err = layer.Open(ctx, counted, place, queueName, o.options(0))
 	}
 	if err != nil {
 		return fmt.Errorf("crash: queue: %w", err)
 	}
-	other, err := layer.Open(ctx, db, place, queueName, o.options(1))
+	other, err := layer.Open(ctx, counted, place, queueName, o.options(1))
 	if err != nil {
 		return fmt.Errorf("crash: second handle: %w", err)
 	}
-	j := &journal{out: out}
+	j := &journal{out: out, db: counted, own: db.Serves}
 	j.done(event{Kind: kindReady})
 	go func() {
 		for !db.Serves() {

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,8 +41,17 @@ func options(t *testing.T, kills int) crash.Options {
 	if seed == 0 {
 		seed = seeds.Of(t.Name())
 	}
+	folder, err := os.MkdirTemp("", "fdbfifo-crash-")
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the folder is kept, as the last check left it: %s", folder)
+		} else {
+			require.NoError(t, os.RemoveAll(folder))
+		}
+	})
 	return crash.Options{
-		Seed: seed, Kills: kills, Folder: t.TempDir(),
+		Seed: seed, Kills: kills, Folder: folder,
 		Child: func() *exec.Cmd {
 			c := exec.Command(os.Args[0])
 			c.Env = append(os.Environ(), childMark+"=1")
@@ -68,6 +79,30 @@ func TestLyingDiskIsFound(t *testing.T) {
 	o.Lie = true
 	_, err := crash.Run(t.Context(), o)
 	require.ErrorIs(t, err, crash.ErrBroken, "seed %d", o.Seed)
+}
+
+// TestFailureHasAHistory: the error of a run has the operations on the message that is wrong, with its process and
+// versions, and the kills between them.
+func TestFailureHasAHistory(t *testing.T) {
+	o := options(t, 10)
+	o.Tamper = func(ctx context.Context, db kv.DB) (done bool, err error) {
+		_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			r, err := row(ctx, tx, "item")
+			if done = r != nil; done {
+				tx.Clear(r.Key)
+			}
+			return err
+		})
+		return done, err
+	}
+	_, err := crash.Run(t.Context(), o)
+	require.ErrorIs(t, err, crash.ErrBroken)
+	wrong := regexp.MustCompile(`G3: message (\d+) of group`).FindStringSubmatch(err.Error())
+	require.NotNil(t, wrong, "%v", err)
+	_, told, found := strings.Cut(err.Error(), "history of message "+wrong[1]+" of group ")
+	require.True(t, found, "%v", err)
+	require.Regexp(t, `process \d+.* versions -?\d+ to \d+: enqueue.* `+wrong[1]+` in .*→ done .*`, told)
+	require.Regexp(t, `kill \d+ \(.*; the parent opens the folder and checks it`, told)
 }
 
 // row is a row of the queue, or of the workers' own, whose key has name in it.

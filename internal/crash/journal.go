@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"sync"
+	"time"
 )
 
 // The kinds of events. All but the last three are operations.
@@ -30,6 +32,11 @@ type event struct {
 	Op   int
 	Kind string
 	Done bool `json:",omitempty"`
+
+	Process int   // its id
+	Serves  bool  `json:",omitempty"` // the process had the file, and served it to others
+	Micros  int64 // of the machine's clock
+	Version int64 // of the process's newest commit
 
 	Msgs   []message `json:",omitempty"` // enqueue
 	Group  string    `json:",omitempty"` // of the claim; of a purge; of a redrive, "" = all
@@ -76,6 +83,8 @@ type delivered struct {
 type journal struct {
 	mu   sync.Mutex
 	out  io.Writer
+	db   *versions
+	own  func() bool // the process serves
 	next int
 }
 
@@ -97,6 +106,7 @@ func (j *journal) done(e event) {
 
 // write panics if the parent is gone: then nobody can be told anything.
 func (j *journal) write(e event) {
+	e.Process, e.Serves, e.Micros, e.Version = os.Getpid(), j.own(), time.Now().UnixMicro(), j.db.newest.Load()
 	line, err := json.Marshal(e)
 	if err == nil {
 		_, err = j.out.Write(append(line, '\n'))

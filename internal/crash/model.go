@@ -91,6 +91,7 @@ type model struct {
 	leases   map[int64]bool             // what the configured lease may be, in ms
 	archive  bool
 	problems []string
+	history  history
 
 	Acknowledged map[string]int
 }
@@ -100,7 +101,8 @@ func newModel(archive bool) *model {
 		items: make(map[int]*item), byGroup: make(map[string][]*item), open: make(map[int]*operation),
 		tops: make(map[string]key), tokens: make(map[string]int64), told: make(map[int64]bool),
 		states: make(map[string]map[string]bool), stateAt: make(map[string]int),
-		leases: map[int64]bool{leaseBase.Milliseconds(): true}, archive: archive, Acknowledged: make(map[string]int),
+		leases: map[int64]bool{leaseBase.Milliseconds(): true}, archive: archive,
+		Acknowledged: make(map[string]int), history: newHistory(),
 	}
 	for _, g := range allGroups {
 		m.states[g] = map[string]bool{"": true}
@@ -110,6 +112,18 @@ func newModel(archive bool) *model {
 
 func (m *model) problem(format string, args ...any) {
 	m.problems = append(m.problems, fmt.Sprintf(format, args...))
+}
+
+// wrong is a problem of message n.
+func (m *model) wrong(n int, format string, args ...any) {
+	m.history.items[n] = true
+	m.problem(format, args...)
+}
+
+// wrongGroup is a problem of a group.
+func (m *model) wrongGroup(group, format string, args ...any) {
+	m.history.groups[group] = true
+	m.problem(format, args...)
 }
 
 // move changes where an item may be, on behalf of an operation.
@@ -147,6 +161,7 @@ func (m *model) around(group string, at place) place {
 // see takes in a line of the journal.
 func (m *model) see(e event) {
 	m.now++
+	m.history.see(m.now, e)
 	if !e.Done {
 		o := &operation{event: e, begun: m.now, touched: make(map[int]int)}
 		m.open[e.Op] = o
@@ -280,22 +295,23 @@ func (m *model) endEnqueue(o *operation) {
 	for i, s := range o.Sent {
 		it := m.items[o.Msgs[i].N]
 		if s.Duplicate == o.fresh[it.N] {
-			m.problem("message %d, dedup id %q, a duplicate: %t; sent anew: %t", it.N, it.Dedup, s.Duplicate, o.fresh[it.N])
+			m.wrong(it.N, "message %d, dedup id %q, a duplicate: %t; not there before: %t", it.N, it.Dedup,
+				s.Duplicate, o.fresh[it.N])
 		}
 		id, err := layer.ParseID(s.ID)
 		if err != nil {
-			m.problem("message %d: %v", it.N, err)
+			m.wrong(it.N, "message %d: %v", it.N, err)
 			continue
 		}
 		if it.id != (layer.ID{}) && it.id != id {
-			m.problem("message %d is known as %s, and was told to be %s", it.N, it.id, id)
+			m.wrong(it.N, "message %d is known as %s, and was told to be %s", it.N, it.id, id)
 		}
 		it.id = id
 		if !o.fresh[it.N] {
 			continue
 		}
 		if k := keyOf(id); !o.floors[it.Group].less(k) || !last[it.Group].less(k) {
-			m.problem("G1: message %d of group %q, %s, is not behind what was enqueued before", it.N, it.Group, id)
+			m.wrong(it.N, "G1: message %d of group %q, %s, is not behind what was enqueued before", it.N, it.Group, id)
 		} else {
 			last[it.Group] = k
 			if m.tops[it.Group].less(k) {
@@ -349,12 +365,13 @@ func (m *model) endReceive(o *operation) {
 	for _, c := range o.Claims {
 		// A group that is purged by force may have been claimed again before this receive was told.
 		if c.Token <= m.tokens[c.Group] && !isPurged(c.Group) {
-			m.problem("G2: the token %d of a claim of group %q is not above %d", c.Token, c.Group, m.tokens[c.Group])
+			m.wrongGroup(c.Group, "G2: the token %d of a claim of group %q is not above %d", c.Token, c.Group,
+				m.tokens[c.Group])
 		}
 		m.tokens[c.Group] = max(m.tokens[c.Group], c.Token)
 		m.told[c.Token] = true
 		if !m.states[c.Group][c.State] && m.stateAt[c.Group] < o.begun {
-			m.problem("group %q was delivered with the state %q", c.Group, c.State)
+			m.wrongGroup(c.Group, "group %q was delivered with the state %q", c.Group, c.State)
 		}
 		m.endClaim(o, c)
 	}
@@ -368,15 +385,15 @@ func (m *model) endClaim(o *operation, c claim) {
 		it := m.items[d.N]
 		id, err := layer.ParseID(d.ID)
 		if err != nil || it == nil || it.Group != c.Group || id.Group != c.Group {
-			m.problem("group %q: delivered %d, %s, which nobody has enqueued there: %v", c.Group, d.N, d.ID, err)
+			m.wrong(d.N, "group %q: delivered %d, %s, which was not enqueued there: %v", c.Group, d.N, d.ID, err)
 			continue
 		}
 		if it.id != (layer.ID{}) && it.id != id {
-			m.problem("message %d is known as %s, and was delivered as %s", it.N, it.id, id)
+			m.wrong(it.N, "message %d is known as %s, and was delivered as %s", it.N, it.id, id)
 		}
 		it.id = id
 		if k := keyOf(id); !last.less(k) {
-			m.problem("G1: group %q: %s was delivered out of order", c.Group, id)
+			m.wrong(d.N, "G1: group %q: %s was delivered out of order", c.Group, id)
 		} else {
 			last = k
 		}
@@ -384,13 +401,13 @@ func (m *model) endClaim(o *operation, c claim) {
 			continue // it may have moved on
 		}
 		if it.at&waiting == 0 {
-			m.problem("G3: message %d was delivered though it is %s", it.N, it.at)
+			m.wrong(it.N, "G3: message %d was delivered though it is %s", it.N, it.at)
 		}
 		m.move(o, it, m.around(it.Group, waiting))
 	}
 	for _, it := range m.byGroup[c.Group] {
 		if it.at == waiting && it.touched < o.begun && !in[it.N] && keyOf(it.id).less(last) {
-			m.problem("G1: group %q: message %d, %s, was passed over", c.Group, it.N, it.id)
+			m.wrong(it.N, "G1: group %q: message %d, %s, was passed over", c.Group, it.N, it.id)
 		}
 	}
 }

@@ -156,6 +156,7 @@ func (r *run) round(ctx context.Context, first int) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
+		r.m.history.note(r.m.now, "%s %s; the parent opens the folder and checks it", what, how)
 		// Half of the time the leases of the dead have run out.
 		if rng.IntN(2) == 0 {
 			r.ahead += 2 * time.Hour
@@ -360,7 +361,7 @@ func (r *run) drain(ctx context.Context, db kv.DB) error {
 	}
 	for _, it := range r.m.sorted() {
 		if it.at&(waiting|dead) != 0 {
-			r.m.problem("G3: message %d of group %q is %s, and was never delivered", it.N, it.Group, it.at)
+			r.m.wrong(it.N, "G3: message %d of group %q is %s, and was never delivered", it.N, it.Group, it.at)
 		}
 	}
 	return q.Close(ctx)
@@ -375,7 +376,7 @@ func (m *model) broken() error {
 	if n := len(m.problems) - most; n > 0 {
 		m.problems, more = m.problems[:most], fmt.Sprintf("\nand %d more", n)
 	}
-	return fmt.Errorf("%w:\n%s%s", ErrBroken, strings.Join(m.problems, "\n"), more)
+	return fmt.Errorf("%w:\n%s%s\n%s", ErrBroken, strings.Join(m.problems, "\n"), more, m.explain())
 }
 
 // ErrBroken: what is left is not what was told.

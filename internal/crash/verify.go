@@ -20,19 +20,19 @@ func (m *model) compare(d *dump, c layer.Config, unknown map[string]*outcomes) {
 	for n, found := range d.items {
 		it := m.items[n]
 		if it == nil {
-			m.problem("message %d is %s, and nobody has enqueued it", n, found[0].at)
+			m.wrong(n, "message %d is %s, and nobody has enqueued it", n, found[0].at)
 			continue
 		}
 		if len(found) > 1 {
-			m.problem("G3: message %d is there %d times: %s as %s, %s as %s", n, len(found), found[0].at, found[0].id,
+			m.wrong(n, "G3: message %d is there %d times: %s as %s, %s as %s", n, len(found), found[0].at, found[0].id,
 				found[1].at, found[1].id)
 		}
 		if it.id != (layer.ID{}) && it.id != found[0].id {
-			m.problem("message %d is known as %s, and is there as %s", n, it.id, found[0].id)
+			m.wrong(n, "message %d is known as %s, and is there as %s", n, it.id, found[0].id)
 		}
 		it.id = found[0].id
 		if found[0].id.Group != it.Group || !bytes.HasSuffix(found[0].value, bodyOf(n, it.Size)) {
-			m.problem("message %d, %s, is not what was enqueued", n, found[0].id)
+			m.wrong(n, "message %d, %s, is not what was enqueued", n, found[0].id)
 		}
 	}
 	m.compareEffects(d)
@@ -42,7 +42,7 @@ func (m *model) compare(d *dump, c layer.Config, unknown map[string]*outcomes) {
 	}
 	for group, may := range m.states {
 		if state := d.states[group]; !may[state] {
-			m.problem("group %q has the state %q; it may have %v", group, state, may)
+			m.wrongGroup(group, "group %q has the state %q; it may have %v", group, state, may)
 		}
 		m.states[group] = map[string]bool{d.states[group]: true}
 	}
@@ -87,7 +87,7 @@ func (m *model) placeIn(d *dump, n int) place {
 
 func (m *model) settle(it *item, at place) {
 	if it.at&at == 0 {
-		m.problem("G3: message %d of group %q, %s, was told to be %s, and is %s", it.N, it.Group, it.id, it.at, at)
+		m.wrong(it.N, "G3: message %d of group %q, %s, was told to be %s, and is %s", it.N, it.Group, it.id, it.at, at)
 	} else {
 		at &= it.at
 	}
@@ -98,7 +98,7 @@ func (m *model) settle(it *item, at place) {
 func (m *model) compareEffects(d *dump) {
 	for n := range d.effects {
 		if it := m.items[n]; it == nil || it.effect == noEffect {
-			m.problem("message %d has an effect, and nobody has written one", n)
+			m.wrong(n, "message %d has an effect, and nobody has written one", n)
 		}
 	}
 	for _, it := range m.sorted() {
@@ -108,11 +108,11 @@ func (m *model) compareEffects(d *dump) {
 		case it.effect == noEffect:
 			continue
 		case it.effect == theEffect && !there:
-			m.problem("message %d was acked with an effect, which is not there", it.N)
+			m.wrong(it.N, "message %d was acked with an effect, which is not there", it.N)
 		case there && at&finished == 0:
-			m.problem("message %d has an effect, and is %s", it.N, at)
+			m.wrong(it.N, "message %d has an effect, and is %s", it.N, at)
 		case !there && it.effect == anEffect && at&it.at == finished:
-			m.problem("message %d is finished, and its effect is not there", it.N)
+			m.wrong(it.N, "message %d is finished, and its effect is not there", it.N)
 		}
 		if there {
 			it.effect = theEffect
@@ -136,6 +136,12 @@ func (m *model) compareOpen(d *dump, unknown map[string]*outcomes) {
 		there, not := m.traces(o, d)
 		switch {
 		case there > 0 && not > 0:
+			for _, msg := range o.Msgs {
+				m.history.items[msg.N] = true
+			}
+			for _, n := range o.Items {
+				m.history.items[n] = true
+			}
 			m.problem("half of an operation: %d of %d traces of an %s of %v %v", there, there+not, o.Kind, o.Msgs, o.Items)
 		case there > 0:
 			u.Found++

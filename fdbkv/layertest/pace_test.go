@@ -1,0 +1,1 @@
+../../layer/layertest/pace_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/worker_ack_test.go
