@@ -85,7 +85,7 @@ type logWriter struct {
 func (w *logWriter) Write(p []byte) (int, error) {
 	n, err := w.out.Write(p)
 	if err != nil && w.err == nil {
-		w.err = &Error{Text: "--log: " + err.Error(), Hint: "What the command was to do is done.", Err: err}
+		w.err = &outputError{"write --log", err}
 	}
 	return n, err
 }

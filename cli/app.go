@@ -7,11 +7,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -114,8 +116,23 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if ctx.Err() != nil {
 		text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
 	}
-	s.notice("%s", text)
+	if !quiet(root, args, err) {
+		s.notice("%s", text)
+	}
 	return err
+}
+
+// looking are the commands that change nothing.
+var looking = map[string]bool{
+	"peek": true, "groups": true, "blocked": true, "top": true, "why": true, "find": true, "queues": true,
+	"stats": true, "subscriptions": true, "check": true, "dead list": true, "archive list": true, "key": true,
+	"decode": true,
+}
+
+// quiet reports whether err is the end of a pipe, as of groups | head, and the command has changed nothing.
+func quiet(root *cobra.Command, args []string, err error) bool {
+	c, _, unknown := root.Find(args)
+	return unknown == nil && looking[commandName(c)] && onlyOutput(err) && errors.Is(err, syscall.EPIPE)
 }
 
 // session is one run of the command line: its streams and the flags that all commands share.

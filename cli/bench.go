@@ -92,7 +92,7 @@ func (s *session) bench(ctx context.Context, all []bench.Benchmark, f benchFlags
 		}
 		if s.json {
 			if err := s.printFigures(r); err != nil {
-				return err
+				return &Error{Text: err.Error(), Hint: "The benchmarks behind " + b.Name + " were not run.", Err: err}
 			}
 		}
 		results = append(results, r...)

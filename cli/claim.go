@@ -314,24 +314,38 @@ type jsonSettled struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// settle does to each claim what do does, and says so. Those that are lost are named; the others are done all the same.
+// settle calls do for each claim, and says so. It names the claims that are lost, and settles the others. It also
+// settles them if it cannot print.
 func (s *session) settle(
 	c *cobra.Command, claims []*layer.Claim, verb string,
 	do func(q *layer.Queue, claim *layer.Claim) (time.Time, error),
 ) error {
 	return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 		var failed []error
+		var unprinted error
+		done := 0
 		for _, claim := range claims {
 			until, err := do(q, claim)
+			if err != nil && c.Context().Err() != nil {
+				failed = append(failed, err)
+				break
+			}
 			if err != nil {
 				failed = append(failed, lost(err))
 				continue
 			}
-			if err := s.printSettled(verb, claim, until); err != nil {
-				return err
+			if done++; unprinted == nil {
+				unprinted = s.printSettled(verb, claim, until)
 			}
 		}
-		return errors.Join(failed...)
+		if unprinted != nil {
+			failed = append(failed, unprinted)
+		}
+		err := errors.Join(failed...)
+		if all := int64(len(claims)); all > 1 && (unprinted != nil || c.Context().Err() != nil) {
+			return fmt.Errorf("%w; %s of %s are %s", err, commas(int64(done)), plural(all, "claim"), verb)
+		}
+		return err
 	})
 }
 

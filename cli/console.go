@@ -105,6 +105,7 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 		err = errors.Join(err, h.Close(ctx))
 	}()
 	if _, err := fmt.Fprintf(s.stdout, "console: %s%s\n", f.url(l.Addr()), path); err != nil {
+		err = &Error{Text: err.Error(), Hint: "The console could not print its link, and served nothing.", Err: err}
 		return errors.Join(err, l.Close())
 	}
 	stop, err := s.beside.start(ctx, s, db, nil)

@@ -220,10 +220,7 @@ func (s *session) demo(ctx context.Context, flights []departure, f demoFlags) er
 		return err
 	}
 	report.Processes, report.Workers, report.Lease = f.processes, f.workers, f.lease
-	if err := s.printDemo(report); err != nil {
-		return err
-	}
-	return report.verdict()
+	return errors.Join(s.printDemo(report), report.verdict())
 }
 
 // demoEngine is the open database of a demo, and its queue.

@@ -270,8 +270,15 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		if f.ids {
 			see = s.printSent
 		}
-		n, duplicates, err := s.enqueueAll(ctx, q, src, total, see)
-		if err != nil {
+		n, duplicates, last, err := s.enqueueAll(ctx, q, src, total, see)
+		switch {
+		case err == nil:
+		case onlyOutput(err):
+			return fmt.Errorf("%s: %w; all of it is done: %s enqueued", inputName(name), err, were(n))
+		case last > 0:
+			return fmt.Errorf("%s: %w; %s enqueued before that; to continue, leave out the records up to line %d",
+				inputName(name), err, were(n), last)
+		default:
 			return fmt.Errorf("%s: %w; %s enqueued before that", inputName(name), err, were(n))
 		}
 		if s.json {
@@ -377,25 +384,29 @@ const (
 	enqueueBytes = 1 << 20 // of bodies and headers; a larger message goes alone
 )
 
-// enqueueAll enqueues what src yields and returns how many messages were confirmed, and how many were duplicates. It
-// tells see of each batch that was confirmed. What stands before an error of src is enqueued. Without a total src is a
-// stream, which may be slow: a batch then is what has come by the time the one before is confirmed.
+// enqueueAll enqueues the messages of src. It returns how many were confirmed, how many were duplicates, and the line
+// of the last record of which either is true (0 = none). It tells see of each batch that was confirmed. The records
+// before an error of src are enqueued. Without a total src is a stream, which may be slow: a batch has the records that
+// have come by the time the batch before is confirmed. An error of see ends the enqueue of a stream. Other input is
+// enqueued to its end, and the error is returned then.
 func (s *session) enqueueAll(
 	ctx context.Context, q *layer.Queue, src source, total int64, see func([]layer.Sent) error,
-) (done, duplicates int64, err error) {
+) (done, duplicates int64, last int, err error) {
 	p := s.newProgress("enqueueing", "message", total)
 	defer p.close()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	records := readAhead(reading, src)
 	var held *yielded // read, but too large for the batch before
+	var unprinted error
 	for {
-		batch, rest, err := nextBatch(ctx, records, held, total < 0)
+		batch, line, rest, err := nextBatch(ctx, records, held, total < 0)
 		if len(batch) > 0 {
 			sent, e := q.Enqueue(ctx, batch...)
 			if e != nil {
-				return done, duplicates, e
+				return done, duplicates, last, e
 			}
+			last = line
 			for _, one := range sent {
 				if one.Duplicate {
 					duplicates++
@@ -404,15 +415,18 @@ func (s *session) enqueueAll(
 				}
 			}
 			p.set(done + duplicates)
-			if e := see(sent); e != nil {
-				return done, duplicates, e
+			if unprinted == nil {
+				unprinted = see(sent)
+			}
+			if unprinted != nil && total < 0 {
+				return done, duplicates, last, &Error{Text: unprinted.Error(), Err: unprinted}
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return done, duplicates, nil
+			return done, duplicates, last, unprinted
 		}
 		if err != nil {
-			return done, duplicates, err
+			return done, duplicates, last, err
 		}
 		held = rest
 	}
@@ -420,8 +434,9 @@ func (s *session) enqueueAll(
 
 // yielded is what came from a source.
 type yielded struct {
-	m   layer.Message
-	err error
+	m    layer.Message
+	line int
+	err  error
 }
 
 // readAhead reads src until it ends or ctx does. Code that waits for the channel must look at ctx too.
@@ -429,9 +444,9 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 	records := make(chan yielded, enqueueBatch)
 	go func() {
 		for {
-			m, _, err := src.next()
+			m, line, err := src.next()
 			select {
-			case records <- yielded{m, err}:
+			case records <- yielded{m, line, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -444,11 +459,11 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 }
 
 // nextBatch waits for messages until a batch is full, or, of a stream, for one and takes those that are there
-// already. rest is a message that did not fit. After an error, which comes with the messages before it, the
-// source has ended.
+// already. line is that of the last of them. rest is a message that did not fit. After an error, which comes with the
+// messages before it, the source has ended.
 func nextBatch(
 	ctx context.Context, records <-chan yielded, held *yielded, stream bool,
-) (batch []layer.Message, rest *yielded, err error) {
+) (batch []layer.Message, line int, rest *yielded, err error) {
 	size := 0
 	for len(batch) < enqueueBatch {
 		var r yielded
@@ -456,28 +471,28 @@ func nextBatch(
 		case held != nil:
 			r, held = *held, nil
 		case stream && len(batch) > 0 && len(records) == 0:
-			return batch, nil, nil
+			return batch, line, nil, nil
 		default:
 			select {
 			case r = <-records:
 			case <-ctx.Done():
-				return nil, nil, errInterrupted
+				return nil, 0, nil, errInterrupted
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, nil, errInterrupted
+			return nil, 0, nil, errInterrupted
 		}
 		if r.err != nil {
-			return batch, nil, r.err
+			return batch, line, nil, r.err
 		}
 		size += len(r.m.Body)
 		for name, value := range r.m.Headers {
 			size += len(name) + len(value)
 		}
 		if len(batch) > 0 && size > enqueueBytes {
-			return batch, &r, nil
+			return batch, line, &r, nil
 		}
-		batch = append(batch, r.m)
+		batch, line = append(batch, r.m), r.line
 	}
-	return batch, nil, nil
+	return batch, line, nil, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,7 +40,6 @@ var errInterrupted = errors.New("interrupted")
 func ExitCode(err error) int {
 	var usage *usageError
 	var own *Error
-	var output *outputError
 	switch {
 	case err == nil:
 		return ExitOK
@@ -53,7 +53,7 @@ func ExitCode(err error) int {
 		return own.Exit
 	case kv.Code(err) == kv.CodeDatabaseLocked:
 		return ExitLocked
-	case errors.As(err, &output) && own == nil:
+	case onlyOutput(err):
 		return ExitOutput
 	}
 	return ExitFailed
@@ -80,11 +80,30 @@ func (e *Error) Unwrap() error {
 	return e.Err
 }
 
-// outputError says that stdout takes no more. What the command was to do is done by then: results are printed last.
-type outputError struct{ err error }
+// outputError says that a result, or a line of a log, could not be written. A command that stops because of one, before
+// its work is done, must wrap it in an Error.
+type outputError struct {
+	doing string
+	err   error
+}
 
-func (e *outputError) Error() string { return "print the result: " + e.err.Error() }
+func (e *outputError) Error() string { return e.doing + ": " + e.err.Error() }
 func (e *outputError) Unwrap() error { return e.err }
+
+// onlyOutput reports whether output is all that err tells of: the command has done its work.
+func onlyOutput(err error) bool {
+	switch e := err.(type) {
+	case *outputError:
+		return true
+	case *Error:
+		return false
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyOutput(err) })
+	case interface{ Unwrap() error }:
+		return onlyOutput(e.Unwrap())
+	}
+	return false
+}
 
 // results is stdout, whose errors must not be taken for the database's: a full disk under the one says nothing of the
 // other.
@@ -93,7 +112,7 @@ type results struct{ w io.Writer }
 func (r *results) Write(p []byte) (int, error) {
 	n, err := r.w.Write(p)
 	if err != nil {
-		err = &outputError{err}
+		err = &outputError{"print the result", err}
 	}
 	return n, err
 }
@@ -182,11 +201,10 @@ func advise(err error) string {
 // cure is what can be done about the cause of err; "" = nothing is known.
 func cure(err error) string {
 	var own *Error
-	var output *outputError
 	switch {
 	case errors.As(err, &own):
 		return own.Hint
-	case errors.As(err, &output):
+	case onlyOutput(err):
 		return "Only the output is lost. What the command was to do is done: do not do it again for that."
 	case errors.Is(err, &kv.Error{Code: kv.CodeDatabaseLocked}):
 		return "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it."

@@ -202,21 +202,18 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		after, e := q.Stats(context.WithoutCancel(ctx), layer.StatsOptions{})
 		dead, err = after.DeadLettered-before.DeadLettered, e
 	}
-	if e := w.summary(begun, dead); e != nil {
-		err = errors.Join(err, e)
-	}
+	told := w.summary(begun, dead)
 	switch {
 	case err != nil:
-		return err
 	case killed != nil || interrupted && (f.untilEmpty || f.max > 0):
-		return errInterrupted
+		err = errInterrupted
 	case dead > 0:
-		return &Error{
+		err = &Error{
 			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
 			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all --yes gives them back.",
 		}
 	}
-	return nil
+	return errors.Join(err, told)
 }
 
 // print prints what a command has written. If that cannot be, work cannot go on: the output may be what it is for.
