@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -64,8 +63,8 @@ func TestReceiveCannotBePrinted(t *testing.T) {
 	requireGivenBack(t, q, 3)
 }
 
-// What receive prints, ack takes, in a process of its own; a part of it too. Ack whose stdin gives nothing ends when it is
-// interrupted.
+// What receive prints, ack takes, in a process of its own; a part of it too. Ack whose stdin gives nothing ends when it
+// is interrupted.
 func TestReceiveAck(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var claim, stderr bytes.Buffer
@@ -205,15 +204,39 @@ func TestVersion(t *testing.T) {
 
 // The engine memory cannot keep a message for the next command, so no command says that it did.
 func TestMemoryKeepsNothing(t *testing.T) {
-	for _, args := range [][]string{{"enqueue", "--body", "x"}, {"stats"}, {"queues"}, {"drop", "default", "--yes"}} {
-		var stdout, stderr bytes.Buffer
-		err := Run(context.Background(), append(args, "--engine", "memory"), nil, &stdout, &stderr)
-		require.Equal(t, ExitUsage, ExitCode(err), "%s", args)
-		require.Empty(t, stdout.String())
-		require.Contains(t, stderr.String(), "keeps nothing")
+	for _, args := range [][]string{
+		{"enqueue", "--body", "x"}, {"stats"}, {"queues"}, {"drop", "default", "--yes"}, {"create", "q"}, {"console"},
+		{"receive"}, {"work", "--exec", "true"},
+	} {
+		for engine, says := range map[string]string{
+			"memory": "keeps nothing", "memory:": "has nothing behind the colon", "memory:x": "keeps nothing",
+			"memory: ": "has nothing behind the colon",
+		} {
+			var stdout, stderr bytes.Buffer
+			err := Run(context.Background(), append(args, "--engine", engine), nil, &stdout, &stderr)
+			require.Equal(t, ExitUsage, ExitCode(err), "%s", args)
+			require.Empty(t, stdout.String())
+			require.Contains(t, stderr.String(), says)
+		}
 	}
-	var usage *usageError
-	require.True(t, errors.As((&session{engine: "memory"}).lasting(), &usage))
+}
+
+// TestEngineWithoutFolder: an engine whose argument is announced and empty, such as disk:$UNSET, is not the default
+// one.
+func TestEngineWithoutFolder(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_DATA_HOME", home)
+	for _, engine := range []string{"disk:", "disk: ", ":"} {
+		for _, args := range [][]string{{"enqueue", "--body", "x"}, {"bench", "--list"}, {"demo", "--workers", "1"}} {
+			var stderr bytes.Buffer
+			err := Run(t.Context(), append(args, "--engine", engine), nil, io.Discard, &stderr)
+			require.Equal(t, ExitUsage, ExitCode(err), "%q %q: %s", engine, args, &stderr)
+			require.Contains(t, stderr.String(), "has nothing behind the colon")
+		}
+	}
+	entries, err := os.ReadDir(home)
+	require.NoError(t, err)
+	require.Empty(t, entries)
 }
 
 // A command that takes longer than --timeout is killed, and that is a failure of its message; others go on.
