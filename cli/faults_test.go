@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -97,9 +98,7 @@ func TestWorkOutputCannotBePrinted(t *testing.T) {
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), "comes again")
 	require.NotContains(t, stderr.String(), "is done")
-	st, err := q.Stats(context.Background(), layer.StatsOptions{})
-	require.NoError(t, err)
-	require.EqualValues(t, 3, st.Depth, "nothing was acked")
+	requireGivenBack(t, q, 3)
 }
 
 // A queue that work has emptied into the dead letters was not worked off.
@@ -144,6 +143,54 @@ func TestWorkMax(t *testing.T) {
 		require.NotContains(t, stderr.String(), "given back: ")
 		requireGivenBack(t, q, test.left)
 	}
+}
+
+// TestWorkCannotRunTheCommand: a command that the shell cannot run, such as one that is misspelt, ends work. No message
+// counts an attempt for it, and none becomes a dead letter.
+func TestWorkCannotRunTheCommand(t *testing.T) {
+	t.Parallel()
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
+	for exec, code := range map[string]string{
+		"no-such-command-of-fdbfifo": "127", "'" + plain + "'": "126", "cat > /dev/null; exit 127": "127",
+		"true; no-such-command-of-fdbfifo": "127",
+	} {
+		for _, flags := range [][]string{{"--batch", "3"}, {"--until-empty"}, {"--workers", "1", "--max", "2"}} {
+			app, q := onMemory(t, 3)
+			_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
+			require.NoError(t, err)
+			for _, group := range []string{"h", "i"} {
+				_, err := q.Enqueue(t.Context(), layer.Message{Group: group})
+				require.NoError(t, err)
+			}
+			var stderr bytes.Buffer
+			err = app.Run(t.Context(), append([]string{"work", "--exec", exec}, flags...), nil, io.Discard, &stderr)
+			require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+			require.Contains(t, stderr.String(), "exit code "+code)
+			require.Contains(t, stderr.String(), "No failed attempt was counted")
+			require.Contains(t, stderr.String(), "handled 0 messages, 0 failed")
+			requireGivenBack(t, q, 5)
+		}
+	}
+	// A message that was handled before stays handled.
+	app, q := onMemory(t, 3)
+	var stderr bytes.Buffer
+	exec := `[ "$(cat)" = 0 ] || exit 127`
+	err := app.Run(t.Context(), []string{"work", "--exec", exec}, nil, io.Discard, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 1 given back")
+	requireGivenBack(t, q, 2)
+}
+
+// TestWorkWithoutAShell: the same if there is no shell.
+func TestWorkWithoutAShell(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	app, q := onMemory(t, 3)
+	var stderr bytes.Buffer
+	err := app.Run(t.Context(), []string{"work", "--exec", "true", "--until-empty"}, nil, io.Discard, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "the shell cannot be started")
+	requireGivenBack(t, q, 3)
 }
 
 // Headers whose names come to one variable, and values that a variable cannot hold, are not made up: the variable is
