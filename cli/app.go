@@ -6,6 +6,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,7 +173,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			*parsed = true
-			return s.place.parse(c)
+			return cmp.Or(s.checkEngine(), s.place.parse(c))
 		},
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },

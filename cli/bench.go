@@ -155,7 +155,7 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 	return b.Run(ctx, bench.Env{
 		Open:   s.openBenchSpace,
 		Folder: s.benchFolder,
-		Memory: s.engine == "memory",
+		Memory: s.inMemory(),
 		Progress: func(step string, done, total int64) {
 			if step != shown || total != of {
 				if p != nil {
@@ -171,7 +171,7 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 // openBenchSpace opens the engine for one benchmark, at a place that nothing else uses.
 func (s *session) openBenchSpace(ctx context.Context) (bench.Space, error) {
 	space := bench.Space{Prefix: tuple.Tuple{"fdbfifo-bench", rand.Text()}.Pack()}
-	name, arg, _ := strings.Cut(s.engine, ":")
+	name, arg := s.engineParts()
 	var err error
 	switch name {
 	case "memory":
@@ -236,7 +236,7 @@ func makeBenchFolder(parent string) (folder string, remove func() error, err err
 // benchFolder makes a folder for a benchmark of several processes: where --engine disk:PATH says, if it does.
 func (s *session) benchFolder(context.Context) (bench.Folder, error) {
 	parent := ""
-	if name, arg, _ := strings.Cut(s.engine, ":"); name == "disk" {
+	if name, arg := s.engineParts(); name == "disk" {
 		parent = arg
 	}
 	folder, remove, err := makeBenchFolder(parent)
@@ -266,7 +266,7 @@ func newBenchPeerCmd(s *session) *cobra.Command {
 		Short:  "One process of bench, until its stdin ends",
 		Hidden: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, folder, _ := strings.Cut(s.engine, ":")
+			_, folder := s.engineParts()
 			db, err := s.openBenchDisk(c.Context(), folder)
 			if err != nil {
 				return err

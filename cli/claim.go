@@ -256,7 +256,11 @@ func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
 func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, error) {
 	var claims []*layer.Claim
 	var first jsonClaim
-	for decoder := json.NewDecoder(in); ; {
+	plain, err := utf8Text(in)
+	if err != nil {
+		return nil, err
+	}
+	for decoder := json.NewDecoder(plain); ; {
 		var j jsonClaim
 		err := decoder.Decode(&j)
 		if errors.Is(err, io.EOF) {

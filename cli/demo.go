@@ -98,7 +98,7 @@ func newDemoCmd(s *session) *cobra.Command {
 
 // checkDemo finds what is wrong with the flags, and sets those that depend on others.
 func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
-	name, _, _ := strings.Cut(s.engine, ":")
+	name, _ := s.engineParts()
 	_, known := s.app.Engines[name]
 	alone := known && !slices.Contains(s.app.Shared, name)
 	changed := c.Flags().Changed

@@ -97,9 +97,30 @@ func dataFolder() (string, error) {
 	return filepath.Join(home, ".local", "share", "fdbfifo"), nil
 }
 
+// engineParts are the name and the argument in --engine. Nothing else reads that text.
+func (s *session) engineParts() (name, arg string) {
+	name, arg, _ = strings.Cut(s.engine, ":")
+	return name, arg
+}
+
+// checkEngine refuses an argument that is announced and empty, as disk:$UNSET: it would be the default folder.
+func (s *session) checkEngine() error {
+	name, arg := s.engineParts()
+	if strings.TrimSpace(arg) == "" && strings.Contains(s.engine, ":") {
+		return usagef("--engine %s has nothing behind the colon: give a value, or write --engine %s", s.engine, name)
+	}
+	return nil
+}
+
+// inMemory reports whether the engine is gone when the command ends.
+func (s *session) inMemory() bool {
+	name, _ := s.engineParts()
+	return name == "memory"
+}
+
 // openEngine opens the engine that --engine names.
 func (s *session) openEngine(ctx context.Context, create bool) (kv.DB, error) {
-	name, arg, _ := strings.Cut(s.engine, ":")
+	name, arg := s.engineParts()
 	open, ok := s.app.Engines[name]
 	if !ok {
 		return nil, s.unknownEngine(name)

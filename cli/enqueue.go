@@ -193,6 +193,11 @@ func parseHeaderFields(given []string, fixed map[string]string) ([]headerField, 
 	return fields, nil
 }
 
+// nothingIn says why an input of a format has no messages.
+var nothingIn = map[string]string{
+	"csv": "there is no record below the header line", "jsonl": "there is no line with a JSON object",
+}
+
 type enqueueResult struct {
 	Queue    string `json:"queue"`
 	Enqueued int64  `json:"enqueued"`
@@ -280,6 +285,9 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 				inputName(name), err, were(n), last)
 		default:
 			return fmt.Errorf("%s: %w; %s enqueued before that", inputName(name), err, were(n))
+		}
+		if n == 0 && duplicates == 0 {
+			s.notice("%s has no messages: %s", inputName(name), nothingIn[o.format])
 		}
 		if s.json {
 			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n, Duplicates: duplicates})

@@ -59,10 +59,55 @@ func (o *sourceOptions) complete(m layer.Message) layer.Message {
 }
 
 func newSource(r io.Reader, o sourceOptions) (source, error) {
-	if o.format == "csv" {
-		return newCSVSource(r, o)
+	in, err := utf8Text(r)
+	if err != nil {
+		return nil, err
 	}
-	return &jsonSource{r: bufio.NewReaderSize(r, 64<<10), o: o}, nil
+	if o.format == "csv" {
+		return newCSVSource(in, o)
+	}
+	return &jsonSource{r: in, o: o}, nil
+}
+
+// errWide says that a text has two or four bytes a character.
+var errWide = errors.New("this is UTF-16 or UTF-32, and UTF-8 is wanted (iconv -f UTF-16 -t UTF-8 converts it)")
+
+// utf8Text returns a reader of a text in UTF-8, without the byte order mark with which some programs begin a file.
+// Another encoding that shows in the first bytes is refused, with an *inputError.
+func utf8Text(r io.Reader) (*bufio.Reader, error) {
+	in := bufio.NewReaderSize(r, 64<<10)
+	// No more than two bytes: a stream may have one short line, and then nothing for a long time.
+	begin, err := in.Peek(2)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case string(begin) == "\xff\xfe", string(begin) == "\xfe\xff", bytes.Contains(begin, []byte{0}):
+		return nil, &inputError{1, errWide}
+	case string(begin) == "\xef\xbb":
+		if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
+			_, err = in.Discard(3)
+			return in, err
+		}
+	}
+	return in, nil
+}
+
+// errLineEnds names the line ends of an old Macintosh, with which a file would be one line.
+var errLineEnds = errors.New("there is a carriage return without a line feed: a line must end with LF or CR LF " +
+	"(tr '\\r' '\\n' converts a file), and a CSV field with a carriage return must stand between quotation marks")
+
+// loneReturn reports whether a record has a carriage return outside of quotation marks that ends no line.
+func loneReturn(record []byte) bool {
+	quoted := false
+	for i, c := range record {
+		switch {
+		case c == '"':
+			quoted = !quoted
+		case c == '\r' && !quoted && (i+1 == len(record) || record[i+1] != '\n'):
+			return true
+		}
+	}
+	return false
 }
 
 // maxRecord bounds one record of an input: the body, and what a line may have around it. Without a bound a
@@ -149,14 +194,7 @@ type csvSource struct {
 	headers []int
 }
 
-func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
-	in := bufio.NewReader(r)
-	if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
-		// Spreadsheets put a byte order mark before the first column's name.
-		if _, err := in.Discard(3); err != nil {
-			return nil, err
-		}
-	}
+func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 	s := &csvSource{o: o, raw: &tape{r: in}, group: -1, dedup: -1, headers: make([]int, len(o.headerFields))}
 	s.csv = csv.NewReader(s.raw)
 	s.csv.ReuseRecord = true
@@ -170,7 +208,9 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 	if err != nil {
 		return nil, csvError(err)
 	}
-	s.raw.cut(s.csv.InputOffset())
+	if loneReturn(trimRecord(s.raw.cut(s.csv.InputOffset()))) {
+		return nil, &inputError{1, errLineEnds}
+	}
 	type column struct {
 		name   string
 		column *int
@@ -200,6 +240,9 @@ func (s *csvSource) next() (layer.Message, int, error) {
 	}
 	line, _ := s.csv.FieldPos(0)
 	body := trimRecord(s.raw.cut(s.csv.InputOffset()))
+	if loneReturn(body) {
+		return layer.Message{}, 0, &inputError{line, errLineEnds}
+	}
 	at := func(column int) string {
 		if column < 0 {
 			return ""
@@ -294,6 +337,9 @@ func (s *jsonSource) next() (layer.Message, int, error) {
 			continue
 		}
 		of, err := s.fields(line)
+		if err != nil && bytes.Contains(line, []byte{'\r'}) {
+			err = fmt.Errorf("%w; %w", err, errLineEnds)
+		}
 		if err != nil {
 			return layer.Message{}, 0, &inputError{s.line, err}
 		}

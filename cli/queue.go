@@ -45,7 +45,7 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 
 // lasting refuses an engine that is empty when a command begins, and gone when it ends: "enqueued" would be no truth.
 func (s *session) lasting() error {
-	if s.engine != "memory" {
+	if !s.inMemory() {
 		return nil
 	}
 	return usagef("the engine memory keeps nothing from one command to the next: it is for demo and bench alone")

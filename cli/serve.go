@@ -126,7 +126,11 @@ func readQueues(path string) ([]sqs.Declared, error) {
 		return nil, usagef("--queues: %w", err)
 	}
 	defer file.Close()
-	declared, err := sqs.ReadQueues(file)
+	in, err := utf8Text(file)
+	if err != nil {
+		return nil, usagef("--queues: %s: %w", path, err)
+	}
+	declared, err := sqs.ReadQueues(in)
 	if err != nil {
 		return nil, usagef("--queues: %s: %w", path, err)
 	}
@@ -139,7 +143,11 @@ func readKeys(path string) (map[string]sqs.Key, error) {
 		return nil, usagef("--keys: %w", err)
 	}
 	defer file.Close()
-	keys, err := sqs.ReadKeys(file)
+	in, err := utf8Text(file)
+	if err != nil {
+		return nil, usagef("--keys: %s: %w", path, err)
+	}
+	keys, err := sqs.ReadKeys(in)
 	if err == nil && len(keys) == 0 {
 		err = fmt.Errorf("there are no keys in it")
 	}
@@ -173,7 +181,7 @@ func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags, declared 
 	if secure != nil {
 		l, scheme = tls.NewListener(l, &tls.Config{GetCertificate: secure.get, MinVersion: tls.VersionTLS12}), "https"
 	}
-	if s.engine == "memory" {
+	if s.inMemory() {
 		s.notice("the queues are kept in memory, and are gone when this ends")
 	}
 	server := sqs.NewServer(db, o)

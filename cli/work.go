@@ -40,7 +40,8 @@ The command is run by sh -c with the message's body on its stdin and FDBFIFO_GRO
 FDBFIFO_ATTEMPTS (failed deliveries before this one), FDBFIFO_HEADER_NAME and FDBFIFO_ITEM (all of it, as JSON) in its
 environment. A variable that cannot say what it is for is not set: see FDBFIFO_ITEM then. Exit code 0
 finishes the message; any other gives it back, with the end of stderr as the reason, and it is tried again
-after a delay that grows. Messages behind it in its group wait, other groups go on. A message may come more than
+after a delay that grows. With 126 and 127 the shell says that it cannot run the command: work ends then, and counts no
+attempt. Messages behind it in its group wait, other groups go on. A message may come more than
 once, after a crash for instance: make the command repeatable.
 
 In a queue with facets --where takes only the messages that have these, and --advance gives those which were handled
@@ -130,7 +131,9 @@ type working struct {
 	handled atomic.Int64
 	failed  atomic.Int64
 	cutOff  atomic.Int64
-	fatal   chan error // the first error that work cannot go on after
+	fatal   chan error    // the first error that ends work
+	over    chan struct{} // closed with that error
+	ending  sync.Once
 
 	mu   sync.Mutex
 	told string // the text of the last engine error that was printed; guarded by mu
@@ -157,7 +160,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		total = f.max
 	}
 	w := &working{
-		s: s, max: f.max, enough: make(chan struct{}), fatal: make(chan error, 1), unset: make(map[string]bool),
+		s: s, max: f.max, enough: make(chan struct{}), fatal: make(chan error, 1), over: make(chan struct{}),
+		unset:    make(map[string]bool),
 		progress: s.newProgress("working", "message", total),
 	}
 	defer w.progress.close()
@@ -241,10 +245,10 @@ const maxUnsetNotices = 20
 
 // end makes work end with err, unless it does so already.
 func (w *working) end(err error) {
-	select {
-	case w.fatal <- err:
-	default:
-	}
+	w.ending.Do(func() {
+		w.fatal <- err
+		close(w.over)
+	})
 }
 
 // stop stops a worker in good order, or at once when Kill is closed; the error says that it was the latter.
@@ -295,6 +299,11 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, unti
 }
 
 func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
+	select {
+	case <-w.over:
+		return &worker.RetryError{Uncounted: true, Err: errUntried}
+	default:
+	}
 	if w.max > 0 {
 		if w.started.Add(1) > w.max {
 			return w.leave(ctx)
@@ -306,9 +315,18 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 		}()
 	}
 	err := w.command.run(ctx, d.Item)
+	var not *notRun
+	var output *outputError
 	switch {
 	case err == nil:
 		w.handled.Add(1)
+	case errors.As(err, &output):
+		w.cutOff.Add(1)
+		return &worker.RetryError{Uncounted: true, Err: errUntried} // print has ended work
+	case errors.As(err, &not):
+		w.cutOff.Add(1)
+		w.end(&Error{Text: not.Error(), Hint: notRunHint, Err: not})
+		return &worker.RetryError{Uncounted: true, Err: errUntried}
 	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		w.cutOff.Add(1)
 	default:
@@ -316,6 +334,9 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	}
 	return err
 }
+
+const notRunHint = `No failed attempt was counted: the message was given back. Correct --exec, and run work again. A
+  script that ends with 126 or 127 for a reason of its own must use another exit code.`
 
 // isEnough reports whether as many messages were tried as --max says.
 func (w *working) isEnough() bool {
