@@ -261,15 +261,19 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 		return nil, err
 	}
 	for decoder := json.NewDecoder(plain); ; {
-		var j jsonClaim
-		err := decoder.Decode(&j)
+		var read struct {
+			jsonClaim
+			Group *string `json:"group"` // "" is the default group, and none is no claim
+		}
+		err := decoder.Decode(&read)
 		if errors.Is(err, io.EOF) {
 			return claims, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("this is no claim: %w", jsonWords(err))
 		}
-		if j.Token <= 0 || j.Queue == "" {
+		j := read.jsonClaim
+		if j.Token <= 0 || j.Queue == "" || read.Group == nil {
 			return nil, errors.New("a claim must have a queue, a group and a token: give lines as receive prints them")
 		}
 		if len(claims) == 0 {
@@ -280,7 +284,7 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 		} else if j.Queue != first.Queue || j.Prefix != first.Prefix {
 			return nil, errors.New("the claims are of several queues: give those of one queue")
 		}
-		claim := &layer.Claim{Queue: j.Queue, Group: j.Group, Where: j.Where, Token: j.Token, Until: j.Until}
+		claim := &layer.Claim{Queue: j.Queue, Group: *read.Group, Where: j.Where, Token: j.Token, Until: j.Until}
 		if j.Hold != "" {
 			if claim.Hold, err = layer.ParseID(j.Hold); err != nil {
 				return nil, err
