@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -89,8 +90,12 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 	if f.connections < 1 {
 		return usagef("--connections is %d: 1 or more is wanted", f.connections)
 	}
-	if u, err := url.Parse(f.options.URL); err != nil || f.options.URL != "" && (u.Scheme == "" || u.Host == "") {
+	u, err := url.Parse(f.options.URL)
+	if err != nil || f.options.URL != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
 		return usagef("--url is %q: http://HOST or https://HOST is wanted, with a port if there is one", f.options.URL)
+	}
+	if len(f.options.Account) != 12 || strings.Trim(f.options.Account, "0123456789") != "" {
+		return usagef("--account is %q: 12 digits are wanted", f.options.Account)
 	}
 	switch f.visibility {
 	case layer.LeasePerItem.String():

@@ -38,6 +38,8 @@ func TestServeIsRefused(t *testing.T) {
 		"line 1: want ACCESS-KEY SECRET-KEY":            {"--sqs", "0.0.0.0:0", "--keys", keys},
 		"--tls-cert and --tls-key need each other":      {"--sqs", "127.0.0.1:0", "--tls-cert", "x"},
 		`--url is "example.com": http://HOST`:           {"--sqs", "127.0.0.1:0", "--url", "example.com"},
+		`--url is "ftp://x": http://HOST`:               {"--sqs", "127.0.0.1:0", "--url", "ftp://x"},
+		`--account is "12": 12 digits`:                  {"--sqs", "127.0.0.1:0", "--account", "12"},
 		"--connections is 0":                            {"--sqs", "127.0.0.1:0", "--connections", "0"},
 		`--visibility is "both": claim or item`:         {"--sqs", "127.0.0.1:0", "--visibility", "both"},
 		"--tls-cert: stat x: no such file or directory": {"--sqs", "127.0.0.1:0", "--tls-cert", "x", "--tls-key", "x"},
