@@ -17,13 +17,13 @@ func (y *confirmed) add(c *cobra.Command) {
 	c.Flags().BoolVar((*bool)(y), "yes", false, "do it without a question; a script must give it")
 }
 
-// confirm asks on a terminal whether c may do its work. Elsewhere it wants --yes. does says what the command does, as
-// "removes all messages of group ATL".
+// confirm asks on a terminal whether c may do its work. It wants --yes if stdin or stderr is no terminal. does says
+// what the command does, as "removes all messages of group ATL".
 func (s *session) confirm(c *cobra.Command, yes confirmed, does string) error {
 	if yes {
 		return nil
 	}
-	if !s.app.terminal(s.stdin) {
+	if _, _, seen := s.app.size(s.stderr); !seen || !s.app.terminal(s.stdin) {
 		return usagef("the command %s: give --yes to do it", does)
 	}
 	s.stderr.Write(plain(fmt.Appendf(nil, "%s: the command %s. Continue? [y/N] ", c.CommandPath(), does)))

@@ -186,7 +186,7 @@ func TestBulkAsks(t *testing.T) {
 				h := newHarness(t)
 				fillBulk(t, h)
 				app := h.app()
-				app.terminal = func(io.Reader) bool { return test.terminal }
+				onTerminal(app, test.terminal, true)
 				var stderr bytes.Buffer
 				args := append(append([]string(nil), b.args...), test.extra...)
 				err := app.Run(t.Context(), args, strings.NewReader(test.says), io.Discard, &stderr)
@@ -253,13 +253,31 @@ func TestQuestionIsInterrupted(t *testing.T) {
 	fillBulk(t, h)
 	before := dump(t, h.db)
 	app := h.app()
-	app.terminal = func(io.Reader) bool { return true }
+	onTerminal(app, true, true)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	err := app.Run(ctx, []string{"purge", "--all"}, &mute{interrupt, t.Context().Done()}, io.Discard, io.Discard)
 	require.True(t, errors.Is(err, errInterrupted))
 	require.Equal(t, ExitInterrupted, ExitCode(err))
 	require.Equal(t, before, dump(t, h.db))
+}
+
+// onTerminal says whether the command reads from a terminal, and prints to one.
+func onTerminal(app *App, reads, prints bool) {
+	app.terminal = func(io.Reader) bool { return reads }
+	app.size = func(io.Writer) (int, int, bool) { return 80, 24, prints }
+}
+
+// TestUnseenQuestion: a question that cannot be seen is not asked: --yes is wanted if stderr is no terminal.
+func TestUnseenQuestion(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 3)
+	onTerminal(app, true, false)
+	var stderr bytes.Buffer
+	err := app.Run(t.Context(), []string{"purge", "--all"}, strings.NewReader("y\n"), io.Discard, &stderr)
+	require.Equal(t, ExitUsage, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "give --yes")
+	requireGivenBack(t, q, 3)
 }
 
 // TestTerminalIsAsked: a file is no terminal, and neither is what is no file.
