@@ -29,6 +29,17 @@ is, and changes nothing. Causes:` + strings.Join(causeNames(), ", ") + `.`,
 			if n < 1 || n > layer.MaxBlocked {
 				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBlocked)
 			}
+			for _, given := range []struct {
+				name string
+				d    *time.Duration
+			}{{"held-for", &heldFor}, {"ready-for", &readyFor}} {
+				if *given.d < 0 {
+					return usagef("--%s is %s: 0s or more is wanted", given.name, *given.d)
+				}
+				if c.Flags().Changed(given.name) {
+					*given.d = max(*given.d, 1) // 0 is one that is left out
+				}
+			}
 			o := layer.BlockedOptions{HeldFor: heldFor, ReadyFor: readyFor, Limit: n, Where: where.template}
 			for _, name := range causes {
 				if !slices.Contains(causeNames(), name) {

@@ -115,6 +115,9 @@ func newReceiveCmd(s *session) *cobra.Command {
 			if f.o.Max < 1 || f.o.Max > layer.MaxBatch {
 				return usagef("--max is %d: 1 to %d are allowed", f.o.Max, layer.MaxBatch)
 			}
+			if err := checkLease(c, f.o.Lease); err != nil {
+				return err
+			}
 			f.o.Group, f.o.Where, f.o.ReceiveID = f.group.given(), f.where.template, f.id
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				return s.receive(c.Context(), q, f.o)
@@ -186,6 +189,14 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 			return err
 		}
 		s.notice("gave back group %s, whose claim could not be printed", display(c.Group))
+	}
+	return nil
+}
+
+// checkLease refuses a lease that is given and not allowed. 0 is one that is left out.
+func checkLease(c *cobra.Command, lease time.Duration) error {
+	if c.Flags().Changed("lease") && (lease < layer.MinLease || lease > layer.MaxLease) {
+		return usagef("--lease is %s: %s to %s are allowed", lease, layer.MinLease, layer.MaxLease)
 	}
 	return nil
 }
@@ -457,6 +468,7 @@ not tried, --reject that it has failed for good.` + claimHelp,
 			if text != "" {
 				o.Err = errors.New(text)
 			}
+			o.AtOnce = o.AtOnce || c.Flags().Changed("delay") && o.Delay == 0
 			done, err := ids(acked)
 			if err != nil {
 				return err
@@ -474,7 +486,7 @@ not tried, --reject that it has failed for good.` + claimHelp,
 	}
 	f.add(c)
 	c.Flags().StringVar(&text, "error", "", "the error, a `TEXT` that is kept with the attempt")
-	c.Flags().DurationVar(&o.Delay, "delay", 0, "deliver again after `TIME`; left out, as the retry policy has it")
+	c.Flags().DurationVar(&o.Delay, "delay", 0, "deliver again after `TIME`; left out, by the retry policy")
 	c.Flags().BoolVar(&o.AtOnce, "at-once", false, "deliver again at once")
 	c.Flags().BoolVar(&o.Release, "release", false, "the first message was not tried: count no attempt")
 	c.Flags().StringVar(&o.Reject, "reject", "", "the first message will never succeed, and why: `REASON`")
@@ -490,6 +502,9 @@ func newExtendCmd(s *session) *cobra.Command {
 		Short: "Make claims that receive has printed last longer",
 		Long:  "Make claims last longer: for TIME from now, or for the queue's lease." + claimHelp,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkLease(c, lease); err != nil {
+				return err
+			}
 			claims, err := f.read(s, c, args)
 			if err != nil {
 				return err

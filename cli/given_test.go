@@ -120,6 +120,35 @@ func TestEmptyChoosesNothing(t *testing.T) {
 	require.Zero(t, st.InFlight)
 }
 
+// TestGivenZero: a time of zero that is given is not one that is left out: it is refused, or it means no time at all.
+func TestGivenZero(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	ctx := context.Background()
+	run := func(in []byte, args ...string) (string, error) {
+		var stdout, stderr bytes.Buffer
+		err := app.Run(ctx, args, bytes.NewReader(in), &stdout, &stderr)
+		return stdout.String() + stderr.String(), err
+	}
+	for _, args := range [][]string{
+		{"receive", "--lease", "0s"}, {"extend", "--lease", "0"}, {"work", "--exec", "true", "--lease", "0s"},
+		{"dead", "list", "--older", "0s"}, {"top", "--every", "0s"}, {"blocked", "--held-for", "-1s"},
+	} {
+		out, err := run(nil, args...)
+		require.Equal(t, ExitUsage, ExitCode(err), "%q: %s", args, out)
+	}
+	out, err := run(nil, "blocked", "--ready-for", "0s")
+	require.NoError(t, err)
+	require.Contains(t, out, "\ng ", "the group is ready for less than a minute")
+	claim, err := run(nil, "receive")
+	require.NoError(t, err)
+	_, err = run([]byte(claim), "nack", "--delay", "0s")
+	require.NoError(t, err)
+	info, err := q.Admin().Group(ctx, "g", nil)
+	require.NoError(t, err)
+	require.Equal(t, layer.Ready, info.Status)
+}
+
 // TestDefaultGroup: --default-group is the group without a name, wherever there is a flag --group.
 func TestDefaultGroup(t *testing.T) {
 	t.Parallel()

@@ -78,8 +78,8 @@ func newWorkCmd(s *session) *cobra.Command {
 			if c.Flags().Changed("max") && f.max < 1 {
 				return usagef("--max is %d: 1 or more is wanted", f.max)
 			}
-			if c.Flags().Changed("lease") && (f.lease < layer.MinLease || f.lease > layer.MaxLease) {
-				return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
+			if err := checkLease(c, f.lease); err != nil {
+				return err
 			}
 			if f.timeout < 0 {
 				return usagef("--timeout is %s: 0s or more is wanted", f.timeout)
