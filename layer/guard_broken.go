@@ -59,5 +59,5 @@ var guards = []guard{
 	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardGrow,
 	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
 	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock, guardExtendApart,
-	guardTxBound,
+	guardTxBound, guardClockBound,
 }
