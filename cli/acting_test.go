@@ -109,6 +109,6 @@ func TestLogCannotBeWritten(t *testing.T) {
 	var stderr bytes.Buffer
 	err := app.Run(t.Context(), []string{"purge", "--all", "--yes", "--log", "/dev/full"}, nil, io.Discard, &stderr)
 	require.Equal(t, ExitOutput, ExitCode(err))
-	require.Contains(t, stderr.String(), "What the command was to do is done")
+	require.Contains(t, stderr.String(), "The work of the command is done")
 	requireGivenBack(t, q, 0)
 }

@@ -30,12 +30,13 @@ type benchFlags struct {
 	plot string
 }
 
-const benchHelp = `Measure the queue on the engine, and the engine beside it. Each benchmark works in a database of its own, in
-memory unless --engine says otherwise; with disk:PATH in new folders in PATH, which are removed afterwards. Those
-whose names begin with "shared", and takeover_ms, are of the disk engine always, and start processes.
+const benchHelp = `Measure the queue on the engine, and the engine without a queue. Each benchmark works in a database
+of its own, in memory unless --engine says otherwise. With disk:PATH it works in new folders in PATH, and removes them
+afterwards. The benchmarks whose names begin with "shared", and takeover_ms, always use the disk engine, and start
+processes.
 
-The figures that count are ratios: both sides of one are measured in the same run, in turns, so that a busy
-machine meets both. A figure short of its target is marked; the exit code is 0 all the same.`
+The most important figures are ratios. Both sides of a ratio are measured in the same run, in turns, so that a busy
+machine slows both. A figure that misses its target is marked; the exit code is 0 nevertheless.`
 
 func newBenchCmd(s *session) *cobra.Command {
 	var f benchFlags
@@ -54,7 +55,7 @@ func newBenchCmd(s *session) *cobra.Command {
 			return s.bench(c.Context(), bench.All(fullBench()), f)
 		},
 	}
-	c.Flags().StringArrayVar(&f.run, "run", nil, "run this benchmark only; `NAME` as in --list, may be given more than once")
+	c.Flags().StringArrayVar(&f.run, "run", nil, "run only this benchmark, by its `NAME` in --list (repeatable)")
 	c.Flags().BoolVar(&f.list, "list", false, "list the benchmarks and run none")
 	c.Flags().StringVar(&f.plot, "plot", "", "measure claimers on each path instead, and write an SVG to `FILE.svg` and a table to FILE.md")
 	c.MarkFlagsMutuallyExclusive("plot", "run")

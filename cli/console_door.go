@@ -52,7 +52,7 @@ func (d *door) check() error {
 	_, unix := d.socket()
 	switch {
 	case (d.cert == "") != (d.key == ""):
-		return usagef("--tls-cert and --tls-key belong together")
+		return usagef("--tls-cert and --tls-key need each other: give both")
 	case d.clientCA != "" && d.cert == "":
 		return usagef("--tls-client-ca needs --tls-cert and --tls-key")
 	case unix && d.cert != "":

@@ -39,17 +39,17 @@ type enqueueFlags struct {
 const enqueueHelp = `Append a message, or all messages of a file, to the queue; it is created if it does not exist.
 
 A file is CSV with a header line, or JSON lines (one object a line); - is stdin. Each record becomes a
-message whose body is the record as it stands. --group-field names the CSV column or the JSON field that
-is the group; without it all go to --group, or to the default group, and are handled one after the other: --alone
-gives each a group of its own, as in a queue without order. --dedup-field names that which is the
-dedup id; a record where it is empty has none. --header-field names one that becomes a header; where it is empty,
-or missing in JSON, there is none. --ids prints the id of each message, in the order of the records.
+message whose body is the record as it stands. --group-field names the CSV column or the JSON field with the group.
+Without it all messages go to --group, or to the default group, and are handled one after the other. --alone gives each
+message a group of its own, as in a queue without order. --dedup-field names the column or field with the dedup id; a
+record where it is empty has none. --header-field names a column or field that becomes a header; a record where it is
+empty, or missing in JSON, has no such header. --ids prints the id of each message, in the order of the records.
 
-A message whose dedup id was sent before is a duplicate and not enqueued again: see config, dedup_by and what
-follows. --delay keeps messages back for so long; --delay 0s delivers at once whatever the queue's delay is.
+A message whose dedup id was sent before is a duplicate, and is not enqueued again: see the settings dedup_ of config.
+--delay keeps messages back; --delay 0s delivers at once, whatever the queue's delay is.
 
-A file is checked whole before any of it is enqueued: if a record is bad, nothing is. With --partial what
-stands before the bad record is enqueued. Either way the exit code is 1 and the error names the line.`
+A file is checked whole before any of it is enqueued: if a record is bad, nothing is enqueued. With --partial the
+records before the bad one are. In both cases the exit code is 1, and the error names the line.`
 
 func newEnqueueCmd(s *session) *cobra.Command {
 	var f enqueueFlags
@@ -92,9 +92,9 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
 		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
 	c.Flags().BoolVar(&f.alone, "alone", false, "give each message a group of its own: it waits for no other")
-	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: whose the messages are, for a queue that is fair")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: the `TENANT` of the messages, for a queue that is fair")
 	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message, one a line")
-	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
+	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue the records before a bad one, instead of nothing")
 	return c
 }
 
@@ -114,19 +114,19 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 	case given != 1:
 		return o, usagef("give one of --body TEXT, --body-file FILE and --file FILE (- is stdin)")
 	case one && (changed("group-field") || changed("format") || changed("partial")):
-		return o, usagef("--group-field, --format and --partial go with --file, not with --body")
+		return o, usagef("--group-field, --format and --partial need --file: a single message has no fields")
 	case one && changed("header-field"):
-		return o, usagef("--header-field goes with --file; --header is for one message too")
+		return o, usagef("--header-field needs --file: give --header for a single message")
 	case one && changed("dedup-field"), changed("file") && changed("dedup-id"):
-		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
+		return o, usagef("give --dedup-id with --body or --body-file, and --dedup-field with --file")
 	case f.delay < 0 || f.delay > layer.MaxDelay:
 		return o, usagef("--delay is %s: 0s to %s are allowed", f.delay, layer.MaxDelay)
 	case f.group.given() != nil && changed("group-field"):
-		return o, usagef("give either --group or --group-field")
+		return o, usagef("--group and --group-field do not go together: give one of them")
 	case f.alone && (f.group.given() != nil || changed("group-field")):
-		return o, usagef("give either --alone or a group")
+		return o, usagef("--alone and a group do not go together: give one of them")
 	case f.tenant != "" && !f.alone:
-		return o, usagef("--tenant is of messages that are --alone")
+		return o, usagef("--tenant needs --alone")
 	}
 	var err error
 	if o.headers, err = parseHeaders(f.headers); err != nil {
@@ -145,11 +145,11 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		case ".jsonl", ".ndjson":
 			o.format = "jsonl"
 		default:
-			return o, usagef("--format csv or --format jsonl? The name %q does not tell", f.file)
+			return o, usagef("--file: the name %q tells no format: give --format csv or --format jsonl", f.file)
 		}
 	}
 	if o.format != "csv" && o.format != "jsonl" {
-		return o, usagef("unknown --format %q: there are csv and jsonl", o.format)
+		return o, usagef("--format is %q: csv or jsonl is wanted", o.format)
 	}
 	return o, nil
 }
@@ -160,7 +160,7 @@ func parseHeaders(given []string) (map[string]string, error) {
 	for _, header := range given {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok || name == "" {
-			return nil, usagef("--header wants NAME=VALUE, not %q", header)
+			return nil, usagef("--header is %q: NAME=VALUE is wanted", header)
 		}
 		if headers == nil {
 			headers = make(map[string]string)
@@ -182,11 +182,11 @@ func parseHeaderFields(given []string, fixed map[string]string) ([]headerField, 
 			field = name
 		}
 		if name == "" || field == "" {
-			return nil, usagef("--header-field wants NAME or NAME=FIELD, not %q", text)
+			return nil, usagef("--header-field is %q: NAME or NAME=FIELD is wanted", text)
 		}
 		_, twice := fixed[name]
 		if twice || slices.ContainsFunc(fields, func(f headerField) bool { return f.name == name }) {
-			return nil, usagef("header %s is given twice", name)
+			return nil, usagef("--header-field: the header %s is given twice", name)
 		}
 		fields = append(fields, headerField{name, field})
 	}

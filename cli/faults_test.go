@@ -41,7 +41,7 @@ func TestResultCannotBePrinted(t *testing.T) {
 			continue // which the library prints, and does not look
 		}
 		require.Equal(t, ExitOutput, ExitCode(err), "%s: %s", args, stderr.String())
-		require.Contains(t, stderr.String(), "What the command was to do is done")
+		require.Contains(t, stderr.String(), "The work of the command is done")
 		require.NotContains(t, stderr.String(), "make room")
 		if args[0] == "enqueue" {
 			require.Regexp(t, `enqueued [-0-9a-f]{36}@\d+\., but: print the result`, stderr.String())
@@ -59,7 +59,7 @@ func TestReceiveCannotBePrinted(t *testing.T) {
 	err := app.Run(context.Background(), []string{"receive", "--max", "2"}, nil, full{}, &stderr)
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), "gave back group g")
-	require.Contains(t, stderr.String(), "receive again")
+	require.Contains(t, stderr.String(), "Receive again")
 	require.NotContains(t, stderr.String(), "is done")
 	requireGivenBack(t, q, 3)
 }
@@ -96,7 +96,7 @@ func TestWorkOutputCannotBePrinted(t *testing.T) {
 	var stderr bytes.Buffer
 	err := app.Run(context.Background(), []string{"work", "--exec", "cat"}, nil, full{}, &stderr)
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
-	require.Contains(t, stderr.String(), "comes again")
+	require.Contains(t, stderr.String(), "come again")
 	require.NotContains(t, stderr.String(), "is done")
 	requireGivenBack(t, q, 3)
 }

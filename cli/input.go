@@ -114,7 +114,7 @@ func loneReturn(record []byte) bool {
 // single open quotation mark would take the whole rest of a file into memory.
 const maxRecord = layer.MaxBodySize + 1024 // bytes
 
-var errLongRecord = fmt.Errorf("a record of more than %d bytes, the most a message can hold (an open quotation mark?)",
+var errLongRecord = fmt.Errorf("the record has more than %d bytes, the most for a message: is a quotation mark open?",
 	layer.MaxBodySize)
 
 // fields are the values of a record's fields that mean something: "" if there is none.
@@ -200,7 +200,7 @@ func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 	s.csv.ReuseRecord = true
 	header, err := s.csv.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, &inputError{1, errors.New("there is no header line")}
+		return nil, &inputError{1, errors.New("there is no header line with the names of the columns")}
 	}
 	if errors.Is(err, errLongRecord) {
 		return nil, &inputError{1, errLongRecord}
@@ -224,7 +224,8 @@ func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 			continue
 		}
 		if *field.column = slices.Index(header, field.name); *field.column < 0 {
-			return nil, &inputError{1, fmt.Errorf("there is no column %q, there are: %s", field.name, strings.Join(header, ", "))}
+			there := strings.Join(header, ", ")
+			return nil, &inputError{1, fmt.Errorf("there is no column %q; there are %s", field.name, there)}
 		}
 	}
 	return s, nil
@@ -279,7 +280,7 @@ func csvError(err error) error {
 		return err
 	}
 	if errors.Is(err, csv.ErrFieldCount) {
-		return &inputError{parse.Line, errors.New("it has more or fewer fields than the header")}
+		return &inputError{parse.Line, errors.New("the record has more or fewer fields than the header")}
 	}
 	err = fmt.Errorf("column %d: %w", parse.Column, parse.Err)
 	if parse.StartLine != parse.Line {
@@ -378,12 +379,12 @@ func (s *jsonSource) fields(line []byte) (of fields, err error) {
 	if err := json.Unmarshal(line, &object); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return of, fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
+			return of, fmt.Errorf("this is a JSON %s: an object is wanted", kind.Value)
 		}
-		return of, fmt.Errorf("no JSON object: %w", err)
+		return of, fmt.Errorf("this is no JSON object: %w", err)
 	}
 	if object == nil {
-		return of, errors.New("a JSON object is wanted, not null")
+		return of, errors.New("this is null: a JSON object is wanted")
 	}
 	if of.group, err = textField(object, s.o.groupField, "the group"); err != nil {
 		return of, err
@@ -421,4 +422,16 @@ func textField(object map[string]json.RawMessage, name, what string) (string, er
 		return "", fmt.Errorf("field %q, %s, is %s: a string, a number or a boolean is wanted", name, what, oneLine(value, 30))
 	}
 	return string(value), nil
+}
+
+// jsonWords puts an error of package json into words that do not speak of Go.
+func jsonWords(err error) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("it is a JSON %s, and an object is wanted", kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("its field %q is a JSON %s, which does not fit", kind.Field, kind.Value)
+	}
+	return err
 }

@@ -97,7 +97,7 @@ func shut(ctx context.Context, q *layer.Queue) error {
 // error: the command is done by then, and a script must not do it again.
 func (s *session) toldAtEnd(err, closing error) {
 	if err == nil && closing != nil {
-		s.notice("it is done; afterwards: %v", closing)
+		s.notice("the command is done; afterwards: %v", closing)
 	}
 }
 
@@ -130,8 +130,8 @@ func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.
 
 func (s *session) dropping(err error) error {
 	return &Error{
-		Text: fmt.Sprintf("the queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
-		Hint: "Wait. If that was interrupted: fdbfifo drop " + display(s.queue) + " --yes ends it.",
+		Text: fmt.Sprintf("queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
+		Hint: "Wait. If the drop was interrupted, fdbfifo drop " + display(s.queue) + " --yes ends it.",
 	}
 }
 
