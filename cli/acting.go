@@ -24,8 +24,8 @@ type acting struct {
 
 // addActing adds --by and --log to a command of an operator.
 func (s *session) addActing(c *cobra.Command) {
-	c.Flags().StringVar(&s.acting.by, "by", "", "`WHO` does it; left out, you")
-	s.addLog(c, "append to `FILE` what is done, and by whom; - is stderr")
+	c.Flags().StringVar(&s.acting.by, "by", "", "the `NAME` that is kept as the actor; left out, you")
+	s.addLog(c, "append each action, and its actor, to `FILE`; - is stderr")
 }
 
 func (s *session) addLog(c *cobra.Command, help string) {
@@ -33,7 +33,7 @@ func (s *session) addLog(c *cobra.Command, help string) {
 }
 
 // workersLog is the help of --log where workers are.
-const workersLog = "append to `FILE` what fails, lost claims and dead letters; - is stderr"
+const workersLog = "append failures, lost claims and dead letters to `FILE`; - is stderr"
 
 // admin is the operator's side of the queue, for whoever acts.
 func (s *session) admin(q *layer.Queue) layer.Admin { return q.Admin().As(s.operator()) }
@@ -85,7 +85,7 @@ type logWriter struct {
 func (w *logWriter) Write(p []byte) (int, error) {
 	n, err := w.out.Write(p)
 	if err != nil && w.err == nil {
-		w.err = &Error{Text: "--log: " + err.Error(), Hint: "What the command was to do is done.", Err: err}
+		w.err = &outputError{"write --log", err}
 	}
 	return n, err
 }

@@ -6,12 +6,15 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -103,7 +106,7 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	root.SetIn(stdin)
 	root.SetOut(s.stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	c, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return nil
 	}
@@ -114,8 +117,36 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if ctx.Err() != nil {
 		text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
 	}
-	s.notice("%s", text)
+	if !quiet(c, err) {
+		s.fail(c, err, text)
+	}
 	return err
+}
+
+// fail tells an error: the command that failed, on what, why, and what to do, as far as that is known.
+func (s *session) fail(c *cobra.Command, err error, text string) {
+	// Errors of the layer begin with the name of its verb, which is mostly the command's.
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "layer: "), c.Name()+": ")
+	if ExitCode(err) == ExitUsage {
+		see := " (see " + c.CommandPath() + " --help)"
+		if strings.Contains(text, "\n") {
+			see = "\n  See " + c.CommandPath() + " --help."
+		}
+		text += see
+	}
+	s.stderr.Write(plain(fmt.Appendf(nil, "%s: %s\n", c.CommandPath(), text)))
+}
+
+// looking are the commands that change nothing.
+var looking = map[string]bool{
+	"peek": true, "groups": true, "blocked": true, "top": true, "why": true, "find": true, "queues": true,
+	"stats": true, "subscriptions": true, "check": true, "dead list": true, "archive list": true, "key": true,
+	"decode": true,
+}
+
+// quiet reports whether err is the end of a pipe, as of groups | head, and the command has changed nothing.
+func quiet(c *cobra.Command, err error) bool {
+	return looking[commandName(c)] && onlyOutput(err) && errors.Is(err, syscall.EPIPE)
 }
 
 // session is one run of the command line: its streams and the flags that all commands share.
@@ -135,12 +166,12 @@ type session struct {
 	acting acting
 }
 
-const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are delivered in order, to one
-holder at a time; groups are undeclared, unlimited in number, and run in parallel.
+const rootHelp = `fdbfifo keeps grouped FIFO queues. The messages of a group are delivered in order, to one worker at a
+time. Groups are not declared, their number is not limited, and they run in parallel.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluster file, 5 cluster unreachable,
-6 database locked, 7 wrong FoundationDB API version, 8 done but the result could not be printed, 9 unknown: it may have
-landed, 130 interrupted before it was done.`
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluster file, 5 cluster unreachable, 6
+database locked, 7 wrong FoundationDB API version, 8 done, but the result could not be printed, 9 unknown: the change
+may have landed, 130 interrupted before it was done.`
 
 // root builds the command tree. parsed turns true once a command line was found to be well formed.
 func (s *session) root() (root *cobra.Command, parsed *bool) {
@@ -155,7 +186,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			*parsed = true
-			return s.place.parse(c)
+			return cmp.Or(s.checkEngine(), s.place.parse(c))
 		},
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -171,7 +202,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 				return knownCommand(root, s.args[:1])
 			}
 		}
-		return suggestFlag(c, err)
+		return flagError(c, err)
 	})
 	flags := root.PersistentFlags()
 	engines := "where queues are kept: disk (in your data directory), `disk:PATH`, or memory"
@@ -181,7 +212,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	flags.StringVar(&s.engine, "engine", "disk", engines)
 	flags.StringVar(&s.queue, "queue", "default", "the queue's `NAME`")
 	s.place.add(root)
-	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or one a line for lists")
+	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or for lists one on each line")
 	root.AddCommand(
 		newDemoCmd(s),
 		newDemoWorkerCmd(s),
@@ -246,9 +277,9 @@ func knownCommand(root *cobra.Command, args []string) error {
 		names = []string{name}
 	}
 	if len(names) > 0 {
-		return usagef("unknown command %q: did you mean %s? (see fdbfifo --help)", args[0], strings.Join(names, " or "))
+		return usagef("unknown command %q: did you mean %s?", args[0], strings.Join(names, " or "))
 	}
-	return usagef("unknown command %q (see fdbfifo --help)", args[0])
+	return usagef("unknown command %q", args[0])
 }
 
 // elsewhereNames are what other queues call the commands.
@@ -281,7 +312,7 @@ func newHelpCmd() *cobra.Command {
 			case len(rest) > 0 && found.HasSubCommands():
 				return knownSubcommand(found, rest)
 			case len(rest) > 0:
-				return usagef("%s has no commands, so no %q", found.CommandPath(), rest[0])
+				return usagef("unknown command %q: %s has no commands below it", rest[0], found.CommandPath())
 			}
 			found.InitDefaultHelpFlag()
 			return found.Help()
@@ -292,8 +323,7 @@ func newHelpCmd() *cobra.Command {
 // noArgs is for commands that take flags only.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s takes flags only, not %q: --queue names a queue (see %s --help)",
-			c.Name(), args[0], c.CommandPath())
+		return usagef("unexpected argument %q: the command takes flags only, and --queue names a queue", args[0])
 	}
 	return nil
 }

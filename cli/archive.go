@@ -12,8 +12,8 @@ import (
 	"fdbfifo/layer"
 )
 
-const archiveHelp = `With an archive (config: archive, how long), what is finished is kept: acked, or taken. It can be looked at, and enqueued
-anew.`
+const archiveHelp = `A queue with an archive (see config: archive) keeps the messages that are finished, acked or
+taken, for that time. You can list them, and enqueue them again.`
 
 func newArchiveCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
@@ -69,8 +69,8 @@ func newArchiveListCmd(s *session) *cobra.Command {
 		Short: "List finished messages, in the order in which they were finished",
 		Long: archiveHelp + `
 
-Those of one group are listed in the order of the group. What is listed is what all the flags together choose. It changes
-nothing.`,
+The messages of one group are listed in the order of the group. Several flags choose the messages to which all of them
+apply. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, after, err := f.filter(s, c)
 			if err != nil {
@@ -179,10 +179,10 @@ func newArchiveReplayCmd(s *session) *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use: "replay (--group GROUP | --older TIME | --newer TIME | --all) [--yes] [--after ID] [--dry-run] [-n N] " +
-			"[--by WHO] [--log FILE]",
-		Short: "Enqueue finished messages anew",
-		Long: `Enqueue finished messages anew, as new messages at the ends of their groups. Their header ` + layer.ReplayHeader + `
-says which one each repeats. The archive stays as it is.
+			"[--by NAME] [--log FILE]",
+		Short: "Enqueue finished messages again",
+		Long: `Enqueue finished messages again, as new messages at the ends of their groups. The header
+` + layer.ReplayHeader + ` of each has the id of the message that it repeats. The archive stays as it is.
 
 It asks on a terminal; a script must give --yes. It works in small steps and disturbs no worker. After an interrupt it
 says how many are done, and prints the id with which --after continues.`,
@@ -195,10 +195,9 @@ says how many are done, and prints the id with which --after continues.`,
 			named := filter.Group != nil || !filter.From.IsZero() || !filter.Before.IsZero()
 			switch {
 			case named && all:
-				return usagef("give either --all or what to choose by")
+				return usagef("--all and a choice do not go together: give one of them")
 			case !named && !all:
-				return usagef("replay wants --group, --default-group, --older or --newer, or --all (see %s --help)",
-					c.CommandPath())
+				return usagef("nothing is chosen: give --group, --default-group, --older, --newer or --all")
 			}
 			if err := checkMost(limit); err != nil {
 				return err
@@ -231,10 +230,10 @@ says how many are done, and prints the id with which --after continues.`,
 	}
 	f.add(c)
 	s.addActing(c)
-	c.Flags().BoolVar(&all, "all", false, "all that there are")
+	c.Flags().BoolVar(&all, "all", false, "all finished messages")
 	yes.add(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; 0 = all chosen ones")
 	return c
 }
 

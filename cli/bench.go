@@ -30,12 +30,13 @@ type benchFlags struct {
 	plot string
 }
 
-const benchHelp = `Measure the queue on the engine, and the engine beside it. Each benchmark works in a database of its own, in
-memory unless --engine says otherwise; with disk:PATH in new folders in PATH, which are removed afterwards. Those
-whose names begin with "shared", and takeover_ms, are of the disk engine always, and start processes.
+const benchHelp = `Measure the queue on the engine, and the engine without a queue. Each benchmark works in a database
+of its own, in memory unless --engine says otherwise. With disk:PATH it works in new folders in PATH, and removes them
+afterwards. The benchmarks whose names begin with "shared", and takeover_ms, always use the disk engine, and start
+processes.
 
-The figures that count are ratios: both sides of one are measured in the same run, in turns, so that a busy
-machine meets both. A figure short of its target is marked; the exit code is 0 all the same.`
+The most important figures are ratios. Both sides of a ratio are measured in the same run, in turns, so that a busy
+machine slows both. A figure that misses its target is marked; the exit code is 0 nevertheless.`
 
 func newBenchCmd(s *session) *cobra.Command {
 	var f benchFlags
@@ -54,7 +55,7 @@ func newBenchCmd(s *session) *cobra.Command {
 			return s.bench(c.Context(), bench.All(fullBench()), f)
 		},
 	}
-	c.Flags().StringArrayVar(&f.run, "run", nil, "run this benchmark only; `NAME` as in --list, may be given more than once")
+	c.Flags().StringArrayVar(&f.run, "run", nil, "run only this benchmark, by its `NAME` in --list (repeatable)")
 	c.Flags().BoolVar(&f.list, "list", false, "list the benchmarks and run none")
 	c.Flags().StringVar(&f.plot, "plot", "", "measure claimers on each path instead, and write an SVG to `FILE.svg` and a table to FILE.md")
 	c.MarkFlagsMutuallyExclusive("plot", "run")
@@ -92,7 +93,7 @@ func (s *session) bench(ctx context.Context, all []bench.Benchmark, f benchFlags
 		}
 		if s.json {
 			if err := s.printFigures(r); err != nil {
-				return err
+				return &Error{Text: err.Error(), Hint: "The benchmarks behind " + b.Name + " were not run.", Err: err}
 			}
 		}
 		results = append(results, r...)
@@ -155,7 +156,7 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 	return b.Run(ctx, bench.Env{
 		Open:   s.openBenchSpace,
 		Folder: s.benchFolder,
-		Memory: s.engine == "memory",
+		Memory: s.inMemory(),
 		Progress: func(step string, done, total int64) {
 			if step != shown || total != of {
 				if p != nil {
@@ -171,7 +172,7 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 // openBenchSpace opens the engine for one benchmark, at a place that nothing else uses.
 func (s *session) openBenchSpace(ctx context.Context) (bench.Space, error) {
 	space := bench.Space{Prefix: tuple.Tuple{"fdbfifo-bench", rand.Text()}.Pack()}
-	name, arg, _ := strings.Cut(s.engine, ":")
+	name, arg := s.engineParts()
 	var err error
 	switch name {
 	case "memory":
@@ -236,7 +237,7 @@ func makeBenchFolder(parent string) (folder string, remove func() error, err err
 // benchFolder makes a folder for a benchmark of several processes: where --engine disk:PATH says, if it does.
 func (s *session) benchFolder(context.Context) (bench.Folder, error) {
 	parent := ""
-	if name, arg, _ := strings.Cut(s.engine, ":"); name == "disk" {
+	if name, arg := s.engineParts(); name == "disk" {
 		parent = arg
 	}
 	folder, remove, err := makeBenchFolder(parent)
@@ -266,7 +267,7 @@ func newBenchPeerCmd(s *session) *cobra.Command {
 		Short:  "One process of bench, until its stdin ends",
 		Hidden: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			_, folder, _ := strings.Cut(s.engine, ":")
+			_, folder := s.engineParts()
 			db, err := s.openBenchDisk(c.Context(), folder)
 			if err != nil {
 				return err

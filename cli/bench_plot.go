@@ -19,7 +19,7 @@ func (s *session) plotBench(ctx context.Context, sizes bench.Sizes, path string)
 	if !strings.HasSuffix(path, ".svg") {
 		return usagef("--plot wants a file whose name ends in .svg, not %q", path)
 	}
-	name, _, _ := strings.Cut(s.engine, ":")
+	name, _ := s.engineParts()
 	all, err := bench.Sweep(ctx, bench.Env{Open: s.openBenchSpace}, sizes)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -30,12 +30,12 @@ type beside struct {
 }
 
 func (b *beside) add(c *cobra.Command) {
-	c.Flags().StringVar(&b.console, "console", "", "serve the console at this `ADDRESS` meanwhile, see fdbfifo console")
+	c.Flags().StringVar(&b.console, "console", "", "also serve the console at this `ADDRESS`, see fdbfifo console")
 	b.addMetrics(c)
 }
 
 func (b *beside) addMetrics(c *cobra.Command) {
-	c.Flags().StringVar(&b.metrics, "metrics", "", "serve metrics for Prometheus at this `ADDRESS`, under /metrics")
+	c.Flags().StringVar(&b.metrics, "metrics", "", "also serve metrics for Prometheus at `ADDRESS`, under /metrics")
 }
 
 // metricsOf is where process n of several serves its metrics: n ports above this one's, or at any port, if that does;

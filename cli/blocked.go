@@ -20,19 +20,30 @@ func newBlockedCmd(s *session) *cobra.Command {
 	var where whereFlag
 	c := &cobra.Command{
 		Use:   "blocked [--cause CAUSE]... [--where TEMPLATE] [-n N]",
-		Short: "List the groups that do not go on, the worst first, and why",
-		Long: `List the groups that do not go on, the worst first, and why: halted and paused groups, groups that wait
-for a retry of their first message, groups held for long, and groups that nobody takes. What waits by design, for a time
-or by its rate, is not listed. It reads a bounded number of keys, however deep the queue is, and changes nothing.
-Causes: ` + strings.Join(causeNames(), ", ") + `.`,
+		Short: "List the groups that are blocked, the worst first, and why",
+		Long: `List the groups that are blocked, the worst first, and why: halted and paused groups, groups that wait
+for a retry of their first message, groups that are held for long, and ready groups that no worker takes. A group that
+waits by design, for a time or by its rate, is not listed. It reads a bounded number of keys, however deep the queue
+is, and changes nothing. Causes:` + strings.Join(causeNames(), ", ") + `.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if n < 1 || n > layer.MaxBlocked {
 				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBlocked)
 			}
+			for _, given := range []struct {
+				name string
+				d    *time.Duration
+			}{{"held-for", &heldFor}, {"ready-for", &readyFor}} {
+				if *given.d < 0 {
+					return usagef("--%s is %s: 0s or more is wanted", given.name, *given.d)
+				}
+				if c.Flags().Changed(given.name) {
+					*given.d = max(*given.d, 1) // 0 is one that is left out
+				}
+			}
 			o := layer.BlockedOptions{HeldFor: heldFor, ReadyFor: readyFor, Limit: n, Where: where.template}
 			for _, name := range causes {
 				if !slices.Contains(causeNames(), name) {
-					return usagef("unknown --cause %q: there are %s", name, strings.Join(causeNames(), ", "))
+					return usagef("--cause is %q: there are %s", name, strings.Join(causeNames(), ", "))
 				}
 				o.Causes = append(o.Causes, layer.Cause(strings.ReplaceAll(name, "-", " ")))
 			}
@@ -45,9 +56,9 @@ Causes: ` + strings.Join(causeNames(), ", ") + `.`,
 			})
 		},
 	}
-	c.Flags().StringArrayVar(&causes, "cause", nil, "only groups blocked for this `CAUSE`; may be given several times")
-	c.Flags().DurationVar(&heldFor, "held-for", 0, "how long a group must have been held, `TIME`; left out, ten leases")
-	c.Flags().DurationVar(&readyFor, "ready-for", 0, "how long a ready group must wait, `TIME`; left out, a minute")
+	c.Flags().StringArrayVar(&causes, "cause", nil, "only groups blocked for this `CAUSE`; (repeatable)")
+	c.Flags().DurationVar(&heldFor, "held-for", 0, "list groups held for `TIME` or longer; left out, ten leases")
+	c.Flags().DurationVar(&readyFor, "ready-for", 0, "list ready groups that wait `TIME` or longer; left out, a minute")
 	c.Flags().Var(&where, "where", "the groups as this `TEMPLATE` sees them, as state=NEW")
 	c.Flags().IntVarP(&n, "number", "n", layer.DefaultBlocked, "how many groups, `N`")
 	return c

@@ -24,10 +24,7 @@ and may run beside workers. The exit code is 1 if a rule is broken.`,
 					return err
 				}
 				p.close()
-				if err := s.printCheck(report); err != nil {
-					return err
-				}
-				return violations(report)
+				return errors.Join(s.printCheck(report), violations(report))
 			})
 		},
 	}

@@ -96,11 +96,11 @@ func (h *holdFlag) Set(text string) (err error) {
 // Type is what help calls the value.
 func (h *holdFlag) Type() string { return "ID" }
 
-const receiveHelp = `Claim ready groups, and print each claim as a line of JSON, with its messages. Until the lease ends
-the groups are in nobody else's hands: finish the messages with ack, or give them back with nack, from whatever process.
-A claim that is neither acked nor extended in time goes to the next who asks, with a failed attempt counted.
+const receiveHelp = `Claim ready groups, and print each claim as a line of JSON, with its messages. Until the lease
+ends no other worker gets these groups. Finish the messages with ack, or give them back with nack, from any process. If
+a claim is neither acked nor extended in time, another worker gets the group, and a failed attempt is counted.
 
-If nothing is ready nothing is printed, and the exit code is 0. A claim that cannot be printed is given back.`
+If nothing is ready, nothing is printed, and the exit code is 0. A claim that cannot be printed is given back.`
 
 func newReceiveCmd(s *session) *cobra.Command {
 	var f receiveFlags
@@ -115,6 +115,9 @@ func newReceiveCmd(s *session) *cobra.Command {
 			if f.o.Max < 1 || f.o.Max > layer.MaxBatch {
 				return usagef("--max is %d: 1 to %d are allowed", f.o.Max, layer.MaxBatch)
 			}
+			if err := checkLease(c, f.o.Lease); err != nil {
+				return err
+			}
 			f.o.Group, f.o.Where, f.o.ReceiveID = f.group.given(), f.where.template, f.id
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				return s.receive(c.Context(), q, f.o)
@@ -126,13 +129,13 @@ func newReceiveCmd(s *session) *cobra.Command {
 	f.group.add(c, "only from this `GROUP`")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().BoolVar(&f.o.Unordered, "unordered", false,
-		"messages that nobody holds, each under a claim of its own, in a queue with the setting unordered")
+		"messages that no worker holds, each under a claim of its own, in a queue with the setting unordered")
 	c.Flags().DurationVar(&f.o.Lease, "lease", 0, "the `TIME` that the claims last; left out, the queue's")
 	c.Flags().DurationVar(&f.o.Wait, "wait", 0, "wait up to `TIME` for a group to become ready")
 	c.Flags().BoolVar(&f.o.OnlyIfAny, "only-if-any", false,
 		"wait only while there are messages at all, held or delayed")
 	c.Flags().BoolVar(&f.o.State, "state", false, "print the groups' states too")
-	c.Flags().StringVar(&f.id, "receive-id", "", "an `ID`: the same command once more prints the same claims")
+	c.Flags().StringVar(&f.id, "receive-id", "", "an `ID`: the same command, run again, prints the same claims")
 	return c
 }
 
@@ -147,7 +150,7 @@ func (s *session) receive(ctx context.Context, q *layer.Queue, o layer.ReceiveOp
 	for i, c := range claims {
 		if err := printJSON(s.stdout, s.newJSONClaim(c)); err != nil {
 			return &Error{
-				Text: err.Error(), Hint: "The claims that could not be printed were given back: receive again.",
+				Text: err.Error(), Hint: "The claims that could not be printed were given back. Receive again.",
 				Err: errors.Join(err, s.giveBack(ctx, q, claims[i:])),
 			}
 		}
@@ -166,7 +169,7 @@ func (s *session) tellNothingReady(ctx context.Context, q *layer.Queue, o layer.
 		s.notice("nothing is ready")
 		return nil
 	}
-	s.notice("nothing is ready: fdbfifo groups says what %s for", waits(st.Depth))
+	s.notice("nothing is ready: fdbfifo groups says why %s", waits(st.Depth))
 	return nil
 }
 
@@ -190,6 +193,14 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 	return nil
 }
 
+// checkLease refuses a lease that is given and not allowed. 0 is one that is left out.
+func checkLease(c *cobra.Command, lease time.Duration) error {
+	if c.Flags().Changed("lease") && (lease < layer.MinLease || lease > layer.MaxLease) {
+		return usagef("--lease is %s: %s to %s are allowed", lease, layer.MinLease, layer.MaxLease)
+	}
+	return nil
+}
+
 // claimFlags name a claim where no JSON does.
 type claimFlags struct {
 	group groupFlag
@@ -201,14 +212,14 @@ type claimFlags struct {
 // claimHelp is said of each command that takes claims.
 const claimHelp = `
 
-The claims are what receive has printed: a FILE, or stdin; or one is named by --group and --token, which groups --json
-prints. A claim that came from another queue or prefix says so itself.`
+The claims are lines that receive has printed, in a FILE or from stdin. --group and --token, which groups --json
+prints, name a single claim. A line says the queue and the prefix of its claim: you need not give them.`
 
 func (f *claimFlags) add(c *cobra.Command) {
 	f.group.add(c, "the `GROUP` of a claim, without JSON")
-	c.Flags().Var(&f.where, "where", "its `TEMPLATE`, if it has one")
-	c.Flags().Var(&f.hold, "hold", "its message's `ID`, if it is of one message alone")
-	c.Flags().Int64Var(&f.token, "token", 0, "its token, `N`")
+	c.Flags().Var(&f.where, "where", "the `TEMPLATE` of the claim, if it has one")
+	c.Flags().Var(&f.hold, "hold", "the `ID` of its message, if the claim is of one message alone")
+	c.Flags().Int64Var(&f.token, "token", 0, "the token of the claim, `N`")
 	c.Args = cobra.MaximumNArgs(1)
 }
 
@@ -217,10 +228,10 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 	group := f.group.given()
 	if group != nil || slices.ContainsFunc([]string{"token", "where", "hold"}, c.Flags().Changed) {
 		if group == nil || f.token <= 0 {
-			return nil, usagef("--group and --token go together, and a token is above 0")
+			return nil, usagef("a claim is named by --group and by --token, which is more than 0: give both")
 		}
 		if len(args) > 0 {
-			return nil, usagef("give either a file of claims, or --group and --token")
+			return nil, usagef("a file of claims and --group do not go together: give one of them")
 		}
 		return []*layer.Claim{{Group: *group, Where: f.where.template, Hold: f.hold.id, Token: f.token}}, nil
 	}
@@ -237,7 +248,7 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 		return nil, fmt.Errorf("%s: %w", inputName(name), err)
 	}
 	if len(claims) == 0 {
-		return nil, usagef("%s has no claim, as receive prints it", inputName(name))
+		return nil, usagef("%s has no claim: give the lines that receive has printed", inputName(name))
 	}
 	return claims, nil
 }
@@ -248,7 +259,7 @@ func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
 		return waitFor(ctx, func() ([]byte, error) { return os.ReadFile(name) })
 	}
 	if s.app.terminal(s.stdin) {
-		return nil, usagef("stdin is a terminal: give a file, or what receive has printed through a pipe")
+		return nil, usagef("stdin is a terminal: give a file or a pipe with the claims that receive has printed")
 	}
 	return io.ReadAll(untilInterrupted(ctx, s.stdin))
 }
@@ -256,17 +267,25 @@ func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
 func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, error) {
 	var claims []*layer.Claim
 	var first jsonClaim
-	for decoder := json.NewDecoder(in); ; {
-		var j jsonClaim
-		err := decoder.Decode(&j)
+	plain, err := utf8Text(in)
+	if err != nil {
+		return nil, err
+	}
+	for decoder := json.NewDecoder(plain); ; {
+		var read struct {
+			jsonClaim
+			Group *string `json:"group"` // "" is the default group, and none is no claim
+		}
+		err := decoder.Decode(&read)
 		if errors.Is(err, io.EOF) {
 			return claims, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no claim: %w", err)
+			return nil, fmt.Errorf("this is no claim: %w", jsonWords(err))
 		}
-		if j.Token <= 0 || j.Queue == "" {
-			return nil, errors.New("no claim: it wants a queue, a group and a token")
+		j := read.jsonClaim
+		if j.Token <= 0 || j.Queue == "" || read.Group == nil {
+			return nil, errors.New("a claim must have a queue, a group and a token: give lines as receive prints them")
 		}
 		if len(claims) == 0 {
 			first = j
@@ -274,9 +293,9 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 				return nil, err
 			}
 		} else if j.Queue != first.Queue || j.Prefix != first.Prefix {
-			return nil, errors.New("claims of several queues: give those of one at a time")
+			return nil, errors.New("the claims are of several queues: give those of one queue")
 		}
-		claim := &layer.Claim{Queue: j.Queue, Group: j.Group, Where: j.Where, Token: j.Token, Until: j.Until}
+		claim := &layer.Claim{Queue: j.Queue, Group: *read.Group, Where: j.Where, Token: j.Token, Until: j.Until}
 		if j.Hold != "" {
 			if claim.Hold, err = layer.ParseID(j.Hold); err != nil {
 				return nil, err
@@ -296,7 +315,8 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 // follow makes the claim's queue and prefix those of the command.
 func (s *session) follow(c *cobra.Command, j jsonClaim) error {
 	if c.Flags().Changed("queue") && s.queue != j.Queue {
-		return usagef("the claim is one of queue %s, and --queue is %s", display(j.Queue), display(s.queue))
+		return usagef("the claim is of queue %s, and --queue is %s: leave the flag out",
+			display(j.Queue), display(s.queue))
 	}
 	s.queue = j.Queue
 	if j.Prefix == "" || c.Flags().Changed("prefix") || c.Flags().Changed("directory") {
@@ -314,24 +334,38 @@ type jsonSettled struct {
 	Until *time.Time `json:"until,omitempty"`
 }
 
-// settle does to each claim what do does, and says so. Those that are lost are named; the others are done all the same.
+// settle calls do for each claim, and says so. It names the claims that are lost, and settles the others. It also
+// settles them if it cannot print.
 func (s *session) settle(
 	c *cobra.Command, claims []*layer.Claim, verb string,
 	do func(q *layer.Queue, claim *layer.Claim) (time.Time, error),
 ) error {
 	return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 		var failed []error
+		var unprinted error
+		done := 0
 		for _, claim := range claims {
 			until, err := do(q, claim)
+			if err != nil && c.Context().Err() != nil {
+				failed = append(failed, err)
+				break
+			}
 			if err != nil {
 				failed = append(failed, lost(err))
 				continue
 			}
-			if err := s.printSettled(verb, claim, until); err != nil {
-				return err
+			if done++; unprinted == nil {
+				unprinted = s.printSettled(verb, claim, until)
 			}
 		}
-		return errors.Join(failed...)
+		if unprinted != nil {
+			failed = append(failed, unprinted)
+		}
+		err := errors.Join(failed...)
+		if all := int64(len(claims)); all > 1 && (unprinted != nil || c.Context().Err() != nil) {
+			return fmt.Errorf("%w; %s of %s are %s", err, commas(int64(done)), plural(all, "claim"), verb)
+		}
+		return err
 	})
 }
 
@@ -357,10 +391,10 @@ func lost(err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, layer.ErrClaimLost):
-		hint = "It was settled before, or its lease has ended and the group is in other hands. What was not acked\n" +
-			"  is delivered again: fdbfifo groups says where."
+		hint = "It was settled before, or its lease has expired and another worker has the group. Messages that\n" +
+			"  were not acked are delivered again: fdbfifo groups says where."
 	case errors.Is(err, layer.ErrNotInClaim):
-		hint = "It was acked before, or was not delivered with this claim. Nothing was changed."
+		hint = "The message was acked before, or was not delivered with this claim. Nothing was changed."
 	default:
 		return asUsageIfOptions(err)
 	}
@@ -386,8 +420,8 @@ func newAckCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ack [FILE | --group GROUP --token N] [--id ID]...",
 		Short: "Finish the messages of claims that receive has printed",
-		Long: `Finish the messages of claims: they are never delivered again, and their groups are free. With --id, only
-those messages; the claim goes on for the others.` + claimHelp,
+		Long: `Finish the messages of claims: they are never delivered again, and their groups are free. With --id,
+only those messages; the claim continues for the others.` + claimHelp,
 		Example: `  fdbfifo receive | tee claim.json | ./handle && fdbfifo ack claim.json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			claims, err := f.read(s, c, args)
@@ -399,7 +433,7 @@ those messages; the claim goes on for the others.` + claimHelp,
 				return err
 			}
 			if len(chosen) > 0 && len(claims) > 1 {
-				return usagef("--id goes with one claim: there are %d", len(claims))
+				return usagef("--id needs a single claim, and there are %d", len(claims))
 			}
 			return s.settle(c, claims, "acked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
 				if len(some) == 0 {
@@ -423,9 +457,9 @@ func newNackCmd(s *session) *cobra.Command {
 		Use: "nack [FILE | --group GROUP --token N] [--error TEXT] " +
 			"[--release | --delay TIME | --at-once | --reject REASON]",
 		Short: "Give back claims that receive has printed",
-		Long: `Give back claims: what is left of them is delivered again, in the same order. The first message was tried
-and counts a failed attempt, and its group waits as the queue's retry policy says; with --release it was not tried, with
---reject it has failed for good.` + claimHelp,
+		Long: `Give back claims: the messages that are left are delivered again, in the same order. The first message
+was tried and counts a failed attempt, and its group waits as the queue's retry policy says. --release says that it was
+not tried, --reject that it has failed for good.` + claimHelp,
 		RunE: func(c *cobra.Command, args []string) error {
 			claims, err := f.read(s, c, args)
 			if err != nil {
@@ -434,12 +468,13 @@ and counts a failed attempt, and its group waits as the queue's retry policy say
 			if text != "" {
 				o.Err = errors.New(text)
 			}
+			o.AtOnce = o.AtOnce || c.Flags().Changed("delay") && o.Delay == 0
 			done, err := ids(acked)
 			if err != nil {
 				return err
 			}
 			if len(done) > 0 && len(claims) > 1 {
-				return usagef("--acked goes with one claim: there are %d", len(claims))
+				return usagef("--acked needs a single claim, and there are %d", len(claims))
 			}
 			return s.settle(c, claims, "nacked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
 				if len(done) == 0 {
@@ -450,11 +485,11 @@ and counts a failed attempt, and its group waits as the queue's retry policy say
 		},
 	}
 	f.add(c)
-	c.Flags().StringVar(&text, "error", "", "what went wrong, `TEXT` that is kept with the attempt")
-	c.Flags().DurationVar(&o.Delay, "delay", 0, "deliver again after `TIME`; left out, as the retry policy has it")
+	c.Flags().StringVar(&text, "error", "", "the error, a `TEXT` that is kept with the attempt")
+	c.Flags().DurationVar(&o.Delay, "delay", 0, "deliver again after `TIME`; left out, by the retry policy")
 	c.Flags().BoolVar(&o.AtOnce, "at-once", false, "deliver again at once")
-	c.Flags().BoolVar(&o.Release, "release", false, "it was not tried: count no attempt")
-	c.Flags().StringVar(&o.Reject, "reject", "", "it will never succeed, and why: `REASON`")
+	c.Flags().BoolVar(&o.Release, "release", false, "the first message was not tried: count no attempt")
+	c.Flags().StringVar(&o.Reject, "reject", "", "the first message will never succeed, and why: `REASON`")
 	c.Flags().StringArrayVar(&acked, "acked", nil, "first finish the message with this `ID` (repeatable)")
 	return c
 }
@@ -467,6 +502,9 @@ func newExtendCmd(s *session) *cobra.Command {
 		Short: "Make claims that receive has printed last longer",
 		Long:  "Make claims last longer: for TIME from now, or for the queue's lease." + claimHelp,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := checkLease(c, lease); err != nil {
+				return err
+			}
 			claims, err := f.read(s, c, args)
 			if err != nil {
 				return err

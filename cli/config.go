@@ -11,14 +11,14 @@ import (
 	"fdbfifo/layer"
 )
 
-const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All
-that is set with one command holds together or not at all. Whoever has the queue open follows within a second. To raise
-the shards takes two seconds.`
+const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value. The value 0 is the
+default, except for numbers of attempts, where it means no limit. All settings of one command are stored together, or
+none is. Every open handle follows within a second. To raise the shards takes two seconds.`
 
 func newConfigCmd(s *session) *cobra.Command {
 	var set []string
 	c := &cobra.Command{
-		Use:   "config [QUEUE] [--set NAME=VALUE]... [--by WHO] [--log FILE]",
+		Use:   "config [QUEUE] [--set NAME=VALUE]... [--by NAME] [--log FILE]",
 		Short: "Print or change the queue's configuration",
 		Long:  configHelp,
 		Example: `  fdbfifo config orders
@@ -38,7 +38,7 @@ func newConfigCmd(s *session) *cobra.Command {
 				if errors.As(err, &limit) && limit.What == "shards" && limit.Min > 1 && limit.Got < limit.Min {
 					return asUsage(&Error{
 						Err:  err,
-						Text: fmt.Sprintf("the queue has %s, and cannot have fewer", plural(limit.Min, "shard")),
+						Text: fmt.Sprintf("--set shards: the queue has %d, and cannot have fewer", limit.Min),
 						Hint: fmt.Sprintf("Shards can be raised, up to %d.", limit.Max),
 					})
 				}
@@ -62,9 +62,9 @@ func (s *session) queueArgument(c *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
 	case len(args) > 1:
-		return usagef("%s takes one queue's name, not %q as well (see %s --help)", c.Name(), args[1], c.CommandPath())
+		return usagef("unexpected argument %q: the command takes the name of one queue", args[1])
 	case c.Flags().Changed("queue") && s.queue != args[0]:
-		return usagef("give either --queue %s or %s", display(s.queue), display(args[0]))
+		return usagef("two queues are named, %s and %s: name one", display(s.queue), display(args[0]))
 	default:
 		s.queue = args[0]
 	}
@@ -78,7 +78,7 @@ func settingFlags(set []string) ([]func(c *layer.Config), error) {
 	for _, text := range set {
 		name, value, ok := strings.Cut(text, "=")
 		if !ok {
-			return nil, usagef("--set wants NAME=VALUE, not %q", text)
+			return nil, usagef("--set is %q: NAME=VALUE is wanted", text)
 		}
 		if value == "" {
 			return nil, usagef("--set %s= has no value: give one, or leave the setting out", display(name))
@@ -108,7 +108,7 @@ func settingUsage(name string, err error) error {
 	for _, s := range layer.Settings() {
 		names = append(names, s.Name)
 	}
-	return usagef("there is no setting %q: there are %s", name, strings.Join(names, ", "))
+	return usagef("--set: there is no setting %q; there are %s", name, strings.Join(names, ", "))
 }
 
 func configure(ctx context.Context, a layer.Admin, changes []func(*layer.Config)) (layer.Config, int64, error) {

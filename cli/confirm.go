@@ -17,17 +17,16 @@ func (y *confirmed) add(c *cobra.Command) {
 	c.Flags().BoolVar((*bool)(y), "yes", false, "do it without a question; a script must give it")
 }
 
-// confirm asks on a terminal whether c may do its work. Elsewhere it wants --yes. does says what the command does, as
-// "removes all messages of group ATL".
+// confirm asks on a terminal whether c may do its work. It wants --yes if stdin or stderr is no terminal. does says
+// what the command does, as "removes all messages of group ATL".
 func (s *session) confirm(c *cobra.Command, yes confirmed, does string) error {
 	if yes {
 		return nil
 	}
-	name := commandName(c)
-	if !s.app.terminal(s.stdin) {
-		return usagef("%s %s: give --yes, too (see %s --help)", name, does, c.CommandPath())
+	if _, _, seen := s.app.size(s.stderr); !seen || !s.app.terminal(s.stdin) {
+		return usagef("the command %s: give --yes to do it", does)
 	}
-	s.stderr.Write(plain(fmt.Appendf(nil, "fdbfifo: %s %s. Continue? [y/N] ", name, does)))
+	s.stderr.Write(plain(fmt.Appendf(nil, "%s: the command %s. Continue? [y/N] ", c.CommandPath(), does)))
 	answer, err := bufio.NewReader(untilInterrupted(c.Context(), s.stdin)).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -36,7 +35,7 @@ func (s *session) confirm(c *cobra.Command, yes confirmed, does string) error {
 	case "y", "yes":
 		return nil
 	}
-	return &Error{Text: name + " was not confirmed: nothing was done"}
+	return &Error{Text: "not confirmed: nothing was done"}
 }
 
 // commandName is what c is called behind the program's name.

@@ -23,17 +23,18 @@ type consoleFlags struct {
 	idle     time.Duration
 }
 
-const consoleHelp = `Serve a web page that shows which groups of the queues are blocked, why, and the remedies that fit.
+const consoleHelp = `Serve a web page that shows which groups of the queues are blocked, why, and the remedies that
+fit.
 
 It prints a link with a random token, and listens on this machine alone (127.0.0.1) unless --tls-cert and --tls-key are
-given. While nobody looks it asks the database for nothing. It reads and acts like the commands of the same names, and
-prints each action to stderr, with who did it; bodies and headers never. A session ends by Log out, and after --idle
-without a click.
+given. Without an open page it reads nothing from the database. It reads and acts like the commands of the same names.
+It prints each action to stderr, with the operator's name, and never a body or a header. A session ends with Log out,
+and after --idle without a click.
 
-Behind a proxy that says who somebody is, in a header that it sets itself: --user-header X-User --operators ann,bob.
-Others may look, but see no bodies. The console must know that a request comes from the proxy, by one of: a secret
+A proxy can name the user in a header that it sets itself: --user-header X-User --operators ann,bob. Users who are no
+operators may look, but see no bodies. The console must know that a request comes from the proxy, by one of: a secret
 that the proxy sends in the header Fdbfifo-Proxy-Secret (--proxy-secret), a Unix socket that only the proxy can open
-(--listen unix:PATH), a certificate of the proxy's (--tls-client-ca). A request that has one of the headers twice is
+(--listen unix:PATH), a certificate of the proxy (--tls-client-ca). A request that has one of the headers twice is
 refused.`
 
 func newConsoleCmd(s *session) *cobra.Command {
@@ -47,7 +48,7 @@ func newConsoleCmd(s *session) *cobra.Command {
 				return err
 			}
 			if f.idle < 0 {
-				return usagef("--idle is %s: 0 or more", f.idle)
+				return usagef("--idle is %s: 0s or more is wanted", f.idle)
 			}
 			if err := s.lasting(); err != nil {
 				return err
@@ -59,9 +60,9 @@ func newConsoleCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:7411",
 		"the `ADDRESS` to listen on, or unix:PATH; port 0 = any that is free")
 	c.Flags().BoolVar(&f.readOnly, "read-only", false, "show, and do nothing")
-	c.Flags().StringSliceVar(&f.hosts, "host", nil, "a `NAME` with its port under which it may be asked for too")
-	c.Flags().StringVar(&f.userHeader, "user-header", "", "the `HEADER` in which a proxy says who somebody is")
-	c.Flags().StringSliceVar(&f.operators, "operators", nil, "the `NAMES` of those who may act, with --user-header")
+	c.Flags().StringSliceVar(&f.hosts, "host", nil, "also answer requests to this `NAME`, with its port (repeatable)")
+	c.Flags().StringVar(&f.userHeader, "user-header", "", "the `HEADER` in which a proxy names the user")
+	c.Flags().StringSliceVar(&f.operators, "operators", nil, "the `NAMES` of the users who may act, with --user-header")
 	c.Flags().StringVar(&f.secretFile, "proxy-secret", "", "the `FILE` with the secret that the proxy sends")
 	c.Flags().StringVar(&f.socketMode, "socket-mode", "",
 		"the `MODE` of unix:PATH: 0600 (left out), or 0660 for its group, too")
@@ -70,7 +71,7 @@ func newConsoleCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.cert, "tls-cert", "", "the `FILE` of the certificate, to listen for other machines")
 	c.Flags().StringVar(&f.key, "tls-key", "", "the `FILE` of its key")
 	c.Flags().StringVar(&f.clientCA, "tls-client-ca", "",
-		"let nobody in but with a certificate of an authority in this `FILE`")
+		"refuse clients without a certificate of an authority in this `FILE`")
 	return c
 }
 
@@ -105,6 +106,7 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 		err = errors.Join(err, h.Close(ctx))
 	}()
 	if _, err := fmt.Fprintf(s.stdout, "console: %s%s\n", f.url(l.Addr()), path); err != nil {
+		err = &Error{Text: err.Error(), Hint: "The console could not print its link, and served nothing.", Err: err}
 		return errors.Join(err, l.Close())
 	}
 	stop, err := s.beside.start(ctx, s, db, nil)

@@ -52,7 +52,7 @@ func (d *door) check() error {
 	_, unix := d.socket()
 	switch {
 	case (d.cert == "") != (d.key == ""):
-		return usagef("--tls-cert and --tls-key belong together")
+		return usagef("--tls-cert and --tls-key need each other: give both")
 	case d.clientCA != "" && d.cert == "":
 		return usagef("--tls-client-ca needs --tls-cert and --tls-key")
 	case unix && d.cert != "":
@@ -129,7 +129,11 @@ func readSecret(path string) ([]byte, error) {
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
 		return nil, fmt.Errorf("everybody on this machine may open %s: chmod o= %s", path, path)
 	}
-	secret, err := io.ReadAll(io.LimitReader(file, 64<<10))
+	in, err := utf8Text(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	secret, err := io.ReadAll(io.LimitReader(in, 64<<10))
 	if err != nil {
 		return nil, err
 	}

@@ -15,9 +15,9 @@ func newCreateCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create [QUEUE] [--set NAME=VALUE]...",
 		Short: "Make a queue, with settings",
-		Long: `Make a queue, with settings: those that config prints. Most can be changed later with config;
-shards can only be raised. A queue that exists is left as it is, and the exit code is 1. Enqueue makes a queue that does
-not exist, with no settings but the defaults.`,
+		Long: `Make a queue, with the settings that config prints. You can change most of them later with config;
+shards can only be raised. A queue that exists is left as it is, and the exit code is 1. Enqueue also makes a queue
+that does not exist, with the default settings.`,
 		Example: `  fdbfifo create orders --set lease=2m --set shards=4`,
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {

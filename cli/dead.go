@@ -14,8 +14,8 @@ import (
 	"fdbfifo/layer"
 )
 
-const deadHelp = `A message that has failed for good (see config: max_attempts, on_failure) is a dead letter: it is kept aside, with
-why it failed, and its group goes on.`
+const deadHelp = `A message that has failed for good (see config: max_attempts, on_failure) is a dead letter. It is
+kept aside, with the reason, and its group continues.`
 
 func newDeadCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
@@ -44,7 +44,7 @@ func knownSubcommand(c *cobra.Command, args []string) error {
 	for _, sub := range c.Commands() {
 		names = append(names, sub.Name())
 	}
-	return usagef("unknown command %q: %s has %s (see %s --help)", args[0], c.CommandPath(), strings.Join(names, ", "), c.CommandPath())
+	return usagef("unknown command %q: there are %s", args[0], strings.Join(names, ", "))
 }
 
 // spanFlags choose by how long ago something happened.
@@ -70,7 +70,7 @@ func (f *spanFlags) bounds(s *session, c *cobra.Command, from, before *time.Time
 			continue
 		}
 		if age.d <= 0 {
-			return usagef("--%s is %s: more than 0 is wanted", age.name, age.d)
+			return usagef("--%s is %s: more than 0s is wanted", age.name, age.d)
 		}
 		*age.bound = now.Add(-age.d)
 	}
@@ -124,7 +124,7 @@ func newDeadListCmd(s *session) *cobra.Command {
 		Use: "list [--group GROUP] [--text TEXT] [--older TIME] [--newer TIME] [--header NAME=VALUE]... [-n N] " +
 			"[--after ID]",
 		Short: "List dead letters, by group",
-		Long:  deadHelp + "\n\nWhat is listed is what all the flags together choose. It changes nothing.",
+		Long:  deadHelp + "\n\nSeveral flags choose the letters to which all of them apply. It changes nothing.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, err := f.filter(s, c, nil)
 			if err != nil {

@@ -41,15 +41,24 @@ func (s *session) decodeAll(ctx context.Context, args []string) error {
 	if len(args) > 0 {
 		return nil
 	}
-	lines := bufio.NewScanner(s.input(ctx))
+	in, err := utf8Text(s.input(ctx))
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxDecodeLine)
+	decoded := 0
 	for n := 1; lines.Scan(); n++ {
 		if notAPair(lines.Text()) {
 			continue
 		}
+		decoded++
 		if err := s.decode(s.prefix(), lines.Text()); err != nil {
 			return &inputError{n, err}
 		}
+	}
+	if decoded == 0 && lines.Err() == nil {
+		s.notice("stdin has no keys")
 	}
 	return lines.Err()
 }

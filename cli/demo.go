@@ -34,17 +34,17 @@ type demoFlags struct {
 	lease     time.Duration
 }
 
-const demoHelp = `Load 20,000 real departures of US airports into a durable queue in a fresh folder, one group an airport,
-drain it with several worker processes, and watch them: no group may be in two hands at once, every group must come
-in order, no message may be lost or come twice. The exit code is 1 if one of these is broken.
+const demoHelp = `Load 20,000 real departures of US airports into a durable queue in a fresh folder, one group for each
+airport. Drain it with several worker processes, and check them: two workers must never hold one group at once, every
+group must come in order, and no message may be lost or come twice. The exit code is 1 if one of these rules is broken.
 
-The processes share nothing but the database. One of them serves the folder to the others. What handling a message
-does is written in the transaction that acks it, and judged afterwards by what is in the database. On the way two
-are ended with SIGKILL: a worker with groups in flight, which are taken over when their lease runs out, and the process
-that serves, whose place another takes. With --processes none is killed unless --kill is given too.
+The processes share nothing except the database. One of them serves the folder to the others. Handling a message writes
+a row in the transaction that acks it, and the rows are checked afterwards. Two processes are ended with SIGKILL on the
+way: a worker with groups in flight, which other workers take over when the lease expires, and the process that serves,
+whose place another takes. With --processes none is killed unless --kill is given, too.
 
-With --in-process the workers are of this one process, and every delivery is watched as it happens; so it is with an
-engine that only one process can use.
+With --in-process all workers are of this one process, and every delivery is checked as it happens. The same holds for
+an engine that only one process can use.
 
 With --metrics each process is a target for Prometheus: this one at the ADDRESS, process N at a port N higher, as
 separate processes of fdbfifo work would be. While the processes drain, --console and --metrics show the queue.
@@ -98,7 +98,7 @@ func newDemoCmd(s *session) *cobra.Command {
 
 // checkDemo finds what is wrong with the flags, and sets those that depend on others.
 func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
-	name, _, _ := strings.Cut(s.engine, ":")
+	name, _ := s.engineParts()
 	_, known := s.app.Engines[name]
 	alone := known && !slices.Contains(s.app.Shared, name)
 	changed := c.Flags().Changed
@@ -220,10 +220,7 @@ func (s *session) demo(ctx context.Context, flights []departure, f demoFlags) er
 		return err
 	}
 	report.Processes, report.Workers, report.Lease = f.processes, f.workers, f.lease
-	if err := s.printDemo(report); err != nil {
-		return err
-	}
-	return report.verdict()
+	return errors.Join(s.printDemo(report), report.verdict())
 }
 
 // demoEngine is the open database of a demo, and its queue.

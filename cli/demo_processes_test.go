@@ -189,7 +189,7 @@ func TestDemoProcessFails(t *testing.T) {
 	var stderr bytes.Buffer
 	err := app.Run(context.Background(), []string{"demo", "--engine", "disk", "--processes", "2"}, nil, io.Discard, &stderr)
 	require.ErrorIs(t, err, layer.ErrNoQueue)
-	require.Contains(t, stderr.String(), `process 2: fdbfifo: there is no queue "nowhere"`)
+	require.Contains(t, stderr.String(), `process 2: fdbfifo demo-worker: there is no queue "nowhere"`)
 }
 
 // Ctrl-C stops the processes, and what they had in flight is given back.

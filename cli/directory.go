@@ -159,7 +159,7 @@ func (s *session) noDirectory(
 	}
 	switch {
 	case found == 0 && len(names) == 0:
-		engine, _, _ := strings.Cut(s.engine, ":")
+		engine, _ := s.engineParts()
 		e.Hint = "There are none at all. Directories are made by FoundationDB's bindings"
 		if engine != clusterEngine {
 			e.Hint += ", which do not work on the engine " + engine

@@ -81,7 +81,7 @@ func TestFolderExclusive(t *testing.T) {
 	defer db.Close()
 	_, stderr, code := onDisk("enqueue", "--body", "x", "--engine", "disk:"+folder)
 	require.Equal(t, ExitFailed, code)
-	require.Contains(t, stderr, "does not share the folder")
+	require.Contains(t, stderr, "does not share it")
 }
 
 // A file that is no database is named, and left as it is.

@@ -46,15 +46,16 @@ func TestFdbcliDocs(t *testing.T) {
 	require.Greater(t, keys, 8)
 }
 
-// Every kind of key is in the table in layer/subspace.go, and no other; in the table of docs/fdbcli.md, with what key says
-// of groups; and decode is tested with one of it.
+// Every kind of key is in the table in layer/subspace.go, and no other; in the table of docs/fdbcli.md, with what key
+// says of groups; and decode is tested with one of it.
 func TestEveryKindOfKeyIsDocumented(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile(path)
 		require.NoError(t, err)
 		return string(text)
 	}
-	docs, source, golden := read("../docs/fdbcli.md"), read("../layer/subspace.go"), read("testdata/decode.txt")+read("testdata/fdbcli.txt")
+	docs, source := read("../docs/fdbcli.md"), read("../layer/subspace.go")
+	golden := read("testdata/decode.txt") + read("testdata/fdbcli.txt")
 	var rows []string
 	for _, row := range regexp.MustCompile(`(?m)^// *\t([a-z]+) +\("([a-z]+)",`).FindAllStringSubmatch(source, -1) {
 		require.Equal(t, row[1], row[2])
@@ -67,7 +68,8 @@ func TestEveryKindOfKeyIsDocumented(t *testing.T) {
 		if slices.Contains(keysByGroup(), name) {
 			byGroup = " yes"
 		}
-		require.True(t, strings.Contains(docs, "\n| `"+name+"` |"+byGroup+" |"), "%s in the table of docs/fdbcli.md", name)
+		require.True(t, strings.Contains(docs, "\n| `"+name+"` |"+byGroup+" |"),
+			"%s in the table of docs/fdbcli.md", name)
 		require.True(t, strings.Contains(golden, `, "`+name+`", `), "%s in testdata/decode.txt", name)
 	}
 	kinds := regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|( yes)? \\|").FindAllStringSubmatch(docs, -1)
@@ -122,7 +124,9 @@ func TestLogLinesAreDocumented(t *testing.T) {
 // goText is the text of the files that docs quote from: examples, and the tests among which they are.
 func goText(t *testing.T) string {
 	var all strings.Builder
-	for _, dir := range []string{"../layer", "../worker", "../kv", "../examples", "../internal/release/testdata"} {
+	for _, dir := range []string{
+		"../layer", "../worker", "../kv", "../fdbkv", "../examples", "../internal/release/testdata",
+	} {
 		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			isExample := strings.HasPrefix(filepath.Base(path), "example") || strings.HasPrefix(dir, "../examples") ||
 				strings.HasPrefix(dir, "../internal")
@@ -173,6 +177,82 @@ func TestGuide(t *testing.T) {
 			require.Contains(t, string(makefile), "\n"+m[1]+m[2]+":", "step %s", title)
 		}
 	}
+}
+
+// docs returns the pages for users, without those that a program writes.
+func docs(t *testing.T) (all []string) {
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/design/*.md"} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		all = append(all, found...)
+	}
+	generated := []string{"CHANGELOG.md", "rules.md", "footprints.md", "combinations.md"}
+	return slices.DeleteFunc(all, func(page string) bool { return slices.Contains(generated, filepath.Base(page)) })
+}
+
+// unchecked is folded code without the checks of errors, which a page may leave out.
+func unchecked(code string) string {
+	checks := regexp.MustCompile(`if err != nil \{ log\.Fatal\(err\) \} ?|must\(err\) ?`)
+	return checks.ReplaceAllString(folded(code), "")
+}
+
+// TestGoBlocks: each block of Go in a page stands in code that the tests compile, and that they run where it needs no
+// cluster.
+func TestGoBlocks(t *testing.T) {
+	code, blocks := unchecked(goText(t)), 0
+	for _, page := range docs(t) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+			block := strings.TrimSpace(unchecked(m[1]))
+			require.True(t, strings.Contains(code, block), "%s: no example has\n%s", page, m[1])
+			blocks++
+		}
+	}
+	require.Greater(t, blocks, 25)
+}
+
+// TestOtherBlocks: each block of Python and of JavaScript in docs/sqs.md stands in a program that make sqs-demo runs.
+func TestOtherBlocks(t *testing.T) {
+	page, err := os.ReadFile("../docs/sqs.md")
+	require.NoError(t, err)
+	for language, file := range map[string]string{"python": "pack.py", "js": "shop.mjs"} {
+		program, err := os.ReadFile("../examples/sqs/" + file)
+		require.NoError(t, err)
+		blocks := regexp.MustCompile("(?s)```"+language+"\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+		require.NotEmpty(t, blocks, language)
+		for _, m := range blocks {
+			require.True(t, strings.Contains(folded(string(program)), folded(m[1])), "%s does not have\n%s", file, m[1])
+		}
+	}
+}
+
+// TestCommandLines: each line of a page that calls fdbfifo calls a command that there is, with flags that it has, and
+// each line that calls make names a target.
+func TestCommandLines(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	root, _ := (&session{app: New()}).root()
+	commands := 0
+	for _, page := range docs(t) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		joined := regexp.MustCompile(`\\\n\s*`).ReplaceAllString(string(text), "")
+		for _, m := range regexp.MustCompile(`(?m)^(?: {4,}|\$ )(fdbfifo|make) (.*?)(?: {2,}#.*| \| .*)?$`).
+			FindAllStringSubmatch(joined, -1) {
+			commands++
+			if m[1] == "make" {
+				target, _, _ := strings.Cut(m[2], " ")
+				require.Contains(t, string(makefile), "\n"+target+":", "%s: make %s", page, m[2])
+				continue
+			}
+			c, rest, err := root.Find(shellWords(m[2]))
+			require.NoError(t, err, "%s: %s", page, m[0])
+			require.NotEqual(t, root, c, "%s: %s", page, m[0])
+			require.NoError(t, c.ParseFlags(rest), "%s: %s", page, m[0])
+		}
+	}
+	require.Greater(t, commands, 25)
 }
 
 // TestGuideCommands: the commands of docs/guide.md do what they say, on a folder that a program has open.

@@ -21,7 +21,7 @@ a second. If it is interrupted, run it again: until then the queue cannot be use
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 && !c.Flags().Changed("queue") {
-				return usagef("drop wants the queue's name (see %s --help)", c.CommandPath())
+				return usagef("no queue is named: give its name")
 			}
 			if err := s.queueArgument(c, args); err != nil {
 				return err

@@ -59,7 +59,7 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 	}
 	db, err := openFolder(folder, o)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", folder, err)
+		return nil, &folderError{folder, err}
 	}
 	if missing {
 		o.Notice("queues are kept in %s", folder)
@@ -67,7 +67,16 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 	return db, nil
 }
 
-// openFolder opens a folder; one that is not to be written, for reading alone.
+// folderError says that a folder with queues cannot be opened.
+type folderError struct {
+	folder string
+	err    error
+}
+
+func (e *folderError) Error() string { return fmt.Sprintf("open %s: %v", e.folder, e.err) }
+func (e *folderError) Unwrap() error { return e.err }
+
+// openFolder opens a folder. It opens one that this user may not write for reading alone.
 func openFolder(folder string, o EngineOptions) (*embedded.DB, error) {
 	written, readOnly := embedded.ReadOnly(folder)
 	if !readOnly {
@@ -97,9 +106,30 @@ func dataFolder() (string, error) {
 	return filepath.Join(home, ".local", "share", "fdbfifo"), nil
 }
 
+// engineParts are the name and the argument in --engine. Nothing else reads that text.
+func (s *session) engineParts() (name, arg string) {
+	name, arg, _ = strings.Cut(s.engine, ":")
+	return name, arg
+}
+
+// checkEngine refuses an argument that is announced and empty, as disk:$UNSET: it would be the default folder.
+func (s *session) checkEngine() error {
+	name, arg := s.engineParts()
+	if strings.TrimSpace(arg) == "" && strings.Contains(s.engine, ":") {
+		return usagef("--engine %s has nothing behind the colon: give a value, or write --engine %s", s.engine, name)
+	}
+	return nil
+}
+
+// inMemory reports whether the engine is gone when the command ends.
+func (s *session) inMemory() bool {
+	name, _ := s.engineParts()
+	return name == "memory"
+}
+
 // openEngine opens the engine that --engine names.
 func (s *session) openEngine(ctx context.Context, create bool) (kv.DB, error) {
-	name, arg, _ := strings.Cut(s.engine, ":")
+	name, arg := s.engineParts()
 	open, ok := s.app.Engines[name]
 	if !ok {
 		return nil, s.unknownEngine(name)
@@ -117,8 +147,9 @@ func (s *session) unknownEngine(name string) error {
 	}
 	return &Error{
 		Text: "this build of fdbfifo has no FoundationDB engine: there are " + known,
-		Hint: "The same command with it is a module of its own, because it needs cgo and FoundationDB's client library\n" +
-			"  (libfdb_c 7.3 and its header). In the project's folder: go -C fdbkv build -o ../bin/ ./cmd/fdbfifo",
+		Hint: "The same command with this engine is a module of its own: it needs cgo and FoundationDB's client\n" +
+			"  library (libfdb_c 7.3 and its header). In the project's folder:\n" +
+			"  go -C fdbkv build -o ../bin/ ./cmd/fdbfifo",
 		Exit: ExitUsage,
 	}
 }

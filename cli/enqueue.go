@@ -39,17 +39,17 @@ type enqueueFlags struct {
 const enqueueHelp = `Append a message, or all messages of a file, to the queue; it is created if it does not exist.
 
 A file is CSV with a header line, or JSON lines (one object a line); - is stdin. Each record becomes a
-message whose body is the record as it stands. --group-field names the CSV column or the JSON field that
-is the group; without it all go to --group, or to the default group, and are handled one after the other: --alone
-gives each a group of its own, as in a queue without order. --dedup-field names that which is the
-dedup id; a record where it is empty has none. --header-field names one that becomes a header; where it is empty,
-or missing in JSON, there is none. --ids prints the id of each message, in the order of the records.
+message whose body is the record as it stands. --group-field names the CSV column or the JSON field with the group.
+Without it all messages go to --group, or to the default group, and are handled one after the other. --alone gives each
+message a group of its own, as in a queue without order. --dedup-field names the column or field with the dedup id; a
+record where it is empty has none. --header-field names a column or field that becomes a header; a record where it is
+empty, or missing in JSON, has no such header. --ids prints the id of each message, in the order of the records.
 
-A message whose dedup id was sent before is a duplicate and not enqueued again: see config, dedup_by and what
-follows. --delay keeps messages back for so long; --delay 0s delivers at once whatever the queue's delay is.
+A message whose dedup id was sent before is a duplicate, and is not enqueued again: see the settings dedup_ of config.
+--delay keeps messages back; --delay 0s delivers at once, whatever the queue's delay is.
 
-A file is checked whole before any of it is enqueued: if a record is bad, nothing is. With --partial what
-stands before the bad record is enqueued. Either way the exit code is 1 and the error names the line.`
+A file is checked whole before any of it is enqueued: if a record is bad, nothing is enqueued. With --partial the
+records before the bad one are. In both cases the exit code is 1, and the error names the line.`
 
 func newEnqueueCmd(s *session) *cobra.Command {
 	var f enqueueFlags
@@ -92,9 +92,9 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
 		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
 	c.Flags().BoolVar(&f.alone, "alone", false, "give each message a group of its own: it waits for no other")
-	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: whose the messages are, for a queue that is fair")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: the `TENANT` of the messages, for a queue that is fair")
 	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message, one a line")
-	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
+	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue the records before a bad one, instead of nothing")
 	return c
 }
 
@@ -114,19 +114,19 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 	case given != 1:
 		return o, usagef("give one of --body TEXT, --body-file FILE and --file FILE (- is stdin)")
 	case one && (changed("group-field") || changed("format") || changed("partial")):
-		return o, usagef("--group-field, --format and --partial go with --file, not with --body")
+		return o, usagef("--group-field, --format and --partial need --file: a single message has no fields")
 	case one && changed("header-field"):
-		return o, usagef("--header-field goes with --file; --header is for one message too")
+		return o, usagef("--header-field needs --file: give --header for a single message")
 	case one && changed("dedup-field"), changed("file") && changed("dedup-id"):
-		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
+		return o, usagef("give --dedup-id with --body or --body-file, and --dedup-field with --file")
 	case f.delay < 0 || f.delay > layer.MaxDelay:
 		return o, usagef("--delay is %s: 0s to %s are allowed", f.delay, layer.MaxDelay)
 	case f.group.given() != nil && changed("group-field"):
-		return o, usagef("give either --group or --group-field")
+		return o, usagef("--group and --group-field do not go together: give one of them")
 	case f.alone && (f.group.given() != nil || changed("group-field")):
-		return o, usagef("give either --alone or a group")
+		return o, usagef("--alone and a group do not go together: give one of them")
 	case f.tenant != "" && !f.alone:
-		return o, usagef("--tenant is of messages that are --alone")
+		return o, usagef("--tenant needs --alone")
 	}
 	var err error
 	if o.headers, err = parseHeaders(f.headers); err != nil {
@@ -145,11 +145,11 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		case ".jsonl", ".ndjson":
 			o.format = "jsonl"
 		default:
-			return o, usagef("--format csv or --format jsonl? The name %q does not tell", f.file)
+			return o, usagef("--file: the name %q tells no format: give --format csv or --format jsonl", f.file)
 		}
 	}
 	if o.format != "csv" && o.format != "jsonl" {
-		return o, usagef("unknown --format %q: there are csv and jsonl", o.format)
+		return o, usagef("--format is %q: csv or jsonl is wanted", o.format)
 	}
 	return o, nil
 }
@@ -160,7 +160,7 @@ func parseHeaders(given []string) (map[string]string, error) {
 	for _, header := range given {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok || name == "" {
-			return nil, usagef("--header wants NAME=VALUE, not %q", header)
+			return nil, usagef("--header is %q: NAME=VALUE is wanted", header)
 		}
 		if headers == nil {
 			headers = make(map[string]string)
@@ -182,15 +182,20 @@ func parseHeaderFields(given []string, fixed map[string]string) ([]headerField, 
 			field = name
 		}
 		if name == "" || field == "" {
-			return nil, usagef("--header-field wants NAME or NAME=FIELD, not %q", text)
+			return nil, usagef("--header-field is %q: NAME or NAME=FIELD is wanted", text)
 		}
 		_, twice := fixed[name]
 		if twice || slices.ContainsFunc(fields, func(f headerField) bool { return f.name == name }) {
-			return nil, usagef("header %s is given twice", name)
+			return nil, usagef("--header-field: the header %s is given twice", name)
 		}
 		fields = append(fields, headerField{name, field})
 	}
 	return fields, nil
+}
+
+// nothingIn says why an input of a format has no messages.
+var nothingIn = map[string]string{
+	"csv": "there is no record below the header line", "jsonl": "there is no line with a JSON object",
 }
 
 type enqueueResult struct {
@@ -270,9 +275,19 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		if f.ids {
 			see = s.printSent
 		}
-		n, duplicates, err := s.enqueueAll(ctx, q, src, total, see)
-		if err != nil {
+		n, duplicates, last, err := s.enqueueAll(ctx, q, src, total, see)
+		switch {
+		case err == nil:
+		case onlyOutput(err):
+			return fmt.Errorf("%s: %w; all of it is done: %s enqueued", inputName(name), err, were(n))
+		case last > 0:
+			return fmt.Errorf("%s: %w; %s enqueued before that; to continue, leave out the records up to line %d",
+				inputName(name), err, were(n), last)
+		default:
 			return fmt.Errorf("%s: %w; %s enqueued before that", inputName(name), err, were(n))
+		}
+		if n == 0 && duplicates == 0 {
+			s.notice("%s has no messages: %s", inputName(name), nothingIn[o.format])
 		}
 		if s.json {
 			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n, Duplicates: duplicates})
@@ -377,25 +392,29 @@ const (
 	enqueueBytes = 1 << 20 // of bodies and headers; a larger message goes alone
 )
 
-// enqueueAll enqueues what src yields and returns how many messages were confirmed, and how many were duplicates. It
-// tells see of each batch that was confirmed. What stands before an error of src is enqueued. Without a total src is a
-// stream, which may be slow: a batch then is what has come by the time the one before is confirmed.
+// enqueueAll enqueues the messages of src. It returns how many were confirmed, how many were duplicates, and the line
+// of the last record of which either is true (0 = none). It tells see of each batch that was confirmed. The records
+// before an error of src are enqueued. Without a total src is a stream, which may be slow: a batch has the records that
+// have come by the time the batch before is confirmed. An error of see ends the enqueue of a stream. Other input is
+// enqueued to its end, and the error is returned then.
 func (s *session) enqueueAll(
 	ctx context.Context, q *layer.Queue, src source, total int64, see func([]layer.Sent) error,
-) (done, duplicates int64, err error) {
+) (done, duplicates int64, last int, err error) {
 	p := s.newProgress("enqueueing", "message", total)
 	defer p.close()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	records := readAhead(reading, src)
 	var held *yielded // read, but too large for the batch before
+	var unprinted error
 	for {
-		batch, rest, err := nextBatch(ctx, records, held, total < 0)
+		batch, line, rest, err := nextBatch(ctx, records, held, total < 0)
 		if len(batch) > 0 {
 			sent, e := q.Enqueue(ctx, batch...)
 			if e != nil {
-				return done, duplicates, e
+				return done, duplicates, last, e
 			}
+			last = line
 			for _, one := range sent {
 				if one.Duplicate {
 					duplicates++
@@ -404,15 +423,18 @@ func (s *session) enqueueAll(
 				}
 			}
 			p.set(done + duplicates)
-			if e := see(sent); e != nil {
-				return done, duplicates, e
+			if unprinted == nil {
+				unprinted = see(sent)
+			}
+			if unprinted != nil && total < 0 {
+				return done, duplicates, last, &Error{Text: unprinted.Error(), Err: unprinted}
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return done, duplicates, nil
+			return done, duplicates, last, unprinted
 		}
 		if err != nil {
-			return done, duplicates, err
+			return done, duplicates, last, err
 		}
 		held = rest
 	}
@@ -420,8 +442,9 @@ func (s *session) enqueueAll(
 
 // yielded is what came from a source.
 type yielded struct {
-	m   layer.Message
-	err error
+	m    layer.Message
+	line int
+	err  error
 }
 
 // readAhead reads src until it ends or ctx does. Code that waits for the channel must look at ctx too.
@@ -429,9 +452,9 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 	records := make(chan yielded, enqueueBatch)
 	go func() {
 		for {
-			m, _, err := src.next()
+			m, line, err := src.next()
 			select {
-			case records <- yielded{m, err}:
+			case records <- yielded{m, line, err}:
 			case <-ctx.Done():
 				return
 			}
@@ -444,11 +467,11 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 }
 
 // nextBatch waits for messages until a batch is full, or, of a stream, for one and takes those that are there
-// already. rest is a message that did not fit. After an error, which comes with the messages before it, the
-// source has ended.
+// already. line is that of the last of them. rest is a message that did not fit. After an error, which comes with the
+// messages before it, the source has ended.
 func nextBatch(
 	ctx context.Context, records <-chan yielded, held *yielded, stream bool,
-) (batch []layer.Message, rest *yielded, err error) {
+) (batch []layer.Message, line int, rest *yielded, err error) {
 	size := 0
 	for len(batch) < enqueueBatch {
 		var r yielded
@@ -456,28 +479,28 @@ func nextBatch(
 		case held != nil:
 			r, held = *held, nil
 		case stream && len(batch) > 0 && len(records) == 0:
-			return batch, nil, nil
+			return batch, line, nil, nil
 		default:
 			select {
 			case r = <-records:
 			case <-ctx.Done():
-				return nil, nil, errInterrupted
+				return nil, 0, nil, errInterrupted
 			}
 		}
 		if ctx.Err() != nil {
-			return nil, nil, errInterrupted
+			return nil, 0, nil, errInterrupted
 		}
 		if r.err != nil {
-			return batch, nil, r.err
+			return batch, line, nil, r.err
 		}
 		size += len(r.m.Body)
 		for name, value := range r.m.Headers {
 			size += len(name) + len(value)
 		}
 		if len(batch) > 0 && size > enqueueBytes {
-			return batch, &r, nil
+			return batch, line, &r, nil
 		}
-		batch = append(batch, r.m)
+		batch, line = append(batch, r.m), r.line
 	}
-	return batch, nil, nil
+	return batch, line, nil, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -39,7 +40,6 @@ var errInterrupted = errors.New("interrupted")
 func ExitCode(err error) int {
 	var usage *usageError
 	var own *Error
-	var output *outputError
 	switch {
 	case err == nil:
 		return ExitOK
@@ -53,7 +53,7 @@ func ExitCode(err error) int {
 		return own.Exit
 	case kv.Code(err) == kv.CodeDatabaseLocked:
 		return ExitLocked
-	case errors.As(err, &output) && own == nil:
+	case onlyOutput(err):
 		return ExitOutput
 	}
 	return ExitFailed
@@ -80,11 +80,30 @@ func (e *Error) Unwrap() error {
 	return e.Err
 }
 
-// outputError says that stdout takes no more. What the command was to do is done by then: results are printed last.
-type outputError struct{ err error }
+// outputError says that a result, or a line of a log, could not be written. A command that stops because of one, before
+// its work is done, must wrap it in an Error.
+type outputError struct {
+	doing string
+	err   error
+}
 
-func (e *outputError) Error() string { return "print the result: " + e.err.Error() }
+func (e *outputError) Error() string { return e.doing + ": " + e.err.Error() }
 func (e *outputError) Unwrap() error { return e.err }
+
+// onlyOutput reports whether output is all that err tells of: the command has done its work.
+func onlyOutput(err error) bool {
+	switch e := err.(type) {
+	case *outputError:
+		return true
+	case *Error:
+		return false
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !onlyOutput(err) })
+	case interface{ Unwrap() error }:
+		return onlyOutput(e.Unwrap())
+	}
+	return false
+}
 
 // results is stdout, whose errors must not be taken for the database's: a full disk under the one says nothing of the
 // other.
@@ -93,7 +112,7 @@ type results struct{ w io.Writer }
 func (r *results) Write(p []byte) (int, error) {
 	n, err := r.w.Write(p)
 	if err != nil {
-		err = &outputError{err}
+		err = &outputError{"print the result", err}
 	}
 	return n, err
 }
@@ -116,11 +135,30 @@ func asUsage(err error) error {
 	return &usageError{err}
 }
 
-// suggestFlag adds the nearest flag to the error about an unknown one.
-func suggestFlag(c *cobra.Command, err error) error {
+// wanted says which values a flag takes, by the type of its value.
+var wanted = map[string]string{
+	"duration": "a duration is wanted, such as 30s, 5m or 2h", "bool": "true or false is wanted",
+	"int": "a whole number is wanted", "int64": "a whole number is wanted",
+}
+
+// flagError puts an error about a flag into words, and names the nearest flag to one that is unknown.
+func flagError(c *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		f := invalid.GetFlag()
+		if want, known := wanted[f.Value.Type()]; known {
+			return usagef("--%s is %q: %s", f.Name, invalid.GetValue(), want)
+		}
+		why := strings.TrimPrefix(errors.Unwrap(invalid).Error(), "layer: ")
+		return usagef("--%s is %q: %s", f.Name, invalid.GetValue(), why)
+	}
+	var valueless *pflag.ValueRequiredError
+	if errors.As(err, &valueless) {
+		return usagef("--%s has no value: give one", valueless.GetFlag().Name)
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
-		return usagef("%w (see %s --help)", err, c.CommandPath())
+		return usagef("%w", err)
 	}
 	name := unknown.GetSpecifiedName()
 	nearest, best := "", 3 // a suggestion farther off than two letters is a riddle
@@ -130,9 +168,9 @@ func suggestFlag(c *cobra.Command, err error) error {
 		}
 	})
 	if nearest == "" {
-		return usagef("%w (see %s --help)", err, c.CommandPath())
+		return usagef("%w", err)
 	}
-	return usagef("%w: did you mean --%s? (see %s --help)", err, nearest, c.CommandPath())
+	return usagef("%w: did you mean --%s?", err, nearest)
 }
 
 // distance is the edit distance of two names: insertions, deletions and replacements of a byte.
@@ -166,8 +204,8 @@ func explain(err error) string {
 }
 
 // unknownAdvice is for a command whose outcome is unknown.
-const unknownAdvice = `It may have landed. Look before you do it again: fdbfifo stats and fdbfifo peek show what is in
-  the queue. You can repeat an ack, nack or extend, and an enqueue with a dedup id. A count above leaves it out.`
+const unknownAdvice = `It may have landed. Look before you do it again: fdbfifo stats and fdbfifo peek show the queue.
+  You can repeat an ack, nack or extend, and an enqueue with a dedup id. A count above leaves it out.`
 
 func advise(err error) string {
 	if !kv.MaybeCommitted(err) {
@@ -182,37 +220,37 @@ func advise(err error) string {
 // cure is what can be done about the cause of err; "" = nothing is known.
 func cure(err error) string {
 	var own *Error
-	var output *outputError
+	var folder *folderError
 	switch {
 	case errors.As(err, &own):
 		return own.Hint
-	case errors.As(err, &output):
-		return "Only the output is lost. What the command was to do is done: do not do it again for that."
+	case onlyOutput(err):
+		return "Only the output is lost. The work of the command is done: do not do it again for that."
 	case errors.Is(err, &kv.Error{Code: kv.CodeDatabaseLocked}):
-		return "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it."
+		return "An operator has locked the database. fdbcli's command unlock, with the UID that lock printed, frees it."
 	case errors.Is(err, embedded.ErrLocked):
-		return "Another process has it open and does not share the folder, or does not answer. Wait for its end,\n" +
-			"  or stop it; or give this one a folder of its own with --engine disk:PATH."
+		return "Another process has the folder open, and does not share it or does not answer. Wait until it ends,\n" +
+			"  stop it, or use another folder with --engine disk:PATH."
 	case errors.Is(err, embedded.ErrOtherUser):
-		return "While a process of the owner has the folder open, root can use it too, as that one's client."
+		return "Root can use the folder as a client while a process of its owner has it open."
 	case errors.Is(err, embedded.ErrReadOnly):
-		return "Nothing was written. It can be looked at: stats, groups, peek, why, dead list, check. To change it,\n" +
-			"  give this user write permission, or copy the folder."
+		return "Nothing was written. You can read it with stats, groups, peek, why, dead list and check.\n" +
+			"  To change it, give this user write permission, or copy the folder."
 	case errors.Is(err, embedded.ErrNewerFormat):
-		return "Run the newer fdbfifo, or use another folder with --engine disk:PATH."
+		return "Use the newer fdbfifo, or another folder with --engine disk:PATH."
 	case errors.Is(err, embedded.ErrCorrupt):
-		return "The folder was left as it is. Restore it from a copy, or use another one with --engine disk:PATH."
+		return "The folder was left as it is. Restore it from a copy, or use another folder with --engine disk:PATH."
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "The disk, or this user's quota, is full: make room first. What was confirmed before is kept;\n" +
-			"  do not enqueue that again."
-	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+		return "The disk, or this user's quota, is full: make room first. Messages that were confirmed are kept:\n" +
+			"  do not enqueue them again."
+	case errors.As(err, &folder) && (errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission)):
 		return "This user may not write there. Use a folder of your own with --engine disk:PATH."
 	case errors.Is(err, syscall.ENOMEM), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENOLCK):
-		return "This is a limit of the process or of the file system, and no damage. What was confirmed\n" +
-			"  before is kept; do not enqueue that again."
+		return "This is a limit of the process or of the file system, and no damage. Messages that were confirmed\n" +
+			"  are kept: do not enqueue them again."
 	case errors.Is(err, &kv.Error{Code: kv.CodeIOError}):
 		return "The storage has failed: nothing is read or written until the folder is opened again.\n" +
-			"  What was confirmed before is kept; do not enqueue that again."
+			"  Messages that were confirmed are kept: do not enqueue them again."
 	}
 	return ""
 }
@@ -228,7 +266,7 @@ func checkPage(n int) error {
 // checkMost says what is wrong with -n, of what may be without a limit.
 func checkMost(n int) error {
 	if n < 0 {
-		return usagef("-n is %d: 0 (all) or more", n)
+		return usagef("-n is %d: 0, for all, or more is wanted", n)
 	}
 	return nil
 }

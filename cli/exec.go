@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"fdbfifo/layer"
@@ -30,8 +31,25 @@ type command struct {
 // killGrace is how long the output of a killed command is waited for.
 const killGrace = 2 * time.Second
 
-// run runs the command with the item's body on its stdin. When ctx ends the command is killed, with what it
-// has started.
+// notRun is why the shell could not run the command line, or a command in it: nothing is wrong with the item.
+type notRun struct {
+	code int // 126 or 127, by POSIX; -1 = there is no shell
+	text string
+}
+
+func (e *notRun) Error() string {
+	if e.code < 0 {
+		return "--exec: the shell cannot be started: " + e.text
+	}
+	why := "a command was not found"
+	if e.code == 126 {
+		why = "a command could not be run"
+	}
+	return fmt.Sprintf("--exec: the shell says that %s (exit code %d): %s", why, e.code, e.text)
+}
+
+// run runs the command with the item's body on its stdin. When ctx ends, the command is killed,
+// and so are its children. Errors: *notRun, those of the command and of its output.
 func (c *command) run(ctx context.Context, item layer.Item) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Stdin = bytes.NewReader(item.Body)
@@ -64,7 +82,14 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	if err == nil {
 		return nil
 	}
-	if text := last.text(); text != "" {
+	text := last.text()
+	switch code := cmd.ProcessState.ExitCode(); {
+	case cmd.ProcessState == nil && !errors.Is(err, syscall.E2BIG): // too long are the headers of this item
+		return &notRun{-1, err.Error()}
+	case lost == nil && (code == 126 || code == 127):
+		return &notRun{code, text}
+	}
+	if text != "" {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err

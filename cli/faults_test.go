@@ -3,10 +3,10 @@ package cli
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -41,7 +41,7 @@ func TestResultCannotBePrinted(t *testing.T) {
 			continue // which the library prints, and does not look
 		}
 		require.Equal(t, ExitOutput, ExitCode(err), "%s: %s", args, stderr.String())
-		require.Contains(t, stderr.String(), "What the command was to do is done")
+		require.Contains(t, stderr.String(), "The work of the command is done")
 		require.NotContains(t, stderr.String(), "make room")
 		if args[0] == "enqueue" {
 			require.Regexp(t, `enqueued [-0-9a-f]{36}@\d+\., but: print the result`, stderr.String())
@@ -59,13 +59,13 @@ func TestReceiveCannotBePrinted(t *testing.T) {
 	err := app.Run(context.Background(), []string{"receive", "--max", "2"}, nil, full{}, &stderr)
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), "gave back group g")
-	require.Contains(t, stderr.String(), "receive again")
+	require.Contains(t, stderr.String(), "Receive again")
 	require.NotContains(t, stderr.String(), "is done")
 	requireGivenBack(t, q, 3)
 }
 
-// What receive prints, ack takes, in a process of its own; a part of it too. Ack whose stdin gives nothing ends when it is
-// interrupted.
+// What receive prints, ack takes, in a process of its own; a part of it too. Ack whose stdin gives nothing ends when it
+// is interrupted.
 func TestReceiveAck(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var claim, stderr bytes.Buffer
@@ -96,11 +96,9 @@ func TestWorkOutputCannotBePrinted(t *testing.T) {
 	var stderr bytes.Buffer
 	err := app.Run(context.Background(), []string{"work", "--exec", "cat"}, nil, full{}, &stderr)
 	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
-	require.Contains(t, stderr.String(), "comes again")
+	require.Contains(t, stderr.String(), "come again")
 	require.NotContains(t, stderr.String(), "is done")
-	st, err := q.Stats(context.Background(), layer.StatsOptions{})
-	require.NoError(t, err)
-	require.EqualValues(t, 3, st.Depth, "nothing was acked")
+	requireGivenBack(t, q, 3)
 }
 
 // A queue that work has emptied into the dead letters was not worked off.
@@ -145,6 +143,54 @@ func TestWorkMax(t *testing.T) {
 		require.NotContains(t, stderr.String(), "given back: ")
 		requireGivenBack(t, q, test.left)
 	}
+}
+
+// TestWorkCannotRunTheCommand: a command that the shell cannot run, such as one that is misspelt, ends work. No message
+// counts an attempt for it, and none becomes a dead letter.
+func TestWorkCannotRunTheCommand(t *testing.T) {
+	t.Parallel()
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
+	for exec, code := range map[string]string{
+		"no-such-command-of-fdbfifo": "127", "'" + plain + "'": "126", "cat > /dev/null; exit 127": "127",
+		"true; no-such-command-of-fdbfifo": "127",
+	} {
+		for _, flags := range [][]string{{"--batch", "3"}, {"--until-empty"}, {"--workers", "1", "--max", "2"}} {
+			app, q := onMemory(t, 3)
+			_, _, err := q.Admin().Configure(t.Context(), func(c *layer.Config) { c.MaxAttempts = 1 })
+			require.NoError(t, err)
+			for _, group := range []string{"h", "i"} {
+				_, err := q.Enqueue(t.Context(), layer.Message{Group: group})
+				require.NoError(t, err)
+			}
+			var stderr bytes.Buffer
+			err = app.Run(t.Context(), append([]string{"work", "--exec", exec}, flags...), nil, io.Discard, &stderr)
+			require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+			require.Contains(t, stderr.String(), "exit code "+code)
+			require.Contains(t, stderr.String(), "No failed attempt was counted")
+			require.Contains(t, stderr.String(), "handled 0 messages, 0 failed")
+			requireGivenBack(t, q, 5)
+		}
+	}
+	// A message that was handled before stays handled.
+	app, q := onMemory(t, 3)
+	var stderr bytes.Buffer
+	exec := `[ "$(cat)" = 0 ] || exit 127`
+	err := app.Run(t.Context(), []string{"work", "--exec", exec}, nil, io.Discard, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 1 given back")
+	requireGivenBack(t, q, 2)
+}
+
+// TestWorkWithoutAShell: the same if there is no shell.
+func TestWorkWithoutAShell(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	app, q := onMemory(t, 3)
+	var stderr bytes.Buffer
+	err := app.Run(t.Context(), []string{"work", "--exec", "true", "--until-empty"}, nil, io.Discard, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "the shell cannot be started")
+	requireGivenBack(t, q, 3)
 }
 
 // Headers whose names come to one variable, and values that a variable cannot hold, are not made up: the variable is
@@ -205,15 +251,39 @@ func TestVersion(t *testing.T) {
 
 // The engine memory cannot keep a message for the next command, so no command says that it did.
 func TestMemoryKeepsNothing(t *testing.T) {
-	for _, args := range [][]string{{"enqueue", "--body", "x"}, {"stats"}, {"queues"}, {"drop", "default", "--yes"}} {
-		var stdout, stderr bytes.Buffer
-		err := Run(context.Background(), append(args, "--engine", "memory"), nil, &stdout, &stderr)
-		require.Equal(t, ExitUsage, ExitCode(err), "%s", args)
-		require.Empty(t, stdout.String())
-		require.Contains(t, stderr.String(), "keeps nothing")
+	for _, args := range [][]string{
+		{"enqueue", "--body", "x"}, {"stats"}, {"queues"}, {"drop", "default", "--yes"}, {"create", "q"}, {"console"},
+		{"receive"}, {"work", "--exec", "true"},
+	} {
+		for engine, says := range map[string]string{
+			"memory": "keeps nothing", "memory:": "has nothing behind the colon", "memory:x": "keeps nothing",
+			"memory: ": "has nothing behind the colon",
+		} {
+			var stdout, stderr bytes.Buffer
+			err := Run(context.Background(), append(args, "--engine", engine), nil, &stdout, &stderr)
+			require.Equal(t, ExitUsage, ExitCode(err), "%s", args)
+			require.Empty(t, stdout.String())
+			require.Contains(t, stderr.String(), says)
+		}
 	}
-	var usage *usageError
-	require.True(t, errors.As((&session{engine: "memory"}).lasting(), &usage))
+}
+
+// TestEngineWithoutFolder: an engine whose argument is announced and empty, such as disk:$UNSET, is not the default
+// one.
+func TestEngineWithoutFolder(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_DATA_HOME", home)
+	for _, engine := range []string{"disk:", "disk: ", ":"} {
+		for _, args := range [][]string{{"enqueue", "--body", "x"}, {"bench", "--list"}, {"demo", "--workers", "1"}} {
+			var stderr bytes.Buffer
+			err := Run(t.Context(), append(args, "--engine", engine), nil, io.Discard, &stderr)
+			require.Equal(t, ExitUsage, ExitCode(err), "%q %q: %s", engine, args, &stderr)
+			require.Contains(t, stderr.String(), "has nothing behind the colon")
+		}
+	}
+	entries, err := os.ReadDir(home)
+	require.NoError(t, err)
+	require.Empty(t, entries)
 }
 
 // A command that takes longer than --timeout is killed, and that is a failure of its message; others go on.

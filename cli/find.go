@@ -26,7 +26,7 @@ func newFindCmd(s *session) *cobra.Command {
   fdbfifo cancel $(fdbfifo find order-1001 --json | jq -r .id)`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || args[0] == "" {
-				return usagef("find wants one dedup id, as enqueue --dedup-id has it (see fdbfifo find --help)")
+				return usagef("one dedup id is wanted, as in enqueue --dedup-id")
 			}
 			return nil
 		},

@@ -40,22 +40,21 @@ func checkGiven(c *cobra.Command, args []string) (err error) {
 	name := commandName(c)
 	c.Flags().Visit(func(f *pflag.Flag) {
 		if err == nil && !mayBeEmpty[name+" --"+f.Name] {
-			err = checkValue(c, f)
+			err = checkValue(f)
 		}
 	})
 	for i, arg := range args {
 		if err == nil && arg == "" {
-			err = usagef("argument %d of %s is empty: give a value, or leave the argument out (see %s --help)",
-				i+1, name, c.CommandPath())
+			err = usagef("argument %d is empty: give a value, or leave the argument out", i+1)
 		}
 	}
 	if err == nil && c.Flags().Changed("group") && c.Flags().Changed(defaultGroup) {
-		err = usagef("give either --group GROUP or --%s", defaultGroup)
+		err = usagef("--group and --%s do not go together: give one of them", defaultGroup)
 	}
 	return err
 }
 
-func checkValue(c *cobra.Command, f *pflag.Flag) error {
+func checkValue(f *pflag.Flag) error {
 	values := []string{f.Value.String()}
 	if list, ok := f.Value.(pflag.SliceValue); ok {
 		if values = list.GetSlice(); len(values) == 0 {
@@ -76,7 +75,7 @@ func checkValue(c *cobra.Command, f *pflag.Flag) error {
 		if text, ok := insteadOfEmpty[f.Name]; ok {
 			instead = text
 		}
-		return usagef("--%s is %s: give a value, or %s (see %s --help)", f.Name, how, instead, c.CommandPath())
+		return usagef("--%s is %s: give a value, or %s", f.Name, how, instead)
 	}
 	return nil
 }

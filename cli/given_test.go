@@ -78,7 +78,7 @@ func TestEmptyArgumentsAreRefused(t *testing.T) {
 	forEachCommand(root, func(c *cobra.Command) {
 		err := c.Args(c, []string{""})
 		require.Error(t, err, c.CommandPath())
-		require.Contains(t, err.Error(), "argument 1 of "+commandName(c)+" is empty")
+		require.Contains(t, err.Error(), "argument 1 is empty")
 	})
 }
 
@@ -118,6 +118,35 @@ func TestEmptyChoosesNothing(t *testing.T) {
 	require.EqualValues(t, 3, st.Depth)
 	require.EqualValues(t, 1, st.Dead)
 	require.Zero(t, st.InFlight)
+}
+
+// TestGivenZero: a time of zero that is given is not one that is left out: it is refused, or it means no time at all.
+func TestGivenZero(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	ctx := context.Background()
+	run := func(in []byte, args ...string) (string, error) {
+		var stdout, stderr bytes.Buffer
+		err := app.Run(ctx, args, bytes.NewReader(in), &stdout, &stderr)
+		return stdout.String() + stderr.String(), err
+	}
+	for _, args := range [][]string{
+		{"receive", "--lease", "0s"}, {"extend", "--lease", "0"}, {"work", "--exec", "true", "--lease", "0s"},
+		{"dead", "list", "--older", "0s"}, {"top", "--every", "0s"}, {"blocked", "--held-for", "-1s"},
+	} {
+		out, err := run(nil, args...)
+		require.Equal(t, ExitUsage, ExitCode(err), "%q: %s", args, out)
+	}
+	out, err := run(nil, "blocked", "--ready-for", "0s")
+	require.NoError(t, err)
+	require.Contains(t, out, "\ng ", "the group is ready for less than a minute")
+	claim, err := run(nil, "receive")
+	require.NoError(t, err)
+	_, err = run([]byte(claim), "nack", "--delay", "0s")
+	require.NoError(t, err)
+	info, err := q.Admin().Group(ctx, "g", nil)
+	require.NoError(t, err)
+	require.Equal(t, layer.Ready, info.Status)
 }
 
 // TestDefaultGroup: --default-group is the group without a name, wherever there is a flag --group.
@@ -186,7 +215,7 @@ func TestBulkAsks(t *testing.T) {
 				h := newHarness(t)
 				fillBulk(t, h)
 				app := h.app()
-				app.terminal = func(io.Reader) bool { return test.terminal }
+				onTerminal(app, test.terminal, true)
 				var stderr bytes.Buffer
 				args := append(append([]string(nil), b.args...), test.extra...)
 				err := app.Run(t.Context(), args, strings.NewReader(test.says), io.Discard, &stderr)
@@ -253,13 +282,31 @@ func TestQuestionIsInterrupted(t *testing.T) {
 	fillBulk(t, h)
 	before := dump(t, h.db)
 	app := h.app()
-	app.terminal = func(io.Reader) bool { return true }
+	onTerminal(app, true, true)
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 	err := app.Run(ctx, []string{"purge", "--all"}, &mute{interrupt, t.Context().Done()}, io.Discard, io.Discard)
 	require.True(t, errors.Is(err, errInterrupted))
 	require.Equal(t, ExitInterrupted, ExitCode(err))
 	require.Equal(t, before, dump(t, h.db))
+}
+
+// onTerminal says whether the command reads from a terminal, and prints to one.
+func onTerminal(app *App, reads, prints bool) {
+	app.terminal = func(io.Reader) bool { return reads }
+	app.size = func(io.Writer) (int, int, bool) { return 80, 24, prints }
+}
+
+// TestUnseenQuestion: a question that cannot be seen is not asked: --yes is wanted if stderr is no terminal.
+func TestUnseenQuestion(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 3)
+	onTerminal(app, true, false)
+	var stderr bytes.Buffer
+	err := app.Run(t.Context(), []string{"purge", "--all"}, strings.NewReader("y\n"), io.Discard, &stderr)
+	require.Equal(t, ExitUsage, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "give --yes")
+	requireGivenBack(t, q, 3)
 }
 
 // TestTerminalIsAsked: a file is no terminal, and neither is what is no file.

@@ -32,7 +32,7 @@ says; excluded is a group that a claim of an intersecting template has. It chang
 		RunE: func(c *cobra.Command, _ []string) error {
 			order, ok := orders[by]
 			if !ok {
-				return usagef("unknown --sort %q: there are depth, age and name", by)
+				return usagef("--sort is %q: depth, age or name is wanted", by)
 			}
 			if err := checkMost(n); err != nil {
 				return err

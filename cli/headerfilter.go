@@ -21,7 +21,7 @@ func (f *headerFilter) active() bool { return len(f.given) > 0 }
 
 func (f *headerFilter) check() error {
 	if slices.ContainsFunc(f.given, func(text string) bool { return text == "" || text[0] == '=' }) {
-		return usagef("--header wants NAME=VALUE, or NAME")
+		return usagef("--header has no name: NAME=VALUE or NAME is wanted")
 	}
 	return nil
 }

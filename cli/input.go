@@ -59,17 +59,62 @@ func (o *sourceOptions) complete(m layer.Message) layer.Message {
 }
 
 func newSource(r io.Reader, o sourceOptions) (source, error) {
-	if o.format == "csv" {
-		return newCSVSource(r, o)
+	in, err := utf8Text(r)
+	if err != nil {
+		return nil, err
 	}
-	return &jsonSource{r: bufio.NewReaderSize(r, 64<<10), o: o}, nil
+	if o.format == "csv" {
+		return newCSVSource(in, o)
+	}
+	return &jsonSource{r: in, o: o}, nil
+}
+
+// errWide says that a text has two or four bytes a character.
+var errWide = errors.New("this is UTF-16 or UTF-32, and UTF-8 is wanted (iconv -f UTF-16 -t UTF-8 converts it)")
+
+// utf8Text returns a reader of a text in UTF-8, without the byte order mark with which some programs begin a file.
+// Another encoding that shows in the first bytes is refused, with an *inputError.
+func utf8Text(r io.Reader) (*bufio.Reader, error) {
+	in := bufio.NewReaderSize(r, 64<<10)
+	// No more than two bytes: a stream may have one short line, and then nothing for a long time.
+	begin, err := in.Peek(2)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case string(begin) == "\xff\xfe", string(begin) == "\xfe\xff", bytes.Contains(begin, []byte{0}):
+		return nil, &inputError{1, errWide}
+	case string(begin) == "\xef\xbb":
+		if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
+			_, err = in.Discard(3)
+			return in, err
+		}
+	}
+	return in, nil
+}
+
+// errLineEnds names the line ends of an old Macintosh, with which a file would be one line.
+var errLineEnds = errors.New("there is a carriage return without a line feed: a line must end with LF or CR LF " +
+	"(tr '\\r' '\\n' converts a file), and a CSV field with a carriage return must stand between quotation marks")
+
+// loneReturn reports whether a record has a carriage return outside of quotation marks that ends no line.
+func loneReturn(record []byte) bool {
+	quoted := false
+	for i, c := range record {
+		switch {
+		case c == '"':
+			quoted = !quoted
+		case c == '\r' && !quoted && (i+1 == len(record) || record[i+1] != '\n'):
+			return true
+		}
+	}
+	return false
 }
 
 // maxRecord bounds one record of an input: the body, and what a line may have around it. Without a bound a
 // single open quotation mark would take the whole rest of a file into memory.
 const maxRecord = layer.MaxBodySize + 1024 // bytes
 
-var errLongRecord = fmt.Errorf("a record of more than %d bytes, the most a message can hold (an open quotation mark?)",
+var errLongRecord = fmt.Errorf("the record has more than %d bytes, the most for a message: is a quotation mark open?",
 	layer.MaxBodySize)
 
 // fields are the values of a record's fields that mean something: "" if there is none.
@@ -149,20 +194,13 @@ type csvSource struct {
 	headers []int
 }
 
-func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
-	in := bufio.NewReader(r)
-	if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
-		// Spreadsheets put a byte order mark before the first column's name.
-		if _, err := in.Discard(3); err != nil {
-			return nil, err
-		}
-	}
+func newCSVSource(in io.Reader, o sourceOptions) (*csvSource, error) {
 	s := &csvSource{o: o, raw: &tape{r: in}, group: -1, dedup: -1, headers: make([]int, len(o.headerFields))}
 	s.csv = csv.NewReader(s.raw)
 	s.csv.ReuseRecord = true
 	header, err := s.csv.Read()
 	if errors.Is(err, io.EOF) {
-		return nil, &inputError{1, errors.New("there is no header line")}
+		return nil, &inputError{1, errors.New("there is no header line with the names of the columns")}
 	}
 	if errors.Is(err, errLongRecord) {
 		return nil, &inputError{1, errLongRecord}
@@ -170,7 +208,9 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 	if err != nil {
 		return nil, csvError(err)
 	}
-	s.raw.cut(s.csv.InputOffset())
+	if loneReturn(trimRecord(s.raw.cut(s.csv.InputOffset()))) {
+		return nil, &inputError{1, errLineEnds}
+	}
 	type column struct {
 		name   string
 		column *int
@@ -184,7 +224,8 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 			continue
 		}
 		if *field.column = slices.Index(header, field.name); *field.column < 0 {
-			return nil, &inputError{1, fmt.Errorf("there is no column %q, there are: %s", field.name, strings.Join(header, ", "))}
+			there := strings.Join(header, ", ")
+			return nil, &inputError{1, fmt.Errorf("there is no column %q; there are %s", field.name, there)}
 		}
 	}
 	return s, nil
@@ -200,6 +241,9 @@ func (s *csvSource) next() (layer.Message, int, error) {
 	}
 	line, _ := s.csv.FieldPos(0)
 	body := trimRecord(s.raw.cut(s.csv.InputOffset()))
+	if loneReturn(body) {
+		return layer.Message{}, 0, &inputError{line, errLineEnds}
+	}
 	at := func(column int) string {
 		if column < 0 {
 			return ""
@@ -236,7 +280,7 @@ func csvError(err error) error {
 		return err
 	}
 	if errors.Is(err, csv.ErrFieldCount) {
-		return &inputError{parse.Line, errors.New("it has more or fewer fields than the header")}
+		return &inputError{parse.Line, errors.New("the record has more or fewer fields than the header")}
 	}
 	err = fmt.Errorf("column %d: %w", parse.Column, parse.Err)
 	if parse.StartLine != parse.Line {
@@ -294,6 +338,9 @@ func (s *jsonSource) next() (layer.Message, int, error) {
 			continue
 		}
 		of, err := s.fields(line)
+		if err != nil && bytes.Contains(line, []byte{'\r'}) {
+			err = fmt.Errorf("%w; %w", err, errLineEnds)
+		}
 		if err != nil {
 			return layer.Message{}, 0, &inputError{s.line, err}
 		}
@@ -332,12 +379,12 @@ func (s *jsonSource) fields(line []byte) (of fields, err error) {
 	if err := json.Unmarshal(line, &object); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return of, fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
+			return of, fmt.Errorf("this is a JSON %s: an object is wanted", kind.Value)
 		}
-		return of, fmt.Errorf("no JSON object: %w", err)
+		return of, fmt.Errorf("this is no JSON object: %w", err)
 	}
 	if object == nil {
-		return of, errors.New("a JSON object is wanted, not null")
+		return of, errors.New("this is null: a JSON object is wanted")
 	}
 	if of.group, err = textField(object, s.o.groupField, "the group"); err != nil {
 		return of, err
@@ -375,4 +422,16 @@ func textField(object map[string]json.RawMessage, name, what string) (string, er
 		return "", fmt.Errorf("field %q, %s, is %s: a string, a number or a boolean is wanted", name, what, oneLine(value, 30))
 	}
 	return string(value), nil
+}
+
+// jsonWords puts an error of package json into words that do not speak of Go.
+func jsonWords(err error) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind) && kind.Field == "":
+		return fmt.Errorf("it is a JSON %s, and an object is wanted", kind.Value)
+	case errors.As(err, &kind):
+		return fmt.Errorf("its field %q is a JSON %s, which does not fit", kind.Field, kind.Value)
+	}
+	return err
 }

@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +52,133 @@ func TestRecordsAsTheyStand(t *testing.T) {
 	bodies, err := collect("{\"g\":\"a\"}\r\n\n  {\"g\":true}", sourceOptions{format: "jsonl", groupField: "g"})
 	require.NoError(t, err)
 	require.Equal(t, []string{`a|{"g":"a"}`, `true|{"g":true}`}, bodies)
+}
+
+// wide is a text in UTF-16.
+func wide(text string, order binary.AppendByteOrder, mark bool) string {
+	var b []byte
+	if mark {
+		text = "\ufeff" + text
+	}
+	for _, unit := range utf16.Encode([]rune(text)) {
+		b = order.AppendUint16(b, unit)
+	}
+	return string(b)
+}
+
+// TestInputIsRecognised: a byte order mark is no part of a text. UTF-16, and the line ends of an old Macintosh, are
+// named in each input, whatever it is for: none is read as one long line, or as nothing at all.
+func TestInputIsRecognised(t *testing.T) {
+	t.Parallel()
+	inputs := map[string]string{"csv": "g,v\na,1\nb,2\n", "jsonl": "{\"g\":\"a\"}\n{\"g\":\"b\"}\n"}
+	for format, text := range inputs {
+		o := sourceOptions{format: format, groupField: "g"}
+		want, err := collect(text, o)
+		require.NoError(t, err)
+		require.Len(t, want, 2)
+		got, err := collect("\ufeff"+text, o)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+			for _, mark := range []bool{true, false} {
+				_, err := collect(wide(text, order, mark), o)
+				require.ErrorIs(t, err, errWide)
+			}
+		}
+		_, err = collect("\x00\x00\xfe\xff"+text, o)
+		require.ErrorIs(t, err, errWide)
+		for _, end := range []string{"\r", "\r\r\n"} {
+			o := o
+			if format == "csv" {
+				o.groupField = ""
+			}
+			_, err = collect(strings.ReplaceAll(text, "\n", end), o)
+			if format == "jsonl" && end == "\r\r\n" {
+				require.NoError(t, err) // blanks around an object
+				continue
+			}
+			require.ErrorIs(t, err, errLineEnds, "%s %q", format, end)
+		}
+	}
+	got, err := collect("g,v\na,\"x\ry\"\n", sourceOptions{format: "csv", groupField: "g"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a|a,\"x\ry\""}, got, "between quotation marks it belongs to the field")
+	_, err = collect("one\na\rb\n", sourceOptions{format: "csv"})
+	require.ErrorIs(t, err, errLineEnds)
+}
+
+// TestOtherTextsAreRecognised: the same for claims, keys, lists of queues, secrets and keys of the database.
+func TestOtherTextsAreRecognised(t *testing.T) {
+	t.Parallel()
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "file")
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	app, q := onMemory(t, 1)
+	var claim bytes.Buffer
+	require.NoError(t, app.Run(t.Context(), []string{"receive"}, nil, &claim, io.Discard))
+	for _, args := range [][]string{{"extend", file("\ufeff" + claim.String())}, {"ack"}} {
+		in := strings.NewReader("\ufeff" + claim.String())
+		require.NoError(t, app.Run(t.Context(), args, in, io.Discard, io.Discard))
+	}
+	requireGivenBack(t, q, 0)
+	var out bytes.Buffer
+	in := strings.NewReader("\ufeff(\"a\", 1)\n")
+	require.NoError(t, app.Run(t.Context(), []string{"decode"}, in, &out, io.Discard))
+	require.Contains(t, out.String(), "x02a")
+	keys, err := readKeys(file("\ufeffkey secret\n"))
+	require.NoError(t, err)
+	require.Contains(t, keys, "key")
+	queues, err := readQueues(file("\ufeff[]"))
+	require.NoError(t, err)
+	require.Empty(t, queues)
+	secret, err := readSecret(file("\ufeff0123456789abcdef\n"))
+	require.NoError(t, err)
+	require.Equal(t, "0123456789abcdef", string(secret))
+	for _, args := range [][]string{{"ack"}, {"nack"}, {"extend"}, {"decode"}} {
+		var stderr bytes.Buffer
+		in := strings.NewReader(wide(claim.String(), binary.LittleEndian, true))
+		require.Error(t, app.Run(t.Context(), args, in, io.Discard, &stderr))
+		require.Contains(t, stderr.String(), errWide.Error(), "%q", args)
+	}
+	utf16 := file(wide("key secret\n", binary.LittleEndian, true))
+	_, err = readKeys(utf16)
+	require.ErrorIs(t, err, errWide)
+	_, err = readQueues(utf16)
+	require.ErrorIs(t, err, errWide)
+	_, err = readSecret(utf16)
+	require.ErrorIs(t, err, errWide)
+}
+
+// TestNothingIsTold: an input without a message is told, in words, and not by a figure alone.
+func TestNothingIsTold(t *testing.T) {
+	t.Parallel()
+	app, _ := onMemory(t, 0)
+	for format, texts := range map[string][]string{"csv": {"g,v\n", "g", "g\r"}, "jsonl": {"", "\n \r\n", "\ufeff"}} {
+		for _, text := range texts {
+			for _, flag := range []string{"--partial", "--partial=false", "--ids", "--json"} {
+				var stderr bytes.Buffer
+				args := []string{"enqueue", "--file", "-", "--format", format, flag}
+				err := app.Run(t.Context(), args, strings.NewReader(text), io.Discard, &stderr)
+				require.NoError(t, err, "%q: %s", text, &stderr)
+				require.Contains(t, stderr.String(), "stdin has no messages: "+nothingIn[format], "%q", text)
+			}
+		}
+	}
+}
+
+// TestSlowStreamIsNotHeldBack: the first record of a stream is read before the second comes, however short it is.
+func TestSlowStreamIsNotHeldBack(t *testing.T) {
+	t.Parallel()
+	in, out := io.Pipe()
+	defer in.Close()
+	go io.WriteString(out, "{}\n")
+	src, err := newSource(in, sourceOptions{format: "jsonl"})
+	require.NoError(t, err)
+	m, _, err := src.next()
+	require.NoError(t, err)
+	require.Equal(t, "{}", string(m.Body))
 }
 
 // A record that breaks a limit is named by the line where it begins, before any of it is enqueued, and a record

@@ -21,8 +21,8 @@ func newKeyCmd(s *session) *cobra.Command {
 		Use:   "key KIND [GROUP]... [--default-group]",
 		Short: "Print the range of a queue's keys, for fdbcli's getrange",
 		Long: fmt.Sprintf(`Print begin and end of the range in which a queue has its keys of one kind, as fdbcli reads them; with groups,
-one such line for each. No database is asked, but for --directory. Kinds: queue (all its keys), %s; a plural does as
-well. Only %s go by group.`, strings.Join(layer.KeyNames(), ", "), strings.Join(keysByGroup(), ", ")),
+one such line for each. No database is asked, except for --directory. Kinds: queue (all its keys), %s; a plural is
+right, too. Only %s are stored by group.`, strings.Join(layer.KeyNames(), ", "), strings.Join(keysByGroup(), ", ")),
 		Example: `  fdbcli --exec "getrange $(fdbfifo key items ATL) 1"
   fdbcli --exec "getrange $(fdbfifo key lock) 100" | fdbfifo decode`,
 		Args: cobra.ArbitraryArgs,
@@ -59,7 +59,7 @@ func keysByGroup() []string {
 func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error) {
 	kinds := append([]string{allKeys}, layer.KeyNames()...)
 	if len(args) == 0 {
-		return nil, usagef("key KIND is wanted: %s", strings.Join(kinds, ", "))
+		return nil, usagef("no kind of key is named: give one of %s", strings.Join(kinds, ", "))
 	}
 	kind := args[0]
 	if !slices.Contains(kinds, kind) {
@@ -70,7 +70,7 @@ func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error)
 		section, ok = layer.WholeSection(prefix, s.queue), true
 	}
 	if !ok {
-		return nil, usagef("there are no keys of kind %q: there are %s", args[0], strings.Join(kinds, ", "))
+		return nil, usagef("there are no keys of kind %q; there are %s", args[0], strings.Join(kinds, ", "))
 	}
 	if len(args) == 1 {
 		return []kv.KeyRange{section}, nil
@@ -79,7 +79,7 @@ func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error)
 	for _, group := range args[1:] {
 		r, ok := layer.GroupSection(prefix, s.queue, kind, group)
 		if !ok {
-			return nil, usagef("keys of kind %s do not go by group: leave %q out", kind, group)
+			return nil, usagef("keys of kind %s are not stored by group: leave %q out", kind, group)
 		}
 		ranges = append(ranges, r)
 	}

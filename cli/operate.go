@@ -15,7 +15,7 @@ import (
 // oneID is for commands that take a message's id and flags.
 func oneID(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usagef("%s wants one message id, as peek --json prints it (see %s --help)", c.Name(), c.CommandPath())
+		return usagef("one message id is wanted, as peek --json prints it")
 	}
 	return nil
 }
@@ -26,7 +26,7 @@ func addGroupFlag(c *cobra.Command, group *string) {
 	f.add(c, "the `GROUP`")
 	c.PreRunE = func(c *cobra.Command, _ []string) error {
 		if f.given() == nil {
-			return usagef("%s wants --group GROUP, or --%s (see %s --help)", c.Name(), defaultGroup, c.CommandPath())
+			return usagef("no group is named: give --group GROUP or --%s", defaultGroup)
 		}
 		*group = f.name
 		return nil
@@ -58,7 +58,7 @@ func (s *session) done(verb string, id *layer.ID, group string) error {
 
 func newCancelCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "cancel ID [--by WHO] [--log FILE]",
+		Use:   "cancel ID [--by NAME] [--log FILE]",
 		Short: "Remove one waiting message",
 		Long: `Remove one waiting message for good. A message in flight is refused: wait, or take it away with release.
 If its group waits for a retry of this message, the wait ends. peek --json prints ids.`,
@@ -84,7 +84,7 @@ func newSkipCmd(s *session) *cobra.Command {
 	var group string
 	var o layer.SkipOptions
 	c := &cobra.Command{
-		Use:   "skip --group GROUP [--reason TEXT] [--by WHO] [--log FILE]",
+		Use:   "skip --group GROUP [--reason TEXT] [--by NAME] [--log FILE]",
 		Short: "Move the first message of a group to the dead letters, so that the next one's turn comes",
 		Long: `Move the first message of a group, whichever it is, to the dead letters, so that the next one's turn comes. A
 message in flight is refused. To be sure which message goes, or to remove it for good, use cancel.`,
@@ -112,7 +112,7 @@ func newEditCmd(s *session) *cobra.Command {
 	var f editFlags
 	c := &cobra.Command{
 		Use: "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]... " +
-			"[--by WHO] [--log FILE]",
+			"[--by NAME] [--log FILE]",
 		Short: "Change the body or the headers of one waiting message",
 		Long: `Change the body or the headers of one waiting message. It keeps its place, its id, its age and its failed attempts.
 What is not named stays as it is. A message in flight is refused.`,
@@ -127,7 +127,7 @@ What is not named stays as it is. A message in flight is refused.`,
 				return err
 			}
 			if change == nil {
-				return usagef("edit wants --body, --file, --header or --remove-header: nothing would change")
+				return usagef("nothing would change: give --body, --file, --header or --remove-header")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if err := s.admin(q).Edit(c.Context(), id, change); err != nil {
@@ -171,7 +171,7 @@ func newReleaseCmd(s *session) *cobra.Command {
 	var o layer.ForceReleaseOptions
 	c := &cobra.Command{
 		Use: "release --group GROUP [--where TEMPLATE | --hold ID] [--token N] [--count-attempt [--reason TEXT]] " +
-			"[--by WHO] [--log FILE]",
+			"[--by NAME] [--log FILE]",
 		Short: "Take a group from the worker that holds it",
 		Long: `Take a group from the worker that holds it: the group is ready at once, and that worker's claim is lost. Its handler
 may still be running; what it acks later is refused. No failed attempt is counted, unless --count-attempt is given.
@@ -183,13 +183,13 @@ serve; groups --json prints it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Where, o.Hold = where.template, hold.id
 			if o.Reason != "" && !o.CountAttempt {
-				return usagef("--reason goes with --count-attempt")
+				return usagef("--reason needs --count-attempt: it is kept with that attempt")
 			}
 			if o.Where != nil && o.Hold != (layer.ID{}) {
-				return usagef("--where and --hold do not go together")
+				return usagef("--where and --hold do not go together: give one of them")
 			}
 			if c.Flags().Changed("token") && o.Token <= 0 {
-				return usagef("--token is %d: a token is above 0", o.Token)
+				return usagef("--token is %d: more than 0 is wanted", o.Token)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				h, err := s.admin(q).ForceRelease(c.Context(), group, o)
@@ -230,7 +230,7 @@ func newRetryCmd(s *session) *cobra.Command {
 	var group string
 	var where whereFlag
 	c := &cobra.Command{
-		Use:   "retry --group GROUP [--where TEMPLATE] [--by WHO] [--log FILE]",
+		Use:   "retry --group GROUP [--where TEMPLATE] [--by NAME] [--log FILE]",
 		Short: "End the wait of a group whose first message failed",
 		Long: `End the wait of a group whose first message failed and is to be retried later: it is ready at once. In
 a queue with facets --where says which template's messages wait: groups shows it.`,
@@ -263,7 +263,7 @@ func headByItself(
 	}
 	return &Error{
 		Text: strings.ReplaceAll(err.Error(), "layer: ", ""), Err: err,
-		Hint: fmt.Sprintf("%s has its first message by itself: fdbfifo release --group GROUP --hold %s",
+		Hint: fmt.Sprintf("%s holds the first message by itself: fdbfifo release --group GROUP --hold %s",
 			display(info.Owner), display(info.Hold.String())),
 	}
 }
@@ -273,18 +273,18 @@ func refused(err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, layer.ErrInFlight):
-		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP,\n" +
-			"  with --hold ID if it is claimed by itself."
+		hint = "Wait until its worker is done, or take its group from the worker: fdbfifo release --group GROUP,\n" +
+			"  with --hold ID if the message is claimed by itself."
 	case errors.Is(err, layer.ErrNoItem):
-		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
+		hint = "A worker may have handled it. fdbfifo peek --json prints the ids of the messages that wait."
 	case errors.Is(err, layer.ErrNotDead):
-		hint = "It may have been redriven or discarded meanwhile; the others are done. fdbfifo dead list prints the ids."
+		hint = "It may have been redriven or discarded before. The others are done. fdbfifo dead list prints the ids."
 	case errors.Is(err, layer.ErrHeld):
 		hint = "Wait until its worker is done, or use --force."
 	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotPaused):
-		hint = "fdbfifo groups says what state each group is in."
+		hint = "fdbfifo groups says the state of each group."
 	case errors.Is(err, layer.ErrClaimLost):
-		hint = "It is in other hands, or free: fdbfifo groups --json prints the tokens."
+		hint = "Another worker holds the group, or none does: fdbfifo groups --json prints the tokens."
 	default:
 		return asUsageIfOptions(err)
 	}

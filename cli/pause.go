@@ -13,15 +13,15 @@ func newPauseCmd(s *session) *cobra.Command {
 	var group groupFlag
 	var o layer.PauseOptions
 	c := &cobra.Command{
-		Use:   "pause [--group GROUP] [--reason TEXT] [--force] [--by WHO] [--log FILE]",
+		Use:   "pause [--group GROUP] [--reason TEXT] [--force] [--by NAME] [--log FILE]",
 		Short: "Keep a group, or the whole queue, from being worked on until it is resumed",
-		Long: `Keep a group, or without --group the whole queue, from being worked on until it is resumed. Messages can still be
-enqueued. A worker that holds the group goes on until it is done with what it has; --force takes the group from it. All
-workers follow the pause of the whole queue within a second.`,
+		Long: `Keep a group, or without --group the whole queue, from being worked on until it is resumed. Messages can
+still be enqueued. A worker that holds the group finishes the messages that it has; --force takes the group from it.
+All workers follow the pause of the whole queue within a second.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			only := group.given()
 			if o.Force && only == nil {
-				return usagef("--force goes with --group: release takes groups from their workers, one by one")
+				return usagef("--force needs --group: give it, or take groups from their workers with release")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if only != nil {
@@ -49,10 +49,10 @@ workers follow the pause of the whole queue within a second.`,
 func newResumeCmd(s *session) *cobra.Command {
 	var group groupFlag
 	c := &cobra.Command{
-		Use:   "resume [--group GROUP] [--by WHO] [--log FILE]",
+		Use:   "resume [--group GROUP] [--by NAME] [--log FILE]",
 		Short: "Let a paused group, or the whole queue, be worked on again",
-		Long: `Let a group that is paused, or that was halted because its first message failed for good, be worked on again; without
---group, the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
+		Long: `Let a group be worked on again that is paused, or that was halted because its first message failed for
+good. Without --group it is the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			only := group.given()
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {

@@ -22,11 +22,10 @@ func newPeekCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "peek [--group GROUP] [--where TEMPLATE] [--header NAME=VALUE]... [-n N]",
 		Short: "Look at the first messages without taking them",
-		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
-first, or the first messages of the only group. With --header, the first messages
-that have it, of the group or of all, group by group: all may have to be read for that. In a
-queue with facets --where leaves only the messages that agree with a template of its views, without such a search. It
-changes nothing.`,
+		Long: `Print the first messages of a group. Without --group print the first message of each group, the oldest
+first, or the first messages of the only group. With --header print the first messages that have the header, group by
+group: for that it may have to read all messages. In a queue with facets --where prints only the messages that agree
+with a template of its views, without such a search. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkPage(n); err != nil {
 				return err

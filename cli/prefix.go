@@ -34,9 +34,9 @@ func (s *session) prefix() []byte {
 func (p *place) add(c *cobra.Command) {
 	flags := c.PersistentFlags()
 	flags.StringVar(&p.prefix, "prefix", "",
-		"what a program's queues are kept below: a `KEY` as text, 0x…, or a tuple like '(\"app\", 1)'")
+		"the `KEY` below which a program keeps its queues: text, 0x…, or a tuple like '(\"app\", 1)'")
 	flags.StringVar(&p.directory, "directory", "",
-		"likewise, as a `PATH` of FoundationDB's directory layer: app/queues, or a tuple of names")
+		"the same, as a `PATH` of FoundationDB's directory layer: app/queues, or a tuple of names")
 }
 
 // without are the commands that have no queue of a program's.
@@ -49,9 +49,9 @@ func (p *place) parse(c *cobra.Command) error {
 	case !prefixed && !directed:
 		return nil
 	case prefixed && directed:
-		return usagef("give either --prefix or --directory")
+		return usagef("--prefix and --directory do not go together: give one of them")
 	case without[c.Name()]:
-		return usagef("%s has a queue of its own: no --prefix and no --directory", c.Name())
+		return usagef("the command has a queue of its own: leave --prefix and --directory out")
 	case directed:
 		_, err := directoryPath(p.directory)
 		return err

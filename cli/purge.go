@@ -14,7 +14,7 @@ func newPurgeCmd(s *session) *cobra.Command {
 	var yes confirmed
 	var o layer.PurgeOptions
 	c := &cobra.Command{
-		Use:   "purge (--group GROUP | --default-group | --all) [--yes] [--force] [--by WHO] [--log FILE]",
+		Use:   "purge (--group GROUP | --default-group | --all) [--yes] [--force] [--by NAME] [--log FILE]",
 		Short: "Remove all messages of a group, or of the queue",
 		Long: `Remove all messages of a group for good, or with --all those of all groups. It asks on a terminal; a
 script must give --yes. A message in flight stays; --force takes it from its worker and removes it, too. The states of
@@ -25,8 +25,7 @@ disturb no other group. After an interrupt, run it again: it continues.`,
   fdbfifo purge --queue orders --all`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.Group = group.given(); (o.Group != nil) == o.All {
-				return usagef("purge wants either --group GROUP, or --%s, or --all for queue %s (see %s --help)",
-					defaultGroup, display(s.queue), c.CommandPath())
+				return usagef("give one of --group GROUP, --%s and, for the whole queue, --all", defaultGroup)
 			}
 			of := "queue " + display(s.queue)
 			if o.Group != nil {

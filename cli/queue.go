@@ -57,7 +57,7 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 
 // lasting refuses an engine that is empty when a command begins, and gone when it ends: "enqueued" would be no truth.
 func (s *session) lasting() error {
-	if s.engine != "memory" {
+	if !s.inMemory() {
 		return nil
 	}
 	return usagef("the engine memory keeps nothing from one command to the next: it is for demo and bench alone")
@@ -109,7 +109,7 @@ func shut(ctx context.Context, q *layer.Queue) error {
 // error: the command is done by then, and a script must not do it again.
 func (s *session) toldAtEnd(err, closing error) {
 	if err == nil && closing != nil {
-		s.notice("it is done; afterwards: %v", closing)
+		s.notice("the command is done; afterwards: %v", closing)
 	}
 }
 
@@ -142,8 +142,8 @@ func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.
 
 func (s *session) dropping(err error) error {
 	return &Error{
-		Text: fmt.Sprintf("the queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
-		Hint: "Wait. If that was interrupted: fdbfifo drop " + display(s.queue) + " --yes ends it.",
+		Text: fmt.Sprintf("queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
+		Hint: "Wait. If the drop was interrupted, fdbfifo drop " + display(s.queue) + " --yes ends it.",
 	}
 }
 

@@ -77,7 +77,7 @@ func (s *session) tellOthers(ctx context.Context, db kv.DB) error {
 }
 
 // errCut says that a list is not the whole.
-var errCut = errors.New("not all keys were looked at, so there may be more: name a --prefix")
+var errCut = errors.New("not all keys were read, so there may be more queues: give --prefix")
 
 func (s *session) printEverywhere(ctx context.Context, db kv.DB) error {
 	found, err := lookElsewhere(ctx, db)

@@ -21,10 +21,10 @@ type deadSweepFlags struct {
 func (f *deadSweepFlags) add(s *session, c *cobra.Command) {
 	s.addActing(c)
 	f.deadFlags.add(c)
-	c.Flags().BoolVar(&f.all, "all", false, "all that there are")
+	c.Flags().BoolVar(&f.all, "all", false, "all dead letters")
 	f.yes.add(c)
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all chosen ones")
 }
 
 // chosen wants the letters to be named, or --all.
@@ -36,10 +36,10 @@ func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (lay
 	named := len(ids) > 0 || filter.Group != nil || f.text != "" || f.older > 0 || f.newer > 0
 	switch {
 	case named && f.all:
-		return filter, usagef("give either --all or what to choose by")
+		return filter, usagef("--all and a choice do not go together: give one of them")
 	case !named && !f.all:
-		return filter, usagef("%s wants ids, or --group, --default-group, --text, --older or --newer, or --all "+
-			"(see %s --help)", c.Name(), c.CommandPath())
+		return filter, usagef("nothing is chosen: give ids, --group, --default-group, --text, --older, --newer " +
+			"or --all")
 	}
 	filter.All = f.all
 	return filter, checkMost(f.limit)
@@ -69,11 +69,12 @@ func newDeadRedriveCmd(s *session) *cobra.Command {
 	var toTail bool
 	c := &cobra.Command{
 		Use: "redrive (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--yes] " +
-			"[--to-tail] [--dry-run] [-n N] [--by WHO] [--log FILE]",
+			"[--to-tail] [--dry-run] [-n N] [--by NAME] [--log FILE]",
 		Short: "Give dead letters back to their groups",
-		Long: `Give dead letters back to their groups, each at its old place, before what followed it, with no failed attempts
-counted. A group that is held stays with its worker. With --body, --file, --header or --remove-header they are changed on
-the way. If a group has more than 100, pause it meanwhile to keep their order: what is back may be delivered.` + stepsHelp,
+		Long: `Give dead letters back to their groups. Each gets its old place, before the messages that followed it,
+and no failed attempt is counted. A group that is held stays with its worker. --body, --file, --header and
+--remove-header change the letters on the way. If a group has more than 100, pause it first to keep their order: the
+first ones may be delivered before the last ones are back.` + stepsHelp,
 		Example: `  fdbfifo dead redrive --text 'connection refused' --yes
   fdbfifo dead redrive --group ATL --to-tail --dry-run`,
 		Args: cobra.ArbitraryArgs,
@@ -109,7 +110,7 @@ func newDeadDiscardCmd(s *session) *cobra.Command {
 	var f deadSweepFlags
 	c := &cobra.Command{
 		Use: "discard (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--yes] " +
-			"[--dry-run] [-n N] [--by WHO] [--log FILE]",
+			"[--dry-run] [-n N] [--by NAME] [--log FILE]",
 		Aliases: []string{"delete"},
 		Short:   "Remove dead letters for good",
 		Long:    "Remove dead letters for good." + stepsHelp,

@@ -10,10 +10,10 @@ import (
 )
 
 const rescheduleHelp = `Move the earliest delivery of a waiting message, later or earlier; a time in the past means at
-once. With --group it is the first message of the group, whichever that is.
+once. With --group it is the first message of the group.
 
-The message keeps its place: those behind it in its group wait with it, and its time counts once it is the first. A
-message in flight is refused. A wait for a retry goes on: fdbfifo retry ends that.`
+The message keeps its place. The messages behind it in its group wait with it, and its time counts once it is the
+first. A message in flight is refused. A wait for a retry continues: fdbfifo retry ends it.`
 
 func newRescheduleCmd(s *session) *cobra.Command {
 	var group groupFlag
@@ -30,12 +30,11 @@ func newRescheduleCmd(s *session) *cobra.Command {
 			changed, only := c.Flags().Changed, group.given()
 			switch {
 			case len(args) > 1 || (len(args) == 1) == (only != nil):
-				return usagef("reschedule wants either one message id, as find and peek --json print it, " +
-					"or --group GROUP (see fdbfifo reschedule --help)")
+				return usagef("give either one message id, as find and peek --json print it, or --group GROUP")
 			case changed("at") == changed("after"):
-				return usagef("reschedule wants either --at TIME or --after DURATION (see fdbfifo reschedule --help)")
+				return usagef("give either --at TIME or --after DURATION")
 			case after < 0:
-				return usagef("--after is %s: 0 or more", after)
+				return usagef("--after is %s: 0s or more is wanted", after)
 			}
 			var id layer.ID
 			var err error
@@ -96,16 +95,16 @@ func (s *session) printRescheduled(id layer.ID, due time.Time) error {
 	return err
 }
 
-const replaceHelp = `Put another body and other headers in the place of those of a waiting message; without --header it
-has none then. It keeps its place, its id, its dedup id, its times and its failed attempts. A message in flight is
-refused. To change some headers, or the body alone, use edit.`
+const replaceHelp = `Give a waiting message another body and other headers; without --header it has none afterwards. It
+keeps its place, its id, its dedup id, its times and its failed attempts. A message in flight is refused. To change
+some headers, or the body alone, use edit.`
 
 func newReplaceCmd(s *session) *cobra.Command {
 	var body, file string
 	var given []string
 	c := &cobra.Command{
 		Use:   "replace ID (--body TEXT | --file FILE) [--header NAME=VALUE]...",
-		Short: "Put another body and other headers in the place of a waiting message's",
+		Short: "Give a waiting message another body and other headers",
 		Long:  replaceHelp,
 		Args:  oneID,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -114,7 +113,7 @@ func newReplaceCmd(s *session) *cobra.Command {
 				return usagef("%w", err)
 			}
 			if c.Flags().Changed("body") == c.Flags().Changed("file") {
-				return usagef("replace wants either --body TEXT or --file FILE (- is stdin)")
+				return usagef("give either --body TEXT or --file FILE (- is stdin)")
 			}
 			headers, err := parseHeaders(given)
 			if err != nil {

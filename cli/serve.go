@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -30,11 +31,11 @@ type serveFlags struct {
 	options     sqs.Options
 }
 
-const serveHelp = `Serve the queues to programs that speak Amazon SQS: any AWS SDK, the AWS CLI, and what is built on
-them. Point the client to the address as its endpoint; without --keys any access key will do.
+const serveHelp = `Serve the queues to programs that speak Amazon SQS: any AWS SDK, the AWS CLI, and programs that
+use them. Give the client the address as its endpoint; without --keys any access key will do.
 
-Queues that are made so are queues like any other, for all commands and for Go programs. Several servers may serve one
-cluster, or one folder on this machine.
+Queues that such programs make are queues like any other, for all commands and for Go programs. Several servers may
+serve one cluster, or one folder on this machine.
 
 Without --keys the server listens on this machine alone (127.0.0.1, ::1 or localhost), and answers to these names and
 the host of --url; any other is answered with 421. The file of --keys has an access key, its secret and, if wanted, an
@@ -48,7 +49,7 @@ The file of --queues is a list of queues, as JSON, that are made at the start, o
       "RedrivePolicy": {"deadLetterTargetArn": "dead.fifo", "maxReceiveCount": 5}}}]
 
 GET /health says that the server runs, GET /ready that its database answers. Ctrl-C ends waiting receives and
-finishes what is under way.`
+finishes the calls that are under way.`
 
 func newServeCmd(s *session) *cobra.Command {
 	var f serveFlags
@@ -67,14 +68,14 @@ func newServeCmd(s *session) *cobra.Command {
 	flags.StringVar(&f.cert, "tls-cert", "", "speak TLS, with the certificates in `FILE`, read again when renewed")
 	flags.StringVar(&f.key, "tls-key", "", "the `FILE` of the certificate's key")
 	flags.StringVar(&f.options.URL, "url", "",
-		"begin the URLs of queues with `URL`, for clients behind a proxy; left out, as each client has come")
+		"begin the URLs of queues with `URL`, for clients behind a proxy; left out, with the host of the request")
 	flags.StringVar(&f.options.Region, "region", "us-east-1", "the `REGION` in ARNs")
 	flags.StringVar(&f.options.Account, "account", "000000000000", "the `ACCOUNT` in ARNs and URLs")
 	flags.BoolVar(&f.options.ReuseNames, "reuse-names", false,
 		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
 	flags.StringVar(&f.visibility, "visibility", layer.LeasePerItem.String(),
-		"make FIFO queues of which each message, as in AWS (item), or what one receive has taken of a group (claim), "+
-			"has a visibility timeout: `PER`, unless CreateQueue has the attribute fdbfifo.Visibility; fixed when made")
+		"give new FIFO queues one visibility timeout per message, as AWS does (item), or per receive (claim): `PER`; "+
+			"the attribute fdbfifo.Visibility of CreateQueue overrides it; fixed when the queue is made")
 	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
 	flags.BoolVar(&f.verbose, "verbose", false, "tell of each request, without bodies")
 	s.beside.add(c)
@@ -84,26 +85,30 @@ func newServeCmd(s *session) *cobra.Command {
 func (s *session) serve(ctx context.Context, f *serveFlags) error {
 	host, _, err := net.SplitHostPort(f.address)
 	if f.address == "" || err != nil {
-		return usagef("--sqs HOST:PORT is wanted, such as --sqs 127.0.0.1:9324, not %q", f.address)
+		return usagef("--sqs is %q: HOST:PORT is wanted, such as 127.0.0.1:9324", f.address)
 	}
 	if f.connections < 1 {
-		return usagef("--connections is %d: 1 or more", f.connections)
+		return usagef("--connections is %d: 1 or more is wanted", f.connections)
 	}
-	if u, err := url.Parse(f.options.URL); err != nil || f.options.URL != "" && (u.Scheme == "" || u.Host == "") {
-		return usagef("--url is %q: want http://HOST or https://HOST, with a port if there is one", f.options.URL)
+	u, err := url.Parse(f.options.URL)
+	if err != nil || f.options.URL != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		return usagef("--url is %q: http://HOST or https://HOST is wanted, with a port if there is one", f.options.URL)
+	}
+	if len(f.options.Account) != 12 || strings.Trim(f.options.Account, "0123456789") != "" {
+		return usagef("--account is %q: 12 digits are wanted", f.options.Account)
 	}
 	switch f.visibility {
 	case layer.LeasePerItem.String():
 	case layer.LeasePerClaim.String():
 		f.options.VisibilityPerClaim = true
 	default:
-		return usagef("--visibility is %q: claim or item", f.visibility)
+		return usagef("--visibility is %q: claim or item is wanted", f.visibility)
 	}
 	if (f.cert == "") != (f.key == "") {
-		return usagef("--tls-cert and --tls-key go together")
+		return usagef("--tls-cert and --tls-key need each other: give both")
 	}
 	if f.keys == "" && !hosts.Local(host) {
-		return usagef("without --keys the server listens on this machine alone: 127.0.0.1 or ::1, not %q", host)
+		return usagef("--sqs: %q is not of this machine alone: give --keys, or listen on 127.0.0.1 or ::1", host)
 	}
 	if f.keys != "" {
 		read := func() (map[string]sqs.Key, error) { return readKeys(f.keys) }
@@ -126,7 +131,11 @@ func readQueues(path string) ([]sqs.Declared, error) {
 		return nil, usagef("--queues: %w", err)
 	}
 	defer file.Close()
-	declared, err := sqs.ReadQueues(file)
+	in, err := utf8Text(file)
+	if err != nil {
+		return nil, usagef("--queues: %s: %w", path, err)
+	}
+	declared, err := sqs.ReadQueues(in)
 	if err != nil {
 		return nil, usagef("--queues: %s: %w", path, err)
 	}
@@ -139,7 +148,11 @@ func readKeys(path string) (map[string]sqs.Key, error) {
 		return nil, usagef("--keys: %w", err)
 	}
 	defer file.Close()
-	keys, err := sqs.ReadKeys(file)
+	in, err := utf8Text(file)
+	if err != nil {
+		return nil, usagef("--keys: %s: %w", path, err)
+	}
+	keys, err := sqs.ReadKeys(in)
 	if err == nil && len(keys) == 0 {
 		err = fmt.Errorf("there are no keys in it")
 	}
@@ -173,7 +186,7 @@ func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags, declared 
 	if secure != nil {
 		l, scheme = tls.NewListener(l, &tls.Config{GetCertificate: secure.get, MinVersion: tls.VersionTLS12}), "https"
 	}
-	if s.engine == "memory" {
+	if s.inMemory() {
 		s.notice("the queues are kept in memory, and are gone when this ends")
 	}
 	server := sqs.NewServer(db, o)

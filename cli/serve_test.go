@@ -31,13 +31,15 @@ func TestServeIsRefused(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte("AKID\n"), 0o600))
 	for want, args := range map[string][]string{
-		"--sqs HOST:PORT is wanted":                     {},
-		`not "9324"`:                                    {"--sqs", "9324"},
-		"without --keys the server listens on this":     {"--sqs", "0.0.0.0:0"},
+		`--sqs is "": HOST:PORT is wanted`:              {},
+		`--sqs is "9324"`:                               {"--sqs", "9324"},
+		"give --keys, or listen on 127.0.0.1":           {"--sqs", "0.0.0.0:0"},
 		"no such file":                                  {"--sqs", "0.0.0.0:0", "--keys", keys + "x"},
 		"line 1: want ACCESS-KEY SECRET-KEY":            {"--sqs", "0.0.0.0:0", "--keys", keys},
-		"--tls-cert and --tls-key go together":          {"--sqs", "127.0.0.1:0", "--tls-cert", "x"},
-		`--url is "example.com": want`:                  {"--sqs", "127.0.0.1:0", "--url", "example.com"},
+		"--tls-cert and --tls-key need each other":      {"--sqs", "127.0.0.1:0", "--tls-cert", "x"},
+		`--url is "example.com": http://HOST`:           {"--sqs", "127.0.0.1:0", "--url", "example.com"},
+		`--url is "ftp://x": http://HOST`:               {"--sqs", "127.0.0.1:0", "--url", "ftp://x"},
+		`--account is "12": 12 digits`:                  {"--sqs", "127.0.0.1:0", "--account", "12"},
 		"--connections is 0":                            {"--sqs", "127.0.0.1:0", "--connections", "0"},
 		`--visibility is "both": claim or item`:         {"--sqs", "127.0.0.1:0", "--visibility", "both"},
 		"--tls-cert: stat x: no such file or directory": {"--sqs", "127.0.0.1:0", "--tls-cert", "x", "--tls-key", "x"},

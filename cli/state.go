@@ -8,17 +8,17 @@ import (
 	"fdbfifo/layer"
 )
 
-const stateHelp = `Print what the workers of a group keep with it from one claim to the next, or change it: --set gives it a new state,
---file the content of a file, --clear none. While a worker holds the group a change is refused, unless it is forced: that
-worker has read the old state, and may write over the new one.`
+const stateHelp = `Print the state that the workers of a group keep with it from one claim to the next, or change it.
+--set gives it a new state, --file the content of a file, --clear none. A change is refused while a worker holds the
+group: that worker has read the old state, and may write over the new one. --force changes the state nevertheless.`
 
 func newStateCmd(s *session) *cobra.Command {
 	var group, set, file string
 	var remove bool
 	var o layer.SetGroupStateOptions
 	c := &cobra.Command{
-		Use:   "state --group GROUP [(--set TEXT | --file FILE | --clear) [--force]] [--by WHO] [--log FILE]",
-		Short: "Print or change what is kept with a group",
+		Use:   "state --group GROUP [(--set TEXT | --file FILE | --clear) [--force]] [--by NAME] [--log FILE]",
+		Short: "Print or change the state of a group",
 		Long:  stateHelp,
 		Example: `  fdbfifo state --group ATL
   fdbfifo state --group ATL --clear`,
@@ -33,7 +33,7 @@ func newStateCmd(s *session) *cobra.Command {
 			case changes > 1:
 				return usagef("give one of --set TEXT, --file FILE (- is stdin) and --clear")
 			case changes == 0 && o.Force:
-				return usagef("--force goes with --set, --file or --clear")
+				return usagef("--force needs --set, --file or --clear")
 			case c.Flags().Changed("clear") && !remove:
 				return usagef("--clear takes no value")
 			}
@@ -45,7 +45,7 @@ func newStateCmd(s *session) *cobra.Command {
 				}
 			}
 			if changes > 0 && !remove && len(state) == 0 {
-				return usagef("a state has 1 byte or more: use --clear for none")
+				return usagef("the state is empty: give 1 byte or more, or --clear for none")
 			}
 			if len(state) > layer.MaxStateSize {
 				return usagef("the state has %s bytes: up to %s are allowed", commas(int64(len(state))), commas(layer.MaxStateSize))

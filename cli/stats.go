@@ -14,8 +14,8 @@ func newStatsCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stats [--where TEMPLATE]",
 		Short: "Print the queue's counters",
-		Long: `Print the queue's counters, which run since it was created. In a queue with facets --where makes the
-figures of groups, from "ready groups" to "longest hold", those of what the template sees. It changes nothing.`,
+		Long: `Print the queue's counters, which run since it was created. In a queue with facets --where counts only
+the groups that the template sees, from "ready groups" to "longest hold". It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				st, err := q.Stats(c.Context(), layer.StatsOptions{Where: where.template})

@@ -12,9 +12,10 @@ import (
 func newSubscriptionsCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "subscriptions",
-		Short: "List who is told of the queue's changes, and how far each has come",
-		Long: `List the subscriptions to the queue's changes (see config: changes): who holds each, and how many
-transactions with changes it has not seen yet. What every subscription has seen is cleared by the next sweep.`,
+		Short: "List the subscriptions to the queue's changes, and how far each has come",
+		Long: `List the subscriptions to the queue's changes (see config: changes): the handle that holds each, and how
+many transactions with changes it has not seen yet. The next sweep clears the changes that every subscription has
+seen.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
@@ -77,14 +78,14 @@ func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
 
 func newUnsubscribeCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "unsubscribe NAME [--by WHO] [--log FILE]",
+		Use:   "unsubscribe NAME [--by NAME] [--log FILE]",
 		Short: "Forget a subscription and its place",
 		Long: `Forget a subscription and its place, so that the changes it has not seen can be cleared. A program that
-still runs under this name begins anew, with the changes to come.`,
+still runs under this name starts again, with the changes to come.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usagef("unsubscribe wants one name (see %s --help)", c.CommandPath())
+				return usagef("one name of a subscription is wanted, as subscriptions prints it")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if err := s.admin(q).Unsubscribe(c.Context(), args[0]); err != nil {

@@ -12,10 +12,11 @@ import (
 func newSweepCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "sweep",
-		Short: "Clear what processes that were killed have left behind",
-		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, the dedup ids
-whose time is over, messages that have waited, or been archived, for longer than the queue wants (see config: retention,
-archive), and changes that every subscription has seen. Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+		Short: "Clear the rows that killed processes have left behind",
+		Long: `Clear rows that are of no more use: those that killed processes left behind more than an hour ago, dedup
+ids whose time is over, messages that are older than the queue keeps them, waiting or archived (see config: retention,
+archive), and changes that every subscription has seen. Workers sweep now and then, too. A sweep disturbs no worker.
+After an interrupt, run it again: it continues.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)

@@ -15,9 +15,9 @@ import (
 	"fdbfifo/layer"
 )
 
-const topHelp = `Show a queue's figures and its blocked groups, anew every few seconds, until q or Ctrl-C. Keys: up and
-down, or k and j, scroll; space asks anew at once. --once prints the same once, for scripts and logs. It changes
-nothing.`
+const topHelp = `Show a queue's figures and its blocked groups, and refresh them every few seconds, until q or Ctrl-C.
+Keys: up and down, or k and j, scroll; space refreshes at once. --once prints the figures once, for scripts and logs.
+It changes nothing.`
 
 func newTopCmd(s *session) *cobra.Command {
 	var once bool
@@ -105,7 +105,7 @@ func (t top) view(width, height int) string {
 		for len(lines) < height-1 {
 			lines = append(lines, "")
 		}
-		keys := "q ends   space asks anew"
+		keys := "q ends   space refreshes"
 		if n := len(t.blocked.Groups); t.scroll > 0 || last < n {
 			more := ""
 			if t.blocked.Next != nil {

@@ -68,7 +68,7 @@ func TestTopAt80Columns(t *testing.T) {
 		"g0                      7           delayed", why,
 		"日本語のグループ        7           delayed", why,
 	}, lines[6:11])
-	require.Equal(t, "1–8 of 30   up and down scroll   q ends   space asks anew", lines[23])
+	require.Equal(t, "1–8 of 30   up and down scroll   q ends   space refreshes", lines[23])
 	wide := strings.Split(m.view(120, 24), "\n")
 	require.Contains(t, wide[7], "delayed        the first message of its group has failed 2 times")
 	require.True(t, strings.HasPrefix(wide[23], "1–16 of 30"))

@@ -14,10 +14,10 @@ func newWhyCmd(s *session) *cobra.Command {
 	var where whereFlag
 	c := &cobra.Command{
 		Use:   "why ID | --group GROUP [--where TEMPLATE]",
-		Short: "Say why a message, or the first of a group, is not being delivered",
-		Long: `Say why a message is not being delivered, or not yet: one reason a line, each of which must come to an
-end first. With --group it is the first message of the group, and what keeps a group that is empty. peek --json prints
-ids. In a queue with facets --where asks about receives by a template. It changes nothing.`,
+		Short: "Say why a message, or the first of a group, is not delivered",
+		Long: `Say why a message is not delivered, or not yet. Each line is a reason, and all of them must end first.
+With --group it is the first message of the group; a group that is empty is explained, too. peek --json prints ids. In
+a queue with facets --where asks about receives by a template. It changes nothing.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if group.given() == nil {
 				return oneID(c, args)

@@ -38,20 +38,22 @@ const workHelp = `Run a command for each message, in order within each group, gr
 
 The command is run by sh -c with the message's body on its stdin and FDBFIFO_GROUP, FDBFIFO_ID,
 FDBFIFO_ATTEMPTS (failed deliveries before this one), FDBFIFO_HEADER_NAME and FDBFIFO_ITEM (all of it, as JSON) in its
-environment. A variable that cannot say what it is for is not set: see FDBFIFO_ITEM then. Exit code 0
-finishes the message; any other gives it back, with the end of stderr as the reason, and it is tried again
-after a delay that grows. Messages behind it in its group wait, other groups go on. A message may come more than
-once, after a crash for instance: make the command repeatable.
+environment. A variable that cannot hold its value is not set: read FDBFIFO_ITEM instead.
 
-In a queue with facets --where takes only the messages that have these, and --advance gives those which were handled
-other ones instead of finishing them, in their place: a stage of a pipeline.
+Exit code 0 finishes the message. Any other gives it back, with the end of stderr as the reason, and it is tried again
+after a delay that grows. With 126 and 127 the shell says that it cannot run the command: work ends then, and counts no
+attempt. The messages behind it in its group wait; other groups continue. A message may come more than once, for
+example after a crash: the command must be repeatable.
 
-What the commands print goes to a pipe or a file as it is; a terminal gets it with control characters escaped, because
+In a queue with facets --where takes only the messages with these facets. --advance gives a message that was handled
+other facets, in its place, instead of finishing it: a stage of a pipeline.
+
+The output of the commands goes to a pipe or a file as it is. On a terminal its control characters are escaped, because
 a message may have some.
 
-Ctrl-C lets the commands that run finish, gives back what has not been tried, and prints a summary; a second
-one kills the commands. Work without --until-empty or --max has no other end, so its exit code is 0 then; with
-one of them it is 130. With --until-empty it is 1 if messages failed for good meanwhile: see dead list.`
+The first Ctrl-C, SIGTERM or SIGHUP lets the commands that run finish, gives back the messages that were not tried, and
+prints a summary. The second one kills the commands. The exit code is then 0, or 130 with --until-empty or --max. With
+--until-empty it is 1 if messages have failed for good: see dead list.`
 
 func newWorkCmd(s *session) *cobra.Command {
 	var f workFlags
@@ -62,28 +64,28 @@ func newWorkCmd(s *session) *cobra.Command {
 		Example: `  fdbfifo work --exec 'curl -sf -d @- https://example.com/hook' --workers 4`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.exec == "" {
-				return usagef("work wants --exec COMMAND (see fdbfifo work --help)")
+				return usagef("no command is named: give --exec COMMAND")
 			}
 			if f.workers < 1 {
-				return usagef("--workers is %d: 1 or more", f.workers)
+				return usagef("--workers is %d: 1 or more is wanted", f.workers)
 			}
 			if c.Flags().Changed("max-workers") && f.maxWorkers < f.workers {
-				return usagef("--max-workers is %d: --workers, %d, or more", f.maxWorkers, f.workers)
+				return usagef("--max-workers is %d: %d, which is --workers, or more is wanted", f.maxWorkers, f.workers)
 			}
 			if f.batch < 1 || f.batch > layer.MaxBatch {
 				return usagef("--batch is %d: 1 to %d are allowed", f.batch, layer.MaxBatch)
 			}
 			if c.Flags().Changed("max") && f.max < 1 {
-				return usagef("--max is %d: 1 or more", f.max)
+				return usagef("--max is %d: 1 or more is wanted", f.max)
 			}
-			if c.Flags().Changed("lease") && (f.lease < layer.MinLease || f.lease > layer.MaxLease) {
-				return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
+			if err := checkLease(c, f.lease); err != nil {
+				return err
 			}
 			if f.timeout < 0 {
-				return usagef("--timeout is %s: 0 or more", f.timeout)
+				return usagef("--timeout is %s: 0s or more is wanted", f.timeout)
 			}
 			if f.advance.template != nil && f.where.template == nil {
-				return usagef("--advance wants --where, from what to it")
+				return usagef("--advance needs --where: it says which messages advance")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
 		},
@@ -92,16 +94,17 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().IntVar(&f.workers, "workers", worker.DefaultConcurrency, "run at most `N` commands at a time")
 	c.Flags().IntVar(&f.maxWorkers, "max-workers", 0, "up to `N` while there is work for them; left out, as --workers")
 	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
-	c.Flags().DurationVar(&f.lease, "lease", 0, "`TIME` after which a dead worker's group is free again; a live worker extends it; left out, the queue's")
+	c.Flags().DurationVar(&f.lease, "lease", 0,
+		"the `TIME` after which the group of a dead worker is free; left out, the queue's")
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
 	f.group.add(c, "only messages of this `GROUP`; --until-empty then means the group")
 	c.Flags().BoolVar(&f.unordered, "unordered", false,
-		"messages that nobody holds, out of order, in a queue with the setting unordered")
+		"messages that no worker holds, out of order, in a queue with the setting unordered")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().Var(&f.advance, "advance",
-		"what is handled stays in its place, with the facets of this `TEMPLATE`, as state=PAID")
+		"a message that is handled stays in its place, with the facets of this `TEMPLATE`, as state=PAID")
 	s.beside.add(c)
 	s.addLog(c, workersLog)
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
@@ -130,7 +133,9 @@ type working struct {
 	handled atomic.Int64
 	failed  atomic.Int64
 	cutOff  atomic.Int64
-	fatal   chan error // the first error that work cannot go on after
+	fatal   chan error    // the first error that ends work
+	over    chan struct{} // closed with that error
+	ending  sync.Once
 
 	mu   sync.Mutex
 	told string // the text of the last engine error that was printed; guarded by mu
@@ -157,7 +162,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		total = f.max
 	}
 	w := &working{
-		s: s, max: f.max, enough: make(chan struct{}), fatal: make(chan error, 1), unset: make(map[string]bool),
+		s: s, max: f.max, enough: make(chan struct{}), fatal: make(chan error, 1), over: make(chan struct{}),
+		unset:    make(map[string]bool),
 		progress: s.newProgress("working", "message", total),
 	}
 	defer w.progress.close()
@@ -193,7 +199,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	err = w.watch(ctx, q, f.group.given(), f.untilEmpty)
 	interrupted := ctx.Err() != nil && !w.isEnough()
 	if interrupted {
-		w.progress.print(func() { s.notice("stopping: commands that run may finish; Ctrl-C again kills them") })
+		w.progress.print(func() { s.notice("stopping: the commands that run may finish; Ctrl-C again kills them") })
 	}
 	stopped := s.stop(worker)
 	killed := errors.Is(stopped, errInterrupted)
@@ -208,28 +214,25 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		after, e := q.Stats(ending, layer.StatsOptions{})
 		dead, err = after.DeadLettered-before.DeadLettered, e
 	}
-	if e := w.summary(begun, dead); e != nil {
-		err = errors.Join(err, e)
-	}
+	told := w.summary(begun, dead)
 	switch {
 	case err != nil:
-		return err
 	case killed || interrupted && (f.untilEmpty || f.max > 0):
-		return errInterrupted
+		err = errInterrupted
 	case dead > 0:
-		return &Error{
+		err = &Error{
 			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
 			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all --yes gives them back.",
 		}
 	}
-	return nil
+	return errors.Join(err, told)
 }
 
 // print prints what a command has written. If that cannot be, work cannot go on: the output may be what it is for.
 func (w *working) print(out io.Writer, line []byte) (err error) {
 	w.progress.print(func() { _, err = out.Write(line) })
 	if err != nil {
-		w.end(&Error{Text: err.Error(), Hint: "What was being handled was given back, and comes again.", Err: err})
+		w.end(&Error{Text: err.Error(), Hint: "The messages in flight were given back, and come again.", Err: err})
 	}
 	return err
 }
@@ -250,10 +253,10 @@ const maxUnsetNotices = 20
 
 // end makes work end with err, unless it does so already.
 func (w *working) end(err error) {
-	select {
-	case w.fatal <- err:
-	default:
-	}
+	w.ending.Do(func() {
+		w.fatal <- err
+		close(w.over)
+	})
 }
 
 // stop stops a worker in good order, or at once when Kill is closed; the error says that it was the latter.
@@ -304,6 +307,11 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, unti
 }
 
 func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
+	select {
+	case <-w.over:
+		return &worker.RetryError{Uncounted: true, Err: errUntried}
+	default:
+	}
 	if w.max > 0 {
 		if w.started.Add(1) > w.max {
 			return w.leave(ctx)
@@ -315,9 +323,18 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 		}()
 	}
 	err := w.command.run(ctx, d.Item)
+	var not *notRun
+	var output *outputError
 	switch {
 	case err == nil:
 		w.handled.Add(1)
+	case errors.As(err, &output):
+		w.cutOff.Add(1)
+		return &worker.RetryError{Uncounted: true, Err: errUntried} // print has ended work
+	case errors.As(err, &not):
+		w.cutOff.Add(1)
+		w.end(&Error{Text: not.Error(), Hint: notRunHint, Err: not})
+		return &worker.RetryError{Uncounted: true, Err: errUntried}
 	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		w.cutOff.Add(1)
 	default:
@@ -325,6 +342,9 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	}
 	return err
 }
+
+const notRunHint = `No failed attempt was counted: the message was given back. Correct --exec, and run work again. A
+  script that ends with 126 or 127 for a reason of its own must use another exit code.`
 
 // isEnough reports whether as many messages were tried as --max says.
 func (w *working) isEnough() bool {

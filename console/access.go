@@ -74,7 +74,7 @@ func (c *Console) strange(r *http.Request) string {
 	case strings.HasSuffix(r.URL.Path, "/login"):
 		words = oldLink
 	case len(r.CookiesNamed(cookieName(r))) > 0:
-		words = "your session has ended, by a logout, because it was idle, or because the console was started anew: " +
+		words = "your session has ended, by a logout, because it was idle, or because the console was started again: " +
 			"open the link that the console printed when it started last"
 	}
 	if r.Method == http.MethodPost {

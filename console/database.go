@@ -83,7 +83,7 @@ var statusPaths = []struct {
 		below(60)},
 	{"cluster.fault_tolerance.max_zone_failures_without_losing_data",
 		"below what the redundancy mode promises: repair first", nil},
-	{"cluster.fault_tolerance.max_zone_failures_without_losing_availability", "likewise", nil},
+	{"cluster.fault_tolerance.max_zone_failures_without_losing_availability", "the same, for availability", nil},
 	{"cluster.workload.transactions.committed.hz", "what gets done", nil},
 	{"cluster.workload.transactions.conflicted.hz",
 		"against what gets done: too many claimers for the ready groups", nil},
@@ -97,7 +97,7 @@ var statusPaths = []struct {
 	{"cluster.latency_probe.read_seconds", "a read", above(0.1)},
 	{"cluster.latency_probe.commit_seconds", "a commit", above(0.5)},
 	{"cluster.qos.worst_queue_bytes_storage_server", "growing: storage does not keep up with the writes", above(900e6)},
-	{"cluster.qos.worst_queue_bytes_log_server", "likewise, of the logs", above(1.5e9)},
+	{"cluster.qos.worst_queue_bytes_log_server", "the same, of the logs", above(1.5e9)},
 }
 
 func is(want string) func(string) bool    { return func(v string) bool { return v == want } }

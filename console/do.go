@@ -126,7 +126,7 @@ func (d *deed) resumeQueue(ctx context.Context) (string, error) {
 		return "", err
 	}
 	m, err := d.admin().Resume(ctx, layer.ResumeOptions{Mark: mark})
-	return "the queue goes on; it was " + m.String(), err
+	return "the queue is resumed; it was " + m.String(), err
 }
 
 func (d *deed) pause(ctx context.Context) (string, error) {
@@ -155,7 +155,7 @@ func (d *deed) resume(ctx context.Context) (string, error) {
 		return "", err
 	}
 	m, err := d.admin().ResumeGroup(ctx, d.group(), layer.ResumeOptions{Mark: mark})
-	return "the group goes on; it was " + m.String(), err
+	return "the group is resumed; it was " + m.String(), err
 }
 
 // id is the id in a field.
@@ -309,9 +309,9 @@ func (d *deed) replay(ctx context.Context) (string, error) {
 		words = "the first " + words
 	}
 	if dry {
-		return words + " would be enqueued anew", err
+		return words + " would be enqueued again", err
 	}
-	return words + " enqueued anew", err
+	return words + " enqueued again", err
 }
 
 // maxReplay is how many archived messages an action replays; the command has no such bound.

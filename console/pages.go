@@ -273,7 +273,7 @@ func troubles(s layer.Stats) (all []string) {
 	say(s.FailingGroups > 0, "%s failing", plural(s.FailingGroups, "group"))
 	say(s.PausedGroups > 0, "%s paused", plural(s.PausedGroups, "group"))
 	say(s.Dead > 0, "%s", plural(s.Dead, "dead letter"))
-	say(s.ReadyGroups > 0 && s.WaitingHandles == 0 && s.HeldGroups == 0, "nobody works")
+	say(s.ReadyGroups > 0 && s.WaitingHandles == 0 && s.HeldGroups == 0, "no worker works")
 	say(s.OldestReady > time.Minute, "a ready group has waited %s", Short(s.OldestReady))
 	return all
 }

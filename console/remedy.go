@@ -42,20 +42,20 @@ var remediesOf = map[layer.Cause][]string{
 }
 
 var remedyWords = map[string]remedy{
-	"resume-queue":  {Label: "Resume the queue", Hint: "all groups go on"},
+	"resume-queue":  {Label: "Resume the queue", Hint: "all groups are delivered again"},
 	"pause-queue":   {Label: "Pause the queue", Hint: "nothing is delivered until it is resumed"},
-	"resume":        {Label: "Resume", Hint: "the group goes on; the head of a halted group is tried anew"},
+	"resume":        {Label: "Resume", Hint: "the group is delivered again; a halted one begins with its head"},
 	"retry":         {Label: "Retry now", Hint: "ends the delay"},
 	"retry-alike":   {Label: "Retry all of these", Hint: "ends their delays, at most 1,000 at a time", Confirm: true},
-	"pause":         {Label: "Pause", Hint: "keeps the group from everybody; a claim may end first"},
+	"pause":         {Label: "Pause", Hint: "keeps the group from all workers; a claim may end first"},
 	"edit":          {Label: "Edit the head", Hint: "changes the body of the first message"},
 	"skip":          {Label: "Set the head aside", Hint: "moves the first message to the dead letters", Confirm: true},
 	"cancel":        {Label: "Cancel the head", Hint: "removes the first message for good", Confirm: true},
 	"purge":         {Label: "Purge", Hint: "removes all messages of the group for good", Confirm: true},
-	"release":       {Label: "Release by force", Hint: "takes the group away; its handler goes on", Confirm: true},
-	"release-count": {Label: "Release, count the attempt", Hint: "likewise, and counts an attempt", Confirm: true},
+	"release":       {Label: "Release by force", Hint: "takes the group away; its handler continues", Confirm: true},
+	"release-count": {Label: "Release, count the attempt", Hint: "the same, and counts an attempt", Confirm: true},
 	"redrive":       {Label: "Redrive", Hint: "puts dead letters back to their old places", Confirm: true},
-	"replay":        {Label: "Replay", Hint: "enqueues archived messages anew, at most 1,000 at a time", Confirm: true},
+	"replay":        {Label: "Replay", Hint: "enqueues archived messages again, up to 1,000 at a time", Confirm: true},
 	"discard":       {Label: "Discard", Hint: "removes dead letters for good", Confirm: true},
 }
 

@@ -122,7 +122,7 @@ func TestOldLogin(t *testing.T) {
 	old := func(r *http.Request) { r.AddCookie(&http.Cookie{Name: cookieName(r), Value: NewToken()}) }
 	r, body := s.ask("GET", left+"/queue?q=orders", nil, old)
 	require.Equal(t, http.StatusUnauthorized, r.StatusCode)
-	require.Contains(t, body, "the console was started anew")
+	require.Contains(t, body, "the console was started again")
 	r, _ = s.ask("GET", left+"/assets/style.css", nil, old)
 	require.Equal(t, http.StatusOK, r.StatusCode, "the words are a page")
 	r, body = s.ask("POST", left+"/do", url.Values{"verb": {"pause"}, "q": {"orders"}, "g": {"A"}}, old)

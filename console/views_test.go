@@ -88,7 +88,7 @@ func TestReplayFromTheArchive(t *testing.T) {
 	}
 	require.Contains(t, s.get("/archive?q=orders&g=A"), ">Replay these…<")
 	confirm := s.get("/confirm?verb=replay&q=orders&g=A")
-	require.Contains(t, confirm, "2 messages would be enqueued anew")
+	require.Contains(t, confirm, "2 messages would be enqueued again")
 	r, _ := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}, "g": {"A"}})
 	require.Equal(t, http.StatusSeeOther, r.StatusCode)
 	items, err := s.q.Peek(t.Context(), "A", 10, nil)

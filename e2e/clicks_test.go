@@ -125,7 +125,7 @@ var remedies = []struct {
 		require.True(w.t, paused)
 		require.Equal(w.t, "the bank is down", m.Reason)
 		w.button("#p-banner", "Resume the queue")
-		w.says("resume-queue: the queue goes on")
+		w.says("resume-queue: the queue is resumed")
 		_, paused, err = w.q.Admin().Paused(w.t.Context())
 		require.NoError(w.t, err)
 		require.False(w.t, paused)
@@ -134,7 +134,7 @@ var remedies = []struct {
 		w.enqueue("paused", "1")
 		w.remedy("paused", "Pause", "", "pause: the group is paused")
 		require.Equal(w.t, layer.Paused, w.group("paused").Status)
-		w.remedy("paused", "Resume", "", "resume: the group goes on")
+		w.remedy("paused", "Resume", "", "resume: the group is resumed")
 		require.Equal(w.t, layer.Ready, w.group("paused").Status)
 	}},
 	{"group halted: edit the head, then resume", func(w *world) {
@@ -143,7 +143,7 @@ var remedies = []struct {
 		w.edit("#p-remedies", "Edit the head", "mended")
 		require.Equal(w.t, "mended", w.first("halted-1"))
 		require.Equal(w.t, layer.Halted, w.group("halted-1").Status)
-		w.remedy("halted-1", "Resume", "", "resume: the group goes on")
+		w.remedy("halted-1", "Resume", "", "resume: the group is resumed")
 		g := w.group("halted-1")
 		require.Equal(w.t, layer.Ready, g.Status)
 		require.Zero(w.t, g.Attempts, "tried anew")
@@ -153,7 +153,7 @@ var remedies = []struct {
 		w.halt("halted-2")
 		w.remedy("halted-2", "Set the head aside", "moves the first message", "is among the dead letters")
 		require.EqualValues(w.t, 1, w.group("halted-2").Depth)
-		w.remedy("halted-2", "Resume", "", "resume: the group goes on")
+		w.remedy("halted-2", "Resume", "", "resume: the group is resumed")
 		require.Equal(w.t, layer.Ready, w.group("halted-2").Status)
 		require.Equal(w.t, "2", w.first("halted-2"))
 	}},
@@ -219,7 +219,7 @@ var remedies = []struct {
 	{"group held: release by force", func(w *world) {
 		w.enqueue("held-2", "1")
 		c := w.claim("held-2")
-		w.remedy("held-2", "Release by force", "its handler goes on", "taken from")
+		w.remedy("held-2", "Release by force", "its handler continues", "taken from")
 		require.Equal(w.t, layer.Ready, w.group("held-2").Status)
 		require.Zero(w.t, w.group("held-2").Attempts)
 		require.ErrorIs(w.t, w.q.Ack(w.t.Context(), c), layer.ErrClaimLost)
@@ -328,7 +328,7 @@ var remedies = []struct {
 		w.button("main", "Check now")
 		w.says("1 violation; ")
 		w.remedy("unreachable", "Pause", "", "pause: the group is paused")
-		w.remedy("unreachable", "Resume", "", "resume: the group goes on")
+		w.remedy("unreachable", "Resume", "", "resume: the group is resumed")
 		w.open("check?q=orders")
 		w.button("main", "Check now")
 		w.says("all rules hold")
@@ -412,9 +412,9 @@ var remedies = []struct {
 		require.NoError(w.t, w.q.Ack(w.t.Context(), w.claim("finished")))
 		w.open("archive?q=orders&g=finished")
 		w.button("main", "Replay these…")
-		w.says("2 messages would be enqueued anew")
+		w.says("2 messages would be enqueued again")
 		w.button("main", "Replay")
-		w.says("2 messages enqueued anew")
+		w.says("2 messages enqueued again")
 		require.EqualValues(w.t, 2, w.group("finished").Depth)
 	}},
 	{"a name of any bytes", func(w *world) {

@@ -130,7 +130,7 @@ func TestRestart(t *testing.T) {
 	w.until(`location.protocol == "chrome-error:"`)
 	require.Equal(t, layer.Paused, w.group("A").Status)
 	w.start(address)
-	w.remedy("A", "Resume", "", "resume: the group goes on")
+	w.remedy("A", "Resume", "", "resume: the group is resumed")
 	require.Equal(t, layer.Ready, w.group("A").Status)
 
 	head, err := w.q.Peek(t.Context(), "A", 1, nil)
@@ -163,7 +163,7 @@ func TestRestartWithAnotherToken(t *testing.T) {
 	w.start(address)
 	w.says("open the link that the console prints when it starts")
 	w.button("#p-remedies", "Pause")
-	w.says("the console was started anew")
+	w.says("the console was started again")
 	w.says("nothing was done")
 	require.Equal(t, layer.Ready, w.group("A").Status)
 	w.do(chromedp.Navigate(w.server.URL + console.LoginPath("first")))

@@ -155,6 +155,7 @@ var missing = map[guard]string{
 	guardRepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
 	guardExtendApart:     "TestSlowHandlers",
 	guardTxBound:         "TestTransactionTooLong",
+	guardClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 
 // programs are where a test is: those of layertest are built anew, without guards.

@@ -167,7 +167,9 @@ func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 			return 0, nil
 		}
 		w.tx.Clear(keys.beatTimer(b.dueMS, handle))
-		dueMS = max(dueMS, b.dueMS)
+		if !tooLate(b.dueMS, w.nowMS, MaxLease) { // else the handle's clock was ahead when it moved the beat last
+			dueMS = max(dueMS, b.dueMS)
+		}
 	}
 	w.tx.Set(key, beat{dueMS: dueMS, owner: w.q.opts.Owner}.pack())
 	w.tx.Set(keys.beatTimer(dueMS, handle), packTimer(kindBeat, 0))

@@ -267,9 +267,6 @@ func (c *claimer) holdsGrants() bool {
 	return c == nil || len(c.grants) > 0 // nil: the grants were not read
 }
 
-// grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
-const grantLease = 2 * time.Second
-
 // grantOthers fulfils the requests of other handles with ready groups beyond the handle's own needs, the oldest request
 // with the oldest group.
 //
@@ -285,7 +282,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 		if q.passes(err) {
 			continue
 		}
-		if p.id == q.waitID || r.deadlineMS <= c.nowMS && !lacks(guardRequestDeadline) {
+		if p.id == q.waitID || !r.lives(c.nowMS) && !lacks(guardRequestDeadline) {
 			continue
 		}
 		given := int64(0)
@@ -442,7 +439,7 @@ func (c *claimer) answer(r *reception) error {
 	if err != nil {
 		return err
 	}
-	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() {
+	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() || ahead(kept.ms, c.nowMS) {
 		return nil
 	}
 	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.

@@ -78,7 +78,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 		}
 	}
 	for _, key := range order {
-		if err := w.recall(met[key], []byte(key)); err != nil {
+		if err := w.recall(met[key], []byte(key), c); err != nil {
 			return nil, err
 		}
 	}
@@ -91,7 +91,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 }
 
 // recall decodes an entry and starts the reads which decide about the entry.
-func (w *txn) recall(m *meeting, key []byte) error {
+func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	v, err := m.stored.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)
@@ -102,10 +102,14 @@ func (w *txn) recall(m *meeting, key []byte) error {
 	if m.entry, err = unpackRemembered(key, v); err != nil {
 		return err
 	}
+	now, err := w.moment()
+	if err != nil {
+		return err
+	}
 	switch {
 	case m.entry.untilMS == 0:
 		return w.seek(m)
-	case m.entry.untilMS > w.nowMS:
+	case now.lasts(m.entry, c.DedupWindow):
 		notes := guardDedupPurge.reads(w.tx)
 		m.group, m.queue = notes.Get(w.keys.purged(m.entry.id.Group)), notes.Get(w.keys.meta(metaPurged))
 	}

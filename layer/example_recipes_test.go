@@ -15,6 +15,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -237,4 +238,112 @@ func TestVirtualTime(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A receive by template gets the messages of a stage. The holder moves them on to the next stage, in their places.
+func ExampleTemplate() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "bookings", layer.Options{
+		Config: layer.Config{Facets: []string{"state"}, Views: "*; state"},
+	})
+	must(err)
+	defer q.Close(ctx)
+	for _, seat := range []string{"12A", "12B"} {
+		_, err = q.Enqueue(ctx, layer.Message{
+			Group: "LH400", Body: []byte(seat), Headers: map[string]string{"state": "NEW"},
+		})
+		must(err)
+	}
+
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Where: layer.Template{"state": "NEW"}, Max: 10})
+	must(err)
+	err = q.Settle(ctx, layer.Settlement{
+		Claim: claims[0], AdvanceAll: true, Change: func(_ layer.ID, m *layer.Message) error {
+			m.Headers["state"] = "PAID"
+			return nil
+		},
+	})
+	must(err)
+
+	paid, err := q.Receive(ctx, layer.ReceiveOptions{Where: layer.Template{"state": "PAID"}, Max: 10})
+	must(err)
+	for _, item := range paid[0].Items {
+		fmt.Printf("%s %s\n", item.ID.Group, item.Body)
+	}
+	// Output:
+	// LH400 12A
+	// LH400 12B
+}
+
+// A claim of a whole group waits until no lane of the group is held. A pause keeps the stages away until then: the
+// resume and the claim are one transaction.
+func ExampleAdmin_ResumeGroupTx() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "bookings", layer.Options{
+		Config: layer.Config{Facets: []string{"state"}, Views: "*; state"},
+	})
+	must(err)
+	defer q.Close(ctx)
+	for _, state := range []string{"NEW", "PAID"} {
+		_, err = q.Enqueue(ctx, layer.Message{Group: "LH400", Headers: map[string]string{"state": state}})
+		must(err)
+	}
+	stage, err := q.Receive(ctx, layer.ReceiveOptions{Where: layer.Template{"state": "NEW"}})
+	must(err)
+
+	var claims []*layer.Claim
+	errHeld := errors.New("a lane is held")
+	_, err = q.Admin().PauseGroup(ctx, "LH400", layer.PauseOptions{By: "seat map"})
+	for err == nil || errors.Is(err, errHeld) {
+		err = q.Once(ctx, func(tx kv.Tx) (err error) {
+			if _, err = q.Admin().ResumeGroupTx(ctx, tx, "LH400", layer.ResumeOptions{}); err != nil {
+				return err
+			}
+			claims, err = q.ReceiveTx(ctx, tx, layer.ReceiveOptions{Group: layer.OnlyGroup("LH400")})
+			if err == nil && len(claims) == 0 {
+				err = errHeld
+			}
+			return err
+		})
+		if err == nil {
+			break
+		}
+		fmt.Println(err)
+		must(q.Ack(ctx, stage[0])) // here the stage ends
+		time.Sleep(time.Millisecond)
+	}
+	must(err)
+	fmt.Println(len(claims[0].Items), "item is left of", claims[0].Group)
+	// Output:
+	// a lane is held
+	// 1 item is left of LH400
+}
+
+// A program enqueues, in a transaction of its own, into a queue from which clients of Amazon SQS receive.
+func ExampleQueue_EnqueueTx_forSQS() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	served, err := layer.Create(ctx, db, tuple.Tuple{"fdbfifo"}.Pack(), "orders.fifo", layer.Options{})
+	must(err)
+	defer served.Close(ctx)
+
+	q, err := layer.Open(ctx, db, tuple.Tuple{"fdbfifo"}.Pack(), "orders.fifo", layer.Options{})
+	must(err)
+	defer q.Close(ctx)
+	err = q.Once(ctx, func(tx kv.Tx) error {
+		_, err := q.EnqueueTx(ctx, tx, layer.Message{
+			Group: "customer-7", Body: []byte("order 1"), Headers: map[string]string{"kind": "order"},
+		})
+		return err
+	})
+	must(err)
+	items, err := served.Peek(ctx, "customer-7", 1, nil)
+	must(err)
+	fmt.Printf("%s %s\n", items[0].Headers["kind"], items[0].Body)
+	// Output: order order 1
 }

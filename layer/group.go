@@ -568,7 +568,12 @@ func (w *txn) putDeadLetter(f *failure, value []byte) {
 // rows is subspace.rows for the queue as the transaction knows it.
 func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 	config, err := w.config()
-	return w.keys.rows(lane, pairs, config.retro()), err
+	if err != nil {
+		return rows{}, err
+	}
+	all := w.keys.rows(lane, pairs, config.retro())
+	all.now, err = w.moment()
+	return all, err
 }
 
 // awaitHead leaves a group which nobody holds to a timer of its head, with the time timingMS in the timer's key. from
@@ -637,9 +642,14 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	if config.Retention > 0 {
 		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
 	}
+	return true, rewriteHead(w, head, e, groupOf(lane))
+}
+
+// rewriteHead writes the times of a head. In a queue with facets it leaves hints of the lanes that wait for the head.
+func rewriteHead(w *txn, head *row, e envelope, group string) error {
 	w.tx.Set(head.Key, append(e.append(nil), head.body...))
 	if w.keys.plan != nil { // other lanes, too, may wait for this head
-		return true, w.hintLanes(id, head.facets)
+		return w.hintLanes(head.id(group), head.facets)
 	}
-	return true, nil
+	return nil
 }

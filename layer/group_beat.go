@@ -2,8 +2,10 @@ package layer
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -182,4 +184,262 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 		ended++
 	}
 	return ended, false, nil
+}
+
+// A process whose clock is a year ahead, and which dies, leaves timers a year ahead: of claims, delays, grants, heads
+// and its heartbeat. No search for due timers finds them. So a handle that receives also looks far ahead, each quarter
+// of the queue's lease, at a few timers (advice.Far). It ends what is wrong:
+//
+//   - A claim, a grant or a heartbeat whose end is wrong, and which no process has moved for one lease of the queue,
+//     has lapsed. Which of the two clocks is wrong does not matter: a holder that lives extends its claim each third
+//     of its lease.
+//   - A retry delay has lapsed once the handle has seen it for as long as the nack wanted it to last.
+//   - The timer of a head gives way to a hint. The receive that meets the hint reads the times of the message as
+//     moment.tame does, and delivers the message or sets the right timer.
+
+const (
+	// farPage bounds the timers of a shard that a look reads beyond the latest that any process may store.
+	farPage = 50
+	// farSample is the same for timers that may be right. Each look continues behind the last.
+	farSample = 10
+)
+
+// farTimer is a timer with a wrong time.
+type farTimer struct {
+	key   []byte
+	dueMS int64 // in the key
+	lane  string
+	beat  uuid.UUID // of a heartbeat
+	index int64     // of the head
+}
+
+// lookFar looks far ahead for the receives by a template, and reports whether anything was ended: then they look again.
+// empty: they have just found nothing. An error is ignored: the next look meets the same timers.
+func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended bool) {
+	now := q.aging.now(q.opts.Now)
+	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) || lacks(guardClockBound) {
+		return false
+	}
+	var over []farTimer
+	err := q.view(ctx, func(v *view) (err error) {
+		over, err = farTimers(v, where, now)
+		return err
+	})
+	if err != nil || len(over) == 0 {
+		return false
+	}
+	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		w := q.txn(ctx, tx)
+		for i, t := range over {
+			if i > 0 && w.crowded() {
+				break
+			}
+			if err := endFar(w, t); err != nil {
+				return err
+			}
+		}
+		if err := w.wakeAll(); err != nil {
+			return err
+		}
+		return w.finish()
+	})
+	return err == nil
+}
+
+// farTimers returns the timers of a template that are to be ended.
+func farTimers(v *view, where string, now time.Time) (over []farTimer, err error) {
+	type look struct {
+		read    kv.Future[[]kv.KV]
+		section []byte // of a sample; nil = all of these are wrong
+	}
+	var looks []look
+	begin := func(r kv.KeyRange, limit int, section []byte) {
+		read := v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: limit})
+		looks = append(looks, look{read, section})
+	}
+	soon := v.nowMS + clockSlack.Milliseconds()
+	last := soon + MaxDelay.Milliseconds()
+	for shard := range v.keys.shards.all() {
+		begin(v.keys.dueFrom(where, shard, last, sinceBase-1), farPage, nil)
+		begin(v.keys.sinceFrom(where, shard, soon, sinceBase), farPage, nil)
+		some, section := v.keys.dueFrom(where, shard, soon, last-1), v.keys.timerIn(where, shard, 0)
+		if at := v.q.noticed.far.Place(section); at != nil && some.Contains(at) {
+			some.Begin = kv.KeyAfter(at)
+		}
+		begin(some, farSample, section)
+	}
+	for _, l := range looks {
+		rows, err := l.read.Wait(v.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read timers: %w", err)
+		}
+		if l.section != nil {
+			var at []byte
+			if len(rows) == farSample {
+				at = rows[len(rows)-1].Key
+			}
+			v.q.noticed.far.Next(l.section, at)
+		}
+		for _, row := range rows {
+			t, wrong, wait, err := readFar(v, row, l.section != nil)
+			if v.passes(err) {
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			if wrong && v.q.noticed.far.IsOver(row.Key, now, wait) {
+				over = append(over, t)
+			}
+		}
+	}
+	return over, nil
+}
+
+// readFar reports whether a timer is wrong, and how long the handle has to see it before it is over. sample: its time
+// may be right.
+func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time.Duration, err error) {
+	p, err := v.keys.parse(row.Key)
+	if err != nil {
+		return t, false, 0, err
+	}
+	_, index, err := unpackTimer(row.Key, row.Value)
+	if err != nil {
+		return t, false, 0, err
+	}
+	t = farTimer{key: row.Key, dueMS: p.index, lane: p.lane, index: index}
+	lease := v.known().Lease
+	if p.name == nameTimer && p.id != uuid.Nil {
+		t.beat = p.id
+		return t, tooLate(p.index, v.nowMS, MaxLease), lease, nil
+	}
+	r, err := v.readLock(p.lane)
+	if err != nil {
+		return t, false, 0, err
+	}
+	h := r.holding()
+	switch {
+	case h == nil && sample:
+		wrong, err = headIsWrong(v, p.lane)
+		return t, wrong, 0, err
+	case h == nil:
+		return t, true, 0, nil
+	case h.endMS != p.index:
+		return t, true, lease, nil // the timer leads to nothing
+	}
+	if _, granted := r.grantedTo(); granted {
+		return t, h.isWrong(v.nowMS), grantLease, nil
+	}
+	if r.claim() == nil {
+		wait, wrong, err = delayIsWrong(v, p.lane, h)
+		return t, wrong, wait, err
+	}
+	return t, h.isWrong(v.nowMS), lease, nil
+}
+
+// headIsWrong reports whether the times of a lane's first item are wrong.
+func headIsWrong(v *view, lane string) (bool, error) {
+	id, found, err := headOf(v, lane)
+	if err != nil || !found {
+		return false, err
+	}
+	value, err := v.read.Get(v.keys.item(id)).Wait(v.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read head: %w", err)
+	}
+	e, _, err := openEnvelope(value)
+	if err != nil {
+		return false, corrupt(v.keys.item(id), err)
+	}
+	return moment{nowMS: v.nowMS}.tame(&e, id.Index), nil
+}
+
+// headOf returns the first item of a lane, or the item of a hold.
+func headOf(v *view, lane string) (id ID, found bool, err error) {
+	if id, held := holdOf(lane); held {
+		return id, true, nil
+	}
+	items := v.keys.items(lane)
+	key, err := v.firstItem(items)
+	if err != nil || key == nil {
+		return id, false, err
+	}
+	p, err := v.keys.parseItem(key, groupOf(lane), items)
+	return p.itemID(), err == nil, err
+}
+
+// delayIsWrong reports whether the end of a retry delay is wrong, and for how long the nack wanted the delay to last:
+// the end and the time of the last failure are by one clock. The queue's lease stands for a delay without a failure.
+func delayIsWrong(v *view, lane string, h *holding) (wait time.Duration, wrong bool, err error) {
+	wait, wrong = v.known().Lease, h.isWrong(v.nowMS)
+	id, found, err := headOf(v, lane)
+	if err != nil || !found {
+		return wait, wrong, err
+	}
+	last, err := v.readAttempt(id)
+	if err != nil || last.count == 0 || !ahead(last.lastMS, v.nowMS) {
+		return wait, wrong, err
+	}
+	wait = time.Duration(h.endMS-last.lastMS) * time.Millisecond
+	return min(max(wait, 0), MaxDelay), true, nil
+}
+
+// endFar ends the holding of a wrong timer, if the timer still stands for it.
+//
+// Footprint: a read conflict on the timer; of a claim, delay or grant one on the lock, of a heartbeat one on its row.
+// To repeat it does no harm.
+func endFar(w *txn, t farTimer) error {
+	value, err := w.tx.Get(t.key).Wait(w.ctx)
+	if err != nil || value == nil {
+		return err
+	}
+	if t.beat != uuid.Nil {
+		return endFarBeat(w, t)
+	}
+	r, err := w.guarded(guardRetryLock).readLock(t.lane)
+	if w.passes(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	h := r.holding()
+	switch {
+	case h == nil:
+		w.clear(t.key)
+		_, err := w.rehint(t.index, t.lane, 0)
+		return err
+	case h.endMS != t.dueMS:
+		w.clear(t.key)
+		return nil
+	case r.claim() != nil:
+		w.put(t.lane, r, r.until(w.nowMS), t.index)
+		return nil
+	}
+	free, err := w.lapse(t.lane, r, nil, ID{})
+	if err != nil || !free {
+		return err
+	}
+	return w.free(t.lane)
+}
+
+// endFarBeat makes a heartbeat due now: the next search ends it, or its handle moves it.
+func endFarBeat(w *txn, t farTimer) error {
+	key := w.keys.beat(t.beat)
+	v, err := guardBeatEnd.get(w.tx, key).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read beat: %w", err)
+	}
+	w.tx.Clear(t.key)
+	if v == nil {
+		return nil
+	}
+	b, err := unpackBeat(key, v)
+	if w.passes(err) || b.dueMS != t.dueMS {
+		return nil
+	}
+	b.dueMS = w.nowMS
+	w.tx.Set(key, b.pack())
+	w.tx.Set(w.keys.beatTimer(b.dueMS, t.beat), packTimer(kindBeat, 0))
+	return nil
 }

@@ -254,7 +254,19 @@ func (w *txn) disposeEarly(f *found) error {
 		}
 	}
 	w.clearLead(&f.candidate, f.record)
-	return w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS))
+	head := f.rows.at(0)
+	if !head.tamed {
+		return w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS))
+	}
+	// The head gets the time at which it is due by this clock, so that the head and its timer agree. The time of its
+	// enqueue stays: perhaps this clock is wrong.
+	head.envelope.dueMS = head.dueMS
+	if err := w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS)); err != nil {
+		return err
+	}
+	e := head.envelope
+	e.enqueuedMS = head.sentMS
+	return rewriteHead(w, head, e, f.group())
 }
 
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
@@ -305,7 +317,9 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if !fits(max(len(row.body), int(e.size))) {
 			break
 		}
-		item, err := w.assemble(row.delivered.id(f.group()), *e, row.body, config.retro())
+		sent := *e
+		sent.enqueuedMS = row.sentMS
+		item, err := w.assemble(row.delivered.id(f.group()), sent, row.body, config.retro())
 		if err != nil {
 			if len(out) > 0 && isCorrupt(err) {
 				break
@@ -363,7 +377,7 @@ func (w *txn) overdue(all rows) (rows, error) {
 	sizes, size, keys := w.keys.sizesIn(all.group, config.Changes), 0, 0
 	for i := range all.len() {
 		row := all.at(i)
-		if row.err != nil || !w.isOverdue(&config, &row.envelope) {
+		if row.err != nil || row.tamed || !w.isOverdue(&config, &row.envelope) {
 			return all.first(i), nil // whoever would deliver an unreadable item reports the error
 		}
 		size += len(row.Value)

@@ -319,6 +319,7 @@ type noticed struct {
 	stride   advice.Stride
 	empties  advice.Empties
 	keeping  advice.Keeping
+	far      advice.Far
 }
 
 // advised is what goes along with a transaction of the handle, over all its attempts. A transaction of the caller's own

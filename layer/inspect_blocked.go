@@ -282,7 +282,19 @@ func (b *blockedLook) marks() error {
 func (b *blockedLook) timers() error {
 	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
 	b.page.Sampled = b.page.Sampled || more
+	for _, far := range b.keys.laterThan(b.where, b.nowMS+(MaxDelay+clockSlack).Milliseconds(), retro{}) {
+		if err != nil || !more { // else the first timers are all
+			break
+		}
+		_, err = b.passTimers(far, farPage, farPage, b.timer)
+	}
 	return err
+}
+
+// wrongTimes is for which cause a group is listed if the time in its timer is wrong.
+var wrongTimes = map[kind]Cause{
+	kindClaim: CauseGroupHeld, kindGrant: CauseDelayed, kindDelay: CauseDelayed, kindHead: CauseDelayed,
+	kindBeat: CauseGroupHeld,
 }
 
 func (b *blockedLook) timer(t timerRow) (enough bool) {
@@ -292,6 +304,8 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	late := overMS >= b.o.ReadyFor.Milliseconds()
 	switch {
 	case b.marked[p.group]:
+	case tooLate(p.index, b.nowMS, longest[kind]):
+		b.find(wrongTimes[kind], h)
 	case overMS < 0 && kind == kindClaim:
 		b.held = append(b.held, head{group: p.lane, index: t.head, found: true})
 	case overMS < 0 && kind == kindDelay:
@@ -323,7 +337,7 @@ type heldClaim struct {
 
 // heldSince is when a claim began (ms), if that was noted; else about, by the token.
 func (b *blockedLook) heldSince(c *holding) int64 {
-	if c.sinceMS > 0 {
+	if c.sinceMS > 0 && !ahead(c.sinceMS, b.nowMS) {
 		return c.sinceMS
 	}
 	return b.nowMS - max(0, b.clock-c.token)/1000
@@ -557,7 +571,7 @@ func (v inspection) waitingIn(r kv.KeyRange) (n int64, more bool, err error) {
 		if v.passes(err) {
 			continue
 		}
-		if r.deadlineMS > v.nowMS {
+		if r.lives(v.nowMS) {
 			n++
 		}
 	}

@@ -551,10 +551,26 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 
 // String is the reason in words.
 func (r Reason) String() string {
-	if words, ok := reasonWords[r.Cause]; ok {
-		return words(r)
+	words, ok := reasonWords[r.Cause]
+	switch {
+	case !ok:
+		return string(r.Cause)
+	case r.ofWrongClock():
+		return words(r) + ": that time is wrong, the clock of its process was ahead, and workers end it"
 	}
-	return string(r.Cause)
+	return words(r)
+}
+
+// longestLeft is, by cause, the most that may be left to the end of a reason.
+var longestLeft = map[Cause]time.Duration{
+	CauseDelayed: MaxDelay, CauseItemDelayed: MaxDelay, CauseHeadDelayed: MaxDelay, CauseInFlight: MaxLease,
+	CauseGroupHeld: MaxLease, CauseHeadHeld: MaxLease, CauseExcluded: MaxLease, CauseGranted: grantLease,
+}
+
+// ofWrongClock reports whether the reason ends later than any process may make it end.
+func (r Reason) ofWrongClock() bool {
+	longest, ends := longestLeft[r.Cause]
+	return ends && tooLate(r.Left.Milliseconds(), 0, longest)
 }
 
 // reasonWords has the words of each cause.

@@ -113,7 +113,7 @@ func (s *sweeper) named() error {
 func (s *sweeper) requestsOf(name string) error {
 	return s.pages(s.q.keys.section(name), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRequest(row.Key, row.Value)
-		if err == nil && r.deadlineMS > s.q.nowMS() { // of one that cannot be read the handle writes another
+		if err == nil && r.lives(s.q.nowMS()) { // of one that cannot be read the handle writes another
 			return false, nil
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -226,7 +226,17 @@ func (s *sweeper) receipts() error {
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, row kv.KV) (bool, error) {
 		note, err := unpackPurged(row.Key, row.Value)
-		if err != nil || note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+		if err != nil {
+			return false, nil
+		}
+		if ahead(note.ms, s.q.nowMS()) {
+			m, err := momentOf(s.ctx, s.q, tx)
+			if err != nil {
+				return false, err
+			}
+			note.ms = m.at(note.clock)
+		}
+		if note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -327,15 +337,28 @@ func (s *sweeper) archived() error {
 	return entries.run(true)
 }
 
+// momentOf returns the time of a transaction of a sweep by both clocks.
+func momentOf(ctx context.Context, q *Queue, tx kv.Tx) (moment, error) {
+	v := q.viewOf(ctx, tx.Snapshot())
+	return v.moment()
+}
+
 // forget clears the archived items of entries which are too old, and returns how many items, and the entries done. The
 // first entry young enough ends the work, and so does the bound archiveSweepItems.
 func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int64, done []kv.KV, err error) {
+	m, err := momentOf(s.ctx, s.q, tx)
+	if err != nil {
+		return 0, nil, err
+	}
 	for i, row := range rows {
 		e, err := unpackArchiveEntry(row.Key, row.Value)
 		if err != nil {
 			continue // Check names the entry
 		}
-		if s.q.nowMS()-e.completedMS < keep.Milliseconds() ||
+		if p, err := s.q.keys.parse(row.Key); err == nil && ahead(e.completedMS, m.nowMS) {
+			e.completedMS = m.at(p.index)
+		}
+		if m.nowMS-e.completedMS < keep.Milliseconds() ||
 			items > 0 && items+int64(len(e.items)) > archiveSweepItems {
 			return items, rows[:i], nil
 		}
@@ -356,7 +379,7 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRepeat(row.Key, row.Value)
-		if err == nil && r.ms > s.q.nowMS()-receiptLife.Milliseconds() {
+		if now := s.q.nowMS(); err == nil && r.ms > now-receiptLife.Milliseconds() && !tooLate(r.ms, now, sweepSlack) {
 			return false, nil
 		}
 		// The id may be in use again by now.
@@ -391,7 +414,7 @@ func (s *sweeper) changes() error {
 		var unseen, unreadable []byte
 		for _, row := range rows {
 			ms, _, err := unpackChanges(row.Key, row.Value)
-			if err != nil {
+			if err != nil || ahead(ms, s.q.nowMS()) {
 				// Nobody knows its time, so it goes with the next row: the rows lie in the order of their commits.
 				if unreadable == nil {
 					unreadable = row.Key
@@ -565,9 +588,13 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	var over [][]byte
 	var pending []place
 	var found [][2]kv.Future[[]byte]
-	now := v.nowMS
+	now, err := v.moment()
+	if err != nil {
+		return nil, err
+	}
 	if !lacks(guardDedupSlack) {
-		now -= dedupSlack.Milliseconds()
+		now.nowMS -= dedupSlack.Milliseconds()
+		now.clock -= dedupSlack.Microseconds()
 	}
 	for _, row := range rows {
 		r, err := unpackRemembered(row.Key, row.Value)
@@ -579,7 +606,7 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 			found = append(found, [2]kv.Future[[]byte]{
 				v.read.GetKey(kv.FirstGreaterOrEqual(p.item)), v.read.GetKey(kv.FirstGreaterOrEqual(p.dead)),
 			})
-		case r.untilMS <= now:
+		case !now.lasts(r, v.known().DedupWindow):
 			over = append(over, row.Key)
 		}
 	}
@@ -838,6 +865,9 @@ func (s *sweeper) paces() error {
 			used, err := unpackPace(row.Key, row.Value)
 			if err != nil || heads[i] == nil {
 				continue // Check names it
+			}
+			if tooLate(used.us/1000, w.nowMS, sweepSlack) {
+				used = used.plausible(config.MaxRate, w.nowMS)
 			}
 			head, err := heads[i].Wait(s.ctx)
 			if err != nil {

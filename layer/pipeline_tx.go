@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -196,7 +197,8 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		}
 		return err
 	}
-	if len(due) > 0 && q.endDueBeats(ctx, due) {
+	ended := len(due) > 0 && q.endDueBeats(ctx, due)
+	if lookFarFor(ctx, q, batch) || ended {
 		for _, o := range batch {
 			if o.receive != nil {
 				o.receive.more = true
@@ -206,6 +208,21 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	q.applied(batch, outcome, conflicts)
 	q.staging.unexpect(wants)
 	return nil
+}
+
+// lookFarFor is lookFar for the receives of a batch that was applied.
+func lookFarFor(ctx context.Context, q *Queue, batch []*operation) (ended bool) {
+	empty := make(map[string]bool)
+	for _, o := range batch {
+		if r := o.receive; r != nil {
+			before, known := empty[r.where]
+			empty[r.where] = (before || !known) && len(r.claims) == 0
+		}
+	}
+	for _, where := range slices.Sorted(maps.Keys(empty)) {
+		ended = lookFar(ctx, q, where, empty[where]) || ended
+	}
+	return ended
 }
 
 // applied notes what a shared transaction that was applied means for the handle.

@@ -326,7 +326,7 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 			r, err = unpackRequest(t.rows[0].Key, t.rows[0].Value)
 		}
 		q.passes(err) // as one of a dead handle
-		if first = p.id == q.waitID; !first && r.deadlineMS <= w.nowMS {
+		if first = p.id == q.waitID; !first && !r.lives(w.nowMS) {
 			left.dead = append(left.dead, t.where)
 		}
 	}

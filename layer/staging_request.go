@@ -243,7 +243,7 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 		}
 		r, err := unpackRequest(row.Key, row.Value)
 		q.passes(err) // as one of a dead handle
-		if r.deadlineMS > now || p.id == q.waitID {
+		if r.lives(now) || p.id == q.waitID {
 			continue
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {

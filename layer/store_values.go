@@ -360,6 +360,7 @@ type rows struct {
 	group string      // of the lane
 	of    kv.KeyRange // the lane's items
 	retro retro       // of the queue
+	now   moment      // zero = the times stay as stored
 	list  []row
 }
 
@@ -369,6 +370,8 @@ type row struct {
 	delivered
 	envelope envelope
 	dueMS    int64  // the earliest delivery time; 0 = the item is not delayed
+	sentMS   int64  // the time of the enqueue as stored
+	tamed    bool   // the envelope's times were wrong, and are not as stored
 	body     []byte // inline; the rest is in the parts
 	opened   bool
 	err      error // the item cannot be read; wraps ErrCorrupt
@@ -414,6 +417,9 @@ func (rs rows) at(i int) *row {
 	r.index, r.random = p.index, p.id
 	if r.envelope, r.body, err = openEnvelope(r.Value); err != nil {
 		r.err = corrupt(r.Key, err)
+	}
+	if r.sentMS = r.envelope.enqueuedMS; rs.now != (moment{}) {
+		r.tamed = rs.now.tame(&r.envelope, r.index)
 	}
 	r.dueMS = rs.retro.due(&r.envelope)
 	r.parts, r.facets = r.envelope.parts, rs.keys.plan.pack(r.envelope.headers)
@@ -611,4 +617,99 @@ func unpackReader(key, value []byte) (r reader, err error) {
 	d := decoder{rest: value}
 	r = reader{token: d.uuid(), owner: d.str(), endMS: d.int()}
 	return r, d.end(key)
+}
+
+// A stored wall time was written by the clock of another process, and that clock may have been wrong. Each time has a
+// bound: no process may store a later time. Example: a lease ends at most MaxLease after its claim. A time beyond the
+// bound is wrong, whoever's clock it was, and is replaced when it is read.
+//
+// The database's version is the second clock: a million a second, and no process sets it. The index of a message and
+// the token of a claim are versions. So the age of a message is known without the clock of its producer. Versions jump
+// at a recovery, and stand while no process has a folder open: such an age is about right, and used only in the place
+// of a time that is provably wrong. docs/guarantees.md lists the stored times with their bounds.
+
+// clockSlack is how far the clocks of two processes may differ before one counts as wrong.
+const clockSlack = 5 * time.Minute
+
+// versionsPerMS is how fast the database's versions advance, about.
+const versionsPerMS = 1000
+
+// paceAhead is how far the time up to which a rate is used up may lie ahead of a handle's clock. No handle writes a
+// time ahead of its own clock. So a time that lies further ahead was written by a clock that was wrong, or is read by
+// one.
+const paceAhead = time.Minute
+
+// grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
+const grantLease = 2 * time.Second
+
+// moment is the time of a transaction by both clocks.
+type moment struct {
+	nowMS int64
+	clock int64 // the version, as indexes count; 0 = not known
+}
+
+// at returns when (ms), by the handle's clock, the queue's version was clock.
+func (m moment) at(clock int64) int64 { return m.nowMS - max(0, m.clock-clock)/versionsPerMS }
+
+// ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.
+func ahead(ms, nowMS int64) bool {
+	return ms-nowMS > clockSlack.Milliseconds() && !lacks(guardClockBound)
+}
+
+// tooLate reports whether a time lies beyond the longest legal duration from now.
+func tooLate(ms, nowMS int64, longest time.Duration) bool {
+	return ahead(ms, nowMS+longest.Milliseconds())
+}
+
+// tame moves the times of a message whose producer's clock was ahead to this handle's clock, and reports whether it has
+// changed e. The delay stays as long as the producer wanted. Example: a producer whose clock is a year ahead enqueues
+// with a delay of 10 s: the message is due 10 s after the version of its enqueue. A time that an operator whose clock
+// was ahead has set becomes the latest legal time from now.
+func (m moment) tame(e *envelope, index int64) (changed bool) {
+	if ahead(e.enqueuedMS, m.nowMS) {
+		sent := m.at(index)
+		if delay := e.dueMS - e.enqueuedMS; delay >= 0 && delay <= MaxDelay.Milliseconds() {
+			e.dueMS = sent + delay
+		}
+		e.enqueuedMS, changed = sent, true
+	}
+	if tooLate(e.dueMS, m.nowMS, MaxDelay) {
+		e.dueMS, changed = m.nowMS+MaxDelay.Milliseconds(), true
+	}
+	return changed
+}
+
+// lasts reports whether a dedup entry with a time still makes duplicates. An entry beyond the longest window has the
+// queue's window from its version on.
+func (m moment) lasts(r remembered, window time.Duration) bool {
+	untilMS := r.untilMS
+	if tooLate(untilMS, m.nowMS, MaxDedupWindow) || tooLate(untilMS, m.nowMS, window) && m.at(r.clock) < m.nowMS {
+		untilMS = m.at(r.clock) + window.Milliseconds()
+	}
+	return untilMS > m.nowMS
+}
+
+// plausible returns the pace, or that of a single item if the time is ahead of now: no handle writes a time ahead of
+// its own clock.
+func (p pace) plausible(rate Rate, nowMS int64) pace {
+	if rate.isNone() || p.us-nowMS*1000 <= paceAhead.Microseconds() || lacks(guardClockBound) {
+		return p
+	}
+	return pace{us: nowMS*1000 - rate.Per.Microseconds()/int64(rate.Count) - 1}
+}
+
+// lives reports whether the handle of a request waits, as far as times tell.
+func (r request) lives(nowMS int64) bool {
+	return r.deadlineMS > nowMS && !tooLate(r.deadlineMS, nowMS, MaxLease)
+}
+
+// longest is how far ahead of its writer's clock the time in a timer of each kind may lie.
+var longest = map[kind]time.Duration{
+	kindClaim: MaxLease, kindGrant: grantLease, kindDelay: MaxDelay, kindHead: MaxDelay, kindBeat: MaxLease,
+}
+
+// isWrong reports whether the end of a holding is provably wrong: it lies beyond the latest that any holder may have,
+// or the claim was made in the future.
+func (h *holding) isWrong(nowMS int64) bool {
+	return tooLate(h.endMS, nowMS, longest[h.kind]) || ahead(h.sinceMS, nowMS) && ahead(h.endMS, nowMS)
 }

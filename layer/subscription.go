@@ -59,6 +59,9 @@ type subscription struct {
 	errs   int       // in a row, which are not the handler's
 	vain   int       // watches in a row that have ended at once, and for nothing
 	told   bool      // that a watch has failed
+
+	met   []byte    // the reader of another process, with a time that no process may store
+	since time.Time // when this call met it first
 }
 
 func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions) (*subscription, error) {
@@ -275,7 +278,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 		if err != nil {
 			return 0, err
 		}
-		if left := r.endMS - s.q.nowMS(); r.token != s.token && left > 0 {
+		if left := r.endMS - s.q.nowMS(); r.token != s.token && left > 0 && !s.outlived(held, r) {
 			return min(time.Duration(left)*time.Millisecond, s.o.Lease), nil
 		}
 	}
@@ -297,6 +300,19 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	tx.Set(cursorKey, (&progress{token: s.token, position: s.at}).pack())
 	s.setReader(tx)
 	return 0, nil
+}
+
+// outlived reports whether another process holds the subscription until a time that no process may store, and has not
+// extended its lease for as long as this call's lease. A process that lives extends, whichever of the clocks is wrong.
+func (s *subscription) outlived(held []byte, r reader) bool {
+	if !tooLate(r.endMS, s.q.nowMS(), MaxLease) {
+		return false
+	}
+	now := s.q.aging.now(s.q.opts.Now)
+	if !bytes.Equal(s.met, held) {
+		s.met, s.since = bytes.Clone(held), now
+	}
+	return now.Sub(s.since) >= s.o.Lease
 }
 
 // begin is the place of a new subscription.

@@ -86,6 +86,12 @@ func (w *txn) clock() (int64, error) {
 	return rv + w.q.offset, nil
 }
 
+// moment returns the transaction's time by both clocks.
+func (w *txn) moment() (moment, error) {
+	clock, err := w.clock()
+	return moment{nowMS: w.nowMS, clock: clock}, err
+}
+
 // config is the queue's configuration, the same throughout the transaction.
 func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
@@ -141,9 +147,6 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 	now, err := w.clock()
 	return max(headIndex, now), err
 }
-
-// versionsPerMS is how fast the database's versions advance, about.
-const versionsPerMS = 1000
 
 // placeOfDue returns the place of a group to which a timer due at dueMS leads. With RoundRobin the place is where the
 // group became deliverable: two groups which fail all the time would otherwise come before all others for ever.
@@ -428,7 +431,7 @@ func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
 		return p, false, err
 	}
 	r, err := unpackRequest(row.Key, row.Value)
-	return p, r.wants > 0 && r.deadlineMS > w.nowMS, err
+	return p, r.wants > 0 && r.lives(w.nowMS), err
 }
 
 // operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read

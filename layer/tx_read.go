@@ -35,6 +35,12 @@ func (v *view) ends(ms int64) time.Time {
 	return v.at.Add(time.Duration(ms-v.nowMS) * time.Millisecond)
 }
 
+// moment returns the view's time by both clocks.
+func (v *view) moment() (moment, error) {
+	rv, err := v.read.ReadVersion().Wait(v.ctx)
+	return moment{nowMS: v.nowMS, clock: rv + v.q.offset}, err
+}
+
 // view runs a body that only reads, at snapshot.
 func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 	if q.isClosed() {
@@ -190,13 +196,8 @@ func (v *view) waitPace(group string, f kv.Future[[]byte]) (p pace, err error) {
 	if value != nil {
 		p, err = unpackPace(v.keys.pace(group), value)
 	}
-	return p, err
+	return p.plausible(v.known().MaxRate, v.nowMS), err
 }
-
-// paceAhead is how far the time up to which the queue's rate is used up may lie ahead of a handle's clock. No handle
-// writes a time ahead of its own clock. So what lies further ahead was written by a clock that was wrong, or is by a
-// clock that is, and must not stop the queue for as long.
-const paceAhead = time.Minute
 
 // readPaceTotal returns how far the queue's rate is used up, as far as somebody has drawn it.
 func (v *view) readPaceTotal(rate Rate) (p pace, err error) {
@@ -210,10 +211,7 @@ func (v *view) readPaceTotal(rate Rate) (p pace, err error) {
 			return pace{}, err
 		}
 	}
-	if p.us-v.nowMS*1000 > paceAhead.Microseconds() {
-		p = pace{us: v.nowMS*1000 - rate.Per.Microseconds()/int64(rate.Count) - 1} // a single item
-	}
-	return p, nil
+	return p.plausible(rate, v.nowMS), nil
 }
 
 func (v *view) readPause() (*mark, error) {

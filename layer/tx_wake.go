@@ -132,7 +132,7 @@ func (k *waking) see(row kv.KV) error {
 		return err
 	}
 	r, err := unpackRequest(row.Key, row.Value)
-	if err != nil || r.wants <= 0 || r.deadlineMS <= k.nowMS || p.id == k.besides || k.isLeftOver(row.Key, p) {
+	if err != nil || r.wants <= 0 || !r.lives(k.nowMS) || p.id == k.besides || k.isLeftOver(row.Key, p) {
 		return err
 	}
 	switch p.name {

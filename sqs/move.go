@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
@@ -136,11 +137,11 @@ func (s *Server) startMessageMoveTask(
 	}
 	t.Total = stats.Depth
 	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		before, err := s.tasks(ctx, tx, t.Source, 1)
+		before, err := s.tasks(ctx, tx, t.Source, maxTasks) // one of a clock that was ahead stays the newest
 		if err != nil {
 			return err
 		}
-		if len(before) > 0 && before[0].ID != t.ID && before[0].active() {
+		if slices.ContainsFunc(before, func(b task) bool { return b.ID != t.ID && b.active() }) {
 			return invalid("There is already a task running. " +
 				"Only one active task is allowed for a source queue arn at a given time.")
 		}
@@ -242,7 +243,7 @@ func (s *Server) resumeTasks(ctx context.Context) error {
 		}
 		for _, row := range rows {
 			var t task
-			if json.Unmarshal(row.Value, &t) == nil && t.active() && s.options.Now().UnixMilli() > t.Until {
+			if json.Unmarshal(row.Value, &t) == nil && t.active() && !s.until(t.Until, taskLease) {
 				left = append(left, t)
 			}
 		}
@@ -317,12 +318,11 @@ func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 	if err != nil {
 		return t, fmt.Errorf("read task: %w", err)
 	}
-	now := s.options.Now()
 	if value == nil || json.Unmarshal(value, &t) != nil || !t.active() ||
-		t.Runner != s.id && now.UnixMilli() < t.Until {
+		t.Runner != s.id && s.until(t.Until, taskLease) {
 		return t, errNotOurs
 	}
-	t.Runner, t.Until = s.id, now.Add(taskLease).UnixMilli()
+	t.Runner, t.Until = s.id, s.options.Now().Add(taskLease).UnixMilli()
 	return t, nil
 }
 

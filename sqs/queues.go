@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/google/uuid"
@@ -102,7 +101,7 @@ func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 		return errors.Join(err, fail(schemas.QueueNameExists,
 			"A queue of this name exists already, and was not made through this API"))
 	}
-	if !s.options.ReuseNames && s.options.Now().Sub(time.UnixMilli(r.Deleted)) < nameFreeAfter {
+	if !s.options.ReuseNames && s.since(r.Deleted) < nameFreeAfter {
 		return recentlyDeleted()
 	}
 	if r.Cleared {
@@ -462,12 +461,11 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 	}
 	defer q.release()
 	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
-		now := s.options.Now()
-		if now.Sub(time.UnixMilli(r.Purged)) < nameFreeAfter {
+		if s.since(r.Purged) < nameFreeAfter {
 			return fail(schemas.PurgeQueueInProgress,
 				"Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.Name())
 		}
-		r.Purged = now.UnixMilli()
+		r.Purged = s.options.Now().UnixMilli()
 		return nil
 	})
 	if err != nil {
@@ -502,7 +500,7 @@ func (s *Server) tidy(ctx context.Context) error {
 
 // tidyName drops a deleted queue a while after the server that was asked to should have, and then forgets the name.
 func (s *Server) tidyName(ctx context.Context, name string, r record) error {
-	age := s.options.Now().Sub(time.UnixMilli(r.Deleted))
+	age := s.since(r.Deleted)
 	if !r.Cleared {
 		if age < tidyEvery {
 			return nil

@@ -129,7 +129,7 @@ type Sizes struct {
 	ScarceItems int   // of the one group of transactions_per_item_one_group
 	Idle        int   // receivers of idle_transactions_per_s
 	Wakes       int   // enqueues of wake_p50_roundtrips
-	LateWakes   int   // of late_wake_share, at each time
+	LateWakes   int   // of late_wake_share and shared_late_wake_share, at each time
 	Senders     int   // goroutines of coalescing_gain
 
 	SharedRounds         int // of shared_ratio and shared_cost; 0 = none of the figures of several processes
@@ -160,7 +160,7 @@ func Full() Sizes {
 	return Sizes{
 		Shallow: 1000, Deep: 1_000_000, FewGroups: 100, ManyGroups: 100_000, Held: 10_000,
 		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
-		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, LateWakes: 200, Senders: 256,
+		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, LateWakes: 2000, Senders: 256,
 		SharedRounds: 15, Takeovers: 11,
 		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000, HeatGroups: 2000,
 		FewOthers: 10, ManyOthers: 100_000, StageBatches: 1000, StageItems: 300, StageWork: 2 * time.Millisecond,
@@ -226,7 +226,7 @@ func All(s Sizes) []Benchmark {
 		fairRatio(s),
 	}
 	if s.SharedRounds > 0 {
-		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))
+		all = append(all, sharedRatio(s), sharedCost(s), takeover(s), sharedLateWakeShare(s))
 	}
 	return all
 }

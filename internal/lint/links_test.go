@@ -80,12 +80,13 @@ func headings(text string) map[string]bool {
 	return named
 }
 
-// TestQuestions: each page of docs/questions has ten questions, each with its answer and a link to the section of the
-// page that answers it.
+// TestQuestions: each page of docs/questions has ten questions, and behind them the ten answers, each with a link to
+// the section of the page that it is from.
 func TestQuestions(t *testing.T) {
 	lists, err := filepath.Glob("../../docs/questions/*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, lists)
+	number := regexp.MustCompile(`(?m)^\d+\. `)
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		require.NoError(t, err)
@@ -93,11 +94,13 @@ func TestQuestions(t *testing.T) {
 		if name == "model.md" {
 			name = "model/README.md"
 		}
-		questions := regexp.MustCompile(`(?m)^\d+\. `).Split(string(text), -1)
+		first, second, _ := strings.Cut(string(text), "\n## Answers\n")
+		questions, answers := number.Split(first, -1), number.Split(second, -1)
 		require.Len(t, questions, 11, "%s: a heading and ten questions", list)
-		for _, question := range questions[1:] {
+		require.Len(t, answers, 11, "%s: ten answers", list)
+		for i, question := range questions[1:] {
 			require.Contains(t, question, "?", list)
-			require.Regexp(t, `\]\(\S*/`+regexp.QuoteMeta(name)+`#\S+\)`, question, list)
+			require.Regexp(t, `\]\(\S*/`+regexp.QuoteMeta(name)+`#\S+\)`, answers[i+1], list)
 		}
 	}
 }

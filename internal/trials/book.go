@@ -45,14 +45,23 @@ func openBook(folder, kind, code string) (*book, error) {
 		return nil, err
 	}
 	b := &book{folder: folder, code: code, file: f}
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	whole := true
+	for lines := bufio.NewReader(f); ; {
+		line, err := lines.ReadBytes('\n')
 		var e entry
 		// A line that a killed call left half is no run.
-		if json.Unmarshal(lines.Bytes(), &e) == nil && e.Code == code {
+		if json.Unmarshal(line, &e) == nil && e.Code == code {
 			b.old = append(b.old, e)
 		}
+		if err != nil {
+			whole = len(line) == 0
+			break
+		}
 	}
-	return b, nil
+	if !whole {
+		_, err = f.Write([]byte{'\n'})
+	}
+	return b, err
 }
 
 func (b *book) close() { b.file.Close() }

@@ -7,8 +7,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +22,7 @@ type suite struct {
 	folder  string // of the package
 	run     string // the tests
 	args    func(seed uint64) []string
+	fuzz    string // the fuzz target that is run, and no test
 	program string // the compiled tests
 }
 
@@ -31,8 +32,9 @@ func seedAndSize(seedFlag, sizeFlag string, size int) func(uint64) []string {
 	}
 }
 
+func none(uint64) []string { return nil }
+
 func suites() []*suite {
-	none := func(uint64) []string { return nil }
 	return []*suite{
 		{
 			name: "sim", folder: "internal/sim", run: "^Test(Seeds|Workers)$",
@@ -76,27 +78,20 @@ func hunt(ctx context.Context, b *book, all []*suite, only string, limit time.Du
 	if len(chosen) == 0 {
 		return fmt.Errorf("no such suite: %q", only)
 	}
-	compiled := map[string]string{}
-	for _, s := range chosen {
-		if compiled[s.folder] == "" {
-			program := filepath.Join(programs, filepath.Base(s.folder)+".test")
-			build := exec.CommandContext(ctx, "go", "test", "-c", "-o", program, "./"+s.folder)
-			if text, err := build.CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w\n%s", build, err, text)
-			}
-			compiled[s.folder] = program
-		}
-		s.program = compiled[s.folder]
+	if err := compile(ctx, chosen, programs); err != nil {
+		return err
 	}
-	begun, spent := time.Now(), map[*suite]time.Duration{}
+	begun, spent, runs := time.Now(), map[string]time.Duration{}, map[*suite]int{}
 	seed := uint64(begun.UnixMilli())
 	for ctx.Err() == nil && time.Since(begun) < limit {
 		next := chosen[0]
 		for _, s := range chosen {
-			if spent[s] < spent[next] {
+			// Suites of one name share its time, and take turns.
+			if spent[s.name] < spent[next.name] || s.name == next.name && runs[s] < runs[next] {
 				next = s
 			}
 		}
+		runs[next]++
 		e, log, err := next.once(ctx, seed)
 		if err != nil {
 			return err
@@ -104,7 +99,7 @@ func hunt(ctx context.Context, b *book, all []*suite, only string, limit time.Du
 		if ctx.Err() != nil {
 			break
 		}
-		spent[next] += time.Duration(e.Seconds * float64(time.Second))
+		spent[next.name] += time.Duration(e.Seconds * float64(time.Second))
 		seed += 1000
 		verdict := "ok"
 		if len(e.Failed) > 0 {
@@ -123,11 +118,17 @@ func hunt(ctx context.Context, b *book, all []*suite, only string, limit time.Du
 	return nil
 }
 
-var operations = regexp.MustCompile(`(\d+) operations`)
+var (
+	operations = regexp.MustCompile(`(\d+) operations`)
+	executions = regexp.MustCompile(`execs: (\d+)`)
+)
 
 // once runs a suite with a seed. The error is of the run itself, not of a test.
 func (s *suite) once(ctx context.Context, seed uint64) (e entry, log []byte, err error) {
 	args := append([]string{"-test.run", s.run, "-test.v", "-test.count", "1", "-test.timeout", "20m"}, s.args(seed)...)
+	if s.fuzz != "" {
+		args = fuzzArgs(s)
+	}
 	c := exec.CommandContext(ctx, s.program, args...)
 	var text bytes.Buffer
 	c.Dir, c.Env = s.folder, append(os.Environ(), "SEED="+strconv.FormatUint(seed, 10))
@@ -145,10 +146,19 @@ func (s *suite) once(ctx context.Context, seed uint64) (e entry, log []byte, err
 		n, _ := strconv.Atoi(m[1])
 		e.Operations += n
 	}
+	// A fuzz target says again and again how often it has run.
+	for _, m := range executions.FindAllStringSubmatch(text.String(), -1) {
+		e.Operations, _ = strconv.Atoi(m[1])
+	}
 	if failed != nil {
 		e.Failed = []string{s.name}
-		fmt.Fprintf(&text, "\n%v\nagain: SEED=%d go test ./%s -run '%s' -count 1 -v -args %s\n",
-			failed, seed, s.folder, s.run, strings.Join(s.args(seed), " "))
+		again := fmt.Sprintf("SEED=%d go test ./%s -run '%s' -count 1 -v -args %s",
+			seed, s.folder, s.run, strings.Join(s.args(seed), " "))
+		if s.fuzz != "" {
+			e.Failed = []string{s.fuzz}
+			again = fmt.Sprintf("go test ./%s -run '^%s$' (the input is in testdata/fuzz there)", s.folder, s.fuzz)
+		}
+		fmt.Fprintf(&text, "\n%v\nagain: %s\n", failed, again)
 	}
 	return e, text.Bytes(), nil
 }
@@ -158,7 +168,10 @@ func huntTable(out io.Writer, b *book, all []*suite) {
 	fmt.Fprintf(out, "\ncode %s; books in %s\n", b.code, b.folder)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "suite\truns\tminutes\toperations\tfailures")
-	for _, s := range all {
+	for i, s := range all {
+		if slices.ContainsFunc(all[:i], func(o *suite) bool { return o.name == s.name }) {
+			continue // another target of the same suite
+		}
 		runs, seconds, done, failures := 0, 0.0, 0, 0
 		for _, e := range append(b.old[:len(b.old):len(b.old)], b.new...) {
 			if e.Suite == s.name {

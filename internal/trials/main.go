@@ -63,7 +63,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	defer b.close()
 	switch args[0] {
 	case "hunt":
-		return hunt(ctx, b, suites(), *only, time.Duration(*minutes*float64(time.Minute)), out)
+		targets, err := fuzzTargets(".")
+		if err != nil {
+			return err
+		}
+		all := append(append(suites(), targets...), clusterSuites(out)...)
+		return hunt(ctx, b, all, *only, time.Duration(*minutes*float64(time.Minute)), out)
 	case "flaky":
 		return flaky(ctx, b, *targets, *runs, out)
 	}

@@ -63,3 +63,41 @@ func TestFailedSeedIsKept(t *testing.T) {
 	require.Equal(t, []string{"s"}, bad.Failed)
 	require.Contains(t, string(log), "again: SEED=7 go test ./. -run '^TestX$' -count 1 -v -args -seed 7 -n 3\n")
 }
+
+// TestHuntFuzzes: a hunt knows each fuzz target of the tree, and gives all of them together the time of one suite.
+func TestHuntFuzzes(t *testing.T) {
+	targets, err := fuzzTargets("../..")
+	require.NoError(t, err)
+	known := map[string]bool{}
+	for _, s := range targets {
+		known[s.folder+" "+s.fuzz] = true
+		require.Equal(t, "fuzz", s.name)
+	}
+	require.True(t, known["../../layer FuzzSpoiltRows"], "%v", known)
+	require.True(t, known["../../sqs FuzzQuery"], "%v", known)
+
+	script := t.TempDir() + "/suite"
+	text := "#!/bin/sh\necho \"$@\"\necho 'execs: 5 (5/sec)'\necho 'execs: 12 (4/sec)'\nexit 1\n"
+	require.NoError(t, os.WriteFile(script, []byte(text), 0o755))
+	s := &suite{name: "fuzz", folder: ".", fuzz: "FuzzX", program: script, args: none}
+	e, log, err := s.once(context.Background(), 1)
+	require.NoError(t, err)
+	require.Equal(t, []string{"FuzzX"}, e.Failed)
+	require.Equal(t, 12, e.Operations)
+	require.Contains(t, string(log), "-test.run ^$ -test.fuzz ^FuzzX$")
+	require.Contains(t, string(log), "again: go test ./. -run '^FuzzX$'")
+}
+
+// TestBookAfterAKill: a run that is added after a half line of a killed call is not lost.
+func TestBookAfterAKill(t *testing.T) {
+	folder := t.TempDir()
+	half := `{"Code":"c","Suite":"s"}` + "\n" + `{"Code":"c","Su`
+	require.NoError(t, os.WriteFile(folder+"/hunt.jsonl", []byte(half), 0o644))
+	for want := 1; want <= 3; want++ {
+		b, err := openBook(folder, "hunt", "c")
+		require.NoError(t, err)
+		require.Len(t, b.old, want)
+		require.NoError(t, b.add(entry{Suite: "s"}, nil))
+		b.close()
+	}
+}

@@ -55,6 +55,14 @@ func groupReadies() map[string]groupReady {
 		"nack": {holding(1, 1), func(e *env, c any) {
 			require.NoError(e.t, nackWith(layer.NackOptions{})(e, c))
 		}},
+		"forced release": {holding(1, 1), admin(func(e *env, a layer.Admin) error {
+			_, err := a.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
+			return err
+		})},
+		"redrive": {func(e *env) any { return e.bury("A", "a") }, admin(func(e *env, a layer.Admin) error {
+			_, err := a.Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
+			return err
+		})},
 		"resume of the group": {pausedGroup, admin(func(e *env, a layer.Admin) error {
 			_, err := a.ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
 			return err

@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// closes is a stdout that takes so many writes, and then is a pipe that nothing reads.
+type closes struct{ after int }
+
+func (c *closes) Write(p []byte) (int, error) {
+	if c.after--; c.after < 0 {
+		return 0, syscall.EPIPE
+	}
+	return len(p), nil
+}
+
+// jsonLines are n records, all of one group.
+func jsonLines(n int) string {
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "{\"n\":%d}\n", i)
+	}
+	return text.String()
+}
+
+// TestEnqueueIsDoneWithoutOutput: exit code 8 of an enqueue is true. All messages of the input are in the queue, though
+// the ids of most could not be printed. A stream, which may have no end, stops: the exit code is not 8, and the error
+// says how many messages are in the queue, and with which line to continue.
+func TestEnqueueIsDoneWithoutOutput(t *testing.T) {
+	t.Parallel()
+	args := []string{"enqueue", "--file", "-", "--format", "jsonl", "--ids"}
+	for _, stdout := range []io.Writer{full{}, &closes{after: 1}, &closes{after: 600}} {
+		app, q := onMemory(t, 0)
+		var stderr bytes.Buffer
+		err := app.Run(context.Background(), args, strings.NewReader(jsonLines(1200)), stdout, &stderr)
+		require.Equal(t, ExitOutput, ExitCode(err), stderr.String())
+		require.Contains(t, stderr.String(), "all of it is done: 1,200 messages were enqueued")
+		st, err := q.Stats(context.Background(), layer.StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1200, st.Depth)
+
+		app, q = onMemory(t, 0)
+		stderr.Reset()
+		in := strings.NewReader(jsonLines(1200))
+		err = app.Run(context.Background(), append(args, "--partial"), in, full{}, &stderr)
+		require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+		st, err = q.Stats(context.Background(), layer.StatsOptions{})
+		require.NoError(t, err)
+		require.Less(t, st.Depth, int64(1200))
+		require.Contains(t, stderr.String(), were(st.Depth)+" enqueued before that")
+		require.Contains(t, stderr.String(), fmt.Sprintf("leave out the records up to line %d\n", st.Depth))
+		require.NotContains(t, stderr.String(), "is done")
+	}
+}
+
+// TestSettleIsDoneWithoutOutput: ack, nack and extend settle all claims, whether or not they can print what they have
+// done.
+func TestSettleIsDoneWithoutOutput(t *testing.T) {
+	t.Parallel()
+	for verb, done := range map[string]string{"ack": "acked", "nack": "nacked", "extend": "extended"} {
+		app, q := onMemory(t, 0)
+		ctx := context.Background()
+		for i := range 5 {
+			_, err := q.Enqueue(ctx, layer.Message{Group: fmt.Sprint(i)})
+			require.NoError(t, err)
+		}
+		var claims, stderr bytes.Buffer
+		require.NoError(t, app.Run(ctx, []string{"receive", "--max", "5"}, nil, &claims, &stderr))
+		err := app.Run(ctx, []string{verb}, bytes.NewReader(claims.Bytes()), &closes{after: 1}, &stderr)
+		require.Equal(t, ExitOutput, ExitCode(err), stderr.String())
+		require.Contains(t, stderr.String(), "5 of 5 claims are "+done)
+		if verb == "extend" {
+			continue
+		}
+		require.Equal(t, 5, strings.Count(claims.String(), "\n"))
+		// A claim that is lost is an error of its own: not all is done.
+		stderr.Reset()
+		err = app.Run(ctx, []string{verb}, bytes.NewReader(claims.Bytes()), full{}, &stderr)
+		require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+		require.NotContains(t, stderr.String(), "is done")
+		st, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.Zero(t, st.InFlight)
+	}
+}
+
+// TestExitOutputIsTrue: no other error hides behind one of the output. Work that has stopped for want of output is no
+// work that is done.
+func TestExitOutputIsTrue(t *testing.T) {
+	t.Parallel()
+	output := &outputError{"print the result", syscall.ENOSPC}
+	for err, want := range map[error]int{
+		output:                                         ExitOutput,
+		fmt.Errorf("enqueued, but: %w", output):        ExitOutput,
+		errors.Join(output, output):                    ExitOutput,
+		errors.Join(output, errViolations):             ExitFailed,
+		errors.Join(errInterrupted, output):            ExitInterrupted,
+		&Error{Text: "stopped", Err: output}:           ExitFailed,
+		errors.Join(output, &Error{Exit: ExitNoQueue}): ExitNoQueue,
+	} {
+		require.Equal(t, want, ExitCode(err), "%v", err)
+		require.Equal(t, want == ExitOutput, strings.Contains(explain(err), "is done"), "%v", err)
+	}
+	app, q := onMemory(t, 3)
+	_, _, err := q.Admin().Configure(context.Background(), func(c *layer.Config) { c.MaxAttempts = 1 })
+	require.NoError(t, err)
+	for _, args := range [][]string{
+		{"console", "--listen", "127.0.0.1:0"}, {"work", "--until-empty", "--exec", "exit 1", "--json"},
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(context.Background(), args, nil, full{}, &stderr)
+		require.Equal(t, ExitFailed, ExitCode(err), "%q: %s", args, &stderr)
+		require.NotContains(t, stderr.String(), "is done", "%q", args)
+	}
+}
+
+// TestClosedPipeIsQuiet: a command that changes nothing says nothing of a pipe that nothing reads any more, as that of
+// groups | head. A command that has changed something does.
+func TestClosedPipeIsQuiet(t *testing.T) {
+	t.Parallel()
+	app, _ := onMemory(t, 1)
+	root, _ := (&session{app: New()}).root()
+	for name := range looking {
+		c, _, err := root.Find(strings.Fields(name))
+		require.NoError(t, err)
+		require.Equal(t, name, commandName(c))
+	}
+	for _, args := range [][]string{{"groups"}, {"stats"}, {"--json", "peek"}, {"enqueue", "--body", "x"}} {
+		var stderr bytes.Buffer
+		err := app.Run(context.Background(), args, nil, &closes{}, &stderr)
+		require.Equal(t, ExitOutput, ExitCode(err), "%q: %s", args, &stderr)
+		require.Equal(t, args[0] == "enqueue", stderr.Len() > 0, "%q: %s", args, &stderr)
+	}
+}

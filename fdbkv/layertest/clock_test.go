@@ -1,0 +1,1 @@
+../../layer/layertest/clock_test.go
