@@ -397,7 +397,7 @@ func (h *hand) attend(c *call) bool {
 			case in.commits.Load():
 				lapses = now.Add(leaseMargin)
 			default:
-				in.lapse()
+				in.lapse(giveUp.IsZero())
 			}
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
 			h.loosen(c)
@@ -703,6 +703,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	given.Finish, given.Advance = nil, nil
 	advance(&given, done...)
 	err := in.source.q.Settle(ctx, given)
+	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
 	if c != nil {
 		e := Event{Follows: layer.FollowsUnknown}

@@ -75,13 +75,15 @@ func (h *hand) endExtend(c *call) {
 }
 
 // lapse ends the handlers' context, because the lease has ended. The hand still settles the result of the handler: the
-// claim is there until another takes over.
-func (h *inHand) lapse() {
+// claim is there until another takes over. tell says to report that: the contexts have not ended before.
+func (h *inHand) lapse(tell bool) {
 	h.lapsed = true
 	err := fmt.Errorf("%w: group %q, token %d: its lease has ended, and the database has not extended it",
 		layer.ErrClaimLost, h.claim.Group, h.claim.Token)
 	h.cancel(err)
-	h.report(err)
+	if tell {
+		h.report(err)
+	}
 }
 
 // cutOff reports whether the call's context has ended with the lease: then the item has not failed.
@@ -113,7 +115,7 @@ func (h *hand) extendFirst(in *inHand) {
 		in.cancel(err)
 	case err == nil || h.ctx.Err() != nil:
 	case in.left() <= leaseMargin:
-		in.lapse()
+		in.lapse(true)
 	default:
 		in.report(err)
 	}

@@ -243,8 +243,9 @@ func (w *Worker) Start() {
 // Run starts the worker and returns when it has ended: nil after ctx has ended and every handler has finished the item
 // that it is at, which takes as long as Timeout at most, and 5 s; an error that wraps layer.ErrNoQueue or
 // layer.ErrClosed when there is nothing left to work on; a *StopError if handlers are stuck. If the database does not
-// answer, Run waits for it no longer than a second after the last handler has returned, and returns ErrNoAnswer. The
-// end of ctx does not end the handlers' contexts: for that use Start and Stop.
+// answer, Run waits for it no longer than a second after the last handler has returned, and returns ErrNoAnswer. Run
+// waits for a database that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for
+// that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()
 	select {
@@ -257,17 +258,19 @@ func (w *Worker) Run(ctx context.Context) error {
 // stopGrace is how long Stop waits for handlers whose contexts it has ended.
 const stopGrace = time.Second
 
-// settleGrace is how long Stop waits for the database after the last handler has returned.
+// settleGrace is how long Stop waits after the last handler has returned, for a database that does not answer. It waits
+// longer for one that answers: a commit may take 5 s, and each settlement has its own bound.
 const settleGrace = 900 * time.Millisecond
 
-// ErrNoAnswer: the database has not answered within a second of the end of a worker's last handler. The items that were
-// handled last may be handled again, and their groups are free again when the leases expire.
+// ErrNoAnswer: the database has not answered within a second of the end of a worker's last handler. The items that
+// were handled last may be handled again, and their groups are free again when the
+// leases expire.
 var ErrNoAnswer = errors.New("the database does not answer: what was handled last may be handled again")
 
 // drain waits until all hands have ended. Its error is the cause of ctx, or ErrNoAnswer.
 func (w *Worker) drain(ctx context.Context) error {
 	for {
-		timer := time.NewTimer(settleGrace)
+		timer := time.NewTimer(settleGrace / 2)
 		quiet := timer.C
 		if w.calling() {
 			quiet = nil
@@ -282,9 +285,25 @@ func (w *Worker) drain(ctx context.Context) error {
 		case <-w.returned:
 			timer.Stop()
 		case <-quiet:
-			return ErrNoAnswer
+			if !w.answers(ctx) && !w.calling() && !isClosed(w.done) && ctx.Err() == nil {
+				return ErrNoAnswer
+			}
 		}
 	}
+}
+
+// answers reports whether the database answers a read of each queue, within half of settleGrace.
+func (w *Worker) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, settleGrace/2)
+	defer cancel()
+	w.o.Test.Pause(ctx, "answers")
+	for _, s := range w.sources {
+		_, _, err := s.q.Admin().Paused(ctx)
+		if ctx.Err() != nil || kv.Code(err) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // calling reports whether a handler, or another function of the options, runs and is not stuck.

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,6 +77,80 @@ func TestRunEndsWithItsContext(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestStopWaitsForSlowCommits: a stop succeeds, and the last ack is made, on a database that takes 5 s for a commit.
+func TestStopWaitsForSlowCommits(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		b.fill(1)
+		db := &slowDB{DB: b.db}
+		q, err := layer.Open(b.t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(b.t, err)
+		w, err := plainWorker(q, func(_ context.Context, item layer.Item) error {
+			b.called(item)
+			db.slow.Store(true)
+			time.Sleep(2 * time.Second)
+			return nil
+		}, worker.Options{Concurrency: 1, OnError: b.onError})
+		require.NoError(b.t, err)
+		w.Start()
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.NoError(b.t, w.Stop(b.t.Context()))
+		require.Greater(b.t, time.Since(begun), 5*time.Second)
+		db.slow.Store(false)
+		require.EqualValues(b.t, 1, b.stats().Acked)
+		require.NoError(b.t, q.Close(b.t.Context()))
+	})
+}
+
+// slowDB is a database whose commits take 5 s while slow is set.
+type slowDB struct {
+	kv.DB
+	slow atomic.Bool
+}
+
+func (d *slowDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &slowTx{ManagedTx: tx, d: d}, err
+}
+
+type slowTx struct {
+	kv.ManagedTx
+	d      *slowDB
+	writes bool
+}
+
+func (t *slowTx) Set(key, value []byte) {
+	t.writes = true
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *slowTx) Clear(key []byte) {
+	t.writes = true
+	t.ManagedTx.Clear(key)
+}
+
+func (t *slowTx) Commit() kv.Future[struct{}] {
+	f := t.ManagedTx.Commit()
+	if !t.writes || !t.d.slow.Load() {
+		return f
+	}
+	return slowly{f}
+}
+
+type slowly struct{ kv.Future[struct{}] }
+
+func (f slowly) Ready() bool { return false }
+
+func (f slowly) Wait(ctx context.Context) (struct{}, error) {
+	select {
+	case <-time.After(5 * time.Second):
+		return f.Future.Wait(ctx)
+	case <-ctx.Done():
+		return struct{}{}, context.Cause(ctx)
 	}
 }
 
