@@ -153,7 +153,7 @@ broken: ## prove: the layer without each of its guards: a test must fail
 		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
 
 # Ten guards of ten parts of the queue.
-GUARDS = claim-lock|dedup-item|index|letter|purge-lock|receipt|settle-lock|take-lock|token|wake-unlocked
+GUARDS = claim-lock|dedup-item|index|letter|owed-wake|purge-lock|receipt|settle-lock|take-lock|token
 .PHONY: broken-gate
 broken-gate: ## prove: the layer without each of ten guards: a test must fail
 	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$/^without$$/^($(GUARDS))$$' -count 1 -parallel 3

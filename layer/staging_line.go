@@ -345,7 +345,7 @@ func (l *waitingLine) restAfter(ctx context.Context, r *rest) (next cue, end boo
 		return next, false
 	case restWoken:
 		if watch, _ := l.env.gone(); watch != nil {
-			l.passOn(ctx) // the wake may be for what another receive has waited for
+			l.passOn(ctx) // the wake may be meant for another receive
 		}
 	}
 	return next, next.why == whyWoken && !l.keepPace(ctx)

@@ -85,15 +85,8 @@ func TestLyingDiskIsFound(t *testing.T) {
 // versions, and the kills between them.
 func TestFailureHasAHistory(t *testing.T) {
 	o := options(t, 10)
-	o.Tamper = func(ctx context.Context, db kv.DB) (done bool, err error) {
-		_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-			r, err := row(ctx, tx, "item")
-			if done = r != nil; done {
-				tx.Clear(r.Key)
-			}
-			return err
-		})
-		return done, err
+	o.Tamper = func(ctx context.Context, db kv.DB) (bool, error) {
+		return tamper(ctx, db, "item", func(tx kv.Tx, r *kv.KV) { tx.Clear(r.Key) })
 	}
 	_, err := crash.Run(t.Context(), o)
 	require.ErrorIs(t, err, crash.ErrBroken)
@@ -114,6 +107,18 @@ func row(ctx context.Context, tx kv.Tx, name string) (*kv.KV, error) {
 		}
 	}
 	return nil, err
+}
+
+// tamper changes a row that row finds, and reports whether there was one.
+func tamper(ctx context.Context, db kv.DB, name string, change func(tx kv.Tx, r *kv.KV)) (done bool, err error) {
+	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		r, err := row(ctx, tx, name)
+		if done = r != nil; done {
+			change(tx, r)
+		}
+		return err
+	})
+	return done, err
 }
 
 // TestHalvesAreFound: each kind of thing that can be missing, or be there twice, is found.
@@ -146,14 +151,8 @@ func TestHalvesAreFound(t *testing.T) {
 		t.Run(c.what, func(t *testing.T) {
 			done := false
 			o := options(t, 10)
-			o.Tamper = func(ctx context.Context, db kv.DB) (bool, error) {
-				_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-					r, err := row(ctx, tx, c.section)
-					if done = r != nil; done {
-						c.change(tx, r)
-					}
-					return err
-				})
+			o.Tamper = func(ctx context.Context, db kv.DB) (_ bool, err error) {
+				done, err = tamper(ctx, db, c.section, c.change)
 				return done, err
 			}
 			_, err := crash.Run(t.Context(), o)

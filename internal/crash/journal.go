@@ -55,6 +55,9 @@ type event struct {
 	Text   string  `json:",omitempty"` // broken: what the child has seen
 }
 
+// stamp notes the process and the time.
+func (e *event) stamp() { e.Process, e.Micros = os.Getpid(), time.Now().UnixMicro() }
+
 type message struct {
 	N     int // names it, in its body too
 	Group string
@@ -106,7 +109,8 @@ func (j *journal) done(e event) {
 
 // write panics if the parent is gone: then nobody can be told anything.
 func (j *journal) write(e event) {
-	e.Process, e.Serves, e.Micros, e.Version = os.Getpid(), j.own(), time.Now().UnixMicro(), j.db.newest.Load()
+	e.stamp()
+	e.Serves, e.Version = j.own(), j.db.newest.Load()
 	line, err := json.Marshal(e)
 	if err == nil {
 		_, err = j.out.Write(append(line, '\n'))

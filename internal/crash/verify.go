@@ -280,9 +280,11 @@ func (j *drainJournal) run(e event, do func(e *event) error) {
 	}
 	j.op++
 	e.Op = j.op
+	e.stamp()
 	j.m.see(e)
 	if j.err = do(&e); j.err == nil {
 		e.Done = true
+		e.stamp()
 		j.m.see(e)
 	}
 }

@@ -13,9 +13,9 @@
 //
 // Reads run when they are called, against an immutable snapshot, and their futures are ready at once.
 //
-// What a cluster does and this engine does not: it never rejects a transaction that conflicts with nothing, it
-// never loses an acknowledgement of a store that works, and its watches are neither late nor spurious. Package
-// kv/fault adds such faults for tests. No key at or above "\xff" can be read or written.
+// This engine never rejects a transaction that conflicts with nothing, never loses an acknowledgement of a store that
+// works, and its watches are neither late nor spurious. On a cluster all three happen. Package kv/fault adds such
+// faults for tests. No key at or above "\xff" can be read or written.
 //
 // Package kv/kvtest/history holds what a cluster (7.3) answered to random transactions; this engine answers the same.
 // It is known to differ in this:
@@ -33,30 +33,30 @@
 //
 // # Several processes
 //
-// Any number of DBs, in any number of processes, can have a folder open (Linux and macOS). Whoever gets the folder's
-// lock opens the store, and serves the others over the Unix socket "kv.socket" in the folder: mode 0600, and only to
-// processes of the folder's owner or of root. The others are clients as FoundationDB's are:
+// Any number of DBs, in any number of processes, can have a folder open (Linux and macOS). The process with the
+// folder's lock opens the store, and serves the others over the Unix socket "kv.socket" in the folder. The socket has
+// mode 0600, and serves only processes of the folder's owner or of root. The others are clients as FoundationDB's are:
 // a transaction keeps its own writes and conflict ranges, and asks for reads at a version, commits and watches. It is
-// the same transaction; only, reads wait, each in a goroutine of its own, so that those started together travel
-// together.
+// the same transaction, except that each read waits in a goroutine of its own, so that reads that start together
+// travel together.
 //
-// When the process that serves ends, however it ends, the others race for the lock; the winner opens the store and
-// serves, which takes milliseconds and the time to read the file. Reads under way fail with 1007, watches go on,
-// commits under way end with 1021: by then it is certain that they have landed or never will, because the lock proves
-// that the process before is gone. A server that is stopped keeps the lock: calls end with their contexts and
-// time-outs, and nobody takes over. Where no process is left that can open the file, as on a read-only file system or
-// with too little address space, calls end with 1510 and the reason after two seconds, until a process can. A damaged
-// file ends them at once. A connection that ends while its server lives
-// comes back under the same client id, and is let in when all that the client has sent before is settled.
+// When the serving process ends, the others race for the lock. The winner opens the store and serves, which takes
+// milliseconds and the time to read the file. Reads under way fail with 1007, watches continue, and commits under way
+// end with 1021. Such a commit has landed or never will, because the lock proves that the earlier process is gone. A
+// server that is stopped (SIGSTOP) keeps the lock: calls end with their contexts and time-outs, and no process takes
+// over. If no process is left that can open the file, as on a read-only file system or with too little address space,
+// calls end with 1510 and the reason after two seconds, until a process can. A damaged file ends them at once. A
+// connection that ends while its server lives comes back under the same client id. The server lets the client in when
+// all its earlier messages are settled.
 //
-// Root serves only folders of its own. In the folder of another user it is a client of that user's process, and where
-// nobody serves, calls end with ErrOtherUser (dir.go): the owner could put links to files of root's in the place of
-// whatever root makes or opens there.
+// Root serves only folders of its own. In the folder of another user root is a client of that user's process. If no
+// such process serves, calls end with ErrOtherUser (dir.go), because the owner could replace files that root creates
+// or opens there by links to files of root's.
 //
-// The protocol (frame.go) has a version in its handshake, and frames with a length that is bounded. The server checks
-// all that a transaction checks, and cuts off who sends anything else, who does not say hello within two seconds, and
-// who leaves answers unread for ten. Of those who have not said hello it keeps a hundred, the newest. What it keeps for
-// a client is bounded (session.go), and given back when the client goes.
+// The protocol (frame.go) has a version in its handshake, and frames of a bounded length. The server checks all that a
+// transaction checks. It cuts off a client that sends anything else, that does not say hello within two seconds, or
+// that leaves answers unread for ten. Of the clients that have not said hello it keeps a hundred, the newest. The
+// server keeps a bounded amount for each client (session.go), and frees it when the client goes.
 //
 // A process that opens the folder makes the socket first, and renews the socket's time each second until it serves
 // (holder.go). A process that waits for an answer sees by that that the other one is at work. The number of the process

@@ -201,10 +201,8 @@ func TestWaitsHaveAPace(t *testing.T) {
 	}
 }
 
-func waitAtAPace(t *testing.T, call waitingCall, db *badWatches) {
-	ctx := t.Context()
-	db.DB = inMemory(t)
-	defer db.DB.Close()
+// begin creates the queue that the call waits at, and sets it up. From then on the watches are bad.
+func (call waitingCall) begin(ctx context.Context, t *testing.T, db *badWatches) *layer.Queue {
 	config := layer.Config{Changes: time.Hour}
 	switch call.name {
 	case "receive by a template":
@@ -214,12 +212,20 @@ func waitAtAPace(t *testing.T, call waitingCall, db *badWatches) {
 	}
 	q, err := layer.Create(ctx, db, testPrefix, testQueue, layer.Options{Config: config})
 	require.NoError(t, err)
-	producer, err := layer.Open(ctx, db.DB, testPrefix, testQueue, layer.Options{})
-	require.NoError(t, err)
 	if call.setup != nil {
 		call.setup(ctx, t, q)
 	}
 	db.bad.Store(true)
+	return q
+}
+
+func waitAtAPace(t *testing.T, call waitingCall, db *badWatches) {
+	ctx := t.Context()
+	db.DB = inMemory(t)
+	defer db.DB.Close()
+	q := call.begin(ctx, t, db)
+	producer, err := layer.Open(ctx, db.DB, testPrefix, testQueue, layer.Options{})
+	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- call.wait(ctx, q) }()
 	most := db.mostASecond()
@@ -249,19 +255,7 @@ func TestRefusedWatchesAreCancelled(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				db := &badWatches{DB: inMemory(t), never: true, refused: refused}
 				defer db.DB.Close()
-				config := layer.Config{Changes: time.Hour}
-				switch call.name {
-				case "receive by a template":
-					config.Facets, config.Views = []string{"state"}, "*; state"
-				case "unordered receive":
-					config.Unordered = true
-				}
-				q, err := layer.Create(ctx, db, testPrefix, testQueue, layer.Options{Config: config})
-				require.NoError(t, err)
-				if call.setup != nil {
-					call.setup(ctx, t, q)
-				}
-				db.bad.Store(true)
+				q := call.begin(ctx, t, db)
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
