@@ -197,7 +197,9 @@ func (q *Queue) keepBeating(p *pulse) {
 		if isEnded(p) || ctx.Err() != nil {
 			return
 		}
-		there, err := q.beatOn(ctx, p)
+		within, cancel := context.WithTimeout(ctx, p.left()) // when the beat is due it is too late
+		there, err := q.writeBeat(within, p, false)
+		cancel()
 		if p.left() <= 0 {
 			return // whatever the database does: others may have the groups by now
 		}
@@ -209,13 +211,6 @@ func (q *Queue) keepBeating(p *pulse) {
 			wait = min(wait/2, time.Second)
 		}
 	}
-}
-
-// beatOn moves a beat, and gives up when the beat is due.
-func (q *Queue) beatOn(ctx context.Context, p *pulse) (there bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, p.left())
-	defer cancel()
-	return q.writeBeat(ctx, p, false)
 }
 
 func isEnded(p *pulse) bool {

@@ -886,7 +886,7 @@ func (s *settlement) extend(w *txn) error {
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
 	w.put(s.lane, s.held, s.held.until(end), c.items[0].index)
-	s.until, s.ends = fromMillis(end), w.ends(end)
+	s.until, s.ends = fromMillis(end), byMonotonic(&w.view, end)
 	return nil
 }
 

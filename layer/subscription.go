@@ -418,7 +418,11 @@ func (s *subscription) beat(ctx context.Context) error {
 			return err
 		}
 		begun := time.Now()
-		err := s.extend(ctx, end)
+		within, cancel := context.WithDeadline(ctx, end) // when the lease has ended it is too late
+		err := s.update(within, func(tx kv.Tx, _ *following) error {
+			return s.ifMine(within, tx, func() { s.setReader(tx) })
+		})
+		cancel()
 		switch {
 		case err == nil:
 			end = begun.Add(s.o.Lease)
@@ -428,15 +432,6 @@ func (s *subscription) beat(ctx context.Context) error {
 			return fmt.Errorf("%w: the lease could not be extended: %w", errNotHolder, err)
 		}
 	}
-}
-
-// extend extends the lease, and gives up when the lease ends.
-func (s *subscription) extend(ctx context.Context, end time.Time) error {
-	ctx, cancel := context.WithDeadline(ctx, end)
-	defer cancel()
-	return s.update(ctx, func(tx kv.Tx, _ *following) error {
-		return s.ifMine(ctx, tx, func() { s.setReader(tx) })
-	})
 }
 
 // step reads the next changes, and either handles them and moves the place, or waits for more.

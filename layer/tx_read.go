@@ -29,9 +29,9 @@ func (q *Queue) viewOf(ctx context.Context, read kv.ReadTx) view {
 	return view{ctx: ctx, q: q, keys: q.keys, read: read, at: time.Now(), nowMS: q.nowMS()}
 }
 
-// ends returns when ms of the handle's clock comes, by the system's monotonic clock: no later step of the wall clock
-// changes that.
-func (v *view) ends(ms int64) time.Time {
+// byMonotonic returns when ms of the handle's clock comes, by the system's monotonic clock. No later step of the wall
+// clock changes that.
+func byMonotonic(v *view, ms int64) time.Time {
 	return v.at.Add(time.Duration(ms-v.nowMS) * time.Millisecond)
 }
 

@@ -346,7 +346,7 @@ func (h *hand) attend(c *call) bool {
 	}
 	defer h.call()()
 	h.w.beginAck(h.ctx, in)
-	due, lapses := in.due(), in.lapses()
+	due, lapses := in.deadlines()
 	for {
 		next := due
 		if !giveUp.IsZero() {
@@ -379,7 +379,7 @@ func (h *hand) attend(c *call) bool {
 			h.w.beginAck(h.ctx, in)
 		case in.extending != nil && isClosed(in.extending.ended):
 			h.endExtend(c)
-			due, lapses = in.due(), in.lapses()
+			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
 			ended, giveUp = nil, now.Add(stuckAfter)
 		case in.beat.Load() != nil && !in.beats():
@@ -388,9 +388,9 @@ func (h *hand) attend(c *call) bool {
 			if giveUp.IsZero() {
 				h.beginExtend(c)
 			}
-			due, lapses = in.due(), in.lapses()
+			due, lapses = in.deadlines()
 		case !in.lapsed && !now.Before(lapses):
-			switch lapses = in.lapses(); {
+			switch _, lapses = in.deadlines(); {
 			case now.Before(lapses):
 			case c.settled():
 				lapses = now.Add(time.Hour) // there is nothing to lose
@@ -410,7 +410,7 @@ func (h *hand) attend(c *call) bool {
 			}
 		case giveUp.IsZero() && !now.Before(due):
 			h.beginExtend(c)
-			due = in.due()
+			due, _ = in.deadlines()
 		}
 	}
 }

@@ -30,11 +30,12 @@ func (h *inHand) extends() <-chan struct{} {
 	return h.extending.ended
 }
 
-// due is the time of the next extension: when a third of the rest of the lease has passed.
-func (h *inHand) due() time.Time { return time.Now().Add(max(h.left(), layer.MinLease) / 3) }
-
-// lapses is when the claim counts as lapsed, unless it is extended.
-func (h *inHand) lapses() time.Time { return time.Now().Add(h.left() - leaseMargin) }
+// deadlines returns when to extend next, which is when a third of the rest of the lease has passed, and when the claim
+// counts as lapsed, unless it is extended.
+func (h *inHand) deadlines() (due, lapses time.Time) {
+	now, left := time.Now(), h.left()
+	return now.Add(max(left, layer.MinLease) / 3), now.Add(left - leaseMargin)
+}
 
 // beginExtend begins to extend the claim of a call, unless its transaction is open, or an ack or an extension is under
 // way.

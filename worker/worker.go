@@ -285,19 +285,19 @@ func (w *Worker) drain(ctx context.Context) error {
 		case <-w.returned:
 			timer.Stop()
 		case <-quiet:
-			if !w.answers(ctx) && !w.calling() && !isClosed(w.done) && ctx.Err() == nil {
+			w.o.Test.Pause(ctx, "answers")
+			if !answer(ctx, w.sources) && !w.calling() && !isClosed(w.done) && ctx.Err() == nil {
 				return ErrNoAnswer
 			}
 		}
 	}
 }
 
-// answers reports whether the database answers a read of each queue, within half of settleGrace.
-func (w *Worker) answers(ctx context.Context) bool {
+// answer reports whether the databases answer a read of each queue, within half of settleGrace.
+func answer(ctx context.Context, sources []*source) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleGrace/2)
 	defer cancel()
-	w.o.Test.Pause(ctx, "answers")
-	for _, s := range w.sources {
+	for _, s := range sources {
 		_, _, err := s.q.Admin().Paused(ctx)
 		if ctx.Err() != nil || kv.Code(err) != 0 {
 			return false

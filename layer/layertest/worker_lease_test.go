@@ -117,6 +117,30 @@ func TestLateIsSettled(t *testing.T) {
 	})
 }
 
+// TestLeaseEndCountsNothing: a handler that ends because its lease has ended has not failed. With one attempt allowed
+// its item is no dead letter, and the worker handles the item when the database is back.
+func TestLeaseEndCountsNothing(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{Lease: 5 * time.Second, MaxAttempts: 1}, func(b *bubble) {
+		b.fill(2)
+		q, db := b.cutOffQueue(layer.Options{})
+		w, err := plainWorker(q, func(ctx context.Context, item layer.Item) error {
+			if b.called(item) == 1 && string(item.Body) == "0" {
+				db.cut(0)
+				time.AfterFunc(6*time.Second, db.heal)
+				<-ctx.Done()
+				return context.Cause(ctx)
+			}
+			return nil
+		}, worker.Options{Concurrency: 1, OnError: b.onError})
+		b.run(w, err, time.Minute)
+		require.Equal(b.t, map[string]int{"0": 2, "1": 1}, b.seen())
+		require.EqualValues(b.t, 2, b.stats().Acked)
+		require.Zero(b.t, b.stats().DeadLettered)
+		b.close(q, db)
+	})
+}
+
 // TestLeftOfClaim: a claim tells by the monotonic clock what is left of it, whatever the wall clock of the handle does,
 // by a lease and by a heartbeat; and a heartbeat that does not reach the database for a lease ends.
 func TestLeftOfClaim(t *testing.T) {
