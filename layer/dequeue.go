@@ -847,7 +847,8 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.byHeartbeat(r, &held); err != nil {
 		return err
 	}
-	claim.Until, claim.beat, claim.pulse = fromMillis(held.endMS), held.beat, c.q.heart.of(held.beat)
+	claim.Until, claim.ends = fromMillis(held.endMS), byMonotonic(&c.view, held.endMS)
+	claim.beat, claim.pulse = held.beat, c.q.heart.of(held.beat)
 	c.hold(f, held, out[0].index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)

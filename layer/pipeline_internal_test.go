@@ -59,7 +59,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 			for _, f := range r.open {
 				f.end()
 			}
-			r.l.stop()
+			_ = r.l.stop(context.Background())
 			if !t.Failed() {
 				r.requireIdle()
 			}

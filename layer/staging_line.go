@@ -129,10 +129,20 @@ func (l *waitingLine) begin(env lineEnv) {
 	l.life, l.endLife = context.WithCancel(context.Background())
 }
 
-// stop ends the attendance, and waits for the end.
-func (l *waitingLine) stop() {
+// stop ends the attendance, and waits for the end, or for the end of ctx: a turn may wait for the database.
+func (l *waitingLine) stop(ctx context.Context) error {
 	l.endLife()
-	l.attendance.Wait()
+	ended := make(chan struct{})
+	go func() {
+		l.attendance.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // join puts a receive at the end of the line, and starts the attendance if none is running. A receive which comes back

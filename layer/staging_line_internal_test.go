@@ -68,7 +68,7 @@ func onTestLine(t *testing.T, fn func(t *testing.T, l *testLine)) {
 		l := newTestLine()
 		defer func() {
 			l.disband()
-			l.stop()
+			_ = l.stop(context.Background())
 		}()
 		fn(t, l)
 	})
@@ -352,7 +352,7 @@ func TestLineStops(t *testing.T) {
 				l.join(waiter())
 				synctest.Wait()
 				begun := time.Now()
-				l.stop()
+				_ = l.stop(context.Background())
 				require.Zero(t, time.Since(begun))
 			})
 		})
