@@ -54,7 +54,7 @@ type ReceiveOptions struct {
 	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
-	// cannot wait.
+	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.
 	Wait time.Duration
 	// OnlyIfAny ends the wait once there is nothing to wait for: no message in the queue, or in Group, be it in
 	// another's hands, delayed or paused. A message in another's hands which is then acked ends the wait too, within

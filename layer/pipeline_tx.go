@@ -74,7 +74,7 @@ func (q *Queue) pipelineEnv() pipelineEnv {
 	return pipelineEnv{
 		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
 		groups: q.wantedGroups, plenty: q.spreadOf("").Plenty,
-		join: q.line.join, quit: q.line.quit, disband: q.line.disband,
+		join: q.line.join, quit: q.line.quit, disband: q.line.disband, trouble: q.line.trouble,
 	}
 }
 
