@@ -70,7 +70,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
-// statusPaths are what the page shows of a status: those of docs/operations.md that have one value.
+// statusPaths are what the page shows of a status: those of docs/incidents.md that have one value.
 var statusPaths = []struct {
 	path, means string
 	bad         func(v string) bool
