@@ -101,7 +101,7 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 	}
 	stops = append(stops, func() {
 		f()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		ctx, cancel := ending(ctx)
 		defer cancel()
 		if err := h.Close(ctx); err != nil {
 			s.notice("close the console: %v", err)

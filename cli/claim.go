@@ -182,7 +182,7 @@ func waits(n int64) string {
 
 // giveBack gives back claims that nobody was told of.
 func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.Claim) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	ctx, cancel := ending(ctx)
 	defer cancel()
 	for _, c := range claims {
 		if err := q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {

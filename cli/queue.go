@@ -19,8 +19,20 @@ func (s *session) queueOptions() layer.Options {
 	}
 }
 
-// closeTimeout bounds what is done after a command's context has ended.
-const closeTimeout = 10 * time.Second
+// closeTimeout bounds what is done at the end of a command, and interruptedTimeout if its context has ended.
+const (
+	closeTimeout       = 10 * time.Second
+	interruptedTimeout = 500 * time.Millisecond
+)
+
+// ending returns a context for the last steps of a command, whose own context may have ended.
+func ending(ctx context.Context) (context.Context, context.CancelFunc) {
+	timeout := closeTimeout
+	if ctx.Err() != nil {
+		timeout = interruptedTimeout
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), timeout)
+}
 
 // withQueue runs fn on the queue that --queue names; create says that it is made if it does not exist. The
 // engine is closed afterwards.
@@ -88,7 +100,7 @@ func closeQueue(ctx context.Context, q *layer.Queue, err *error) {
 
 // shut closes a queue, also when ctx has ended. If it fails, the handle leaves rows behind which a sweep clears.
 func shut(ctx context.Context, q *layer.Queue) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	ctx, cancel := ending(ctx)
 	defer cancel()
 	return q.Close(ctx)
 }

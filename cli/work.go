@@ -201,17 +201,23 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	if interrupted {
 		w.progress.print(func() { s.notice("stopping: the commands that run may finish; Ctrl-C again kills them") })
 	}
-	killed := s.stop(worker)
+	stopped := s.stop(worker)
+	killed := errors.Is(stopped, errInterrupted)
+	if !killed && err == nil {
+		err = stopped
+	}
 	w.progress.close()
 	dead := int64(0)
 	if f.untilEmpty && err == nil {
-		after, e := q.Stats(context.WithoutCancel(ctx), layer.StatsOptions{})
+		ending, cancel := ending(ctx)
+		defer cancel()
+		after, e := q.Stats(ending, layer.StatsOptions{})
 		dead, err = after.DeadLettered-before.DeadLettered, e
 	}
 	told := w.summary(begun, dead)
 	switch {
 	case err != nil:
-	case killed != nil || interrupted && (f.untilEmpty || f.max > 0):
+	case killed || interrupted && (f.untilEmpty || f.max > 0):
 		err = errInterrupted
 	case dead > 0:
 		err = &Error{

@@ -48,6 +48,8 @@ type Claim struct {
 	// TakenFrom is the Owner of the holder whose lease had expired, if the claim took the group over; "" otherwise.
 	TakenFrom string
 
+	// ends is Until by the system's monotonic clock; zero = the claim was not received by this process.
+	ends time.Time
 	// beat is the beat of the handle on which a claim by heartbeat depends, for the handle's own use.
 	beat  uuid.UUID
 	pulse *pulse // of beat; nil = the claim has a lease of its own, or the handle has left the beat
@@ -56,8 +58,9 @@ type Claim struct {
 // pulse is one beat of the handle, from its begin to its end.
 type pulse struct {
 	handle uuid.UUID
-	dueMS  atomic.Int64  // as last committed, as far as the handle knows
-	ended  chan struct{} // closed when the handle no longer moves the beat
+	dueMS  atomic.Int64              // as last committed, as far as the handle knows
+	due    atomic.Pointer[time.Time] // the end of the lease, by the monotonic clock; nil = none yet
+	ended  chan struct{}             // closed when the handle no longer moves the beat
 }
 
 // Lasts returns when the claim ends, by this process's clock, unless somebody extends it. A claim by heartbeat lasts
@@ -70,6 +73,25 @@ func (c *Claim) Lasts() (until time.Time, ended <-chan struct{}) {
 		return c.Until, nil
 	}
 	return fromMillis(max(millis(c.Until), c.pulse.dueMS.Load())), c.pulse.ended
+}
+
+// Left returns for how long the claim still lasts, by the monotonic clock: a step of the wall clock changes nothing. An
+// extension makes Left longer, and so does each beat of a handle that keeps the claim by heartbeat. 0 or less means
+// that the lease has expired and another holder may have the group. For a claim that was not received by this process
+// (see Stored) Left is the time until Until by the system's clock.
+func (c *Claim) Left() time.Duration {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	ends := c.ends
+	if c.pulse != nil {
+		if due := c.pulse.due.Load(); due != nil {
+			ends = *due
+		}
+	}
+	if ends.IsZero() {
+		ends = c.Until
+	}
+	return time.Until(ends)
 }
 
 // claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is

@@ -115,18 +115,33 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 // late fails too, because the retry has written the beat. A retry does no harm otherwise: each reads the beat anew.
 func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
 	var dueMS int64
+	var due time.Time
 	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
 		if dueMS, err = w.moveBeat(p.handle, anew); err != nil {
 			return err
 		}
+		config, err := w.config()
+		if err != nil {
+			return err
+		}
+		due = w.at.Add(config.Lease)
 		return w.finish()
 	})
 	if err != nil || dueMS == 0 {
 		return false, err
 	}
 	p.dueMS.Store(dueMS)
+	p.due.Store(&due)
 	return true, nil
+}
+
+// left returns for how long the beat still keeps its claims, by the monotonic clock.
+func (p *pulse) left() time.Duration {
+	if due := p.due.Load(); due != nil {
+		return time.Until(*due)
+	}
+	return 0
 }
 
 // moveBeat moves a beat to a lease from now, but never back, because receives have told an end of their claims. It
@@ -182,7 +197,12 @@ func (q *Queue) keepBeating(p *pulse) {
 		if isEnded(p) || ctx.Err() != nil {
 			return
 		}
-		there, err := q.writeBeat(ctx, p, false)
+		within, cancel := context.WithTimeout(ctx, p.left()) // when the beat is due it is too late
+		there, err := q.writeBeat(within, p, false)
+		cancel()
+		if p.left() <= 0 {
+			return // whatever the database does: others may have the groups by now
+		}
 		wait = q.knownConfig().Lease / 3
 		switch {
 		case errors.Is(err, ErrNoQueue), err == nil && !there:

@@ -79,7 +79,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		}, nil), item.ID.Index)
 		r.give(&Claim{
 			Queue: c.q.name, Group: f.group(), Hold: item.ID, Token: token, Items: items[i : i+1 : i+1],
-			Until: fromMillis(end),
+			Until: fromMillis(end), ends: byMonotonic(&c.view, end),
 		}, f.lane)
 	}
 	c.taken++
@@ -511,7 +511,7 @@ func (q *Queue) reclaim(
 		}
 		c := &Claim{
 			Hold: hold, Queue: q.name, Group: groupOf(ref.lane), Where: q.keys.plan.whereOf(ref.lane), Token: ref.token,
-			Until: fromMillis(h.endMS), beat: h.beat, pulse: q.heart.of(h.beat),
+			Until: fromMillis(h.endMS), ends: byMonotonic(&v, h.endMS), beat: h.beat, pulse: q.heart.of(h.beat),
 		}
 		if c.Items, err = v.reloadItems(ref.lane, h); err != nil {
 			return nil, err

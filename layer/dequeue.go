@@ -54,7 +54,7 @@ type ReceiveOptions struct {
 	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
-	// cannot wait.
+	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.
 	Wait time.Duration
 	// OnlyIfAny ends the wait once there is nothing to wait for: no message in the queue, or in Group, be it in
 	// another's hands, delayed or paused. A message in another's hands which is then acked ends the wait too, within
@@ -847,7 +847,8 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.byHeartbeat(r, &held); err != nil {
 		return err
 	}
-	claim.Until, claim.beat, claim.pulse = fromMillis(held.endMS), held.beat, c.q.heart.of(held.beat)
+	claim.Until, claim.ends = fromMillis(held.endMS), byMonotonic(&c.view, held.endMS)
+	claim.beat, claim.pulse = held.beat, c.q.heart.of(held.beat)
 	c.hold(f, held, out[0].index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)

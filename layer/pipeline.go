@@ -206,6 +206,7 @@ type pipelineEnv struct {
 	join    func(o *operation)
 	quit    func(o *operation) bool
 	disband func() []*operation
+	trouble func() error // of the line's last turn
 }
 
 // errInterrupted is the outcome of an operation whose transaction has not come to its end: it may have committed.
@@ -310,10 +311,10 @@ func (p *pipeline) submitWaiting(ctx context.Context, o *operation, wait time.Du
 	case <-ctx.Done():
 	case <-timer.C:
 		p.yieldUnless(ctx, o, "waited")
-		p.stopWaiting(o)
+		p.stopWaiting(o, p.env.trouble)
 	case <-stop:
 		p.yieldUnless(ctx, o, "stop")
-		p.stopWaiting(o)
+		p.stopWaiting(o, func() error { return nil })
 	}
 	return p.await(ctx, o)
 }
@@ -451,12 +452,14 @@ func (p *pipeline) leave(o *operation, cause error) error {
 	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
 }
 
-// stopWaiting ends a wait: o ends at once if o stands in the waiting line, and otherwise with the turn under way.
-func (p *pipeline) stopWaiting(o *operation) {
+// stopWaiting ends a wait: o ends at once, with the error of trouble, if o stands in the waiting line, and otherwise
+// with the turn under way.
+func (p *pipeline) stopWaiting(o *operation, trouble func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	o.lastTurn = true
 	if o.state == opWaiting && p.env.quit(o) {
+		o.err = trouble()
 		p.end(o)
 	}
 }
@@ -647,7 +650,7 @@ func (p *pipeline) settle(b *batch) {
 func (p *pipeline) conclude(o *operation) {
 	if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn {
 		// The wait goes on, because a database which does not answer for a while is no reason to end a wait.
-		o.turn.fail()
+		o.turn.fail(o.err)
 		o.err = nil
 		o.receive.begin()
 	}

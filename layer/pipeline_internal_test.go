@@ -43,7 +43,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 		r.p.env = pipelineEnv{
 			run: r.run, giveBack: func(c []*Claim) { r.back <- c }, yield: func(context.Context, string) {}, alone: alone,
 			groups: func(rc *reception) int { return rc.o.MaxGroups }, plenty: func() bool { return r.plenty },
-			join: r.l.join, quit: r.l.quit, disband: r.l.disband,
+			join: r.l.join, quit: r.l.quit, disband: r.l.disband, trouble: r.l.trouble,
 		}
 		r.l.begin(lineEnv{
 			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
@@ -59,7 +59,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 			for _, f := range r.open {
 				f.end()
 			}
-			r.l.stop()
+			_ = r.l.stop(context.Background())
 			if !t.Failed() {
 				r.requireIdle()
 			}

@@ -74,7 +74,7 @@ func (q *Queue) pipelineEnv() pipelineEnv {
 	return pipelineEnv{
 		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
 		groups: q.wantedGroups, plenty: q.spreadOf("").Plenty,
-		join: q.line.join, quit: q.line.quit, disband: q.line.disband,
+		join: q.line.join, quit: q.line.quit, disband: q.line.disband, trouble: q.line.trouble,
 	}
 }
 
@@ -481,6 +481,7 @@ func (w *txn) claimed(rs []*reception) {
 type landed struct {
 	settleErr error
 	until     time.Time
+	ends      time.Time
 	follows   Follows
 	waits     time.Duration
 	sent      []Sent
@@ -492,7 +493,7 @@ type landed struct {
 func (o *operation) results() landed {
 	l := landed{settleErr: o.settleErr}
 	if s := o.settle; s != nil {
-		l.until, l.follows, l.waits = s.until, s.follows, s.waits
+		l.until, l.ends, l.follows, l.waits = s.until, s.ends, s.follows, s.waits
 	}
 	if e := o.enqueue; e != nil {
 		l.sent, l.full = e.sent, e.full
@@ -506,7 +507,7 @@ func (o *operation) results() landed {
 // restore takes the results of the attempt which was applied: it may not be the last attempt which ran.
 func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) (err error) {
 	if s := o.settle; s != nil {
-		o.settleErr, s.until, s.follows, s.waits = l.settleErr, l.until, l.follows, l.waits
+		o.settleErr, s.until, s.ends, s.follows, s.waits = l.settleErr, l.until, l.ends, l.follows, l.waits
 	}
 	if e := o.enqueue; e != nil {
 		e.sent, e.full = l.sent, l.full

@@ -21,8 +21,8 @@ import (
 const offsetSlack = 10_000_000 // versions
 
 // Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists,
-// ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is the
-// caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize bytes.
+// ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is
+// the caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize bytes.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -358,6 +358,11 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 	return names, wrap("list queues", err)
 }
 
+// closeLife bounds Close.
+const closeLife = 5 * time.Second
+
+var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", closeLife, context.DeadlineExceeded)
+
 // Close clears the handle's own keys in the database (request, wake key, receipts) and makes every further call fail
 // with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions. Close waits
 // for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
@@ -367,6 +372,8 @@ func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {
 		return nil
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
+	defer cancel()
 	q.heart.stop()
 	if err := q.stopStaging(ctx); err != nil {
 		return wrap("close", err)

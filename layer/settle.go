@@ -290,7 +290,7 @@ func (s *Settlement) end(done *settlement) {
 	s.tell(done)
 	switch {
 	case done.extends:
-		s.Claim.extended(done.until)
+		s.Claim.extended(done)
 	case done.all:
 	case s.Nack == nil:
 		s.Claim.drop(done.ids, nil)
@@ -542,7 +542,7 @@ type settlement struct {
 	next    kv.Future[[]byte] // the first item left in the group, if nothing is left of the claim
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
-	until time.Time // the result of an extend
+	until, ends time.Time // the result of an extend; ends by the monotonic clock
 	// What comes of a failed attempt: the results of a nack that counts one.
 	follows Follows
 	waits   time.Duration
@@ -852,15 +852,15 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	if err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
-	c.extended(s.until)
+	c.extended(s)
 	return s.until, nil
 }
 
 // extended notes the new end of the claim, which has a lease of its own from then on.
-func (c *Claim) extended(until time.Time) {
+func (c *Claim) extended(s *settlement) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
-	c.Until, c.beat, c.pulse = until, uuid.Nil, nil
+	c.Until, c.ends, c.beat, c.pulse = s.until, s.ends, uuid.Nil, nil
 }
 
 // ExtendTx extends in the caller's transaction, as SettleTx settles.
@@ -886,7 +886,7 @@ func (s *settlement) extend(w *txn) error {
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
 	w.put(s.lane, s.held, s.held.until(end), c.items[0].index)
-	s.until = fromMillis(end)
+	s.until, s.ends = fromMillis(end), byMonotonic(&w.view, end)
 	return nil
 }
 

@@ -401,8 +401,10 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 // stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch the wake
 // key may write the key anew: then the next sweep clears the key. The pipeline is closed, so nobody waits any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
-	q.line.stop()
 	defer q.staging.forgetGone()
+	if err := q.line.stop(ctx); err != nil {
+		return err
+	}
 	// Transactions in flight may still register the request, or clear the request.
 	for q.pipeline.inFlight() {
 		if !q.line.rest(ctx, busyPause) {

@@ -16,9 +16,9 @@ type turn struct {
 	// others are the templates at which the turn glances, for receives which it does not serve: see staging_request.go.
 	others []string
 	mu     sync.Mutex
-	rest   rest // guarded by mu; what the receives wait for after the turn
-	failed bool // guarded by mu: the turn's transaction failed
-	served bool // guarded by mu: the turn has claimed something
+	rest   rest  // guarded by mu; what the receives wait for after the turn
+	failed error // guarded by mu; of a transaction of the turn
+	served bool  // guarded by mu: the turn has claimed something
 }
 
 // rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, watch is on the wake key,
@@ -48,10 +48,10 @@ func (t *turn) found(r rest) {
 }
 
 // fail notes that a transaction of the turn failed.
-func (t *turn) fail() {
+func (t *turn) fail(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failed = true
+	t.failed = err
 }
 
 // serve notes that a transaction of the turn has claimed something.
@@ -69,7 +69,7 @@ func (t *turn) hasServed() bool {
 }
 
 // outcome returns the turn's result, when the turn is over.
-func (t *turn) outcome() (r rest, failed bool) {
+func (t *turn) outcome() (r rest, failed error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rest, t.failed
@@ -101,6 +101,7 @@ type waitingLine struct {
 	nudged   bool          // guarded by mu: something has changed
 	pause    time.Duration // guarded by mu; for how long the line stands back before the next turn
 	rouse    func()        // guarded by mu: ends the rest under way; nil = there is none
+	failing  error         // guarded by mu; the error of the latest transaction, nil = it succeeded
 }
 
 // lineEnv is what a waiting line needs of the handle. A transaction whose error is returned may be tried again.
@@ -129,10 +130,20 @@ func (l *waitingLine) begin(env lineEnv) {
 	l.life, l.endLife = context.WithCancel(context.Background())
 }
 
-// stop ends the attendance, and waits for the end.
-func (l *waitingLine) stop() {
+// stop ends the attendance, and waits for the end, or for the end of ctx: a turn may wait for the database.
+func (l *waitingLine) stop(ctx context.Context) error {
 	l.endLife()
-	l.attendance.Wait()
+	ended := make(chan struct{})
+	go func() {
+		l.attendance.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // join puts a receive at the end of the line, and starts the attendance if none is running. A receive which comes back
@@ -142,6 +153,9 @@ func (l *waitingLine) join(o *operation) {
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, o)
 	l.pause, o.standsBack = max(l.pause, o.standsBack), 0
+	if o.turn == nil {
+		l.failing = nil // the database has answered the receive's first look
+	}
 	switch {
 	case !l.attended:
 		l.attended = true
@@ -262,7 +276,7 @@ func (l *waitingLine) attend() {
 		index, deadlineMS := l.env.requested()
 		switch {
 		case index != 0 && !l.awaitsAny(), waiting == 0 && l.env.wants():
-			if err := l.env.withdraw(ctx, index); err != nil && !l.rest(ctx, errorPause) {
+			if l.met(l.env.withdraw(ctx, index)) && !l.rest(ctx, errorPause) {
 				return
 			}
 			continue
@@ -273,7 +287,7 @@ func (l *waitingLine) attend() {
 			}
 			continue
 		case index != 0 && deadlineMS-l.env.nowMS() < requestLife.Milliseconds()/2:
-			if err := l.env.renew(ctx, index); err != nil && !l.rest(ctx, errorPause) {
+			if l.met(l.env.renew(ctx, index)) && !l.rest(ctx, errorPause) {
 				return
 			}
 			continue
@@ -286,7 +300,7 @@ func (l *waitingLine) attend() {
 		}
 		r, failed := l.call(next) // call also registers the request, if there is none
 		next = cue{}
-		if failed {
+		if l.met(failed) {
 			r.cancel()
 			if !l.rest(ctx, errorPause) {
 				return
@@ -369,6 +383,22 @@ func (l *waitingLine) restGone(ctx context.Context, blind bool) (blindNow, end b
 	return false, false
 }
 
+// met notes how a transaction of the attendance has ended, and reports whether it has failed.
+func (l *waitingLine) met(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failing = err
+	return err != nil
+}
+
+// trouble returns the error of the latest transaction of the attendance. trouble returns nil if that succeeded, or the
+// first look of a receive has succeeded since.
+func (l *waitingLine) trouble() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failing
+}
+
 // keepPace rests before a turn which may be one more in vain, if there were many. keepPace returns false if ctx has
 // ended.
 func (l *waitingLine) keepPace(ctx context.Context) bool {
@@ -398,7 +428,7 @@ func (l *waitingLine) dismiss() bool {
 // call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If there
 // was nothing, further receives have a turn, unless what the others have met speaks for these: each receive which names
 // a group, and the receives by each other template where a glance has found something.
-func (l *waitingLine) call(next cue) (r rest, failed bool) {
+func (l *waitingLine) call(next cue) (r rest, failed error) {
 	var turns []*turn
 	had := make(map[string]bool)         // the templates by which receives have had a turn for any group
 	glanced := make(map[*operation]bool) // the receives at whose templates the first turn has glanced
@@ -443,7 +473,7 @@ func (l *waitingLine) call(next cue) (r rest, failed bool) {
 			}
 			more.cancel() // the first watch is older
 		}
-		if r.watch == nil || failed {
+		if r.watch == nil || failed != nil {
 			return r, failed
 		}
 	}

@@ -68,7 +68,7 @@ func onTestLine(t *testing.T, fn func(t *testing.T, l *testLine)) {
 		l := newTestLine()
 		defer func() {
 			l.disband()
-			l.stop()
+			_ = l.stop(context.Background())
 		}()
 		fn(t, l)
 	})
@@ -234,7 +234,7 @@ func TestLineRests(t *testing.T) {
 			l.comeBack(called)
 		}
 		fail := func(called []*operation) {
-			called[0].turn.fail()
+			called[0].turn.fail(errors.New("down"))
 			l.comeBack(called)
 		}
 		broken := func(called []*operation) {
@@ -338,7 +338,7 @@ func TestLineStops(t *testing.T) {
 		"resting": func(l *testLine, called []*operation) {
 			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
 		},
-		"after a failure": func(l *testLine, called []*operation) { called[0].turn.fail() },
+		"after a failure": func(l *testLine, called []*operation) { called[0].turn.fail(errors.New("down")) },
 		"busy":            func(l *testLine, called []*operation) {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestLineStops(t *testing.T) {
 				l.join(waiter())
 				synctest.Wait()
 				begun := time.Now()
-				l.stop()
+				_ = l.stop(context.Background())
 				require.Zero(t, time.Since(begun))
 			})
 		})

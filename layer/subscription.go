@@ -33,6 +33,8 @@ const (
 	handlerTxLife = 4 * time.Second
 	// storeLife bounds the store of a place, also after the end of a subscription's context.
 	storeLife = 5 * time.Second
+	// lastWordLife bounds it after the end of the subscription's context.
+	lastWordLife = 900 * time.Millisecond
 	// leastPause and longestPause bound the pause after a handler's error, which doubles with each error in a row.
 	leastPause   = 100 * time.Millisecond
 	longestPause = 30 * time.Second
@@ -49,12 +51,14 @@ type subscription struct {
 	wants [changeKinds]bool
 
 	at     position
-	stored position // in the database, as far as this call knows
-	width  int      // changes of the next call: less than o.Max after an error
-	fails  int      // in a row
-	errs   int      // in a row, which are not the handler's
-	vain   int      // watches in a row that have ended at once, and for nothing
-	told   bool     // that a watch has failed
+	stored position  // in the database, as far as this call knows
+	width  int       // changes of the next call: less than o.Max after an error
+	fails  int       // in a row
+	silent bool      // the database has not answered after the end of the call's context
+	taken  time.Time // when the call began to take the subscription, by the monotonic clock
+	errs   int       // in a row, which are not the handler's
+	vain   int       // watches in a row that have ended at once, and for nothing
+	told   bool      // that a watch has failed
 
 	met   []byte    // the reader of another process, with a time that no process may store
 	since time.Time // when this call met it first
@@ -133,7 +137,9 @@ func (s *subscription) run(ctx context.Context) error {
 			return err
 		}
 	}
-	s.release(context.WithoutCancel(ctx))
+	if !s.silent { // else the lease has to expire
+		s.release(context.WithoutCancel(ctx))
+	}
 	return nil
 }
 
@@ -241,6 +247,7 @@ func (s *subscription) update(ctx context.Context, fn func(tx kv.Tx, config *fol
 
 // acquire takes the subscription, and returns 0; or how long to wait because another process holds it.
 func (s *subscription) acquire(ctx context.Context) (wait time.Duration, err error) {
+	s.taken = time.Now()
 	err = s.update(ctx, func(tx kv.Tx, follow *following) error {
 		config, err := follow.wait(ctx)
 		if err != nil {
@@ -405,21 +412,23 @@ func (s *subscription) serve(ctx context.Context) error {
 
 // beat extends the lease three times in its length, and returns why there is nothing to extend any more.
 func (s *subscription) beat(ctx context.Context) error {
-	end := s.q.opts.Now().Add(s.o.Lease)
+	end := s.taken.Add(s.o.Lease) // by the monotonic clock
 	for {
 		if err := s.pause(ctx, "heartbeat", s.o.Lease/3); err != nil || ctx.Err() != nil {
 			return err
 		}
-		begun := s.q.opts.Now()
-		err := s.update(ctx, func(tx kv.Tx, _ *following) error {
-			return s.ifMine(ctx, tx, func() { s.setReader(tx) })
+		begun := time.Now()
+		within, cancel := context.WithDeadline(ctx, end) // when the lease has ended it is too late
+		err := s.update(within, func(tx kv.Tx, _ *following) error {
+			return s.ifMine(within, tx, func() { s.setReader(tx) })
 		})
+		cancel()
 		switch {
 		case err == nil:
 			end = begun.Add(s.o.Lease)
 		case errors.Is(err, errNotHolder), final(err), ctx.Err() != nil:
 			return err
-		case s.q.opts.Now().After(end):
+		case !time.Now().Before(end):
 			return fmt.Errorf("%w: the lease could not be extended: %w", errNotHolder, err)
 		}
 	}
@@ -657,13 +666,31 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at position
 		return at, err
 	}
 	// Also when ctx has ended meanwhile: a subscription which is stopped in peace repeats nothing.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLife)
+	ctx, cancel := lastWord(ctx)
 	defer cancel()
 	err = s.update(ctx, func(tx kv.Tx, _ *following) (err error) {
 		at, _, err = s.move(ctx, tx, page.next)
 		return err
 	})
+	s.silent = errors.Is(err, errSilent)
 	return at, err
+}
+
+// errSilent: the place could not be stored in time after the end of the subscription's context.
+var errSilent = fmt.Errorf("the database does not answer: %w", context.DeadlineExceeded)
+
+// lastWord returns the context of a store that must happen although ctx may have ended. It ends after storeLife, and
+// lastWordLife after the end of ctx.
+func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
+	last, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	end := func() { cancel(errSilent) }
+	timer := time.AfterFunc(storeLife, end)
+	stop := context.AfterFunc(ctx, func() { timer.Reset(lastWordLife) })
+	return last, func() {
+		stop()
+		timer.Stop()
+		cancel(nil)
+	}
 }
 
 // move moves the place on to next in a transaction, and returns the place as the transaction leaves it. moved is false

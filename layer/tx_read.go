@@ -21,11 +21,18 @@ type view struct {
 	keys  subspace
 	read  kv.ReadTx // at snapshot; of a guarded view, with a conflict
 	nowMS int64     // by the handle's clock, when the view was made
+	at    time.Time // nowMS by the system's monotonic clock
 }
 
 // viewOf returns the view of reads by read.
 func (q *Queue) viewOf(ctx context.Context, read kv.ReadTx) view {
-	return view{ctx: ctx, q: q, keys: q.keys, read: read, nowMS: q.nowMS()}
+	return view{ctx: ctx, q: q, keys: q.keys, read: read, at: time.Now(), nowMS: q.nowMS()}
+}
+
+// byMonotonic returns when ms of the handle's clock comes, by the system's monotonic clock. No later step of the wall
+// clock changes that.
+func byMonotonic(v *view, ms int64) time.Time {
+	return v.at.Add(time.Duration(ms-v.nowMS) * time.Millisecond)
 }
 
 // moment returns the view's time by both clocks.

@@ -56,6 +56,7 @@ func (h *inHand) report(err error) {
 // it returns done as it is. done may be nil.
 func (h *hand) settleBefore(done *finished, fn func()) *finished {
 	if done == nil {
+		defer h.call()()
 		fn()
 		return nil
 	}
@@ -68,7 +69,9 @@ func (h *hand) settleBefore(done *finished, fn func()) *finished {
 	if runtime.Gosched(); !isClosed(c.done) {
 		h.settle(done)
 		done = nil
+		over := h.call()
 		<-c.done
+		over()
 		h.yield("asked")
 	}
 	h.over(c)

@@ -115,6 +115,8 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 		return err
 	}
 	defer h.end()
+	h.commits.Store(true)
+	defer h.commits.Store(false)
 	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
 	for {
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
@@ -181,7 +183,9 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 			return err
 		}
 	}
+	h.commits.Store(false)
 	err = t.fn(ctx, tx)
+	h.commits.Store(true)
 	if err == nil && mayAdvance {
 		err = t.finish(ctx, tx) // only now is it known to what
 	}
@@ -248,6 +252,7 @@ type inHand struct {
 	claim  *layer.Claim       // Items are those not acked yet, State as the last acked item has left it
 	lease  time.Duration
 	until  atomic.Int64                // milliseconds
+	ends   atomic.Pointer[time.Time]   // until by the monotonic clock
 	beat   atomic.Pointer[layer.Claim] // kept by the handle's heartbeat; nil = the claim has a lease of its own
 	ctx    context.Context             // of the handlers' calls; ends when the claim is lost, or was ended
 	cancel context.CancelCauseFunc
@@ -262,6 +267,12 @@ type inHand struct {
 	// ack under way of some of them, the first ones; nil = there is none.
 	handled []*Delivery
 	acking  *acking
+	// extending is the extension under way; nil = there is none.
+	extending *extending
+	lapsed    bool // the lease has ended, and so have the calls
+	// commits: the call waits for the database on the way to a commit, which needs the claim and so fails if that is
+	// lost. None of the handler's code runs, and none will before the claim is extended.
+	commits atomic.Bool
 	stale   bool // what came of an ack is not known: nothing more can be done under the claim
 	told    bool // that the claim is lost
 }
@@ -289,7 +300,7 @@ func (h *hand) newInHand(r received) *inHand {
 	in := &inHand{source: s, hand: h, test: test, claim: c, lease: s.receive.Lease, stateKnown: r.state}
 	in.turn = make(chan struct{}, 1)
 	in.ctx, in.cancel = context.WithCancelCause(test.Named(h.ctx, "call for %s under %d", c.Items[0].ID, c.Token))
-	in.until.Store(c.Until.UnixMilli())
+	in.lasts(c)
 	if _, ended := c.Lasts(); ended != nil {
 		same := *c
 		in.beat.Store(&same)
@@ -328,9 +339,28 @@ func (h *inHand) end() {
 	}
 }
 
-// left is what is left of the lease.
+// lasts notes the end of a lease of the claim's own.
+func (h *inHand) lasts(c *layer.Claim) {
+	until, _ := c.Lasts()
+	ends := time.Now().Add(c.Left())
+	h.until.Store(until.UnixMilli())
+	h.ends.Store(&ends)
+}
+
+// left is what is left of the lease, by the monotonic clock.
 func (h *inHand) left() time.Duration {
-	return time.UnixMilli(h.untilMS()).Sub(h.source.q.Now())
+	if c := h.beat.Load(); c != nil {
+		return c.Left()
+	}
+	return time.Until(*h.ends.Load())
+}
+
+// noBeat notes that the handle no longer keeps the claim by its heartbeat.
+func (h *inHand) noBeat() {
+	if c := h.beat.Load(); c != nil {
+		h.lasts(c)
+		h.beat.Store(nil)
+	}
 }
 
 func (h *inHand) untilMS() int64 {
@@ -375,13 +405,19 @@ func (h *inHand) leaseTime() time.Duration {
 // extend extends the claim for the lease that was asked for, and no longer: that is for how long the group is held up
 // if this process dies. The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
-	until, err := h.source.q.Extend(ctx, h.claim, h.lease)
+	err := h.extendAs(ctx, h.claim)
+	h.lost = h.lost || errors.Is(err, layer.ErrClaimLost)
+	return err
+}
+
+// extendAs extends by a view of the claim.
+func (h *inHand) extendAs(ctx context.Context, c *layer.Claim) error {
+	_, err := h.source.q.Extend(ctx, c, h.lease)
 	h.test.Pause(ctx, "extended") // two calls may have shared the transaction
 	if err != nil {
-		h.lost = h.lost || errors.Is(err, layer.ErrClaimLost)
 		return err
 	}
-	h.until.Store(until.UnixMilli())
+	h.lasts(c)
 	h.beat.Store(nil)
 	return nil
 }

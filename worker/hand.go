@@ -37,6 +37,8 @@ type hand struct {
 	// calls leads to the goroutine that calls the handlers; nil = there is none.
 	calls chan func(goroutine *string)
 	now   atomic.Pointer[call] // the handler's call; nil = there is none
+	// calling: the hand waits for a function of the options.
+	calling atomic.Bool
 
 	staying context.Context // ends when the hand is to end
 	stay    context.CancelFunc
@@ -220,6 +222,7 @@ type call struct {
 	done      chan struct{}          // closed when it has ended, and err is there
 	err       error
 	exited    bool // it has ended its goroutine
+	gone      bool // the claim is another's, as an extension during the call has found
 }
 
 // newCall makes the deliveries of the next call: one item, or the rest of the claim.
@@ -246,9 +249,9 @@ func (h *hand) ready(c *call) bool {
 	for _, d := range c.ds {
 		in.emit(h.w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
 	}
-	if c.cancel = in.cancel; !in.beats() && in.left() < in.leaseTime()/3 {
+	if !in.beats() && in.left() < in.leaseTime()/3 {
 		h.w.awaitAck(h.ctx, in)
-		h.extend(c)
+		h.extendFirst(in)
 	}
 	return in.ctx.Err() == nil && !in.lost && !in.stale
 }
@@ -330,8 +333,8 @@ func (c *call) run(fn func(ctx context.Context) error) {
 	returned = true
 }
 
-// attend waits for the end of a call, and extends the claim meanwhile, each time that a third of what is left of its
-// lease has passed. It reports false if the call is stuck, and was left to itself.
+// attend waits for the end of a call. It extends the claim each time that a third of the rest of its lease has passed,
+// and ends the handlers' context when the lease ends. It reports false if the call is stuck, and was left to itself.
 func (h *hand) attend(c *call) bool {
 	in, ended := c.in, c.ctx.Done()
 	var stopping <-chan struct{} // nil = the end of the worker makes no difference
@@ -341,12 +344,16 @@ func (h *hand) attend(c *call) bool {
 	if runtime.Gosched(); isClosed(c.done) {
 		return true
 	}
+	defer h.call()()
 	h.w.beginAck(h.ctx, in)
-	due := time.Now().Add(max(in.left(), layer.MinLease) / 3)
+	due, lapses := in.deadlines()
 	for {
 		next := due
 		if !giveUp.IsZero() {
 			next = giveUp
+		}
+		if !in.lapsed && lapses.Before(next) {
+			next = lapses
 		}
 		timer := time.NewTimer(time.Until(next))
 		select {
@@ -354,6 +361,7 @@ func (h *hand) attend(c *call) bool {
 		case <-ended:
 		case <-stopping:
 		case <-in.acks():
+		case <-in.extends():
 		case <-in.stopped():
 		case <-timer.C:
 		}
@@ -362,22 +370,35 @@ func (h *hand) attend(c *call) bool {
 		now := time.Now()
 		switch {
 		case isClosed(c.done):
+			in.lost = in.lost || c.gone
 			return true
 		case in.acking != nil && isClosed(in.acking.ended):
 			if h.w.endAck(in); in.lost {
 				c.cancel(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
 			}
 			h.w.beginAck(h.ctx, in)
+		case in.extending != nil && isClosed(in.extending.ended):
+			h.endExtend(c)
+			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
 			ended, giveUp = nil, now.Add(stuckAfter)
 		case in.beat.Load() != nil && !in.beats():
 			// Others have ended the handle, or it has begun anew. From now on the claim has a lease of its own.
-			in.until.Store(in.untilMS())
-			in.beat.Store(nil)
+			in.noBeat()
 			if giveUp.IsZero() {
-				h.extend(c)
+				h.beginExtend(c)
 			}
-			due = time.Now().Add(max(in.left(), layer.MinLease) / 3)
+			due, lapses = in.deadlines()
+		case !in.lapsed && !now.Before(lapses):
+			switch _, lapses = in.deadlines(); {
+			case now.Before(lapses):
+			case c.settled():
+				lapses = now.Add(time.Hour) // there is nothing to lose
+			case in.commits.Load():
+				lapses = now.Add(leaseMargin)
+			default:
+				in.lapse(giveUp.IsZero())
+			}
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
 			h.loosen(c)
 			if h.ctx.Err() == nil && h.leave(c, !told) {
@@ -388,28 +409,9 @@ func (h *hand) attend(c *call) bool {
 				stopping = nil
 			}
 		case giveUp.IsZero() && !now.Before(due):
-			h.extend(c)
-			due = time.Now().Add(max(in.left(), layer.MinLease) / 3)
+			h.beginExtend(c)
+			due, _ = in.deadlines()
 		}
-	}
-}
-
-// extend extends the claim of a call, unless its transaction is open.
-func (h *hand) extend(c *call) {
-	in := c.in
-	if in.beats() || in.acking != nil || !in.tryBegin() {
-		return
-	}
-	defer in.end()
-	if in.over || in.lost || in.stale {
-		return
-	}
-	err := in.extend(h.ctx)
-	switch {
-	case in.lost:
-		c.cancel(err)
-	case err != nil && h.ctx.Err() == nil:
-		in.report(err)
 	}
 }
 
@@ -420,11 +422,15 @@ func (h *hand) loosen(c *call) {
 	if !in.beats() || in.over || in.lost {
 		return
 	}
-	in.until.Store(in.untilMS())
-	in.beat.Store(nil)
-	if _, err := in.source.q.Extend(h.ctx, in.claim, 0); err != nil && h.ctx.Err() == nil {
-		in.report(err)
-	}
+	in.noBeat()
+	same := *in.claim
+	ctx := h.w.o.Test.Named(h.ctx, "lease of %s under %d", c.first(), same.Token)
+	h.w.wg.Go(func() {
+		h.w.o.Test.Pause(ctx, "loosen")
+		if _, err := in.source.q.Extend(ctx, &same, 0); err != nil && ctx.Err() == nil {
+			h.w.report(err)
+		}
+	})
 }
 
 // leave leaves a call that is stuck to itself, so that the hand can go on; it does not if there are too many of such
@@ -456,6 +462,7 @@ func (h *hand) leave(c *call, first bool) bool {
 // late is for a call that was left to itself: it may still return while nobody has taken over.
 func (w *Worker) late(ctx context.Context, c *call) {
 	<-c.done
+	c.in.lost = c.in.lost || c.gone
 	ctx = w.o.Test.Named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
 	w.o.Test.Pause(ctx, "late")
 	c.in.hand = &hand{w: w, ctx: ctx}
@@ -670,7 +677,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			failed = timedOut(c.ctx, partly.Err)
 		}
 	}
-	if c != nil && w.ctx.Err() == nil && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
+	if c != nil && w.ctx.Err() == nil && !c.cutOff() && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
 		w.judge(&o, c.ds[n], failed)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {
@@ -696,6 +703,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	given.Finish, given.Advance = nil, nil
 	advance(&given, done...)
 	err := in.source.q.Settle(ctx, given)
+	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
 	if c != nil {
 		e := Event{Follows: layer.FollowsUnknown}
@@ -704,7 +712,11 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		}
 		w.failure(c, c.ds[n], failed, e)
 	}
-	if !isGone(err) && !(kv.MaybeCommitted(failed) && errors.Is(err, layer.ErrClaimLost)) { // what was unknown was done
+	switch {
+	case in.lapsed && errors.Is(err, layer.ErrClaimLost):
+		w.tellLost(in, in.event)
+	case kv.MaybeCommitted(failed) && errors.Is(err, layer.ErrClaimLost): // the unknown commit was applied
+	case !isGone(err):
 		w.report(err)
 	}
 }

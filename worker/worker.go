@@ -143,6 +143,7 @@ type Worker struct {
 	timeout  *timeoutError
 	stopping chan struct{}
 	done     chan struct{} // closed when all hands have ended
+	returned chan struct{} // holds a token if a call has ended since the worker was stopped
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex
@@ -188,7 +189,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	}
 	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
-	w.stopping, w.done = make(chan struct{}), make(chan struct{})
+	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	if w.log == nil {
 		w.log = slog.Default()
 	}
@@ -241,8 +242,10 @@ func (w *Worker) Start() {
 
 // Run starts the worker and returns when it has ended: nil after ctx has ended and every handler has finished the item
 // that it is at, which takes as long as Timeout at most, and 5 s; an error that wraps layer.ErrNoQueue or
-// layer.ErrClosed when there is nothing left to work on; a *StopError if handlers are stuck. The end of ctx does not
-// end the handlers' contexts: for that use Start and Stop.
+// layer.ErrClosed when there is nothing left to work on; a *StopError if handlers are stuck. If the database does not
+// answer, Run waits for it no longer than a second after the last handler has returned, and returns ErrNoAnswer. Run
+// waits for a database that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for
+// that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()
 	select {
@@ -255,11 +258,86 @@ func (w *Worker) Run(ctx context.Context) error {
 // stopGrace is how long Stop waits for handlers whose contexts it has ended.
 const stopGrace = time.Second
 
+// settleGrace is how long Stop waits after the last handler has returned, for a database that does not answer. It waits
+// longer for one that answers: a commit may take 5 s, and each settlement has its own bound.
+const settleGrace = 900 * time.Millisecond
+
+// ErrNoAnswer: the database has not answered within a second of the end of a worker's last handler. The items that
+// were handled last may be handled again, and their groups are free again when the
+// leases expire.
+var ErrNoAnswer = errors.New("the database does not answer: what was handled last may be handled again")
+
+// drain waits until all hands have ended. Its error is the cause of ctx, or ErrNoAnswer.
+func (w *Worker) drain(ctx context.Context) error {
+	for {
+		timer := time.NewTimer(settleGrace / 2)
+		quiet := timer.C
+		if w.calling() {
+			quiet = nil
+		}
+		select {
+		case <-w.done:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-w.returned:
+			timer.Stop()
+		case <-quiet:
+			w.o.Test.Pause(ctx, "answers")
+			if !answer(ctx, w.sources) && !w.calling() && !isClosed(w.done) && ctx.Err() == nil {
+				return ErrNoAnswer
+			}
+		}
+	}
+}
+
+// answer reports whether the databases answer a read of each queue, within half of settleGrace.
+func answer(ctx context.Context, sources []*source) bool {
+	ctx, cancel := context.WithTimeout(ctx, settleGrace/2)
+	defer cancel()
+	for _, s := range sources {
+		_, _, err := s.q.Admin().Paused(ctx)
+		if ctx.Err() != nil || kv.Code(err) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// calling reports whether a handler, or another function of the options, runs and is not stuck.
+func (w *Worker) calling() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.hands {
+		if h.calling.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// call notes that the hand waits for a function of the options, until the result is called.
+func (h *hand) call() (over func()) {
+	h.calling.Store(true)
+	return func() {
+		h.calling.Store(false)
+		if h.w.isStopping() {
+			select {
+			case h.w.returned <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
 // Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
-// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause; those
-// that return within a second give their items back, and then Stop returns a *StopError in any case: it wraps that
-// cause, and names the handlers that are still running. It does not wait for stuck handlers, and names them too. It
-// may be called twice, and before Start. If the worker has ended by itself it returns the reason.
+// attempt, and returns when all has stopped, or with ErrNoAnswer, as Run does. When ctx ends first, the handlers'
+// contexts end with its cause. Handlers that return within a second give their items back, and then Stop returns a
+// *StopError in any case. It wraps that cause, and names the handlers that are still running. Stop does not wait for
+// stuck handlers, and names them too. It may be called twice, and before Start. If the worker has ended by itself it
+// returns the reason.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	w.end(nil)
@@ -268,12 +346,9 @@ func (w *Worker) Stop(ctx context.Context) error {
 	if !started {
 		return nil
 	}
-	var cause error
-	forced := false
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		forced, cause = true, context.Cause(ctx)
+	cause := w.drain(ctx)
+	forced := cause != nil && ctx.Err() != nil
+	if forced {
 		w.cancel(cause)
 		timer := time.NewTimer(stopGrace)
 		defer timer.Stop()
@@ -286,7 +361,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 	w.cancel(layer.ErrClosed) // frees the context
 	if !forced {
 		w.mu.Lock()
-		cause = w.err
+		cause = errors.Join(w.err, cause)
 		w.mu.Unlock()
 		if len(running) == 0 {
 			return wrap("stop", cause)

@@ -143,6 +143,7 @@ func (f *fate) stopHandle() {
 	}
 	w.sched.trace.note("handle stands still", h.who)
 	w.mark("handle stood still")
+	h.stood++
 	w.sched.freeze(true, who...)
 	time.Sleep(time.Duration(f.rng.Int64N(int64(maxLease+2*maxSkew))).Truncate(time.Microsecond) + 7)
 	f.wait(0)

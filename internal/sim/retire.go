@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"errors"
 	"math/rand/v2"
 	"runtime"
@@ -15,9 +16,16 @@ import (
 )
 
 // Handles closed in good order (Options.Retire): a process that is told to stop closes its handle while its actors
-// still call, wait and hold claims. The laws: Close returns; a call that begins when Close has been called fails with
-// ErrClosed, and a call that fails with ErrClosed did nothing; when Close has returned nil the handle sends nothing by
-// itself any more, and in the end no key of its own is left.
+// still call, wait and hold claims. The laws: Close returns within its bound; a call that begins when Close has been
+// called fails with ErrClosed, and a call that fails with ErrClosed did nothing; when Close has returned nil the handle
+// sends nothing by itself any more, and in the end no key of its own is left.
+
+// Close gives up after closeLeast. It must return within closeBound, because the world may hold back the step that it
+// is at, unless the process stands still.
+const (
+	closeLeast = 5 * time.Second
+	closeBound = closeLeast + holdMost + time.Second
+)
 
 // mostRetired is how many handles of a run are closed at most.
 const mostRetired = 3
@@ -70,9 +78,16 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	if len(work) > 0 {
 		w.mark("handle closed with actors at work")
 	}
+	begun, stood := time.Now(), h.stood
 	err := h.q.Close(a.ctx)
+	took := time.Since(begun)
 	a.park("closed")
+	if took > closeBound && h.stood == stood && w.knobs.leap == 0 {
+		w.violation("close handle %d: took %s: %v", h.who, took, err)
+	}
 	switch e := new(kv.Error); {
+	case errors.Is(err, context.DeadlineExceeded) && took >= closeLeast:
+		w.mark("close gave up")
 	case err == nil:
 		h.silent = true
 		w.mark("handle closed in good order")

@@ -123,6 +123,7 @@ type handle struct {
 	dead      bool
 	retired   bool // Close was called while its actors worked
 	silent    bool // and has returned nil
+	stood     int  // how often the process has stood still
 }
 
 // mostSteps is how many steps of the driver each operation may take, on the mean. A few dozen are usual.

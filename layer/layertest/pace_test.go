@@ -324,3 +324,58 @@ func TestStandingClockHasAPace(t *testing.T) {
 		})
 	}
 }
+
+// refusing is an engine that refuses each transaction with a code that is not retryable, while on is set.
+type refusing struct {
+	kv.DB
+	on atomic.Bool
+}
+
+func (r *refusing) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if r.on.Load() {
+		return nil, &kv.Error{Code: 6000}
+	}
+	return r.DB.Begin(o)
+}
+
+// TestWaitReturnsTheErrorThatLasts (contract): a receive that waits returns the error of the database that lasts until
+// the end of the wait, and none if the error has passed, or if the caller has stopped the wait.
+func TestWaitReturnsTheErrorThatLasts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		end  time.Duration // of the error; 0 = it lasts
+		stop time.Duration // 0 = never
+		code int
+	}{
+		"lasts":   {code: 6000},
+		"passes":  {end: 15 * time.Second},
+		"stopped": {stop: 10 * time.Second},
+	} {
+		for _, group := range []*string{nil, layer.OnlyGroup("A")} {
+			t.Run(fmt.Sprint(name, " group=", group != nil), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					db := &refusing{DB: inMemory(t)}
+					defer db.DB.Close()
+					q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
+					require.NoError(t, err)
+					time.AfterFunc(3*time.Second, func() { db.on.Store(true) })
+					if c.end > 0 {
+						time.AfterFunc(c.end, func() { db.on.Store(false) })
+					}
+					o := layer.ReceiveOptions{Wait: 20 * time.Second, Group: group}
+					if c.stop > 0 {
+						stop := make(chan struct{})
+						o.Stop = stop
+						time.AfterFunc(c.stop, func() { close(stop) })
+					}
+					claims, err := q.Receive(t.Context(), o)
+					db.on.Store(false)
+					require.Empty(t, claims)
+					require.Equal(t, c.code, kv.Code(err), "%v", err)
+					require.NoError(t, q.Close(t.Context()))
+				})
+			})
+		}
+	}
+}

@@ -1,0 +1,1 @@
+../../layer/layertest/cut_test.go

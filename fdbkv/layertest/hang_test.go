@@ -1,0 +1,1 @@
+../../layer/layertest/hang_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/worker_lease_test.go

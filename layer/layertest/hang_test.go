@@ -1,0 +1,254 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// A call ends with its context, at most a second late, whatever the database does.
+
+// codes are errors that a database may give without end. 0 means that it does not answer. The last three are not tried
+// again.
+var codes = []int{
+	0, kv.CodeTransactionTooOld, kv.CodeFutureVersion, kv.CodeNotCommitted, kv.CodeCommitUnknownResult,
+	kv.CodeProcessBehind, kv.CodeDatabaseLocked, kv.CodeClusterVersionChanged, kv.CodeCommitProxyMemoryLimit,
+	kv.CodeBatchThrottled, kv.CodeGRVProxyMemoryLimit, kv.CodeTagThrottled, kv.CodeProxyTagThrottled,
+	kv.CodeTransactionTimedOut, kv.CodeIOError, 4100,
+}
+
+// late is how much later than its context a call may end.
+const late = 1100 * time.Millisecond
+
+// endsWith lets call run for a while on a database that is cut off, and requires that it ends with its context.
+func endsWith(t *testing.T, after time.Duration, call func(ctx context.Context) error) (err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), after)
+	defer cancel()
+	begun, ended := time.Now(), make(chan error, 1)
+	go func() { ended <- call(ctx) }()
+	select {
+	case err = <-ended:
+	case <-time.After(time.Hour):
+		t.Fatal("it has not ended")
+	}
+	require.LessOrEqual(t, time.Since(begun), after+late)
+	return err
+}
+
+// TestRunEndsWithItsContext: Run of a worker that is idle, and of one whose handler has just returned.
+func TestRunEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	for _, code := range codes {
+		for _, busy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("code %d, busy=%v", code, busy), func(t *testing.T) {
+				t.Parallel()
+				inBubble(t, layer.Config{}, func(b *bubble) {
+					q, db := b.cutOffQueue(layer.Options{})
+					cut := func() { db.cut(code) }
+					if busy {
+						b.fill(3)
+					} else {
+						time.AfterFunc(time.Second, cut)
+					}
+					w, err := plainWorker(q, func(_ context.Context, item layer.Item) error {
+						if b.called(item); string(item.Body) == "1" {
+							cut()
+							time.Sleep(9900 * time.Millisecond) // to the end of the context, nearly
+						}
+						return nil
+					}, worker.Options{Concurrency: 2, OnError: b.onError})
+					require.NoError(t, err)
+					err = endsWith(b.t, 10*time.Second, w.Run)
+					if code == 0 && busy {
+						require.ErrorIs(b.t, err, worker.ErrNoAnswer)
+					}
+					db.heal()
+					time.Sleep(time.Minute) // what is under way ends
+					b.close(q, db)
+				})
+			})
+		}
+	}
+}
+
+// TestStopWaitsForSlowCommits: a stop succeeds, and the last ack is made, on a database that takes 5 s for a commit.
+func TestStopWaitsForSlowCommits(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		b.fill(1)
+		db := &slowDB{DB: b.db}
+		q, err := layer.Open(b.t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(b.t, err)
+		w, err := plainWorker(q, func(_ context.Context, item layer.Item) error {
+			b.called(item)
+			db.slow.Store(true)
+			time.Sleep(2 * time.Second)
+			return nil
+		}, worker.Options{Concurrency: 1, OnError: b.onError})
+		require.NoError(b.t, err)
+		w.Start()
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.NoError(b.t, w.Stop(b.t.Context()))
+		require.Greater(b.t, time.Since(begun), 5*time.Second)
+		db.slow.Store(false)
+		require.EqualValues(b.t, 1, b.stats().Acked)
+		require.NoError(b.t, q.Close(b.t.Context()))
+	})
+}
+
+// slowDB is a database whose commits take 5 s while slow is set.
+type slowDB struct {
+	kv.DB
+	slow atomic.Bool
+}
+
+func (d *slowDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &slowTx{ManagedTx: tx, d: d}, err
+}
+
+type slowTx struct {
+	kv.ManagedTx
+	d      *slowDB
+	writes bool
+}
+
+func (t *slowTx) Set(key, value []byte) {
+	t.writes = true
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *slowTx) Clear(key []byte) {
+	t.writes = true
+	t.ManagedTx.Clear(key)
+}
+
+func (t *slowTx) Commit() kv.Future[struct{}] {
+	f := t.ManagedTx.Commit()
+	if !t.writes || !t.d.slow.Load() {
+		return f
+	}
+	return slowly{f}
+}
+
+type slowly struct{ kv.Future[struct{}] }
+
+func (f slowly) Ready() bool { return false }
+
+func (f slowly) Wait(ctx context.Context) (struct{}, error) {
+	select {
+	case <-time.After(5 * time.Second):
+		return f.Future.Wait(ctx)
+	case <-ctx.Done():
+		return struct{}{}, context.Cause(ctx)
+	}
+}
+
+// TestSubscribeEndsWithItsContext: a subscription that waits, and one whose handler returns at the end of its context.
+func TestSubscribeEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{0, kv.CodeProcessBehind, kv.CodeIOError} {
+		for _, busy := range []bool{false, true} {
+			inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+				q, db := b.cutOffQueue(layer.Options{})
+				if busy {
+					b.fill(1)
+				} else {
+					time.AfterFunc(time.Second, func() { db.cut(code) })
+				}
+				require.NoError(b.t, endsWith(b.t, 10*time.Second, func(ctx context.Context) error {
+					return q.Subscribe(ctx, "s", func(ctx context.Context, _ []layer.Change) error {
+						db.cut(code)
+						<-ctx.Done()
+						return nil
+					}, layer.SubscribeOptions{FromOldest: true, OnError: b.onError})
+				}))
+				db.heal()
+				time.Sleep(time.Minute)
+				b.close(q, db)
+			})
+		}
+	}
+}
+
+// TestSubscriptionTellsItsEnd: a handler of changes whose process is cut off is told at the latest when the lease ends,
+// also if the wall clock goes back.
+func TestSubscriptionTellsItsEnd(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{0, kv.CodeProcessBehind} {
+		inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+			b.fill(1)
+			back := time.Duration(0)
+			q, db := b.cutOffQueue(layer.Options{Now: func() time.Time { return time.Now().Add(-back) }})
+			told := time.Duration(0)
+			ctx, cancel := context.WithCancel(b.t.Context())
+			err := q.Subscribe(ctx, "s", func(ctx context.Context, _ []layer.Change) error {
+				time.Sleep(7 * time.Second)
+				begun := time.Now()
+				back = time.Hour
+				db.cut(code)
+				<-ctx.Done()
+				told = time.Since(begun)
+				cancel()
+				return nil
+			}, layer.SubscribeOptions{FromOldest: true, Lease: 6 * time.Second, OnError: b.onError})
+			require.NoError(b.t, err)
+			require.NotZero(b.t, told)
+			require.LessOrEqual(b.t, told, 6*time.Second)
+			time.Sleep(time.Minute)
+			b.close(q, db)
+		})
+	}
+}
+
+// TestCloseEnds: Close of a handle ends, with a deadline and without one, while a receive waits for the database.
+func TestCloseEnds(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{0, kv.CodeProcessBehind} {
+		for name, bound := range map[string]time.Duration{"none": 5 * time.Second, "a second": time.Second} {
+			t.Run(fmt.Sprint(code, ", ", name), func(t *testing.T) {
+				inBubble(t, layer.Config{}, func(b *bubble) {
+					q, db := b.cutOffQueue(layer.Options{})
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						_, _ = q.Receive(b.t.Context(), layer.ReceiveOptions{Wait: 10 * time.Minute})
+					}()
+					time.Sleep(time.Second)
+					db.cut(code)
+					_, err := q.Enqueue(contextOf(b.t, time.Second), layer.Message{Group: "A"})
+					require.Error(b.t, err)
+					time.Sleep(time.Minute)
+					ctx, cancel := context.WithCancel(b.t.Context())
+					defer cancel()
+					if name != "none" {
+						ctx = contextOf(b.t, bound)
+					}
+					begun := time.Now()
+					require.Error(b.t, q.Close(ctx))
+					require.LessOrEqual(b.t, time.Since(begun), bound+late)
+					db.heal()
+					<-ended
+					time.Sleep(time.Minute)
+				})
+			})
+		}
+	}
+}
+
+// contextOf is a context that ends after d.
+func contextOf(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}

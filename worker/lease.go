@@ -1,0 +1,123 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// A handler is told in time: its context ends with its claim's lease at the latest, whatever the database does. The
+// hand watches the lease by the monotonic clock while a call runs. It never waits for an extension that is under way.
+
+// leaseMargin is how long before the end of its lease a claim counts as lapsed: so much the handler's context may end
+// too late, because timers are late and stored times are in milliseconds.
+const leaseMargin = 20 * time.Millisecond
+
+// extending is an extension under way, while a handler runs.
+type extending struct {
+	ended chan struct{} // closed when err is there
+	err   error
+}
+
+// extends is closed when the extension under way has ended; nil = there is none.
+func (h *inHand) extends() <-chan struct{} {
+	if h.extending == nil {
+		return nil
+	}
+	return h.extending.ended
+}
+
+// deadlines returns when to extend next, which is when a third of the rest of the lease has passed, and when the claim
+// counts as lapsed, unless it is extended.
+func (h *inHand) deadlines() (due, lapses time.Time) {
+	now, left := time.Now(), h.left()
+	return now.Add(max(left, layer.MinLease) / 3), now.Add(left - leaseMargin)
+}
+
+// beginExtend begins to extend the claim of a call, unless its transaction is open, or an ack or an extension is under
+// way.
+func (h *hand) beginExtend(c *call) {
+	in := c.in
+	if in.beats() || in.acking != nil || in.extending != nil || !in.tryBegin() {
+		return
+	}
+	if in.over || in.lost || in.stale {
+		in.end()
+		return
+	}
+	e := &extending{ended: make(chan struct{})}
+	in.extending = e
+	same := *in.claim
+	// It ends with the claim: there is nothing to keep then.
+	ctx := in.test.Named(in.ctx, "extension of %s under %d", c.first(), same.Token)
+	go func() {
+		defer close(e.ended)
+		defer in.end()
+		in.test.Pause(ctx, "extend")
+		e.err = in.extendAs(ctx, &same)
+	}()
+}
+
+// endExtend does what follows from an extension that has ended.
+func (h *hand) endExtend(c *call) {
+	in := c.in
+	err := in.extending.err
+	in.extending = nil
+	switch {
+	case errors.Is(err, layer.ErrClaimLost):
+		c.gone = true
+		c.cancel(err)
+	case err != nil && h.ctx.Err() == nil && in.ctx.Err() == nil:
+		in.report(err)
+	}
+}
+
+// lapse ends the handlers' context, because the lease has ended. The hand still settles the result of the handler: the
+// claim is there until another takes over. tell says to report that: the contexts have not ended before.
+func (h *inHand) lapse(tell bool) {
+	h.lapsed = true
+	err := fmt.Errorf("%w: group %q, token %d: its lease has ended, and the database has not extended it",
+		layer.ErrClaimLost, h.claim.Group, h.claim.Token)
+	h.cancel(err)
+	if tell {
+		h.report(err)
+	}
+}
+
+// cutOff reports whether the call's context has ended with the lease: then the item has not failed.
+func (c *call) cutOff() bool {
+	return c.in.lapsed && errors.Is(context.Cause(c.ctx), layer.ErrClaimLost)
+}
+
+// first is the item of the claim's next call.
+func (c *call) first() layer.ID { return c.in.claim.Items[0].ID }
+
+// settled reports whether nothing is left of the claim. In a transaction the handler's goroutine may find that out
+// later.
+func (c *call) settled() bool { return c.in.over && (c.ds == nil || !c.in.source.handler.inTx) }
+
+// extendFirst extends the claim before a call, and waits for that no longer than the lease lasts.
+func (h *hand) extendFirst(in *inHand) {
+	if in.over || in.lost || in.stale || in.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(in.ctx, max(in.left()-leaseMargin, time.Second))
+	defer cancel()
+	err := in.begin(ctx)
+	if err == nil {
+		err = in.extend(ctx)
+		in.end()
+	}
+	switch {
+	case in.lost:
+		in.cancel(err)
+	case err == nil || h.ctx.Err() != nil:
+	case in.left() <= leaseMargin:
+		in.lapse(true)
+	default:
+		in.report(err)
+	}
+}
