@@ -48,7 +48,7 @@ func asking(r *http.Request) identity {
 	return who
 }
 
-// allow lets a request pass if the role of whoever asks is at least least.
+// allow lets a request pass if the role of its user is at least least.
 func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		role, name := c.who(r)
@@ -65,7 +65,7 @@ func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// strange says what somebody must do whom the console does not know.
+// strange tells a user whom the console does not know how to log in.
 func (c *Console) strange(r *http.Request) string {
 	words := "use the link that the console printed when it started"
 	switch {

@@ -6,8 +6,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// advice is what somebody can do about a cause elsewhere than with a button: a sentence, and a command to copy or a
-// page.
+// advice is a remedy without a button: a sentence, and a command to copy or a page.
 type advice struct {
 	Text, Command string
 	Path, Words   string // of a link

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Action is what somebody has done, or tried, in the console.
+// Action is an operator's action in the console, done or refused.
 type Action struct {
 	N      int64     `json:"n"`
 	At     time.Time `json:"at"`

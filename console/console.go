@@ -5,7 +5,7 @@
 //	mux.Handle("/queues/", http.StripPrefix("/queues", c))
 //
 // The pages are made on the server and work without JavaScript; a script of this package keeps them fresh. All open
-// pages of a queue share what is read of it, and nothing is read while nobody looks.
+// pages of a queue share its figures. Without an open page nothing is read. The program must Close the Console.
 package console
 
 import (
@@ -29,7 +29,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// Role is what somebody may do in the console.
+// Role says what a user may do in the console.
 type Role int
 
 // The roles.
@@ -44,23 +44,24 @@ type Options struct {
 	// DB and Prefix are where the queues are.
 	DB     kv.DB
 	Prefix []byte
-	// Queues opens a queue that somebody looks at; nil = layer.Open, with an owner that names the console.
+	// Queues opens a queue when a page of it is asked for; nil = layer.Open, with an owner that names the console.
 	Queues func(ctx context.Context, name string) (*layer.Queue, error)
 	// Open makes everybody who reaches the console Operator: for a console behind an access control of the program's
 	// own. New refuses options without Open, Token and Role, because a token that was left empty must not open the
 	// console. Not with Token or Role.
 	Open bool
-	// Token, if not "", must come once, in the link of LoginPath; a session follows, which ends by a logout, with Idle,
-	// or with the Console. Whoever has the token is Operator. A script sends it as "Authorization: Bearer TOKEN".
+	// Token, if not "", must come once, in the link of LoginPath. Then a session begins, which ends by a logout, with
+	// Idle, or with the Console. A user who has the token is Operator, so the program must keep it secret. A script
+	// sends it as "Authorization: Bearer TOKEN".
 	Token string
-	// Idle is how long a session of Token lasts without a page or an action that somebody has asked for; a page that
-	// refreshes itself does not count. 0 = DefaultIdle; negative = a session does not end by itself.
+	// Idle is how long a session of Token lasts without a click. A page that refreshes itself does not count. 0 =
+	// DefaultIdle; negative = a session does not end by itself.
 	Idle time.Duration
-	// Role, if not nil, says who somebody is, by a header that a proxy sets for example: then Role must also know that
-	// the request comes from the proxy, because whoever else reaches the console can send that header, too. name is for
-	// the audit.
+	// Role, if not nil, returns the role and the name of a request's user, for example from a header that a proxy sets.
+	// Then Role must also check that the request comes from the proxy, because any other client of the console can send
+	// that header, too. name is for the audit.
 	Role func(r *http.Request) (role Role, name string)
-	// ReadOnly refuses all actions, whoever asks.
+	// ReadOnly refuses all actions of all users.
 	ReadOnly bool
 	// Hosts are the names, with their ports, under which the console may be asked for; nil = those of this machine
 	// alone (localhost, 127.0.0.0/8, [::1], any port). Any other is refused, so that no foreign page can rebind its
@@ -93,7 +94,7 @@ const (
 //go:embed assets templates
 var files embed.FS
 
-// Console is the handler. Close a Console when done, before the engine.
+// Console is the handler. The program must Close it before it closes the engine.
 type Console struct {
 	o       Options
 	mux     *http.ServeMux
@@ -114,8 +115,8 @@ type Console struct {
 	closed bool                    // guarded by mu
 }
 
-// New makes a console. Nothing is read before somebody looks. Errors: neither DB nor Queues is set; none of Token, Role
-// and Open is set, or Open with one of the others.
+// New makes a console. It reads nothing before a page is asked for. The caller must Close it. Errors: neither DB nor
+// Queues is set; none of Token, Role and Open is set, or Open with one of the others.
 func New(o Options) (*Console, error) {
 	guarded := o.Token != "" || o.Role != nil
 	switch {
@@ -219,8 +220,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
-	// Who does not read what was asked for holds up nobody, and is not waited for. A stream sets a deadline per event.
-	// Without a connection, as in a test, there is none to set.
+	// A client that does not read its answer holds up no other client, and ServeHTTP does not wait for it. A stream
+	// sets a deadline per event. Without a connection, as in a test, there is none to set.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actTimeout + sendTimeout))
 	if c.inOwn(r) {
 		c.own.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownKey{}, true)))
@@ -249,7 +250,7 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, code int, text st
 	}
 }
 
-// Close ends the streams, and closes the queues that were opened.
+// Close ends the streams of open pages, and closes the queues that the console has opened.
 func (c *Console) Close(ctx context.Context) error {
 	c.end()
 	c.mu.Lock()

@@ -181,7 +181,7 @@ func TestPagesOfHostileNames(t *testing.T) {
 	}
 }
 
-// TestRolesAndActions: who may see and do what.
+// TestRolesAndActions: each role sees and does what it may, and no more.
 func TestRolesAndActions(t *testing.T) {
 	role := Nobody
 	s := newSite(t, func(o *Options) { o.Role = func(*http.Request) (Role, string) { return role, "ann" } })

@@ -12,7 +12,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// Statuser is a database that can say how it is, as FoundationDB does: status json. The adapter fdbkv is one.
+// Statuser is a database with a status of its own, as FoundationDB's status json. The adapter fdbkv is one.
 type Statuser interface {
 	Status(ctx context.Context) ([]byte, error)
 }
@@ -70,7 +70,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
-// statusPaths are what the page shows of a status: those of docs/operations.md that have one value.
+// statusPaths are what the page shows of a status: those of docs/incidents.md that have one value.
 var statusPaths = []struct {
 	path, means string
 	bad         func(v string) bool
@@ -117,7 +117,7 @@ func below(limit float64) func(string) bool {
 	}
 }
 
-// statusRows are the rows of a status. What a cluster does not say is left out.
+// statusRows are the rows of a status. Values that the cluster does not tell are left out.
 func statusRows(document []byte) ([]statusRow, error) {
 	var status map[string]any
 	if err := json.Unmarshal(document, &status); err != nil {

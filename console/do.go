@@ -22,8 +22,8 @@ type deed struct {
 	by string
 }
 
-// verbs are what an operator can do. Each returns what was done, in words. What was seen comes along, and if that has
-// changed nothing is done: a second click finds it changed.
+// verbs are what an operator can do. Each returns a text about the action. The request has the state that the page has
+// shown, and if that has changed nothing is done: a second click finds it changed.
 var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"pause-queue":   (*deed).pauseQueue,
 	"resume-queue":  (*deed).resumeQueue,
@@ -51,7 +51,7 @@ var ofGroup = map[string]bool{
 	"pause": true, "resume": true, "retry": true, "skip": true, "purge": true, "release": true, "release-count": true,
 }
 
-// admin is the operator's side of the queue, for whoever acts.
+// admin is the operator's side of the queue, under the name of the user.
 func (d *deed) admin() layer.Admin { return d.q.Admin().As(d.by) }
 
 // group is the group that the action is about.
@@ -291,7 +291,7 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 	return deadWords(report, "removed for good", o.DryRun), err
 }
 
-// replay enqueues archived messages anew, at most maxReplay, so that an action ends.
+// replay enqueues archived messages again, at most maxReplay, so that an action ends.
 func (d *deed) replay(ctx context.Context) (string, error) {
 	f, err := archiveFilter(input{Values: d.in})
 	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() {

@@ -66,7 +66,7 @@ func rows(t *testing.T, db kv.DB) (all []kv.KV) {
 	return all
 }
 
-// Ways in which a request says, or does not say, who asks. Those from byToken on are let in.
+// Ways in which a request names its user, or does not. Those from byToken on are let in.
 const (
 	byNobody = iota
 	byCookieElsewhere

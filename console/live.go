@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// The stream of events of a page sends the live part of the page anew when it has changed. It is made by the templates
+// The stream of events of a page sends the live part of the page again when it has changed. It is made by the templates
 // that made the page, of answers that all pages share.
 
-// streamLife is how long a stream lasts: then the browser asks anew, and so shows that somebody is still there.
+// streamLife is how long a stream lasts. Then the browser asks again, which shows that the page is still open.
 const streamLife = 10 * time.Minute
 
 // sendTimeout is how long a slow client may take for an event.
@@ -67,7 +67,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// untilNext is how long a page waits before it looks anew. All pages look at the same moments, so that one asks the
+// untilNext is how long a page waits before it looks again. All pages look at the same moments, so that one asks the
 // database and the others get the same answer. The list of queues, which costs a transaction for each, looks half as
 // often as the pages of one.
 func (c *Console) untilNext(now time.Time, v *view) time.Duration {

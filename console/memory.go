@@ -8,8 +8,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// cache keeps the answers to questions for a short time, so that any number of pages costs the database what one costs,
-// and nothing when nobody looks: there is no poller, only questions whose answer is too old.
+// cache keeps the answers to questions for a short time, so that any number of pages costs the database as much as one,
+// and no page costs nothing. There is no poller: only a question whose answer is too old reads the database.
 type cache struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -27,13 +27,13 @@ type answer struct {
 	at    time.Time
 }
 
-// maxAnswers bounds the cache: beyond, answers that nobody may use any more are dropped.
+// maxAnswers bounds the cache. Beyond it, answers that are too old to use are dropped.
 const maxAnswers = 1000
 
 func (c *cache) init(now func() time.Time) { c.now, c.answers = now, map[question]*answer{} }
 
-// get returns the answer to a question, asked anew if it is older than every. Who asks while another does waits for the
-// other's answer.
+// get returns the answer to a question, and asks again if it is older than every. A call waits for the answer of a call
+// that asks already.
 func (c *cache) get(
 	ctx context.Context, q question, every time.Duration, ask func() (any, error),
 ) (any, time.Time, error) {
@@ -85,7 +85,7 @@ func (c *cache) drop(every time.Duration) {
 	}
 }
 
-// forget drops what was read of a queue: somebody has acted.
+// forget drops the answers about a queue, after an action.
 func (c *cache) forget(queue string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *Console) stats(ctx context.Context, queue string) (layer.Stats, error) 
 	})
 }
 
-// history is the figures of a queue in the last hour, as far as somebody looked.
+// history is the figures of a queue in the last hour, of the times when a page was open.
 type history struct{ samples []sample }
 
 type sample struct {

@@ -27,7 +27,7 @@ type view struct {
 	data  func(c *Console, ctx context.Context, in input) (any, error)
 }
 
-// input is what a request asks for, and who asks.
+// input is the content of a request, with its user.
 type input struct {
 	url.Values
 	who identity

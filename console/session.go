@@ -20,7 +20,8 @@ import (
 // NewToken returns a random token for Options.Token.
 func NewToken() string { return rand.Text() }
 
-// LoginPath is the path, with the query, of the link that logs somebody in.
+// LoginPath is the path, with the query, of the link that logs a user in. The link has the token, so the program must
+// keep it secret.
 func LoginPath(token string) string {
 	return "/" + place(token) + "/login?" + url.Values{"token": {token}}.Encode()
 }

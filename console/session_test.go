@@ -146,7 +146,7 @@ func TestSessionEndsIdle(t *testing.T) {
 	b.open(b.home, http.StatusOK)
 }
 
-// TestSessionsAreBounded: whoever has the link cannot fill the memory with sessions; one more ends the idlest.
+// TestSessionsAreBounded: a user who has the link cannot fill the memory with sessions: one more ends the idlest.
 func TestSessionsAreBounded(t *testing.T) {
 	var all sessions
 	now := time.Now()

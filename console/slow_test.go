@@ -150,8 +150,8 @@ func TestWhyNoStream(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
 }
 
-// TestRolesAndVerbs: who may not act is refused every verb, over both ways, before anything is read; so is everybody
-// where the console is read-only.
+// TestRolesAndVerbs: a user who may not act is refused every verb, over both ways, before anything is read. A read-only
+// console refuses every user.
 func TestRolesAndVerbs(t *testing.T) {
 	role := Nobody
 	s := newSite(t, func(o *Options) { o.Role = func(*http.Request) (Role, string) { return role, "ann" } })

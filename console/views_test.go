@@ -19,7 +19,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestHoldersPage: who holds groups is listed, with the process and the host where the handle has named itself.
+// TestHoldersPage: the page lists the holders of groups, with process and host if the handle has named itself.
 func TestHoldersPage(t *testing.T) {
 	s := newSite(t, nil)
 	require.Contains(t, s.get("/holders?q=orders"), "Nobody holds a group")

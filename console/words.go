@@ -170,7 +170,7 @@ func cutText(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// plainText is a text of somebody else's as a page shows it: without control characters, and cut.
+// plainText is a text of a program, as a page shows it: without control characters, and cut.
 func plainText(s string, n int) string {
 	return cutText(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) && r != '\n' {
@@ -195,7 +195,7 @@ func digest(body []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// shape is a sign for a cause or a status, beside its word and its colour: nobody needs to tell colours apart.
+// shape is a sign for a cause or a status. It has a word too, so that a user need not tell colours apart.
 func shape(s any) string {
 	switch fmt.Sprint(s) {
 	case "corrupt", "unreachable":

@@ -264,8 +264,8 @@ func TestUnknownAtomicOperation(t *testing.T) {
 	require.Equal(t, kv.CodeClientInvalidOperation, kv.Code(err))
 }
 
-// TestPriorityAndTag are accepted, in the first attempt, after OnError and after a reset. What the client does not
-// accept shows before anything is committed.
+// TestPriorityAndTag are accepted, in the first attempt, after OnError and after a reset. An option that the client
+// does not accept is an error before anything is committed.
 func TestPriorityAndTag(t *testing.T) {
 	db := open(t)
 	p := prefix(t, db)

@@ -98,9 +98,9 @@ func (db *DB) place() string {
 	return fmt.Sprintf("cluster file %s, connection string %s", file, connection)
 }
 
-// Status returns what the cluster says of itself, as JSON: status json, of the whole cluster also for a tenant's DB. It
-// costs the cluster more than a transaction does; ask every half minute at most. In the first seconds after a recovery
-// the document lacks parts, such as cluster.qos. A cluster that is silent is waited for until ctx ends.
+// Status returns the cluster's status json, of the whole cluster also for a tenant's DB. It costs the cluster more than
+// a transaction does, so the caller should ask at most every half minute. In the first seconds after a recovery the
+// document lacks parts, such as cluster.qos. If the cluster is silent, Status waits until ctx ends.
 //
 // Errors: ErrClosed, ctx's, and the client's.
 func (db *DB) Status(ctx context.Context) ([]byte, error) {

@@ -76,7 +76,7 @@ func recordedBy(t *testing.T) []string {
 	}
 }
 
-// versions asks the cluster what it is. What it does not say is empty.
+// versions asks the cluster for its versions and engine. A value that the cluster does not tell is empty.
 func versions(t require.TestingT, db fdb.Database) (server, client, engine string) {
 	raw, err := db.ReadTransact(func(tr fdb.ReadTransaction) (any, error) {
 		return tr.Get(fdb.Key("\xff\xff/status/json")).Get()

@@ -12,9 +12,9 @@ import (
 //		return nil, enqueue(fdbkv.Wrap(tr))
 //	})
 //
-// The caller's loop keeps the lifecycle. Errors must be returned to it, wrapped with %w or bare: they unwrap to
-// fdb.Error, which is how it knows what to retry. A context that ends in the middle ends the wait, not the
-// transaction. Wrap a transaction once, and not one with read-your-writes disabled.
+// The caller's loop keeps the lifecycle. The caller must return errors to it, bare or wrapped with %w: they unwrap to
+// fdb.Error, so the loop sees which to retry. A context that ends in the middle ends the wait, not the transaction. The
+// caller must wrap a transaction only once, and must not disable its read-your-writes.
 func Wrap(tr fdb.Transaction) kv.Tx { return newTx(tr) }
 
 func newTx(tr fdb.Transaction) *tx { return &tx{reader{tr}, tr} }

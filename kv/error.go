@@ -42,8 +42,8 @@ const (
 	CodeValueTooLarge          = 2103
 )
 
-// Error is an engine's error: FoundationDB's code and what lies under it. Wrap it with %w inside a transaction
-// body, or Run cannot see that it is retryable.
+// Error is an engine's error: FoundationDB's code and the cause. A transaction body must wrap it with %w, or Run cannot
+// see that it is retryable.
 type Error struct {
 	Code int
 	// InFlight is true if a commit had been sent, its outcome is unknown, and it may still land: up to 5 s later by the
@@ -131,8 +131,8 @@ func (e *Error) MaybeCommitted() bool {
 	return e != nil && (e.Code == CodeCommitUnknownResult || e.Code == CodeClusterVersionChanged)
 }
 
-// Retryable reports FoundationDB's predicate of that name (documented set: 1007 1009 1020 1021 1037 1038 1039
-// 1042 1051 1078 1213 1223). What is retried in fact is decided by the engine's OnError.
+// Retryable reports FoundationDB's predicate of that name (documented set: 1007 1009 1020 1021 1037 1038 1039 1042 1051
+// 1078 1213 1223). The engine's OnError decides whether an attempt is retried.
 func (e *Error) Retryable() bool {
 	if e == nil {
 		return false

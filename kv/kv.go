@@ -5,8 +5,8 @@
 // that see the transaction's own writes, snapshot reads that conflict with nothing, commits whose outcome may
 // stay unknown. An engine is right when kv/kvtest passes on it. No type of a vendor's binding appears here.
 //
-// Keys and values given to a transaction are copied; those it returns belong to the caller.
-// A transaction may be used by several goroutines at once; the order of their calls is then theirs to arrange.
+// Keys and values given to a transaction are copied; those it returns belong to the caller. A transaction may be used
+// by several goroutines at once. If the order of their calls matters, they must arrange it.
 package kv
 
 import (
@@ -88,9 +88,9 @@ type Tx interface {
 	AddWriteConflictRange(r KeyRange) error
 	// NextWriteNoConflict leaves out the write conflict range of the next write only.
 	NextWriteNoConflict()
-	// Watch is ready when the value of key differs from the one this transaction sees. It counts from a
-	// successful commit on and outlives the transaction: Cancel it. It may be ready late or for nothing, and
-	// it adds a read conflict on key: watch in a transaction that writes nothing, beside a poll.
+	// Watch is ready when the value of key differs from the one this transaction sees. It counts from a successful
+	// commit on and outlives the transaction: the caller must Cancel it. It may be ready late, or without a change, so
+	// the caller must poll as well. It adds a read conflict on key, so use it in a transaction that writes nothing.
 	Watch(key []byte) Future[struct{}]
 	// Versionstamp must be called before the commit and is ready after it; error 2021 if nothing was written.
 	Versionstamp() Future[[10]byte]
@@ -101,13 +101,14 @@ type Tx interface {
 // ManagedTx is a transaction with its lifecycle. Run drives it; other code has little use for it.
 type ManagedTx interface {
 	Tx
-	// SetReadVersion fixes the read version before the first read; else error 2010. v <= 0 is error 2011.
+	// SetReadVersion fixes the read version. It must be called before the first read, else error 2010. v <= 0 is error
+	// 2011.
 	SetReadVersion(v int64)
 	Commit() Future[struct{}]
 	// CommittedVersion is the version of the last commit, or -1 if that wrote nothing.
 	CommittedVersion() (int64, error)
-	// OnError waits out FoundationDB's backoff and resets the transaction for another attempt if err is
-	// retryable; otherwise it returns err and the transaction is of no more use.
+	// OnError waits out FoundationDB's backoff and resets the transaction for another attempt if err is retryable.
+	// Otherwise it returns err, and the transaction must not be used again.
 	OnError(err error) Future[struct{}]
 	// Cancel ends everything pending with error 1025. A commit that was sent may still happen.
 	Cancel()

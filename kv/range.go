@@ -50,7 +50,7 @@ func Strinc(prefix []byte) []byte {
 }
 
 // PrefixRange returns the range of all keys that begin with prefix, prefix itself included. An empty prefix stands for
-// all keys: check a prefix that comes from outside before you clear its range.
+// all keys: the caller must check a prefix that comes from outside before it clears the range.
 func PrefixRange(prefix []byte) KeyRange {
 	end := Strinc(prefix)
 	if end == nil {

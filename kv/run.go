@@ -11,8 +11,8 @@ import (
 type Attempt struct {
 	N         int // 0 for the first
 	Conflicts int // how many attempts failed with a conflict (1020)
-	// MaybeCommitted is true once an earlier attempt ended with an unknown outcome: the body must find out
-	// whether that one was applied before it does its work again.
+	// MaybeCommitted is true after an earlier attempt ended with an unknown outcome. The body must find out whether
+	// that attempt was applied before it does its work again.
 	MaybeCommitted bool
 	// InFlight is true once the commit of an earlier attempt may still land (1039), also after this one's. A finding of
 	// the body is then final only if this attempt conflicts with that commit, and is committed itself.
@@ -22,15 +22,15 @@ type Attempt struct {
 // Run calls fn in a transaction, commits it, and starts over for as long as the engine's OnError says so. It
 // returns the commit version, or -1 if fn wrote nothing.
 //
-// fn may run many times: it assigns results and never appends to those of an earlier run, and it keeps no
-// reference to tx. An error of fn that wraps an *Error is treated like the engine's own; any other ends the
-// loop, and nothing is committed.
+// fn may run many times. It must assign its results, must not append to those of an earlier run, and must not keep tx.
+// An error of fn that wraps an *Error is treated like the engine's own; any other ends the loop, and nothing is
+// committed.
 //
-// An error says what became of all attempts, not only of the last. If the commit of any attempt may have landed,
-// MaybeCommitted is true of the error: it wraps an *Error of code 1021, or one with InFlight set if a commit may still
-// land. It also wraps the error of the last attempt, whatever that is: a conflict at the limit of retries, a failure of
-// the store, an error of fn. If fn itself finds out what became of the attempts before, see LastAttempt. After a commit
-// was sent, each code that is not known to mean that nothing was applied counts as unknown.
+// An error is about all attempts, not only the last. If the commit of any attempt may have landed, MaybeCommitted is
+// true of the error: it wraps an *Error of code 1021, or one with InFlight set if a commit may still land. It also
+// wraps the error of the last attempt: a conflict at the limit of retries, a failure of the store, or an error of fn.
+// If fn finds out the outcome of earlier attempts itself, the caller may use LastAttempt. After a commit was sent, a
+// code counts as unknown unless it is known to mean that nothing was applied.
 //
 // When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
 // error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
@@ -142,8 +142,8 @@ func LastAttempt(err error) error {
 }
 
 // MaybeCommitted reports whether err leaves open whether a transaction was committed: the error wraps an *Error of code
-// 1021 or 1039, or one with InFlight set. Of several joined errors, one is enough. Find out before you do the work
-// again.
+// 1021 or 1039, or one with InFlight set. Of several joined errors, one is enough. The caller must find out whether the
+// transaction was applied before it does the work again.
 func MaybeCommitted(err error) bool {
 	switch e := err.(type) {
 	case *Error:

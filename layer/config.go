@@ -109,7 +109,7 @@ const settingShards = "shards"
 
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
 //
-// To add a setting: a field above, a row here, a line in docs/operations.md.
+// To add a setting: a field above, a row here, a line in docs/settings.md.
 var settings = []setting{
 	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
 		"key ranges of the ready hints and timers; can be raised, not lowered"),

@@ -1,4 +1,4 @@
-// Package metrics says in Prometheus's text format how queues and workers are. It needs no module but this one.
+// Package metrics writes figures of queues and workers in Prometheus's text format. It needs only this module.
 //
 //	m := metrics.New(metrics.Options{})
 //	q, err := layer.Open(ctx, db, prefix, "orders", layer.Options{Hooks: []layer.Hook{m.Hook()}})
@@ -6,9 +6,9 @@
 //	w, err := worker.New(q, h, worker.Options{Events: m.Events(worker.Events{})})
 //	mux.Handle("GET /metrics", m)
 //
-// The figures of a queue come from its database: ask one process for them, or take their maximum over all processes; a
-// sum would count them several times. What a process has done itself is a sum. No label names a group, a message, an
-// owner or an error: their number has no bound.
+// The figures of a queue come from its database. Scrape them from one process, or take their maximum over all
+// processes: a sum counts them once for each process. The figures of a process are its own: sum them over all
+// processes. No label names a group, a message, an owner or an error, because their number has no bound.
 package metrics
 
 import (
@@ -28,8 +28,8 @@ import (
 
 // Options are the settings of an exporter. The zero value is the normal use.
 type Options struct {
-	// Every is how old the figures of a queue may be; 0 = DefaultEvery. However many ask, a queue is read once in that
-	// time, and never while nobody asks.
+	// Every is how old the figures of a queue may be; 0 = DefaultEvery. A queue is read at most once in that time,
+	// however many scrapes there are, and only for a scrape.
 	Every time.Duration
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
@@ -75,7 +75,7 @@ func New(o Options) *Exporter {
 	return &Exporter{o: o, work: map[string]*work{}, errors: map[string]int64{}}
 }
 
-// Add exports the figures of a queue too, until the handle is closed.
+// Add also exports the figures of a queue, until the handle is closed.
 func (e *Exporter) Add(q *layer.Queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -40,9 +40,9 @@ func newOperations() *operations {
 	return o
 }
 
-// Hook returns a hook for layer.Options that counts what the handle does. A release counts as a nack. The settlement of
-// SettleReceive is in the receive's time. What others do is not counted, nor the …Tx forms: for these see the queue's
-// own counters.
+// Hook returns a hook that counts the operations of a handle. The caller must put it into the layer.Options of each
+// handle. A release counts as a nack. The settlement of SettleReceive is in the receive's time. Operations of other
+// processes and the …Tx forms are not counted: the queue's own counters have them.
 func (e *Exporter) Hook() layer.Hook {
 	return layer.Hook{End: func(_ context.Context, o *layer.Operation) {
 		now := e.o.Now()

@@ -56,7 +56,7 @@ func (e *Exporter) of(queue string) *work {
 	return w
 }
 
-// AddWorker exports how many goroutines of a worker of the queue are busy and idle; none once the worker has ended.
+// AddWorker exports how many goroutines of a worker of the queue are busy and idle, until the worker has ended.
 func (e *Exporter) AddWorker(q *layer.Queue, w *worker.Worker) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -64,7 +64,8 @@ func (e *Exporter) AddWorker(q *layer.Queue, w *worker.Worker) {
 	of.workers = append(of.workers, w)
 }
 
-// Events returns functions for worker.Options that count, and then call those of next.
+// Events returns functions that count, and then call those of next. The caller must put them into the worker.Options of
+// each worker.
 func (e *Exporter) Events(next worker.Events) worker.Events {
 	counting := func(then func(worker.Event), count func(w *work, ev worker.Event)) func(worker.Event) {
 		return func(ev worker.Event) {

@@ -511,7 +511,7 @@ func TestBoundedRequests(t *testing.T) {
 		require.Equal(e, http.StatusBadRequest, status)
 		require.Contains(e, body, "at most 100 names")
 
-		// What is in texts does not count.
+		// Brackets inside texts do not count.
 		e.call("SendMessage", object{"QueueUrl": url, "MessageBody": strings.Repeat(`[{,"\\`, 10_000)})
 		attributes := object{}
 		for i := range 10 {

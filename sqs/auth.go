@@ -26,7 +26,7 @@ func denied(code, format string, args ...any) *apiError {
 	return refuse(http.StatusForbidden, code, code, format, args...)
 }
 
-// signature is what a request says of who has signed it.
+// signature is the signature of a request, with the key that the request names.
 type signature struct {
 	access, day, region, service string
 	headers                      []string // lower-case

@@ -24,8 +24,8 @@ const (
 	maxOther = 256 << 10 // bytes
 	// freeBody is what every connection may hold. Requests with a larger body share bodyMemory.
 	freeBody = 8 << 10 // bytes
-	// bodyMemory bounds the larger bodies together, addressMemory those from one remote address. What is made of a body
-	// while the request is at work takes a few times as much.
+	// bodyMemory bounds the larger bodies together, addressMemory those from one remote address. The values that are
+	// decoded from a body take a few times as much.
 	bodyMemory    = 32 << 20 // bytes
 	addressMemory = bodyMemory / 2
 	// patience is how long a request whose signature is not verified yet may be in the way of another.

@@ -73,10 +73,11 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 	return declared, nil
 }
 
-// Declare makes the queues that are not there, and sets the attributes and tags of those that are. What is not named
-// stays as it is, and no queue is deleted. Dead letter queues may be declared behind the queues that name them. A queue
-// that CreateQueue or SetQueueAttributes would refuse ends it with *RefusedError; any other error is the database's,
-// with the queue's name, and a later call may succeed. Queues before that one are made or set by then.
+// Declare makes the queues that do not exist, and sets the attributes and tags of those that do. Attributes, tags and
+// queues that are not named stay as they are. Dead letter queues may be declared behind the queues that name them. If
+// CreateQueue or SetQueueAttributes would refuse a queue, Declare ends with *RefusedError, and the caller must correct
+// the declaration. Any other error is the database's, with the queue's name, and the caller may call again. Queues
+// before that one are made or set by then.
 func (s *Server) Declare(ctx context.Context, queues []Declared) error {
 	c := &call{account: s.options.Account}
 	for _, q := range queues { // without what names other queues

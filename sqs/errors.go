@@ -27,8 +27,8 @@ func (e *apiError) Error() string { return e.code + ": " + e.text }
 // senderFault says whose fault it is.
 func (e *apiError) senderFault() bool { return e.status < http.StatusInternalServerError }
 
-// RefusedError says that a queue that was declared is refused, as CreateQueue or SetQueueAttributes would refuse it:
-// the declaration has to be mended.
+// RefusedError says that a declared queue is refused, as CreateQueue or SetQueueAttributes would refuse it. The
+// declaration must be corrected.
 type RefusedError struct {
 	Queue string // its name
 	Err   error  // why

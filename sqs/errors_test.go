@@ -85,7 +85,7 @@ func TestErrorsRepeatLittle(t *testing.T) {
 		require.Equal(e, http.StatusBadRequest, status)
 		require.Less(e, len(body), longAnswer)
 		require.Contains(e, body, "is not valid for this endpoint.")
-		// What a client needs of a value is there: of a receipt handle, which has 1,024 bytes at most, all.
+		// A text has as much of a value as a client needs: all of a receipt handle, which has at most 1,024 bytes.
 		handle := strings.Repeat("h", 1024)
 		_, text := e.refused("DeleteMessage", object{"QueueUrl": "orders.fifo", "ReceiptHandle": handle})
 		require.Contains(e, text, handle)

@@ -32,7 +32,7 @@ const (
 	readyPath  = "/ready"
 )
 
-// Serve serves clients at l until ctx ends. Then waiting receives return, with no messages, what is under way is
+// Serve serves clients at l until ctx ends. Then waiting receives return without messages, requests under way are
 // finished, for up to ten seconds, and the server is closed. most bounds the connections that are served at the same
 // time; 0 = DefaultConnections. If there are more, a new one takes the place of one that has had no verified request at
 // work for a second, or waits.

@@ -17,9 +17,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// task is a move task: messages of a dead letter queue go to another queue, or back to where they came from. Each
-// step is one transaction, which also counts the messages, so none is moved twice or lost. Whichever server is
-// alive goes on.
+// task is a move task: messages of a dead letter queue go to another queue, or back to where they came from. Each step
+// is one transaction, which also counts the messages, so none is moved twice or lost. Any server that runs continues
+// it.
 type task struct {
 	ID      string `json:"id"`
 	Source  string `json:"source"`

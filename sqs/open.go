@@ -203,7 +203,7 @@ func (s *Server) closeIdle() {
 // its shard with a loud one, and a receive reads all shards.
 const tenantShards = 16
 
-// handle opens the layer's queue, or makes it, if whoever wrote the record did not come that far.
+// handle opens the layer's queue. It makes the queue if the server that wrote the record did not do so.
 func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queue, error) {
 	o := layer.Options{Now: s.options.Now, Poll: lostWakeAfter}
 	if r.configure(&o.Config); !r.fifo() {

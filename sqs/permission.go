@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// policy is a queue's Policy as AddPermission makes it. What else a program has set is kept.
+// policy is a queue's Policy as AddPermission makes it. Other members that a program has set are kept.
 type policy struct {
 	Version   string     `json:"Version"`
 	ID        string     `json:"Id,omitempty"`

@@ -37,7 +37,7 @@ func (s *Server) mayUse(ctx context.Context, c *call, name string) error {
 	if err != nil {
 		return err
 	}
-	// A batch is allowed to whoever may do the same one by one.
+	// An account that may do an action one by one may also do the batch.
 	action := strings.TrimSuffix(c.action, "Batch")
 	if r.live() && allows(r.Attributes[policyAttribute], c.account, action, s.arn(name)) {
 		return nil

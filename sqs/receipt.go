@@ -169,8 +169,8 @@ func (q *queue) receipt(ctx context.Context, text *string) (receiptHandle, error
 	return h, nil
 }
 
-// claim is the claim of one message, for the calls of the layer that settle it. What kind of claim a receipt handle is
-// of the queue says, not the handle: a handle of another queue that had the name before names a message that is gone.
+// claim is the claim of one message, for the calls of the layer that settle it. The kind of the claim comes from the
+// queue and not from the handle: a handle of an earlier queue of the name is for a message that is gone.
 func (q *queue) claim(h receiptHandle) *layer.Claim {
 	c := &layer.Claim{
 		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,

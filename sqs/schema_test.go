@@ -33,7 +33,7 @@ func fields(t reflect.Type) map[string]reflect.Type {
 	return all
 }
 
-// agree holds a Go type to a shape, with all below. What a request may leave out may be a pointer.
+// agree holds a Go type to a shape, with all below. A member that a request may leave out may be a pointer.
 func agree(t *testing.T, path string, s *smithy.Schema, of reflect.Type) {
 	if of.Kind() == reflect.Pointer {
 		of = of.Elem()

@@ -34,10 +34,10 @@ const (
 type Options struct {
 	// Prefix is where the queues are, as for layer.Create. The server keeps a copy.
 	Prefix []byte
-	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated: listen on
-	// the loopback only. Requests of web pages are then refused, with status 421 those whose Host header is neither
-	// localhost, nor an address of the loopback, nor the host of URL, and with 405 a GET that changes anything and has
-	// no signature in its Authorization header. The server keeps a copy.
+	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated, and the
+	// program must listen on the loopback only. Requests of web pages are then refused. A Host header that is neither
+	// localhost, nor an address of the loopback, nor the host of URL gets status 421. A GET that changes anything,
+	// without a signature in its Authorization header, gets 405. The server keeps a copy.
 	Keys map[string]Key
 	// Region and Account are named in ARNs and URLs. "" = us-east-1 and 000000000000.
 	Region, Account string
@@ -46,14 +46,13 @@ type Options struct {
 	URL string
 	// ReuseNames lets a queue be made at once under the name of a queue that was deleted, instead of after a minute.
 	ReuseNames bool
-	// VisibilityPerClaim: in FIFO queues that are made from now on by clients who do not say it themselves, by the
-	// attribute fdbfifo.Visibility, what one receive has taken of a group has a visibility timeout, and not, as in AWS,
-	// each message by itself. Queues that are there stay as they are.
+	// VisibilityPerClaim gives new FIFO queues one visibility timeout for all messages of a group that a receive has
+	// taken. Otherwise each message has its own, as in AWS. The attribute fdbfifo.Visibility overrides it. Existing
+	// queues stay as they are.
 	VisibilityPerClaim bool
 	// Now is the clock. nil = time.Now.
 	Now func() time.Time
-	// Logger is told of each request at the level of debugging, and of what goes wrong; never of bodies. nil =
-	// nobody.
+	// Logger gets each request at the level debug, and each failure. It never gets bodies. nil = no log.
 	Logger *slog.Logger
 }
 
@@ -74,8 +73,8 @@ type Server struct {
 	moving map[string]bool    // sources whose move tasks this server runs; guarded by mu
 }
 
-// NewServer makes a server of the queues in db, and begins the work that goes on by itself. Close it before db is
-// closed.
+// NewServer makes a server of the queues in db, and starts its background work. The caller must Close it before it
+// closes db.
 func NewServer(db kv.DB, o Options) *Server {
 	if o.Region == "" {
 		o.Region = "us-east-1"
@@ -130,15 +129,15 @@ func (s *Server) begin(fn func()) {
 	}
 }
 
-// Stop lets waiting receives return, with no messages, and ends what goes on by itself. Requests are answered as
-// before.
+// Stop makes waiting receives return without messages, and ends the background work. Requests are answered as before.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stop()
 }
 
-// Close stops the server and closes the queues that it has open. Call it when all requests have been answered.
+// Close stops the server and closes the queues that it has open. The caller must wait until all requests have been
+// answered before it calls Close.
 func (s *Server) Close(ctx context.Context) error {
 	s.Stop()
 	s.work.Wait()

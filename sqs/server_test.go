@@ -250,8 +250,8 @@ func TestVisibilityEnds(t *testing.T) {
 	})
 }
 
-// TestChangeVisibility: longer, and at once. What is given back takes those behind it along, and none before, in a
-// queue of which each receive has a visibility timeout.
+// TestChangeVisibility: longer, and at once. In a queue with a visibility timeout for each receive, a returned message
+// takes the messages behind it along, and none before it.
 func TestChangeVisibility(t *testing.T) {
 	bubble(t, Options{VisibilityPerClaim: true}, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "5")

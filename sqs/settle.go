@@ -345,7 +345,7 @@ func (s *Server) changeMessageVisibilityBatch(
 		claims.add(key, i, h)
 	}
 	claims.each(func(entries []int, receipts []receiptHandle) {
-		// Of a claim there is one end: the latest that is asked for. What is given back comes last, from the back on.
+		// A claim has one end: the latest that is asked for. Messages to give back come last, from the last one on.
 		latest := int64(0)
 		for _, entry := range entries {
 			latest = max(latest, *in.Entries[entry].VisibilityTimeout)

@@ -11,7 +11,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// Of queues with fdbfifo.Visibility=item. What is promised of groups in both kinds of queues is tested by inBothKinds.
+// Of queues with fdbfifo.Visibility=item. inBothKinds tests the promises about groups in both kinds of queues.
 
 // inBothKinds is bubble for queues of which each receive, and then of which each message, has a visibility timeout.
 func inBothKinds(t *testing.T, test func(e *env)) {

@@ -32,6 +32,12 @@ func TestReadmeIsShort(t *testing.T) {
 	require.LessOrEqual(t, len(strings.Fields(read(t, "README.md"))), 900)
 }
 
+// TestChangelogIsShort: CHANGELOG.md has a line for each change. A merge by union brings back the lines that a branch
+// has removed.
+func TestChangelogIsShort(t *testing.T) {
+	require.LessOrEqual(t, len(strings.Fields(read(t, "CHANGELOG.md"))), 1500)
+}
+
 func words(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // TestReadmeTargets: every make target that the README names is there.

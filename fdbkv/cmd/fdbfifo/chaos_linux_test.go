@@ -26,9 +26,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// The demo's four worker processes drain departures while the test does harm, and the demo judges what is then in
-// the database: its exit code is 0 only if nothing is lost, doubled or out of order, and Check finds nothing. What a
-// handler did is written in the transaction that acks.
+// The demo's four worker processes drain departures while the test does harm, and the demo judges what is then in the
+// database: its exit code is 0 only if nothing is lost, doubled or out of order, and Check finds nothing. A handler's
+// effects are written in the transaction that acks.
 
 // messages is how many departures are drained: four seconds of work for the processes, or less.
 const messages = 8000

@@ -77,7 +77,7 @@ func departures(t *testing.T, n int) (name string) {
 	return name
 }
 
-// What one process enqueues another finds and finishes.
+// One process enqueues messages, and another finds and finishes them.
 func TestCommands(t *testing.T) {
 	q := queue(t)
 	_, stderr, code := run(t, nil, "enqueue", "--engine", "fdb", "--queue", q, "--group", "ATL", "--body", "hello")
@@ -94,8 +94,8 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 }
 
-// A queue in a directory that the bindings have made, in a partition too, is found by its path; and who looks elsewhere
-// is told the path.
+// A queue in a directory that the bindings have made, in a partition too, is found by its path. A command that looks
+// elsewhere prints the path.
 func TestDirectories(t *testing.T) {
 	require.NoError(t, selectAPIVersion())
 	db, err := fdb.OpenDatabase(os.Getenv(fdbkv.ClusterFileVariable))

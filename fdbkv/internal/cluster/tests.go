@@ -41,7 +41,7 @@ func Tests(run func() int) (code int) {
 const Skip = "SKIP: FDB_CLUSTER_FILE is not set, and there are no fdbserver and fdbcli in FDB_BIN or on the PATH"
 
 // Provide starts a cluster as the environment describes it (ServersVariable, TroubleVariable). stop ends the trouble
-// and the cluster, and returns the error of a cluster that did not come back. What harm was done is printed.
+// and the cluster, and returns the error of a cluster that did not come back. stop prints the harm that was done.
 func Provide(ctx context.Context) (file string, stop func() error, err error) {
 	several, err := number(ServersVariable, 1)
 	if err != nil {

@@ -73,7 +73,7 @@ func (t *trouble) until(ctx context.Context) (Harm, error) {
 		}
 		kind := harms[t.rng.IntN(len(harms))]
 		t.harm[kind]++
-		// What was begun is brought to its end, or the next would come to a cluster that two are missing from.
+		// Finish the harm that has begun. Otherwise the next would meet a cluster that two servers are missing from.
 		what, err := t.do(ctx, kind)
 		if err == nil {
 			err = t.mended(context.WithoutCancel(ctx))
