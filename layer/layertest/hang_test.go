@@ -189,7 +189,8 @@ func TestSubscriptionTellsItsEnd(t *testing.T) {
 		inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
 			b.fill(1)
 			var back atomic.Int64
-			q, db := b.cutOffQueue(layer.Options{Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }})
+			now := func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
+			q, db := b.cutOffQueue(layer.Options{Now: now})
 			told := time.Duration(0)
 			ctx, cancel := context.WithCancel(b.t.Context())
 			err := q.Subscribe(ctx, "s", func(ctx context.Context, _ []layer.Change) error {
