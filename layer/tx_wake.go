@@ -320,8 +320,8 @@ func (p *lookPace) found() {
 
 // watchFailed writes the error of a watch to slog.Default, once for each handle.
 func (q *Queue) watchFailed(err error) {
-	if q.watchTold.Swap(true) {
-		return
+	if kv.Code(err) == kv.CodeOperationCancelled || q.watchTold.Swap(true) {
+		return // cancelled: the database was closed
 	}
 	_ = callback.Try("slog.Default", func() {
 		slog.Default().Warn("queue: a watch has failed, the handle looks at each poll",
