@@ -392,7 +392,7 @@ func (h *hand) attend(c *call) bool {
 		case !in.lapsed && !now.Before(lapses):
 			switch _, lapses = in.deadlines(); {
 			case now.Before(lapses):
-			case c.settled():
+			case in.settled():
 				lapses = now.Add(time.Hour) // there is nothing to lose
 			case in.commits.Load():
 				lapses = now.Add(leaseMargin)

@@ -95,9 +95,14 @@ func (c *call) cutOff() bool {
 // first is the item of the claim's next call.
 func (c *call) first() layer.ID { return c.in.claim.Items[0].ID }
 
-// settled reports whether nothing is left of the claim. In a transaction the handler's goroutine may find that out
-// later.
-func (c *call) settled() bool { return c.in.over && (c.ds == nil || !c.in.source.handler.inTx) }
+// settled reports whether nothing is left of the claim. While a transaction of the claim is open that is not known yet.
+func (h *inHand) settled() bool {
+	if !h.tryBegin() {
+		return false
+	}
+	defer h.end()
+	return h.over
+}
 
 // extendFirst extends the claim before a call, and waits for that no longer than the lease lasts.
 func (h *hand) extendFirst(in *inHand) {

@@ -188,14 +188,15 @@ func TestSubscriptionTellsItsEnd(t *testing.T) {
 	for _, code := range []int{0, kv.CodeProcessBehind} {
 		inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
 			b.fill(1)
-			back := time.Duration(0)
-			q, db := b.cutOffQueue(layer.Options{Now: func() time.Time { return time.Now().Add(-back) }})
+			var back atomic.Int64
+			now := func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
+			q, db := b.cutOffQueue(layer.Options{Now: now})
 			told := time.Duration(0)
 			ctx, cancel := context.WithCancel(b.t.Context())
 			err := q.Subscribe(ctx, "s", func(ctx context.Context, _ []layer.Change) error {
 				time.Sleep(7 * time.Second)
 				begun := time.Now()
-				back = time.Hour
+				back.Store(int64(time.Hour))
 				db.cut(code)
 				<-ctx.Done()
 				told = time.Since(begun)

@@ -59,6 +59,8 @@ func TestContextEndsWithLease(t *testing.T) {
 					return nil
 				}
 				<-ctx.Done()
+				b.mu.Lock()
+				defer b.mu.Unlock()
 				ended, cause = time.Now(), context.Cause(ctx)
 				return cause
 			}, func(b *bubble, h worker.Handler) {
@@ -74,15 +76,19 @@ func TestContextEndsWithLease(t *testing.T) {
 				require.NoError(b.t, err)
 				w.Start()
 				time.Sleep(12 * time.Second) // it is extended
+				b.mu.Lock()
 				require.True(b.t, ended.IsZero())
+				b.mu.Unlock()
 				begun = time.Now()
 				db.cut(c.code)
 				time.Sleep(lease)
 				synctest.Wait()
+				b.mu.Lock()
 				require.False(b.t, ended.IsZero())
 				require.ErrorIs(b.t, cause, layer.ErrClaimLost)
 				require.LessOrEqual(b.t, ended.Sub(begun), lease)
 				require.Greater(b.t, ended.Sub(begun), lease/2)
+				b.mu.Unlock()
 				other := b.worker(h, worker.Options{Concurrency: 1})
 				b.run(other, nil, 10*time.Second)
 				require.EqualValues(b.t, 1, b.stats().Acked)
