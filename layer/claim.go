@@ -54,6 +54,8 @@ type Claim struct {
 	// beat is the beat of the handle on which a claim by heartbeat depends, for the handle's own use.
 	beat  uuid.UUID
 	pulse *pulse // of beat; nil = the claim has a lease of its own, or the handle has left the beat
+
+	suspect bool // the item is suspect, and the claim is not proven
 }
 
 // pulse is one beat of the handle, from its begin to its end.

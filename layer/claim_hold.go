@@ -51,6 +51,11 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if err != nil {
 		return err
 	}
+	n, err := c.beforeSuspect(r, items, attempts)
+	c.unreserve(len(items) - n)
+	if items, out = items[:n], out[:n]; n == 0 {
+		return err
+	}
 	lease, err := c.lease(r.o.Lease)
 	if err != nil {
 		return err
@@ -73,13 +78,16 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 			}
 			c.tx.Clear(c.keys.laneItem(f.lane, item.ID))
 		}
-		c.put(holdLane(item.ID), nil, heldBy(holding{
+		suspect := r.alone(attempts[item.ID])
+		hold := heldBy(holding{
 			kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out[i : i+1 : i+1],
 			sinceMS: c.nowMS,
-		}, nil), item.ID.Index)
+		}, nil)
+		hold.token += r.proof(suspect)
+		c.put(holdLane(item.ID), nil, hold, item.ID.Index)
 		r.give(&Claim{
 			Queue: c.q.name, Group: f.group(), Hold: item.ID, Token: token, Items: items[i : i+1 : i+1],
-			Until: fromMillis(end), ends: byMonotonic(&c.view, end),
+			Until: fromMillis(end), ends: byMonotonic(&c.view, end), suspect: suspect && !r.inTx,
 		}, f.lane)
 	}
 	c.taken++
@@ -102,6 +110,27 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		c.remains[f.lane] = true // for the next that waits
 	}
 	return nil
+}
+
+// beforeSuspect returns how many of the items a receive gives, each by itself: those before the first suspect one, or
+// that one alone.
+func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]attempt) (int, error) {
+	for i := range items {
+		if !r.alone(attempts[items[i].ID]) {
+			continue
+		}
+		if i > 0 || r.items > 0 {
+			r.stopped = true
+			return i, nil
+		}
+		may, err := mayGiveSuspect(c.txn, attempts[items[i].ID])
+		if err != nil || !may {
+			return 0, err
+		}
+		r.stopped, c.gaveSuspect = true, true
+		return 1, nil
+	}
+	return len(items), nil
 }
 
 // leaveInHand clears the hint which led to a group, once a receive has taken hold of the items from the head on.
@@ -364,7 +393,8 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 		lease = MaxLease
 	}
 	end := c.nowMS + lease.Milliseconds()
-	c.hold(f, holding{kind: kindGrant, token: token, owner: random.String(), endMS: end}, f.rows.at(0).index)
+	grant := holding{kind: kindGrant, token: token, owner: random.String(), endMS: end}
+	c.hold(f, heldBy(grant, nil), f.rows.at(0).index)
 	c.met[f.lane] = true
 	return true, nil
 }
@@ -517,6 +547,9 @@ func (q *Queue) reclaim(
 			return nil, err
 		}
 		if c.State, err = v.waitState(state); err != nil {
+			return nil, err
+		}
+		if c.suspect, err = isToBeProven(v, r, c); err != nil {
 			return nil, err
 		}
 		claims = append(claims, c)

@@ -65,8 +65,9 @@ type Config struct {
 	// Retry says how long a group waits after its head has failed, unless the nack says so.
 	Retry RetryPolicy
 	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 =
-	// DefaultMaxAttempts, Unlimited = never: then an item that cannot be handled holds up its group for ever. As text,
-	// and in JSON, 0 stands for Unlimited.
+	// DefaultMaxAttempts, Unlimited = never: then an item that cannot be handled holds up its group without end. As
+	// text, and in JSON, 0 stands for Unlimited. A lease that expires counts the last attempt only if the item was
+	// delivered alone: see Receive.
 	MaxAttempts int
 	// OnFailure says what becomes of an item which has failed for good.
 	OnFailure OnFailure

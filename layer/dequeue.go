@@ -53,6 +53,10 @@ type ReceiveOptions struct {
 	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
 	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
+	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
+	// failed attempt, whatever is known of the caller, and no item is delivered alone for it. Otherwise an attempt
+	// counts by evidence that a handler was called: see Receive.
+	CountExpired bool
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.
 	Wait time.Duration
@@ -135,9 +139,12 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // 1,024 letters, a receive claims some 300 groups.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
-// worker, and the first item counts a failed attempt. A lease that has ended takes nothing from its holder by itself:
-// until another receive takes the group over, the claim can be acked, nacked and extended. Under contention the order
-// between groups is given up for parallelism; the order within a group never is.
+// worker, and the first item counts a failed attempt, unless it would be the last one. From then on the items of the
+// claim are suspect until they are acked, or nacked with an error: a receive gives a suspect item alone, and no other.
+// If the lease of an item that was given alone expires, the attempt counts, and may be the last. So an item that kills
+// its process fails for good, and the items around it do not. A lease that has ended takes nothing from its holder by
+// itself: until another receive takes the group over, the claim can be acked, nacked and extended. Under contention
+// the order between groups is given up for parallelism; the order within a group never is.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
@@ -168,6 +175,9 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 		q.ensureBeat(ctx)
 	}
 	claims, err := q.settleAndReceive(ctx, s, r)
+	if err == nil {
+		claims, err = prove(ctx, q, r, claims)
+	}
 	if w != nil && err == nil { // else a transaction may still use r
 		w.Claims = claims
 		for _, c := range claims {
@@ -246,6 +256,7 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if err != nil {
 		return nil, wrap("receive", err)
 	}
+	r.inTx = true
 	err = q.operate(ctx, tx, func(w *txn) error {
 		if err := w.checkRoom(); err != nil {
 			return err
@@ -273,6 +284,7 @@ type reception struct {
 	o     ReceiveOptions
 	where string          // the packed template; "" = whole groups
 	stop  <-chan struct{} // if closed, a wait is cut short; may be nil
+	inTx  bool            // the transaction is the caller's
 
 	// tried is when the transaction under way, or the last, began; zero without hooks.
 	tried time.Time
@@ -416,6 +428,7 @@ type look struct {
 const maxWave = 64
 
 func (w *txn) newClaimer(where string, rs []*reception) *claimer {
+	w.countExpired = w.countExpired || slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
 	return &claimer{
 		txn: w, where: where, search: newSearch(w, where), met: make(map[string]bool), owed: rs,
 	}
@@ -816,6 +829,21 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil {
 		return err
 	}
+	id, tried, known, err := lastTried(c.txn, f)
+	if err != nil {
+		return err
+	}
+	suspect := known && r.alone(tried)
+	if suspect {
+		if r.items > 0 {
+			r.stopped = true
+			return nil
+		}
+		if may, err := mayGiveSuspect(c.txn, tried); err != nil || !may {
+			return err // to another handle, or later
+		}
+		limit = min(limit, 1)
+	}
 	// Rows may exceed limit: earlier groups of the same wave have used part of what was wanted at the read.
 	items, out, err := c.runWithin(f, limit, r.fits(f.lane, false))
 	if err != nil || len(out) == 0 {
@@ -833,9 +861,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.fenceHolds(guardHolds, f.lane, out[len(out)-1].id(f.group())); err != nil {
 		return err
 	}
-	if err := c.succeed(f, claim); err != nil {
-		return err
-	}
+	c.succeed(f, claim, id, tried, known)
 	lease, err := c.lease(r.o.Lease)
 	if err != nil {
 		return err
@@ -849,9 +875,13 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	}
 	claim.Until, claim.ends = fromMillis(held.endMS), byMonotonic(&c.view, held.endMS)
 	claim.beat, claim.pulse = held.beat, c.q.heart.of(held.beat)
-	c.hold(f, held, out[0].index)
+	next := heldBy(held, nil)
+	next.token += r.proof(suspect)
+	claim.suspect = suspect && !r.inTx
+	c.hold(f, next, out[0].index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
+	r.stopped, c.gaveSuspect = r.stopped || suspect, c.gaveSuspect || suspect
 	r.groups++
 	c.taken++
 	c.items += len(items)
@@ -859,20 +889,34 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	return nil
 }
 
+// alone reports whether a receive that would give an item with this record has to give the item alone.
+func (r *reception) alone(record attempt) bool { return record.suspect() && !r.o.CountExpired }
+
+// proof is by how much the token of a new claim's record is greater than the claim's.
+func (r *reception) proof(suspect bool) int64 {
+	switch {
+	case r.o.CountExpired:
+		return provenByReceive
+	case suspect && r.inTx:
+		return provenByCaller // the caller answers for the commit
+	}
+	return 0
+}
+
 // hold gives a group to a holder, and clears what led here.
-func (c *claimer) hold(f *found, h holding, head int64) {
+func (c *claimer) hold(f *found, next *record, head int64) {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
 		// Named by the caller: as a rule the group's hint has this key.
 		c.tx.Clear(c.keys.ready(head, f.lane))
 	}
-	c.put(f.lane, f.record, heldBy(h, nil), head)
+	c.put(f.lane, f.record, next, head)
 	delete(c.ready, f.lane)
 }
 
-// succeed carries over the failed attempts: the item tried under a lapsed claim counts an attempt more; the end of a
-// delay or of a grant counts none.
-func (c *claimer) succeed(f *found, claim *Claim) error {
+// succeed carries over the failed attempts: of the item id, as record says, unless the hint has said that the head has
+// never failed (known is false). The end of a delay or of a grant counts none.
+func (c *claimer) succeed(f *found, claim *Claim, id ID, record attempt, known bool) {
 	first := &claim.Items[0]
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
@@ -880,28 +924,19 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	for i := range claim.Items {
 		claim.Items[i].FirstDelivered = fromMillis(c.nowMS)
 	}
-	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 && c.keys.plan == nil {
-		return nil // the hint has said that the head has never failed
+	if !known {
+		return
 	}
-	id := first.ID
-	var record attempt
 	if f.failure != nil {
 		claim.TakenFrom = f.record.claim().owner
 		f.failure.write(c.txn)
 		c.count(countExpired, 1)
-		id, record = f.failure.id, f.failure.record
-	} else {
-		var err error
-		if record, err = c.readAttempt(id); err != nil {
-			return err
-		}
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
 			claim.Items[i].failedBefore(record)
 		}
 	}
-	return nil
 }
 
 // token returns the fencing token of a claim which replaces record r.

@@ -263,7 +263,7 @@ func (w *txn) lapse(lane string, r *record, f *failure, spared ID) (free bool, e
 	if c := r.claim(); c != nil && len(c.items) > 0 {
 		w.count(countExpired, 1)
 		if f == nil {
-			if f, err = w.judgeTried(lane, c, c.lapseText()); err != nil {
+			if f, err = judgeLapse(w, lane, r); err != nil {
 				return false, err
 			}
 		}
@@ -273,9 +273,6 @@ func (w *txn) lapse(lane string, r *record, f *failure, spared ID) (free bool, e
 	}
 	return w.end(lane, r, m), nil
 }
-
-// lapseText is the error text of a failed attempt whose lease has ended.
-func (h *holding) lapseText() string { return "lease expired, held by " + h.owner }
 
 // leave makes a group which nobody holds findable: leave writes the head's hint, or adds a conflict on the emptiness.
 // first is the key of the first item as head reads the key; nil = leave reads the key, and sees the transaction's
@@ -324,7 +321,7 @@ func (w *txn) leave(
 		if err != nil {
 			return c, false, err
 		}
-		c.attempts = record.count
+		c.attempts = record.hinted()
 	}
 	c.key, err = w.rehint(p.index, lane, c.attempts)
 	return c, err == nil, err
@@ -441,6 +438,8 @@ type failure struct {
 	record attempt // including this failure
 	fate   OnFailure
 	reason string // why the item is dead-lettered or the group halted; "" = neither, and the item is delivered again
+	// suspects are the records, from now on, of the items behind the item in a claim whose lease has expired.
+	suspects []failure
 }
 
 // judge decides what follows from the failure, which record counts already. rejected is the handler's reason, or "".
@@ -506,9 +505,12 @@ func (f *failure) carryOut(w *txn, m *mark, spared ID) (*mark, error) {
 	return m, nil
 }
 
-// write stores the attempt of an item that stays in its group.
+// write stores the attempt of an item that stays in its group, and the records of the suspects.
 func (f *failure) write(w *txn) {
 	w.tx.Set(w.keys.attempt(f.id), f.record.pack())
+	for i := range f.suspects {
+		f.suspects[i].write(w)
+	}
 }
 
 // mark returns the mark of the halted group, which replaces the old mark, if any. An earlier halt stays.

@@ -220,6 +220,7 @@ func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended boo
 	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) || lacks(guardClockBound) {
 		return false
 	}
+	q.yield(ctx, "look far")
 	var over []farTimer
 	err := q.view(ctx, func(v *view) (err error) {
 		over, err = farTimers(v, where, now)

@@ -3,6 +3,7 @@ package layer
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -90,7 +91,7 @@ func (w *txn) assess(f *found) error {
 	}
 	if c := f.record.claim(); c != nil && len(c.items) > 0 {
 		var err error
-		if f.failure, err = w.judgeTried(f.lane, c, c.lapseText()); err != nil {
+		if f.failure, err = judgeLapse(w, f.lane, f.record); err != nil {
 			return err
 		}
 	}
@@ -560,4 +561,118 @@ func (a allowance) after(n int64) pace {
 	left := a.saved - n*a.rate.Per.Microseconds()
 	back := (left + count - 1) / count
 	return pace{us: a.nowUS - back, part: back*count - left, of: count}
+}
+
+// A lease that expires tells little. The caller may never have heard of its claim, because the commit of the receive
+// landed and timed out. The caller may have handled the first items with success, and its process was killed before
+// their ack landed. So an attempt counts by evidence that a handler was called:
+//
+//   - The first lease of an item that expires counts one attempt for the first item of the claim, but never the last
+//     attempt: nothing dead-letters the item or halts its group by that.
+//   - All items of the claim are suspect from then on. A receive gives a suspect item alone: one claim, one item.
+//     The handle then notes in the lock, in a transaction of its own, that the caller knows the claim. The claim is
+//     proven.
+//   - If the lease of a proven claim expires the attempt counts, and may be the last.
+//   - If the lease of an unproven claim of a suspect expires nothing counts: no caller knew of the claim.
+//   - A handle gives the next suspect item when the one before is settled, or after suspectPause. An item that was
+//     alone when its lease expired excludes all others. Otherwise two of them would be handled at the same time in one
+//     process, and one would kill the other.
+//   - An item is suspect until a call of its handler ends: with an ack, or with a nack that has a text.
+//
+// Example: a group has the messages 1 to 5, and the handler of 4 kills its process. The claim of all five expires: 1
+// counts an attempt. Then 1, 2 and 3 come alone, and are acked. Then 4 comes alone, again and again, until it has used
+// its attempts. Nothing is written and no transaction is added while no lease expires.
+//
+// Stored forms: a suspect item has an attempt record whose text begins with lapsePrefix; its count may be 0. A proven
+// claim has a record whose token is greater than the claim's own. Earlier versions read both.
+
+// judgeLapse is judge for the end of a claim's lease. judgeLapse writes nothing.
+func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
+	c := r.claim()
+	group := groupOf(lane)
+	first, last := c.items[0].id(group), c.items[len(c.items)-1].id(group)
+	records := make(map[ID]attempt, 1)
+	var err error
+	if len(c.items) == 1 {
+		records[first], err = w.readAttempt(first)
+	} else {
+		records, err = w.readAttempts(first, last)
+	}
+	if err != nil {
+		return nil, err
+	}
+	before := records[first]
+	f, err := w.judge(first, before.failed(c.sinceMS, w.nowMS, c.lapseText()), "")
+	if err != nil || r.proven() || w.countExpired {
+		return &f, err
+	}
+	if before.suspect() || f.reason != "" {
+		f.record, f.reason = before.suspected(c.lapseText()), ""
+	}
+	f.suspects = make([]failure, 0, len(c.items)-1)
+	for _, d := range c.items[1:] {
+		id := d.id(group)
+		f.suspects = append(f.suspects, failure{id: id, record: records[id].suspected(c.lapseText())})
+	}
+	return &f, nil
+}
+
+// lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which
+// was tried under the claim that has expired. known is false if the hint has said that the head has never failed.
+func lastTried(w *txn, f *found) (id ID, record attempt, known bool, err error) {
+	switch {
+	case f.failure != nil:
+		return f.failure.id, f.failure.record, true, nil
+	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan == nil:
+		return ID{}, attempt{}, false, nil
+	}
+	id = f.rows.id(0)
+	record, err = w.readAttempt(id)
+	return id, record, true, err
+}
+
+// isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
+func isToBeProven(v view, r *record, c *Claim) (bool, error) {
+	if r.proven() || len(c.Items) > 1 {
+		return false, nil
+	}
+	record, err := v.readAttempt(c.Items[0].ID)
+	return record.suspect(), err
+}
+
+const (
+	// suspectPause is for how long a handle gives no other suspect item, unless the item is settled before. A message
+	// that kills its process as a rule does so at once.
+	suspectPause = 250 * time.Millisecond
+	// graveAttempts: an item that has as many, and is suspect, was alone when its lease expired.
+	graveAttempts = 2
+)
+
+// mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
+// handle has given. An item that was alone when its lease expired excludes all others.
+func mayGiveSuspect(w *txn, record attempt) (may bool, err error) {
+	if w.suspectTurn == nil || lacks(guardSuspectTurn) {
+		return true, nil // the transaction is the caller's
+	}
+	if w.gaveSuspect {
+		return false, nil
+	}
+	given, may := w.suspectTurn.begin()
+	var over []claimRef
+	defer func() { w.q.suspects.forget(over) }()
+	for i, g := range given {
+		if last := i == len(given)-1; !g.grave && record.count < graveAttempts &&
+			(!last || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
+			continue
+		}
+		r, err := w.readLock(g.lane)
+		if err != nil {
+			return false, err
+		}
+		if held := r.claim(); held != nil && held.token == g.token && r.at(w.nowMS) != lapsed {
+			return false, nil
+		}
+		over = append(over, g.claimRef)
+	}
+	return may, nil
 }

@@ -328,6 +328,18 @@ const (
 	// guardBeatLock (G2): the end of a handle overwrites the lock of a group which the handle has just released, and
 	// another claimed.
 	guardBeatLock guard = "beat-lock"
+	// guardSuspect (G7): a message which kills its process is delivered together with others again and again, and the
+	// others count its attempts.
+	guardSuspect guard = "suspect"
+	// guardSuspectTurn (G7): a handle gives two suspect messages at a time, and the one that kills the process counts
+	// attempts of the other.
+	guardSuspectTurn guard = "suspect-turn"
+	// guardProof (G7): a claim of which no caller has ever heard counts an attempt when its lease expires, and a
+	// message that no handler has seen becomes a dead letter.
+	guardProof guard = "proof"
+	// guardOrphan (G7): the claims of a receive whose outcome stays unknown hold their groups until their leases
+	// expire.
+	guardOrphan guard = "orphan"
 	// The two guards of package worker: see worker/guard.go.
 
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and

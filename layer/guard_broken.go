@@ -59,6 +59,6 @@ var guards = []guard{
 	guardClockBound,
 	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardGrow,
 	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
-	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock, guardExtendApart,
-	guardTxBound,
+	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock,
+	guardSuspect, guardSuspectTurn, guardProof, guardOrphan, guardExtendApart, guardTxBound,
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,6 +106,7 @@ type Queue struct {
 	offset   int64
 	random   *entropy
 	receipts receipts
+	suspects suspects
 	noticed  noticed
 	paths    pathCounts
 	// unreadable counts rows that could not be read, and were passed over.
@@ -127,6 +129,54 @@ type Queue struct {
 	line     waitingLine
 	staging  staging
 	heart    *heart
+}
+
+// suspects are the claims of suspect items that the handle has given, and the transaction that may give one now: see
+// group_verdict.go.
+type suspects struct {
+	mu    sync.Mutex
+	given []givenSuspect // guarded by mu; those that may last, in order
+	by    *suspectTurn   // guarded by mu; nil = no transaction under way may
+
+	orphans sync.WaitGroup // searches for claims of unknown outcome; added to under mu
+}
+
+// givenSuspect is a claim of a suspect item.
+type givenSuspect struct {
+	claimRef
+	sinceMS int64
+	grave   bool // its lease has expired under a proven claim before
+}
+
+// suspectTurn is of one transaction of the handle, over all its attempts: see runTogether.
+type suspectTurn struct{ q *Queue }
+
+// begin reports whether the transaction may look for a suspect item to give, and the claims that were given before.
+func (t *suspectTurn) begin() (given []givenSuspect, may bool) {
+	s := &t.q.suspects
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by != nil && s.by != t {
+		return nil, false
+	}
+	s.by = t
+	return slices.Clone(s.given), true
+}
+
+// forget forgets claims that are over. A transaction that is not committed may have ended one: the handle then gives
+// another item a little early.
+func (s *suspects) forget(over []claimRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.claimRef) })
+}
+
+// stop waits for the searches for claims of unknown outcome. The handle is closed, and its heart has stopped.
+func (s *suspects) stop() {
+	s.mu.Lock()
+	s.given = nil // from here on no search is added
+	s.mu.Unlock()
+	s.orphans.Wait()
 }
 
 // isClosed reports whether the handle was closed.

@@ -717,8 +717,8 @@ func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool
 		return false, err
 	}
 	var value []byte
-	if failed.count > 0 {
-		value = packInt(int64(failed.count))
+	if n := failed.hinted(); n > 0 {
+		value = packInt(int64(n))
 	}
 	tx.Set(right, value)
 	return true, nil

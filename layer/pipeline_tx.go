@@ -121,17 +121,77 @@ func mayRecover(err error) bool {
 	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue)
 }
 
-// giveBackAll releases claims which nobody receives. From the first failure on, the claims run into their leases.
+// giveBackAll releases claims which no caller has, while their leases last.
 func (q *Queue) giveBackAll(claims []*Claim) {
 	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Items[0].ID, claims[0].Token)
 	q.yield(ctx, "begin")
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
+	during := endTimeout
 	for _, c := range claims {
-		if err := q.Nack(ctx, c, NackOptions{Release: true}); err != nil {
-			return
+		during = max(during, min(c.Until.Sub(q.Now()), MaxLease))
+	}
+	ctx, cancel := context.WithTimeout(ctx, during)
+	defer cancel()
+	releaseAll(ctx, q, claims)
+}
+
+// releaseAll releases claims which no caller has, each as soon as the database allows it, until ctx ends.
+func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
+	for _, c := range claims {
+		for pause := firstLook; ; pause = min(2*pause, time.Second) {
+			err := q.Nack(ctx, c, NackOptions{Release: true})
+			if err == nil || errors.Is(err, ErrClaimLost) {
+				break
+			}
+			if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) || !pauseBackground(ctx, q, pause) {
+				return
+			}
 		}
 	}
+}
+
+// pauseBackground waits, and reports whether there is a reason to continue.
+func pauseBackground(ctx context.Context, q *Queue, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-q.heart.life.Done():
+	case <-ctx.Done():
+	}
+	q.yield(ctx, "look again")
+	return ctx.Err() == nil && !q.isClosed()
+}
+
+// prove notes in the locks of claims of suspect items that the caller has them. Their leases begin again by that. A
+// claim that is lost by then is left out. After an error the claims are given back, unless the caller repeats the
+// receive under its id.
+func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Claim, error) {
+	known := claims[:0:0]
+	for _, c := range claims {
+		if !c.suspect {
+			known = append(known, c)
+			continue
+		}
+		q.yield(ctx, "prove")
+		s := &settlement{claim: c, extends: true, proves: true, lease: r.o.Lease}
+		switch err := q.submit(ctx, &operation{settle: s}); {
+		case err == nil:
+			c.Until, c.ends = s.until, s.ends
+			known = append(known, c)
+		case errors.Is(err, ErrClosed): // a claim that is not proven counts nothing
+			known = append(known, c)
+		case errors.Is(err, ErrClaimLost):
+		default:
+			if r.o.ReceiveID == "" {
+				go q.giveBackAll(claims)
+			}
+			if ctx.Err() == nil && !kv.MaybeCommitted(err) {
+				err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err} // the claims have been made
+			}
+			return nil, err
+		}
+	}
+	return known, nil
 }
 
 // runTogether runs the operations in one transaction, which happens once. others is how many groups the handle's other
@@ -152,13 +212,14 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	}
 	var due []dueBeat
 	defer along.flight.Land()
-	_, err := onceFor(ctx, q, q.opts.Tx,
+	suspect := &suspectTurn{q}
+	_, err := onceKnown(ctx, q, q.opts.Tx,
 		func(tx kv.Tx, a kv.Attempt) ([]landed, bool, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
 				q.eachSpread(batch, (*advice.Spread).Widen)
 			}
 			w := q.txn(ctx, tx)
-			w.mayStage, w.advised = slot, along
+			w.mayStage, w.advised, w.suspectTurn = slot, along, suspect
 			along.attempt()
 			outcome.cancel() // the watches of a failed attempt
 			var err error
@@ -188,8 +249,10 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
 			return err
-		})
+		},
+		func(r *ownReceipt, results map[int64][]landed) bool { return disown(q, r, batch, results) })
 	along.end(err)
+	endSuspectTurn(suspect, batch, err)
 	if err != nil {
 		outcome.cancel()
 		if kv.MaybeCommitted(err) && slices.ContainsFunc(batch, (*operation).byHeartbeat) {
@@ -521,4 +584,122 @@ func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) 
 	}
 	o.receive.claims, err = q.reload(ctx, tx, l.given, &o.receive.o)
 	return err
+}
+
+// mostSuspects bounds the claims of suspect items that a handle keeps in mind.
+const mostSuspects = 100
+
+// endSuspectTurn ends the turn of a transaction, which has given the claims of the batch, or has failed.
+func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
+	s := &t.q.suspects
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by != t {
+		return
+	}
+	s.by = nil
+	for _, o := range batch {
+		if o.receive == nil || err != nil {
+			continue
+		}
+		for _, c := range o.receive.claims {
+			if c.suspect {
+				ref := claimRef{lane: o.receive.lane(c), token: c.Token}
+				s.given = append(s.given, givenSuspect{ref, t.q.nowMS(), c.Items[0].Attempts >= graveAttempts})
+				s.given = s.given[max(0, len(s.given)-mostSuspects):]
+			}
+		}
+	}
+}
+
+// landsWithin is for how long a handle looks whether a commit of unknown outcome has landed. A commit that begins to
+// wait more than 5 s after its read version fails.
+const landsWithin = 10 * time.Second
+
+// firstLook is the pause before the first look. It doubles, up to a second.
+const firstLook = 20 * time.Millisecond
+
+// giveBackUnknown finds out whether a receive whose outcome is unknown has made claims, and gives them back: no caller
+// knows of them. given has the claims of each attempt that may have landed. giveBackUnknown ends when it has found the
+// receipt and given back, when the leases have expired, and at Close.
+func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]claimRef, lease time.Duration) {
+	ctx := q.named(context.Background(), "give back by receipt %s", r.own)
+	q.yield(ctx, "begin")
+	defer r.end(ctx)
+	r.written, r.succeeded = true, false
+	ctx, cancel := context.WithTimeout(ctx, max(lease, landsWithin))
+	defer cancel()
+	defer context.AfterFunc(q.heart.life, cancel)()
+	for pause := firstLook; ; pause = min(2*pause, time.Second) {
+		if landed, found, err := findReceipt(ctx, q, r.key); err == nil && found {
+			releaseAll(ctx, q, claimsOf(q, given[landed]))
+			return
+		}
+		if !pauseBackground(ctx, q, pause) {
+			return
+		}
+	}
+}
+
+// findReceipt returns which attempt of an operation was applied, if one was.
+func findReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, found bool, err error) {
+	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		landed, found, err = q.readReceipt(ctx, tx, key)
+		return err
+	})
+	return landed, found, err
+}
+
+// disown begins to give back the claims of a transaction whose outcome is unknown. It reports whether there may be any.
+func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64][]landed) bool {
+	given := orphans(batch, results)
+	s := &q.suspects
+	s.mu.Lock() // Close waits for all searches that are added before it gets the mutex
+	defer s.mu.Unlock()
+	if len(given) == 0 || q.isClosed() || lacks(guardOrphan) {
+		return false
+	}
+	lease := longestLease(q, batch)
+	s.orphans.Go(func() { giveBackUnknown(q, r, given, lease) })
+	return true
+}
+
+// claimsOf returns claims that are in the database, with no more than a release needs.
+func claimsOf(q *Queue, given []claimRef) []*Claim {
+	claims := make([]*Claim, len(given))
+	for i, ref := range given {
+		hold, _ := holdOf(ref.lane)
+		claims[i] = &Claim{
+			Queue: q.name, Group: groupOf(ref.lane), Where: q.keys.plan.whereOf(ref.lane), Hold: hold, Token: ref.token,
+		}
+	}
+	return claims
+}
+
+// orphans returns the claims in the results of a transaction whose callers will never hear of them. A claim under a
+// receive id is left out: its caller repeats the receive.
+func orphans(batch []*operation, results map[int64][]landed) map[int64][]claimRef {
+	given := make(map[int64][]claimRef)
+	for attempt, all := range results {
+		for i, o := range batch {
+			if o.receive != nil && o.receive.o.ReceiveID == "" {
+				given[attempt] = append(given[attempt], all[i].given...)
+			}
+		}
+		if len(given[attempt]) == 0 {
+			delete(given, attempt)
+		}
+	}
+	return given
+}
+
+// longestLease is the longest lease that a receive of the batch asks for.
+func longestLease(q *Queue, batch []*operation) time.Duration {
+	lease := q.knownConfig().Lease
+	for _, o := range batch {
+		if o.receive != nil {
+			lease = max(lease, o.receive.o.Lease)
+		}
+	}
+	return lease
 }

@@ -378,6 +378,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
 	defer cancel()
 	q.heart.stop()
+	q.suspects.stop()
 	if err := q.stopStaging(ctx); err != nil {
 		return wrap("close", err)
 	}

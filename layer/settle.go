@@ -524,6 +524,7 @@ type settlement struct {
 	back    *NackOptions // nil = nothing is given back; a copy without Err
 	why     string       // the text of the caller's NackOptions.Err
 	extends bool
+	proves  bool          // of an extend: the lock notes that the caller has the claim
 	lease   time.Duration // of an extend; 0 = the queue's
 	sets    bool          // the group's state, to state; nothing = cleared
 	state   []byte
@@ -753,7 +754,7 @@ func (s *settlement) readNext(w *txn, acked []delivered) error {
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
-		_, _, err := w.leave(s.lane, s.next, guardReleaseEmpty, false)
+		_, _, err := w.leave(s.lane, s.next, guardReleaseEmpty, s.held.leadsSuspects())
 		return err
 	case s.attempt != nil:
 		return s.giveBack(w)
@@ -779,6 +780,9 @@ func (s *settlement) giveBack(w *txn) error {
 	m := s.held.mark
 	s.follows, s.waits = "", 0
 	if !s.back.Release {
+		if s.why == "" && record.suspect() {
+			record.lastErr = cut("failed; before, " + record.lastErr) // a call has ended
+		}
 		record = record.failed(s.held.claim().sinceMS, w.nowMS, s.why)
 		w.count(countNacked, 1)
 		f, err := w.judge(first, record, s.back.Reject)
@@ -812,7 +816,7 @@ func (s *settlement) giveBack(w *txn) error {
 		_, _, err = w.letGo(s.lane)
 		return err
 	}
-	_, err = w.rehint(first.Index, s.lane, record.count)
+	_, err = w.rehint(first.Index, s.lane, record.hinted())
 	return err
 }
 
@@ -826,7 +830,7 @@ func (s *settlement) deadLetterItem(w *txn, f *failure) error {
 	}
 	var err error
 	if len(s.left) == 1 {
-		_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, false)
+		_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, s.held.leadsSuspects())
 	} else {
 		_, err = w.rehint(s.left[1].index, s.lane, 0)
 	}
@@ -880,14 +884,21 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 }
 
 // extend rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat has a
-// lease of its own from then on.
+// lease of its own from then on, unless it is proven.
 func (s *settlement) extend(w *txn) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {
 		return err
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
-	w.put(s.lane, s.held, s.held.until(end), c.items[0].index)
+	next := s.held.until(end)
+	if s.proves {
+		if s.claim.beat != uuid.Nil {
+			next, end = s.held, c.endMS
+		}
+		next = next.prove()
+	}
+	w.put(s.lane, s.held, next, c.items[0].index)
 	s.until, s.ends = fromMillis(end), byMonotonic(&w.view, end)
 	return nil
 }

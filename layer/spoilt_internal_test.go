@@ -809,9 +809,11 @@ func TestUnreadableLeadStopsNobody(t *testing.T) {
 					require.Equal(t, tuple.Printable(bad.Key), report.Violations[0].Key)
 
 					var groups []string
-					for _, c := range receive(t, q, ReceiveOptions{}) {
-						groups = append(groups, c.Group)
-						require.NoError(t, q.Ack(t.Context(), c))
+					for range 2 { // a message whose lease has expired comes alone
+						for _, c := range receive(t, q, ReceiveOptions{}) {
+							groups = append(groups, c.Group)
+							require.NoError(t, q.Ack(t.Context(), c))
+						}
 					}
 					require.ElementsMatch(t, []string{"a", "b", "bad"}, groups)
 					require.NotZero(t, q.Paths().Unreadable)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,6 +35,29 @@ func (a attempt) failed(sinceMS, nowMS int64, text string) attempt {
 		a.lastErr = cut(text)
 	}
 	return a
+}
+
+// lapsePrefix begins the text of an attempt whose lease has expired. Earlier versions write the same text.
+const lapsePrefix = "lease expired, held by "
+
+// suspect reports whether the last delivery of the item, or of one before it in the same claim, ended with the lease:
+// see group_verdict.go.
+func (a attempt) suspect() bool {
+	return strings.HasPrefix(a.lastErr, lapsePrefix) && !lacks(guardSuspect)
+}
+
+// suspected returns a as the record of a suspect item, without another attempt.
+func (a attempt) suspected(text string) attempt {
+	a.lastErr = cut(text)
+	return a
+}
+
+// hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
+func (a attempt) hinted() int {
+	if a.suspect() {
+		return max(a.count, 1)
+	}
+	return a.count
 }
 
 func (a attempt) pack() []byte {

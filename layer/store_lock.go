@@ -87,6 +87,34 @@ func (r *record) claim() *holding {
 	return r.holding()
 }
 
+// lapseText is the error text of a failed attempt whose lease has ended.
+func (h *holding) lapseText() string { return lapsePrefix + h.owner }
+
+// A proven claim's record has a token greater than the claim's, by one of these: see group_verdict.go.
+const (
+	provenByCaller  = 1 // the caller knows that it has the claim of a suspect item
+	provenByReceive = 2 // the receive itself counts: see ReceiveOptions.CountExpired
+)
+
+// proven reports whether the claim's holder is known to know of it.
+func (r *record) proven() bool {
+	c := r.claim()
+	return c != nil && r.token > c.token || lacks(guardProof)
+}
+
+// leadsSuspects reports whether items behind the claim's may be suspect.
+func (r *record) leadsSuspects() bool {
+	c := r.claim()
+	return c != nil && r.token == c.token+provenByCaller
+}
+
+// prove returns the record of a claim that is proven from now on.
+func (r *record) prove() *record {
+	next := *r
+	next.token = max(r.token, r.claim().token+provenByCaller)
+	return &next
+}
+
 // grantedTo returns the random of the request for which the group is kept.
 func (r *record) grantedTo() (uuid.UUID, bool) {
 	if !r.is(kindGrant) {

@@ -42,15 +42,20 @@ type txn struct {
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
 	advised
-	others   int       // groups granted to other handles
-	leftOver *leftOver // nil = every request is taken for one that a handle waits behind
-	touched  map[uuid.UUID]bool
-	wrote    bool            // something a retry must not do again
-	cleared  bool            // something stale
-	illegal  error           // a forbidden step of a group; see put
-	turned   map[string]bool // the holds which this transaction has begun or ended, in turn
-	lead     func() error    // leaves the groups in let findable; nil = there are none
-	let      map[string]bool // the groups of which this transaction has ended holds, in turn: see group_hold.go
+	// suspectTurn is of the transaction; nil = it is the caller's. gaveSuspect: an attempt gives one suspect item.
+	suspectTurn *suspectTurn
+	gaveSuspect bool
+	// countExpired: a receive of the transaction counts receives, and so all leases that have expired.
+	countExpired bool
+	others       int       // groups granted to other handles
+	leftOver     *leftOver // nil = every request is taken for one that a handle waits behind
+	touched      map[uuid.UUID]bool
+	wrote        bool            // something a retry must not do again
+	cleared      bool            // something stale
+	illegal      error           // a forbidden step of a group; see put
+	turned       map[string]bool // the holds which this transaction has begun or ended, in turn
+	lead         func() error    // leaves the groups in let findable; nil = there are none
+	let          map[string]bool // the groups of which this transaction has ended holds, in turn: see group_hold.go
 	// shortMS: the queue's rate is used up, and there may be more from then on; 0 = it is not, as far as known.
 	shortMS int64
 	// grants has the keys of the grants to this handle which are not taken yet.
@@ -588,12 +593,28 @@ func onceFor[T any](
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
 	applied func(tx kv.Tx, result T) error,
 ) (T, error) {
+	return onceKnown(ctx, q, o, body, applied, nil)
+}
+
+// onceKnown is onceFor, and calls unknown, if not nil, when the outcome stays unknown: with the receipt, and the
+// results of the attempts that may have landed. If unknown returns true it has taken the receipt, and ends it.
+func onceKnown[T any](
+	ctx context.Context, q *Queue, o kv.TxOptions,
+	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
+	applied func(tx kv.Tx, result T) error,
+	unknown func(r *ownReceipt, results map[int64]T) (taken bool),
+) (T, error) {
 	var result, none T
 	if q.isClosed() {
 		return none, ErrClosed
 	}
 	r := q.beginReceipt()
-	defer r.end(ctx)                // also after a panic of fn, because the caller may recover
+	taken := false
+	defer func() { // also after a panic of fn, because the caller may recover
+		if !taken {
+			r.end(ctx)
+		}
+	}()
 	results := make(map[int64]T, 1) // of the attempts which wrote a receipt and may have been applied
 	proved := false                 // the last attempt has found that none before it was applied
 	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
@@ -632,6 +653,9 @@ func onceFor[T any](
 	r.succeeded = err == nil
 	if proved {
 		err = kv.LastAttempt(err)
+	}
+	if unknown != nil && kv.MaybeCommitted(err) {
+		taken = unknown(r, results)
 	}
 	if err != nil {
 		return none, err

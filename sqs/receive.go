@@ -63,6 +63,7 @@ func (s *Server) receiveMessage(
 	}
 	o := layer.ReceiveOptions{
 		Max: 1, MaxBytes: receiveBytes, Lease: max(visible, layer.MinLease), Wait: q.record.duration(receiveWait),
+		CountExpired: true, // ApproximateReceiveCount and maxReceiveCount are of receives
 	}
 	if in.MaxNumberOfMessages != nil {
 		o.Max = int(*in.MaxNumberOfMessages)

@@ -275,6 +275,7 @@ type inHand struct {
 	commits atomic.Bool
 	stale   bool // what came of an ack is not known: nothing more can be done under the claim
 	told    bool // that the claim is lost
+	most    int  // how many messages a call of a HandleBatch gets; 0 = all that are left
 }
 
 // acking is an ack under way, while the next item is being handled.

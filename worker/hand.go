@@ -222,12 +222,13 @@ type call struct {
 	done      chan struct{}          // closed when it has ended, and err is there
 	err       error
 	exited    bool // it has ended its goroutine
+	halved    bool // it has failed, and the next call is given half as many messages
 	gone      bool // the claim is another's, as an extension during the call has found
 }
 
 // newCall makes the deliveries of the next call: one item, or the rest of the claim.
 func (h *hand) newCall(in *inHand) *call {
-	items := in.unhandled()
+	items := in.batch()
 	if !in.source.handler.batch {
 		items = items[:1]
 	}
@@ -473,6 +474,8 @@ func (w *Worker) late(ctx context.Context, c *call) {
 	switch {
 	case done != nil:
 		w.report(done.in.settle(of, done.settle, false))
+	case c.halved:
+		w.leaveHalved(c)
 	case more:
 		w.giveBack(ctx, c.in, nil, nil)
 	}
@@ -512,6 +515,8 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 			w.failure(c, c.ds[0], err, Event{Follows: layer.FollowsUnknown})
 		}
 		return nil, false
+	case err != nil && w.halves(c, err):
+		return nil, true
 	case handled < len(c.ds):
 		w.giveBack(ctx, in, c, err)
 		w.tellDone(c, handled)

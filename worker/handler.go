@@ -82,8 +82,12 @@ func HandleCommit[T any](
 }
 
 // HandleBatch makes a handler of a function that is given all items of a claim together, in order: at least one, at
-// most Options.Batch. nil finishes all; a *BatchError says how far it came; with any other error none is
-// finished, and the first has failed. Timeout is for all of them together.
+// most Options.Batch. nil finishes all. A *BatchError says how far it came, and names the item that has
+// failed. Timeout is for all of them together.
+//
+// Any other error, a panic or a timeout finishes none and names none. If the call had several items the worker calls
+// the function again, at once, with the first half of them. So a single item is blamed in the end, and no attempt is
+// counted for the others. A RetryError with Uncounted gives all back as it says.
 func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 	if h == nil {
 		return Handler{}

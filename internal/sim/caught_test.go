@@ -128,6 +128,8 @@ var caught = map[string]known{
 	"beat-end":        {"beating", 6},
 	"beat-last":       {"beating", 5},
 	"beat-move":       {"beating", 1},
+	"suspect":         {"expiring", 1},
+	"proof":           {"expiring", 2},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

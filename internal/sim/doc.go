@@ -38,5 +38,5 @@
 // the queue's changes, held to the order and the completeness of these and, with SubscribeTx, to effects that happen
 // once (subscriber.go, feed.go); and the rate of the whole queue is held to over every time (total.go). Some runs end
 // with a drop of the queue amid other work, after everything else was verified; then none of its keys may be left
-// (drop.go).
+// (drop.go). In all runs an attempt is counted by evidence alone (blame.go).
 package sim

@@ -24,7 +24,7 @@ type engine struct {
 func errDead() error { return &kv.Error{Code: kv.CodeClientInvalidOperation} }
 
 func (e *engine) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
-	e.w.sched.park(place{"begin", e.who, 0})
+	e.w.sched.park(e.w.sched.begins(e.who))
 	if e.dead.Load() {
 		return nil, errDead()
 	}

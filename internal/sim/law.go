@@ -20,7 +20,8 @@ import (
 //
 //   - A good handler is called for an item at most 1 + n times; once, if there was no fault; and once
 //     more for each handler of a HandleBatch that has hung, panicked or ended its goroutine behind the item.
-//   - Under one claim a handler is called for an item at most 1 + n times, whatever comes of the calls.
+//   - Under one claim a handler is called for an item at most 1 + n times, whatever comes of the calls; and once more
+//     for each handler of a HandleBatch that has failed at the item or behind it, and said not where.
 //   - Nobody's handler is called for an item under a claim that has acked it. (That is held to in all runs.)
 //   - Every item ends within a bounded time after the faults have stopped: endOf for each that is there then.
 
@@ -153,7 +154,7 @@ func (m *model) compareLaws() {
 	}
 	for id, law := range w.laws {
 		for token, calls := range law.claims {
-			if calls > 1+n {
+			if calls > 1+n+law.lost+law.failed {
 				w.violation("the handler of %s was called %d times under claim %d in a run with %d faults",
 					id, calls, token, n)
 			}

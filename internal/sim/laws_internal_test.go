@@ -4,8 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -179,6 +181,52 @@ func TestSubscriptionLaws(t *testing.T) {
 			}
 			m.compareHearings()
 			require.Len(t, w.violations, tt.want, "%v", w.violations)
+		})
+	}
+}
+
+// TestBlameLaws (G7): an attempt that is counted without evidence is a violation.
+func TestBlameLaws(t *testing.T) {
+	x := layer.ID{Group: "g", Index: 1, Random: uuid.UUID{1}}
+	y := layer.ID{Group: "g", Index: 2, Random: uuid.UUID{2}}
+	expired := lapsePrefix + "handle 1"
+	attempt := func(id layer.ID, n int64, text string) write {
+		value := tuple.Tuple{n, int64(1), int64(1), text}.Pack()
+		return write{kind: wrote, key: []byte(itemKeyFor("attempt", id)), value: value}
+	}
+	dead := write{kind: wrote, key: []byte(itemKeyFor("dead", x)), value: []byte("2 attempts failed: " + expired)}
+	unproven := lockState{kind: "claim", token: 5, noted: 5, endMS: 10, out: []layer.ID{x}}
+	proven, both, provenBoth := unproven, unproven, unproven
+	proven.noted = 6
+	both.out = []layer.ID{x, y}
+	provenBoth.noted, provenBoth.out = 6, both.out
+	for name, tt := range map[string]struct {
+		lock   lockState
+		before []write
+		write  write
+		want   int
+	}{
+		"the first lease":                     {both, nil, attempt(x, 1, expired), 0},
+		"the second of the claim":             {both, nil, attempt(y, 1, expired), 1},
+		"two at once":                         {both, nil, attempt(x, 2, expired), 1},
+		"nothing counts of a suspect":         {unproven, []write{attempt(x, 1, expired)}, attempt(x, 1, expired), 0},
+		"another lease of an unproven claim":  {unproven, []write{attempt(x, 1, expired)}, attempt(x, 2, expired), 1},
+		"another lease of a proven claim":     {proven, []write{attempt(x, 1, expired)}, attempt(x, 2, expired), 0},
+		"a nack of a suspect":                 {unproven, []write{attempt(x, 1, expired)}, attempt(x, 2, "boom"), 0},
+		"a dead letter by an unproven claim":  {unproven, []write{attempt(x, 1, expired)}, dead, 1},
+		"a dead letter by a claim of several": {provenBoth, []write{attempt(x, 1, expired)}, dead, 1},
+		"a dead letter by a proven claim":     {proven, []write{attempt(x, 1, expired)}, dead, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := lawWorld()
+			m := newModel(w)
+			m.r = &record{who: 1, nowMS: 20}
+			first := both
+			m.group("g").lock = &first
+			m.blames(&record{writes: tt.before})
+			m.group("g").lock = &tt.lock
+			m.blames(&record{writes: []write{tt.write}})
+			require.Len(t, w.violations, tt.want)
 		})
 	}
 }

@@ -105,7 +105,11 @@ type lockState struct {
 	beat  string // of a claim by heartbeat, which is endless then; "" = it has a lease of its own
 	// marked is "pause" or "halt" if the lock is such a mark, or a claim that becomes one.
 	marked string
+	noted  int64 // the token of the record, which is greater than that of a claim which is proven
 }
+
+// proven reports whether the handle of the claim has noted that it has it.
+func (l *lockState) proven() bool { return l.is("claim") && l.noted > l.token }
 
 func lockOf(group string, value []byte) (*lockState, error) {
 	t, err := tuple.Unpack(value)
@@ -117,6 +121,7 @@ func lockOf(group string, value []byte) (*lockState, error) {
 	}
 	l := &lockState{}
 	l.token, _ = t[0].(int64)
+	l.noted = l.token
 	if note, _ := t[1].(tuple.Tuple); len(note) > 1 {
 		l.marked, _ = note[0].(string)
 		l.kind, l.endMS = l.marked, math.MaxInt64
@@ -327,6 +332,7 @@ type model struct {
 	*pacing
 	*looking
 	beats   beats
+	blame   *blame
 	feed    *feed
 	starts  []startedAt // under the queue's rate
 	turns   turns
@@ -346,6 +352,7 @@ func newModel(w *world) *model {
 		retimes:  make(map[layer.ID][]retimed), dueLog: make(map[layer.ID][]retimed), looking: newLooking(w),
 		feed:       newFeed(w),
 		beats:      make(beats),
+		blame:      newBlame(),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
 		replays: replays{kept: make(map[layer.ID]*keptAt)}, lanes: newLaneIndex(),
 	}
@@ -370,6 +377,7 @@ func (m *model) apply(r *record) {
 	m.look(r)
 	m.r, m.latestMS = r, max(m.latestMS, m.w.worldMS(r))
 	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]int64)
+	m.blames(r)
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
@@ -900,6 +908,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 			}
 		}
 		m.rejoined(group, old, next)
+		m.proves(group, old, next)
 		return
 	}
 	// A new claim or grant.
@@ -999,7 +1008,7 @@ func (m *model) stop(key claimKey) {
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
-		if o.limited && o.attemptID == "" && o.who == m.r.who && l.owner == fmt.Sprintf("handle %d", m.r.who) && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
+		if (o.limited || o.outcome == unknown || o.kind == "ack-receive") && o.attemptID == "" && o.who == m.r.who && l.owner == fmt.Sprintf("handle %d", m.r.who) && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
 			return // what it claimed is given back, as nobody was there to receive it
 		}
 		if !o.maybeAt(m.r) {

@@ -94,6 +94,18 @@ func (s *scheduler) parkFor(p place, steps int, f *footprint) {
 	s.mu.Unlock()
 }
 
+// begins returns the place of a goroutine that begins a transaction: another than those of the handle's goroutines that
+// have come there in an earlier step. Of two that come in the same step the seed does not decide: see ambiguous.
+func (s *scheduler) begins(who int) place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := place{"begin", who, 0}
+	for slices.ContainsFunc(s.parked, func(o *parked) bool { return o.place == p && o.step < s.steps }) {
+		p.n++
+	}
+	return p
+}
+
 // spare is a parked for another goroutine. The mutex is held.
 func (s *scheduler) spare() *parked {
 	if n := len(s.free); n > 0 {

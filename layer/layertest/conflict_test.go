@@ -312,18 +312,31 @@ func having(bodies ...string) func(e *env) any {
 
 // holding enqueues n items to A, claims max of them, and gives the claim.
 func holding(n, max int) func(e *env) any {
+	return holdingBy(n, layer.ReceiveOptions{Max: max, MaxGroups: 1})
+}
+
+// holdingBy is holding by a receive with options.
+func holdingBy(n int, o layer.ReceiveOptions) func(e *env) any {
 	return func(e *env) any {
 		for range n {
 			e.enqueue("A", "a")
 		}
-		return e.receive(e.q, max)
+		claims, err := e.q.Receive(e.ctx, o)
+		require.NoError(e.t, err)
+		require.Len(e.t, claims, 1)
+		return claims[0]
 	}
 }
 
 // expired is holding, with the lease run out.
 func expired(n, max int) func(e *env) any {
+	return expiredBy(n, layer.ReceiveOptions{Max: max, MaxGroups: 1})
+}
+
+// expiredBy is expired by a receive with options.
+func expiredBy(n int, o layer.ReceiveOptions) func(e *env) any {
 	return func(e *env) any {
-		c := holding(n, max)(e)
+		c := holdingBy(n, o)(e)
 		e.clock.advance(time.Hour)
 		return c
 	}

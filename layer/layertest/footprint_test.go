@@ -456,7 +456,7 @@ func parkingGroups(setup func(e *env) any) func(e *env) any {
 func lastAttempt(n, max int) func(e *env) any {
 	return func(e *env) any {
 		e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
-		return expired(n, max)(e)
+		return expiredBy(n, layer.ReceiveOptions{Max: max, MaxGroups: 1, CountExpired: true})(e)
 	}
 }
 

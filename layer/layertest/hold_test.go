@@ -252,7 +252,7 @@ func (r *holdRun) wants(o layer.ReceiveOptions, group string) bool {
 
 func (r *holdRun) receiveSome() {
 	o := r.options(false)
-	claims, err := r.any().Receive(r.ctx, o)
+	claims, err := r.any().Receive(r.ctx, counted(o))
 	require.NoError(r.t, err)
 	r.gotGroups(o, claims)
 }
@@ -282,7 +282,7 @@ func (r *holdRun) gotGroups(o layer.ReceiveOptions, claims []*layer.Claim) {
 func (r *holdRun) receiveAny() {
 	o := r.options(true)
 	for o.Max > 0 {
-		claims, err := r.any().Receive(r.ctx, o)
+		claims, err := r.any().Receive(r.ctx, counted(o))
 		require.NoError(r.t, err)
 		for _, c := range claims {
 			require.Len(r.t, c.Items, 1)
@@ -607,4 +607,10 @@ func TestUnorderedCost(t *testing.T) {
 	require.Equal(t, of(claim), of(claim1000))
 	require.Equal(t, of(group), of(group1000))
 	require.Equal(t, of(ack), of(ack1000))
+}
+
+// counted counts leases as receives: what was in flight is free again as a whole when its lease has expired.
+func counted(o layer.ReceiveOptions) layer.ReceiveOptions {
+	o.CountExpired = true
+	return o
 }

@@ -208,6 +208,7 @@ type modelItem struct {
 	dedupID  string
 	dueMS    int64 // it is not delivered before
 	attempts int
+	suspect  bool // its lease has expired, and no call has ended since
 	lastErr  string
 	reason   string // of a dead letter
 	deadMS   int64  // likewise
@@ -215,6 +216,7 @@ type modelItem struct {
 
 type modelLock struct {
 	claim       bool // else a delay
+	proven      bool // its holder is known to know of it
 	token       int64
 	owner       string
 	endMS       int64
@@ -276,7 +278,7 @@ func (m *model) gives(g *modelGroup, nowMS int64) bool {
 	if !g.free(nowMS) {
 		return false
 	}
-	if !g.expired(nowMS) || !m.fatal(g.item(g.lock.outstanding[0]).attempts+1, "") {
+	if !g.expired(nowMS) || !g.lock.proven || !m.fatal(g.item(g.lock.outstanding[0]).attempts+1, "") {
 		return m.due(g, nowMS) > 0
 	}
 	rest := modelGroup{items: slices.Clone(g.items), used: g.used}
@@ -290,12 +292,29 @@ func (m *model) fatal(attempts int, rejected string) bool {
 	return c.OnFailure != layer.Block && (rejected != "" || c.MaxAttempts > 0 && attempts >= c.MaxAttempts)
 }
 
+// expire is fail for a claim whose lease has ended. If its holder may not know of it nothing counts twice, nor for the
+// last time, and its items are suspect.
+func (m *model) expire(g *modelGroup, w *modelWorker, spared *layer.ID) {
+	text, tried := "lease expired, held by "+g.lock.owner, g.item(g.lock.outstanding[0])
+	if g.lock.proven {
+		m.fail(g, w, text, "", spared)
+		tried.suspect = true
+		return
+	}
+	if !tried.suspect && !m.fatal(tried.attempts+1, "") {
+		tried.attempts++
+	}
+	for _, id := range g.lock.outstanding {
+		g.item(id).suspect, g.item(id).lastErr = true, text
+	}
+}
+
 // fail counts a failed delivery of the item that was tried under the group's claim, which ends. It returns false if
 // the item has failed for good.
 func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spared *layer.ID) bool {
 	tried := g.item(g.lock.outstanding[0])
 	tried.attempts++
-	tried.lastErr = text
+	tried.suspect, tried.lastErr = false, text
 	g.lock = nil
 	if !m.fatal(tried.attempts, rejected) || spared != nil && *spared == tried.id {
 		return true
@@ -320,7 +339,7 @@ func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spare
 
 // park takes an item aside.
 func (m *model) park(g *modelGroup, item *modelItem, reason string, nowMS int64) {
-	item.reason, item.deadMS = reason, nowMS
+	item.reason, item.deadMS, item.suspect = reason, nowMS, false
 	g.remove([]layer.ID{item.id})
 	g.dead = append(g.dead, item)
 	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
@@ -591,10 +610,15 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
 		m.lapse(g, w, nil)
 		n := min(left, m.model.due(g, now))
+		suspect := g.items[0].suspect
+		if suspect {
+			n = min(n, 1)
+			require.Len(t, claims, 1, "a suspect message comes alone")
+		}
 		require.Len(t, c.Items, n, "all that fits of a group and is due is delivered")
 		m.model.spend(g, now, n)
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
-		g.token = c.Token
+		g.token, g.lock.proven = c.Token, suspect
 		for i, item := range c.Items {
 			m.delivered(t, g.items[i], item)
 			g.lock.outstanding = append(g.lock.outstanding, item.ID)
@@ -611,7 +635,7 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 func (m *modelTest) lapse(g *modelGroup, w *modelWorker, spared *layer.ID) {
 	if g.lock != nil && g.lock.claim {
 		m.model.stats.Expired++
-		m.model.fail(g, w, "lease expired, held by "+g.lock.owner, "", spared)
+		m.model.expire(g, w, spared)
 	}
 	g.lock = nil
 }
@@ -642,7 +666,7 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 		maxGroups = o.Max
 	}
 	for _, g := range ready {
-		if items == o.Max || groups == maxGroups {
+		if items == o.Max || groups == maxGroups || groups > 0 && m.comesAlone(g, now) {
 			break
 		}
 		if due == 0 {
@@ -650,11 +674,18 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 			require.Equal(t, g.items[0].id, claims[groups].Items[0].ID, "oldest heads first")
 		}
 		items += min(o.Max-items, len(g.items))
-		groups++
+		if groups++; m.comesAlone(g, now) {
+			break
+		}
 	}
 	if due == 0 {
 		require.Len(t, claims, groups)
 	}
+}
+
+// comesAlone reports whether the group's head is suspect once it is received.
+func (m *modelTest) comesAlone(g *modelGroup, now int64) bool {
+	return g.items[0].suspect || g.expired(now)
 }
 
 func (m *modelTest) same(t *rapid.T, want *modelItem, got layer.Item) {
@@ -1093,7 +1124,7 @@ func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
 	require.NoError(t, err)
 	require.Equal(t, *g.mark, got)
 	if g.mark.Status == layer.Halted && len(g.items) > 0 {
-		g.items[0].attempts, g.items[0].lastErr = 0, "" // tried anew
+		g.items[0].attempts, g.items[0].suspect, g.items[0].lastErr = 0, false, "" // tried anew
 	}
 	g.mark = nil
 }

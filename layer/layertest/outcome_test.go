@@ -126,6 +126,7 @@ func TestOutcomeIsTrue(t *testing.T) {
 				o.Tx = c.tx
 				q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
 				require.NoError(t, err)
+				defer q.Close(e.ctx) // so that it gives nothing back amid the check
 				before := e.content()
 				struck := false
 				e.plan.OnCommit = func(int, kv.Tx) fault.Kind {

@@ -189,7 +189,10 @@ func holdRate(e *env, text string) {
 			_, err := q.Enqueue(e.ctx, msgs...)
 			require.NoError(e.t, err)
 		case n < 8:
-			o := layer.ReceiveOptions{Max: 1 + r.IntN(12), Strategy: layer.Strategy(r.IntN(3)), Lease: time.Second}
+			o := layer.ReceiveOptions{
+				Max: 1 + r.IntN(12), Strategy: layer.Strategy(r.IntN(3)), Lease: time.Second,
+				CountExpired: true, // so that each handle gives the same
+			}
 			if o.Strategy == layer.FillGroup && r.IntN(3) == 0 {
 				o.Group = ptr(group())
 			}

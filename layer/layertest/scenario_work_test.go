@@ -89,6 +89,7 @@ func (s *scenario) receiveOptions(a *arguments) layer.ReceiveOptions {
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
 		State: a.flag("state"), ReceiveID: a.text("id", ""), Wait: a.duration("wait"), OnlyIfAny: a.flag("only-if-any"),
 		Group: a.group(), Where: a.where(), Unordered: a.flag("unordered"), Heartbeat: a.flag("heartbeat"),
+		CountExpired: a.flag("count-expired"),
 	}
 	switch strategy := a.text("strategy", ""); strategy {
 	case "", "fill-group":

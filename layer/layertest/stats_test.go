@@ -110,7 +110,9 @@ func TestInFlightAndDelayed(t *testing.T) {
 		figures(1, 0, 4)
 		e.clock.advance(time.Hour)
 		figures(1, 0, 4)
-		c = e.receive(e.q, 3) // takes over
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 3, CountExpired: true}) // takes over
+		require.NoError(e.t, err)
+		c = claims[0]
 		figures(3, 0, 4)
 		require.NoError(e.t, e.q.Settle(e.ctx, layer.Settlement{
 			Claim: c, Finish: []layer.ID{c.Items[0].ID}, Nack: &layer.NackOptions{Delay: time.Minute},

@@ -436,7 +436,7 @@ func (r *storedReader) work(q *layer.Queue) {
 
 func (r *storedReader) receiveAll(q *layer.Queue, templates []layer.Template, came map[string][]string) (n int) {
 	for _, where := range templates {
-		claims, err := q.Receive(r.ctx, layer.ReceiveOptions{Max: 3, Where: where})
+		claims, err := q.Receive(r.ctx, layer.ReceiveOptions{Max: 3, Where: where, CountExpired: true})
 		require.NoError(r.t, err)
 		for _, c := range claims {
 			for _, item := range c.Items {

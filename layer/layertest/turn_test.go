@@ -211,7 +211,7 @@ func TestLapsedBehindAFreeHead(t *testing.T) {
 					}))
 					e.wholeOrLess("abc", got)
 				} else {
-					claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 10})
+					claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 10, CountExpired: true})
 					require.NoError(e.t, err)
 					e.wholeOrLess("abc", bodiesInTurn(claims))
 				}
@@ -264,7 +264,7 @@ func TestPlaceAfterALease(t *testing.T) {
 					e.clock.advance(20 * time.Second)
 					send("B")
 					send("C")
-					claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Strategy: strategy})
+					claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Strategy: strategy, CountExpired: true})
 					require.NoError(t, err)
 					require.Equal(t, "AB", bodiesInTurn(claims))
 					e.sound("place")

@@ -193,7 +193,7 @@ func TestChoresGetFewer(t *testing.T) {
 				}
 			}
 			defer time.Sleep(2 * time.Hour)
-			_, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, Unordered: true})
+			_, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, Unordered: true, CountExpired: true})
 			return err
 		}, message(group, "last"), receive(layer.ReceiveOptions{Group: &group})},
 		{"past retention in a lane", lanes, func(ctx context.Context, q *layer.Queue) error {

@@ -1,0 +1,1 @@
+../../layer/layertest/evidence_test.go

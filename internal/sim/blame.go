@@ -1,0 +1,115 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// The laws of blame (G7). They hold each commit that counts an attempt for a lease that has expired.
+//
+//   - The attempt is of the first item of the claim whose lease has expired.
+//   - It is the first of the item by a lease, or the claim is proven: the handle has noted in the lock that it has the
+//     claim, in a commit after that of the receive.
+//   - A dead letter by such an attempt is of a proven claim of a single item.
+//   - Only the claim's own handle notes that it has the claim.
+
+// blame is what the laws of blame know of the attempt records.
+type blame struct {
+	records map[string]attemptOf // by their keys
+}
+
+// attemptOf is an attempt record.
+type attemptOf struct {
+	id     layer.ID
+	count  int64
+	lapsed bool // the last failure was a lease that expired
+}
+
+const lapsePrefix = "lease expired, held by "
+
+func newBlame() *blame { return &blame{records: make(map[string]attemptOf)} }
+
+// blames holds the attempts and dead letters of a record to the laws, before its locks are replayed.
+func (m *model) blames(r *record) {
+	for _, w := range r.writes {
+		if w.kind == clearedRange {
+			for k := range m.blame.records {
+				if k >= string(w.key) && k < string(w.value) {
+					delete(m.blame.records, k)
+				}
+			}
+			continue
+		}
+		switch name, rest := m.keyOf(w.key); {
+		case name == "attempt" && w.kind == cleared:
+			delete(m.blame.records, string(w.key))
+		case name == "attempt":
+			m.counts(string(w.key), idOf(rest), w.value)
+		case name == "dead" && w.kind == wrote:
+			m.buries(idOf(rest), w.value)
+		}
+	}
+}
+
+// counts holds what is written to an attempt record.
+func (m *model) counts(k string, id layer.ID, value []byte) {
+	t, err := tuple.Unpack(value)
+	if err != nil || len(t) < 4 {
+		m.violation("attempt record of %s: %v, %v", id, t, err)
+		return
+	}
+	next := attemptOf{id: id}
+	next.count, _ = t[0].(int64)
+	text, _ := t[3].(string)
+	next.lapsed = strings.HasPrefix(text, lapsePrefix)
+	old := m.blame.records[k]
+	m.blame.records[k] = next
+	switch {
+	case !next.lapsed:
+	case next.count == old.count:
+		m.w.mark("lease that counted no attempt")
+	default:
+		_, l := m.holderOf(id)
+		switch {
+		case next.count != old.count+1:
+			m.violation("G7: %s has %d attempts after %d", id, next.count, old.count)
+		case !l.is("claim") || l.out[0] != id:
+			m.violation("G7: an attempt of %s is counted, which was not the first of a claim", id)
+		case old.lapsed && !l.proven():
+			m.violation("G7: another attempt of %s is counted, of claim %d which is not proven", id, l.token)
+		}
+		m.w.mark("lease that counted an attempt")
+	}
+}
+
+// buries holds a dead letter to the laws.
+func (m *model) buries(id layer.ID, value []byte) {
+	if !bytes.Contains(value, []byte(lapsePrefix)) || !bytes.Contains(value, []byte("failed")) {
+		return
+	}
+	_, l := m.holderOf(id)
+	if !l.is("claim") || l.endMS > m.r.nowMS {
+		return // a nack, an operator, or past retention
+	}
+	if !l.proven() || len(l.out) != 1 {
+		m.violation("G7: %s is a dead letter by claim %d of %d items, which is proven: %t",
+			id, l.token, len(l.out), l.proven())
+	}
+	m.w.mark("dead letter by a lease")
+}
+
+// proves holds a change of a claim's record: the handle of the claim alone notes that it has it.
+func (m *model) proves(group string, old, next *lockState) {
+	if next.noted == old.noted {
+		return
+	}
+	if next.noted < old.noted || next.owner != fmt.Sprintf("handle %d", m.r.who) {
+		m.violation("G7: handle %d notes in the lock of %q that %s has claim %d",
+			m.r.who, group, next.owner, next.token)
+	}
+	m.w.mark("claim proven")
+}
