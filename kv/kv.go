@@ -123,6 +123,9 @@ type TxOptions struct {
 	SizeLimit     int           // bytes; 0 = MaxTransactionSize
 	Batch         bool          // batch priority, for sweeps: yields to all other traffic of a cluster
 	Tag           string        // for a cluster's throttling; at most 16 bytes
+	// UntilConflict makes Run return the first conflict (1020), without a pause, unless an earlier attempt may have
+	// landed. It is for a body that splits its work after a conflict. Engines ignore it.
+	UntilConflict bool
 }
 
 // DB begins transactions.

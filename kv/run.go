@@ -72,6 +72,9 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 		if sent && !notApplied(e.Code) {
 			open = &Error{Code: e.Code, InFlight: e.InFlight || e.Code != CodeCommitUnknownResult, Cause: e.Cause}
 		}
+		if o.UntilConflict && e.Code == CodeNotCommitted && !a.MaybeCommitted {
+			return 0, err
+		}
 		if _, again := tx.OnError(err).Wait(ctx); again != nil {
 			switch {
 			case Code(again) == e.Code && open != nil:

@@ -408,6 +408,7 @@ type claimer struct {
 	taken   int      // groups
 	items   int
 	remains map[string]bool // free lanes that unordered receives have left items in
+	modest  bool            // the groups granted to the handle are enough, or one other group
 }
 
 // look is the reads of one candidate under way.
@@ -619,6 +620,9 @@ func (c *claimer) passHold(l *look, limit int) (*look, error) {
 // next returns the next group to look at, its reads under way; none if the queue is paused. The reads of a whole wave
 // start together: for as many groups as the receives still owed are likely to take.
 func (c *claimer) next() (*look, bool, error) {
+	if c.modest && c.taken > 0 && (len(c.looks) == 0 || c.looks[0].grant == 0) {
+		return nil, false, nil
+	}
 	if len(c.looks) == 0 {
 		n, limit := c.wanted()
 		wave, err := c.search.next(n)

@@ -26,7 +26,7 @@ type Options struct {
 	// shortens or lengthens leases, but cannot break order or exclusion. If a call of Now panics, time.Now takes its
 	// place; the first panic is written to slog.Default.
 	Now func() time.Time
-	// Tx applies to every transaction which the handle begins itself.
+	// Tx applies to every transaction which the handle begins itself, except UntilConflict.
 	Tx kv.TxOptions
 	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. Poll bounds how
 	// late a lost wake is noticed: by the first handle that waits, which serves the others, too. A handle with others

@@ -28,10 +28,17 @@ type operation struct {
 	// standsBack is for how long the receive has no turn, because the handle has just woken another.
 	standsBack time.Duration
 
+	// lost is how many conflicts the receive has lost in transactions that have ended. A receive that has lost one
+	// travels with other such receives alone.
+	lost int
+	// first: the transaction only settles and enqueues. later: it has done so, and the receive needs another.
+	first, later bool
+
 	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
 	settleErr error
 	err       error // of the transaction
 	used      int   // bytes of the last attempt's transaction, if the operation is the first of it
+	retries   int   // of the last transaction, if the operation is the first of it
 
 	ticket
 }
@@ -125,7 +132,9 @@ type batch struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	left       int // guarded by the pipeline's mutex, as a ticket is; how many callers have not gone
-	begun      time.Time
+	// losing: the receives have lost a conflict, and try again. Guarded by the pipeline's mutex.
+	losing bool
+	begun  time.Time
 }
 
 // maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and keep the
@@ -184,7 +193,9 @@ type pipeline struct {
 	// receiving is how many transactions in flight receive; taking is how many groups the receives are likely to take.
 	// Guarded by mu.
 	receiving, taking int
-	closed            atomic.Bool // written under mu; read without mu by callers with nothing in the pipeline
+	// losing is how many of the transactions that receive have lost a conflict. Guarded by mu.
+	losing int
+	closed atomic.Bool // written under mu; a caller with nothing in the pipeline reads it without mu
 }
 
 // pipelineEnv is what a pipeline needs of the handle.
@@ -515,7 +526,7 @@ func (p *pipeline) newBatch(os []*operation) *batch {
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, o := range os {
 		o.state, o.batch = opRunning, b
-		if o.receive != nil {
+		if o.receive != nil && !o.first {
 			b.groups += p.env.groups(o.receive)
 		}
 	}
@@ -540,10 +551,14 @@ func (p *pipeline) nextBatch() *batch {
 	left := p.queue[:0]
 	for _, o := range p.queue {
 		next := total.plus(o.load)
+		o.first = settlesFirst(p, o)
 		switch {
-		case o.receive != nil && !p.mayReceive(), len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
+		case o.receive != nil && !o.first && !p.mayReceive(),
+			len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
 			// A turn sets a watch if its transaction wrote nothing else, so no other operation may join a turn.
-			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil):
+			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil),
+			// A receive that has lost a conflict may lose the next, and so would the rest of the batch.
+			len(taken) > 0 && (o.lost > 0) != (taken[0].lost > 0):
 			left = append(left, o)
 		default:
 			total = next
@@ -641,6 +656,9 @@ func (p *pipeline) settle(b *batch) {
 	if b.groups > 0 {
 		p.receiving, p.taking = p.receiving-1, p.taking-b.groups
 	}
+	if b.losing {
+		p.losing--
+	}
 	for _, o := range b.operations {
 		o.batch = nil
 		p.conclude(o)
@@ -649,6 +667,12 @@ func (p *pipeline) settle(b *batch) {
 
 // conclude ends an operation that has run, or puts it into the waiting line. mu is held.
 func (p *pipeline) conclude(o *operation) {
+	if o.later {
+		if o.later = false; o.result() == nil && !o.abandoned {
+			receiveNext(p, o)
+			return
+		}
+	}
 	if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn {
 		// The wait goes on, because a database which does not answer for a while is no reason to end a wait.
 		o.turn.fail(o.err)
@@ -660,7 +684,7 @@ func (p *pipeline) conclude(o *operation) {
 	case nothing && p.closed.Load():
 		o.err = ErrClosed
 	case nothing && !o.abandoned && !o.lastTurn:
-		o.settle = nil // only the receive waits
+		o.settle, o.lost = nil, 0 // only the receive waits
 		o.load = o.size()
 		o.state = opWaiting
 		p.env.join(o)

@@ -78,16 +78,37 @@ func (q *Queue) pipelineEnv() pipelineEnv {
 	}
 }
 
-// run runs the operations in one transaction. If the shared transaction fails for good, each operation runs in its own.
+// run runs the operations. Operations that settle or enqueue travel without the receives after the first conflict.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
-	err := q.runTogether(ctx, batch, others)
+	switch {
+	case slices.ContainsFunc(batch, func(o *operation) bool { return o.first }):
+		runFirst(ctx, q, batch)
+	case !slices.ContainsFunc(batch, receives):
+		runWhole(ctx, q, batch, others, q.runTogether(ctx, batch, others, q.opts.Tx))
+	case slices.ContainsFunc(batch, writesFirst):
+		o := q.opts.Tx
+		o.UntilConflict = true
+		if err := q.runTogether(ctx, batch, others, o); !isConflict(q, batch, err) {
+			runWhole(ctx, q, batch, others, err)
+			return
+		}
+		lostConflict(q, batch)
+		runFirst(ctx, q, batch)
+	default:
+		runWhole(ctx, q, batch, others, runReceives(ctx, q, batch, others))
+	}
+}
+
+// runWhole notes the outcome of a transaction of the operations. If it has failed for good, each operation runs in a
+// transaction of its own.
+func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err error) {
 	if len(batch) == 1 {
 		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
 		return
 	}
 	if err != nil && ctx.Err() == nil && (!kv.MaybeCommitted(err) || lacks(guardApart)) {
 		for _, o := range batch {
-			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0)))
+			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0, q.opts.Tx)))
 		}
 		return
 	}
@@ -96,12 +117,154 @@ func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	}
 }
 
+// An ack waits only for its own transaction. A conflict is nearly always a receive's: another handle was faster.
+// So after the first conflict of a transaction, its settlements and enqueues run again at once, without the receives.
+// The receives try again in transactions of their own. While these lose conflicts, an ack-and-receive does not wait
+// until its receive may begin: it settles in one transaction and receives in another.
+//
+// A turn of the waiting line that has lost a conflict is modest: it takes the groups that were granted to the handle,
+// or one other group if there are none, and passes its wake on. Granted groups are the handle's alone, so such a turn
+// loses no conflict with other handles. Otherwise a grant would end, after 2 s, while the turn fights for more groups.
+// Example: ten receives of a handle wait, and one group is granted to it. The turn that takes it and nine others loses
+// one conflict after the other.
+
+const (
+	// firstConflictPause and lastConflictPause bound the pause of receives after a conflict: a random part of a time
+	// that doubles. The engine's own pause grows up to a second, because it is for a database in trouble. A conflict
+	// means that another handle was served.
+	firstConflictPause = 32 * time.Millisecond
+	lastConflictPause  = 64 * time.Millisecond
+)
+
+func receives(o *operation) bool { return o.receive != nil }
+
+// writesFirst reports whether the operation settles or enqueues.
+func writesFirst(o *operation) bool { return o.settle != nil || o.enqueue != nil }
+
+// isConflict reports whether a transaction of the batch with UntilConflict has ended with a conflict, and nothing else.
+// If Options.Tx bounds the attempts, only a conflict of the first attempt counts: a later one may have been the last.
+func isConflict(q *Queue, batch []*operation, err error) bool {
+	return kv.Code(err) == kv.CodeNotCommitted && !kv.MaybeCommitted(err) &&
+		(q.opts.Tx.Retries == 0 || batch[0].retries == 0)
+}
+
+// lostConflict notes a conflict of a transaction that receives.
+func lostConflict(q *Queue, batch []*operation) {
+	q.eachSpread(batch, (*advice.Spread).Widen)
+	for _, o := range batch {
+		if o.receive != nil {
+			o.lost++
+		}
+	}
+}
+
+// lostOf returns how many conflicts the receives have lost, in transactions before.
+func lostOf(batch []*operation) (lost int) {
+	for _, o := range batch {
+		lost = max(lost, o.lost)
+	}
+	return lost
+}
+
+// runFirst settles and enqueues for the operations, and leaves the receives to other transactions.
+func runFirst(ctx context.Context, q *Queue, batch []*operation) {
+	var parts, wholes []*operation
+	for _, o := range batch {
+		if o.receive != nil {
+			o.receive.begin()
+		}
+		if !writesFirst(o) {
+			o.err, o.later = nil, true
+			continue
+		}
+		parts, wholes = append(parts, &operation{settle: o.settle, enqueue: o.enqueue}), append(wholes, o)
+	}
+	if len(parts) == 0 {
+		return
+	}
+	runWhole(ctx, q, parts, 0, q.runTogether(ctx, parts, 0, q.opts.Tx))
+	for i, o := range wholes {
+		o.err, o.settleErr, o.used = parts[i].err, parts[i].settleErr, parts[i].used
+		o.later = o.receive != nil && o.err == nil && o.settleErr == nil
+	}
+}
+
+// runReceives runs operations that only receive in one transaction, again after each conflict, and within the bounds of
+// Options.Tx.
+func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) error {
+	o, begun := q.opts.Tx, time.Now()
+	o.UntilConflict = true
+	for tries := 0; ; tries++ {
+		if lost := lostOf(batch); lost > 0 && !pauseAfter(ctx, q, lost) {
+			return context.Cause(ctx)
+		}
+		if q.opts.Tx.Timeout > 0 {
+			if o.Timeout = q.opts.Tx.Timeout - time.Since(begun); o.Timeout <= 0 {
+				return &kv.Error{Code: kv.CodeTransactionTimedOut}
+			}
+		}
+		err := q.runTogether(ctx, batch, others, o)
+		if !isConflict(q, batch, err) || q.opts.Tx.Retries > 0 && tries >= q.opts.Tx.Retries {
+			return err
+		}
+		lostConflict(q, batch)
+		conflicted(&q.pipeline, batch[0])
+	}
+}
+
+// pauseAfter waits after so many lost conflicts. pauseAfter returns false if ctx has ended.
+func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
+	pause := min(firstConflictPause<<min(lost-1, 10), lastConflictPause)
+	if most := q.opts.Tx.MaxRetryDelay; most > 0 {
+		pause = min(pause, most)
+	}
+	timer := time.NewTimer(time.Duration(q.random.Float() * float64(pause)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		q.yield(ctx, "after a conflict")
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// settlesFirst reports whether the operation settles in the next transaction and receives in another, because the
+// transactions that receive lose conflicts. mu is held.
+func settlesFirst(p *pipeline, o *operation) bool {
+	return o.settle != nil && o.receive != nil && p.losing > 0 && !p.mayReceive()
+}
+
+// conflicted notes that the transaction of o, which receives, has lost a conflict and tries again. The operations that
+// settle do not wait for it.
+func conflicted(p *pipeline, o *operation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	b := o.batch
+	if b == nil || b.losing {
+		return
+	}
+	b.losing = true
+	p.losing++
+	if slices.ContainsFunc(p.queue, writesFirst) && p.mayFly() {
+		p.flying++
+		go p.drive()
+	}
+}
+
+// receiveNext queues the receive of an operation whose settlement is done, in a transaction of its own. mu is held.
+func receiveNext(p *pipeline, o *operation) {
+	o.settle, o.first = nil, false
+	o.load = o.size()
+	p.queueUp(o)
+}
+
 // runSmaller goes on with an operation whose own transaction has ended with err. If the transaction was too large, a
 // receive asks for less and less; what has to be done as it is gets a *LimitError.
 func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err error) error {
 	for r := o.receive; tooLarge(err) && r != nil && r.o.Max > 1; {
 		r.o.Max, r.o.MaxGroups = r.o.Max/2, min(r.o.MaxGroups, r.o.Max/2)
-		err = q.runTogether(ctx, []*operation{o}, others)
+		err = q.runTogether(ctx, []*operation{o}, others, q.opts.Tx)
 	}
 	if tooLarge(err) {
 		err = &LimitError{What: "transaction", Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}
@@ -196,8 +359,9 @@ func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Cla
 
 // runTogether runs the operations in one transaction, which happens once. others is how many groups the handle's other
 // transactions in flight are likely to take.
-func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int) error {
-	conflicts := 0
+func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int, o kv.TxOptions) error {
+	lost := lostOf(batch)
+	conflicts := lost
 	var outcome staged
 	slot := waits(batch) && q.staging.acquire()
 	var wants []want // for which there may be requests from now on
@@ -213,9 +377,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	var due []dueBeat
 	defer along.flight.Land()
 	suspect := &suspectTurn{q}
-	_, err := onceKnown(ctx, q, q.opts.Tx,
+	_, err := onceKnown(ctx, q, o,
 		func(tx kv.Tx, a kv.Attempt) ([]landed, bool, error) {
-			for ; conflicts < a.Conflicts; conflicts++ {
+			for ; conflicts < lost+a.Conflicts; conflicts++ {
 				q.eachSpread(batch, (*advice.Spread).Widen)
 			}
 			w := q.txn(ctx, tx)
@@ -223,9 +387,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			along.attempt()
 			outcome.cancel() // the watches of a failed attempt
 			var err error
-			outcome, err = w.perform(batch, a.Conflicts)
+			outcome, err = w.perform(batch, lost+a.Conflicts)
 			q.learn(&w.chores, err)
-			batch[0].used = w.used()
+			batch[0].used, batch[0].retries = w.used(), a.N
 			if due = w.dueBeats; err != nil || !w.wrote {
 				return nil, false, err
 			}
@@ -347,6 +511,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 		}
 		for _, rs := range byTemplate(receive.all()) {
 			c := w.newClaimer(rs[0].where, rs)
+			c.modest = receive.called && conflicts > 0
 			c.begin()
 			receive.claimers = append(receive.claimers, c)
 		}

@@ -233,6 +233,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	} else {
 		o.Now = callback.Clock(o.Now)
 	}
+	o.Tx.UntilConflict = false // the handle sets it where it splits its work
 	o.Hooks = slices.Clone(o.Hooks)
 	test := TestOptions{}
 	if o.Test != nil {

@@ -215,7 +215,11 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			if len(claimers) > 1 {
 				c.lookAgain()
 			}
-			err = c.grantOthers(rows)
+			if c.modest {
+				err = c.passOn(rows)
+			} else {
+				err = c.grantOthers(rows)
+			}
 		}
 		if err != nil {
 			return staged{}, err

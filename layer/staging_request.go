@@ -408,16 +408,20 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 }
 
 // passOn wakes the next handles that wait by the claimer's template, if the claimer has found more lanes than it could
-// take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken handle is at
-// work. requests are the oldest by the template. Those behind the handle's own come first: the handles before were
-// woken before, and several that pass on at once do not wake each other.
+// take or may take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken
+// handle is at work. requests are the oldest by the template. Those behind the handle's own come first: the handles
+// before were woken before, and several that pass on at once do not wake each other.
 func (c *claimer) passOn(requests []kv.KV) error {
 	left := c.left()
 	if c.taken == 0 || left == 0 || lacks(guardPassOn) {
 		return nil
 	}
 	k := c.waking()
-	k.templates[c.where], k.besides = left, c.q.waitID
+	if k.besides = c.q.waitID; c.where == "" {
+		k.groups = 1 // the handle that is woken serves the others
+	} else {
+		k.templates[c.where] = left
+	}
 	own := slices.IndexFunc(requests, func(row kv.KV) bool {
 		p, err := c.keys.parse(row.Key)
 		return err == nil && p.id == k.besides

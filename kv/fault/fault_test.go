@@ -723,3 +723,32 @@ func TestCancel(t *testing.T) {
 	requireCode(t, kv.CodeTransactionCancelled, commit(t, tx))
 	require.Empty(t, plan.Counts())
 }
+
+// UntilConflict ends a loop with its first conflict, unless an earlier attempt may have landed.
+func TestUntilConflict(t *testing.T) {
+	for _, c := range []struct {
+		faults   []fault.Kind
+		attempts int
+		code     int
+	}{
+		{[]fault.Kind{fault.Conflict}, 1, kv.CodeNotCommitted},
+		{[]fault.Kind{fault.CommitTooOld, fault.Conflict}, 2, kv.CodeNotCommitted},
+		{[]fault.Kind{fault.UnknownLost, fault.Conflict}, 3, 0},
+		{nil, 1, 0},
+	} {
+		plan := &fault.Plan{}
+		for i, kind := range c.faults {
+			plan.Force(kind, i+1)
+		}
+		_, db := open(t, plan)
+		attempts := 0
+		_, err := kv.Run(t.Context(), db, kv.TxOptions{UntilConflict: true}, func(tx kv.Tx, _ kv.Attempt) error {
+			attempts++
+			tx.Set([]byte("k"), nil)
+			return nil
+		})
+		require.Equal(t, c.code, kv.Code(err), "%v", c.faults)
+		require.Equal(t, c.attempts, attempts, "%v", c.faults)
+		require.False(t, kv.MaybeCommitted(err))
+	}
+}

@@ -1,0 +1,1 @@
+../../layer/layertest/contention_test.go
