@@ -171,12 +171,21 @@ func (s *suspects) forget(over []claimRef) {
 	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.claimRef) })
 }
 
-// stop waits for the searches for claims of unknown outcome. The handle is closed, and its heart has stopped.
-func (s *suspects) stop() {
+// stop waits for the searches for claims of unknown outcome until ctx ends. The handle is closed, and its heart has
+// stopped.
+func (s *suspects) stop(ctx context.Context) {
 	s.mu.Lock()
 	s.given = nil // from here on no search is added
 	s.mu.Unlock()
-	s.orphans.Wait()
+	ended := make(chan struct{})
+	go func() {
+		s.orphans.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
 }
 
 // isClosed reports whether the handle was closed.

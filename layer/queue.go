@@ -379,7 +379,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
 	defer cancel()
 	q.heart.stop()
-	q.suspects.stop()
+	q.suspects.stop(ctx)
 	if err := q.stopStaging(ctx); err != nil {
 		return wrap("close", err)
 	}

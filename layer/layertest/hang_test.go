@@ -253,3 +253,26 @@ func contextOf(t *testing.T, d time.Duration) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// TestCloseEndsDuringSearch: Close of a handle that looks for the claims of a receive of unknown outcome.
+func TestCloseEndsDuringSearch(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		cut := &cutDB{DB: b.db}
+		late := &lateCommits{DB: cut, lands: time.Hour, timesOut: time.Second}
+		q, err := layer.Open(b.t.Context(), late, testPrefix, testQueue, layer.Options{})
+		require.NoError(b.t, err)
+		b.fill(1)
+		late.on.Store(true)
+		_, err = q.Receive(b.t.Context(), layer.ReceiveOptions{})
+		require.True(b.t, kv.MaybeCommitted(err), "%v", err)
+		late.on.Store(false)
+		cut.cut(0)
+		time.Sleep(time.Second)
+		begun := time.Now()
+		require.Error(b.t, q.Close(b.t.Context()))
+		require.LessOrEqual(b.t, time.Since(begun), 5100*time.Millisecond)
+		cut.heal()
+		time.Sleep(2 * time.Hour)
+	})
+}
