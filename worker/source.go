@@ -124,14 +124,20 @@ func (w *Worker) live(now time.Time) (all, ready []*source) {
 }
 
 // next receives for a hand from the queue whose turn it is. done is settled first, in the same transaction if it can
-// be. The wait ends when the hand is to end.
-func (w *Worker) next(h *hand, done *finished) received {
+// be. The wait ends when the hand is to end. With look there is no wait, and all queues are asked.
+func (w *Worker) next(h *hand, done *finished, look bool) received {
 	ctx, stop := h.ctx, h.leaving
 	if len(w.sources) == 1 {
-		s := w.sources[0]
-		return s.receiveFrom(ctx, h, done, s.receive.Wait, stop)
+		s, wait := w.sources[0], time.Duration(0)
+		if !look {
+			wait = s.receive.Wait
+		}
+		return s.receiveFrom(ctx, h, done, wait, stop)
 	}
 	all, ready := w.live(time.Now())
+	if look {
+		ready = all
+	}
 	for _, s := range ready {
 		if done != nil && done.in.source != s {
 			h.settle(done)
@@ -148,6 +154,9 @@ func (w *Worker) next(h *hand, done *finished) received {
 		w.mu.Unlock()
 	}
 	h.settle(done)
+	if look {
+		return received{}
+	}
 	r := w.await(ctx, all, stop)
 	w.given(r, all)
 	return r

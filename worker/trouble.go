@@ -30,29 +30,25 @@ func newTrouble() *trouble {
 	return &trouble{turn: make(chan struct{}, 1), told: make(map[int]time.Time)}
 }
 
-// ask is next at the worker's pace. An ack is never delayed.
+// ask is next at the worker's pace. An ack is never delayed. A goroutine that asks alone looks, and does not wait for a
+// message: the others wait for its answer.
 func (w *Worker) ask(h *hand, done *finished) received {
 	alone := false
-	if done == nil {
-		failing, _ := w.trouble.state()
+	if failing, _ := w.trouble.state(); failing && done == nil {
 		var ok bool
 		if alone, ok = w.trouble.enter(h.leaving); !ok {
 			return received{}
 		}
-		if failing {
-			h.yield("asks again")
-		}
+		h.yield("asks again")
 	}
-	r := w.next(h, done)
+	r := w.next(h, done, alone)
 	w.trouble.leave(alone, r.err)
 	return r
 }
 
-// enter returns when the goroutine may ask. alone: no other may until leave. ok is false if stop was closed before.
+// enter returns when the goroutine may ask, after a failure. alone: no other may until leave. ok is false if stop was
+// closed before.
 func (t *trouble) enter(stop <-chan struct{}) (alone, ok bool) {
-	if failing, _ := t.state(); !failing {
-		return false, true
-	}
 	select {
 	case t.turn <- struct{}{}:
 	case <-stop:

@@ -420,3 +420,38 @@ func TestWorkerHasOnePace(t *testing.T) {
 		require.EqualValues(t, 200, handled.Load())
 	})
 }
+
+// TestPaceEndsWithTheFailure (contract): when the database answers again, all goroutines of a worker receive at once.
+// None waits for the receive of another one, which may wait for a group that has nothing.
+func TestPaceEndsWithTheFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := &refusing{DB: inMemory(t)}
+		defer db.DB.Close()
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		var asked atomic.Int64
+		handled := make(chan time.Time, 1)
+		w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			handled <- time.Now()
+			return nil
+		}), worker.Options{
+			Concurrency: 2, Logger: slog.New(slog.DiscardHandler), OnError: func(error) {},
+			Next: func() (layer.Template, *string) { return nil, layer.OnlyGroup([]string{"A", "B"}[asked.Add(1)%2]) },
+		})
+		require.NoError(t, err)
+		db.on.Store(true)
+		w.Start()
+		time.Sleep(10 * time.Second)
+		db.on.Store(false)
+		time.Sleep(3 * time.Second)
+		begun := time.Now()
+		for _, group := range []string{"A", "B"} {
+			_, err := q.Enqueue(t.Context(), layer.Message{Group: group})
+			require.NoError(t, err)
+			require.Less(t, (<-handled).Sub(begun), 2*time.Second, "group %s", group)
+		}
+		require.NoError(t, w.Stop(t.Context()))
+		require.NoError(t, q.Close(t.Context()))
+	})
+}
