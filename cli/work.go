@@ -209,9 +209,9 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	w.progress.close()
 	dead := int64(0)
 	if f.untilEmpty && err == nil {
-		ending, cancel := ending(ctx)
+		last, cancel := ending(ctx)
 		defer cancel()
-		after, e := q.Stats(ending, layer.StatsOptions{})
+		after, e := q.Stats(last, layer.StatsOptions{})
 		dead, err = after.DeadLettered-before.DeadLettered, e
 	}
 	told := w.summary(begun, dead)

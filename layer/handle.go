@@ -177,14 +177,21 @@ func (s *suspects) stop(ctx context.Context) {
 	s.mu.Lock()
 	s.given = nil // from here on no search is added
 	s.mu.Unlock()
+	_ = waitFor(ctx, &s.orphans)
+}
+
+// waitFor waits for goroutines of the handle, or for the end of ctx.
+func waitFor(ctx context.Context, all *sync.WaitGroup) error {
 	ended := make(chan struct{})
 	go func() {
-		s.orphans.Wait()
+		all.Wait()
 		close(ended)
 	}()
 	select {
 	case <-ended:
+		return nil
 	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -370,8 +370,10 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // Close clears the handle's own keys in the database (request, wake key, receipts) and makes every further call fail
 // with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions. Close waits
 // for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
-// transactions of the caller's own, handlers, nor calls of Admin. Claims stay valid until their lease ends; claims by
-// heartbeat for up to one lease of the queue. Calling Close twice is allowed.
+// transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
+// the error wraps context.DeadlineExceeded, or the cause of ctx, the handle is closed all the same, and a sweep clears
+// its keys. Claims stay valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling
+// Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {
 		return nil

@@ -133,17 +133,7 @@ func (l *waitingLine) begin(env lineEnv) {
 // stop ends the attendance, and waits for the end, or for the end of ctx: a turn may wait for the database.
 func (l *waitingLine) stop(ctx context.Context) error {
 	l.endLife()
-	ended := make(chan struct{})
-	go func() {
-		l.attendance.Wait()
-		close(ended)
-	}()
-	select {
-	case <-ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return waitFor(ctx, &l.attendance)
 }
 
 // join puts a receive at the end of the line, and starts the attendance if none is running. A receive which comes back

@@ -31,13 +31,13 @@ type Event struct {
 // Events are called by a worker's goroutines, several at a time: return soon. nil = not called.
 type Events struct {
 	Received  func(Event) // a claim, with its first item
-	TakenOver func(Event) // likewise, of a group whose holder's lease has ended; Received is called too
+	TakenOver func(Event) // a claim of a group whose holder's lease had ended; Received is called too
 	Started   func(Event) // a handler is about to be called, for each item of a batch
 	Done      func(Event) // a handler has returned nil; the ack follows or has begun, or was in its transaction
 	// Failed: a handler has failed, and the item was given back; or a HandleBatch has failed with an error that names
 	// no item, and is called again with half as many (Follows is FollowsRelease).
 	Failed       func(Event)
-	DeadLettered func(Event) // likewise, and it was the item's last attempt, or it was rejected; Failed is called too
+	DeadLettered func(Event) // an item has failed for the last time, or was rejected; Failed is called too
 	Lost         func(Event) // the claim is another's
 	Stuck        func(Event) // a handler has not returned 5 s after the end of its context
 	Gone         func(Event) // a queue was dropped, or its handle closed

@@ -265,9 +265,8 @@ const stopGrace = time.Second
 // longer for one that answers: a commit may take 5 s, and each settlement has its own bound.
 const settleGrace = 900 * time.Millisecond
 
-// ErrNoAnswer: the database has not answered within a second of the end of a worker's last handler. The items that
-// were handled last may be handled again, and their groups are free again when the
-// leases expire.
+// ErrNoAnswer: the database has not answered within a second of the end of a worker's last handler. The items that were
+// handled last may be handled again. Their groups are free again when the leases expire.
 var ErrNoAnswer = errors.New("the database does not answer: what was handled last may be handled again")
 
 // drain waits until all hands have ended. Its error is the cause of ctx, or ErrNoAnswer.

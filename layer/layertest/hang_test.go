@@ -114,28 +114,17 @@ type slowDB struct {
 
 func (d *slowDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	tx, err := d.DB.Begin(o)
-	return &slowTx{ManagedTx: tx, d: d}, err
+	return &slowTx{writingTx{ManagedTx: tx}, d}, err
 }
 
 type slowTx struct {
-	kv.ManagedTx
-	d      *slowDB
-	writes bool
-}
-
-func (t *slowTx) Set(key, value []byte) {
-	t.writes = true
-	t.ManagedTx.Set(key, value)
-}
-
-func (t *slowTx) Clear(key []byte) {
-	t.writes = true
-	t.ManagedTx.Clear(key)
+	writingTx
+	d *slowDB
 }
 
 func (t *slowTx) Commit() kv.Future[struct{}] {
 	f := t.ManagedTx.Commit()
-	if !t.writes || !t.d.slow.Load() {
+	if !t.wrote || !t.d.slow.Load() {
 		return f
 	}
 	return slowly{f}

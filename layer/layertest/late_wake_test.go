@@ -25,23 +25,28 @@ func newGate(db kv.DB) *gate {
 
 func (g *gate) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	tx, err := g.DB.Begin(o)
-	return &gatedTx{ManagedTx: tx, gate: g}, err
+	return &gatedTx{writingTx{ManagedTx: tx}, g}, err
 }
 
-type gatedTx struct {
+// writingTx is a transaction that notes that it writes.
+type writingTx struct {
 	kv.ManagedTx
-	gate  *gate
 	wrote bool
 }
 
-func (t *gatedTx) Set(key, value []byte) {
+func (t *writingTx) Set(key, value []byte) {
 	t.wrote = true
 	t.ManagedTx.Set(key, value)
 }
 
-func (t *gatedTx) Clear(key []byte) {
+func (t *writingTx) Clear(key []byte) {
 	t.wrote = true
 	t.ManagedTx.Clear(key)
+}
+
+type gatedTx struct {
+	writingTx
+	gate *gate
 }
 
 func (t *gatedTx) Commit() kv.Future[struct{}] {
