@@ -542,7 +542,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err != nil {
 		return outcome, err
 	}
-	w.noteCleared(&outcome, outcome.gone)
+	if err := w.noteCleared(&outcome, outcome.gone); err != nil {
+		return outcome, err
+	}
 	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
 		return outcome, err
 	}
