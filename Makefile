@@ -138,7 +138,7 @@ sim: ## prove: the simulation: SEEDS=700 from SEED on, OPERATIONS=300 calls each
 sim-gate: ## prove: the simulation with 150 fixed seeds
 	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=150
 
-# Over 200,000 calls, and 40 seeds of workers; every fault and every rare path must be seen.
+# 450 seeds, and 40 of workers; every fault and every rare path must be seen.
 .PHONY: sim-ci
 sim-ci: ## prove: the simulation with 450 fixed seeds and 50 fresh ones
 	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=450

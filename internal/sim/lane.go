@@ -355,7 +355,8 @@ func (a *actor) opLane(o *op) layer.Template {
 // drainLanes receives and acks by the templates of one view.
 func (a *actor) drainLanes() {
 	p := a.w.knobs.plan
-	for !a.w.empty() {
+	const least, most = 100 * time.Millisecond, time.Second // no longer: the queue's rate gives a burst of a second
+	for pause := least; !a.w.empty(); {
 		got := 0
 		for _, where := range p.templates(p.drains) {
 			o := &op{kind: "receive"}
@@ -376,9 +377,12 @@ func (a *actor) drainLanes() {
 			}
 			got += len(o.claims)
 		}
-		if got == 0 {
-			a.sleep(100 * time.Millisecond)
+		if got > 0 {
+			pause = least
+			continue
 		}
+		a.sleep(pause)
+		pause = min(2*pause, most)
 	}
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -100,7 +101,12 @@ func (s *store) copyFile() error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(to, filepath.Base(name)), data, 0o600); err != nil {
+		copied := filepath.Join(to, filepath.Base(name))
+		written := bytes.TrimRight(data, "\x00") // the file grows by far more than it needs
+		if err := os.WriteFile(copied, written, 0o600); err != nil {
+			return err
+		}
+		if err := os.Truncate(copied, int64(len(data))); err != nil {
 			return err
 		}
 	}
