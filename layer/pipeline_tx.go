@@ -827,7 +827,11 @@ func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64][]lan
 		return false
 	}
 	lease := longestLease(q, batch)
-	s.orphans.Go(func() { giveBackUnknown(q, r, given, lease) })
+	s.searches++
+	s.orphans.Go(func() {
+		defer s.searched()
+		giveBackUnknown(q, r, given, lease)
+	})
 	return true
 }
 

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -372,8 +373,8 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
 // transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
 // the error wraps context.DeadlineExceeded, or the cause of ctx, the handle is closed all the same, and a sweep clears
-// its keys. Claims stay valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling
-// Close twice is allowed.
+// its keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
+// valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {
 		return nil
@@ -381,8 +382,8 @@ func (q *Queue) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
 	defer cancel()
 	q.heart.stop()
-	q.suspects.stop(ctx)
-	if err := q.stopStaging(ctx); err != nil {
+	searching := q.suspects.stop(ctx)
+	if err := cmp.Or(q.stopStaging(ctx), searching); err != nil {
 		return wrap("close", err)
 	}
 	if err := q.noticed.keeping.Close(ctx); err != nil {

@@ -136,6 +136,12 @@ func (l *waitingLine) begin(env lineEnv) {
 // stop ends the attendance, and waits for the end, or for the end of ctx: a turn may wait for the database.
 func (l *waitingLine) stop(ctx context.Context) error {
 	l.endLife()
+	l.mu.Lock()
+	attended := l.attended
+	l.mu.Unlock()
+	if !attended {
+		return nil // also if ctx has ended
+	}
 	return waitFor(ctx, &l.attendance)
 }
 
