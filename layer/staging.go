@@ -426,7 +426,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	if !requested {
 		return nil
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "close"), func(tx kv.Tx, _ kv.Attempt) error {
 		tx.Clear(q.keys.wake(q.waitID))
 		return nil
 	})
@@ -450,6 +450,9 @@ type Paths struct {
 	// Unreadable is how often the handle has met a row that cannot be read and has gone on without it: a hint, a timer,
 	// a request, a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
 	Unreadable int64
+	// Waiting is for how long the database has kept a transaction of the handle waiting; 0 = none waits. A transaction
+	// counts if its attempts have failed for a second, or have had no answer for five. Of several the longest counts.
+	Waiting time.Duration
 }
 
 // Paths returns the handle's counts.
@@ -459,7 +462,7 @@ func (q *Queue) Paths() Paths {
 		Queued: int64(q.pipeline.queued()),
 		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Granted: c.granted.Load(),
 		Looks: c.looks.Load(), Conflicts: c.conflicts.Load(), Shared: c.shared.Load(), Together: c.together.Load(),
-		Unreadable: q.unreadable.Load(),
+		Unreadable: q.unreadable.Load(), Waiting: q.troubles.Waiting(),
 	}
 }
 
@@ -592,7 +595,7 @@ func (q *Queue) lookGone(ctx context.Context) (r rest, woken bool, err error) {
 		return r, false, nil
 	}
 	key := q.keys.wake(q.waitID)
-	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		r.cancel() // of a failed attempt
 		wakes, err := tx.Snapshot().Get(key).Wait(ctx)
 		if err != nil {

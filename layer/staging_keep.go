@@ -70,7 +70,7 @@ func (q *Queue) payWake(ctx context.Context, lane string) error {
 func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn) error) error {
 	ctx = q.named(ctx, "wake for %q by %s", groupOf(lanes[0]), q.opts.Owner)
 	q.yield(ctx, "begin")
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "wake"), func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(ctx, tx)
 		for _, lane := range lanes {
 			w.leftReady(lane)

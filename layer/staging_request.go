@@ -105,7 +105,7 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
 	var outcome staged
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read request: %w", err)
@@ -146,7 +146,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	for _, w := range wants {
 		outcome.wants[w] = 0
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		outcome.past = nil // of a failed attempt
 		for _, w := range wants {
 			tx.Clear(q.wanted(w, own[w]))
