@@ -314,7 +314,7 @@ func (r *reception) begin() {
 }
 
 // hurries reports whether r has got nothing so far, and cannot wait for more.
-func (r *reception) hurries() bool { return len(r.claims) == 0 && (r.o.Wait == 0 || r.inTx) }
+func hurries(r *reception) bool { return len(r.claims) == 0 && (r.o.Wait == 0 || r.inTx) }
 
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
 // nothing is left waits for nothing, and neither does OnlyIfAny where there is nothing.
@@ -655,7 +655,7 @@ func (c *claimer) next() (*look, bool, error) {
 			if len(wave) > 0 {
 				return c.next()
 			}
-			if len(c.passed) == 0 || !slices.ContainsFunc(c.owed, (*reception).hurries) {
+			if len(c.passed) == 0 || !slices.ContainsFunc(c.owed, hurries) {
 				return nil, false, nil
 			}
 			// Nothing else is left. Whether the handle's other transactions take these groups is not known yet. A

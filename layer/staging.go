@@ -156,8 +156,9 @@ func (q *Queue) lineEnv() lineEnv {
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
 		requested: q.staging.requested, wants: q.staging.hasWants, lasts: q.lasts,
 		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
-		gone: q.staging.goneLeft, lookGone: q.lookGone, passOn: q.passWakeOn, watchFailed: q.watchFailed,
-		aWhile: q.pipeline.aWhile,
+		gone: q.staging.goneLeft, passOn: q.passWakeOn, watchFailed: q.watchFailed,
+		lookGone: func(ctx context.Context) (rest, bool, error) { return lookGone(ctx, q) },
+		aWhile:   q.pipeline.aWhile,
 	}
 }
 
@@ -520,7 +521,7 @@ func (w *txn) noteCleared(outcome *staged, any bool) error {
 	if !any && len(past.wants) == 0 || lacks(guardGoneWake) {
 		return nil
 	}
-	if err := w.rememberWakes(&past); err != nil {
+	if err := rememberWakes(w, &past); err != nil {
 		return err
 	}
 	outcome.past = &past
@@ -528,7 +529,7 @@ func (w *txn) noteCleared(outcome *staged, any bool) error {
 }
 
 // rememberWakes notes the handle's wakes so far.
-func (w *txn) rememberWakes(past *goneFor) (err error) {
+func rememberWakes(w *txn, past *goneFor) (err error) {
 	if past.wakes, err = w.tx.Snapshot().Get(w.keys.wake(w.q.waitID)).Wait(w.ctx); err != nil {
 		return fmt.Errorf("read wake key: %w", err)
 	}
@@ -587,7 +588,7 @@ func (s *staging) takeGone() *goneFor {
 }
 
 // lookGone is lineEnv.lookGone.
-func (q *Queue) lookGone(ctx context.Context) (r rest, woken bool, err error) {
+func lookGone(ctx context.Context, q *Queue) (r rest, woken bool, err error) {
 	q.staging.mu.Lock()
 	past := q.staging.past
 	q.staging.mu.Unlock()
@@ -638,7 +639,7 @@ func (q *Queue) passWakeOn(ctx context.Context) error {
 		if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
 			w.leftOver = &left
 		}
-		return w.rememberWakes(past)
+		return rememberWakes(w, past)
 	})
 	if alone {
 		q.staging.release()

@@ -316,7 +316,7 @@ func (l *waitingLine) attend() {
 		}
 		if r.watch != nil {
 			idle = false
-			l.passMissed(ctx)
+			passMissed(ctx, l)
 			var end bool
 			if next, end = l.restAfter(ctx, &r); end {
 				return
@@ -351,8 +351,8 @@ func (l *waitingLine) restAfter(ctx context.Context, r *rest) (next cue, end boo
 }
 
 // restGone rests while nobody waits, for as long as somebody may wake the handle who has seen a request before the
-// request was cleared. Such a wake is passed on. The look for one comes a while later: most handles receive again before
-// it, and look for themselves. end: the attendance ends.
+// request was cleared. Such a wake is passed on. The look for one comes a while later: most handles receive again
+// before it, and look for themselves. end: the attendance ends.
 func (l *waitingLine) restGone(ctx context.Context) (end bool) {
 	left := l.env.gone()
 	if left == 0 {
@@ -361,11 +361,8 @@ func (l *waitingLine) restGone(ctx context.Context) (end bool) {
 	l.mu.Lock()
 	l.nudged = l.nudged && len(l.waiting) > 0 // a receive that has left the line needs no turn
 	l.mu.Unlock()
-	switch l.restUntil(ctx, min(left, l.env.aWhile()), nil) {
-	case restStopped:
-		return true
-	case restNudged:
-		return false
+	if how := l.restUntil(ctx, min(left, l.env.aWhile()), nil); how != restOver {
+		return how == restStopped
 	}
 	r, woken, err := l.env.lookGone(ctx)
 	if err != nil {
@@ -383,7 +380,7 @@ func (l *waitingLine) restGone(ctx context.Context) (end bool) {
 }
 
 // passMissed passes on a wake that has come since the handle cleared a request, for a receive of another handle.
-func (l *waitingLine) passMissed(ctx context.Context) {
+func passMissed(ctx context.Context, l *waitingLine) {
 	if l.env.gone() == 0 {
 		return
 	}

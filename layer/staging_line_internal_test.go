@@ -104,8 +104,10 @@ func newTestLine() *testLine {
 			err := note("look", func() {})
 			return rest{watch: l.gone}, l.missed, err
 		},
-		aWhile:      func() time.Duration { return time.Millisecond },
-		passOn:      func(context.Context) error { return note("pass on", func() { l.gone, l.missed = nil, false }) },
+		aWhile: func() time.Duration { return time.Millisecond },
+		passOn: func(context.Context) error {
+			return note("pass on", func() { l.gone, l.missed = nil, false })
+		},
 		watchFailed: func(error) {},
 	})
 	return l
@@ -365,9 +367,9 @@ func TestLineStops(t *testing.T) {
 	}
 }
 
-// TestLineWatchesWhenAllHaveGone: after the last receive has gone the attendance waits a while, looks whether a wake has
-// come, watches, and passes on a wake which has come or comes. A receive that joins has a turn at once. If the turn finds
-// nothing, the attendance looks for a wake again.
+// TestLineWatchesWhenAllHaveGone: after the last receive has gone the attendance waits a while, looks whether a wake
+// has come, watches, and passes on a wake which has come or comes. A receive that joins has a turn at once. If the
+// turn finds nothing, the attendance looks for a wake again.
 func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		a := waiter()

@@ -18,9 +18,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestPickup: a message waits about as long as its enqueue, a look and a claim take, while the 16 goroutines of a handle
-// have time to spare: at a third and two thirds of the rate at which they are always busy. Each enqueue wakes the
-// handle, which may lose no conflict by that; and neither may its own transactions among each other.
+// TestPickup: a message waits about as long as its enqueue, a look and a claim take, while the 16 goroutines of a
+// handle have time to spare: at a third and two thirds of the rate at which they are always busy. Each enqueue wakes
+// the handle, which may lose no conflict by that; and neither may its own transactions among each other.
 func TestPickup(t *testing.T) {
 	for _, perSecond := range []int{700, 1600} {
 		synctest.Test(t, func(t *testing.T) {
