@@ -128,7 +128,10 @@ func keepVigil(ctx context.Context, o TxOptions) *vigil {
 	if outer == nil && o.OnTrouble == nil {
 		return nil
 	}
-	v := &vigil{observers: [2]func(t Trouble){o.OnTrouble, outer}, patient: o.Patient, t: Trouble{Call: o.Call, Since: time.Now()}}
+	v := &vigil{
+		observers: [2]func(t Trouble){o.OnTrouble, outer}, patient: o.Patient,
+		t: Trouble{Call: o.Call, Since: time.Now()},
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.timer = time.AfterFunc(troubleAfter, v.look)
