@@ -490,8 +490,8 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 }
 
 // A transaction that makes a group ready wakes one handle, by a request that the handle may be about to clear, because
-// it has been served with another group or waits no longer. Then the wake reaches nobody, and another handle, which
-// waits, would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and
+// it has been served with another group or waits no longer. Then the wake reaches no receive, and a handle that
+// waits would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and
 // B waits for the other. So a handle which clears a request remembers the count of its wake key, for as long as a
 // transaction lasts that may have read the request, and passes on a wake which comes.
 //

@@ -350,8 +350,8 @@ func (l *waitingLine) restAfter(ctx context.Context, r *rest) (next cue, end boo
 	return next, next.why == whyWoken && !l.keepPace(ctx)
 }
 
-// restGone rests while nobody waits, for as long as somebody may wake the handle who has seen a request before the
-// request was cleared. Such a wake is passed on. The look for one comes a while later: most handles receive again
+// restGone rests while no receive waits, for as long as a transaction that has read a request may wake the handle after
+// the request was cleared. Such a wake is passed on. The look for one comes a while later: most handles receive again
 // before it, and look for themselves. end: the attendance ends.
 func (l *waitingLine) restGone(ctx context.Context) (end bool) {
 	left := l.env.gone()

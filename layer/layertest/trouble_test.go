@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -69,7 +70,7 @@ func TestTroubleIsSaid(t *testing.T) {
 						defer close(ended)
 						_ = call(ctx, q)
 					}()
-					time.Sleep(65 * time.Second)
+					time.Sleep(65*time.Second + 500*time.Millisecond) // between two reports
 					mu.Lock()
 					n, first := len(said), kv.Trouble{}
 					if n > 0 {
@@ -81,6 +82,7 @@ func TestTroubleIsSaid(t *testing.T) {
 					stop()
 					<-ended
 					time.Sleep(time.Minute)
+					synctest.Wait()
 					if code == kv.CodeNotCommitted {
 						require.Zero(b.t, n)
 						b.close(q, db)
