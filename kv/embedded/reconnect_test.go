@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-// TestCloseBesideANewConnection: Close ends, and the connection with it, if the folder has just changed hands: Close has
-// begun while there was no connection, and then there is one.
+// TestCloseBesideANewConnection: the folder changes hands while Close begins. There is no connection then, and there is
+// one a moment later. Close ends, and the connection with it.
 func TestCloseBesideANewConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there, here := net.Pipe()
