@@ -125,6 +125,7 @@ type Queue struct {
 	incarnation uuid.UUID
 
 	pipeline pipeline
+	troubles kv.Troubles
 	waitID   uuid.UUID // in the keys of the handle's requests, of the grants to it, and of its wakes
 	line     waitingLine
 	staging  staging
@@ -138,7 +139,8 @@ type suspects struct {
 	given []givenSuspect // guarded by mu; those that may last, in order
 	by    *suspectTurn   // guarded by mu; nil = no transaction under way may
 
-	orphans sync.WaitGroup // searches for claims of unknown outcome; added to under mu
+	orphans  sync.WaitGroup // searches for claims of unknown outcome; added to under mu
+	searches int            // guarded by mu; those that have not ended
 }
 
 // givenSuspect is a claim of a suspect item.
@@ -173,11 +175,22 @@ func (s *suspects) forget(over []claimRef) {
 
 // stop waits for the searches for claims of unknown outcome until ctx ends. The handle is closed, and its heart has
 // stopped.
-func (s *suspects) stop(ctx context.Context) {
+func (s *suspects) stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.given = nil // from here on no search is added
+	searches := s.searches
 	s.mu.Unlock()
-	_ = waitFor(ctx, &s.orphans)
+	if searches == 0 {
+		return nil // also if ctx has ended
+	}
+	return waitFor(ctx, &s.orphans)
+}
+
+// searched notes that a search has ended.
+func (s *suspects) searched() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.searches--
 }
 
 // waitFor waits for goroutines of the handle, or for the end of ctx.
@@ -219,7 +232,7 @@ func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }
 
 // batchOptions returns the transaction options of a job, which yields to everything else.
 func (q *Queue) batchOptions() kv.TxOptions {
-	o := q.opts.Tx
+	o := txFor(q, "job")
 	o.Batch = true
 	return o
 }

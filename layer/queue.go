@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, wrap(call, err)
 	}
 	exists, begun := false, q.aging.now(q.opts.Now)
-	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
+	_, err = kv.Run(ctx, db, txFor(q, "create"), func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read format: %w", err)
@@ -109,7 +110,7 @@ func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) 
 	if err != nil {
 		return nil, wrap(call, err)
 	}
-	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
+	_, err = kv.Run(ctx, db, txFor(q, "open"), func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
 	if err != nil {
 		return nil, wrap(call, err)
 	}
@@ -255,6 +256,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
 		followed: followed{config: &Config{}}, subscribers: lookPace{pause: subscriptionsPause},
 	}
+	observeTrouble(q)
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
 	q.noticed.keeping.Pay = q.payWake
@@ -372,8 +374,8 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
 // transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
 // the error wraps context.DeadlineExceeded, or the cause of ctx, the handle is closed all the same, and a sweep clears
-// its keys. Claims stay valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling
-// Close twice is allowed.
+// its keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
+// valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {
 		return nil
@@ -381,8 +383,8 @@ func (q *Queue) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
 	defer cancel()
 	q.heart.stop()
-	q.suspects.stop(ctx)
-	if err := q.stopStaging(ctx); err != nil {
+	searching := q.suspects.stop(ctx)
+	if err := cmp.Or(q.stopStaging(ctx), searching); err != nil {
 		return wrap("close", err)
 	}
 	if err := q.noticed.keeping.Close(ctx); err != nil {

@@ -3,6 +3,7 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"fdbfifo/kv/tuple"
@@ -15,7 +16,7 @@ import (
 //   - It is the first of the item by a lease, or the claim is proven: the handle has noted in the lock that it has the
 //     claim, in a commit after that of the receive.
 //   - A dead letter by such an attempt is of a proven claim of a single item.
-//   - Only the claim's own handle notes that it has the claim.
+//   - Only the claim's own handle notes that it has the claim, or one that a receive is repeated on.
 
 // blame is what the laws of blame know of the attempt records.
 type blame struct {
@@ -102,12 +103,15 @@ func (m *model) buries(id layer.ID, value []byte) {
 	m.w.mark("dead letter by a lease")
 }
 
-// proves holds a change of a claim's record: the handle of the claim alone notes that it has it.
+// proves holds a change of a claim's record: a handle notes that it has the claim, of its own receive or of a receive
+// that is repeated.
 func (m *model) proves(group string, old, next *lockState) {
 	if next.noted == old.noted {
 		return
 	}
-	if next.noted < old.noted || next.owner != fmt.Sprintf("handle %d", m.r.who) {
+	own := next.owner == fmt.Sprintf("handle %d", m.r.who)
+	repeats := func(o *op) bool { return o.who == m.r.who && o.attemptID != "" && o.maybeAt(m.r) }
+	if next.noted < old.noted || !own && !slices.ContainsFunc(m.w.ops, repeats) {
 		m.violation("G7: handle %d notes in the lock of %q that %s has claim %d",
 			m.r.who, group, next.owner, next.token)
 	}

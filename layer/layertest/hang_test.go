@@ -236,6 +236,20 @@ func TestCloseEnds(t *testing.T) {
 	}
 }
 
+// TestCloseIdle: Close of a handle that has nothing to do and nothing to clear needs no time, so a context that has
+// ended does not fail it.
+func TestCloseIdle(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		q, _ := b.cutOffQueue(layer.Options{})
+		_, err := q.Stats(b.t.Context(), layer.StatsOptions{})
+		require.NoError(b.t, err)
+		ended, cancel := context.WithCancel(b.t.Context())
+		cancel()
+		require.NoError(b.t, q.Close(ended))
+	})
+}
+
 // contextOf is a context that ends after d.
 func contextOf(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
