@@ -36,9 +36,9 @@ func (t Trouble) String() string {
 		call, waited, why)
 }
 
-// Observers are told of trouble once a second, later once in a sixtieth of the time waited: after troubleAfter if attempts have failed, and after silentAfter if the
-// first has not ended. A transaction that reads much may take some seconds, but no transaction can be committed 5 s
-// after its first read.
+// Observers are told of trouble once a second, and later once in a sixtieth of the time waited: after troubleAfter if
+// attempts have failed, and after silentAfter if the first has not ended. A transaction that reads much may take some
+// seconds, but no transaction can be committed 5 s after its first read.
 const (
 	troubleAfter = time.Second
 	silentAfter  = 5 * time.Second
