@@ -396,8 +396,7 @@ func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 }
 
 // clearRest clears what the acked items have beside their own keys: parts, unless these are archived, and attempt
-// records. Attempt records go by ranges, one range for each run of acked items, because only an item which was tried
-// has an attempt record.
+// records.
 func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 	for _, d := range acked {
 		if d.parts > 0 && !archived {
@@ -407,9 +406,17 @@ func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 	w.clearAttempts(group, all, acked)
 }
 
-// clearAttempts clears the attempt records of gone, a subset of all (the items under the claim).
+// clearAttempts clears the attempt records of gone, a subset of all (the items under the claim). The records go by
+// ranges, one range for each run of items, because only an item which was tried has a record. In a queue with facets
+// each record goes by its key: items of other lanes, which may have been tried, lie between those of a claim.
 func (w *txn) clearAttempts(group string, all, gone []delivered) {
 	keys, tx := w.keys, w.tx
+	if keys.plan != nil {
+		for _, d := range gone {
+			tx.Clear(keys.attempt(d.id(group)))
+		}
+		return
+	}
 	var run []delivered
 	endRun := func() {
 		if len(run) > 0 {
