@@ -407,8 +407,8 @@ func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 }
 
 // clearAttempts clears the attempt records of gone, a subset of all (the items under the claim). The records go by
-// ranges, one range for each run of items, because only an item which was tried has a record. In a queue with facets
-// each record has a range of its own: items of other lanes, which may have been tried, lie between those of a claim.
+// ranges, one range for each run of items, because only an item which was tried has a record. An item with
+// facets has a range of its own: items of other lanes, which may have been tried, lie between those of a claim.
 func (w *txn) clearAttempts(group string, all, gone []delivered) {
 	keys, tx := w.keys, w.tx
 	var run []delivered
@@ -429,7 +429,7 @@ func (w *txn) clearAttempts(group string, all, gone []delivered) {
 		}
 		gone = gone[1:]
 		run = all[i-len(run) : i+1]
-		if keys.plan != nil {
+		if d.facets != "" {
 			endRun()
 		}
 	}
