@@ -17,7 +17,7 @@ type Statuser interface {
 	Status(ctx context.Context) ([]byte, error)
 }
 
-// statusEvery is how old the status of a cluster may be: it is dear to the cluster.
+// statusEvery is how old the status of a cluster may be, because the status costs the cluster much.
 const statusEvery = 30 * time.Second
 
 // statusRow is something that the cluster says of itself.
@@ -70,7 +70,11 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
+<<<<<<< HEAD
 // statusPaths are the figures of a status that the page shows. docs/incidents.md has those of several values.
+=======
+// statusPaths are the parts of a status that the page shows: the paths of docs/incidents.md that have one value.
+>>>>>>> plain
 var statusPaths = []struct {
 	path, means string
 	bad         func(v string) bool
@@ -117,7 +121,7 @@ func below(limit float64) func(string) bool {
 	}
 }
 
-// statusRows are the rows of a status. Values that the cluster does not tell are left out.
+// statusRows returns the rows of a status. It leaves out values that the cluster does not have.
 func statusRows(document []byte) ([]statusRow, error) {
 	var status map[string]any
 	if err := json.Unmarshal(document, &status); err != nil {
