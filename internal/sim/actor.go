@@ -80,6 +80,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	o.limited = limited
 	dropped, retired := a.w.doom != nil && a.w.doom.done, a.w.handleOf(a.who).retired
 	err := fn(ctx)
+	o.takeBack()
 	a.park("back")
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
@@ -121,6 +122,7 @@ func (a *actor) once(o *op, plain func(ctx context.Context) error, inTx func(ctx
 
 // settle settles a claim, in a transaction of its own or of the caller's: see once.
 func (a *actor) settle(o *op, s layer.Settlement) error {
+	s = o.lendSettlement(s)
 	return a.once(o, func(ctx context.Context) error { return a.q.Settle(ctx, s) },
 		func(ctx context.Context, tx kv.Tx) error { return a.q.SettleTx(ctx, tx, s) })
 }
@@ -190,7 +192,7 @@ func (a *actor) produce() {
 // send makes one enqueue.
 func (a *actor) send() {
 	o := &op{kind: "enqueue"}
-	msgs := a.messages(o)
+	msgs := o.lendMessages(a.messages(o))
 	inTx := a.rng.IntN(4) == 0
 	err := a.call(o, func(ctx context.Context) error {
 		var sent []layer.Sent
@@ -274,6 +276,7 @@ func (a *actor) receive() []*layer.Claim {
 	}
 	try := func(o *op) error {
 		o.beats, o.attemptID, o.wantsState = options.Heartbeat, options.ReceiveID, options.State
+		given := o.lendReceive(options)
 		if options.ReceiveID != "" {
 			a.w.attempts[options.ReceiveID] = a.id
 		}
@@ -282,7 +285,7 @@ func (a *actor) receive() []*layer.Claim {
 			return a.call(o, func(ctx context.Context) error {
 				var claims []*layer.Claim
 				err := a.q.Once(ctx, func(tx kv.Tx) (err error) {
-					claims, err = a.q.ReceiveTx(ctx, tx, options)
+					claims, err = a.q.ReceiveTx(ctx, tx, given)
 					return err
 				})
 				if err == nil {
@@ -292,7 +295,7 @@ func (a *actor) receive() []*layer.Claim {
 			})
 		}
 		return a.call(o, func(ctx context.Context) (err error) {
-			o.claims, err = a.q.Receive(ctx, options)
+			o.claims, err = a.q.Receive(ctx, given)
 			return err
 		})
 	}
@@ -380,9 +383,10 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 			}
 		}
 		if len(part) > 0 && len(rest) > 0 {
-			err := a.once(settle("ack-part", part), func(ctx context.Context) error {
-				return a.q.AckItems(ctx, c, part)
-			}, func(ctx context.Context, tx kv.Tx) error { return a.q.AckItemsTx(ctx, tx, c, part) })
+			o := settle("ack-part", part)
+			given := o.lendIDs(part)
+			err := a.once(o, func(ctx context.Context) error { return a.q.AckItems(ctx, c, given) },
+				func(ctx context.Context, tx kv.Tx) error { return a.q.AckItemsTx(ctx, tx, c, given) })
 			if err != nil {
 				return nil
 			}
@@ -424,7 +428,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	case a.chance(k.inTx):
 		// What comes of a message goes on in the transaction that acks it.
 		o.kind, o.effect = "ack-enqueue-tx", true
-		msgs := a.messages(o)
+		msgs, c, left := o.lendMessages(a.messages(o)), o.lendClaim(c), o.lendIDs(left)
 		err = a.call(o, func(ctx context.Context) error {
 			var sent []layer.Sent
 			err := a.q.Once(ctx, func(tx kv.Tx) (err error) {
@@ -453,25 +457,29 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 		o.kind, o.all = "ack-receive", true
 		options := a.receiveOptions()
 		o.beats = options.Heartbeat
+		options, c := o.lendReceive(options), o.lendClaim(c)
 		err = a.call(o, func(ctx context.Context) (err error) {
 			o.claims, err = a.q.SettleReceive(ctx, layer.Settlement{Claim: c, FinishAll: true}, options)
 			return err
 		})
 	case a.rng.IntN(4) == 0:
 		o.kind, o.effect = "ack-tx", true
+		c, given := o.lendClaim(c), o.lendIDs(left)
 		err = a.call(o, func(ctx context.Context) error {
 			return a.q.Once(ctx, func(tx kv.Tx) error {
 				for _, id := range left {
 					addEffect(tx, id)
 				}
-				return a.q.AckItemsTx(ctx, tx, c, left)
+				return a.q.AckItemsTx(ctx, tx, c, given)
 			})
 		})
 	case a.rng.IntN(2) == 0:
 		o.all = true
+		c := o.lendClaim(c)
 		err = a.call(o, func(ctx context.Context) error { return a.q.Ack(ctx, c) })
 	default:
-		err = a.call(o, func(ctx context.Context) error { return a.q.AckItems(ctx, c, left) })
+		c, given := o.lendClaim(c), o.lendIDs(left)
+		err = a.call(o, func(ctx context.Context) error { return a.q.AckItems(ctx, c, given) })
 	}
 	if frozen {
 		switch {
@@ -507,7 +515,7 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 		o.ids = left[:1]
 	}
 	o.nack = n
-	a.settle(o, layer.Settlement{Claim: c, Finish: o.ids, Nack: &n})
+	a.settle(o, layer.Settlement{Claim: o.lendClaim(c), Finish: o.ids, Nack: &n})
 }
 
 // take takes in transactions of its own.

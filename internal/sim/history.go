@@ -28,6 +28,7 @@ type op struct {
 	told       linear.Outcome // what its error said
 	limited    bool           // its context may end before it does
 	over       bool           // it returned; an actor that died did not live to see it
+	lent       []func()       // write over what the call was given
 	beginAt    time.Time
 	endAt      time.Time
 	by         author

@@ -199,9 +199,10 @@ func (a *actor) operate() {
 			o.kind, o.sets, o.state, o.anyHolder = "set-group-state", true, fmt.Appendf(nil, "o%d.%d", a.id, a.n), true
 			force := layer.SetGroupStateOptions{Force: a.rng.IntN(2) == 0}
 			o.override = force.Force
-			fn = func(ctx context.Context) error { return a.q.Admin().SetGroupState(ctx, group, o.state, force) }
+			state := o.lendBytes(o.state)
+			fn = func(ctx context.Context) error { return a.q.Admin().SetGroupState(ctx, group, state, force) }
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				return a.q.Admin().SetGroupStateTx(ctx, tx, group, o.state, force)
+				return a.q.Admin().SetGroupStateTx(ctx, tx, group, state, force)
 			}
 		}
 		var err error

@@ -102,10 +102,9 @@ func (a *actor) replace(mine owned) {
 		o.body += strings.Repeat(string(rune('a'+a.rng.IntN(26))), 90_000+a.rng.IntN(100_000)) // in parts
 	}
 	o.headers = map[string]string{labelHeader: mine.label, "by": o.body[:min(len(o.body), 20)]}
-	err := a.once(o, func(ctx context.Context) error { return a.q.Replace(ctx, mine.id, []byte(o.body), o.headers) },
-		func(ctx context.Context, tx kv.Tx) error {
-			return a.q.ReplaceTx(ctx, tx, mine.id, []byte(o.body), o.headers)
-		})
+	body, headers := o.lendBytes([]byte(o.body)), lendMap(o, o.headers)
+	err := a.once(o, func(ctx context.Context) error { return a.q.Replace(ctx, mine.id, body, headers) },
+		func(ctx context.Context, tx kv.Tx) error { return a.q.ReplaceTx(ctx, tx, mine.id, body, headers) })
 	if err == nil {
 		a.w.mark("replaced")
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -211,6 +212,9 @@ func (m *model) compareMessage(o *op, i int, id layer.ID) {
 	}
 	if s.body != string(sent.Body) {
 		m.w.violation("%s: sent with %d bytes, there with %d: %.40q, %.40q", s.label, len(sent.Body), len(s.body), sent.Body, s.body)
+	}
+	if !maps.Equal(s.headers, sent.Headers) {
+		m.w.violation("%s: sent with the headers %v, there with %v", s.label, sent.Headers, s.headers)
 	}
 	due := int64(0)
 	switch {
