@@ -83,7 +83,7 @@ build: ## use: build the command, bin/fdbfifo
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
 # Long tests in which one caller makes one call after the other: the race detector has nothing to find in them.
-ONE_BY_ONE = ^(TestBoundsAtTheLimit|TestDamagedPages|TestFootprints|TestGroupMachine|TestLargeWorkGetsNarrow|TestSpoiltRows|TestSweepOfDedupGoesOn|TestUnorderedCost|TestViewsStayAsTaken|TestWalkMissesNothing|TestWrittenKeepsNoValues)$$
+ONE_BY_ONE = ^(TestBoundsAtTheLimit|TestDamagedPages|TestFootprints|TestGroupMachine|TestHistoryAgainstList|TestHistoryAtEachVersion|TestLargeWorkGetsNarrow|TestMovesLoseNothing|TestOverlayAgainstSingleKeys|TestReceiptsOfEarlierVersions|TestSpoiltRows|TestStored|TestSweepOfDedupGoesOn|TestUnorderedCost|TestViewsStayAsTaken|TestWalkMissesNothing|TestWrittenKeepsNoValues|FuzzConsoleForms|FuzzQuery|FuzzSpoiltRows)$$
 # Packages of which nothing runs at once, in the test's own process.
 ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 )
 
@@ -101,12 +102,13 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	}
 	s := &session{app: &app, args: args, stdin: stdin, raw: &results{stdout}, stderr: stderr}
 	s.stdout = &plainWriter{s.raw}
+	s.troubles.Say = s.sayTrouble
 	root, parsed := s.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(s.stdout)
 	root.SetErr(stderr)
-	c, err := root.ExecuteContextC(ctx)
+	c, err := root.ExecuteContextC(kv.WithTrouble(ctx, s.troubles.Note))
 	if err == nil {
 		return nil
 	}
@@ -164,6 +166,8 @@ type session struct {
 	json   bool
 	beside beside
 	acting acting
+	// troubles says on stderr that the database keeps the command waiting.
+	troubles kv.Troubles
 }
 
 const rootHelp = `fdbfifo keeps grouped FIFO queues. The messages of a group are delivered in order, to one worker at a

@@ -52,7 +52,11 @@ func newBenchCmd(s *session) *cobra.Command {
 			if f.plot != "" {
 				return s.plotBench(c.Context(), bench.Full(), f.plot)
 			}
-			return s.bench(c.Context(), bench.All(fullBench()), f)
+			all := bench.All(fullBench())
+			if f.list || len(f.run) > 0 {
+				all = append(all, bench.ByHand(fullBench())...)
+			}
+			return s.bench(c.Context(), all, f)
 		},
 	}
 	c.Flags().StringArrayVar(&f.run, "run", nil, "run only this benchmark, by its `NAME` in --list (repeatable)")

@@ -16,6 +16,14 @@ func (s *session) queueOptions() layer.Options {
 	return layer.Options{
 		Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed},
 		Hooks: append(s.beside.operations(s.app.Now), s.acting.hooks()...),
+		Tx:    kv.TxOptions{OnTrouble: s.troubles.Note},
+	}
+}
+
+// sayTrouble says on stderr that the database keeps the command waiting.
+func (s *session) sayTrouble(t kv.Trouble) {
+	if !t.Over {
+		s.notice("%v", t)
 	}
 }
 

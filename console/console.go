@@ -275,7 +275,10 @@ func (c *Console) queue(ctx context.Context, name string) (*layer.Queue, error) 
 	open := c.o.Queues
 	if open == nil {
 		open = func(ctx context.Context, name string) (*layer.Queue, error) {
-			return layer.Open(ctx, c.o.DB, c.o.Prefix, name, layer.Options{Now: c.o.Now, Owner: "console"})
+			return layer.Open(ctx, c.o.DB, c.o.Prefix, name, layer.Options{
+				Now: c.o.Now, Owner: "console",
+				Hooks: []layer.Hook{{Trouble: layer.LogHook(c.o.Logger).Trouble}},
+			})
 		}
 	}
 	q, err := open(ctx, name)

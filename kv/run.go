@@ -35,6 +35,8 @@ type Attempt struct {
 // When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
 // error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
 func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) error) (int64, error) {
+	watch := keepVigil(ctx, o)
+	defer watch.end()
 	tx, err := db.Begin(o)
 	if err != nil {
 		return 0, fmt.Errorf("kv: begin: %w", err)
@@ -53,7 +55,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			return 0, before.failed(open.because(context.Cause(ctx)))
 		}
 		before, open = a, nil
-		err := fn(tx, a)
+		err := watch.in(func() error { return fn(tx, a) })
 		sent := err == nil
 		if sent {
 			if _, err = tx.Commit().Wait(ctx); err == nil {
@@ -72,6 +74,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 		if sent && !notApplied(e.Code) {
 			open = &Error{Code: e.Code, InFlight: e.InFlight || e.Code != CodeCommitUnknownResult, Cause: e.Cause}
 		}
+		watch.failed(err)
 		if o.UntilConflict && e.Code == CodeNotCommitted && !a.MaybeCommitted {
 			return 0, err
 		}

@@ -43,7 +43,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 		version int64
 		config  Config
 	}
-	now, err := onceFor(ctx, q, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
+	now, err := onceFor(ctx, q, txFor(q, "configure"), func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
 		stored, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
 		if err != nil {
 			return configured{}, false, err

@@ -56,7 +56,7 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 		a.by = o.By
 	}
 	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
-		id, err = onceFor(ctx, a.q, a.q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+		id, err = onceFor(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
 			id, err := a.SkipTx(ctx, tx, group, o)
 			return id, true, err
 		}, nil)

@@ -240,7 +240,7 @@ func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) 
 
 // onceMark runs an operation which returns a mark, in a transaction that happens once.
 func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
-	m, err := onceFor(ctx, q, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
+	m, err := onceFor(ctx, q, txFor(q, call), func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
 		m, err := fn(tx)
 		return m, true, err
 	}, nil)
@@ -293,7 +293,7 @@ type Holder struct {
 func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
 	var h Holder
 	err := a.act(ctx, VerbForceRelease, &group, ID{}, func(ctx context.Context) (n int, err error) {
-		h, err = onceFor(ctx, a.q, a.q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
+		h, err = onceFor(ctx, a.q, txFor(a.q, "force release"), func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
 			h, err := a.ForceReleaseTx(ctx, tx, group, o)
 			return h, true, err
 		}, nil)

@@ -116,7 +116,7 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
 	var dueMS int64
 	var due time.Time
-	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+	_, err = kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
 		if dueMS, err = w.moveBeat(p.handle, anew); err != nil {
 			return err
@@ -234,7 +234,7 @@ func (q *Queue) leaveIfUnsettled(handle uuid.UUID, err error) {
 // endDueBeats ends the beats which looks of the handle have met. An error is ignored: the next look meets the beats
 // again.
 func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) (err error) {
+	_, err := kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, a kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
 		if ended, err = w.endBeats(due); err != nil {
 			return err
@@ -264,7 +264,7 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 		return nil
 	}
 	key := q.keys.beat(p.handle)
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) error {
 		first, held := tx.Get(key), q.keys.heldBy(p.handle)
 		left := tx.GetRange(held.Selectors(), kv.RangeOptions{Limit: 1})
 		v, err := first.Wait(ctx)

@@ -313,6 +313,9 @@ func (r *reception) begin() {
 	r.more, r.dueMS, r.nothing, r.states, r.refs = false, 0, false, 0, 0
 }
 
+// hurries reports whether r has got nothing so far, and cannot wait for more.
+func hurries(r *reception) bool { return len(r.claims) == 0 && (r.o.Wait == 0 || r.inTx) }
+
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
 // nothing is left waits for nothing, and neither does OnlyIfAny where there is nothing.
 func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated && !r.nothing }
@@ -652,10 +655,11 @@ func (c *claimer) next() (*look, bool, error) {
 			if len(wave) > 0 {
 				return c.next()
 			}
-			if len(c.passed) == 0 || len(c.owed) == 0 || len(c.owed[0].claims) > 0 {
+			if len(c.passed) == 0 || !slices.ContainsFunc(c.owed, hurries) {
 				return nil, false, nil
 			}
-			// Nothing else is left. Whether the handle's other transactions take these groups is not known yet.
+			// Nothing else is left. Whether the handle's other transactions take these groups is not known yet. A
+			// receive that waits looks again when they have ended, rather than fight with them.
 			passed := c.passed[:min(n, len(c.passed))]
 			c.passed = c.passed[len(passed):]
 			for _, w := range passed {

@@ -36,9 +36,10 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 	for _, late := range []time.Duration{0, 2 * time.Second} { // then the transaction looks at the configuration again
 		for _, more := range []bool{false, true} {
 			now = now.Add(time.Minute)
-			err = q.once(t.Context(), func(tx kv.Tx, _ kv.Attempt) (bool, error) {
+			o := txFor(q, "once")
+			_, err = onceFor(t.Context(), q, o, func(tx kv.Tx, _ kv.Attempt) (none struct{}, wrote bool, err error) {
 				follow := q.follow(tx)
-				_, _, err := q.Admin().ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
+				_, _, err = q.Admin().ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
 				require.NoError(t, err)
 				now = now.Add(late)
 				if more {
@@ -46,8 +47,8 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 					require.NoError(t, err)
 				}
 				require.NoError(t, q.guardReceiptDrop(t.Context(), tx, follow))
-				return false, failed
-			})
+				return none, false, failed
+			}, nil)
 			require.ErrorIs(t, err, failed)
 			if more { // which is a look of its own
 				now = now.Add(time.Second)

@@ -229,7 +229,7 @@ func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended boo
 	if err != nil || len(over) == 0 {
 		return false
 	}
-	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(ctx, tx)
 		for i, t := range over {
 			if i > 0 && w.crowded() {

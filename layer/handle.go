@@ -125,6 +125,7 @@ type Queue struct {
 	incarnation uuid.UUID
 
 	pipeline pipeline
+	troubles kv.Troubles
 	waitID   uuid.UUID // in the keys of the handle's requests, of the grants to it, and of its wakes
 	line     waitingLine
 	staging  staging
@@ -231,7 +232,7 @@ func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }
 
 // batchOptions returns the transaction options of a job, which yields to everything else.
 func (q *Queue) batchOptions() kv.TxOptions {
-	o := q.opts.Tx
+	o := txFor(q, "job")
 	o.Batch = true
 	return o
 }

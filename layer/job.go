@@ -497,7 +497,7 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 // Footprint: reads and writes the configuration, with conflicts.
 func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {
 	var now storedConfig
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+	_, err := kv.Run(ctx, q.db, txFor(q, "configure"), func(tx kv.Tx, _ kv.Attempt) (err error) {
 		v := q.viewOf(ctx, guardConfigure.reads(tx))
 		if now, err = v.readStored(); err != nil {
 			return err

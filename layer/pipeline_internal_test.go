@@ -49,7 +49,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
 			requested: func() (int64, int64) { return 0, 0 },
 			wants:     func() bool { return false },
-			gone:      func() (kv.Future[struct{}], time.Duration) { return nil, 0 },
+			gone:      func() time.Duration { return 0 },
 		})
 		defer func() {
 			r.p.close()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -377,7 +378,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 	var due []dueBeat
 	defer along.flight.Land()
 	suspect := &suspectTurn{q}
-	_, err := onceKnown(ctx, q, o,
+	_, err := onceKnown(ctx, q, calledFor(batch, o),
 		func(tx kv.Tx, a kv.Attempt) ([]landed, bool, error) {
 			for ; conflicts < lost+a.Conflicts; conflicts++ {
 				q.eachSpread(batch, (*advice.Spread).Widen)
@@ -435,6 +436,30 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 	q.applied(batch, outcome, conflicts)
 	q.staging.unexpect(wants)
 	return nil
+}
+
+// calledFor returns o with the verbs of a shared transaction's operations, for kv.Trouble.
+func calledFor(batch []*operation, o kv.TxOptions) kv.TxOptions {
+	calls := make([]string, 0, 4)
+	note := func(v Verb) {
+		if !slices.Contains(calls, string(v)) {
+			calls = append(calls, string(v))
+		}
+	}
+	for _, o := range batch {
+		switch {
+		case o.enqueue != nil:
+			note(VerbEnqueue)
+		case o.settle != nil:
+			note(o.settle.verb())
+		}
+		if o.receive != nil {
+			note(VerbReceive)
+		}
+	}
+	slices.Sort(calls)
+	o.Call = strings.Join(calls, ", ")
+	return o
 }
 
 // lookFarFor is lookFar for the receives of a batch that was applied.
@@ -542,7 +567,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err != nil {
 		return outcome, err
 	}
-	w.noteCleared(&outcome, outcome.gone)
+	if err := w.noteCleared(&outcome, outcome.gone); err != nil {
+		return outcome, err
+	}
 	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
 		return outcome, err
 	}
@@ -808,7 +835,7 @@ func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]claimRef, lease 
 
 // findReceipt returns which attempt of an operation was applied, if one was.
 func findReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, found bool, err error) {
-	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+	_, err = kv.Run(ctx, q.db, txFor(q, "receipt"), func(tx kv.Tx, _ kv.Attempt) (err error) {
 		landed, found, err = q.readReceipt(ctx, tx, key)
 		return err
 	})

@@ -43,7 +43,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, wrap(call, err)
 	}
 	exists, begun := false, q.aging.now(q.opts.Now)
-	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
+	_, err = kv.Run(ctx, db, txFor(q, "create"), func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read format: %w", err)
@@ -110,7 +110,7 @@ func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) 
 	if err != nil {
 		return nil, wrap(call, err)
 	}
-	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
+	_, err = kv.Run(ctx, db, txFor(q, "open"), func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
 	if err != nil {
 		return nil, wrap(call, err)
 	}
@@ -256,6 +256,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
 		followed: followed{config: &Config{}}, subscribers: lookPace{pause: subscriptionsPause},
 	}
+	observeTrouble(q)
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
 	q.noticed.keeping.Pay = q.payWake

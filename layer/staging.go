@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -57,13 +58,10 @@ type staged struct {
 	past  *goneFor // what the transaction has cleared requests for; nil = nothing
 }
 
-// cancel gives up the watches, of an attempt which has failed.
+// cancel gives up the watch of an attempt which has failed.
 func (o *staged) cancel() {
 	o.rest.cancel()
-	if o.past != nil {
-		o.past.watch.Cancel()
-		o.past = nil
-	}
+	o.past = nil
 }
 
 // staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
@@ -158,7 +156,9 @@ func (q *Queue) lineEnv() lineEnv {
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
 		requested: q.staging.requested, wants: q.staging.hasWants, lasts: q.lasts,
 		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
-		gone: q.staging.goneWatch, passOn: q.passWakeOn, watchFailed: q.watchFailed,
+		gone: q.staging.goneLeft, passOn: q.passWakeOn, watchFailed: q.watchFailed,
+		lookGone: func(ctx context.Context) (rest, bool, error) { return lookGone(ctx, q) },
+		aWhile:   q.pipeline.aWhile,
 	}
 }
 
@@ -235,7 +235,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		return outcome, err
 	}
 	outcome.rest, err = w.rest(turns, rs, waiting[0].turn.others)
-	if alone {
+	if alone || slices.ContainsFunc(claimers, func(c *claimer) bool { return len(c.passed) > 0 }) {
 		outcome.rest.lookAgain(waiting[0].turn.cue, w.q.pipeline.aWhile())
 	}
 	return outcome, err
@@ -407,7 +407,7 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 // the wake key may write the key again: then the next sweep clears the key. The pipeline is closed, so nobody waits any
 // more.
 func (q *Queue) stopStaging(ctx context.Context) error {
-	defer q.staging.forgetGone()
+	defer q.staging.takeGone()
 	if err := q.line.stop(ctx); err != nil {
 		return err
 	}
@@ -427,7 +427,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	if !requested {
 		return nil
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "close"), func(tx kv.Tx, _ kv.Attempt) error {
 		tx.Clear(q.keys.wake(q.waitID))
 		return nil
 	})
@@ -451,6 +451,9 @@ type Paths struct {
 	// Unreadable is how often the handle has met a row that cannot be read and has gone on without it: a hint, a timer,
 	// a request, a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
 	Unreadable int64
+	// Waiting is for how long the database has kept a transaction of the handle waiting; 0 = none waits. A transaction
+	// counts if its attempts have failed for a second, or have had no answer for five. Of several the longest counts.
+	Waiting time.Duration
 }
 
 // Paths returns the handle's counts.
@@ -460,7 +463,7 @@ func (q *Queue) Paths() Paths {
 		Queued: int64(q.pipeline.queued()),
 		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Granted: c.granted.Load(),
 		Looks: c.looks.Load(), Conflicts: c.conflicts.Load(), Shared: c.shared.Load(), Together: c.together.Load(),
-		Unreadable: q.unreadable.Load(),
+		Unreadable: q.unreadable.Load(), Waiting: q.troubles.Waiting(),
 	}
 }
 
@@ -487,10 +490,14 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 }
 
 // A transaction that makes a group ready wakes one handle, by a request that the handle may be about to clear, because
-// it has been served with another group or waits no longer. Then the wake reaches nobody, and another handle, which
-// waits, would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and
-// B waits for the other. So a handle which clears a request watches its wake key for as long as a transaction lasts
-// that may have read the request, and passes on a wake which comes. The watch costs nothing while nothing comes.
+// it has been served with another group or waits no longer. Then the wake reaches no receive, and a handle that
+// waits would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and
+// B waits for the other. So a handle which clears a request remembers the count of its wake key, for as long as a
+// transaction lasts that may have read the request, and passes on a wake which comes.
+//
+// The clearing transaction reads the count without a conflict, and sets no watch, which would conflict with each wake.
+// Otherwise a handle could not clear its request while messages are enqueued as fast as transactions end: each enqueue
+// wakes the handle again. A later transaction, which only reads, compares the count and sets the watch.
 //
 // If the process dies or the handle is closed, the group is found as after any wake that is lost: by a poll.
 
@@ -499,23 +506,34 @@ type goneFor struct {
 	any   bool
 	wants map[want]bool
 	until time.Time
-	watch kv.Future[struct{}] // on the wake key, from the version on at which the handle looked last
+	wakes []byte // the value of the wake key when the handle looked last
 }
 
-// noteCleared sets the watch of a transaction which clears requests of the handle. any: that for any group is among
-// them.
-func (w *txn) noteCleared(outcome *staged, any bool) {
-	past := goneFor{any: any, wants: make(map[want]bool)}
+// noteCleared notes the wakes before a transaction which clears requests of the handle. any: that for any group is
+// among them.
+func (w *txn) noteCleared(outcome *staged, any bool) error {
+	past := goneFor{any: any, wants: make(map[want]bool), until: time.Now().Add(transactionLife)}
 	for wanted, deadlineMS := range outcome.wants {
 		if deadlineMS == 0 {
 			past.wants[wanted] = true
 		}
 	}
 	if !any && len(past.wants) == 0 || lacks(guardGoneWake) {
-		return
+		return nil
 	}
-	past.watch, past.until = w.tx.Watch(w.keys.wake(w.q.waitID)), time.Now().Add(transactionLife)
+	if err := rememberWakes(w, &past); err != nil {
+		return err
+	}
 	outcome.past = &past
+	return nil
+}
+
+// rememberWakes notes the handle's wakes so far.
+func rememberWakes(w *txn, past *goneFor) (err error) {
+	if past.wakes, err = w.tx.Snapshot().Get(w.keys.wake(w.q.waitID)).Wait(w.ctx); err != nil {
+		return fmt.Errorf("read wake key: %w", err)
+	}
+	return nil
 }
 
 // noteGone notes what a transaction has cleared requests for, and forgets what the handle waits for anew, because the
@@ -525,8 +543,7 @@ func (s *staging) noteGone(o staged) {
 	case o.past == nil:
 	case s.past == nil:
 		s.past = o.past
-	default: // the older watch ends with what ends the newer
-		o.past.watch.Cancel()
+	default: // the older count: a wake that either missed is seen
 		s.past.any, s.past.until = s.past.any || o.past.any, o.past.until
 		maps.Copy(s.past.wants, o.past.wants)
 	}
@@ -536,7 +553,6 @@ func (s *staging) noteGone(o staged) {
 	s.past.any = s.past.any && s.index == 0
 	maps.DeleteFunc(s.past.wants, func(w want, _ bool) bool { _, again := s.wants[w]; return again })
 	if !s.past.any && len(s.past.wants) == 0 {
-		s.past.watch.Cancel()
 		s.past = nil
 	}
 }
@@ -548,22 +564,21 @@ func (s *staging) waitsSince() time.Duration {
 	return time.Since(s.began)
 }
 
-// goneWatch is lineEnv.gone.
-func (s *staging) goneWatch() (watch kv.Future[struct{}], left time.Duration) {
+// goneLeft is lineEnv.gone.
+func (s *staging) goneLeft() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.past == nil {
-		return nil, 0
+		return 0
 	}
-	if left = time.Until(s.past.until); left <= 0 {
-		s.past.watch.Cancel()
+	left := time.Until(s.past.until)
+	if left <= 0 {
 		s.past = nil
-		return nil, 0
 	}
-	return s.past.watch, left
+	return max(left, 0)
 }
 
-// takeGone returns what goneWatch's watch is for, and forgets it.
+// takeGone returns what the handle has had requests for, and forgets it.
 func (s *staging) takeGone() *goneFor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -572,15 +587,35 @@ func (s *staging) takeGone() *goneFor {
 	return past
 }
 
-func (s *staging) forgetGone() {
-	if past := s.takeGone(); past != nil {
-		past.watch.Cancel()
+// lookGone is lineEnv.lookGone.
+func lookGone(ctx context.Context, q *Queue) (r rest, woken bool, err error) {
+	q.staging.mu.Lock()
+	past := q.staging.past
+	q.staging.mu.Unlock()
+	if past == nil {
+		return r, false, nil
 	}
+	key := q.keys.wake(q.waitID)
+	_, err = kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
+		r.cancel() // of a failed attempt
+		wakes, err := tx.Snapshot().Get(key).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read wake key: %w", err)
+		}
+		if woken = !bytes.Equal(wakes, past.wakes); !woken {
+			r.watch = tx.Watch(key)
+		}
+		return nil
+	})
+	if err != nil {
+		r.cancel()
+	}
+	return r, woken, err
 }
 
-// passWakeOn wakes the next handle which waits for what this handle has had a request for, and watches on. If the
-// handle has no request now, one that bears the handle's name was left by a commit of unknown outcome. passWakeOn
-// withdraws such a request: otherwise the handle would wake itself by the request again and again.
+// passWakeOn wakes the next handle which waits for what this handle has had a request for, and remembers the wakes so
+// far. If the handle has no request now, one that bears the handle's name was left by a commit of unknown outcome.
+// passWakeOn withdraws such a request: otherwise the handle would wake itself by the request again and again.
 func (q *Queue) passWakeOn(ctx context.Context) error {
 	past := q.staging.takeGone()
 	if past == nil {
@@ -597,21 +632,19 @@ func (q *Queue) passWakeOn(ctx context.Context) error {
 			lanes = append(lanes, laneName("", w.of))
 		}
 	}
-	past.watch.Cancel()
 	alone := q.staging.acquire()
 	var left leftOver
-	err := q.wakeFor(ctx, lanes, func(w *txn) {
-		past.watch.Cancel() // of a failed attempt
-		past.watch, left = w.tx.Watch(q.keys.wake(q.waitID)), leftOver{of: q.waitID}
+	err := q.wakeFor(ctx, lanes, func(w *txn) error {
+		left = leftOver{of: q.waitID}
 		if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
 			w.leftOver = &left
 		}
+		return rememberWakes(w, past)
 	})
 	if alone {
 		q.staging.release()
 	}
 	if err != nil {
-		past.watch.Cancel()
 		return err
 	}
 	q.staging.set(staged{past: past})

@@ -40,8 +40,7 @@ func TestLeftRequestEndsThePassing(t *testing.T) {
 			require.ErrorIs(t, <-ended, context.Canceled)
 			eventually(func() bool {
 				index, _ := q.staging.requested()
-				_, left := q.staging.goneWatch()
-				return index == 0 && left > 0
+				return index == 0 && q.staging.goneLeft() > 0
 			})
 		}
 		run := func(body func(tx kv.Tx) error) {

@@ -67,16 +67,18 @@ func (q *Queue) payWake(ctx context.Context, lane string) error {
 }
 
 // wakeFor wakes the requests for the lanes. with, if not nil, is called in each attempt of the transaction.
-func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn)) error {
+func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn) error) error {
 	ctx = q.named(ctx, "wake for %q by %s", groupOf(lanes[0]), q.opts.Owner)
 	q.yield(ctx, "begin")
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "wake"), func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(ctx, tx)
 		for _, lane := range lanes {
 			w.leftReady(lane)
 		}
 		if with != nil {
-			with(w)
+			if err := with(w); err != nil {
+				return err
+			}
 		}
 		return w.finish()
 	})

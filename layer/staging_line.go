@@ -119,9 +119,12 @@ type lineEnv struct {
 	sweep func(ctx context.Context, templates []string) error
 	// watchFailed is told the error of a watch.
 	watchFailed func(err error)
-	// gone is a watch for wakes that the handle passes on, for so long; nil = none. passOn passes them on.
-	gone   func() (watch kv.Future[struct{}], left time.Duration)
-	passOn func(ctx context.Context) error
+	// gone is for how long the handle passes on wakes; 0 = there is nothing to pass on. lookGone reports whether the
+	// handle was woken, and otherwise returns a watch for the next wake. passOn passes wakes on.
+	gone     func() time.Duration
+	lookGone func(ctx context.Context) (r rest, woken bool, err error)
+	passOn   func(ctx context.Context) error
+	aWhile   func() time.Duration // the time of a few transactions
 }
 
 func (l *waitingLine) begin(env lineEnv) {
@@ -266,7 +269,6 @@ func (l *waitingLine) attend() {
 	l.env.yield(context.Background(), "attend")
 	ctx := l.life
 	var next cue
-	blind := false // see restGone
 	for idle := false; ; {
 		waiting := l.length()
 		index, deadlineMS := l.env.requested()
@@ -277,8 +279,7 @@ func (l *waitingLine) attend() {
 			}
 			continue
 		case waiting == 0:
-			var end bool
-			if blind, end = l.restGone(ctx, blind); end {
+			if l.restGone(ctx) {
 				return
 			}
 			continue
@@ -314,10 +315,8 @@ func (l *waitingLine) attend() {
 			continue
 		}
 		if r.watch != nil {
-			if idle = false; blind {
-				blind = false
-				l.passOn(ctx)
-			}
+			idle = false
+			passMissed(ctx, l)
 			var end bool
 			if next, end = l.restAfter(ctx, &r); end {
 				return
@@ -344,39 +343,52 @@ func (l *waitingLine) restAfter(ctx context.Context, r *rest) (next cue, end boo
 	case restNudged:
 		return next, false
 	case restWoken:
-		if watch, _ := l.env.gone(); watch != nil {
+		if l.env.gone() > 0 {
 			l.passOn(ctx) // the wake may be meant for another receive
 		}
 	}
 	return next, next.why == whyWoken && !l.keepPace(ctx)
 }
 
-// restGone rests while nobody waits, for as long as somebody may wake the handle who has seen a request before the
-// request was cleared. Such a wake is passed on. A rest that a receive ends has also ended the watch. The caller is
-// blind then, and passes on without having been woken. end: the attendance ends.
-func (l *waitingLine) restGone(ctx context.Context, blind bool) (blindNow, end bool) {
-	watch, left := l.env.gone()
-	if watch == nil {
-		return false, l.dismiss()
-	}
-	if blind {
-		l.passOn(ctx)
-		return false, false
+// restGone rests while no receive waits, for as long as a transaction that has read a request may wake the handle after
+// the request was cleared. Such a wake is passed on. The look for one comes a while later: most handles receive again
+// before it, and look for themselves. end: the attendance ends.
+func (l *waitingLine) restGone(ctx context.Context) (end bool) {
+	left := l.env.gone()
+	if left == 0 {
+		return l.dismiss()
 	}
 	l.mu.Lock()
 	l.nudged = l.nudged && len(l.waiting) > 0 // a receive that has left the line needs no turn
 	l.mu.Unlock()
-	switch l.restUntil(ctx, left, watch) {
-	case restStopped:
-		return false, true
-	case restNudged:
-		return true, false
-	case restWoken:
-		l.passOn(ctx)
-		return false, !l.keepPace(ctx)
-	case restOver: // what the handle had requests for is long ago
+	if how := l.restUntil(ctx, min(left, l.env.aWhile()), nil); how != restOver {
+		return how == restStopped
 	}
-	return false, false
+	r, woken, err := l.env.lookGone(ctx)
+	if err != nil {
+		return !l.rest(ctx, errorPause)
+	}
+	if !woken {
+		how := l.restUntil(ctx, left, r.watch)
+		r.cancel()
+		if how != restWoken {
+			return how == restStopped
+		}
+	}
+	l.passOn(ctx)
+	return !l.keepPace(ctx)
+}
+
+// passMissed passes on a wake that has come since the handle cleared a request, for a receive of another handle.
+func passMissed(ctx context.Context, l *waitingLine) {
+	if l.env.gone() == 0 {
+		return
+	}
+	r, woken, err := l.env.lookGone(ctx)
+	r.cancel()
+	if woken && err == nil {
+		l.passOn(ctx)
+	}
 }
 
 // met notes how a transaction of the attendance has ended, and reports whether it has failed.

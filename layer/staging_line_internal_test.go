@@ -59,6 +59,7 @@ type testLine struct {
 	index    int64 // of the request
 	deadline int64
 	gone     *testWatch
+	missed   bool             // a wake came before the look
 	errs     map[string]error // of the next withdrawal, renewal or sweep
 }
 
@@ -93,13 +94,20 @@ func newTestLine() *testLine {
 			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })
 		},
 		sweep: func(context.Context, []string) error { return note("sweep", func() {}) },
-		gone: func() (kv.Future[struct{}], time.Duration) {
+		gone: func() time.Duration {
 			if l.gone == nil {
-				return nil, 0
+				return 0
 			}
-			return l.gone, time.Second
+			return time.Second
 		},
-		passOn:      func(context.Context) error { return note("pass on", func() { l.gone = nil }) },
+		lookGone: func(context.Context) (rest, bool, error) {
+			err := note("look", func() {})
+			return rest{watch: l.gone}, l.missed, err
+		},
+		aWhile: func() time.Duration { return time.Millisecond },
+		passOn: func(context.Context) error {
+			return note("pass on", func() { l.gone, l.missed = nil, false })
+		},
 		watchFailed: func(error) {},
 	})
 	return l
@@ -359,9 +367,9 @@ func TestLineStops(t *testing.T) {
 	}
 }
 
-// TestLineWatchesWhenAllHaveGone: after the last receive has gone the attendance watches on for a while, and passes on
-// a wake which comes. A receive that joins meanwhile has a turn at once. It has ended the rest, and with the rest the
-// watch, so the attendance passes on in any case, which sets a new watch.
+// TestLineWatchesWhenAllHaveGone: after the last receive has gone the attendance waits a while, looks whether a wake
+// has come, watches, and passes on a wake which has come or comes. A receive that joins has a turn at once. If the
+// turn finds nothing, the attendance looks for a wake again.
 func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		a := waiter()
@@ -372,14 +380,27 @@ func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 		l.require(t)
 		b := waiter()
 		l.join(b)
-		l.require(t, "turn 1", "pass on")
-		l.gone = newTestWatch()
+		l.require(t, "turn 1", "look")
 		require.True(t, l.quit(b))
 		l.require(t)
+		time.Sleep(2 * time.Millisecond)
+		l.require(t, "look")
 		close(l.gone.woken)
 		l.require(t, "pass on")
 		l.attendance.Wait()
 		require.Nil(t, l.gone)
+		l.gone, l.missed = newTestWatch(), true
+		c := waiter()
+		l.join(c)
+		l.require(t, "turn 1", "look", "pass on")
+		l.gone, l.missed = newTestWatch(), true
+		l.errs["look"] = errors.New("down")
+		require.True(t, l.quit(c))
+		time.Sleep(2 * time.Millisecond)
+		l.require(t, "look")
+		time.Sleep(2*time.Millisecond + errorPause)
+		l.require(t, "look", "pass on")
+		l.attendance.Wait()
 	})
 }
 

@@ -105,7 +105,7 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
 	var outcome staged
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read request: %w", err)
@@ -146,8 +146,8 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	for _, w := range wants {
 		outcome.wants[w] = 0
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		outcome.cancel() // the watch of a failed attempt
+	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
+		outcome.past = nil // of a failed attempt
 		for _, w := range wants {
 			tx.Clear(q.wanted(w, own[w]))
 		}
@@ -155,12 +155,8 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		if err := w.withdraw(index); err != nil {
 			return err
 		}
-		w.noteCleared(&outcome, index != 0)
-		return nil
+		return w.noteCleared(&outcome, index != 0)
 	})
-	if err != nil {
-		outcome.cancel()
-	}
 	if errors.Is(err, ErrNoQueue) {
 		err = nil // the request went with the queue
 	}
@@ -175,7 +171,6 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 func (w *txn) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.waitID
 	if index == 0 {
-		tx.Clear(q.keys.wake(random))
 		return w.finish()
 	}
 	key := q.keys.request(index, random)
@@ -210,7 +205,6 @@ func (w *txn) withdraw(index int64) error {
 		}
 	}
 	tx.Clear(key)
-	tx.Clear(q.keys.wake(random))
 	return w.finish()
 }
 

@@ -232,10 +232,16 @@ var errNotHolder = errors.New("the subscription is held by another process")
 
 // update runs a transaction of the subscription's own, with the guard against a drop of the queue.
 func (s *subscription) update(ctx context.Context, fn func(tx kv.Tx, config *following) error) error {
+	return updateWith(ctx, s, txFor(s.q, "subscription"), fn)
+}
+
+func updateWith(
+	ctx context.Context, s *subscription, o kv.TxOptions, fn func(tx kv.Tx, config *following) error,
+) error {
 	if s.q.isClosed() {
 		return ErrClosed
 	}
-	_, err := kv.Run(ctx, s.q.db, s.q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
 		follow := s.q.follow(tx)
 		if err := fn(tx, follow); err != nil {
 			return err
@@ -524,7 +530,7 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 			woken.Cancel()
 		}
 	}
-	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, q.db, txFor(q, "subscription"), func(tx kv.Tx, _ kv.Attempt) error {
 		cancel() // the watch of a failed attempt
 		woken = nil
 		follow, snapshot := q.follow(tx), tx.Snapshot()
@@ -724,7 +730,9 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (at po
 
 // handleTx calls the handler in a transaction which also moves the place, and returns the place as move does.
 func (s *subscription) handleTx(ctx context.Context, page changePage) (at position, err error) {
-	err = s.update(ctx, func(tx kv.Tx, _ *following) error {
+	o := txFor(s.q, "subscription")
+	o.Patient = true // of the handler
+	err = updateWith(ctx, s, o, func(tx kv.Tx, _ *following) error {
 		place, moved, err := s.move(ctx, tx, page.next)
 		if at = place; err != nil || !moved {
 			return err

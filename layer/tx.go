@@ -535,7 +535,9 @@ func (w *txn) spent() bool {
 // unknown commit, and if the outcome is unknown after half an hour. After any other error nothing has happened.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	var own error // fn's, of the last attempt
-	err := q.onceTx(ctx, func(tx kv.Tx) error {
+	o := txFor(q, "once")
+	o.Patient = true
+	err := onceWith(ctx, q, o, func(tx kv.Tx) error {
 		own = fn(tx)
 		return own
 	})
@@ -547,14 +549,19 @@ func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 
 // onceTx is Once for the layer's own calls, whose errors carry the call's own name.
 func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
-	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (wrote bool, err error) {
+	return onceWith(ctx, q, txFor(q, "once"), fn)
+}
+
+func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) error) error {
+	_, err := onceFor(ctx, q, o, func(tx kv.Tx, _ kv.Attempt) (none struct{}, wrote bool, err error) {
 		// Before fn, which may change the configuration: the handle must not go by a change which is not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
-			return false, err
+			return none, false, err
 		}
-		return true, q.guardReceiptDrop(ctx, tx, follow)
-	})
+		return none, true, q.guardReceiptDrop(ctx, tx, follow)
+	}, nil)
+	return err
 }
 
 // guardReceiptDrop makes a transaction fail if the queue is dropped. The transaction may have written nothing but its
@@ -568,15 +575,6 @@ func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *followin
 		return err
 	}
 	return follow.guardDrop(ctx, tx)
-}
-
-// once is onceFor for a body without a result.
-func (q *Queue) once(ctx context.Context, body func(tx kv.Tx, a kv.Attempt) (wrote bool, err error)) error {
-	_, err := onceFor(ctx, q, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) (struct{}, bool, error) {
-		wrote, err := body(tx, a)
-		return struct{}{}, wrote, err
-	}, nil)
-	return err
 }
 
 // onceFor is the frame of every operation that writes. onceFor runs body in a transaction whose effect happens exactly
@@ -815,7 +813,7 @@ func (q *Queue) clearReceipts(ctx context.Context) error {
 		return nil
 	}
 	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
 		for _, id := range idle {
 			tx.Clear(q.keys.receipt(id))
 		}

@@ -25,6 +25,11 @@ type Hook struct {
 	Begin func(ctx context.Context, o *Operation) context.Context
 	// End, if not nil, is called when the outcome is known, or the caller has gone.
 	End func(ctx context.Context, o *Operation)
+	// Trouble, if not nil, is called when the database keeps a transaction of the handle waiting: after one second of
+	// attempts that fail, or five seconds without an answer. It is called again at most once in ten seconds, and once
+	// more, with Over set, when no transaction waits any more. No transaction waits for Trouble. If no hook has
+	// Trouble, and Options.Tx has no OnTrouble, the handle writes a warning to slog.Default instead.
+	Trouble func(queue string, t kv.Trouble)
 }
 
 // Verb is what an operation does.
@@ -216,7 +221,8 @@ func ErrorKind(err error) string {
 // refused action and a lost claim are warnings. A dead letter and a halted group are errors. All else has the level
 // debug. Bodies and headers are never written.
 func LogHook(log *slog.Logger) Hook {
-	return Hook{End: func(ctx context.Context, o *Operation) {
+	troubled := func(queue string, t kv.Trouble) { logTrouble(log, queue, t) }
+	return Hook{Trouble: troubled, End: func(ctx context.Context, o *Operation) {
 		level := o.level()
 		if log.Enabled(ctx, level) {
 			log.LogAttrs(ctx, level, "queue: "+string(o.Verb), o.attrs()...)
@@ -261,4 +267,51 @@ func (o *Operation) attrs() []slog.Attr {
 		all = append(all, slog.String("error", o.Err.Error()))
 	}
 	return all
+}
+
+// sayTrouble tells the hooks that the database keeps a transaction of the handle waiting. If no hook has Trouble,
+// sayTrouble writes a warning to slog.Default, unless the caller observes trouble by Options.Tx.
+func sayTrouble(q *Queue, t kv.Trouble, observed bool) {
+	told := observed
+	for _, h := range q.opts.Hooks {
+		if h.Trouble != nil {
+			told = true
+			err := callback.Try("Hook.Trouble", func() { h.Trouble(q.name, t) })
+			callback.Report("queue: a hook has panicked", err, "queue", q.name)
+		}
+	}
+	if !told {
+		_ = callback.Try("slog.Default", func() { logTrouble(slog.Default(), q.name, t) })
+	}
+}
+
+// observeTrouble makes the transactions of the handle tell the hooks, and the observer of the caller's options.
+func observeTrouble(q *Queue) {
+	outer := q.opts.Tx.OnTrouble
+	q.troubles.Say = func(t kv.Trouble) { sayTrouble(q, t, outer != nil) }
+	q.opts.Tx.OnTrouble = func(t kv.Trouble) {
+		if outer != nil {
+			err := callback.Try("TxOptions.OnTrouble", func() { outer(t) })
+			callback.Report("queue: OnTrouble has panicked", err, "queue", q.name)
+		}
+		q.troubles.Note(t)
+	}
+}
+
+// logTrouble writes t to a log.
+func logTrouble(log *slog.Logger, queue string, t kv.Trouble) {
+	if t.Over {
+		log.Info("queue: the database answers again", "queue", queue, "call", t.Call, "since", t.Since)
+		return
+	}
+	log.Warn("queue: the database keeps a transaction waiting",
+		"queue", queue, "call", t.Call, "since", t.Since, "attempts", t.Attempts, "error", t.Err,
+		"remedy", "look at the database: its processes, its disk and the network")
+}
+
+// txFor returns the options of the handle's transactions for a call.
+func txFor(q *Queue, call string) kv.TxOptions {
+	o := q.opts.Tx
+	o.Call = call
+	return o
 }

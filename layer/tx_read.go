@@ -46,7 +46,7 @@ func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 	if q.isClosed() {
 		return ErrClosed
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, txFor(q, "read"), func(tx kv.Tx, _ kv.Attempt) error {
 		follow, v := q.follow(tx), q.viewOf(ctx, tx.Snapshot())
 		if err := fn(&v); err != nil {
 			return err

@@ -178,6 +178,7 @@ func (e *Exporter) paths(p *printer, q *layer.Queue) {
 	}
 	p.add("fdbfifo_transactions_total", float64(paths.Shared), "queue", name)
 	p.add("fdbfifo_transaction_conflicts_total", float64(paths.Conflicts), "queue", name)
+	p.add("fdbfifo_database_waiting_seconds", paths.Waiting.Seconds(), "queue", name)
 	p.add("fdbfifo_unreadable_rows_total", float64(paths.Unreadable), "queue", name)
 }
 
@@ -207,6 +208,7 @@ var known = map[string]metric{
 	"fdbfifo_claims_taken_over_total":     {"counter", "Claims of groups whose holder's lease had ended."},
 	"fdbfifo_transactions_total":          {"counter", "Transactions of this process's handle."},
 	"fdbfifo_transaction_conflicts_total": {"counter", "Attempts of these that have failed with a conflict."},
+	"fdbfifo_database_waiting_seconds":    {"gauge", "How long the database has kept this process waiting."},
 	"fdbfifo_unreadable_rows_total":       {"counter", "Times this process has passed over a row that cannot be read."},
 	"fdbfifo_worker_busy":                 {"gauge", "Handlers that run in this process, the stuck ones too."},
 	"fdbfifo_worker_hands":                {"gauge", "Goroutines of this process's workers, by state."},

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fdbfifo/kv"
 )
 
 const (
@@ -45,6 +47,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account,
 		trace: r.Header.Get("X-Amzn-Trace-Id"),
 	}
+	r = r.WithContext(kv.WithTrouble(r.Context(), s.troubles.Note))
 	begun := time.Now()
 	answer, err := s.answer(w, r, c)
 	defer func() { c.memory.release() }() // when the answer is sent

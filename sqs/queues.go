@@ -91,7 +91,7 @@ func recentlyDeleted() error {
 // makeRoom looks whether a queue may have the name, and ends what is left of one that was deleted. r is its record.
 func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	if r.ID == uuid.Nil {
-		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, layer.Options{})
+		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, s.queueOptions())
 		if errors.Is(err, layer.ErrNoQueue) && !errors.Is(err, layer.ErrDropping) {
 			return nil
 		}

@@ -17,6 +17,7 @@ import (
 	"fdbfifo/internal/callback"
 	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 const (
@@ -67,6 +68,8 @@ type Server struct {
 	stop    context.CancelFunc
 	work    sync.WaitGroup             // goroutines of the server's own
 	signs   atomic.Pointer[receiptKey] // nil = not read yet
+	// troubles says to the log that the database keeps the server waiting.
+	troubles kv.Troubles
 
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
@@ -99,7 +102,8 @@ func NewServer(db kv.DB, o Options) *Server {
 	if u, err := url.Parse(o.URL); err == nil {
 		s.host = hosts.Name(u.Host)
 	}
-	s.stopped, s.stop = context.WithCancel(context.Background())
+	s.troubles.Say = s.sayTrouble
+	s.stopped, s.stop = context.WithCancel(kv.WithTrouble(context.Background(), s.troubles.Note))
 	s.every(tidyEvery, s.tidy)
 	s.every(deadEvery, s.moveAllDead)
 	return s
@@ -118,6 +122,21 @@ func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) 
 			}
 		}
 	})
+}
+
+// sayTrouble says to the log that the database keeps the server waiting, or that it answers again.
+func (s *Server) sayTrouble(t kv.Trouble) {
+	if t.Over {
+		s.options.Logger.Info("sqs: the database answers again", "call", t.Call, "since", t.Since)
+		return
+	}
+	s.options.Logger.Warn("sqs: the database keeps a transaction waiting", "call", t.Call, "since", t.Since,
+		"attempts", t.Attempts, "err", t.Err, "remedy", "look at the database: its processes, its disk and the network")
+}
+
+// queueOptions returns the options of the server's handles.
+func (s *Server) queueOptions() layer.Options {
+	return layer.Options{Now: s.options.Now, Poll: lostWakeAfter, Tx: kv.TxOptions{OnTrouble: s.troubles.Note}}
 }
 
 // begin runs fn in a goroutine that Close waits for; not after Stop.

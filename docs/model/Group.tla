@@ -88,7 +88,7 @@ Tx(o, reads, sets, clears) ==
     [what |-> o.what, op |-> o, reads |-> reads, sets |-> sets, clears |-> clears,
      starts |-> {}, ends |-> {}, out |-> {}]
 
-\* layer/tx.go: once. An operation leaves a receipt, and a retry looks for it first. It is among the read conflicts of
+\* layer/tx.go: onceKnown. An operation leaves a receipt, and a retry looks for it first. It is among the read conflicts of
 \* the first attempt too, so that this one, still on its way, and a retry exclude each other.
 Looked(p, t) ==
     IF op[p].what = "none" \/ ~Has("receipt") THEN t
@@ -363,7 +363,7 @@ Vanish(p) ==
     /\ op' = IF op[p].what = "given up" THEN [op EXCEPT ![p] = NoOp] ELSE op
     /\ UNCHANGED <<db, tx, claim, clock, claims, faults, pauses, seen>>
 
-\* layer/tx.go: once. The receipt of an earlier attempt is found. layer/claim_hold.go: reload.
+\* layer/tx.go: onceKnown. The receipt of an earlier attempt is found. layer/claim_hold.go: reload.
 Found(p) ==
     /\ Free(p) /\ op[p].what \notin {"none", "given up"} /\ Has("receipt") /\ Receipt(p) \in DOMAIN db
     /\ LateCommits \/ late[p].what = "none"

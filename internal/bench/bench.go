@@ -143,6 +143,10 @@ type Sizes struct {
 	StageItems            int           // of a slice of stages_gain, a multiple of 10
 	StageWork             time.Duration // for an item in a stage, of stages_gain
 
+	Acks     int           // of ack_beside_conflicts
+	OpenLoop time.Duration // how long contended_handles sends; pickup_p99 sends for a sixth of it
+	Pickups  int           // messages of pickup_p99 that are sent at once, to see the top rate
+
 	LongRounds int           // of the figures whose slices are long
 	LongSlice  time.Duration // of those with many claimers, which need time to get under way
 	Watch      time.Duration // how long idle receivers are watched
@@ -164,6 +168,7 @@ func Full() Sizes {
 		SharedRounds: 15, Takeovers: 11,
 		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000, HeatGroups: 2000,
 		FewOthers: 10, ManyOthers: 100_000, StageBatches: 1000, StageItems: 300, StageWork: 2 * time.Millisecond,
+		Acks: 1000, OpenLoop: time.Minute, Pickups: 10_000,
 		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
@@ -178,6 +183,7 @@ func Tiny() Sizes {
 		SharedRounds: 1, Takeovers: 1,
 		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10, HeatGroups: 20,
 		FewOthers: 2, ManyOthers: 50, StageBatches: 5, StageItems: 30, StageWork: 50 * time.Microsecond,
+		Acks: 5, OpenLoop: 60 * time.Millisecond, Pickups: 50,
 		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
@@ -205,6 +211,7 @@ func All(s Sizes) []Benchmark {
 		hooksCost(s),
 		wakeRoundTrips(s),
 		lateWakeShare(s),
+		ackBesideConflicts(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
 		recipeRatio(s),

@@ -135,7 +135,7 @@ func TestFunctionsAreTheCodes(t *testing.T) {
 		for _, m := range named.FindAllStringSubmatch(read(t, dir+"/"+module+".tla"), -1) {
 			code := read(t, m[1])
 			for _, name := range strings.FieldsFunc(m[2], func(r rune) bool { return strings.ContainsRune(": ,", r) }) {
-				require.Regexp(t, `(?m)^func (\(.*?\) )?`+name+`\(`, code, "%s: %s", module, m[0])
+				require.Regexp(t, `(?m)^func (\(.*?\) )?`+name+`[\[(]`, code, "%s: %s", module, m[0])
 				seen++
 			}
 		}

@@ -345,6 +345,7 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
 		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Config: w.knobs.config, Poll: w.knobs.poll,
 		Test: w.testOptions(h.who, w.o.Seed<<8+uint64(h.who)),
+		Tx:   kv.TxOptions{OnTrouble: func(kv.Trouble) {}}, // keeps outages out of the log
 	})
 	h.q, h.dead = q, err != nil
 	return h, err

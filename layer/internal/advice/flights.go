@@ -1,11 +1,20 @@
 package advice
 
-import "sync"
+import (
+	"maps"
+	"sync"
+)
 
 // Flights keeps the receiving transactions of one handle from claiming the same groups at the same time.
+//
+// A transaction whose attempt began before another landed may read the database as it was before the other's commit. It
+// would find the other's groups free, and lose a conflict. So a group stays taken for all such attempts.
 type Flights struct {
 	mu     sync.Mutex
+	clock  int64              // guarded by mu; counts attempts and landings
 	groups map[string]*Flight // guarded by mu; who is about to claim a group
+	landed map[string]int64   // guarded by mu; when the flight with a group landed, while an older attempt is under way
+	began  map[*Flight]int64  // guarded by mu; when the attempt under way of each flight began
 }
 
 // Flight is a receiving transaction of the handle, over all its attempts.
@@ -15,39 +24,73 @@ type Flight struct {
 }
 
 // Begin returns the flight of a transaction. The caller calls Land when the transaction and what follows it have ended.
-func (s *Flights) Begin() *Flight { return &Flight{all: s} }
+func (s *Flights) Begin() *Flight {
+	f := &Flight{all: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.groups == nil {
+		s.groups, s.landed = make(map[string]*Flight), make(map[string]int64)
+		s.began = make(map[*Flight]int64)
+	}
+	s.clock++
+	s.began[f] = s.clock
+	return f
+}
 
-// Take enters a lane for the flight. Take returns false if another flight has the lane.
+// Take enters a lane for the flight. Take returns false if another flight has the lane, or had it when the attempt
+// began.
 func (f *Flight) Take(lane string) bool {
 	s := f.all
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.groups == nil {
-		s.groups = make(map[string]*Flight)
+	if other, taken := s.groups[lane]; taken {
+		return other == f
 	}
-	other, taken := s.groups[lane]
-	if !taken {
-		s.groups[lane] = f
-		f.groups = append(f.groups, lane)
+	if s.landed[lane] > s.began[f] {
+		return false
 	}
-	return !taken || other == f
+	s.groups[lane] = f
+	f.groups = append(f.groups, lane)
+	return true
 }
 
 // Attempt gives up what a failed attempt was about to claim.
-func (f *Flight) Attempt() { f.Land() }
+func (f *Flight) Attempt() {
+	s := f.all
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f.giveUp()
+	s.clock++
+	s.began[f] = s.clock
+}
+
+// giveUp gives up all lanes of the flight. The mutex of all is held.
+func (f *Flight) giveUp() {
+	for _, lane := range f.groups {
+		delete(f.all.groups, lane)
+	}
+	f.groups = f.groups[:0]
+}
 
 // End does nothing: see Land.
 func (f *Flight) End(Outcome) {}
 
-// Land gives up all lanes of the flight.
+// Land gives up all lanes of the flight, for the attempts that begin from now on.
 func (f *Flight) Land() {
 	s := f.all
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.clock++
 	for _, lane := range f.groups {
-		delete(s.groups, lane)
+		s.landed[lane] = s.clock
 	}
-	f.groups = f.groups[:0]
+	f.giveUp()
+	delete(s.began, f)
+	oldest := s.clock
+	for _, at := range s.began {
+		oldest = min(oldest, at)
+	}
+	maps.DeleteFunc(s.landed, func(_ string, at int64) bool { return at <= oldest })
 }
 
 // Empty reports whether no flight has any lane.

@@ -21,6 +21,15 @@ func TestFlights(t *testing.T) {
 	require.False(t, a.Take("g"), "the handle may still have to do with what was claimed")
 	b.Land()
 	require.True(t, all.Empty())
+	require.False(t, a.Take("g"), "it may read what was there before the commit of b")
+	require.True(t, all.Begin().Take("h"))
+	c := all.Begin()
+	require.True(t, c.Take("g"), "it began later")
+	c.Land()
+	a.Attempt()
+	require.True(t, a.Take("g"))
+	a.Land()
+	require.Len(t, all.landed, 1, "one flight is under way that began before a landed")
 }
 
 // TestBookings: what an attempt has booked of a portion is given back if the attempt, or the whole transaction, was not

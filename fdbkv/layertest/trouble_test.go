@@ -1,0 +1,1 @@
+../../layer/layertest/trouble_test.go

@@ -1,0 +1,63 @@
+package sqs
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// behindDB fails all commits with an error that is tried again, while it is behind.
+type behindDB struct {
+	kv.DB
+	behind *atomic.Bool
+}
+
+func (d behindDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return behindTx{tx, d.behind}, err
+}
+
+type behindTx struct {
+	kv.ManagedTx
+	behind *atomic.Bool
+}
+
+func (t behindTx) Commit() kv.Future[struct{}] {
+	if t.behind.Load() {
+		return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeProcessBehind})
+	}
+	return t.ManagedTx.Commit()
+}
+
+// TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, at most once in ten
+// seconds for all its queues, requests and its own work, and that the database answers again.
+func TestServerSaysTrouble(t *testing.T) {
+	var log bytes.Buffer
+	var behind atomic.Bool
+	open := func(t *testing.T) kv.DB { return behindDB{inMemory(t), &behind} }
+	bubbleOn(t, open, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		a, b := e.create("a"), e.create("b")
+		behind.Store(true)
+		for _, url := range []string{a, b} {
+			go e.do(post("SendMessage", object{"QueueUrl": url, "MessageBody": "x"}))
+			go e.do(post("CreateQueue", object{"QueueName": "c"}))
+		}
+		time.Sleep(65 * time.Second)
+		behind.Store(false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		said := strings.Count(log.String(), "sqs: the database keeps a transaction waiting")
+		require.Contains(t, []int{6, 7}, said, log.String())
+		require.Contains(t, log.String(), "call=enqueue")
+		require.Contains(t, log.String(), "(1037)")
+		require.Equal(t, 1, strings.Count(log.String(), "sqs: the database answers again"))
+	})
+}
