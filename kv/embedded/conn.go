@@ -87,12 +87,16 @@ func handshake(ctx context.Context, c net.Conn, l *link) (*conn, error) {
 	if err := c.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
+	return newConn(c, l), nil
+}
+
+func newConn(c net.Conn, l *link) *conn {
 	n := &conn{
 		Conn: c, link: l, out: newOutbox(c, 0), ended: make(chan struct{}), calls: map[uint64]*call{},
 		commits: map[uint64]*commit{}, watches: map[uint64]*watch{}, numbers: map[*watch]uint64{},
 	}
 	go n.out.run(n.ended)
-	return n, nil
+	return n
 }
 
 // ask sends a request that is answered with one frame. It does not wait, and does not write either.

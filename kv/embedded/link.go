@@ -185,7 +185,11 @@ func (l *link) join(c *conn, e *engine) {
 	unsettled, waiting, watches := l.unsettled, l.waiting, l.watches
 	l.unsettled, l.waiting, l.watches = nil, nil, nil
 	l.signal()
+	closing := l.ctx.Err() != nil
 	l.mu.Unlock()
+	if closing && c != nil {
+		_ = c.Close() // Close has seen no connection, and waits for the end of run
+	}
 	l.register(watches)
 	l.settle(unsettled)
 	for _, m := range waiting {
@@ -249,6 +253,9 @@ func (l *link) close() {
 		}
 	}
 	l.cancel()
+	l.mu.Lock()
+	c = l.conn // perhaps a new one; join closes one that comes later
+	l.mu.Unlock()
 	if c != nil {
 		_ = c.Close()
 	}
