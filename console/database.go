@@ -70,11 +70,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
-<<<<<<< HEAD
 // statusPaths are the figures of a status that the page shows. docs/incidents.md has those of several values.
-=======
-// statusPaths are the parts of a status that the page shows: the paths of docs/incidents.md that have one value.
->>>>>>> plain
 var statusPaths = []struct {
 	path, means string
 	bad         func(v string) bool
