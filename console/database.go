@@ -70,7 +70,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
-// statusPaths are the parts of a status that the page shows: the paths of docs/incidents.md that have one value.
+// statusPaths are the figures of a status that the page shows. docs/incidents.md has those of several values.
 var statusPaths = []struct {
 	path, means string
 	bad         func(v string) bool
