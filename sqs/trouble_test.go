@@ -39,7 +39,7 @@ func (t behindTx) Commit() kv.Future[struct{}] {
 }
 
 // TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, at most once in ten
-// seconds for all its queues, requests and its own work, and that the database answers again.
+// seconds for all its queues, requests and its own work, and which call waits; and that the database answers again.
 func TestServerSaysTrouble(t *testing.T) {
 	var log bytes.Buffer
 	var behind atomic.Bool
@@ -57,7 +57,7 @@ func TestServerSaysTrouble(t *testing.T) {
 		synctest.Wait()
 		said := strings.Count(log.String(), "sqs: the database keeps a transaction waiting")
 		require.Contains(t, []int{6, 7}, said, log.String())
-		require.Contains(t, log.String(), "call=enqueue")
+		require.NotContains(t, log.String(), `call=""`)
 		require.Contains(t, log.String(), "(1037)")
 		require.Equal(t, 1, strings.Count(log.String(), "sqs: the database answers again"))
 	})
