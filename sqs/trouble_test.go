@@ -38,8 +38,9 @@ func (t behindTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
-// TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, at most once in ten
-// seconds for all its queues, requests and its own work, and which call waits; and that the database answers again.
+// TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, and which call waits: at
+// most once in ten seconds for all queues, requests and the server's own work. At the end the log says that the
+// database answers again.
 func TestServerSaysTrouble(t *testing.T) {
 	var log bytes.Buffer
 	var behind atomic.Bool
