@@ -83,6 +83,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	o.takeBack()
 	a.park("back")
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
+	a.w.timely(o)
 	var expected bool
 	o.told = linear.OutcomeOf(err)
 	o.outcome, expected = judge(err, limited || a.w.knobs.mayFail(err))

@@ -32,7 +32,8 @@
 // of the commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do
 // not hold (turn.go), and handlers panic. Workers of every kind are held to laws of progress (law.go, TestWorkers), and
 // so are handles that wait for one group beside others that ack and at once receive again (owing.go, TestOwing). No
-// receive waits for a poll, whatever is in flight when it begins to wait (waking.go, TestWaking). The
+// receive waits for a poll, whatever is in flight when it begins to wait (waking.go, TestWaking). No ack waits for
+// receives that lose conflicts, and no call hides a claim that it has made (contended.go, TestContended). The
 // archive is replayed, a few times at most, and each replay held to what had been finished when it began (replay.go).
 // Owners reschedule and replace their waiting messages and look for them (owner.go); subscribers share subscriptions of
 // the queue's changes, held to the order and the completeness of these and, with SubscribeTx, to effects that happen

@@ -48,6 +48,7 @@ type transaction struct {
 	begunMS int64 // of the attempt, by the handle's clock
 	writes  []write
 	wrote   bool
+	loses   bool // conflicts, see contended.go
 	foot    footprint
 }
 
@@ -258,6 +259,7 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 		binary.LittleEndian.PutUint32(key[len(key)-4:], uint32(len(recordPrefix)))
 		t.ManagedTx.Atomic(kv.SetVersionstampedKey, key, r.pack(w.large))
 	}
+	t.losing()
 	return &committing{t.ManagedTx.Commit(), t, w.sched.steps}
 }
 

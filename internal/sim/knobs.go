@@ -40,6 +40,8 @@ type knobs struct {
 	inTx                        float64 // chance that an actor does in its own transaction what needs none
 	large, delayed, named, same float64 // chances that a message has parts, a delay, a dedup id, a body of others
 	repeat                      float64 // chance that a receive has a receive id
+	loses                       float64 // chance that a commit which claims loses a conflict, see contended.go
+	leaves                      bool    // the run is of callers that leave and repeat their receives
 	leap                        float64 // chance of each a step that leapLeast passes, and up to an hour more
 	leapLeast                   time.Duration
 	holdLeast                   time.Duration // the shortest that a commit is held

@@ -138,6 +138,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	// See beat.go.
 	"failing": (*knobs).failing, // see failing.go
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
+	"contended": (*knobs).contended, // see contended.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -155,7 +156,7 @@ func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
-			owingProfiles, wakingProfiles, failingProfiles)
+			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

@@ -101,6 +101,7 @@ type world struct {
 	laws      map[layer.ID]*lawful // of progress, see law.go
 	owing     *owingWorld          // nil = the run is not of the profile
 	waking    *wakingWorld         // likewise
+	made      map[claimKey]bool    // claims that were sent, see contended.go
 	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom                // nil = not yet
@@ -147,6 +148,7 @@ func Run(o Options) *Report {
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		owned: make(map[uuid.UUID]int), written: make(map[string]attemptID),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
+		made:   make(map[claimKey]bool),
 		beaten: make(map[claimKey]bool), missed: make(map[string]int), mischief: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed}, seeks: knobs.seek > 0,
