@@ -46,12 +46,12 @@ func (h *inHand) emit(hook func(Event), level slog.Level, text string, event fun
 	case h.over || h.lost || h.stale:
 		w.emit(hook, level, text, event)
 	default:
-		e := event() // here: a function that is left alone must not read what the hand goes on with
+		e := event() // made here, because a stuck function must not read what the hand still changes
 		h.hand.aside(h, func() { w.emit(hook, level, text, func() Event { return e }) })
 	}
 }
 
-// report reports an error that the hand has met while it keeps the claim: it does not wait for the report.
+// report reports an error that the hand has met during a call. The hand does not wait for the report.
 func (h *inHand) report(err error) {
 	w := h.hand.w
 	w.wg.Go(func() {

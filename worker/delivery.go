@@ -12,14 +12,14 @@ import (
 	"fdbfifo/layer"
 )
 
-// Delivery is one item, as a handler is given it. It is the handler's until it returns; the body and the headers may
-// be kept.
+// Delivery is one item, as a handler gets it. The handler must not use the Delivery after it has returned, but may keep
+// the body and the headers.
 type Delivery struct {
 	layer.Item
-	// Queue is the handle that the item came by.
+	// Queue is the handle from which the worker has received the item.
 	Queue *layer.Queue
 	// Token is the claim's fencing token, which grows from claim to claim of a group. Pass it to systems outside the
-	// database with TokenKey, so that they can refuse a holder that has been overtaken.
+	// database with TokenKey, so that they can refuse a holder whose group has a later claim.
 	Token int64
 	// Attempt is the number of this delivery among those that count: 1 for the first, Item.Attempts + 1.
 	Attempt int
@@ -28,9 +28,9 @@ type Delivery struct {
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
-	// refused is why AdvanceTo has refused next; nil = it has not.
+	// refused is the error of AdvanceTo, if it has refused next; nil = it has not.
 	refused error
-	slip    error          // a nil pointer that the handler has returned as an error; nil = it has not
+	slip    error          // a nil pointer that the handler has returned as an error; nil = there is none
 	next    layer.Template // to which the item is advanced, in the place of the ack; nil = it is finished
 }
 
@@ -38,12 +38,12 @@ type Delivery struct {
 // before a transaction of HandleTx or HandleCommit.
 func (d *Delivery) Until() time.Time { return time.UnixMilli(d.in.untilMS()) }
 
-// TokenKey says within what tokens are compared: see layer.Claim.TokenKey.
+// TokenKey is the key under which tokens are compared: see layer.Claim.TokenKey.
 func (d *Delivery) TokenKey() string { return d.in.claim.TokenKey() }
 
-// State is what is kept with the group (see layer.Settlement.State), as the item before has left it, or as SetState has
-// set it; nil = nothing is. The first call of a worker costs a read of its own; from then on the worker receives the
-// state with its claims.
+// State returns the state of the group (see layer.Settlement.State), as the item before has left it, or as SetState has
+// set it; nil = the group has no state. The first call in a worker costs a read of its own. From then on the worker
+// receives the state with its claims.
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d.sets {
 		return d.state, nil
@@ -63,9 +63,9 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	return c.State, nil
 }
 
-// SetState keeps state with the group, in the transaction that acks the item: if the handler fails it does not count.
-// nil, or no bytes, clears it. In a batch the last one that is set counts, of the items that are finished. The error
-// is a *LimitError over MaxStateSize.
+// SetState stores state with the group, in the transaction that acks the item. If the handler fails, the stored state
+// does not change. nil, or no bytes, clears the state. In a batch the last state that was set for a finished item
+// counts. The error is a *LimitError if state has more than MaxStateSize bytes.
 func (d *Delivery) SetState(state []byte) error {
 	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
 		return wrap("set state", errLaneState)
@@ -99,15 +99,15 @@ func txNeed(lease time.Duration) time.Duration { return min(txLease, lease-lease
 // end, because the commit takes time too.
 func txBound(lease, left time.Duration) time.Duration { return min(txTime, left-lease/25) }
 
-// Why the loop of a handler's transaction ends without a commit.
+// The reasons for which the loop of a handler's transaction ends without a commit.
 var (
 	errGiveUp = errors.New("the handler's failure")
 	errRenew  = errors.New("too little is left of the lease for an attempt")
 )
 
-// commit runs fn in the transaction that acks d. The claim is not extended while the transaction is open: that writes
-// the lock, which the transaction has read, so neither would ever be done with. It is extended before, if the lease
-// that is left may be too short, and between two attempts.
+// commit runs fn in the transaction that acks d. While the transaction is open, the worker does not extend the claim:
+// an extension writes the lock, which the transaction has read, so each would make the other fail. commit extends the
+// claim before the transaction and between two attempts, if the rest of the lease may be too short.
 func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
 	h := d.in
 	if err := h.begin(of); err != nil {
@@ -144,7 +144,7 @@ type handlerTx struct {
 	lease time.Duration
 
 	failed      error         // the handler's, with errGiveUp
-	took, bound time.Duration // by the attempt before, of what it was allowed
+	took, bound time.Duration // the time that the attempt before took, and its bound
 	n           int           // attempts so far
 }
 
@@ -157,17 +157,17 @@ func (t *handlerTx) once() error {
 	})
 }
 
-// attempt is the body of the transaction. That it is called says that no attempt before has landed, or ever will (see
-// layer.Queue.Once), so that it may end the loop for good.
+// attempt is the body of the transaction. When attempt is called, no attempt before has committed, nor will one commit
+// later (see layer.Queue.Once). So attempt may end the loop.
 func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	d, h, q := t.d, t.d.in, t.d.Queue
 	if again && t.took >= t.bound && !lacks(guardTxBound) {
-		t.failed = &timeoutError{t.bound, "its transaction"} // it was too old to commit, and would be again
+		t.failed = &timeoutError{t.bound, "its transaction"} // too old to commit, and the next would be, too
 		return errGiveUp
 	}
 	left := h.left()
 	t.bound = txBound(t.lease, left)
-	// A process that stood still since it has looked at the lease has no time left in the first attempt too.
+	// If the process has stood still since it looked at the lease, there is no time left, also in the first attempt.
 	if again && left < txNeed(t.lease) || t.bound <= 0 {
 		return errRenew
 	}
@@ -186,7 +186,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	err = t.fn(ctx, tx)
 	h.commits.Store(true)
 	if err == nil && mayAdvance {
-		err = t.finish(ctx, tx) // only now is it known to what
+		err = t.finish(ctx, tx) // the handler has called AdvanceTo by now
 	}
 	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
 		t.failed = timedOut(ctx, err)
@@ -215,7 +215,7 @@ func (t *handlerTx) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(t.of, t.bound, &timeoutError{t.bound, "its transaction"})
 }
 
-// timeoutError is why a handler's context has ended.
+// timeoutError is the cause with which a handler's context has ended.
 type timeoutError struct {
 	after time.Duration
 	what  string
@@ -228,7 +228,7 @@ func (e *timeoutError) Error() string {
 // Unwrap returns context.DeadlineExceeded.
 func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// timedOut says of the error of a handler whose context has ended in time that this was so.
+// timedOut adds to the error of a handler that its context had ended, if so.
 func timedOut(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -272,7 +272,7 @@ type inHand struct {
 	// commits: the call waits for the database on the way to a commit, which needs the claim and so fails if that is
 	// lost. None of the handler's code runs, and none will before the claim is extended.
 	commits atomic.Bool
-	stale   bool          // what came of an ack is not known: nothing more can be done under the claim
+	stale   bool          // the outcome of an ack is unknown: the worker can do nothing more under the claim
 	told    bool          // that the claim is lost
 	keptOff time.Duration // for how long the group is delayed when it is given back
 	most    int           // how many messages a call of a HandleBatch gets; 0 = all that are left
@@ -395,7 +395,7 @@ func (h *inHand) ensure(ctx context.Context, need time.Duration) error {
 	return h.extend(ctx)
 }
 
-// leaseTime is the lease that was asked for, or else the queue's.
+// leaseTime is Options.Lease, or else the queue's lease.
 func (h *inHand) leaseTime() time.Duration {
 	if h.lease > 0 {
 		return h.lease
@@ -403,8 +403,8 @@ func (h *inHand) leaseTime() time.Duration {
 	return h.source.q.Config().Lease
 }
 
-// extend extends the claim for the lease that was asked for, and no longer: that is for how long the group is held up
-// if this process dies. The caller has begun.
+// extend extends the claim for leaseTime and no longer, because the group stays held for so long if this process dies.
+// The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
 	err := h.extendAs(ctx, h.claim)
 	h.lost = h.lost || errors.Is(err, layer.ErrClaimLost)

@@ -11,7 +11,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// Event is something that a worker has met. Fields that have nothing to say are zero. There are no bodies in it.
+// Event is an event of a worker. Fields that do not apply are zero. An Event has no message bodies.
 type Event struct {
 	Queue   string
 	Group   string
@@ -28,7 +28,8 @@ type Event struct {
 	Stack   string // of the goroutine that is stuck
 }
 
-// Events are called by a worker's goroutines, several at a time: return soon. nil = not called.
+// Events are the functions that a worker calls. Several goroutines may call one at the same time. A function must
+// return soon. nil = not called.
 type Events struct {
 	Received  func(Event) // a claim, with its first item
 	TakenOver func(Event) // a claim of a group whose holder's lease had ended; Received is called too
@@ -43,7 +44,7 @@ type Events struct {
 	Gone         func(Event) // a queue was dropped, or its handle closed
 }
 
-// HandlerError is a handler's error or panic, with the item that it was about.
+// HandlerError is a handler's error or panic, with the item that it handled.
 type HandlerError struct {
 	ID  layer.ID
 	Err error
@@ -84,14 +85,14 @@ func (e *StuckError) Error() string {
 	return wrap(what, fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
 }
 
-// Running is a handler's call that has not returned.
+// Running is a call of a handler that has not returned.
 type Running struct {
 	Queue string
 	ID    layer.ID // of the item; of a batch, the first
 	Since time.Time
 }
 
-// StopError: a worker was stopped by force, or has left handlers behind that are stuck. It wraps Err.
+// StopError: a worker was stopped by force, or has ended while handlers were stuck. It wraps Err.
 type StopError struct {
 	Running []Running // handlers that still run; none = all have returned
 	Err     error     // the cause of the end of Stop's context, or why the worker has ended by itself; may be nil
@@ -132,7 +133,7 @@ func (w *Worker) report(err error) {
 	w.told(err)
 }
 
-// told tells OnError what the log has.
+// told passes an error that is in the log to OnError, too.
 func (w *Worker) told(err error) {
 	if w.o.OnError == nil {
 		return
@@ -142,7 +143,8 @@ func (w *Worker) told(err error) {
 	}
 }
 
-// logPanicked tells OnError that the handler of the log has panicked. If OnError panics too, only slog.Default is left.
+// logPanicked tells OnError that the handler of the log has panicked. If OnError panics too, logPanicked writes to
+// slog.Default.
 func (w *Worker) logPanicked(err error) {
 	if w.o.OnError == nil {
 		callback.Report("worker: the log has panicked", err)

@@ -57,7 +57,8 @@ func runUntilEmpty(q *layer.Queue, h worker.Handler, o worker.Options) {
 	}
 }
 
-// A worker calls its handler for each item, in order within a group. The ack of an item travels meanwhile.
+// A worker calls its handler for each item, in order within a group. It acks an item while the handler runs for the
+// next.
 func ExampleHandle() {
 	q, closeAll := exampleQueue("one", "two")
 	defer closeAll()
@@ -70,7 +71,7 @@ func ExampleHandle() {
 	// A: two, attempt 1
 }
 
-// Slow work, such as a call of another service, comes first; what came of it is written with the ack, exactly once.
+// Slow work, such as a call of another service, comes first. Its result is written with the ack, exactly once.
 func ExampleHandleCommit() {
 	q, closeAll := exampleQueue("3", "4")
 	defer closeAll()
@@ -163,8 +164,8 @@ func Example_form() {
 	// layer: check form: facet is "stage", allowed is: the queue's facets: state
 }
 
-// Plain consumers beside ordered ones: each unordered claim is of one item that nobody holds, so the items of a group
-// are in several hands at the same time, and who receives the group in order gets nothing past an item that is held.
+// Unordered and ordered consumers can use one queue. Each unordered claim is of one free item, so the items of a group
+// can have several holders at the same time. A receive of the group in order gets nothing behind a held item.
 func ExampleOptions_unordered() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
@@ -197,7 +198,7 @@ func ExampleOptions_unordered() {
 	if err := q.Nack(ctx, claims[0], layer.NackOptions{Release: true}); err != nil {
 		log.Fatal(err)
 	}
-	// A worker takes any item, too. What was given back is free again, at its old place.
+	// A worker takes any item, too. An item that was returned is free again, at its old place.
 	runUntilEmpty(q, worker.Handle(func(_ context.Context, d *worker.Delivery) error {
 		fmt.Printf("worker: %s\n", d.Body)
 		return nil
@@ -284,7 +285,7 @@ func ExampleEvents() {
 	// attempt 2: no such account: dead letter
 }
 
-// A worker handles items on several goroutines and extends their leases meanwhile. With HandleTx the effect
+// A worker handles items on several goroutines and extends their leases while handlers run. With HandleTx the effect
 // happens exactly once: it commits together with the ack.
 func ExampleHandleTx() {
 	ctx := context.Background()
@@ -332,7 +333,7 @@ func ExampleHandleTx() {
 	// Output: balance: 30
 }
 
-// What will never succeed is rejected: the item becomes a dead letter at once, and its group goes on.
+// A handler rejects an item that will never succeed. The item becomes a dead letter at once, and its group continues.
 func ExampleRejectError_deadLetter() {
 	q, closeAll := exampleQueue("2 apples", "1 moon", "3 pears")
 	defer closeAll()

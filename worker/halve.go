@@ -3,9 +3,9 @@ package worker
 import "fdbfifo/layer"
 
 // A call of HandleBatch that fails may name no message: it panics, it returns an error that is no BatchError, or its
-// time is over. Then no message of several can be blamed. So the hand calls the handler again, at once and under the
-// same claim, with the first half of the messages. The worker acks the messages of a call that succeeds. A call with
-// a single message that fails names the message.
+// time is over. Then it is unknown which of several messages has failed. So the hand calls the handler again, at once
+// and under the same claim, with the first half of the messages. The worker acks the messages of a call that succeeds.
+// A call with a single message that fails names the message.
 
 // halves reports whether a call that has ended with err is followed by one with half as many messages. The failure is
 // reported, and counts nothing.
@@ -37,8 +37,8 @@ func (h *inHand) batch() []layer.Item {
 	return items
 }
 
-// leaveHalved leaves a claim to its lease after a late failure that names none of several messages. They come alone
-// then. The messages that were handled before are acked.
+// leaveHalved leaves a claim to its lease after a late failure that names none of several messages. After that each of
+// them is delivered alone. The messages that were handled before are acked.
 func (w *Worker) leaveHalved(c *call) {
 	w.beginAck(c.in.hand.ctx, c.in)
 	w.awaitAck(c.in.hand.ctx, c.in)

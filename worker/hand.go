@@ -25,7 +25,7 @@ const firstWait = 5 * time.Millisecond
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
 const endTimeout = 10 * time.Second
 
-// stuckAfter is how long a handler may go on after the end of its context.
+// stuckAfter is the time after the end of its context at which a handler counts as stuck.
 const stuckAfter = 5 * time.Second
 
 // hand is one of a worker's goroutines: it has at most one claim at a time, and calls handlers on goroutines of their
@@ -47,11 +47,11 @@ type hand struct {
 	busy    bool            // guarded by the worker's mutex: a claim is in flight
 }
 
-// yield is where the goroutine that was woken leaves it to a simulation when it goes on.
+// yield lets a simulation decide when the goroutine that was woken continues.
 func (h *hand) yield(what string) { h.w.o.Test.Pause(h.ctx, what) }
 
-// loop goes on until the worker stops. A claim that was handled to its end is acked in the transaction that receives
-// the next.
+// loop runs until the worker stops. A claim that was handled to its end is acked in the transaction that receives the
+// next.
 func (h *hand) loop() {
 	w := h.w
 	defer w.ended(h)
@@ -93,8 +93,8 @@ func (h *hand) loop() {
 	}
 }
 
-// start runs a call on the goroutine of the hand's calls. One goroutine does for all of them, until one has ended it,
-// or is stuck.
+// start runs a call on the goroutine of the hand's calls. One goroutine makes all calls, until a call has ended the
+// goroutine or is stuck.
 func (h *hand) start(c *call, fn func(ctx context.Context) error) {
 	if h.calls == nil {
 		calls := make(chan func(*string))
@@ -112,7 +112,7 @@ func (h *hand) start(c *call, fn func(ctx context.Context) error) {
 	}
 }
 
-// endCalls ends the goroutine of the hand's calls, after the call that it may be at.
+// endCalls ends the goroutine of the hand's calls, after the call that it may be running.
 func (h *hand) endCalls() {
 	if h.calls != nil {
 		close(h.calls)
@@ -131,7 +131,7 @@ func (h *hand) admit(done *finished) *finished {
 	return done
 }
 
-// limiterPause is the wait in the place of a limiter's that has panicked.
+// limiterPause is the wait after a limiter has panicked.
 const limiterPause = time.Second
 
 // limit waits for the limiter, and reports its error.
@@ -148,7 +148,7 @@ func (w *Worker) limit(ctx context.Context) {
 	}
 }
 
-// failed is what follows when a receive has failed, or the ack that travelled with it.
+// failed is called when a receive has failed, or the ack that travelled with it.
 func (h *hand) failed(r received, done *finished) {
 	w := h.w
 	switch {
@@ -209,7 +209,7 @@ func (h *hand) work(r received) *finished {
 			return nil
 		}
 		if !h.perform(c) {
-			return nil // it is stuck, and settles by itself if it ever returns
+			return nil // the call is stuck: finishLate settles if it returns
 		}
 		done, more := w.conclude(h.ctx, c)
 		if !more {
@@ -218,7 +218,7 @@ func (h *hand) work(r received) *finished {
 	}
 }
 
-// call is one call of a handler, or of what else takes its time while a claim is in flight.
+// call is one call of a handler, or of a function of the options while a claim is in flight.
 type call struct {
 	in    *inHand
 	ds    []*Delivery
@@ -400,7 +400,8 @@ func (h *hand) attend(c *call) bool {
 				h.w.outlives(c)
 			}
 		case in.beat.Load() != nil && !in.beats():
-			// Others have ended the handle, or it has begun anew. From now on the claim has a lease of its own.
+			// Others have ended the handle's heartbeat, or it has begun a new one. From now on the claim has a lease of
+			// its own.
 			in.noBeat()
 			if giveUp.IsZero() {
 				h.beginExtend(c)
@@ -436,8 +437,8 @@ func (h *hand) attend(c *call) bool {
 	}
 }
 
-// loosen gives the claim of a call that is stuck a lease of its own, which nobody extends, in the place of the handle's
-// heartbeat: otherwise the group would be held for as long as the process lives. If that fails the handle begins anew.
+// loosen replaces the heartbeat of a stuck call's claim with a lease that is not extended. Otherwise the group would be
+// held for as long as the process lives. If that fails, the handle begins a new heartbeat.
 func (h *hand) loosen(c *call) {
 	in := c.in
 	if !in.beats() || in.over || in.lost {
@@ -523,7 +524,7 @@ func (w *Worker) tellSlip(c *call) {
 	w.told(err)
 }
 
-// tellLost tells once that a claim is another's.
+// tellLost reports, once, that another holder has the claim.
 func (w *Worker) tellLost(in *inHand, event func() Event) {
 	if in.told {
 		return
@@ -533,8 +534,8 @@ func (w *Worker) tellLost(in *inHand, event func() Event) {
 	w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
 }
 
-// settlement is the ack of deliveries, with the state that they have set. Its claim is a copy: Settle changes a claim,
-// and may run beside the hand.
+// settlement is the ack of deliveries, with the state that they have set. Its claim is a copy, because Settle changes a
+// claim and may run at the same time as the hand.
 func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
 	view := *h.claim
 	s := layer.Settlement{Claim: &view, Finish: []layer.ID{}}
@@ -552,9 +553,10 @@ func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
 	return s
 }
 
-// ack sees to the ack of what was handled. The last ack of a claim is returned, to travel with the next receive: no
-// handler is called before that. An ack before the last travels while the next item is being handled; items that are
-// finished meanwhile share the ack that follows. What the next handler may read in the database is acked before.
+// ack acks the handled items. It returns the last ack of a claim, for the transaction of the next receive, because no
+// handler is called before that. An earlier ack is sent while the handler runs for the next item. Items that are
+// finished in that time share the ack that follows. If the next handler may read the effect of an ack in the database,
+// that ack is awaited first.
 func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
 	last := len(in.unhandled()) == 0
 	if !last && !in.source.handler.inTx && !ds[len(ds)-1].sets {
@@ -641,8 +643,8 @@ func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
 	w.told(&HandlerError{ID: d.ID, Err: err})
 }
 
-// giveBack gives back what is left of a claim: untried if c is nil, else with what was handled in a batch acked, and
-// the failure of the next counted.
+// giveBack returns the rest of a claim. If c is nil, no attempt counts. Otherwise it acks the handled items of a batch,
+// and counts the failure of the next one.
 func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) {
 	o, n := layer.NackOptions{Release: true, Delay: in.keptOff}, 0
 	partly, batch := as[BatchError](failed)
@@ -761,9 +763,9 @@ func checkConcurrency(least, most int) error {
 	return nil
 }
 
-// SetConcurrency changes how many goroutines the worker has at least and at most, from now on: see Options; most
-// 0 = least. Before Start it changes with how many the worker starts. Goroutines beyond most end at once if they have
-// no group in flight, and otherwise with the claim. After Stop it changes nothing.
+// SetConcurrency changes how many goroutines the worker has at least and at most, from now on: see Options. If most is
+// 0, least is also the most. Before Start it sets the number with which the worker starts. Goroutines beyond most end
+// at once if they have no group in flight, and otherwise with the claim. After Stop it changes nothing.
 //
 // Errors: *LimitError unless 1 <= least <= most <= 10,000; nothing has changed then.
 func (w *Worker) SetConcurrency(least, most int) error {
@@ -799,8 +801,8 @@ type Hands struct {
 	Idle int // without a group in flight: they wait for one, for the limiter, or for the end of a receive or of an ack
 }
 
-// Hands returns how many goroutines the worker has this moment. If some are idle all the time while messages wait,
-// there are fewer groups ready than hands: more hands are of no use. None before Start, and after Stop.
+// Hands returns how many goroutines the worker has at this moment. If some are always idle while messages wait, there
+// are fewer ready groups than goroutines, and more goroutines do not help. There are none before Start and after Stop.
 func (w *Worker) Hands() Hands {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -841,7 +843,7 @@ func (h *hand) dismiss() {
 	}
 }
 
-// ended takes a hand off the books.
+// ended removes a hand from the worker.
 func (w *Worker) ended(h *hand) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -868,7 +870,7 @@ func (w *Worker) idle() (n int) {
 	return n
 }
 
-// grow begins another hand if all are busy, so that somebody waits for what comes. The mutex is held.
+// grow starts another hand if all are busy, so that one always waits for new groups. The caller must hold the mutex.
 func (w *Worker) grow() {
 	if !w.stopped && w.idle() == 0 && w.staying() < w.most {
 		w.hire()
@@ -890,7 +892,8 @@ func (w *Worker) rests(h *hand) {
 	h.busy = false
 }
 
-// spare dismisses a hand which has received in vain so many times, if there are enough without it, and reports whether.
+// spare dismisses a hand whose last receives, so many in a row, got nothing, if there are enough hands without it. It
+// reports whether it has.
 func (w *Worker) spare(h *hand, vain int) bool {
 	if vain < vainReceives {
 		return false

@@ -15,26 +15,26 @@ import (
 // is none, and New refuses it.
 //
 // For every kind: nil finishes the item, for good. An error or a panic (runtime.Goexit too) is a failed attempt: the
-// item is given back with those behind it in its group, and tried again as the queue's retry policy has it, or as a
+// item is given back with those behind it in its group, and tried again as the queue's retry policy says, or as a
 // *RetryError says; a *RejectError says that it will never succeed. The context ends when the item's Timeout is over,
-// when the claim is lost, or when the worker is stopped by force: return then.
+// when the claim is lost, or when the worker is stopped by force. The handler must return then.
 //
 // A nil pointer to an error type of this module, such as a nil *RetryError, counts as nil, and the worker reports the
 // mistake to the log and to OnError. Such an error is not equal to nil in Go, but its handler has met no error: the
 // item was handled, and another attempt would handle it twice. A nil pointer of any other type is a failed attempt: the
-// worker does not know the type, and an attempt too many is better than a lost message.
+// worker does not know the type, and an additional attempt does less harm than a lost message.
 type Handler struct {
 	call  func(ctx context.Context, ds []*Delivery) error // nil = no handler
 	batch bool                                            // call is given all items of a claim
 	inTx  bool                                            // the effect is committed in a transaction with the ack
-	stage bool                                            // what it returns are the item's next facets
+	stage bool                                            // it returns the item's next facets
 }
 
-// Handle makes a handler of a function. The item is acked when h has returned nil: the ack travels while h is called
-// for the next of its group, and items that are finished meanwhile share the next ack, so that what comes of an item
-// changes nothing for those before. The effect happens at least once, and at most once more for each time that the
-// process dies, or its lease ends, between the effect and the ack, which is a round trip to the database away: make the
-// effect repeatable, or use HandleTx or HandleCommit.
+// Handle makes a handler of a function. The item is acked when h has returned nil. The ack is sent while h is called
+// for the next item of the group, and items that are finished in that time share the next ack. So the result of an item
+// changes nothing for those before. The effect of h happens at least once. It happens once more each time that the
+// process dies, or its lease expires, between the effect and the ack, which takes a round trip to the database. The
+// effect must therefore be repeatable; otherwise use HandleTx or HandleCommit.
 func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 	if h == nil {
 		return Handler{}
@@ -42,11 +42,11 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 	return Handler{call: func(ctx context.Context, ds []*Delivery) error { return ds[0].meant(h(ctx, ds[0])) }}
 }
 
-// HandleTx makes a handler of a function that runs in the transaction that acks the item: what it writes through tx is
-// there if and only if the item is gone, exactly once. h may be called several times for one item, and only what it
-// does through tx counts once; it assigns results and never appends. ctx ends after 4.8 s at the latest, because a
-// transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease: what takes longer is a failed attempt. Use
-// HandleCommit for slow work.
+// HandleTx makes a handler of a function that runs in the transaction that acks the item. Its writes through tx happen
+// exactly once: they are there if and only if the item is gone. h may be called several times for one item, and only
+// its effects through tx count once. It must assign results and never append. ctx ends after 4.8 s at the latest,
+// because a transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease. A call that takes longer is a
+// failed attempt. Use HandleCommit for slow work.
 //
 // While the transaction is open the claim cannot be extended. So before an item the worker extends the claim if less
 // than 6 s of its lease are left, or less than 0.98 of a shorter lease: a lease below 12 s costs a transaction more for
@@ -60,9 +60,9 @@ func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler 
 	}}
 }
 
-// HandleCommit makes a handler of two functions: work, which may take as long as Timeout allows, under a lease that the
-// worker extends; and then commit, which writes what came of it in the transaction that acks the item, as with
-// HandleTx. Both are called anew if either fails.
+// HandleCommit makes a handler of two functions. work may take as long as Timeout allows, under a lease that the worker
+// extends. Then commit writes the result in the transaction that acks the item, as with HandleTx. If either fails, both
+// are called again.
 func HandleCommit[T any](
 	work func(ctx context.Context, d *Delivery) (T, error),
 	commit func(ctx context.Context, tx kv.Tx, d *Delivery, result T) error,
@@ -86,8 +86,8 @@ func HandleCommit[T any](
 // failed. Timeout is for all of them together.
 //
 // Any other error, a panic or a timeout finishes none and names none. If the call had several items the worker calls
-// the function again, at once, with the first half of them. So a single item is blamed in the end, and no attempt is
-// counted for the others. A RetryError with Uncounted gives all back as it says.
+// the function again, at once, with the first half of them. So in the end a call has a single item, and only this item
+// counts a failed attempt. After a RetryError with Uncounted, which names none either, the worker gives all items back.
 func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 	if h == nil {
 		return Handler{}
@@ -114,8 +114,8 @@ func (d *Delivery) meant(err error) error {
 	return nil
 }
 
-// BatchError is how far a handler of HandleBatch came: the first Done items are finished, and the next has failed
-// with Err.
+// BatchError says how many items a handler of HandleBatch has finished: the first Done items are finished, and the next
+// has failed with Err.
 type BatchError struct {
 	Done int // 0 to the number of items less one
 	Err  error
@@ -136,15 +136,16 @@ func (e *BatchError) Unwrap() error {
 	return e.Err
 }
 
-// RetryError, returned or wrapped by a handler, says when the item is to be tried again, and whose fault it was.
+// RetryError, returned or wrapped by a handler, says when the item is to be tried again, and whether the attempt
+// counts.
 type RetryError struct {
-	// After is how long the group waits, 0 to MaxDelay (it is cut); 0 = as the policy has it, or, if Uncounted, not
-	// at all.
+	// After is how long the group waits, 0 to MaxDelay; a longer time counts as MaxDelay. 0 = as the retry policy says,
+	// or, if Uncounted, not at all.
 	After time.Duration
-	// Uncounted: it is no fault of the item (snooze, a service that is down), and counts no failed attempt. The item
-	// then comes again for ever, until it is finished.
+	// Uncounted: the item is not the cause (the handler postpones it, or a service is down), and the attempt does not
+	// count. The item is delivered again until it is finished, without a limit of attempts.
 	Uncounted bool
-	Err       error // kept with the attempt if it is counted; may be nil
+	Err       error // stored with the attempt if it counts; may be nil
 }
 
 func (e *RetryError) Error() string {
@@ -173,7 +174,7 @@ func (e *RetryError) Unwrap() error {
 // good at once, see layer.Config.OnFailure.
 type RejectError struct {
 	Reason string // stored with the dead letter; may be empty
-	Err    error  // likewise; may be nil
+	Err    error  // stored with the dead letter; may be nil
 }
 
 func (e *RejectError) Error() string {

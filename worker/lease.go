@@ -12,8 +12,8 @@ import (
 // A handler is told in time: its context ends with its claim's lease at the latest, whatever the database does. The
 // hand watches the lease by the monotonic clock while a call runs. It never waits for an extension that is under way.
 
-// leaseMargin is how long before the end of its lease a claim counts as lapsed: so much the handler's context may end
-// too late, because timers are late and stored times are in milliseconds.
+// leaseMargin is how long before the end of its lease a claim counts as lapsed. Timers are late and stored times are in
+// milliseconds, so the handler's context may end later than planned, by no more than leaseMargin.
 const leaseMargin = 20 * time.Millisecond
 
 // extending is an extension under way, while a handler runs.
@@ -51,7 +51,7 @@ func (h *hand) beginExtend(c *call) {
 	e := &extending{ended: make(chan struct{})}
 	in.extending = e
 	same := *in.claim
-	// It ends with the claim: there is nothing to keep then.
+	// The context ends with the claim, because then there is nothing to extend.
 	ctx := in.test.Named(in.ctx, "extension of %s under %d", c.first(), same.Token)
 	go func() {
 		defer close(e.ended)

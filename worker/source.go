@@ -25,7 +25,7 @@ type source struct {
 	// Guarded by the worker's mutex.
 	gone bool
 	pass float64   // items given: the queue with the least is next
-	idle time.Time // until then it is taken to have nothing ready
+	idle time.Time // until then it counts as without ready groups
 }
 
 func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
@@ -47,7 +47,7 @@ func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
 // lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.
 const lookAgain = 100 * time.Millisecond
 
-// received is what a receive of one of the queues has come to.
+// received is the result of a receive from one of the queues.
 type received struct {
 	source *source
 	claims []*layer.Claim
@@ -61,7 +61,7 @@ type finished struct {
 	settle layer.Settlement
 }
 
-// receiveFrom settles, unless done is nil, and receives for a hand. done is settled in any case, as far as can be.
+// receiveFrom settles, unless done is nil, and receives for a hand. It also tries to settle done if the receive fails.
 func (s *source) receiveFrom(
 	ctx context.Context, h *hand, done *finished, wait time.Duration, stop <-chan struct{},
 ) received {
@@ -95,8 +95,8 @@ func (s *source) ask(o *layer.ReceiveOptions) error {
 	return o.Check(s.q.Config())
 }
 
-// live is the sources that are not gone, the one whose turn it is first. The second result are those of them that are
-// not known to be idle.
+// live returns the sources that are not gone; the source whose turn it is comes first. The second result has those of
+// them that are not known to be idle.
 func (w *Worker) live(now time.Time) (all, ready []*source) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +161,8 @@ func (w *Worker) next(h *hand, done *finished, look bool) received {
 	return r
 }
 
-// given counts what a queue was given. One that comes back from idleness has no claim on what it has not used.
+// given counts the items that a queue was given. A queue that was idle does not get the items that it missed in that
+// time.
 func (w *Worker) given(r received, all []*source) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +185,7 @@ func (w *Worker) given(r received, all []*source) {
 	s.pass += float64(len(r.claims[0].Items))
 }
 
-// await waits on all queues at once. What comes beside the first claim is given back.
+// await waits on all queues at once. It returns the first claim, and gives the others back.
 func (w *Worker) await(ctx context.Context, all []*source, leaving <-chan struct{}) received {
 	stop, over := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -235,8 +236,8 @@ func (w *Worker) giveBackUntried(r received) {
 	}
 }
 
-// leave takes a queue out that is gone; without another one the worker ends. It reports whether that is news: the first
-// of the hands that meets it tells, unless the worker is being stopped.
+// leave removes a queue that is gone. If it was the last, the worker ends. leave returns true for the first hand that
+// meets the loss, which then reports it, unless the worker is being stopped.
 func (w *Worker) leave(s *source, err error) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,8 +23,8 @@ const stuckPause = 2 * time.Second
 // hookTimeout is when a function of the options is stuck.
 const hookTimeout = 2 * time.Minute
 
-// outlives notes that the call of a handler has outlived its context: from now on the lease may expire before the
-// handler returns.
+// outlives notes that the context of a handler's call has ended and the call has not returned: from now on the lease
+// may expire before the handler returns.
 func (w *Worker) outlives(c *call) {
 	if c.ds != nil {
 		c.late = true
@@ -69,14 +69,14 @@ func (w *Worker) free(items []layer.Item) []layer.Item {
 	return items
 }
 
-// keepOff gives back a claim to whose next item this worker may not turn, because the handler still runs here.
+// keepOff gives back a claim whose next item this worker must not handle, because a handler still runs for it here.
 func (w *Worker) keepOff(of context.Context, in *inHand) {
 	in.keptOff = stuckPause
 	w.giveBack(of, in, nil, nil)
 }
 
-// leave leaves a handler that is stuck to itself, so that the hand can continue. It does not if there are too many such
-// handlers already. first is set if the call has not been told yet.
+// leave leaves a handler that is stuck to itself, so that the hand can continue. It returns false, and leaves nothing,
+// if there are too many such handlers already. first is true if the call has not been reported yet.
 func (h *hand) leave(c *call, first bool) bool {
 	w := h.w
 	if c.ds == nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // trouble gives the goroutines of a worker one pace and one log line while the database fails: after a receive that has
-// failed, one goroutine at a time asks again, after a pause that doubles, until a receive has ended well.
+// failed, one goroutine at a time asks again, after a pause that doubles, until a receive has succeeded.
 type trouble struct {
 	turn chan struct{} // has a token while a goroutine asks; the others wait for it
 
@@ -30,8 +30,8 @@ func newTrouble() *trouble {
 	return &trouble{turn: make(chan struct{}, 1), told: make(map[int]time.Time)}
 }
 
-// ask is next at the worker's pace. An ack is never delayed. A goroutine that asks alone looks, and does not wait for a
-// message: the others wait for its answer.
+// ask is next at the worker's pace. An ack is never delayed. A goroutine that asks alone does not wait for a message,
+// because the others wait for its answer.
 func (w *Worker) ask(h *hand, done *finished) received {
 	alone := false
 	if failing, _ := w.trouble.state(); failing && done == nil {
@@ -92,7 +92,8 @@ func (t *trouble) leave(alone bool, err error) {
 	}
 }
 
-// isNews reports whether an error is to be reported: not if it has a code of the database that was reported just now.
+// isNews reports whether an error is to be reported. It is not if an error of the database with the same code was
+// reported less than reportAgain ago.
 func (t *trouble) isNews(err error) bool {
 	code := kv.Code(err)
 	if code == 0 {

@@ -38,16 +38,17 @@ type Options struct {
 	// have a group in flight, and one ends after three receives in a row, each as long as Poll, that got nothing,
 	// unless it is the only one without a group. 0 = Concurrency. See SetConcurrency.
 	MaxConcurrency int
-	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. More save receives, and keep a group
-	// in one hand for longer. They are acked one by one, but for those of a HandleBatch.
+	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. A larger Batch saves receives, and
+	// keeps a group with one goroutine for longer. Items are acked one by one, except those of a HandleBatch.
 	Batch int
-	// Lease is the lease of a claim; it is extended while handlers run, and after the death of the process the group is
-	// free again when it ends. 0 = the queue's.
+	// Lease is the lease of a claim. The worker extends it while handlers run. If the process dies, the group is free
+	// again when the lease ends. 0 = the queue's.
 	Lease time.Duration
-	// Heartbeat has claims last as long as the handle lives, by one write for all that it has in flight, in the place
-	// of an extension of each: see layer.ReceiveOptions.Heartbeat. A claim that is left to a stuck handler, and one
-	// whose handle was ended by others because it could not reach the database, is extended by itself from then on. If
-	// it is another's by then, the handler's context ends. Not with Lease.
+	// Heartbeat makes claims last as long as the handle lives, with one write for all claims instead of an extension of
+	// each: see layer.ReceiveOptions.Heartbeat. Two kinds of claims leave the heartbeat: that of a stuck handler, and
+	// those of a handle that others have ended because it could not reach the database. The worker extends the latter
+	// by themselves from then on. If another holder has such a claim by then, the handler's context ends. Not with
+	// Lease.
 	Heartbeat bool
 	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. The claim is extended
 	// until then, and no more. The result of the handler still counts if the handler returns before the lease ends. Two
@@ -60,26 +61,27 @@ type Options struct {
 	// StayWhenStuck: the worker continues when as many handlers are stuck as it may have goroutines. Otherwise it ends
 	// then, and Run returns a *StopError that wraps ErrStuck, so that a supervisor starts the process again.
 	StayWhenStuck bool
-	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
-	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
+	// Poll is how long one receive waits for a group to become ready, before the worker receives again. Waiting
+	// receives are woken, so Poll matters little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
-	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on.
-	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it, and so if RetryDelay panics. A *RetryError
-	// with After goes before it.
+	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on. A
+	// result outside of 0 to MaxDelay is cut to that range. nil = as the queue's retry policy says; the same applies if
+	// RetryDelay panics. A *RetryError with After has priority.
 	RetryDelay func(attempts int, err error) time.Duration
-	// Limiter, if not nil, is waited for before each item, by all goroutines: a *rate.Limiter of golang.org/x/time/rate
-	// is one. The worker acks what is handled before the wait, and extends a claim in flight during the wait; nothing
-	// is claimed before the first wait has ended. If the limiter panics, the goroutine waits for a second instead.
+	// Limiter, if not nil, bounds the rate of items: each goroutine calls its Wait before each item. A *rate.Limiter of
+	// golang.org/x/time/rate is a Limiter. The worker acks what is handled before the wait, and extends a claim in
+	// flight during the wait; nothing is claimed before the first wait has ended. If the limiter panics, the goroutine
+	// waits for a second instead.
 	Limiter Limiter
-	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several
-	// have ready groups, each gives as many items. A queue that is idle is looked at again within 0.1 s.
+	// Also are further queues, each with a handler of its own. The same goroutines serve all queues. While several have
+	// ready groups, the worker handles as many items of each. It looks at an idle queue again within 0.1 s.
 	Also []Source
 	// Where, if not nil, is the template of the items to handle, of a queue with facets: see layer.ReceiveOptions.
 	Where layer.Template
 	// Group, if not nil, is the only group to handle, for example of a worker that holds what the group needs; see
 	// OnlyGroup. One goroutine at a time has the group, or several if Unordered.
 	Group *string
-	// Unordered handles any items that nobody holds, each by itself, in a queue with layer.Config.Unordered: see
+	// Unordered handles any free items, each by itself, in a queue with layer.Config.Unordered: see
 	// layer.ReceiveOptions.
 	Unordered bool
 	// Next, if not nil, is asked before each receive for the template and the group, in place of Where and Group. A
@@ -93,10 +95,10 @@ type Options struct {
 	// Events are called as the worker meets them. The worker extends the claim while a function of Events runs, and
 	// acks what is handled.
 	Events Events
-	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
-	// engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the
-	// messages. OnError may be called by several goroutines at once. An error of the database (kv.Error) is told, and
-	// logged, once in ten seconds for each code. nil = the log alone has them.
+	// OnError, if not nil, gets every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError),
+	// the engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the
+	// messages. OnError may be called by several goroutines at once. An error of the database (kv.Error) is reported
+	// and logged once in ten seconds for each code. nil = errors are only in the log.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.
@@ -111,7 +113,7 @@ type Source struct {
 	Group   *string        // as Options.Group
 	// Unordered is as Options.Unordered.
 	Unordered bool
-	// Next, if not nil, goes before Where and Group: as Options.Next.
+	// Next, if not nil, is used in place of Where and Group: see Options.Next.
 	Next func() (where layer.Template, group *string)
 }
 
@@ -128,12 +130,12 @@ const (
 	DefaultTimeout     = time.Minute
 )
 
-// maxConcurrency keeps a mistyped number from starting a million transactions.
+// maxConcurrency bounds Concurrency, so that a mistyped number does not start a million transactions.
 const maxConcurrency = 10_000
 
-// Worker receives and handles items on goroutines, its hands: a fixed number, or as many as there is work for, within
-// bounds. It also sweeps its queues now and then, see layer.Admin.Sweep. It ends by itself when
-// its queues have been dropped, or their handles closed.
+// Worker receives and handles items on goroutines, its hands: a fixed number, or, within bounds, as many as there is
+// work for. It also sweeps its queues from time to time, see layer.Admin.Sweep. It ends by itself when its queues have
+// been dropped, or their handles closed.
 type Worker struct {
 	o       Options
 	sources []*source
@@ -157,7 +159,7 @@ type Worker struct {
 	begun   int            // guarded by mu; how many hands have ever begun
 	least   int            // guarded by mu; how many hands there are at least, and at most
 	most    int            // guarded by mu
-	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands go on without them
+	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands continue without them
 	late    atomic.Int64   // how many handlers' calls have outlived their contexts, and have not returned
 }
 
@@ -218,7 +220,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	return w, nil
 }
 
-// Start begins to work and returns at once. A worker that was started or stopped before stays as it is.
+// Start begins to work and returns at once. If the worker was started or stopped before, Start does nothing.
 func (w *Worker) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,12 +246,11 @@ func (w *Worker) Start() {
 }
 
 // Run starts the worker and returns when it has ended. After the end of ctx it waits until every handler has finished
-// the item that it is at, as long as Timeout at most, and 5 s. Then it returns nil, or a *StopError if handlers are
-// stuck. Run ends by itself with an error that wraps layer.ErrNoQueue or layer.ErrClosed when there is nothing left to
-// work on, and with a *StopError that wraps ErrStuck when stuck handlers have ended the worker. If the database does
-// not answer, Run waits for it no longer than a second after the last handler has returned, and returns ErrNoAnswer.
-// Run waits for a database that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for
-// that use Start and Stop.
+// its present item: at most Timeout and 5 s. Then it returns nil, or a *StopError if handlers are stuck. Run ends by
+// itself with an error that wraps layer.ErrNoQueue or layer.ErrClosed when there is nothing left to work on, and with a
+// *StopError that wraps ErrStuck when stuck handlers have ended the worker. If the database does not answer, Run waits
+// for it no longer than a second after the last handler has returned, and returns ErrNoAnswer. Run waits for a database
+// that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()
 	select {
@@ -335,12 +336,12 @@ func (h *hand) call() (over func()) {
 	}
 }
 
-// Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
-// attempt, and returns when all has stopped, or with ErrNoAnswer, as Run does. When ctx ends first, the handlers'
-// contexts end with its cause. Handlers that return within a second give their items back, and then Stop returns a
-// *StopError in any case. It wraps that cause, and names the handlers that are still running. Stop does not wait for
-// stuck handlers, and names them too. It may be called twice, and before Start. If the worker has ended by itself it
-// returns the reason.
+// Stop ends the worker. The worker claims no more, lets each handler finish its present item, and gives the other items
+// back without counting an attempt. Stop returns when all goroutines have ended, or with ErrNoAnswer, as Run does. When
+// ctx ends first, the handlers' contexts end with its cause. Handlers that return within a second give their items
+// back, and then Stop returns a *StopError in any case. It wraps that cause, and names the handlers that are still
+// running. Stop does not wait for stuck handlers, and names them too. Stop may be called twice, and before Start. If
+// the worker has ended by itself, Stop returns the reason.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	w.end(nil)
@@ -373,7 +374,8 @@ func (w *Worker) Stop(ctx context.Context) error {
 	return &StopError{Running: running, Err: cause}
 }
 
-// end ends the worker in good order; err is the reason if nobody has asked for it. The mutex is held.
+// end ends the worker in good order. err is the reason if Stop was not called; otherwise nil. The caller must hold the
+// mutex.
 func (w *Worker) end(err error) {
 	if !w.stopped {
 		w.stopped, w.err = true, err
@@ -437,7 +439,7 @@ func (w *Worker) random(source int) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, uint64(source)))
 }
 
-// sweep sweeps a queue now and then, in turns with the workers of other processes.
+// sweep sweeps a queue from time to time, in turns with the workers of other processes.
 func (w *Worker) sweep(s *source, random *rand.Rand) {
 	for {
 		timer := time.NewTimer(sweepEvery/2 + time.Duration(random.Float64()*float64(sweepEvery)))
@@ -458,21 +460,21 @@ func (w *Worker) sweep(s *source, random *rand.Rand) {
 	}
 }
 
-// isGone reports whether err says that there is no more to be had of a queue.
+// isGone reports whether err says that the queue was dropped or its handle closed.
 func isGone(err error) bool {
 	return errors.Is(err, layer.ErrNoQueue) || errors.Is(err, layer.ErrClosed)
 }
 
-// HandleStage makes a handler of a function that is one stage of a pipeline: for a worker with a template (Where) on a
-// queue with facets. h works as long as Timeout allows, under a lease that the worker extends, and returns the facets
-// which the item has next: the item is advanced to them, in its place, and a worker of that stage gets it. A facet that
-// next does not name keeps its value. nil finishes the item.
+// HandleStage makes a handler of a function that is one stage of a pipeline. It is for a worker with a template (Where)
+// on a queue with facets. h may work as long as Timeout allows, under a lease that the worker extends. It returns the
+// item's next facets. The item is advanced to them, in its place, and a worker of that stage gets it. A facet that next
+// does not name keeps its value. nil finishes the item.
 //
-// Items are advanced as Handle acks them: while h is called for the next of the claim, those finished meanwhile
-// together, and the last of the claim in the transaction that receives the next claim. So the effect of h happens at
-// least once. For an effect that happens exactly once use HandleTx or HandleCommit with Delivery.AdvanceTo; for a stage
-// that handles a claim's items together, HandleBatch. An error is a failed attempt, as for every kind; a next that
-// AdvanceTo refuses is one, too. New refuses a stage for a queue without facets.
+// Items are advanced as Handle acks them: while h is called for the next item of the claim, several together if they
+// are finished in that time, and the last of the claim in the transaction that receives the next claim. So the effect
+// of h happens at least once. For an effect that happens exactly once use HandleTx or HandleCommit with
+// Delivery.AdvanceTo. For a stage that handles a claim's items together use HandleBatch. An error is a failed attempt,
+// as for every kind. A next that AdvanceTo refuses is one, too. New refuses a stage for a queue without facets.
 func HandleStage(h func(ctx context.Context, d *Delivery) (next layer.Template, err error)) Handler {
 	if h == nil {
 		return Handler{}
@@ -488,12 +490,12 @@ func HandleStage(h func(ctx context.Context, d *Delivery) (next layer.Template, 
 	return handler
 }
 
-// AdvanceTo says that the item, when its handler has returned nil, is not to be finished but advanced (see
-// layer.Settlement.Advance): in the place of the ack, so with HandleTx and HandleCommit in the handler's transaction. A
-// facet that next does not name keeps its value. The last call counts; nil finishes the item. A handler of HandleTx, or
-// the second one of HandleCommit, calls AdvanceTo each time that it is called itself.
+// AdvanceTo makes the worker advance the item (see layer.Settlement.Advance) and not finish it, when the handler has
+// returned nil. The advance takes the place of the ack, so with HandleTx and HandleCommit it is in the handler's
+// transaction. A facet that next does not name keeps its value. The last call counts; nil finishes the item. A handler
+// of HandleTx, or the second one of HandleCommit, calls AdvanceTo each time that it is called itself.
 //
-// Errors: *ValueError if next names what is no facet of the queue, or nothing; *LimitError and ErrInvalidUTF8 for a
+// Errors: *ValueError if next names no facet, or one that the queue does not have; *LimitError and ErrInvalidUTF8 for a
 // value, as Enqueue's. The item has failed then, also if the handler returns nil.
 func (d *Delivery) AdvanceTo(next layer.Template) error {
 	d.next, d.refused = maps.Clone(next), nil
@@ -516,7 +518,7 @@ func (d *Delivery) AdvanceTo(next layer.Template) error {
 	return d.refused
 }
 
-// refused is the error of a handler that has returned nil, though AdvanceTo has refused what an item is to have next.
+// refused is the error of a handler that has returned nil although AdvanceTo has refused an item's next facets.
 func refused(ds []*Delivery) error {
 	for i, d := range ds {
 		switch {
@@ -530,7 +532,7 @@ func refused(ds []*Delivery) error {
 	return nil
 }
 
-// advance makes a settlement advance the items of deliveries that have somewhere to go, and finish the others.
+// advance makes a settlement advance the items of deliveries for which AdvanceTo was called, and finish the others.
 func advance(s *layer.Settlement, ds ...*Delivery) {
 	next := make(map[layer.ID]layer.Template)
 	for _, d := range ds {
