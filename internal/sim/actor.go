@@ -24,10 +24,10 @@ type actor struct {
 	who        int // the handle
 	q          *layer.Queue
 	rng        *rand.Rand
-	lanes      *rand.Rand     // of what a queue without facets has not
+	lanes      *rand.Rand     // for choices that only a queue with facets has
 	works      bool           // it has had a worker
 	worksAt    layer.Template // of its workers
-	worksPlain bool           // likewise: they are unordered
+	worksPlain bool           // its workers are unordered
 	role       func(*actor)
 	left       int           // how many calls it still makes, about
 	over       bool          // its role has ended
@@ -253,7 +253,7 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 	return o
 }
 
-// receive receives, and repeats a receive whose answer was lost, or that of somebody who died.
+// receive receives. It also repeats a receive whose answer was lost, and a receive of a dead actor.
 func (a *actor) receive() []*layer.Claim {
 	k := a.w.knobs
 	o := &op{kind: "receive"}
@@ -427,7 +427,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 			a.w.mark("ack with the group's state")
 		}
 	case a.chance(k.inTx):
-		// What comes of a message goes on in the transaction that acks it.
+		// The transaction that acks the message enqueues its successors.
 		o.kind, o.effect = "ack-enqueue-tx", true
 		msgs, c, left := o.lendMessages(a.messages(o)), o.lendClaim(c), o.lendIDs(left)
 		err = a.call(o, func(ctx context.Context) error {

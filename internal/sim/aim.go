@@ -47,8 +47,8 @@ func (w *world) leftHint() (layer.ID, bool) {
 	return layer.ID{}, false
 }
 
-// grantedGroup returns a group which is granted to a request and not accepted yet, with at most one item, and the item.
-// An item whose id nobody was told does not count, because nobody could name the item.
+// grantedGroup returns a group that is granted to a request and not accepted yet, with at most one item, and the item.
+// An item whose id no actor was told does not count, because no actor could name it.
 func (w *world) grantedGroup() (group string, items []layer.ID, ok bool) {
 	for _, row := range w.rows(section("grant"), 0) {
 		_, rest := keyOf(bytes.Clone(row.Key))

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBrokenAlone: porcupine finds by itself, by what the callers were told, that a guard is missing, and finds nothing in
-// the same run of a queue that lacks nothing. The seed that is known comes first, then a bounded number of others.
+// TestBrokenAlone: porcupine alone, from the answers that the callers got, finds that a guard is missing. In the same
+// run of a whole queue it finds nothing. The test tries the known seed first, then a bounded number of others.
 func TestBrokenAlone(t *testing.T) {
 	const bound = 100
 	for guard, k := range caughtAlone {

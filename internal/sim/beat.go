@@ -15,21 +15,31 @@ import (
 	"fdbfifo/worker"
 )
 
-// Claims by heartbeat: a share of the seeds has handles whose receives and workers have their claims last as long as
-// the handle lives. Each handle's beat is an actor of its own, which is held up, dies and stands still with its handle.
+// Claims by heartbeat. A share of the seeds has handles whose receives and workers claim by heartbeat, so that their
+// claims last as long as the handle lives. Each handle's beat is an actor of its own, which is held up, dies and stands
+// still with its handle.
 //
-// The model follows the beats, and their lists of claims, and holds each commit to these laws. As long as a claim is by
-// heartbeat nobody takes the group over. A claim by heartbeat is in the list of its beat, the beat is there, and so is
-// the timer that leads to the beat. A claim loses its heartbeat, but for an extend by its holder, only when the beat is
-// due by the clock of whoever ends it, and gets the time at which the beat was due; so a handle that moves its beat in
-// time keeps what it has. No claim joins a beat that is being ended, nothing is left of one that is gone, only its
-// handle moves it, never back, and none comes back. In runs without faults no claim ends so.
+// The model follows the beats and their lists of claims, and checks each commit against these laws:
 //
-// Who receives by heartbeat has to settle each claim (ReceiveOptions.Heartbeat), or to extend it once and leave it. So
-// actors do; but each second handle, if it lives to the end of the faults, is closed with what it has in flight. What
-// it had, and what all dead handles had, is taken over and drained within the bound of the others.
+// - No handle takes over a group with a claim by heartbeat.
+//
+// - A claim by heartbeat is in the list of its beat. The beat and the timer that leads to it are there.
+//
+// - A claim loses its heartbeat by an extend of its holder, or when the beat is due by the clock of the handle that
+// ends it. Then its end is the time at which the beat was due. So a handle that moves its beat in time keeps its
+// claims.
+//
+// - No claim joins a beat that is being ended. A beat that is gone leaves no rows, and never comes back.
+//
+// - Only its handle moves a beat, and never back.
+//
+// - In runs without faults no claim ends in this way.
+//
+// A receiver by heartbeat must settle each claim (ReceiveOptions.Heartbeat), or extend it once and leave it. The actors
+// do so. But each second handle, if it lives to the end of the faults, is closed with its claims in flight. The groups
+// of these handles, and of all dead handles, are taken over and drained within the same bound as all others.
 
-// beatKnobs is what a run has of heartbeats.
+// beatKnobs says how a run uses heartbeats.
 type beatKnobs struct {
 	beats    float64 // chance that a receive or a worker has its claims by heartbeat; 0 = none
 	deserted bool    // each second handle is closed with claims in flight
@@ -98,7 +108,7 @@ func (a *actor) beatOptions(o *layer.ReceiveOptions) {
 	}
 }
 
-// beatWorker has a worker claim by heartbeat, likewise.
+// beatWorker makes a worker claim by heartbeat, with the same chance.
 func (a *actor) beatWorker(o *worker.Options) {
 	if k := a.w.knobs; k.beats > 0 && a.chance(k.beats) {
 		o.Heartbeat, o.Lease = true, 0
@@ -119,8 +129,8 @@ func (w *world) byBeat(o *op) {
 	}
 }
 
-// letGo gives a claim by heartbeat a lease of its own if its holder is done with it and has not settled it, unless
-// the handle is to be closed with what it has in flight.
+// letGo gives a claim by heartbeat a lease of its own if its holder has ended without settling it. It does not do so if
+// the handle will be closed with its claims in flight.
 func (a *actor) letGo(c *layer.Claim) {
 	lane := claimLane(c)
 	if !a.w.beaten[claimKey{lane, c.Token}] {
@@ -180,9 +190,9 @@ func (w *world) desert() {
 
 // beatState is a beat of the model.
 type beatState struct {
-	who   int // whose transaction began it
+	who   int // the handle whose transaction began it
 	dueMS int64
-	ended bool            // somebody has begun to end it
+	ended bool            // a handle has begun to end it
 	gone  bool            // it was ended, or its handle closed
 	used  bool            // a claim has joined it
 	held  map[string]bool // the groups in its list
@@ -201,8 +211,8 @@ func (m *model) beat(number string) *beatState {
 	return b
 }
 
-// beatOf is the number of the beat in the value of a lock, after what is of all claims; "" = the claim has a lease of
-// its own.
+// beatOf returns the number of the beat in the value of a lock, behind the elements of all claims. "" = the claim has a
+// lease of its own.
 func beatOf(t tuple.Tuple) string {
 	if len(t) < 5 {
 		return ""
@@ -295,7 +305,7 @@ func (m *model) moves(number string, value []byte) {
 	case b.gone:
 		m.violation("beat %s comes back", number)
 	case was.ended && !b.ended:
-		m.violation("beat %s is moved, though somebody has begun to end it", number)
+		m.violation("beat %s is moved, though a handle has begun to end it", number)
 	case b.ended && was.dueMS > m.r.nowMS:
 		m.violation("somebody begins to end beat %s %d ms before it is due", number, was.dueMS-m.r.nowMS)
 	case b.ended && b.dueMS != was.dueMS:
@@ -345,8 +355,8 @@ func (m *model) rejoined(group string, old, next *lockState) {
 	m.w.mark("claim ended with its heartbeat")
 }
 
-// joins holds a new claim by heartbeat to a beat that lives. The beat is as it was before the record, but for what the
-// record itself writes of it, which no claim does.
+// joins checks that a new claim by heartbeat joins a live beat. It uses the state of the beat before the record,
+// because no claim writes the beat.
 func (m *model) joins(group string, l *lockState) {
 	if l.beat == "" {
 		return
@@ -366,7 +376,7 @@ func (m *model) joins(group string, l *lockState) {
 	}
 }
 
-// lasting is a lock as whoever meets its beat when that is due leaves it.
+// lasting returns a lock as a transaction leaves it that meets its beat when the beat is due.
 func (m *model) lasting(l *lockState) *lockState {
 	if l == nil || l.beat == "" {
 		return l
@@ -386,5 +396,5 @@ func (m *model) heldByBeat(group string, l *lockState) {
 	}
 }
 
-// endless is the end of a claim by heartbeat: as long as its beat is there nobody takes the group over.
+// endless is the end of a claim by heartbeat: while its beat is there no handle takes the group over.
 const endless = math.MaxInt64

@@ -16,9 +16,9 @@ var seenOfBeats = []string{
 	"death of a handle",
 }
 
-// TestBeats: claims by heartbeat, of handles that die, stand still, are closed with what they have in flight, and are
-// late with their beats: nobody takes over what a handle has whose beat is in time, what a dead handle had is taken
-// over, and nothing is lost.
+// TestBeats: handles claim by heartbeat. They die, stand still, are closed with claims in flight, and are late with
+// their beats. No handle takes over the groups of a handle whose beat is in time. The groups of dead handles are taken
+// over, and no message is lost.
 func TestBeats(t *testing.T) {
 	sum := sim.Report{Marks: make(map[string]int)}
 	t.Run("seeds", func(t *testing.T) {

@@ -165,7 +165,7 @@ func chosen(t *testing.T) []string {
 	return names
 }
 
-// TestCanary: with nothing left out the known seeds find nothing, so it is the lack of the guard that they find.
+// TestCanary: with all guards the known seeds find nothing. So without a guard they find the missing guard.
 func TestCanary(t *testing.T) {
 	require.Empty(t, os.Getenv(layer.WithoutVariable))
 	seen := make(map[known]bool)

@@ -8,9 +8,9 @@ type known struct {
 	seed    uint64
 }
 
-// caught are the guards that the simulation misses when they are left out, each with a run that does. The others are
-// beyond it: they are of what it does not do, or of what it meets in none of some thousand runs. TestBrokenByTests in
-// layer has a test for each of all.
+// caught are the guards whose absence the simulation finds, each with a run that finds it. It cannot find the others:
+// they guard operations that it does not do, or situations that it met in none of some thousand runs. TestBrokenByTests
+// in layer has a test for every guard.
 var caught = map[string]known{
 	"incarnation":      {"doomed", 1},
 	"tail":             {"staged", 2},
@@ -132,8 +132,8 @@ var caught = map[string]known{
 	"proof":           {"expiring", 2},
 }
 
-// caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It
-// finds no want of liveness, nothing of what is remembered for de-duplication, and no wrong body or state.
+// caughtAlone are runs in which porcupine alone finds that a guard is missing, from the answers that the callers got.
+// It cannot find missing liveness, faults of the de-duplication entries, or a wrong body or state.
 var caughtAlone = map[string]known{
 	"index":        {"operated", 4},
 	"lease":        {"expiring", 3},

@@ -11,9 +11,10 @@ import (
 	"fdbfifo/layer"
 )
 
-// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none
-// of its keys may be left. In half of these runs the queue is made anew, with another number of shards, beside the
-// handles of the old one, which must find no queue; then the new queue has what was enqueued there, and nothing else.
+// The end of a part of the runs. When all has been verified, the queue is dropped while others work on. Afterwards none
+// of its keys may be left. In half of these runs the queue is re-created with another number of shards, while handles
+// of the old one are still open. Those must find no queue. The new queue has exactly the messages that were enqueued
+// there.
 
 // doom is what the end of the queue is like.
 type doom struct {
@@ -53,7 +54,7 @@ func (w *world) drop() error {
 		(*actor).drop, (*actor).sendBare,
 	} {
 		a := w.actor(w.nextActor, handles[i%doomedHandles])
-		w.nextActor++ // a number that nobody had: the dead get no turns
+		w.nextActor++ // an unused number: the dead get no turns
 		a.role = role
 		w.startActor(a)
 	}
@@ -87,7 +88,7 @@ func (w *world) drop() error {
 	return nil
 }
 
-// anew verifies the queue that was made after the drop, without faults.
+// anew verifies the queue that was re-created after the drop, without faults.
 func (w *world) anew() error {
 	d, q, ctx := w.doom, w.doom.next.q, context.Background()
 	report, err := q.Admin().Check(ctx, layer.CheckOptions{})
@@ -128,7 +129,7 @@ func (w *world) anew() error {
 	return q.Close(ctx)
 }
 
-// recreate makes the queue anew, with another number of shards, and enqueues.
+// recreate creates the queue again, with another number of shards, and enqueues.
 func (a *actor) recreate() {
 	w := a.w
 	config := w.knobs.config

@@ -16,11 +16,11 @@ type engine struct {
 	who  int
 	now  func() time.Time // the handle's clock
 	next int              // number of its next transaction
-	// dead: the process is gone. Whatever its goroutines still do reaches nothing.
+	// dead: the process is gone. The calls of its goroutines have no effect any more.
 	dead atomic.Bool
 }
 
-// errDead is what the goroutines of a process that is gone are told.
+// errDead is the error that the goroutines of a dead process get.
 func errDead() error { return &kv.Error{Code: kv.CodeClientInvalidOperation} }
 
 func (e *engine) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
@@ -36,8 +36,8 @@ func (e *engine) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 // Close does nothing: the engine belongs to the world.
 func (e *engine) Close() error { return nil }
 
-// transaction parks before what waits, and puts a record into what it commits. It lives on when the store crashes: its
-// attempt fails, and the next one is in the store that was opened again.
+// transaction parks before each wait, and adds a record to its commit. It survives a crash of the store: its attempt
+// fails, and the next one runs in the store that was opened again.
 type transaction struct {
 	kv.ManagedTx
 	e       *engine
@@ -281,7 +281,7 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 	if err == nil || kv.Code(err) != kv.CodeNotCommitted {
 		w.sched.applied(&t.foot)
 	}
-	if err != nil { // also if nobody ever learns of it: a late commit of one who died is late
+	if err != nil { // also if no caller ever learns of it: a late commit of a dead process is late
 		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
 	}
 	t.park("committed")

@@ -12,7 +12,7 @@ import (
 var changeable = []string{"lease", "max_attempts", "max_rate", "shards"}
 
 // openAgain opens a handle of a queue that is there: with Open, or, each second one, with Ensure, which must find the
-// queue as it was created, but for what somebody may have changed.
+// queue as it was created, except for settings that an actor may have changed.
 func (w *world) openAgain(
 	ctx context.Context, db kv.DB, prefix []byte, name string, o layer.Options,
 ) (*layer.Queue, error) {

@@ -21,9 +21,9 @@ import (
 //
 //   - A transaction writes a change for each item that it puts, removes or moves, and for nothing else.
 //   - A new subscription begins with the changes behind the read version at which it began, or with the oldest.
-//   - What SubscribeTx commits is each change that the subscription wants, once, in the order of the commits, and none
-//     is left out but those which were cleared for their age; then its subscriber is told.
-//   - A place moves only behind changes which a handler has returned from, in the same process, without an error.
+//   - SubscribeTx commits each change that the subscription wants, once, in the order of the commits. It leaves out
+//     only changes that were cleared for their age, and then its subscriber is told.
+//   - A place moves only behind changes for which a handler of the same process has returned without an error.
 //   - A call of a handler has changes in the order of the commits, without a gap, from no later than the place on, and
 //     from no earlier than the place where its subscriber began.
 //   - The lease of one process is not taken by another before it ends, by the clock of the other.
@@ -32,12 +32,12 @@ import (
 //   - Changes are cleared when every subscription has seen them, or for their age.
 //   - Every subscription comes to its end in bounded time when the faults have stopped (finishTopics).
 //
-// In runs without faults, with clocks that agree, and with handlers that outlive leases all the same:
+// In runs without faults, with clocks that agree, and with handlers that may still outlive leases:
 //
 //   - No change is given again to a handler after one has returned from it without an error, and no two calls of a
 //     subscription overlap.
-//   - A change waits no longer for its first handler than waitAtMost from its commit on, while somebody subscribes and
-//     no handler runs.
+//   - A change waits at most waitAtMost from its commit to its first handler, while a subscriber exists and no handler
+//     runs.
 
 // fed is a change as it was written.
 type fed struct {
@@ -68,7 +68,7 @@ type heldAt struct {
 type audience struct {
 	topic   *topic
 	there   bool
-	began   *record // it was made anew
+	began   *record // the record that made it
 	place   int     // changes before it are done
 	places  []heldAt
 	ended   *record // the last of its name was removed by it, if any
@@ -308,7 +308,7 @@ func (m *model) handedOn(r *record, name string, wr write, journal []string) {
 	was := a.place
 	for i := was; i < place; i++ {
 		c := &f.changes[i]
-		// A sweep that has read before the subscription began takes what nobody waits for.
+		// A sweep that has read before the subscription began clears changes for which no subscription waited.
 		if by := c.row.cleared; !a.topic.wants(c.kind) || by == nil || by.rv < a.began.version {
 			continue
 		}
@@ -337,7 +337,8 @@ func (m *model) handedOn(r *record, name string, wr write, journal []string) {
 	}
 }
 
-// committed holds what a handler has committed to what is next, up to the place that its transaction moves to.
+// committed checks that the changes that a handler has committed are the next ones, up to the place that its
+// transaction moves to.
 func (m *model) committed(a *audience, place int, journal []string) bool {
 	f, at, whichever := m.feed, a.place, func(*feedRow) bool { return false }
 	for _, text := range journal {
@@ -388,7 +389,7 @@ func otherMessage(old, now []byte) bool {
 	return err1 == nil && err2 == nil && (!maps.Equal(was.headers, is.headers) || !bytes.Equal(was.inline, is.inline))
 }
 
-// complete holds the changes that a record writes to what it does.
+// complete checks that a record's changes are those of its writes.
 func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, after map[string][]byte) {
 	if m.w.knobs.config.Changes == 0 {
 		return
@@ -442,7 +443,7 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 			continue // and then removed, for its age, by a receive in the same transaction
 		}
 		if c.kind == layer.ChangeEdited && want[text(what, c.id)] == 0 && m.rewrites(c.id) {
-			continue // to what the message was, or to another body in parts
+			continue // to the old content of the message, or to another body in parts
 		}
 		want[text(what, c.id)]--
 	}
@@ -583,8 +584,8 @@ func (w *world) compareOverlaps(mine []*hearing) {
 	}
 }
 
-// waitAtMost is how long a change may wait for its first handler while somebody subscribes: for the poll, if a watch
-// was lost; for the longest pause after failures; and for the other's lease.
+// waitAtMost is how long a change may wait for its first handler while a subscriber exists. It is the sum of the poll,
+// if a watch was lost, the longest pause after failures, and the lease of another subscriber.
 const waitAtMost = 45 * time.Second
 
 // compareCalmly holds a subscription without faults to the strict laws.

@@ -19,13 +19,13 @@ const (
 	unknown         // it may have happened, or may yet
 )
 
-// op is one call of an actor, and what it was told.
+// op is one call of an actor, and its answer.
 type op struct {
 	kind       string
 	actor, who int
 	begin, end int // steps of the driver
 	outcome    outcome
-	told       linear.Outcome // what its error said
+	told       linear.Outcome // the outcome by its error
 	limited    bool           // its context may end before it does
 	over       bool           // it returned; an actor that died did not live to see it
 	lent       []func()       // write over what the call was given
@@ -34,41 +34,41 @@ type op struct {
 	by         author
 
 	bodies    []string // enqueue: the labels of its messages
-	groups    []string // likewise
+	groups    []string // enqueue: the groups of its messages
 	messages  []layer.Message
 	sent      []layer.ID
 	duplicate []bool // of sent
 	full      string // the group because of which it was refused
 
-	// What it finishes: items of a claim, or of its own choice.
+	// The items that it finishes: of a claim, or of its own choice.
 	group  string
 	token  int64 // of a configure: its version; of a force-release: that of the claim it ended
 	settle bool  // it settles a claim: token and group
-	all    bool  // of the claim, what it still has; also of an advance
+	all    bool  // all items that the claim still has; also of an advance
 	ids    []layer.ID
 	tried  []layer.ID     // take: of all attempts; the outcome may be unknown
-	tries  [][]layer.Item // likewise: what each of them took
+	tries  [][]layer.Item // take: the items of each attempt
 	nack   layer.NackOptions
 	effect bool // counted under the effect keys, in the same transaction
 
 	until time.Time // extend: the new end
 
 	claims     []*layer.Claim // receive
-	attemptID  string         // likewise
-	wantsState bool           // likewise
-	beats      bool           // likewise: by heartbeat
+	attemptID  string         // receive: its receive id
+	wantsState bool           // receive: it asks for the state
+	beats      bool           // receive: by heartbeat
 	items      []layer.Item   // take
 
 	rates    bool          // it changes the rate of the groups
 	every    time.Duration // sweep: of many
-	swept    bool          // likewise: it went on
+	swept    bool          // sweep: it went on
 	whole    bool          // replay: it went to the end
-	replayed int64         // likewise: how many it was told of
-	named    string        // pause of the queue: who pauses
-	toldBy   string        // likewise, and of its end: who has paused it
+	replayed int64         // replay: the number in its report
+	named    string        // pause of the queue: the actor that pauses
+	toldBy   string        // pause of the queue, and its end: the actor that has paused it
 
 	sweeping bool // it may remove anything (purge), of group if that is not ""
-	forcing  bool // it may end anybody's claim
+	forcing  bool // it may end any claim
 
 	discarding bool              // it may discard any dead letter
 	edits      layer.ID          // edit: the item
@@ -80,9 +80,9 @@ type op struct {
 	seen      func(m *model) bool
 	saw       string
 	sets      bool   // it sets the state of the group
-	state     []byte // likewise; nothing = cleared
-	anyHolder bool   // likewise: without a claim
-	override  bool   // likewise: whoever holds it
+	state     []byte // the state that it sets; empty = cleared
+	anyHolder bool   // it sets the state without a claim
+	override  bool   // it sets the state also of a held group
 
 	where    layer.Template // take, handler: the template
 	advanced []layer.ID     // advance: the items
@@ -90,7 +90,7 @@ type op struct {
 	next     layer.Template // advance, edit, handler of a stage: the facets that the items get
 
 	item    *layer.Item // of a handler
-	plain   bool        // likewise: its worker is unordered; or of a take
+	plain   bool        // handler: its worker is unordered; or of a take
 	handled bool        // by a handler, without an error
 }
 

@@ -8,8 +8,8 @@ import (
 // holdMost is the longest that a goroutine is held: a transaction has 5 s.
 const holdMost = 4 * time.Second
 
-// hold keeps a goroutine that was picked from going on for a while, now and then, when it is about to send a commit:
-// what it has read gets old, and whatever others do meanwhile falls between its reads and its writes.
+// hold stops a picked goroutine for a while, now and then, when it is about to send a commit. So its reads get old, and
+// the operations of others fall between its reads and its writes.
 func (s *scheduler) hold(p *parked) bool {
 	if s.knobs.hold == 0 || p.what != "commit" || !p.until.IsZero() || s.rng.Float64() >= s.knobs.hold {
 		return false
@@ -25,7 +25,7 @@ func (s *scheduler) hold(p *parked) bool {
 	return true
 }
 
-// idle is how long to wait, when nobody can go on, if nothing happens.
+// idle returns how long to wait, when no goroutine can continue, if nothing happens.
 func (s *scheduler) idle(limit time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

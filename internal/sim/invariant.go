@@ -119,8 +119,8 @@ func timerKind(value []byte) string {
 	return kind
 }
 
-// requestSound holds one write of a request to its rules: one that is gone is not rewritten, and nobody but its handle
-// clears it before its deadline.
+// requestSound checks one write of a request. A request that is gone is not rewritten, and only its handle clears it
+// before its deadline.
 func (m *model) requestSound(w write, rest tuple.Tuple, old []byte) {
 	index, _ := rest[0].(int64)
 	random, _ := rest[1].(uuid.UUID)
@@ -204,7 +204,7 @@ func (m *model) requested(random string) {
 	}
 }
 
-// unmarked holds the end of a pause or a park to its cause: somebody who resumed the group.
+// unmarked checks that the end of a pause or a halt has a cause: a call that resumed the group.
 func (m *model) unmarked(group string, old *lockState) {
 	for _, o := range m.w.ops {
 		resumed := strings.HasPrefix(o.kind, "resume-group") && o.group == groupOfLane(group)

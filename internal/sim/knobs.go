@@ -29,7 +29,7 @@ type knobs struct {
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
 	giveUp                                   float64 // chance that a call's context ends early
-	die, freeze, partial, nack, reject, fuse float64 // chances of what a worker does with a claim
+	die, freeze, partial, nack, reject, fuse float64 // chances of a worker's actions on a claim
 	think                                    time.Duration
 	wait                                     time.Duration // longest of a receive
 

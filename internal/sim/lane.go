@@ -193,7 +193,7 @@ func (p *lanePlan) templates(view int) []layer.Template {
 	return all
 }
 
-// lanesOf are the lanes that what has these headers is in, but for the whole group.
+// lanesOf returns the lanes of a message with these headers, without the lane of the whole group.
 func (p *lanePlan) lanesOf(group string, headers map[string]string) (lanes []string) {
 	for _, view := range p.views {
 		t := layer.Template{}
@@ -235,7 +235,7 @@ func (a *actor) facets() layer.Template {
 	return t
 }
 
-// laneOptions adds a template to what a receive asks for.
+// laneOptions adds a template to the options of a receive.
 func (a *actor) laneOptions(o *layer.ReceiveOptions) {
 	if a.w.knobs.plan == nil {
 		return
@@ -247,7 +247,7 @@ func (a *actor) laneOptions(o *layer.ReceiveOptions) {
 		g := a.w.group(a.lanes)
 		o.Group, o.Strategy = &g, layer.FillGroup
 	}
-	o.Wait = min(o.Wait, 3*time.Second+time.Duration(1+a.id)) // nobody wakes a receive by template
+	o.Wait = min(o.Wait, 3*time.Second+time.Duration(1+a.id)) // a receive by template gets no wake
 }
 
 // takeOptions are those of a take.

@@ -10,18 +10,17 @@ import (
 	"fdbfifo/layer"
 )
 
-// What the model knows of lanes. A lane has a state as a group has: its items, which are those of its group that agree
-// with it, its lock, and its greatest token. So what holds for a group holds for each of its lanes: order, the growth
-// of tokens, and that something leads to it. To that comes what holds between lanes: claims that could share an item
-// exclude each other, a hint that is put aside is under a lock that is there, and the keys of lanes are those of the
-// items' facets.
+// The lanes of the model. A lane has a state like a group: its items, which are those of its group that match it, its
+// lock, and its greatest token. So each lane has the laws of a group: order, growing tokens, and a key that leads to
+// it. There are also laws between lanes. Claims that could share an item exclude each other, a hint that is put aside
+// is under an existing lock, and the keys of lanes are those of the items' facets.
 
 // laneIndex is the lanes of the model.
 type laneIndex struct {
-	of     map[string]map[string]bool   // by group: its lanes that have ever been named, but for the whole group
+	of     map[string]map[string]bool   // by group: its lanes that have ever been named, without the whole group
 	kept   map[string]map[string]bool   // by lane: the keys of its hints that are put aside
-	under  map[string]map[string]bool   // by lane: the keys of what is put aside under its lock
-	left   map[string]map[layer.ID]bool // by lane: what the record under replay takes out of it
+	under  map[string]map[string]bool   // by lane: the keys of the hints that are put aside under its lock
+	left   map[string]map[layer.ID]bool // by lane: the items that the record under replay takes out of it
 	item   map[string]layer.ID          // by lane: the item of a hold
 	moved  []change
 	passed map[layer.ID]int64 // advanced by the record under replay, out of the claim of the token
@@ -34,7 +33,7 @@ type change struct {
 	id      layer.ID
 	headers map[string]string
 	holder  bool
-	staged  bool  // likewise, by a worker
+	staged  bool  // by the holder's worker
 	token   int64 // of the holder's claim
 }
 
@@ -81,7 +80,7 @@ func (m *model) named(group, lane string) {
 	}
 }
 
-// ofKey is the lane that a key of the modelled names is about, but for items; "" = of none.
+// ofKey returns the lane of a key of the modelled names, except items; "" = of none.
 func (m *model) ofKey(name string, rest tuple.Tuple) string {
 	switch name {
 	case "lock":
@@ -372,8 +371,8 @@ func (m *model) apart(group string) {
 	}
 }
 
-// compareLanes: an advance that is done has changed what it says, and every change of facets is somebody's; what was
-// delivered agrees with the template that asked for it.
+// compareLanes: an advance that is done has made its changes, and every change of facets belongs to a call. Each
+// delivered item matches the template of its receive.
 func (m *model) compareLanes() {
 	p := m.w.knobs.plan
 	if p == nil {
@@ -395,9 +394,9 @@ func (m *model) compareLanes() {
 					mine[i], found = true, true
 				}
 			}
-			// Of several who have the same claim, by one receive id, the first to advance an item has done so for all,
-			// as with an ack; and who has acked the item has done all that there is. Who has given back the items from
-			// one on has left the claim to the others, without these.
+			// Several actors may have the same claim, by one receive id. The first to advance an item has done so for
+			// all, as with an ack. An ack of the item leaves nothing to do. An actor that has returned the items from
+			// one on has left the claim to the others, without these items.
 			twin := func(c change) bool { return c.id == id && c.holder && c.token == o.token && c.r.step <= o.end }
 			acked := func(f finished) bool { return f.under && f.lock.token == o.token && f.r.step <= o.end }
 			gaveBack := func(other *op) bool {
@@ -463,8 +462,8 @@ func outstanding(group string, t tuple.Tuple) (ids []layer.ID, ok bool) {
 	return ids, true
 }
 
-// isLedOtherwise reports whether a lane that nobody holds needs no hint: its hint is put aside, or it is a whole group
-// in a queue where nobody receives whole groups.
+// isLedOtherwise reports whether a lane without a claim needs no hint: its hint is put aside, or it is a whole group in
+// a queue without receives of whole groups.
 func (m *model) isLedOtherwise(lane string) bool {
 	p := m.w.knobs.plan
 	if m.w.knobs.inTurn && (lane == freeLaneOf(groupOfLane(lane)) || m.headInHand(lane)) {
@@ -478,8 +477,8 @@ func (o *op) forces(lane string) bool {
 	return o.forcing && !o.is("force-release") && o.group == groupOfLane(lane)
 }
 
-// lapsing reports whether a claim of a queue with facets has run out: whoever ends it may remove its items thereafter,
-// and its lane is left with a hint that is stale.
+// lapsing reports whether a claim of a queue with facets has expired. The transaction that ends it may then remove its
+// items, and leave its lane with a stale hint.
 func (m *model) lapsing(lane string) bool {
 	return (m.w.knobs.plan != nil || m.w.knobs.unordered) && m.group(lane).lock.endMS <= m.r.nowMS
 }

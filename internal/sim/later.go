@@ -14,7 +14,7 @@ type later struct {
 // laterProfiles are those which the seeds of no profile have a part of.
 var laterProfiles = []string{"owned", "subscribed", "totalled"}
 
-// drawLater draws what a seed has of these, if nobody names a profile.
+// drawLater draws one of these profiles for a seed, if the options name none.
 func (k *knobs) drawLater(o Options) {
 	rng := rand.New(rand.NewPCG(o.Seed, 21))
 	if o.Profile != "" || k.profile != "" {

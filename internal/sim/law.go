@@ -20,12 +20,12 @@ import (
 //
 //   - A good handler is called for an item at most 1 + n times; once, if there was no fault; and once
 //     more for each handler of a HandleBatch that has hung, panicked or ended its goroutine behind the item.
-//   - Under one claim a handler is called for an item at most 1 + n times, whatever comes of the calls; and once more
-//     for each handler of a HandleBatch that has failed at the item or behind it, and said not where.
-//   - Nobody's handler is called for an item under a claim that has acked it. (That is held to in all runs.)
-//   - Every item ends within a bounded time after the faults have stopped: endOf for each that is there then.
+//   - Under one claim a handler is called for an item at most 1 + n times, whatever the calls return. It is called once
+//     more for each handler of a HandleBatch that has failed at the item or behind it, and did not say where.
+//   - No handler is called for an item under a claim that has acked it. (All runs check this.)
+//   - Every item ends within a bounded time after the faults have stopped: endOf for each item that is there then.
 
-// lawful is what the laws say of one item.
+// lawful has the counts of one item for the laws.
 type lawful struct {
 	good   int           // calls of its handler that were not to fail
 	failed int           // calls that were
@@ -33,8 +33,8 @@ type lawful struct {
 	claims map[int64]int // calls, by the claim's token
 }
 
-// endOf is how long an item may take from the front of its group to its end: two failures, each with a handler that
-// hangs, the lease that ends, and a delay; and the good call.
+// endOf is how long an item may take from the front of its group to its end. It allows for the good call and two
+// failures, each with a handler that hangs, the end of the lease, and a delay.
 const endOf = 3*(workTimeout+5*time.Second+maxLease+2*maxDelay) + maxSkew
 
 func (w *world) law(id layer.ID) *lawful {

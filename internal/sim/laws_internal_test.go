@@ -50,7 +50,7 @@ func TestLookLaw(t *testing.T) {
 	}
 }
 
-// TestRescheduleLaw: who was told that a message was rescheduled has done so, once, or both times were over.
+// TestRescheduleLaw: a call that returned that a message was rescheduled has done so, once, or both times were over.
 func TestRescheduleLaw(t *testing.T) {
 	id := layer.ID{Group: "g0", Index: 1}
 	at := time.UnixMilli(5000)
@@ -135,8 +135,8 @@ func TestTotalLaw(t *testing.T) {
 	}
 }
 
-// TestSubscriptionLaws: a gap, a repetition, a call that comes late and a place that nobody has handled what is before
-// it are violations.
+// TestSubscriptionLaws: a gap, a repetition, a late call, and a place behind changes that were not handled are
+// violations.
 func TestSubscriptionLaws(t *testing.T) {
 	second := func(n int) time.Time { return time.UnixMilli(int64(1000 * n)) }
 	type call struct{ begin, end, from, till int } // changes from up to, without, till; a step is a second

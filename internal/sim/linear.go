@@ -11,13 +11,15 @@ import (
 	"fdbfifo/layer"
 )
 
-// This file makes of the actors' calls the histories of package linear, which porcupine checks by what they were told.
+// This file turns the actors' calls into the histories of package linear. porcupine checks these by the answers of the
+// calls.
 //
-// A moment is two stamps of a step: calls return when it begins, and are made when it ends. Of what nobody's call says
-// the records say when it happened, and it is added as what others did (linear.Drop, linear.Put): an item is parked,
-// purged, aged out, finished by a worker.Worker, or redriven. That it may happen is for the other checkers to judge.
-// What is put behind the tail by a redrive goes by another name there, as it is another message by its key. The claims
-// of a worker.Worker are not there; of items that they hold by themselves it is said how long (linear.Busy).
+// A moment is two stamps of a step: calls return when it begins, and are made when it ends. Some events are in no call:
+// an item becomes a dead letter, is purged, ages out, is finished by a worker.Worker, or is redriven. The records say
+// when they happened, and the file adds them as effects of outsiders (linear.Drop, linear.Put). The other checkers
+// judge whether they may happen. A message that a redrive puts at the tail has another name, because its key makes it
+// another message. The claims of a worker.Worker are not in the histories. For items that they hold one by one the
+// histories say how long (linear.Busy).
 
 // histories are the calls of each group.
 func (w *world) histories(m *model, drained bool) map[string][]linear.Operation {
@@ -61,8 +63,8 @@ type historian struct {
 	m       *model
 	fastest time.Duration // by how much the fastest clock is fast
 	groups  map[string][]linear.Operation
-	told    map[claimKey]bool  // claims, by their lanes, that somebody in the histories was told of
-	newest  map[string]*record // that has added something to a group
+	told    map[claimKey]bool  // claims, by their lanes, that a caller in the histories was told of
+	newest  map[string]*record // the record that has last added an operation to a group
 }
 
 func (c *historian) add(group string, o linear.Operation) {
@@ -116,7 +118,7 @@ func (c *historian) items(items []layer.Item) (all []linear.Message) {
 	return all
 }
 
-// call adds what a call did, but for what it received.
+// call adds a call without its receive.
 func (c *historian) call(o *op) {
 	if o.by == byWorker {
 		return
@@ -169,7 +171,8 @@ func (c *historian) nack(o *op, r *linear.Operation) {
 	case n.Delay > 0 && config.MaxAttempts == layer.Unlimited && n.Reject == "" && c.w.knobs.operators == 0:
 		r.Delay = n.Delay.Milliseconds()
 	default:
-		// It is drawn; or there is none, because the head is parked, which the records say; or somebody ends it.
+		// The delay is drawn. Or there is none, because the head becomes a dead letter, which the records say. Or a
+		// call ends it.
 		r.Delay = linear.Never
 	}
 }
@@ -251,8 +254,8 @@ func (c *historian) receive(ops ...*op) {
 				}
 			}
 		}
-		// Nobody may have been told of a claim: its receive may have been given up, or have failed after the ack that
-		// went with it.
+		// A claim may have reached no caller: its receive may have been given up, or have failed after the ack in the
+		// same call.
 		open := o.told == linear.Unknown || o.told == linear.Done && (o.limited || o.kind == "ack-receive")
 		if open && (!o.over || len(o.claims) == 0) {
 			for group := range c.groups {
@@ -262,7 +265,8 @@ func (c *historian) receive(ops ...*op) {
 	}
 }
 
-// inTurn adds a claim of a message of a receive in turn. What the receive was given of a group is one thing.
+// inTurn adds a claim of a message of a receive in turn. All messages of a group that the receive got are one
+// operation.
 func (c *historian) inTurn(group string, r linear.Operation) {
 	r.InTurn = true
 	history := c.groups[group]
@@ -273,7 +277,7 @@ func (c *historian) inTurn(group string, r linear.Operation) {
 	c.add(group, r)
 }
 
-// others adds what nobody's call says.
+// others adds the events that are in no call.
 func (c *historian) others() {
 	ids := slices.SortedFunc(maps.Keys(c.m.finished), func(a, b layer.ID) int {
 		return cmp.Or(cmp.Compare(c.m.finished[a][0].r.order, c.m.finished[b][0].r.order), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index))
@@ -325,7 +329,7 @@ func (c *historian) others() {
 	}
 }
 
-// busy adds how long items were held by themselves under claims that nobody in the histories was told of.
+// busy adds how long single items were held under claims that no caller in the histories was told of.
 func (c *historian) busy() {
 	for _, h := range c.m.lanes.holds {
 		lane := holdLaneOf(h.id)
@@ -348,7 +352,8 @@ func (c *historian) happened(r *record, group string, o linear.Operation) {
 		Client: -r.who, Call: int64(2 * r.from), Return: int64(2*min(r.to, c.w.sched.steps) + 1),
 		Begin: r.nowMS, End: now.Add(c.fastest).UnixMilli(),
 	}
-	// What one transaction did is one thing: apart, its parts would have to be tried in each order.
+	// The effects of one transaction are one operation. As several operations they would have to be tried in each
+	// order.
 	history := c.groups[group]
 	if n := len(history) - 1; n >= 0 && c.newest[group] == r && o.Outcome == linear.Done && history[n].Outcome == linear.Done &&
 		history[n].Kind == o.Kind && history[n].Force == o.Force && maps.Equal(history[n].Next, o.Next) {

@@ -242,11 +242,11 @@ func (g *groupState) newestAt(version int64) int64 {
 type finished struct {
 	r        *record
 	item     stored
-	lane     string          // whose claim had it; its group if there was none
+	lane     string          // the lane whose claim had it; its group if there was none
 	lock     *lockState      // of that, before
 	under    bool            // it was outstanding under that lock, a claim
 	over     bool            // others of its group stood before it, and stayed
-	overIn   map[string]bool // likewise, by its lanes
+	overIn   map[string]bool // the same, by its lanes
 	held     []string        // the lanes of its group that were held
 	archived bool            // in the same transaction
 }
@@ -371,7 +371,7 @@ func (m *model) violation(format string, args ...any) {
 	m.w.violation("commit %d (step %d, handle %d, transaction %d): %s", m.r.order, m.r.step, m.r.who, m.r.tx, fmt.Sprintf(format, args...))
 }
 
-// apply replays a record: it follows the locks write by write, and the rest by what it comes to.
+// apply replays a record. It follows the locks write by write, and the other keys by their final values.
 func (m *model) apply(r *record) {
 	m.rateChanged(r)
 	m.look(r)
@@ -437,12 +437,12 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.rooms(come, gone, after)
-	for _, wr := range r.writes { // also what another of the same transaction has set anew: holders of one claim
+	for _, wr := range r.writes { // also a state that another holder of the claim has set again in this transaction
 		if name, _ := m.keyOf(wr.key); name == "state" && wr.kind == wrote {
 			m.states[string(wr.value)] = r
 		}
 	}
-	// What is there after this record, of what is new or gone.
+	// The keys that are new or gone, as they are after this record.
 	for _, k := range keys {
 		name, rest := m.keyOf([]byte(k))
 		switch name {
@@ -522,7 +522,7 @@ func (m *model) purge(name string, rest tuple.Tuple, w write) {
 	}
 }
 
-// rooms holds new items to the bound of their groups. It counts what the enqueue must have seen.
+// rooms checks new items against the bound of their groups. It counts the items that the enqueue must have seen.
 func (m *model) rooms(come map[layer.ID]envelope, gone map[layer.ID]bool, after map[string][]byte) {
 	most := m.w.knobs.config.MaxWaiting
 	if most == 0 {
@@ -789,7 +789,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 	}
 }
 
-// dedupKey is what a message of a group goes by; "" = nothing.
+// dedupKey returns the key for de-duplication of a message of a group; "" = none.
 func (m *model) dedupKey(group, dedupID string) string {
 	if dedupID == "" {
 		return ""
@@ -1009,7 +1009,7 @@ func (m *model) stop(key claimKey) {
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
 		if (o.limited || o.outcome == unknown || o.kind == "ack-receive") && o.attemptID == "" && o.who == m.r.who && l.owner == fmt.Sprintf("handle %d", m.r.who) && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
-			return // what it claimed is given back, as nobody was there to receive it
+			return // its claim is returned, because its caller has left
 		}
 		if !o.maybeAt(m.r) {
 			continue

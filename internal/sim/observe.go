@@ -8,9 +8,10 @@ import (
 	"fdbfifo/layer"
 )
 
-// What the actors and the handlers saw themselves, without a look at what the transactions wrote.
+// The checks of this file use only the answers that the actors and the handlers saw, not the writes of the
+// transactions.
 
-// delivery is an item as somebody was given it.
+// delivery is the delivery of an item to an actor.
 type delivery struct {
 	id          layer.ID
 	claimed     int // it was claimed, or taken, after this step
@@ -54,9 +55,8 @@ func (w *world) deliveries() map[string][]delivery {
 	return all
 }
 
-// compareOrder: nobody is given an item while one before it waits that was never given to anybody (G1). An item waits
-// from the return of its enqueue on, and so before everything whose enqueue began later; one that was a dead letter is
-// left out.
+// compareOrder: no actor gets an item while an earlier item waits that was never delivered (G1). An item waits from the
+// return of its enqueue on, and so before everything whose enqueue began later; one that was a dead letter is left out.
 func (w *world) compareOrder(m *model) {
 	sent, sending := make(map[layer.ID]int), make(map[layer.ID]int)
 	for _, o := range w.ops {
@@ -81,9 +81,9 @@ func (w *world) compareOrder(m *model) {
 				continue
 			}
 			if f := m.finished[d.id]; d.by.by == byWorker && len(f) > 0 && f[0].r.step < d.begin {
-				continue // a worker had it in flight when it was removed by force, and calls its handler all the same
+				continue // a worker had it in flight when it was removed by force, and still calls its handler
 			}
-			// It is new here. Was it there when something behind it was fetched and given?
+			// It is new here. Was it there when an item behind it was read and delivered?
 			for _, p := range ds[:i] {
 				if p.plain || !agrees(p.where, m.first[d.id].headers) {
 					continue // it was out of order, or of another lane
@@ -97,14 +97,14 @@ func (w *world) compareOrder(m *model) {
 	}
 }
 
-// compareExclusion: nobody gets a claim on a group while another one, of an earlier call, has not been given back and
-// its lease lasts, by the clock that is furthest ahead: anybody may have ended it in between (G2).
+// compareExclusion: no actor gets a claim on a group while an earlier claim has not been returned and its lease lasts,
+// by the clock that is furthest ahead. A handle with that clock may have ended it in between (G2).
 func (w *world) compareExclusion() {
 	type hold struct {
 		c     *layer.Claim
 		by    *op
 		until time.Time // by the clock of its holder
-		freed int       // the step at which its holder, or somebody with force, began to end it
+		freed int       // the step at which its holder, or an operator by force, began to end it
 	}
 	const never = int(^uint(0) >> 1)
 	holds := make(map[string][]*hold)
@@ -126,7 +126,7 @@ func (w *world) compareExclusion() {
 	for _, o := range w.ops {
 		switch {
 		case o.kind == "extend" || o.kind == "extend-tx":
-			if h := find(o.group, o.token); h != nil { // which may be shorter than what was left
+			if h := find(o.group, o.token); h != nil { // which may be shorter than the rest
 				until := o.until
 				if o.outcome != done {
 					until = o.beginAt.Add(w.skewOf(o.who) + layer.MinLease)

@@ -14,7 +14,7 @@ import (
 func (a *actor) operate() {
 	for a.more() {
 		group := a.w.group(a.rng)
-		id := layer.ID{Group: group, Index: 1, Random: uuid.UUID{6: 0x40, 8: 0x80}} // nobody's
+		id := layer.ID{Group: group, Index: 1, Random: uuid.UUID{6: 0x40, 8: 0x80}} // of no item
 		if n := len(a.w.known); n > 0 {
 			id = a.w.known[a.rng.IntN(n)]
 			if a.rng.IntN(2) == 0 {

@@ -10,14 +10,14 @@ import (
 	"fdbfifo/layer"
 )
 
-// The laws of progress of handles that wait for one group, beside handles that ack and at once receive again. They are
-// held to in runs of the profile owing, which have no faults, so that transactions take no time. There is one group,
-// because a wake for a second may meet a handle that is just being served, and is then made good by a poll.
+// The laws of progress of handles that wait for one group, while other handles ack and at once receive again. Runs of
+// the profile owing check them. These runs have no faults, so transactions take no time. There is one group, because
+// the wake for a second group may meet a handle that is just being served, and then only a poll finds the group.
 //
-//   - A group that has items and that nobody holds is not left alone while a receive waits: nobody's poll is needed. An
-//     ack may owe its wake for owedFor; what is longer free, with the same head, is a violation.
+//   - A group with items and without a claim is not left alone while a receive waits, and no poll is needed. An ack may
+//     owe its wake for owedFor. A group that is free for longer, with the same head, is a violation.
 //   - No handle keeps a group from those that wait, beyond keptMost acks in a row or keptFor; unless another receive of
-//     the handle's races with who was woken.
+//     the handle competes with the woken handle.
 
 const (
 	// owedFor is how long a wake may be owed (20 ms), and the time of a few transactions, far below a poll.
@@ -48,10 +48,10 @@ func (k *knobs) owing(rng *rand.Rand) {
 	k.named, k.large, k.delayed, k.inTx, k.giveUp, k.repeat, k.state = 0, 0, 0, 0, 0, 0, 0
 }
 
-// owingWorld is what a run of the profile owing knows.
+// owingWorld is the state of a run of the profile owing.
 type owingWorld struct {
 	waits map[int]*op         // receives under way, by actors
-	free  map[string]freeHead // groups that nobody holds, when last looked
+	free  map[string]freeHead // groups without a claim, at the last look
 	kept  map[string]*keptRun // by groups
 	alone bool                // each handle has one receive at a time
 }
@@ -68,7 +68,7 @@ type keptRun struct {
 	since     time.Time
 }
 
-// startOwing starts the actors that receive, one or two a handle, and who watches.
+// startOwing starts the actors that receive, one or two for each handle, and the actor that watches.
 func (w *world) startOwing() {
 	if !w.knobs.owes {
 		return
@@ -91,7 +91,7 @@ func (w *world) startOwing() {
 	start(w.handles[0], (*actor).watchOwing)
 }
 
-// starting returns what starts actors beside those of every run.
+// starting returns a function that starts actors in addition to those of every run.
 func (w *world) starting() func(h *handle, role func(*actor)) *actor {
 	id := 50
 	return func(h *handle, role func(*actor)) *actor {
@@ -113,7 +113,7 @@ func (w *world) sent() bool {
 	return true
 }
 
-// about are times on both sides of what an owed wake is bounded by.
+// about returns times on both sides of the bounds of an owed wake.
 func (a *actor) about() time.Duration {
 	times := []int{1, 18, 22, 980, 1020} // milliseconds
 	return time.Duration(times[min(a.rng.IntN(len(times)), a.rng.IntN(len(times)))]) * time.Millisecond

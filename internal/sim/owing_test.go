@@ -9,8 +9,8 @@ import (
 	"fdbfifo/internal/sim"
 )
 
-// TestOwing: progress. Where handles ack and at once receive again, beside others that wait, no group is left alone for
-// longer than a wake may be owed, and no handle keeps a group for ever (owing.go).
+// TestOwing: progress. Some handles ack and at once receive again, while others wait. No group is left alone for longer
+// than a wake may be owed, and no handle keeps a group without end (owing.go).
 func TestOwing(t *testing.T) {
 	sum := sim.Report{Marks: make(map[string]int)}
 	t.Run("seeds", func(t *testing.T) {

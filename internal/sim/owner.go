@@ -15,11 +15,10 @@ import (
 )
 
 // Owners: programs that change messages of their own while these wait (Reschedule, Replace), and look for them (Find,
-// Peek, GroupState). What a change leaves is held to its call, and every answer to what the queue was like at some
-// moment between the begin and the end of the call.
+// Peek, GroupState). The checks compare the result of a change with its call. They compare every answer with the state
+// of the queue at some moment between the begin and the end of the call.
 
-// owned: messages that are kept back and changed all the time, beside claims, clocks that differ, and commits that take
-// long.
+// owned: messages that are delayed and changed all the time, with claims, different clocks, and slow commits.
 func (k *knobs) owned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.owners, k.operators, k.operations = 2+rng.IntN(3), rng.IntN(2), []int{7, 10, 11, 15}
@@ -295,7 +294,7 @@ func (m *model) retime(id layer.ID, was, is stored) bool {
 	if len(by) == 0 {
 		return false
 	}
-	// An operator who ends the delay of the group's head leaves what a reschedule to now leaves.
+	// An operator that ends the delay of the group's head leaves the same state as a reschedule to now.
 	ended := is.dueMS == m.w.knobs.atOnce(is.enqueuedMS) || m.madeDue(is.dueMS, was.dueMS)
 	for _, o := range m.w.ops {
 		if ended && o.is("retry-now") && groupOfLane(o.group) == id.Group && o.maybeAt(m.r) {
@@ -331,8 +330,8 @@ func headersOf(value []byte) map[string]string {
 	return all
 }
 
-// compareReschedules: who is told that a message was rescheduled has done so, once, or there was nothing to do, because
-// both times were over; and a message is delivered not before its time (see model.claim and taken).
+// compareReschedules: a call that returned that a message was rescheduled has done so, once, or there was nothing to do
+// because both times were over. A message is not delivered before its time (see model.claim and taken).
 func (m *model) compareReschedules() {
 	for _, o := range m.w.ops {
 		if !o.is("reschedule") {

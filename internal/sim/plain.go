@@ -15,21 +15,21 @@ import (
 	"fdbfifo/worker"
 )
 
-// Plain consumers: half of the seeds that have no facets, name no profile and have no rate of the groups run on an
-// unordered queue, where receives and workers that take any item which nobody holds work beside those of whole groups.
-// All their draws are of generators of their own.
+// Plain consumers. Half of the seeds that have no facets, name no profile and have no rate of the groups run on an
+// unordered queue. There some receives and workers take any free items, and others take whole groups. All their draws
+// come from generators of their own.
 //
-// The model names the claim of one item, a hold, as a lane: the group, '#' and the item. The items of a group that
-// nobody holds are a lane, too: the group and '#'. So tokens, leases and timers of holds are held to what those of
-// groups are. To that comes: no item is in two hands; who claims groups gets no item that is held, and none behind one;
-// an unordered receive gets, of the items that nobody holds, the first.
+// The model names the claim of one item, a hold, as a lane: the group, '#' and the item. The free items of a group are
+// a lane, too: the group and '#'. So tokens, leases and timers of holds must keep the laws of groups. There are three
+// more laws. No item has two holders. A claim of a group gets no held item, and none behind one. An unordered receive
+// gets the first free items.
 
-// plainKnobs is what a run has of unordered consumers.
+// plainKnobs says how a run uses unordered consumers.
 type plainKnobs struct {
 	unordered bool    // the queue is, or its claims keep their message alone
 	inTurn    bool    // its claims keep their message alone: see turns
 	plainly   float64 // chance that a receive is unordered
-	drains    int     // who receives when the faults have stopped: 0 = groups alone, 1 = items alone, 2 = both
+	drains    int     // the receives after the faults have stopped: 0 = of groups, 1 = of items, 2 = both
 }
 
 // drawPlain draws whether the run has unordered consumers. A run of a profile that the caller names has none, unless it
@@ -58,7 +58,7 @@ func (k *knobs) turned(rng *rand.Rand) {
 	k.receive, k.nack = 2+rng.IntN(4), 0.2
 }
 
-// overturned: the same, with leases that end while others look for what is free.
+// overturned: the same, with leases that end while others look for free items.
 func (k *knobs) overturned(rng *rand.Rand) {
 	k.outlived(rng)
 	k.setTurns()
@@ -85,7 +85,7 @@ func (k *knobs) mixed(rng *rand.Rand) {
 	k.own = 0.3 * rng.Float64()
 }
 
-// outlived: the same, with leases that end while others look for what is free.
+// outlived: the same, with leases that end while others look for free items.
 func (k *knobs) outlived(rng *rand.Rand) {
 	k.mixed(rng)
 	k.config.Lease, k.freeze, k.die, k.nack, k.think = layer.MinLease, 0.5, 0.1, 0, time.Second
@@ -105,7 +105,7 @@ func (k *knobs) overripe(rng *rand.Rand) {
 // plainProfiles are the profiles of unordered consumers, which no seed draws by itself.
 var plainProfiles = []string{"mixed", "outlived", "overripe", "turned", "overturned"}
 
-// freeLaneOf is the lane of the items of a group that nobody holds.
+// freeLaneOf returns the lane of the free items of a group.
 func freeLaneOf(group string) string { return group + "#" }
 
 // holdLaneOf is the lane of one item under a claim of its own.
@@ -246,8 +246,8 @@ func (m *model) settlesPlain(id layer.ID, was, is *stored) {
 	}
 }
 
-// holdBegins takes the item of a hold out of those that are free. The first of them goes first: an item that nobody
-// holds, which the receive must have seen, does not stand before it.
+// holdBegins takes the item of a hold out of the free ones. The first free item goes first: no free item that the
+// receive must have seen may be before it.
 func (m *model) holdBegins(lane string, next *lockState) {
 	id := m.lanes.item[lane]
 	free := m.group(freeLaneOf(id.Group)).items
@@ -318,8 +318,8 @@ func (m *model) holdEnds(lane string) {
 	}
 }
 
-// spare leaves of the lanes that are held those that matter to somebody who claims items in another: the hold of an
-// item matters to who claims that item.
+// spare keeps of the held lanes those that matter for a claim of these items in another lane. The hold of an item
+// matters only if the claim has that item.
 func (m *model) spare(held []string, ids []layer.ID) []string {
 	return slices.DeleteFunc(held, func(lane string) bool {
 		return isHoldLane(lane) && !slices.Contains(ids, m.lanes.item[lane])

@@ -7,8 +7,8 @@ import (
 	"fdbfifo/internal/sim"
 )
 
-// TestPlain: unordered consumers beside ordered ones: no item is in two hands, who receives groups sees no gap, and
-// nothing is lost, in runs in which items are held, let go and taken over all the time.
+// TestPlain: unordered and ordered consumers share a queue, in runs in which items are held, returned and taken over
+// all the time. No item has two holders, a receive of groups sees no gap, and no message is lost.
 func TestPlain(t *testing.T) {
 	sum := sim.Report{Marks: make(map[string]int)}
 	t.Run("seeds", func(t *testing.T) {

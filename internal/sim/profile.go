@@ -26,7 +26,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.handles, k.workers = 2+rng.IntN(4), 4+rng.IntN(5)
 		k.hold = 0.2 * rng.Float64()
 	},
-	// Operators beside few workers, and commits that take long.
+	// Operators, few workers, and slow commits.
 	"operated": func(k *knobs, rng *rand.Rand) {
 		k.scarce(rng)
 		k.producers, k.workers, k.takers, k.operators = 1, 1+rng.IntN(3), rng.IntN(2), 3+rng.IntN(3)
@@ -154,7 +154,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
-	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
+	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
 			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles)
 		return s == "worked" || slices.Contains(others, s)

@@ -14,10 +14,10 @@ import (
 	"fdbfifo/layer"
 )
 
-// The rate of the groups, held to what it promises: over any time T no more items of a group start their delivery than
-// rate × T and a burst, by the clocks of the handles that deliver them; and nothing is left to a rate that is another by now.
+// The checks of the rate of the groups. Over any time T at most rate × T items of a group and a burst start their
+// delivery, by the clocks of the handles that deliver them. No group is left to an outdated rate.
 
-// clearedPair is what a pair said, and the version at which it was cleared.
+// clearedPair is the value of a pair, and the version at which it was cleared.
 type clearedPair struct{ us, version int64 }
 
 // ratedAt is a rate from one record on.
@@ -46,7 +46,7 @@ type pacing struct {
 	cleared map[string]clearedPair    // by group: the pair that was cleared last
 	started map[string]int            // by group: items that start their delivery in the record under replay
 	dues    map[string]map[int64]bool // by group: until when items are kept back, or were
-	taken   map[layer.ID]bool         // by somebody who was told
+	taken   map[layer.ID]bool         // by an actor that got the answer
 	changed []*op                     // changes of the rate that are done, by their ends
 }
 
@@ -160,8 +160,8 @@ func (p *pacing) inForce(fromMS, tillMS int64) (all []*ratedAt) {
 	return all
 }
 
-// since are the rates that a transaction may go by that must not go by what was: the one that it reads, and those that came
-// before it was applied.
+// since returns the rates that a transaction may use if it must not use an outdated one: the rate that it reads, and
+// those that came before it was applied.
 func (p *pacing) since(r *record) (all []*ratedAt) {
 	for _, c := range p.rates {
 		switch {
@@ -334,8 +334,8 @@ func (m *model) leftToRate(group string, untilMS int64) {
 	m.violation("%q is left to its rate for %d ms", group, untilMS-r.nowMS)
 }
 
-// rateChanged holds the changes of the rate that were over before a record to what they promise: no group waits by what the rate
-// was. r is nil after the last record.
+// rateChanged checks the changes of the rate that had ended before a record: no group may wait by the old rate. r is
+// nil after the last record.
 func (m *model) rateChanged(r *record) {
 	p := m.pacing
 	for len(p.changed) > 0 && (r == nil || r.from > p.changed[0].end) {
@@ -377,7 +377,7 @@ func (w *world) fastest() time.Duration {
 	return d
 }
 
-// unswept reports whether the rate was changed in such a way that groups may wait by what it was until the next sweep.
+// unswept reports whether the rate was changed in a way that lets groups wait by the old rate until the next sweep.
 func (w *world) unswept() bool {
 	return slices.ContainsFunc(w.ops, func(o *op) bool { return o.rates && (o.kind == "configure-tx" || o.outcome != done) })
 }

@@ -34,7 +34,7 @@ type record struct {
 	who, tx, attempt int
 	rv               int64 // its read version
 	nowMS            int64 // by the handle's clock, when the commit was sent
-	begunMS          int64 // likewise, when the attempt began
+	begunMS          int64 // by the handle's clock, when the attempt began
 	writes           []write
 
 	stamp   [10]byte // of the commit: from the key
@@ -81,7 +81,7 @@ func unpackRecord(b []byte, large map[string][]byte) (record, error) {
 	return r, nil
 }
 
-// digest is of what the writes come to, whatever the order of those of different keys.
+// digest returns a digest of the writes that does not depend on the order of writes of different keys.
 func digest(ws []write) uint64 {
 	sorted := slices.Clone(ws)
 	slices.SortStableFunc(sorted, func(a, b write) int { return bytes.Compare(a.key, b.key) })
@@ -92,7 +92,7 @@ func digest(ws []write) uint64 {
 		case bytes.HasPrefix(w.key, []byte(keyFor("cursor"))):
 			w.value = nil // it names a row of changes, whose number counts those of the whole process
 		case bytes.HasPrefix(w.key, []byte(keyFor("change"))):
-			w.key = nil // likewise
+			w.key = nil // its key has the same number
 		}
 		h.Write(w.key)
 		h.Write([]byte{0xff})

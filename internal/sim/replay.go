@@ -13,7 +13,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// Replays of the archive. What a replay enqueues is a new message that names the one it repeats.
+// Replays of the archive. A replay enqueues a new message that names the one it repeats.
 
 // mostReplays is how many a run has: each may double what is there.
 const mostReplays = 3

@@ -144,8 +144,8 @@ func (w *world) sends(t *transaction) {
 	}
 }
 
-// left holds the queue to it that nothing is left of handles that were closed in good order, but for what a commit of
-// unknown outcome has written: the handle does not know of that, and whoever meets it at its deadline clears it.
+// left checks that handles that were closed in good order have left no rows. Rows of a commit of unknown outcome are
+// allowed: the handle does not know of them, and another handle clears them at their deadline.
 func (w *world) left() {
 	for _, name := range ownKeys {
 		for _, row := range w.rows(section(name), 0) {

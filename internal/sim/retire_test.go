@@ -7,8 +7,8 @@ import (
 	"fdbfifo/internal/sim"
 )
 
-// TestRetire: handles are closed in good order while their actors call, wait and hold claims: Close returns, a call
-// that is refused did nothing, nothing of the handle is left, and others take over what the handle held.
+// TestRetire: handles are closed in good order while their actors call, wait and hold claims. Close returns, a refused
+// call has no effect, the handle leaves no rows, and others take over its groups.
 func TestRetire(t *testing.T) {
 	sum := sim.Report{Marks: make(map[string]int)}
 	t.Run("seeds", func(t *testing.T) {

@@ -81,7 +81,7 @@ func (m *model) earliest(s *stored) int64 {
 		delay = min(delay, c.delayMS)
 	}
 	if delay == 0 {
-		return 0 // whatever the clock of who has sent it
+		return 0 // whatever the clock of its producer
 	}
 	m.w.mark("claim in a queue with a delay that changes")
 	return s.enqueuedMS + delay

@@ -16,13 +16,13 @@ type place struct {
 	n    int    // the transaction of the handle
 }
 
-// scheduler decides who goes on.
+// scheduler decides which goroutine continues.
 //
-// The race detector has to see that what one goroutine did came before what the next one does. It does, by the mutex
-// of a park, and by settle, which synctest.Wait is: whatever has blocked before it returns, in a channel or a timer,
-// came before. There is one exception: in sync.WaitGroup.Wait the detector looks away from the goroutine that blocks,
-// so what that one did since its last park has no order for the detector, though the goroutine stands still. So whoever
-// has done anything after its last park waits for others by a channel (see serve in layer/subscription.go).
+// The race detector must see that the actions of one goroutine come before those of the next one. It sees this by the
+// mutex of a park, and by settle, which is synctest.Wait: all goroutines that have blocked in a channel or a timer
+// before it returns come before. There is one exception. In sync.WaitGroup.Wait the detector ignores the goroutine that
+// blocks. Its actions since its last park then have no order for the detector, although it stands still. So a goroutine
+// that has acted after its last park must wait for others with a channel (see serve in layer/subscription.go).
 type scheduler struct {
 	settle func() // returns when every other goroutine is blocked
 	rng    *rand.Rand
@@ -31,18 +31,18 @@ type scheduler struct {
 	leap   float64   // knobs.leap, while there are faults
 	most   int       // steps of a run, after which it is given up
 	steps  int       // written by the driver alone
-	can    []*parked // who may go on; the driver's
+	can    []*parked // the goroutines that may continue; the driver's
 
-	arrived chan struct{} // holds one token if somebody has parked
+	arrived chan struct{} // holds one token if a goroutine has parked
 
 	mu        sync.Mutex
 	parked    []*parked    // guarded by mu
 	free      []*parked    // guarded by mu; of goroutines that went on, for others
 	live      int          // guarded by mu; actors that have not returned
-	gone      map[int]bool // guarded by mu; who died: its goroutines park no more
-	frozen    map[int]bool // guarded by mu; who gets no turn
+	gone      map[int]bool // guarded by mu; dead handles: their goroutines park no more
+	frozen    map[int]bool // guarded by mu; handles that get no turn
 	ambiguous int          // guarded by mu; steps with two goroutines of one name
-	given     bool         // guarded by mu; the run was given up: nobody parks any more
+	given     bool         // guarded by mu; the run was given up: no goroutine parks any more
 }
 
 // parked is a goroutine that waits for its turn, and when it came to wait.
@@ -160,7 +160,7 @@ func (s *scheduler) alive() bool {
 	return s.live > 0
 }
 
-// kill lets whoever is one of those go on, and never park again.
+// kill lets the goroutines of these handles continue, and never park again.
 func (s *scheduler) kill(who ...int) {
 	s.mu.Lock()
 	if s.gone == nil {
@@ -182,7 +182,7 @@ func (s *scheduler) kill(who ...int) {
 	}
 }
 
-// someoneAt reports whether somebody is parked at that kind of step.
+// someoneAt reports whether a goroutine is parked at that kind of step.
 func (s *scheduler) someoneAt(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,7 @@ func (s *scheduler) occupy(n int) {
 	s.signal()
 }
 
-// ended reports whether the goroutine of who is to end: it died, or the run was given up.
+// ended reports whether the goroutines of a handle must end, because it died or the run was given up.
 func (s *scheduler) ended(who int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *scheduler) drive(limit time.Duration) error {
 	}
 }
 
-// step is the number of the present step, for who may have been woken by a timer.
+// step returns the number of the present step, for a goroutine that a timer may have woken.
 func (s *scheduler) step() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

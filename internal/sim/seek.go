@@ -12,10 +12,10 @@ import (
 // seekMost is how many commits of others a held one waits for at most.
 const seekMost = 3
 
-// footprint is what one attempt of a transaction has read, at whatever isolation, and what it writes. A commit that is
-// held until others were applied that wrote there conflicts, or it is one of a queue that lacks a guard.
+// footprint has the reads of one attempt of a transaction, at any isolation, and its writes. A commit is held until
+// others have written to its reads. Then it conflicts, or the queue lacks a guard.
 type footprint struct {
-	on      bool // else nobody seeks, and nothing is noted
+	on      bool // else no run seeks conflicts, and nothing is noted
 	read    []kv.KeyRange
 	written []kv.KeyRange
 	groups  []string // that any of the keys are of
@@ -33,7 +33,7 @@ func (f *footprint) reads(begin, end []byte) {
 	f.about(begin)
 }
 
-// writes is reads for what is written, or conflicts as if it were.
+// writes is the same as reads, for writes and for write conflicts.
 func (f *footprint) writes(begin, end []byte) {
 	if !f.on {
 		return
@@ -121,8 +121,8 @@ func (s *scheduler) applied(f *footprint) {
 	}
 }
 
-// prefer leaves of those who can go on, now and then, those who work on a group that somebody seeks a conflict about;
-// and whoever has found one goes on at once. The mutex is held.
+// prefer narrows the goroutines that can continue, now and then, to those that work on a group for which another seeks
+// a conflict. A goroutine that has found one continues at once. The caller must hold the mutex.
 func (s *scheduler) prefer(can []*parked) []*parked {
 	if s.knobs.seek == 0 {
 		return can

@@ -26,7 +26,7 @@ func (k *knobs) seeking(rng *rand.Rand) {
 	k.takers, k.operators = rng.IntN(2), 2+rng.IntN(2)
 	k.faults[fault.Conflict], k.blowEvery = 0, 0
 	k.config.MaxWaiting, k.config.Retention = 0, 0
-	k.wait = time.Second // operators work beside the others, not before them
+	k.wait = time.Second // operators work at the same time as the others, not before them
 }
 
 // apart gives the handles clocks that differ as much as they may.
@@ -36,7 +36,7 @@ func (k *knobs) apart(rng *rand.Rand) {
 	}
 }
 
-// kept: heads that are kept back, delays that are ended early, and clocks that do not agree on what is due.
+// kept: delayed heads, delays that are ended early, and clocks that do not agree on the due time.
 func (k *knobs) kept(rng *rand.Rand) {
 	k.seeking(rng)
 	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 10, 7, 8, 9}
@@ -105,13 +105,13 @@ func (k *knobs) recalled(rng *rand.Rand) {
 	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.5, 0.6, layer.DeadLetterItem, 1
 }
 
-// stated: states of groups that are set by operators beside claims.
+// stated: operators set the states of groups while these have claims.
 func (k *knobs) stated(rng *rand.Rand) {
 	k.seeking(rng)
 	k.state, k.operators, k.operations = 0.9, 3, []int{18, 18, 18, 9}
 }
 
-// succeeded: the same, by holders whose leases have ended, beside those who take over.
+// succeeded: the same, by holders with expired leases, while others take over.
 func (k *knobs) succeeded(rng *rand.Rand) {
 	k.stated(rng)
 	k.config.Lease, k.freeze, k.nack, k.operators, k.think = layer.MinLease, 0.5, 0, 1, time.Second
@@ -129,7 +129,7 @@ func (k *knobs) rationed(rng *rand.Rand) {
 	k.own = 0.5
 }
 
-// buried: dead letters that are redriven beside claims.
+// buried: dead letters are redriven while their groups have claims.
 func (k *knobs) buried(rng *rand.Rand) {
 	k.seeking(rng)
 	k.operations, k.think, k.workers = []int{11}, time.Second, 3
@@ -156,7 +156,7 @@ func (k *knobs) noted(rng *rand.Rand) {
 	k.operators, k.operations, k.think, k.own = 2, []int{purge}, 200*time.Millisecond, 0.8
 }
 
-// monthly: the same, and sweeps of what the purges have noted, when more than a month has passed.
+// monthly: the same, with sweeps of the purges' notes when more than a month has passed.
 func (k *knobs) monthly(rng *rand.Rand) {
 	k.noted(rng)
 	k.operators, k.operations = 3, []int{purge, 14}
@@ -228,14 +228,14 @@ func (k *knobs) twinned(rng *rand.Rand) {
 	k.takers = 0
 }
 
-// uncertain: claims of several items whose outcome is unknown, beside enqueues that commit late.
+// uncertain: claims of several items with an unknown outcome, while enqueues commit late.
 func (k *knobs) uncertain(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.receive, k.producers, k.batch = 1, 4, 4, 1
 	k.faults[fault.UnknownApplied], k.takers, k.operators = 0.3, 0, 0
 }
 
-// reloaded: claims of several items whose outcome is unknown, beside enqueues which are held and so land between them.
+// reloaded: claims of several items with an unknown outcome, while enqueues are held and so land between the items.
 func (k *knobs) reloaded(rng *rand.Rand) {
 	k.uncertain(rng)
 	k.handles, k.producers, k.workers, k.think = mostHandles, 5, 3, 20*time.Millisecond

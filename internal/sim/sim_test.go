@@ -94,7 +94,7 @@ var seen = []string{
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }
 
-// seenAtLength is what a long run has met beside these.
+// seenAtLength are further marks that a long run has met.
 var seenAtLength = []string{
 	"version jump", "late ack accepted", "late extend accepted", "partial ack", "group parked",
 	"crash of the store on disk", "commit applied, and its answer lost in a crash of the store", "death of an idle handle",

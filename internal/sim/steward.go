@@ -7,7 +7,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// steward does beside the operators what keeps a queue in order.
+// steward does the upkeep of a queue, which the operators do not do.
 func (a *actor) steward() {
 	var can []func()
 	if a.w.knobs.rated {

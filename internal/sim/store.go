@@ -12,11 +12,11 @@ import (
 	"fdbfifo/kv/fault"
 )
 
-// store is the database, which crashes now and then and is opened again with what was durable.
+// store is the database. It crashes now and then, and is opened again with the durable data.
 //
 // In memory everything that was applied is durable: a crash ends the transactions and the watches, and versions jump as
-// at the opening of a stored database. On disk the file is copied as it is at that moment, which is what a process that
-// is killed leaves, and the copy is opened.
+// at the opening of a stored database. On disk the file is copied as it is at that moment, as a killed process leaves
+// it, and the copy is opened.
 type store struct {
 	w      *world
 	plan   *fault.Plan // its late commits never land after a crash
@@ -113,7 +113,8 @@ func (s *store) copyFile() error {
 	return nil
 }
 
-// close gives back all that was opened. What died in a crash was kept until now: a test cannot kill a part of itself.
+// close closes all databases that were opened. Databases that died in a crash were kept until now, because a test
+// cannot kill a part of itself.
 func (s *store) close() error {
 	s.life.end()
 	for _, db := range s.all {

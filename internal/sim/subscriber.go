@@ -14,7 +14,7 @@ import (
 )
 
 // Subscribers: processes that share subscriptions of the queue's changes, with handlers that take from nothing to
-// longer than a lease and a transaction, that fail and panic. Whoever holds a subscription stops, dies, stands still,
+// longer than a lease and a transaction, that fail and panic. The holder of a subscription stops, dies, stands still,
 // and loses it to another. See feed.go for the laws.
 
 // topic is a subscription that several subscribers share.
@@ -80,8 +80,8 @@ func (k *knobs) subscribes(rng *rand.Rand) {
 	}
 }
 
-// subscribed: two or more subscribers of each name, commits that seek conflicts, and leases that end all the time; half
-// of the runs have no faults and clocks that agree, and are held to the strict laws.
+// subscribed: two or more subscribers of each name, commits that seek conflicts, and leases that end all the time. Half
+// of the runs have no faults and clocks that agree, and must keep the strict laws.
 func (k *knobs) subscribed(rng *rand.Rand) {
 	k.seeking(rng)
 	k.subscribes(rng)
@@ -157,7 +157,7 @@ func (a *actor) hear(ctx context.Context, t *topic) {
 // in its call.
 const journalPrefix = "J"
 
-// journalKey is such a key as SetVersionstampedKey takes it. Nobody conflicts on it.
+// journalKey returns such a key as SetVersionstampedKey takes it. No transaction conflicts on it.
 func journalKey(name string, n int) []byte {
 	k := append([]byte(journalPrefix+name), 0)
 	at := len(k)
@@ -271,7 +271,7 @@ func (a *actor) hearToTheEnd(t *topic) {
 	a.hear(ctx, t)
 }
 
-// watching is added to the number of an actor for who watches over it.
+// watching is added to the number of an actor for the actor that watches over it.
 const watching = 20_000
 
 // finishTopics lets every subscription come to its end.

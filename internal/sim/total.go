@@ -10,9 +10,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// The rate of the whole queue (max_rate_total), held to what it promises: over any time T no more items of all groups
-// start their delivery than rate × (T + 1 s) and a burst. Where clocks differ, each clock that is ahead of another has
-// a burst of its own, again whenever the others have caught up. And in calm the queue drains at the rate (totalFor).
+// The checks of the rate of the whole queue (max_rate_total). Over any time T at most rate × (T + 1 s) items of all
+// groups and a burst start their delivery. If clocks differ, each clock that is ahead of another has a burst of its
+// own, again whenever the others have caught up. In calm the queue drains at the rate (totalFor).
 
 var totalRates = []layer.Rate{
 	{Count: 10, Per: time.Second}, {Count: 4, Per: time.Second}, {Count: 2, Per: time.Second},

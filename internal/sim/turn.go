@@ -12,8 +12,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// What only one of several may do at the same time: sweep, of many; pause the queue; and what a holder may not: ack what
-// it does not hold.
+// Actions that only one of several actors may do at the same time: a sweep with Every, and a pause of the queue. And an
+// action that a holder may not do: an ack of items that it does not hold.
 
 // sweepInTurn sweeps unless anybody has begun to lately.
 func (a *actor) sweepInTurn() {
@@ -55,10 +55,10 @@ func (a *actor) pauseQueue() {
 	o.toldBy = m.By
 }
 
-// ackWrongly acks what is not in the claim, beside what is.
+// ackWrongly acks items of the claim together with one that is not in it.
 func (a *actor) ackWrongly(c *layer.Claim, left []layer.ID) {
 	wrong := layer.ID{Group: c.Group, Index: c.Items[0].ID.Index, Random: c.Items[0].ID.Random}
-	wrong.Random[15] ^= 1 // nobody's
+	wrong.Random[15] ^= 1 // of no item
 	if n := len(a.w.known); a.rng.IntN(2) == 0 && n > 0 {
 		if id := a.w.known[a.rng.IntN(n)]; id.Group == c.Group && !slices.ContainsFunc(c.Items, func(i layer.Item) bool { return i.ID == id }) {
 			wrong = id
@@ -89,7 +89,7 @@ type turns struct {
 	pauses  map[string]*record
 }
 
-// turn follows a record to who sweeps, and whether the queue is paused.
+// turn follows a record for the sweeping handle and for the pause of the queue.
 func (m *model) turn(r *record) {
 	for _, wr := range r.writes {
 		name, rest := m.keyOf(wr.key)
@@ -143,8 +143,8 @@ func (m *model) sweeps(begunMS int64) {
 	}
 }
 
-// compareTurns: who goes on with a sweep has begun it, and who is told that he was the first to pause the queue, was; a pause
-// is ended once.
+// compareTurns: a handle that continues a sweep has begun it. An actor that was told that it was the first to pause the
+// queue was the first. A pause is ended once.
 func (m *model) compareTurns() {
 	ended := make(map[string]*op)
 	for _, o := range m.w.ops {

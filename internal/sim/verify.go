@@ -14,7 +14,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// verify replays the records in commit order, and compares with what the actors were told and with what is left.
+// verify replays the records in commit order. It compares the model with the answers of the actors and with the rows
+// that are left.
 func (w *world) verify(drained bool) {
 	m := newModel(w)
 	rows := w.rows(kv.PrefixRange([]byte(recordPrefix)), 0)
@@ -127,8 +128,8 @@ func (m *model) compareState() {
 	}
 }
 
-// compareEnqueues: what was enqueued is there once, in one transaction, under the ids that were returned; or it is a
-// duplicate of what is there, or was refused for want of room.
+// compareEnqueues: each enqueued message is there once, in one transaction, under the returned id. Or it is a duplicate
+// of a message that is there, or was refused because the group is full.
 func (m *model) compareEnqueues() {
 	where := make(map[string][]layer.ID)
 	for id, s := range m.first {
@@ -237,7 +238,7 @@ func (m *model) compareMessage(o *op, i int, id layer.ID) {
 	}
 }
 
-// dedupIDOf is what a message goes by.
+// dedupIDOf returns the dedup id of a message.
 func dedupIDOf(sent *layer.Message, by layer.DedupBy) string {
 	if sent.DedupID != "" || by != layer.DedupByContent {
 		return sent.DedupID
@@ -293,7 +294,7 @@ func (m *model) compareRefusal(o *op) {
 			n++
 		}
 	}
-	// It may have shared a transaction with others, whose messages came on top of what was there at the read version.
+	// It may have shared a transaction with others, whose messages came in addition to those at the read version.
 	for id, r := range m.entered {
 		if id.Group == o.full && r.who == o.who && r.step >= o.begin && r.step <= o.end {
 			most++
@@ -304,7 +305,8 @@ func (m *model) compareRefusal(o *op) {
 	}
 }
 
-// compareFinished: what was finished was so once, by the operation that says so, and by nobody whom it did not belong to.
+// compareFinished: each finished item was finished once, by the operation that says so, and only by an operation that
+// was allowed to.
 func (m *model) compareFinished() {
 	candidates := make(map[layer.ID][]*op)
 	for _, o := range m.w.ops {
@@ -397,14 +399,14 @@ func (o *op) mayFinish(f *finished) bool {
 	case o.is("take") && len(f.held) > 0:
 		return false
 	case o.is("take") && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS):
-		return false // it takes heads, of groups that nobody holds
+		return false // it takes heads, of groups without a claim
 	case o.by == byWorker:
 		return f.under && o.who == f.r.who && (o.handled || o.effect)
 	case o.settle:
 		return f.under && f.lock.token == o.token && f.lane == o.group
 	}
 	if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
-		return false // it takes heads, of groups that nobody holds
+		return false // it takes heads, of groups without a claim
 	}
 	return !f.under || f.lock.endMS <= f.r.nowMS
 }
@@ -455,8 +457,7 @@ func (m *model) compareEffects(want map[layer.ID]int) {
 	m.w.marks["effect with its ack"] += len(seen)
 }
 
-// compareClaims: every claim that was returned was committed as returned, and to one receive alone, but for its
-// repetitions.
+// compareClaims: every returned claim was committed as returned, and to one receive only, except its repetitions.
 func (m *model) compareClaims() {
 	returned := make(map[claimKey]*op)
 	mayRepeat := make(map[string][]*op)
@@ -515,9 +516,9 @@ func (m *model) compareClaims() {
 	}
 }
 
-// untold holds a claim that no call returned to its causes: a caller that may have gone before, one who never learned of
-// the outcome, or that it was lost before its transaction was known to have been applied; or, of claims of items that
-// come in turn, that one before it was.
+// untold checks that a claim that no call returned has a cause. The caller may have left before, or may never have
+// learned of the outcome. Or the claim was lost before its transaction was known to be applied. For claims of items in
+// turn, an earlier claim may have been lost.
 func (m *model) untold(key claimKey, c claimed) {
 	if m.w.handleOf(c.r.who).consumed {
 		return // its worker may have been told
@@ -613,18 +614,18 @@ func (m *model) compareEdits() {
 	}
 }
 
-// compareDiscards: a dead letter is discarded by nobody but an operator.
+// compareDiscards: only an operator discards a dead letter.
 func (m *model) compareDiscards() {
 	for id, r := range m.discarded {
 		if !slices.ContainsFunc(m.w.ops, func(o *op) bool { return o.discarding && o.maybeAt(r) }) {
 			m.w.report.Lost++
-			m.w.violation("G3: lost: the dead letter %s was discarded at step %d by nobody", id, r.step)
+			m.w.violation("G3: lost: the dead letter %s was discarded at step %d by no call", id, r.step)
 		}
 	}
 }
 
-// compareHistories looks at what the actors saw alone: nothing is delivered after it was finished, and what is
-// delivered anew is counted.
+// compareHistories uses only the answers that the actors saw. No item is delivered after it was finished, and repeated
+// deliveries are counted.
 func (w *world) compareHistories(m *model) {
 	finishedAt := make(map[layer.ID]int)
 	for _, o := range w.ops {
@@ -632,7 +633,7 @@ func (w *world) compareHistories(m *model) {
 			continue
 		}
 		for _, id := range o.ids {
-			// An ack of all that is left leaves what another with the same claim has advanced.
+			// An ack of all items does not finish those that another with the same claim has advanced.
 			if f := m.finished[id]; o.all && (len(f) == 0 || f[0].r.step > o.end) {
 				continue
 			}

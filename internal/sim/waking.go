@@ -9,12 +9,12 @@ import (
 	"fdbfifo/layer"
 )
 
-// The law of wakes: nobody waits for a poll. It is held to in runs of the profiles waking and waking-lanes, in which
-// every other commit, of whatever kind, is held for up to wakingHold: between the reads and the commit of an enqueue a
-// receive begins to wait, is served, or gives up, and so beside a release, and beside the end of a pause.
+// The law of wakes: no receive waits for a poll. Runs of the profiles waking and waking-lanes check it. In these runs
+// every other commit, of any kind, is held for up to wakingHold. So a receive begins to wait, is served, or gives up
+// between the reads and the commit of an enqueue, of a release, or of the end of a pause.
 //
-//   - A group, or a lane, that has items and that nobody holds is not left alone for longer than wakingLate while a
-//     receive waits that takes it. The polls come after wakingPoll.
+//   - A group, or a lane, with items and without a claim is not left alone for longer than wakingLate while a receive
+//     waits that takes it. The polls come after wakingPoll.
 //
 // There are no faults: a process that dies takes a wake along.
 
@@ -52,11 +52,11 @@ func (k *knobs) wakingLanes(rng *rand.Rand) {
 	k.config.Views = "state"
 }
 
-// wakingWorld is what a run of these profiles knows.
+// wakingWorld is the state of a run of these profiles.
 type wakingWorld struct {
 	waits map[int]*wakingWait      // receives under way, by actors
 	begun int                      // receives
-	free  map[wakingLane]time.Time // since when nobody holds what has items
+	free  map[wakingLane]time.Time // since when a lane with items has no claim
 }
 
 // wakingLane is a group, or a lane of it.
@@ -72,7 +72,7 @@ func (v *wakingWait) takes(l wakingLane) bool {
 	return v.state == l.state && (v.group == nil || *v.group == l.group)
 }
 
-// startWaking starts the actors that receive, one who pauses and resumes, and who watches.
+// startWaking starts the actors that receive, one that pauses and resumes, and one that watches.
 func (w *world) startWaking() {
 	if !w.knobs.wakes {
 		return
@@ -143,7 +143,7 @@ func (a *actor) await() {
 			case 0:
 				a.sleep(a.below(w.knobs.think))
 			default:
-				a.sleep(2*wakingLate + a.below(w.knobs.think)) // nobody else finds what this one has been woken for
+				a.sleep(2*wakingLate + a.below(w.knobs.think)) // only this handle finds the group that woke it
 			}
 			a.finishOne(c)
 		}
@@ -194,7 +194,7 @@ func (a *actor) suspend() {
 	}
 }
 
-// freeLanes are those that have items, and that nobody holds; none while the queue is paused.
+// freeLanes returns the lanes with items and without a claim; none while the queue is paused.
 func (w *world) freeLanes() (all []wakingLane) {
 	kind := "item"
 	if w.knobs.plan != nil {

@@ -9,8 +9,8 @@ import (
 	"fdbfifo/internal/sim"
 )
 
-// TestWaking: progress. Whatever is being committed when a receive begins to wait, is served, or gives up: nobody waits
-// for a poll (waking.go).
+// TestWaking: progress. No receive waits for a poll, whatever commits are in flight when a receive begins to wait, is
+// served, or gives up (waking.go).
 func TestWaking(t *testing.T) {
 	sum := sim.Report{Marks: make(map[string]int)}
 	for _, profile := range []string{"waking", "waking-lanes"} {

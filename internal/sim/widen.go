@@ -7,7 +7,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// tending is what stewards do, and what a worker may do wrong.
+// tending says which actions the stewards do, and which mistakes a worker makes.
 type tending struct {
 	stewards int
 	rated    bool       // the rate of the groups is changed all the time
@@ -17,11 +17,11 @@ type tending struct {
 	turns    bool       // several sweep, and pause the queue, at the same time
 	wrong    float64    // chance that a worker acks what it does not hold, too
 	dropped  bool       // the run ends with a drop of the queue
-	// recreated: if so, with a new queue of the name, beside the handles of the old one
+	// recreated: if dropped: a new queue of the name is created while handles of the old one are open
 	recreated bool
 	panics    float64 // chance that a handler panics
 	worked    bool    // workers alone handle messages, see law.go
-	strict    bool    // likewise: without faults
+	strict    bool    // if worked: without faults
 }
 
 // widen draws what stewards do. A run of a profile has what that says, and nothing of it by itself.
@@ -46,7 +46,7 @@ func (k *knobs) widen(rng *rand.Rand) {
 	}
 }
 
-// tended: stewards on several handles who get in each other's way, beside workers who get things wrong.
+// tended: stewards on several handles that get in each other's way, and workers that make mistakes.
 func (k *knobs) tended(rng *rand.Rand) {
 	k.scarce(rng)
 	k.handles, k.stewards, k.turns, k.operators = 2+rng.IntN(4), 2+rng.IntN(4), true, 0
@@ -70,7 +70,7 @@ func (k *knobs) rate(rng *rand.Rand) {
 	k.stewards = max(k.stewards, rng.IntN(3))
 }
 
-// paced: groups with a rate that is changed all the time, and sweeps of what it was.
+// paced: groups with a rate that is changed all the time, and sweeps of the leftovers of old rates.
 func (k *knobs) paced(rng *rand.Rand) {
 	k.scarce(rng)
 	k.groups, k.operators, k.config.Retention = 1+rng.IntN(4), 0, 0

@@ -9,7 +9,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// What a call was told, held to the state at the moment of its commit.
+// The checks of a call's answer against the state at the moment of its commit.
 
 // stateAt is the state of a group from a record on.
 type stateAt struct {
@@ -45,8 +45,7 @@ func (m *model) mayHaveHad(group, state string, c *claimed, o *op) bool {
 	})
 }
 
-// compareOverrides: the state of a group is not set by somebody who does not hold it while another does, unless he says
-// so.
+// compareOverrides: a call without the claim does not set the state of a held group, unless it has Force.
 func (m *model) compareOverrides() {
 	for _, o := range m.w.ops {
 		if !o.anyHolder || o.override {
@@ -60,9 +59,8 @@ func (m *model) compareOverrides() {
 	}
 }
 
-// compareRefused: a message that was refused as a duplicate, beside one that was accepted, is one of a message that was
-// remembered when that was committed: what it was a duplicate of was still there, or in its window, and not purged
-// since.
+// compareRefused: a message was refused as a duplicate in an enqueue that accepted another one. When that enqueue
+// committed, the earlier message was remembered: it was still there, or in its window, and was not purged since.
 func (m *model) compareRefused() {
 	for _, o := range m.w.ops {
 		if o.outcome != done {
@@ -118,8 +116,7 @@ func (m *model) remembers(rest tuple.Tuple, value []byte) {
 	}
 }
 
-// awaited holds a group that nobody holds to invariant I1 where no hint leads to it: a timer does, when its head is
-// due.
+// awaited checks invariant I1 for a group without a claim and without a hint: a timer leads to it when its head is due.
 func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 	if len(timers) == 0 || m.w.paced() {
 		return // see led; or it may wait for its rate
@@ -180,7 +177,7 @@ func (m *model) grantedTo(l *lockState, group string) {
 	m.violation("%q is granted to %s, and no request is rewritten", group, l.owner)
 }
 
-// claimedMS is when the first of what a call returned was claimed, by a clock that is right.
+// claimedMS returns when the first claim of a call was made, by a right clock.
 func (m *model) claimedMS(o *op) int64 {
 	first := o.beginAt.UnixMilli()
 	for _, c := range o.claims {
@@ -222,7 +219,7 @@ func (m *model) compareTwins() {
 }
 
 // hinted holds the hint that an end of a claim leaves to the item that is first then: it is of none that the claim had
-// and that went with it. What a receive in the same transaction drops, past retention, may have been the first.
+// and that went with it. An item past retention that a receive in the same transaction drops may have been the first.
 func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]*lockState, gone map[layer.ID]bool) {
 	index, _ := rest[len(rest)-2].(int64)
 	group := m.ofKey(name, rest)

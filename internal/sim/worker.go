@@ -277,7 +277,7 @@ func (h *handling) loseBatch() {
 	}
 }
 
-// workTimeout is the Timeout of workers whose handlers go by a plan.
+// workTimeout is the Timeout of workers whose handlers follow a plan.
 const workTimeout = 30 * time.Second
 
 // planned does what the item's plan says: it fails in some way a few times, and then takes its time and succeeds.

@@ -21,10 +21,10 @@ var seenOfWorkers = []string{
 // enoughWorkers is the number of seeds after which all of seenOfWorkers must have been seen.
 const enoughWorkers = 40
 
-// TestWorkers: workers of every kind keep the laws of progress (law.go), with handlers that take from nothing to
-// longer than the lease, the timeout and a transaction, that fail, panic, end their goroutine, and hang; half of the
-// runs have no faults. A seed of workers takes as long as ten others: 40 are enough to see all that is rare, and where
-// there are few seeds half of them will do.
+// TestWorkers: workers of every kind keep the laws of progress (law.go). Their handlers take from no time to longer
+// than the lease, the timeout and a transaction. They fail, panic, end their goroutine, and hang. Half of the runs have
+// no faults. A seed of workers takes as long as ten others, so 40 seeds are enough to see all rare events. With few
+// seeds half of them run.
 func TestWorkers(t *testing.T) {
 	seeds := min((seedsWanted()+1)/2, enoughWorkers)
 	reports := make([]*sim.Report, seeds)

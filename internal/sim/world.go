@@ -46,7 +46,7 @@ type Report struct {
 	Commits    int // transactions that wrote something and were applied
 	Virtual    time.Duration
 	// Lost, Doubled, Unexpected and Recovered count messages: enqueued and neither finished nor there; finished twice;
-	// there without an enqueue; delivered anew after a holder or an answer was lost.
+	// there without an enqueue; delivered again after a holder or an answer was lost.
 	Lost, Doubled, Unexpected, Recovered int
 	Ambiguous                            int // steps that the seed did not decide alone: 0 or the run cannot be repeated
 	Marks                                map[string]int
@@ -56,7 +56,7 @@ type Report struct {
 	Knobs                                string
 
 	Linear  linear.Result
-	Skipped int                           // groups that nobody received from, or was to
+	Skipped int                           // groups without a receive, and without one to come
 	calls   map[string][]linear.Operation // of each group
 }
 
@@ -100,7 +100,7 @@ type world struct {
 	marks     map[string]int
 	laws      map[layer.ID]*lawful // of progress, see law.go
 	owing     *owingWorld          // nil = the run is not of the profile
-	waking    *wakingWorld         // likewise
+	waking    *wakingWorld         // nil = the run is not of the profile
 	made      map[claimKey]bool    // claims that were sent, see contended.go
 	hangs     bool                 // a handler has ignored the end of its context
 
@@ -204,7 +204,7 @@ func Run(o Options) *Report {
 	return r
 }
 
-// mark counts that something was seen. What wakes up after the end of the run counts for nothing.
+// mark counts that something was seen. It does not count after the end of the run.
 func (w *world) mark(name string) {
 	if !w.sched.givenUp() {
 		w.marks[name]++
