@@ -285,8 +285,9 @@ func TestReplayAmidSweep(t *testing.T) {
 	})
 }
 
-// TestReplayAmidAck: what is finished after the replay of a group has begun is not part of it, also if it stood before what was
-// finished by then, and also of a replay that had to go on behind what one transaction could do. Guard replay-end.
+// TestReplayAmidAck: an item that is finished after the replay of a group has begun is not replayed. This holds also if
+// it came before the items that were finished by then, and for a replay that needs several transactions. Guard
+// replay-end.
 func TestReplayAmidAck(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Archive = time.Hour })

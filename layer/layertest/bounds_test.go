@@ -81,7 +81,7 @@ func (e *env) largest(config layer.Config) *largest {
 	return l
 }
 
-// message is the i-th of a group, of the largest sizes but for the body.
+// message returns the i-th message of a group. All parts except the body have their largest sizes.
 func (l *largest) message(group string, i, body int) layer.Message {
 	m := layer.Message{
 		Group: group, Body: make([]byte, body), DedupID: nuls(layer.MaxDedupIDSize, i),
@@ -96,7 +96,7 @@ func (l *largest) message(group string, i, body int) layer.Message {
 	return m
 }
 
-// bounded holds an error to what the limits promise: none, or one that says the limit.
+// bounded requires that there is no error, or one that names the limit.
 func (l *largest) bounded(err error, what ...any) (ok bool) {
 	l.t.Helper()
 	if err != nil {
@@ -229,7 +229,7 @@ func TestBoundsAtTheLimit(t *testing.T) {
 	}
 }
 
-// wheres are the ways to receive from the queue, beside that of whole groups.
+// wheres returns the ways to receive from the queue: whole groups, and all others.
 func (l *largest) wheres() []func(o *layer.ReceiveOptions) {
 	all := []func(o *layer.ReceiveOptions){func(*layer.ReceiveOptions) {}}
 	c := l.q.Config()
@@ -434,7 +434,7 @@ func boundsOfOperator(l *largest) {
 	}
 	claims, err := l.q.Receive(l.ctx, most())
 	require.NoError(l.t, err)
-	_, err = a.PauseGroup(l.ctx, claims[0].Group, layer.PauseOptions{Reason: reason}) // beside the claim
+	_, err = a.PauseGroup(l.ctx, claims[0].Group, layer.PauseOptions{Reason: reason}) // while it has a claim
 	require.NoError(l.t, err)
 	_, err = a.ForceRelease(l.ctx, claims[0].Group, layer.ForceReleaseOptions{
 		CountAttempt: true, Reason: reason, Hold: claims[0].Hold,

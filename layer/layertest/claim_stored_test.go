@@ -32,8 +32,8 @@ func storedEnv(t *testing.T, config layer.Config) *env {
 	return e
 }
 
-// TestStoredClaimSettles (G2): what Claim.Stored keeps, read back from JSON, settles the claim from another handle;
-// without the field that says what the claim is of, the error names the field.
+// TestStoredClaimSettles (G2): the result of Claim.Stored, read back from JSON, settles the claim on another handle; if
+// the field that names the claim's object is missing, the error names the field.
 func TestStoredClaimSettles(t *testing.T) {
 	for name, kind := range claimKinds {
 		t.Run(name, func(t *testing.T) {

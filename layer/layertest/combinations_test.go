@@ -62,8 +62,8 @@ func combine(t *testing.T, names ...int) (c layer.Config) {
 }
 
 // TestCombinations: each pair of settings makes a queue that hands out every message once and passes Check, or is
-// refused with ErrOptions or a *ValueError, as docs/combinations.md says. To write the page anew:
-// go test ./layer/layertest -run TestCombinations -rewrite.
+// refused with ErrOptions or a *ValueError, as docs/combinations.md says. To write the page again: go test
+// ./layer/layertest -run TestCombinations -rewrite.
 func TestCombinations(t *testing.T) {
 	const path = "../../docs/combinations.md"
 	db := anyEngine(t)

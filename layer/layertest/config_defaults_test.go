@@ -10,7 +10,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestMaxAttempts: a queue whose configuration says nothing tries an item 25 times; one that is to try for ever says
+// TestMaxAttempts: a queue tries an item 25 times by default. A queue that should try without end must be configured
 // so, and a stored 0 still means that.
 func TestMaxAttempts(t *testing.T) {
 	onEngines(t, func(e *env) {

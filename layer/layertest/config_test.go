@@ -162,8 +162,8 @@ func requireSame(t *testing.T, want, err error) {
 	}
 }
 
-// TestConfigDocument: the stored document is plain JSON, which is read as it was written; a setting that this version
-// does not know is an error that names it, not passed over, and not lost by a change.
+// TestConfigDocument: the stored document is plain JSON, and reads back as it was written. A setting that this version
+// does not know is an error that names it. It is not skipped, and a change does not lose it.
 func TestConfigDocument(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	want := layer.Config{
@@ -236,7 +236,7 @@ func TestLeaseOfTheQueue(t *testing.T) {
 	require.NoError(t, q.Ack(e.ctx, c))
 }
 
-// TestConfigConflicts: a change of the configuration conflicts with another one, and with nobody else's work.
+// TestConfigConflicts: a change of the configuration conflicts with another change, and with no other operation.
 func TestConfigConflicts(t *testing.T) {
 	configure := func(e *env, tx kv.Tx, _ any) error {
 		_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.Lease = time.Minute })

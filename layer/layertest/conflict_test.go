@@ -22,8 +22,8 @@ type pair[Q, G any] struct {
 	conflict bool
 }
 
-// run holds the first operation to what the pair says of it. If it conflicted, again tries it once more, for the queue
-// to be sound afterwards.
+// run checks whether the first operation conflicts, as the pair says. If it does, again repeats the operation, so that
+// the queue is sound afterwards.
 func (p *pair[Q, G]) run(e *env, q Q) (again func()) {
 	e.t.Helper()
 	given := p.setup(q)

@@ -97,8 +97,8 @@ func (e *env) calls(q *layer.Queue, c *layer.Claim) map[string]func() error {
 	return calls
 }
 
-// TestDropLeavesNoKey: of a dropped queue no key is left, the queue beside it has all of its own, and a new one of the
-// name begins from nothing. Handles that were open find it gone, whatever they do, and can be closed.
+// TestDropLeavesNoKey: a dropped queue leaves no key. Another queue under the prefix keeps all of its keys, and a new
+// queue of the name starts empty. Open handles get ErrNoQueue from every call, and can be closed.
 func TestDropLeavesNoKey(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.enqueue("A", "mine")
@@ -172,7 +172,8 @@ func TestHandleOfADroppedQueue(t *testing.T) {
 }
 
 // TestHandleLearnsNothingOfACallersOldTransaction: the caller's transaction may be seconds old when the handle reads
-// the configuration there. The handle must not go by that afterwards, for the queue may be another by then.
+// the configuration there. The handle must not use it afterwards, because the queue of that name may be another by
+// then.
 func TestHandleLearnsNothingOfACallersOldTransaction(t *testing.T) {
 	synctest.Test(t, dropAmidOldTransaction)
 }
@@ -197,7 +198,7 @@ func dropAmidOldTransaction(t *testing.T) {
 	_, err = old.Enqueue(e.ctx, layer.Message{Group: "A"})
 	require.ErrorIs(t, err, layer.ErrNoQueue)
 	_, err = tx.Commit().Wait(e.ctx)
-	if kv.Code(err) != kv.CodeTransactionTooOld { // as on a cluster that takes seconds for what came before
+	if kv.Code(err) != kv.CodeTransactionTooOld { // as on a cluster that takes seconds for the calls before
 		require.Equal(t, kv.CodeNotCommitted, kv.Code(err))
 	}
 	require.NoError(t, old.Close(e.ctx))
@@ -216,7 +217,7 @@ func TestCreateOfUnknownOutcome(t *testing.T) {
 			if n > 1 {
 				return fault.None
 			}
-			if kind == fault.UnknownLost { // and somebody else is faster
+			if kind == fault.UnknownLost { // and another process is faster
 				_, err := layer.Create(e.ctx, e.raw, testPrefix, name, e.options(6))
 				require.NoError(t, err)
 			}

@@ -11,9 +11,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestDuplicateHintOfAGroupNotTaken: a group has two hints when two enqueues met it empty at the same time. A
-// receive that meets both and then has no room for the group must leave both: meanwhile the second may have
-// become the only one, set by the end of another claim (I1).
+// TestDuplicateHintOfAGroupNotTaken: a group has two hints when two enqueues met it empty at the same time. A receive
+// that meets both and then has no room for the group must leave both, because the end of another claim may have set the
+// second one again, as the only hint (I1).
 func TestDuplicateHintOfAGroupNotTaken(t *testing.T) {
 	onEngines(t, func(e *env) {
 		ahead, err := layer.Open(e.ctx, e.raw, testPrefix, testQueue, layer.Options{
@@ -51,7 +51,7 @@ func TestDuplicateHintOfAGroupNotTaken(t *testing.T) {
 		require.Len(e.t, claims, 1)
 		require.Equal(e.t, "A", claims[0].Group)
 
-		// Before it commits, the first hint of B is used and the second set anew.
+		// Before it commits, the first hint of B is used and the second is set again.
 		b := e.receive(other, 1)
 		require.Equal(e.t, []string{"b1"}, bodies(b.Items))
 		require.NoError(e.t, other.Ack(e.ctx, b))
@@ -78,8 +78,8 @@ func (e *env) commit(tx kv.ManagedTx) {
 }
 
 // TestDuplicateHintOfAGroupPassedOver: a group has two hints, and another transaction of the handle is about to take
-// it. A receive that finds nothing else looks at the group all the same, and claims it once: its items are not
-// delivered twice.
+// it. A receive that finds nothing else still looks at the group, and claims it once. Its items are not delivered
+// twice.
 func TestDuplicateHintOfAGroupPassedOver(t *testing.T) {
 	onEngines(t, func(e *env) {
 		other := e.calm()

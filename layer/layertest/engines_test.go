@@ -12,8 +12,8 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// What the tests run on is in this file alone: fdbkv/layertest has the same tests, and a FoundationDB cluster in this
-// file's place.
+// Only this file names the engines of the tests. fdbkv/layertest has the same tests, with another file in this place
+// for a FoundationDB cluster.
 
 type engine struct {
 	name   string

@@ -21,8 +21,8 @@ func (e *env) wanting(n uint64, c layer.Config) layer.Options {
 	return o
 }
 
-// TestEnsure: a queue that is not there is created with the configuration; one that is there is opened as it is, and
-// what differs is listed by name; only Mend changes it, for all handles, but for the shards.
+// TestEnsure: a missing queue is created with the configuration. An existing queue is opened unchanged, and the
+// different settings are listed by name. Only Mend changes them, for all handles, except the shards.
 func TestEnsure(t *testing.T) {
 	onEngines(t, func(e *env) {
 		ensure := func(o layer.Options) (*layer.Queue, []layer.Difference) {

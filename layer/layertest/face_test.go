@@ -259,7 +259,8 @@ func TestErrorsOfEveryCall(t *testing.T) {
 	require.LessOrEqual(t, reflect.TypeFor[*layer.Queue]().NumMethod(), 33, "what an operator does is Admin's")
 }
 
-// TestErrorOfOnce: what a function of Once returns comes back as it is, and what a call in it returns keeps its name.
+// TestErrorOfOnce: Once returns the error of its function unchanged, and the error of a call in the function keeps the
+// name of the call.
 func TestErrorOfOnce(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	own := errors.New("no seat")
@@ -297,7 +298,7 @@ func TestRejectErrorText(t *testing.T) {
 	}
 }
 
-// TestLostClaimText: the error of a lost claim says whether somebody holds the group now.
+// TestLostClaimText: the error of a lost claim says whether the group is held now.
 func TestLostClaimText(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1", "a2")
@@ -336,8 +337,8 @@ func TestRules(t *testing.T) {
 	require.Equal(t, "other", layer.Rule("other").Text())
 }
 
-// TestLists: the lists as iterators give what the pages give, also over several pages; they may be left early, begin
-// anew, and end with the error that a page has met.
+// TestLists: the iterators yield the rows of the pages, also over several pages. A loop may end early, and a new loop
+// starts again. An iterator ends with the error of a page.
 func TestLists(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
@@ -348,7 +349,7 @@ func TestLists(t *testing.T) {
 			e.enqueue(names[i], "x")
 		}
 		var archived []string
-		for range n / 2 { // finished, and enqueued anew
+		for range n / 2 { // finished, and enqueued again
 			c := e.receive(e.q, 1)
 			require.NoError(e.t, e.q.Ack(e.ctx, c))
 			archived = append(archived, c.Group)

@@ -53,8 +53,8 @@ func TestTimeByALateClock(t *testing.T) {
 	require.NoError(t, late.Close(e.ctx))
 }
 
-// TestOwnersInLanes: whoever asks about a group or a message of a queue with facets is told the owner and the template
-// of the claim that has it, or that keeps the template from it; and nobody's where nobody is in the way.
+// TestOwnersInLanes: the inspections of a group or a message in a queue with facets return the owner and the template
+// of the claim that has it, or that excludes the template. They return no owner if there is no such claim.
 func TestOwnersInLanes(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("owners", "*; state; region", nil, 1)[0]

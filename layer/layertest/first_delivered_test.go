@@ -12,9 +12,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestFirstDelivered: an item says when it was first delivered, and when a delivery last failed, after a nack, a retry
-// delay, a lease that ran out, a repeated receive, to a take, and as a dead letter; what was given back uncounted
-// begins anew.
+// TestFirstDelivered: an item has the time of its first delivery, and of its last failed delivery. This holds after a
+// nack, a retry delay, an expired lease and a repeated receive, in a take, and for a dead letter. A return that counts
+// no attempt resets the first time.
 func TestFirstDelivered(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.MaxAttempts = 4 })

@@ -328,7 +328,7 @@ var footprints = map[string]struct {
 	"purge-all": {having("a1", "a2"), func(e *env, _ any) error { return purgeAll(e, nil, nil) }},
 	"purge-deep": {func(e *env) any {
 		e.fill("A", 1001)
-		_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{}) // so it goes by steps
+		_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{}) // so it works in steps
 		require.NoError(e.t, err)
 		return nil
 	}, func(e *env, _ any) error {

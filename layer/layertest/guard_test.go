@@ -129,7 +129,7 @@ func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
 	steps := 0
 	report, err := e.q.Admin().Replay(e.ctx, everything, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 		if steps++; steps == 1 {
-			// Nobody else's, so that the order of A is that of the replay.
+			// No other group is used, so that the order of A is that of the replay.
 			sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: []byte("later")})
 			require.NoError(t, err)
 			require.Len(t, sent, 1)

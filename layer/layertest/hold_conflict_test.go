@@ -69,7 +69,7 @@ func receiveIn(o layer.ReceiveOptions) func(h *held, tx kv.Tx, _ *layer.Claim) e
 	}
 }
 
-// takeAny takes an item that nobody holds.
+// takeAny takes a free item.
 func takeAny(h *held, tx kv.Tx, _ *layer.Claim) error {
 	_, _, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{Unordered: true})
 	return err
@@ -117,8 +117,8 @@ func enqueueIn(h *held, tx kv.Tx, _ *layer.Claim) error {
 	return err
 }
 
-// TestHoldConflicts (lanes, trap 3): what must not happen at the same time in an unordered queue conflicts, and what
-// may does not. After the first operation is repeated, the queue is sound.
+// TestHoldConflicts (lanes, trap 3): operations of an unordered queue conflict if they must not happen at the same
+// time, and do not conflict otherwise. After the first operation is repeated, the queue is sound.
 func TestHoldConflicts(t *testing.T) {
 	const must, mustNot = true, false
 	one, group := receiveIn(layer.ReceiveOptions{Unordered: true, Max: 1}), receiveIn(layer.ReceiveOptions{Max: 3})
@@ -230,8 +230,8 @@ type mixedRun struct {
 	err  error                 // guarded by mu
 }
 
-// TestMixedConsumersAtOnce: producers, consumers of groups and unordered consumers, all at the same time and under
-// faults: no item is in two hands, a consumer of groups sees no gap, and all items are finished once.
+// TestMixedConsumersAtOnce: producers, consumers of groups and unordered consumers run at the same time and under
+// faults. No item has two holders, a consumer of groups sees no gap, and all items are finished once.
 func TestMixedConsumersAtOnce(t *testing.T) {
 	const groups, messages = 3, 20
 	onEngines(t, func(e *env) {

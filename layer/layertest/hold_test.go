@@ -17,7 +17,7 @@ import (
 	"fdbfifo/worker"
 )
 
-// unordered makes an unordered queue beside the test's own, and returns handles on it.
+// unordered makes an unordered queue in addition to the test's own, and returns handles on it.
 func (e *env) unordered(name string, change func(*layer.Config), handles int) []*layer.Queue {
 	e.t.Helper()
 	o := e.options(10)
@@ -37,9 +37,9 @@ func (e *env) unordered(name string, change func(*layer.Config), handles int) []
 	return all
 }
 
-// TestLapsedHoldsEndByPages (G5): whoever meets many messages whose holder is gone ends a bounded number of the holds
-// in a transaction, and gets something all the same. Otherwise the transaction has several reads for each hold, one
-// after the other: on a slow engine, or one whose reads often fail, it outlasts itself, again and again.
+// TestLapsedHoldsEndByPages (G5): a receive or take that meets many holds of dead holders ends a bounded number of them
+// in a transaction, and still gets items. Without the bound the transaction has several reads for each hold, one after
+// the other. On a slow engine, or one whose reads often fail, it would last too long each time.
 func TestLapsedHoldsEndByPages(t *testing.T) {
 	const n, readsEach = 100, 120
 	group := "A"
@@ -108,7 +108,7 @@ func TestLapsedHoldsEndByPages(t *testing.T) {
 	}
 }
 
-// holdRun is a random history of one unordered queue, one operation after the other, and what must come of it.
+// holdRun is a random history of one unordered queue, one operation after the other, with the model of its results.
 type holdRun struct {
 	*env
 	random  *rand.Rand
@@ -120,9 +120,8 @@ type holdRun struct {
 	paused  map[string]bool
 }
 
-// TestHoldsAgainstAModel: whatever is done, by several handles and under faults, an unordered receive gets items that
-// nobody holds, a receive of groups the first items of a group up to the first that is held, and each finds something
-// if there is something.
+// TestHoldsAgainstAModel: several handles do random operations under faults. An unordered receive gets free items. A
+// receive of groups gets the first items of a group up to the first held one. Each finds items if there are any.
 func TestHoldsAgainstAModel(t *testing.T) {
 	onEngines(t, func(e *env) {
 		for round := range 12 {
@@ -164,7 +163,7 @@ func (r *holdRun) live() (all []*laneClaim) {
 	return all
 }
 
-// stopped reports whether a whole group is in somebody's hands, delayed or paused.
+// stopped reports whether a whole group is held, delayed or paused.
 func (r *holdRun) stopped(group string) bool {
 	return r.paused[group] || slices.ContainsFunc(r.live(), func(c *laneClaim) bool {
 		return c.claim.Group == group && c.claim.Hold == layer.ID{}
@@ -382,7 +381,7 @@ func (r *holdRun) takeSome() {
 	}
 }
 
-// takeAny takes items that nobody holds.
+// takeAny takes free items.
 func (r *holdRun) takeAny(o layer.ReceiveOptions) {
 	items, err := r.take(r.any(), o.Max, layer.TakeOptions{Group: o.Group, Unordered: true})
 	require.NoError(r.t, err)
@@ -481,7 +480,7 @@ func (r *holdRun) pauseOne() {
 	})
 }
 
-// purgeOne removes what is in nobody's hands of a group.
+// purgeOne removes the items of a group that are not in flight.
 func (r *holdRun) purgeOne() {
 	if r.random.IntN(3) > 0 {
 		return

@@ -73,7 +73,7 @@ func TestWaitUnordered(t *testing.T) {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				e := newEnv(t, anyEngine, false)
-				// What helps is a wake, neither a poll nor the end of a lease.
+				// Only a wake can end the wait, neither a poll nor the end of a lease.
 				q := e.unordered("lanes", func(c *layer.Config) { c.Lease = layer.MaxLease }, 1)[0]
 				h := &held{env: e, q: q}
 				given := f.setup(h)
@@ -103,7 +103,7 @@ func TestWaitUnorderedIsPassedOn(t *testing.T) {
 		waiters = append(waiters, e.waitOn("lanes", 20+n, never, layer.ReceiveOptions{Unordered: true, Max: 1}))
 		e.clock.advance(time.Millisecond)
 	}
-	// What comes before a request is there waits for its handle's poll, of which there is none here.
+	// A message that comes before a request is written waits for the handle's poll, and there is none here.
 	require.Eventually(t, func() bool { n, _ := e.laneRequests(); return n == handles }, time.Minute, time.Millisecond)
 	msgs := make([]layer.Message, handles)
 	for i := range msgs {

@@ -128,8 +128,8 @@ func TestHooksOfPrograms(t *testing.T) {
 	})
 }
 
-// TestHooksOfOperators: each verb of an operator is told once, with who has done it; and what keeps who has done it
-// keeps the same name.
+// TestHooksOfOperators: hooks get each verb of an operator once, with the operator's name. Rows that store the operator
+// store the same name.
 func TestHooksOfOperators(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.Archive = time.Hour; c.Changes = time.Hour })
@@ -264,8 +264,8 @@ func TestHooksOfAReceiveThatWaits(t *testing.T) {
 	require.ErrorIs(t, h.next(t).Err, gone)
 }
 
-// TestLogHook: what an operator does is in the log with who has done it, what he was refused is a warning, a dead
-// letter is an error, all else is told at the level debug; no body is.
+// TestLogHook: the log has an operator's actions with the operator's name. A refused action is a warning, and a dead
+// letter is an error. All other events have the level debug. No body is in the log.
 func TestLogHook(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	var text bytes.Buffer

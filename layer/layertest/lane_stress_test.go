@@ -12,9 +12,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestLanesAtOnce: producers, two workers for each stage of a pipeline, and one who takes whole groups, all at the same
-// time and under faults: no two hold lanes with an item in common, each stage gets the messages of a group in their
-// order, and all arrive.
+// TestLanesAtOnce: producers, two workers for each stage of a pipeline, and one worker of whole groups run at the same
+// time and under faults. No two hold lanes with a common item. Each stage gets the messages of a group in their order,
+// and all messages arrive.
 func TestLanesAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, views := range []string{"state", "*; state", "*; region; state,region; state"} {

@@ -15,7 +15,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// laned makes a queue with facets beside the test's own, and returns handles on it.
+// laned makes a queue with facets in addition to the test's own, and returns handles on it.
 func (e *env) laned(name, views string, change func(*layer.Config), handles int) []*layer.Queue {
 	e.t.Helper()
 	o := e.options(10)
@@ -478,9 +478,9 @@ func (r *laneRun) editOne() {
 	r.item(id).headers = next
 }
 
-// TestTemplatesAreChecked (lanes, traps 9, 16): a template of no view, or with a value that no message has, is an error
-// before the transaction which names what is allowed; so are facets and views which do not fit, and messages without
-// facets.
+// TestTemplatesAreChecked (lanes, traps 9, 16): a template that fits no view, or with an impossible value, is an error
+// before the transaction, which names the allowed ones. So are facets and views that do not fit together, and messages
+// without facets.
 func TestTemplatesAreChecked(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("checked", "state; state,region", nil, 1)[0]

@@ -16,8 +16,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// The traps of lanes, and the tests which stand for them. Holds (of traps 3 and 12) are not there yet: nothing receives
-// beside the order of a group.
+// The traps of lanes, and the tests that stand for them. The tests of holds (traps 3 and 12) are elsewhere.
 //
 //	 1 a hint comes back under the same key: TestLaneConflicts (trap 1), TestSweepSparesTheHintThatComesBack
 //	 2 a hint is put aside under a lock that is released: TestLaneConflicts (claim that puts a hint aside; release)
@@ -32,11 +31,11 @@ import (
 //	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey
 //	12 a group has few locks: TestLanesAgainstAModel
 //	13 the release of a lock puts back a bounded number of hints: TestKeptHintsInBounds
-//	14 nobody asks by a view: TestSweepClearsStaleHints
+//	14 no receive uses a view: TestSweepClearsStaleHints
 //	15 a value that begins another value is another: TestValuesThatBeginOthers
-//	16 a template that nobody can mean is refused: TestTemplatesAreChecked, TestAdvanceRefused, TestFormCheck
+//	16 a meaningless template is refused: TestTemplatesAreChecked, TestAdvanceRefused, TestFormCheck
 //	17 an enqueue wakes one handle by each template: TestWakesOfThreeViews
-//	18 a lapsed claim is ended by whoever meets it: TestLapsedLaneIsEndedByOthers, TestLaneConflicts (expired claim)
+//	18 any handle that meets a lapsed claim ends it: TestLapsedLaneIsEndedByOthers, TestLaneConflicts (expired claim)
 
 // newLaned returns a queue with the facets state and region.
 func newLaned(t *testing.T, views string, change func(*layer.Config)) *laned {
@@ -81,7 +80,7 @@ func TestAdvanceByNothing(t *testing.T) {
 	require.NoError(t, l.q.Ack(l.ctx, c))
 }
 
-// TestReleaseOfALane: a release by force is of the very claim that it names, and says what nobody holds.
+// TestReleaseOfALane: a forced release ends exactly the claim that it names. Its error names a lane that is not held.
 func TestReleaseOfALane(t *testing.T) {
 	l := newLaned(t, "*; state", nil)
 	l.send("NEW", "PAID")
@@ -103,7 +102,7 @@ func TestReleaseOfALane(t *testing.T) {
 }
 
 // TestWholeGroupWaitsForAllLanes (lanes, trap 6): a claim of the whole group waits until no lane is held; a pause keeps
-// new claims away meanwhile, so that the holder of the group's future gets there.
+// new claims away in that time, so that a claim of the whole group becomes possible.
 func TestWholeGroupWaitsForAllLanes(t *testing.T) {
 	l := newLaned(t, "*; state", nil)
 	l.send("NEW", "PAID", "NEW")
@@ -124,9 +123,9 @@ func TestWholeGroupWaitsForAllLanes(t *testing.T) {
 	require.NoError(t, l.q.Ack(l.ctx, whole))
 }
 
-// TestWholeGroupOfBusyStages (lanes, trap 6): whoever pauses a group, and then resumes it and claims the whole group in
-// one transaction, gets the whole group, however fast the stages claim and ack its lanes; no stage comes between the
-// resume and the claim. While a lane is held the transaction is given up, and the group stays paused.
+// TestWholeGroupOfBusyStages (lanes, trap 6): a call pauses a group, and then resumes it and claims the whole group in
+// one transaction. It gets the whole group, however fast the stages claim and ack its lanes, because no stage can come
+// between the resume and the claim. While a lane is held the transaction is given up, and the group stays paused.
 func TestWholeGroupOfBusyStages(t *testing.T) {
 	onMemory(t, func(e *env) {
 		q := e.laned("busy", "*; state", nil, 3)
@@ -201,8 +200,8 @@ func TestStateOfALaneIsRefused(t *testing.T) {
 	require.NoError(t, l.q.Ack(l.ctx, c))
 }
 
-// TestHaltStopsItsLaneAlone (lanes, trap 8): what fails for good halts its lane, and what intersects; another lane goes
-// on, held or not. A pause of the group is for all of them, and leaves the claims in flight.
+// TestHaltStopsItsLaneAlone (lanes, trap 8): an item that fails for good halts its lane, and the lanes that intersect
+// it. Another lane continues, held or not. A pause of the group is for all lanes, and leaves claims in flight.
 func TestHaltStopsItsLaneAlone(t *testing.T) {
 	l := newLaned(t, "*; state", func(c *layer.Config) { c.OnFailure, c.MaxAttempts = layer.HaltGroup, 1 })
 	l.send("NEW", "PAID", "PAID")
@@ -322,9 +321,9 @@ func TestScatteredLaneIsReadByKey(t *testing.T) {
 	require.NoError(t, q.Close(l.ctx))
 }
 
-// TestValuesThatBeginOthers (lanes, trap 15): the value of a facet which begins another value, or has zero bytes, is a
-// value of its own: lanes of both are held side by side, and a lane of two facets meets those of the first facet's
-// value alone.
+// TestValuesThatBeginOthers (lanes, trap 15): a facet's value that is the beginning of another value, or has zero
+// bytes, is a value of its own. Lanes of both are held at the same time, and a lane of two facets intersects only lanes
+// of the same first value.
 func TestValuesThatBeginOthers(t *testing.T) {
 	values := []string{"a", "ab", "a\x00", "a\x00b", "\x00", "a\uffff"}
 	l := newLaned(t, "state; state,region", nil)
@@ -347,8 +346,8 @@ func TestValuesThatBeginOthers(t *testing.T) {
 	}
 }
 
-// TestLapsedLaneIsEndedByOthers (lanes, trap 18): whoever meets a lapsed claim of another lane ends it, with a failed
-// attempt counted and its lane left findable, and does not take it over.
+// TestLapsedLaneIsEndedByOthers (lanes, trap 18): a receive that meets a lapsed claim of another lane ends it. It
+// counts a failed attempt, leaves the lane findable, and does not take it over.
 func TestLapsedLaneIsEndedByOthers(t *testing.T) {
 	l := newLaned(t, "*; state; region", nil)
 	l.send("NEW", "PAID")

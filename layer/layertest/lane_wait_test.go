@@ -135,7 +135,7 @@ func TestWaitByTemplate(t *testing.T) {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				e := newEnv(t, anyEngine, false)
-				// What helps is a wake, neither a poll nor the end of a lease.
+				// Only a wake can end the wait, neither a poll nor the end of a lease.
 				long := func(c *layer.Config) { c.Lease = layer.MaxLease }
 				l := &laned{env: e, q: e.laned("lanes", "*; state; region", long, 1)[0]}
 				given := c.setup(l)
@@ -155,8 +155,8 @@ func TestWaitByTemplate(t *testing.T) {
 	}
 }
 
-// TestWaitByTemplateInVain: what makes no lane of the template ready wakes nobody, and neither does what makes one
-// ready wake a second handle.
+// TestWaitByTemplateInVain: a transaction that makes no lane of the template ready wakes no handle. One that makes a
+// lane ready does not wake a second handle.
 func TestWaitByTemplateInVain(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	l := &laned{env: e, q: e.laned("lanes", "*; state; region", nil, 1)[0]}
@@ -235,7 +235,7 @@ func TestWaitIsPassedOn(t *testing.T) {
 	for i := range msgs {
 		msgs[i] = layer.Message{Group: fmt.Sprint("g", i), Headers: facetsOf("NEW", "EU")}
 	}
-	// What comes before a request is there waits for its handle's poll, of which there is none here.
+	// A message that comes before a request is written waits for the handle's poll, and there is none here.
 	require.Eventually(t, func() bool { n, _ := e.laneRequests(); return n == handles }, time.Minute, time.Millisecond)
 	_, err := q.Enqueue(e.ctx, msgs...)
 	require.NoError(t, err)
@@ -246,8 +246,8 @@ func TestWaitIsPassedOn(t *testing.T) {
 	require.Len(t, groups, lanes)
 }
 
-// TestWaitOfManyTemplates: of many receives of one handle, by templates, for lanes and for whole groups, each gets what
-// it waits for; who gives up leaves nothing behind. With faults too, of watches among others.
+// TestWaitOfManyTemplates: many receives of one handle wait by templates, for lanes and for whole groups. Each gets its
+// messages. A receive that gives up leaves no rows behind. The test runs with faults too, also of watches.
 func TestWaitOfManyTemplates(t *testing.T) {
 	onMemory(t, func(e *env) {
 		options := e.options(2)
@@ -297,8 +297,8 @@ func TestWaitOfManyTemplates(t *testing.T) {
 	})
 }
 
-// TestWaitByTemplateByTheClock: what time makes ready is delivered at that time, not at a poll; and what was left ready
-// when the wake was lost is delivered at the next poll. While nothing happens the handle looks once in a poll.
+// TestWaitByTemplateByTheClock: a message that becomes ready at a time is delivered at that time, not at a poll. A
+// message whose wake was lost is delivered at the next poll. While nothing happens the handle looks once in a poll.
 func TestWaitByTemplateByTheClock(t *testing.T) {
 	claiming := func(where layer.Template, lease time.Duration) func(l *laned) {
 		return func(l *laned) {
@@ -378,8 +378,8 @@ func TestWaitByTemplateIsDropped(t *testing.T) {
 	})
 }
 
-// TestRequestByTemplateOfADeadHandle: the request of a handle that has died keeps nobody waiting, and is cleared when
-// its life is over, by the next that waits by the template or by a sweep.
+// TestRequestByTemplateOfADeadHandle: the request of a dead handle keeps no other handle waiting. When its life is over
+// it is cleared, by the next handle that waits by the template or by a sweep.
 func TestRequestByTemplateOfADeadHandle(t *testing.T) {
 	for _, sweep := range []bool{false, true} {
 		t.Run(fmt.Sprint("sweep=", sweep), func(t *testing.T) {

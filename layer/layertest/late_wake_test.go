@@ -59,11 +59,11 @@ func (t *gatedTx) Commit() kv.Future[struct{}] {
 }
 
 // soon is below every poll, and far above the time of a few transactions on a busy machine. Without a wake or a look
-// the receives of these tests wait for ever.
+// the receives of these tests never return.
 const soon = 20 * time.Second
 
-// lateOn has something become ready by a transaction which has read the requests before a receive begins to wait, and
-// which commits after the receive has looked.
+// lateOn makes a message ready with a late transaction: it reads the requests before a receive begins to wait, and
+// commits after the receive has looked.
 func (e *env) lateOn(g *gate, queue string, o layer.ReceiveOptions, ready func()) *layer.Claim {
 	e.t.Helper()
 	g.shut.Store(true)

@@ -163,8 +163,8 @@ func (e *env) write(fn func(tx kv.Tx)) {
 	require.NoError(e.t, err)
 }
 
-// TestOpenRefusesWhatItCannotServe: an unknown queue, a queue that exists, one of another format, and a damaged one
-// have errors of their own; queues under one prefix do not see each other.
+// TestOpenRefusesWhatItCannotServe: an unknown queue, an existing queue, a queue of another format and a damaged queue
+// have errors of their own. Queues under one prefix do not see each other.
 func TestOpenRefusesWhatItCannotServe(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	_, err := layer.Open(e.ctx, e.db, testPrefix, "other", e.options(2))
@@ -222,7 +222,7 @@ func TestCreateAfterUnknownCommit(t *testing.T) {
 func TestVersionsThatWentBack(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
-	// What a restore leaves: items whose index is far ahead of this database's versions.
+	// A restore leaves such items: their index is far ahead of this database's versions.
 	const ahead = int64(1) << 50
 	item, hint := e.rows(kv.PrefixRange(key("item")))[0], e.rows(kv.PrefixRange(key("ready")))[0]
 	old := layer.ID{Group: "A", Index: ahead, Random: uuid.New()}

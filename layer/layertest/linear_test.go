@@ -86,7 +86,7 @@ const (
 	// The same, in a queue with facets: receives and takes by template and of whole groups, and advances.
 	lapsingLanes callersSort = "lapsing lanes"
 	lastingLanes callersSort = "lasting lanes"
-	// The same, in an unordered queue: receives and takes of groups, and of any messages that nobody holds.
+	// The same, in an unordered queue: receives and takes of groups, and of any free messages.
 	lapsingItems callersSort = "lapsing items"
 	lastingItems callersSort = "lasting items"
 	// The same, in a queue with a lease for each message.
@@ -133,7 +133,7 @@ const (
 	callers      = 8
 	callsEach    = 40
 	callerGroups = 3
-	drainer      = 100 // the number of who drains the queue at the end
+	drainer      = 100 // the number of the caller that drains the queue at the end
 )
 
 // caller makes calls on one handle, one after the other, and notes what it is told.
@@ -264,10 +264,10 @@ func (t *doubtedTx) OnError(err error) kv.Future[struct{}] {
 	return t.ManagedTx.OnError(err)
 }
 
-// TestLapsedAttemptOfAReceive: a receive is told of no claim that its own attempt of unknown outcome made, and that was
-// ended before the receive was tried again, because the lease was over by another's clock, or by force; nor, if messages
-// are claimed in turn, of those behind. While the claim was there others passed over its message, and the history of
-// what they were told has an order (G1).
+// TestLapsedAttemptOfAReceive: a receive does not return a claim of its own earlier attempt of unknown outcome, if
+// another has ended the claim before the next attempt. The other ends it because the lease has expired by its clock, or
+// by force. If messages are claimed in turn, the receive does not return the claims behind, either. While the claim was
+// there others passed over its message, and the history of their answers has an order (G1).
 func TestLapsedAttemptOfAReceive(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -291,8 +291,8 @@ func TestLapsedAttemptOfAReceive(t *testing.T) {
 	}
 }
 
-// lapsedAttempt has a handle receive up to so many of the messages x and y, with an unknown outcome, and tries again
-// after meanwhile.
+// lapsedAttempt makes a handle receive up to limit of the messages x and y, with an unknown outcome. The handle tries
+// again after the function meanwhile has run.
 func (e *env) lapsedAttempt(
 	sort callersSort, limit int, meanwhile func(t *testing.T, receive func(by string) []string, release func()),
 ) {

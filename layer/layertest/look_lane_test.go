@@ -228,7 +228,7 @@ func TestAHaltedLaneIsListedOnce(t *testing.T) {
 	})
 }
 
-// TestStatsByTemplate: the figures of groups are those of what the template sees, and each view says how many lanes are
+// TestStatsByTemplate: the figures of groups are those of the template's lanes, and each view says how many lanes are
 // ready.
 func TestStatsByTemplate(t *testing.T) {
 	onEngines(t, func(e *env) {

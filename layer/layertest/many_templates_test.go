@@ -105,7 +105,7 @@ func (c *crowd) served(n int, within time.Duration) (at time.Time) {
 	return time.Now()
 }
 
-// idle counts what the handle does in a minute, in a second.
+// idle returns the handle's transactions and reads for each second, counted over a minute.
 func (c *crowd) idle() (transactions, reads float64) {
 	const watched = 60
 	before := c.counting.Counters()
@@ -115,8 +115,8 @@ func (c *crowd) idle() (transactions, reads float64) {
 }
 
 // TestIdleWaitOfManyTemplates: a handle whose receives wait by many templates looks no more often than one with a
-// single receive, and what it reads does not grow with the templates at which there is nothing. The requests are
-// renewed all the same. Messages of other templates, which nobody takes, cost reads and no transactions.
+// single receive. Its reads do not grow with the number of templates without messages. The requests are still renewed.
+// Messages of other templates, which no handle takes, cost reads and no transactions.
 func TestIdleWaitOfManyTemplates(t *testing.T) {
 	for name, c := range map[string]struct {
 		shards int
@@ -203,7 +203,7 @@ func TestPollOfManyTemplates(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newCrowd(t, 1)
 			for _, n := range []int{3, 50, 98} {
-				e.write(func(tx kv.Tx) { tx.ClearRange(inLanes("reqlane")) }) // whom to wake, nobody knows
+				e.write(func(tx kv.Tx) { tx.ClearRange(inLanes("reqlane")) }) // no transaction knows a handle to wake
 				e.enqueue(n, 0)
 				e.served(n, poll)
 			}

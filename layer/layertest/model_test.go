@@ -100,7 +100,7 @@ type modelEntry struct {
 	purged  bool  // since
 }
 
-// dedupID is what a message goes by, or "".
+// dedupID returns the dedup id of a message, or "".
 func (m *model) dedupID(msg layer.Message) string {
 	if msg.DedupID == "" && m.config.DedupBy == layer.DedupByContent {
 		return "body " + string(msg.Body)
@@ -211,7 +211,7 @@ type modelItem struct {
 	suspect  bool // its lease has expired, and no call has ended since
 	lastErr  string
 	reason   string // of a dead letter
-	deadMS   int64  // likewise
+	deadMS   int64  // of a dead letter
 }
 
 type modelLock struct {
@@ -263,7 +263,7 @@ func (g *modelGroup) due(nowMS int64) int {
 	return i
 }
 
-// free: has items, and nobody holds it by a clock that shows nowMS.
+// free reports whether the group has items, and is not held by a clock that shows nowMS.
 func (g *modelGroup) free(nowMS int64) bool {
 	return len(g.items) > 0 && g.mark == nil && (g.lock == nil || g.lock.endMS <= nowMS)
 }
@@ -357,8 +357,8 @@ type modelTest struct {
 	claims  []*modelClaim
 	gone    []layer.ID // cancelled
 	// jumped: an item came back to its old place. Then hints and claims may not know of failures before it, and a group
-	// may have more than one hint. With RoundRobin it is likewise, and the places of the groups are others; with shards,
-	// those of heads of the same index.
+	// may have more than one hint. With RoundRobin the same applies, and the places of groups differ. With shards the
+	// places of heads of the same index differ.
 	jumped bool
 	// delays: messages may be delayed. kept: one was, or groups have a rate. Then hints and timers may be stale, and the
 	// order between groups hangs on which are met first.
@@ -569,7 +569,7 @@ func (m *modelTest) findRandom(t *rapid.T, old layer.ID) layer.ID {
 	return layer.ID{}
 }
 
-// changeDedup changes what duplicates are. What is remembered stays as it is.
+// changeDedup changes the settings of de-duplication. The remembered entries stay unchanged.
 func (m *modelTest) changeDedup(t *rapid.T) {
 	change := func(c *layer.Config) {
 		c.DedupBy, c.DedupScope, c.DedupFor = m.model.config.DedupBy, m.model.config.DedupScope, m.model.config.DedupFor
@@ -597,7 +597,7 @@ func (m *modelTest) receive(t *rapid.T) {
 	m.received(t, w, o, claims)
 }
 
-// received holds the claims to what the model allows, and takes them over.
+// received checks the claims against the model, and adds them to it.
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
 	defer m.met(t, w)

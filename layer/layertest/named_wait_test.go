@@ -109,8 +109,8 @@ func TestWaitForOneGroup(t *testing.T) {
 	}
 }
 
-// TestWaitForManyGroups: of many receives of one handle, each for a group of its own, each is woken by its group; who
-// gives up leaves nothing behind.
+// TestWaitForManyGroups: many receives of one handle wait, each for a group of its own. Each is woken by its group. A
+// receive that gives up leaves no rows behind.
 func TestWaitForManyGroups(t *testing.T) {
 	onMemory(t, func(e *env) {
 		options := e.options(2)
@@ -149,14 +149,14 @@ func TestWaitForManyGroups(t *testing.T) {
 	})
 }
 
-// TestWaitForAGroupByTheClock: what time makes ready, the end of a lease, of a delay, or of a rate, is delivered to a
-// receive that names the group at that time, not at a poll. And while nothing happens the handle looks once in a poll,
-// but for the second in which it has begun to wait.
+// TestWaitForAGroupByTheClock: a group becomes ready at a time, by the end of a lease, of a delay or of a wait by the
+// rate. A receive that names the group gets it at that time, not at a poll. While nothing happens the handle looks once
+// in a poll, except in the second in which it has begun to wait.
 func TestWaitForAGroupByTheClock(t *testing.T) {
 	for name, c := range map[string]struct {
 		setup func(e *env)
 		after time.Duration
-		draws int64 // looks beside the polls, because the handle asks for a portion of the rate
+		draws int64 // looks besides the polls, in which the handle asks for a portion of the rate
 	}{
 		"lease": {func(e *env) {
 			e.fill("A", 1)
@@ -222,8 +222,8 @@ func TestWaitForAGroupThatIsDropped(t *testing.T) {
 	})
 }
 
-// TestNamedRequestOfADeadHandle: a sweep clears the request for a group of a handle that has died, when its life is
-// over, and nobody is kept from the group.
+// TestNamedRequestOfADeadHandle: a sweep clears the request of a dead handle for a group when its life is over. The
+// request does not keep other handles from the group.
 func TestNamedRequestOfADeadHandle(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	dead := e.wait(2, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A")})

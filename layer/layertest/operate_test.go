@@ -177,7 +177,7 @@ func TestOperatorsUnknownCommitHasItsEffectOnce(t *testing.T) {
 }
 
 // TestMoveInOneTransaction (G6): the forms for the caller's transaction compose. A message moves to another group, and
-// what is done is done together or not at all.
+// all parts of the move happen together or not at all.
 func TestMoveInOneTransaction(t *testing.T) {
 	onEngines(t, func(e *env) {
 		ids := e.enqueue("A", "a1", "a2", "a3")
@@ -204,7 +204,8 @@ func TestMoveInOneTransaction(t *testing.T) {
 		require.Equal(e.t, []string{"a3"}, e.all("A"))
 		require.Equal(e.t, []string{"a1", "a2"}, e.all("B"))
 
-		// All in one: taken from its holder, the head skipped, the rest received anew.
+		// All in one transaction: the group is taken from its holder, the head is skipped, and the rest is received
+		// again.
 		c := e.receive(e.q, 1)
 		var again []*layer.Claim
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
@@ -322,8 +323,8 @@ func TestCancelCorruptItem(t *testing.T) {
 	require.Equal(t, []string{"a2"}, bodies(e.receive(e.q, 5).Items))
 }
 
-// TestEditNeverShowsHalf: while a message is edited between bodies of different length, each of one letter, whoever
-// reads, peeks or receives gets one of the bodies whole.
+// TestEditNeverShowsHalf: a message is edited between bodies of different lengths, each of one letter. Each read, peek
+// or receive gets one of the bodies whole.
 func TestEditNeverShowsHalf(t *testing.T) {
 	onEngines(t, func(e *env) {
 		sizes := []int{10, 100_000, 400_000, 95_000}

@@ -140,7 +140,7 @@ func haveEnded(all []*callerProcess) bool {
 	return true
 }
 
-// Write takes in what the process says.
+// Write takes the output of the process.
 func (p *callerProcess) Write(b []byte) (int, error) {
 	before := bytes.Contains(p.output.Bytes(), []byte(processReady))
 	n, err := p.output.Write(b)

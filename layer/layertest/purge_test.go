@@ -26,8 +26,8 @@ func (e *env) fill(group string, n int) {
 	}
 }
 
-// TestPurgeKeepsWhatIsInHand: what is there goes, with its parts and attempts, whatever the depth; what is in flight
-// stays, and so do dead letters, and other groups if one was named. The counters stay exact.
+// TestPurgeKeepsWhatIsInHand: a purge removes the items with their parts and attempts, whatever the depth. Items in
+// flight stay, and so do dead letters, and other groups if one was named. The counters stay exact.
 func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.fill("deep", 2500)
@@ -109,7 +109,7 @@ func (e *env) all0(group string) layer.ID {
 	return items[0].ID
 }
 
-// TestPurgeForce: with force, holders lose their groups and what they have in flight.
+// TestPurgeForce: with force, holders lose their groups and the items in flight.
 func TestPurgeForce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.enqueue("A", "a1", "a2", "a3")
@@ -140,7 +140,7 @@ func TestPurgeGoesOn(t *testing.T) {
 	for i := range 200 {
 		e.enqueue(fmt.Sprintf("B-%d", i), "x")
 	}
-	_, err := e.q.Admin().PauseGroup(e.ctx, "paused", layer.PauseOptions{}) // so it goes by steps
+	_, err := e.q.Admin().PauseGroup(e.ctx, "paused", layer.PauseOptions{}) // so it works in steps
 	require.NoError(t, err)
 	total := int64(0)
 	for runs := 0; ; runs++ {
@@ -321,13 +321,14 @@ func TestPurgeOfAll(t *testing.T) {
 		require.NoError(e.t, err)
 		require.Zero(e.t, s.Depth)
 		require.EqualValues(e.t, 302, s.Purged)
-		// What comes afterwards is delivered.
+		// A later message is delivered.
 		e.enqueue("group-1", "new")
 		require.Len(e.t, e.receive(e.q, 1).Items, 1)
 	})
 }
 
-// TestPurgeOfAllTellsSubscriptions: where changes are kept, a purge goes group by group, so that each is told.
+// TestPurgeOfAllTellsSubscriptions: if changes are kept, a purge works group by group, so that there is a change for
+// each.
 func TestPurgeOfAllTellsSubscriptions(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Changes = time.Hour })
@@ -341,7 +342,8 @@ func TestPurgeOfAllTellsSubscriptions(t *testing.T) {
 	e.check()
 }
 
-// amidPurge runs meanwhile between the reads and the commit of a purge of the queue, which it returns the report of.
+// amidPurge runs the function meanwhile between the reads and the commit of a purge of the queue. It returns the report
+// of the purge.
 func amidPurge(e *env, meanwhile func()) layer.PurgeReport {
 	e.t.Helper()
 	db := &beforeCommit{DB: e.raw, run: meanwhile}
@@ -369,7 +371,7 @@ func TestPurgeOfAllMeetsClaim(t *testing.T) {
 	e.check()
 }
 
-// TestPurgeOfAllCountsLateItem (trap 1): what comes, and what goes, while a purge removes all at once is counted right.
+// TestPurgeOfAllCountsLateItem (trap 1): items that come or go while a purge removes all at once are counted right.
 func TestPurgeOfAllCountsLateItem(t *testing.T) {
 	for name, meanwhile := range map[string]func(e *env){
 		"late in a group":  func(e *env) { e.enqueue("A", "late") },
@@ -389,8 +391,8 @@ func TestPurgeOfAllCountsLateItem(t *testing.T) {
 	}
 }
 
-// TestPurgeCountsLateItem (trap 1): an item whose enqueue commits late, between those of a step that knows only the
-// bounds of what it removes, is counted if it goes.
+// TestPurgeCountsLateItem (trap 1): the enqueue of an item commits late, and the item lies between those of a purge
+// step that knows only the bounds of its range. The item is counted if it is removed.
 func TestPurgeCountsLateItem(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")

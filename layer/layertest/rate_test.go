@@ -53,7 +53,7 @@ func (e *env) used(group string) time.Duration {
 	return time.UnixMicro(t[0].(int64)).Sub(time.UnixMilli(1_700_000_000_000))
 }
 
-// started is the deliveries of one group that have started: when, by the clock of who was given them, and how many.
+// started is a start of deliveries of one group: the time by the receiver's clock, and the number of items.
 type started struct {
 	at    time.Time
 	items int
@@ -88,7 +88,7 @@ func TestRateLawIsSharp(t *testing.T) {
 	require.NotEmpty(t, rateLaw(perMinute, []started{at(0, 1), at(19_999, 1)}, 0))
 }
 
-// TestRateText: the texts of rates, what is none of them, and what is out of range.
+// TestRateText: the texts of rates. Other texts, and rates out of range, are refused.
 func TestRateText(t *testing.T) {
 	for text, want := range map[string]layer.Rate{
 		"0": {}, "10/s": {Count: 10, Per: time.Second}, "100/m": {Count: 100, Per: time.Minute},
@@ -285,8 +285,8 @@ func holdRate(e *env, text string) {
 	}
 }
 
-// TestRateAtOnce: of many receives and takes at the same time, which conflict and travel together, a group gives a
-// second's worth, not one more; and not less, for each begins anew when it has acked.
+// TestRateAtOnce: many receives and takes run at the same time, conflict and share transactions. A group gives exactly
+// a second's worth of items. It gives no fewer, because each receiver begins again after its ack.
 func TestRateAtOnce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		rated("7/s", having())(e)
@@ -337,8 +337,8 @@ func TestRateAtOnce(t *testing.T) {
 	})
 }
 
-// TestRateWhileWaiting: receives that wait are given a group when its rate lets it go on, on the machine's clock: the
-// law holds by the times of the claims, all is delivered, and other groups are not held up.
+// TestRateWhileWaiting: waiting receives get a group when its rate lets it continue, by the machine's clock. The law
+// holds by the times of the claims, all items are delivered, and other groups are not held up.
 func TestRateWhileWaiting(t *testing.T) {
 	onMemory(t, func(e *env) {
 		rated("20/s", having())(e)
@@ -390,8 +390,8 @@ func TestRateWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestRateOfUnknownCommit (G3): a claim or a take whose commit was unknown has counted once if it was applied, and if
-// it was lost and done anew.
+// TestRateOfUnknownCommit (G3): a claim or a take with an unknown commit counts once, both if it was applied, and if it
+// was lost and done again.
 func TestRateOfUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		for name, op := range map[string]func(e *env) error{
@@ -432,8 +432,8 @@ func TestRepetitionDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestRateOfHandlesThatDoNotKnow: a rate that is raised, or taken away, holds for groups that wait by the old one, also
-// if a handle that still goes by that looks at them in between.
+// TestRateOfHandlesThatDoNotKnow: a raised or removed rate applies to groups that wait by the old rate, also if a
+// handle that still uses the old rate looks at them in between.
 func TestRateOfHandlesThatDoNotKnow(t *testing.T) {
 	for _, text := range []string{"0", "5/s"} {
 		e := newEnv(t, anyEngine, false)
@@ -462,8 +462,8 @@ func TestRateLowered(t *testing.T) {
 	require.Len(t, e.receive(e.q, 10).Items, 1, "of the second 0.8 is left")
 }
 
-// TestRateAndClocks: a clock that is ahead lets through by as much more, once; who is behind waits for as long and no
-// longer; none of it breaks order.
+// TestRateAndClocks: a clock that is ahead lets as many more items start, once. A handle whose clock is behind waits
+// for the difference and no longer. Neither breaks the order.
 func TestRateAndClocks(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	rated("1/s", having())(e)
@@ -597,8 +597,8 @@ func ackAndReceive(e *env, tx kv.Tx, given any) error {
 	return err
 }
 
-// TestRateChangedAmidRelease: whoever acks and receives in one transaction, and so leaves the group to a rate that is
-// changed meanwhile, does not do so behind the back of that change, whichever of its transactions that is. Guard
+// TestRateChangedAmidRelease: a handle acks and receives in one transaction, and so leaves the group to its rate. At
+// the same time the rate is changed. The two transactions conflict, whichever transaction of the change it is. Guard
 // pace-exclude.
 func TestRateChangedAmidRelease(t *testing.T) {
 	for skip := range int64(4) {

@@ -165,8 +165,8 @@ func TestDryRunDoesNothing(t *testing.T) {
 	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
 }
 
-// TestRedriveTx: the letters are back, or discarded, if and only if the caller's transaction commits; one that is
-// unknown, or named in vain, is an error.
+// TestRedriveTx: the letters are back, or discarded, if and only if the caller's transaction commits. An unknown
+// letter, or one that is gone, is an error.
 func TestRedriveTx(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	ids := e.bury("A", "a1", "a2", "a3")
@@ -294,8 +294,8 @@ func TestMovesAreNoDuplicates(t *testing.T) {
 	})
 }
 
-// TestRedriveUnknownCommit: a step whose commit was unknown is reported as what it did, ids that it is done with are
-// not taken for unknown ones, and nothing is doubled.
+// TestRedriveUnknownCommit: a step with an unknown commit is reported with its real result. Ids that it has handled do
+// not count as unknown, and nothing is doubled.
 func TestRedriveUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		for _, tail := range []bool{false, true} {
@@ -319,12 +319,12 @@ func TestRedriveUnknownCommit(t *testing.T) {
 	}
 }
 
-// TestRedriveBesideWorkers: redrives, to the old places and to the tails, beside claims, acks, rejections and enqueues
-// of the same groups: each message is acked once, and none is lost (G3).
+// TestRedriveBesideWorkers: redrives to the old places and to the tails run at the same time as claims, acks,
+// rejections and enqueues of the same groups. Each message is acked once, and none is lost (G3).
 func TestRedriveBesideWorkers(t *testing.T) {
 	onEngines(t, func(e *env) {
 		const groups, each = 3, 12
-		ctx, stop := context.WithTimeout(e.ctx, 5*time.Minute) // what is lost would be waited for for ever
+		ctx, stop := context.WithTimeout(e.ctx, 5*time.Minute) // the test would never end if a message is lost
 		defer stop()
 		random := rand.New(rand.NewPCG(e.seed, 1))
 		done := make(chan struct{})

@@ -11,9 +11,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestUnknownClaimOfManyItems: a claim that turns out to have been applied is read back whole, with its attempts,
-// in a few reads however many items it has: else it could not be read within a transaction's time, or between
-// two faults.
+// TestUnknownClaimOfManyItems: a claim whose unknown commit was applied is read back whole, with its attempts, in a few
+// reads however many items it has. Otherwise it could not be read within a transaction's time, or between two faults.
 func TestUnknownClaimOfManyItems(t *testing.T) {
 	onEngines(t, func(e *env) {
 		counter := record.WrapCounting(e.raw)

@@ -51,8 +51,9 @@ func TestRepeatedAtOnce(t *testing.T) {
 	})
 }
 
-// TestRepeatableWaitsInLine: a waiting receive with a receive id waits in its handle's line, as others do: nothing
-// looks until somebody makes a group ready. Its repetition is answered at once, with what is left, and never waits.
+// TestRepeatableWaitsInLine: a waiting receive with a receive id waits in its handle's line, as others do. The handle
+// does not look until a group becomes ready. The repetition is answered at once, with the claims that are left, and
+// never waits.
 func TestRepeatableWaitsInLine(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, anyEngine, false)

@@ -30,8 +30,8 @@ func TestRetentionLimits(t *testing.T) {
 	require.ErrorAs(t, err, &value)
 }
 
-// TestReceiveComesThroughManyOverdue: a claimer that meets more than one transaction can settle comes through to what
-// is to be delivered, and so do one that waits and a taker.
+// TestReceiveComesThroughManyOverdue: a receive meets more overdue items than one transaction can settle. It still
+// reaches the item to deliver, and so do a waiting receive and a take.
 func TestReceiveComesThroughManyOverdue(t *testing.T) {
 	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
 		for name, next := range map[string]func(e *env) string{
@@ -113,8 +113,8 @@ func TestOverdueItemsGoByPages(t *testing.T) {
 	}
 }
 
-// TestTakeSaysAgain (G5): a take with too much in its way for one transaction says that the next may find something,
-// and no other says so. Who takes until nothing is left would otherwise leave the young message behind.
+// TestTakeSaysAgain (G5): a take with too much in its way for one transaction returns Again, and no other take does.
+// Without it a program that takes until nothing is left would leave the young message behind.
 func TestTakeSaysAgain(t *testing.T) {
 	const n = 450
 	group := "A"
@@ -153,7 +153,7 @@ func TestTakeSaysAgain(t *testing.T) {
 	}
 }
 
-// TestOverduePageLeavesWhatIsHeld (G2): a page of items past retention ends before the first item that somebody holds.
+// TestOverduePageLeavesWhatIsHeld (G2): a page of items past retention ends before the first held item.
 func TestOverduePageLeavesWhatIsHeld(t *testing.T) {
 	for _, kind := range holdKinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -228,8 +228,8 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 	})
 }
 
-// TestRetentionUnderLoad (G3): while producers, workers and sweeps are at it together and messages grow old meanwhile,
-// each is acked, dropped or dead-lettered, never two of these, and none is stranded.
+// TestRetentionUnderLoad (G3): while producers, workers and sweeps run at the same time and messages grow old, each
+// message is either acked, dropped or dead-lettered, never two of these, and none is stranded.
 func TestRetentionUnderLoad(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })

@@ -82,9 +82,9 @@ func TestRetroactiveDelay(t *testing.T) {
 	})
 }
 
-// TestRetroactiveDelayModel: whatever is enqueued, whatever the delay becomes, and whatever operators do, a group
-// delivers, at each time, its messages up to the first that is not due by the delay of now. With a lease for each item
-// messages stay in flight meanwhile, and are given back under another delay; a group delivers up to the first in
+// TestRetroactiveDelayModel: random enqueues, changes of the delay and actions of operators. At each time a group
+// delivers its messages up to the first that is not due by the present delay. With a lease for each item messages stay
+// in flight during a change, and are returned under another delay. A group then delivers up to the first message in
 // flight.
 func TestRetroactiveDelayModel(t *testing.T) {
 	for _, config := range []layer.Config{
@@ -229,7 +229,7 @@ func TestRetroactiveDelayLonger(t *testing.T) {
 	ids := e.enqueue("A", "a1", "a2")
 	other := e.handle(2)
 	e.retroactive(time.Minute)
-	require.NoError(t, e.q.Admin().Cancel(e.ctx, ids[0])) // leaves a hint for a2, beside the timer of both
+	require.NoError(t, e.q.Admin().Cancel(e.ctx, ids[0])) // leaves a hint for a2, and the timer of both
 	e.clock.advance(5 * time.Second)
 	require.Nil(t, e.receive(other, 1))
 	e.check()

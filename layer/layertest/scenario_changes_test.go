@@ -14,9 +14,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// What scenarios say of subscriptions; see TestScenarios.
+// The verbs of scenarios for subscriptions; see TestScenarios.
 
-// changes collects what a subscription is told.
+// changes collects the changes that a subscription gets.
 type changes struct {
 	mu    sync.Mutex
 	lines []changeLine
@@ -58,7 +58,8 @@ func (c *changes) handler(failsAt layer.ID) func(context.Context, []layer.Change
 	}
 }
 
-// subscribe runs a subscription: in real time it ends once all is told; in virtual time it runs beside the transcript.
+// subscribe runs a subscription. In real time it ends when all changes were delivered. In virtual time it runs in
+// parallel with the transcript.
 func (s *scenario) subscribe(a *arguments) (string, error) {
 	q, name, c := s.worker(a).q, a.word(0), &changes{}
 	o := layer.SubscribeOptions{

@@ -9,7 +9,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// What scenarios say of those who look, and change nothing; see TestScenarios.
+// The verbs of scenarios that only look and change nothing; see TestScenarios.
 
 func (s *scenario) groups(a *arguments) (string, error) {
 	q := s.worker(a).q

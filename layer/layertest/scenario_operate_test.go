@@ -13,7 +13,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// What scenarios say of operators; see TestScenarios.
+// The verbs of scenarios for operators; see TestScenarios.
 
 func (s *scenario) configure(a *arguments) (string, error) {
 	w := s.worker(a)
@@ -202,7 +202,7 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 	})
 }
 
-// renameAll finds the names of what has come back at the tail: there it has another id, of the same random.
+// renameAll finds the names of items that have come back at the tail. There they have another id with the same random.
 func (s *scenario) renameAll(a *arguments) {
 	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)

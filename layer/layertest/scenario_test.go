@@ -62,7 +62,7 @@ var tokens = regexp.MustCompile(`token \d+`)
 //	clock +10s                                moves the clock of all workers
 //	redrive [ids=(BODY,...)] [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [tail] [dry] [limit=N] [body=BODY]
 //	        [headers=(k:v,...)]
-//	discard, likewise without tail, body and headers
+//	discard, as redrive without tail, body and headers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups [where=TEMPLATE] | peek GROUP [where=TEMPLATE] | stats
 //	check [lasting]                           lasting: without stale hints and timers, which faults may leave
@@ -74,7 +74,7 @@ var tokens = regexp.MustCompile(`token \d+`)
 //	subscriptions | unsubscribe NAME
 //	cut-off NAME | rejoin NAME                between these the handle does not reach the database, as if it had died
 //	why BODY [where=TEMPLATE] | purge [GROUP] [force] | sweep
-//	archive [group=GROUP] [older=10s] [newer=10s] [limit=N] | replay, likewise, with [dry]
+//	archive [group=GROUP] [older=10s] [newer=10s] [limit=N] | replay, as archive, with [dry]
 //	once [panic]                              a transaction of the caller's by Once, which may panic
 //	close | drop                              the end of a handle, and of the queue
 //	rows [KIND...]                            how many keys of these kinds the queue has (item, ready, lock, receipt,
@@ -107,7 +107,7 @@ var tokens = regexp.MustCompile(`token \d+`)
 // differs, and with seeded faults what they were and the seed that replays them. A file named bug_… says first what
 // went wrong once; its schedule is what it takes.
 //
-// To write the output anew: go test ./layer/layertest -run 'TestScenarios/memory$' -rewrite
+// To write the output again: go test ./layer/layertest -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	for _, engine := range engines() {
@@ -150,7 +150,7 @@ type scenario struct {
 
 type scenarioWorker struct {
 	q      *layer.Queue
-	plan   *fault.Plan // of what is chosen for its commits
+	plan   *fault.Plan // of the faults chosen for its commits
 	line   *line       // to the database
 	stops  *stops
 	claims map[string]*layer.Claim // the last of each name, see nameOf
@@ -197,7 +197,7 @@ func (s *scenario) begin(c layer.Config) {
 	s.open(s.t, "w1", 0)
 }
 
-// create is the verb: the configuration of the queue, what is fixed at its creation too.
+// create is the verb: the configuration of the queue, including the settings fixed at its creation.
 func (s *scenario) create(a *arguments) (string, error) {
 	c := layer.Config{Retry: atOnce}
 	for _, arg := range a.d.CmdArgs {
@@ -357,7 +357,7 @@ func (s *scenario) id(a *arguments, body string) layer.ID {
 	return layer.ID{}
 }
 
-// items prints items as the transcript names them, and holds their bodies to what was enqueued.
+// items prints items as the transcript names them, and checks that their bodies are the enqueued ones.
 func (s *scenario) items(a *arguments, items []layer.Item) string {
 	var out strings.Builder
 	for _, item := range items {
@@ -439,7 +439,7 @@ func (a *arguments) words() []string {
 // flag reports whether the directive has the word.
 func (a *arguments) flag(word string) bool { return slices.Contains(a.words(), word) }
 
-// names are the words but for some that are flags.
+// names returns the words without those that are flags.
 func (a *arguments) names(flags ...string) []string {
 	return slices.DeleteFunc(a.words(), func(w string) bool { return slices.Contains(flags, w) })
 }

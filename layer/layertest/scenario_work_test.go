@@ -14,7 +14,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// What scenarios say of those who enqueue, receive and settle; see TestScenarios.
+// The verbs of scenarios that enqueue, receive and settle; see TestScenarios.
 
 func (s *scenario) enqueue(a *arguments) (string, error) {
 	var msgs []layer.Message
@@ -129,7 +129,7 @@ func (s *scenario) nameOf(c *layer.Claim) string {
 	return fmt.Sprintf("%s where=%s item=%s", c.Group, c.Where, s.bodies[c.Hold])
 }
 
-// claimName is how a transcript shows of what a claim is.
+// claimName returns the name of a claim's object in a transcript.
 func claimName(c *layer.Claim) string {
 	switch {
 	case c.Where != nil:

@@ -21,17 +21,17 @@ import (
 	"fdbfifo/layer"
 )
 
-// What scenarios say of schedules: commands that stop before a commit while others run, or run beside them; see
+// The schedules of scenarios: commands that stop before a commit while others run, or run in parallel with them. See
 // TestScenarios for the verbs.
 
 // virtualTime is the line that a scenario begins with, after its comments, that runs in virtual time.
 const virtualTime = "virtual-time"
 
-// TestScenariosInVirtualTime replays the scenarios that have commands run beside others: in a bubble of testing/synctest,
-// where a command has come as far as it can when all else stands still, and so on the engine in memory alone, without
-// seeded faults.
+// TestScenariosInVirtualTime replays the scenarios with commands that run in parallel with others. It uses a bubble of
+// testing/synctest, in which a command has come as far as it can when all goroutines wait. So it runs only on the
+// engine in memory, without seeded faults.
 //
-// To write the output anew: go test ./layer/layertest -run TestScenariosInVirtualTime -rewrite
+// To write the output again: go test ./layer/layertest -run TestScenariosInVirtualTime -rewrite
 func TestScenariosInVirtualTime(t *testing.T) {
 	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
 		if !inVirtualTime(t, path) {
@@ -108,8 +108,8 @@ func (s *scenario) onCommit(int, kv.Tx) fault.Kind {
 	return fault.Chance
 }
 
-// call makes the call of the layer that a directive stands for, and prints what comes of it: at once, or, with hold=NAME
-// or beside=NAME, when a later directive asks for it. Only do runs beside the transcript.
+// call makes the call of the layer that a directive stands for, and prints its result. With hold=NAME or beside=NAME a
+// later directive prints the result. Only do runs in parallel with the transcript.
 func (s *scenario) call(a *arguments, do func(ctx context.Context) error, print func(err error) (string, error)) (string, error) {
 	held, beside := a.text("hold", ""), a.text("beside", "")
 	name := cmp.Or(held, beside)
@@ -214,7 +214,7 @@ func (s *scenario) commit(a *arguments, x *aside) {
 	at.goOn <- kind
 }
 
-// land sends the late commits of all workers. Whether they are applied, what the queue has afterwards tells.
+// land sends the late commits of all workers. The later content of the queue shows whether they were applied.
 func (s *scenario) land(*arguments) (string, error) {
 	for _, w := range s.workers {
 		if err := w.plan.Land(s.e.ctx); err != nil {

@@ -115,7 +115,7 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 			require.Zero(t, e.requests(), "the request went with the claim")
 		})
 	}
-	// What the clock makes ready, the waiting handle's own clock finds: here the real one.
+	// A waiting handle finds groups that become ready at a time by its own clock, here the real one.
 	for name, ready := range map[string]func(e *env, c *layer.Claim) error{
 		"end of a lease": func(e *env, c *layer.Claim) error { _, err := e.q.Extend(e.ctx, c, time.Second); return err },
 		"end of a delay": func(e *env, c *layer.Claim) error {
@@ -136,8 +136,8 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 	}
 }
 
-// TestNoHerd: one group that becomes ready wakes one of many handles; the others do not run a single transaction.
-// An enqueue into a held group wakes nobody.
+// TestNoHerd: one group that becomes ready wakes one of many handles; the others do not run a single transaction. An
+// enqueue into a held group wakes no handle.
 func TestNoHerd(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	var all []*waiter
@@ -240,7 +240,7 @@ func TestGrantForEachStrategy(t *testing.T) {
 	}
 }
 
-// TestMoreGroupsThanRequests, and more than the requests want: what nobody waits for stays ready.
+// TestMoreGroupsThanRequests, and more than the requests want. The other groups stay ready.
 func TestMoreGroupsThanRequests(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	waiters := []*waiter{e.wait(2, never, layer.ReceiveOptions{}), e.wait(3, never, layer.ReceiveOptions{})}
@@ -411,8 +411,8 @@ func TestAbandonedReceiveGivesBack(t *testing.T) {
 	require.Zero(t, b.Items[0].Attempts)
 }
 
-// TestManyWaitersDrainEverything (trap 11, the poll): producers and waiting handles, with faults, skewed clocks and
-// receivers that leave: every item is acked exactly once, in its group's order, and nothing of the staging is left.
+// TestManyWaitersDrainEverything (trap 11, the poll): with producers and waiting handles, faults, skewed clocks and
+// receivers that leave, every item is acked exactly once, in its group's order, and no rows of the staging are left.
 func TestManyWaitersDrainEverything(t *testing.T) {
 	t.Parallel()
 	onMemory(t, func(e *env) {

@@ -111,8 +111,9 @@ func TestNackState(t *testing.T) {
 	})
 }
 
-// TestStateWorker: a handler is given the state as the item before it has left it, across claims and processes, and what it
-// returns is kept with the acks: each item counts once in it, whatever fails, and nothing of a failed one does.
+// TestStateWorker: a handler gets the state that the item before has left, across claims and processes. The state that
+// it sets is stored with the acks. Each item counts once in the state, whatever fails, and a failed attempt does not
+// count.
 func TestStateWorker(t *testing.T) {
 	type handler = func(d *worker.Delivery, state []byte) ([]byte, error)
 	keep := func(ctx context.Context, d *worker.Delivery, h handler) error {

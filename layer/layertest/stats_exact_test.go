@@ -9,8 +9,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestStatsOfDelayedHead (contract): after the ack of what was in front of a delayed message the group is delayed, not
-// ready, before any receive has looked; and ready when the message is due.
+// TestStatsOfDelayedHead (contract): the items in front of a delayed message are acked. The group is then delayed, not
+// ready, before any receive has looked. It is ready when the message is due.
 func TestStatsOfDelayedHead(t *testing.T) {
 	e := newEnv(t, inMemory, false)
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A", Delay: time.Minute})

@@ -174,9 +174,9 @@ func TestDelayedIsBounded(t *testing.T) {
 	require.LessOrEqual(t, r.Counters().Sub(before).KeyReads, int64(500))
 }
 
-// TestMarkedGroupsAreNotReady: a paused group that no receive has met, and one that was filled while it was paused,
-// count as paused and not as ready, and their heads are not the oldest; nor is a delayed head of a paused group, before
-// and after it is due, or a paused group whose claim has run out (Contract).
+// TestMarkedGroupsAreNotReady: a paused group counts as paused and not as ready, and its head is not the oldest. This
+// holds if no receive has met the group, or if it was filled while it was paused. It holds for a delayed head of a
+// paused group, before and after it is due, and for a paused group with an expired claim (Contract).
 func TestMarkedGroupsAreNotReady(t *testing.T) {
 	for _, shards := range []int{1, 7} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestEmptyMarkedGroupIsFound(t *testing.T) {
 	})
 }
 
-// TestStatsBounded: with options a Stats reads less, and what it bounds is too small and never too large; a list of
+// TestStatsBounded: with options a Stats reads less, and bounded figures are too small, never too large. A list of
 // blocked groups has the same figures in its own transaction.
 func TestStatsBounded(t *testing.T) {
 	e := newEnv(t, anyEngine, false)

@@ -48,7 +48,7 @@ func TestManyEnqueuersOfOneGroup(t *testing.T) {
 		var now atomic.Int64
 		var mu sync.Mutex
 		spans := make(map[string]span)
-		// A batch gets ahead of the database's versions: what is enqueued next must come after it all the same.
+		// A batch gets ahead of the database's versions. The next messages must still come after it.
 		batch := make([]layer.Message, ahead)
 		for i := range batch {
 			batch[i] = layer.Message{Group: "A", Body: fmt.Appendf(nil, "batch.%d", i)}
@@ -252,7 +252,7 @@ func (s *stress) lost(err error) {
 
 func (s *stress) use(q *layer.Queue, r *rand.Rand, c *layer.Claim) error {
 	if r.IntN(10) == 0 {
-		return nil // crashed: nobody gives the claim back
+		return nil // crashed: the claim is not returned
 	}
 	if r.IntN(4) == 0 {
 		s.e.clock.advance(time.Duration(r.IntN(3000)) * time.Millisecond) // slow
@@ -344,7 +344,7 @@ func appendLedger(ctx context.Context, tx kv.Tx, group string, token int64, item
 	return nil
 }
 
-// verify reads the ledger and holds it to what was enqueued.
+// verify reads the ledger and compares it with the enqueued messages.
 func (s *stress) verify() {
 	t := s.e.t
 	total := 0

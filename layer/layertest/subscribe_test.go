@@ -108,9 +108,9 @@ func TestChangesOfEveryKind(t *testing.T) {
 	})
 }
 
-// TestChangesExactlyOnce: workers and producers run, three processes share one subscription and are stopped and
-// started again, commits fail and are of unknown outcome: the effects of a handler's transaction are there once for
-// each change, and no item is finished before it is enqueued.
+// TestChangesExactlyOnce: workers and producers run, and three processes that share one subscription are stopped and
+// started again. Commits fail or have unknown outcomes. The effects of a handler's transaction are there once for each
+// change, and no item is finished before it is enqueued.
 func TestChangesExactlyOnce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.keepChanges(time.Hour)
@@ -304,7 +304,7 @@ func TestSubscriptionEndsAsItBegins(t *testing.T) {
 }
 
 // TestSubscriptionKeepsOrder: a handler that fails, panics or is slow gets the same changes again, fewer at a time, and
-// nothing passes it; a slow transaction is not disturbed by the heartbeat.
+// no change passes it. The heartbeat does not disturb a slow transaction.
 func TestSubscriptionKeepsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -365,7 +365,8 @@ func TestSubscriptionKeepsOrder(t *testing.T) {
 }
 
 // TestSubscriptionStopsWithASlowHandler (contract): a subscription that is stopped while its handler runs stays the
-// process's own until the handler has returned, however short the lease: no other gets the same changes meanwhile.
+// process's own until the handler has returned, however short the lease: no other process gets the same changes in that
+// time.
 func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := embedded.OpenMemory(embedded.Options{})
@@ -573,9 +574,9 @@ func TestChangesInParallel(t *testing.T) {
 	require.Greater(t, most, 4)
 }
 
-// TestSubscribeByTemplate: a subscription with a template is told of what happens to the items that agree, by the
-// facets that they have then, when an item ceases to agree, and of purges; each change has its facets, and those
-// before.
+// TestSubscribeByTemplate: a subscription with a template gets the changes of items that match it, by the facets that
+// they have then. It also gets the change by which an item ceases to match, and purges. Each change has its facets, and
+// those before.
 func TestSubscribeByTemplate(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "*; state", func(c *layer.Config) { c.Changes = time.Hour }, 1)[0]

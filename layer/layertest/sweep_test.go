@@ -28,8 +28,8 @@ func (e *env) leaveReceipts(n int) {
 
 func (e *env) receipts() int { return len(e.rows(kv.PrefixRange(key("receipt")))) }
 
-// TestSweepClearsReceipts: what killed processes have left goes when it is an hour old, in pages; what is younger, and
-// what cannot be read, stays. Handles at work are not disturbed.
+// TestSweepClearsReceipts: a sweep clears the receipts of killed processes when they are an hour old, in pages. Younger
+// receipts, and those that cannot be read, stay. Handles at work are not disturbed.
 func TestSweepClearsReceipts(t *testing.T) {
 	onEngines(t, func(e *env) {
 		require.NoError(e.t, e.q.Close(e.ctx))
@@ -173,7 +173,7 @@ func TestSweepClearsWakeKeys(t *testing.T) {
 			tx.Set(key("wake", uuid.New()), []byte{1, 0, 0, 0, 0, 0, 0, 0})
 		}
 	})
-	// That of the handle whose receives wait, as it is when somebody has touched it.
+	// The wake key of the handle whose receives wait, as if a transaction had touched it.
 	own := e.rows(kv.PrefixRange(key("request")))[0].Key
 	random, err := tuple.Unpack(own[len(testPrefix):])
 	require.NoError(t, err)

@@ -91,8 +91,8 @@ func advanceBy(c *layer.Claim, change func(m *layer.Message) error, ids ...layer
 	return s
 }
 
-// TestAckAll: claims of different handles and receives are acked in one transaction, each with its own outcome: a claim
-// that is lost, and one that is of another queue, keep no other from its end (G3).
+// TestAckAll: claims of different handles and receives are acked in one transaction, each with its own outcome, also if
+// one of them is lost or of another queue (G3).
 func TestAckAll(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	r := record.WrapCounting(e.raw)

@@ -77,7 +77,7 @@ func holdTotalRate(t *testing.T, text string) {
 			defer func() { require.NoError(t, q.Close(context.WithoutCancel(ctx))) }()
 			for i := 0; ctx.Err() == nil; i++ {
 				if n == 0 && i == 3 {
-					return // with what it has drawn
+					return // with the portion that it has drawn
 				}
 				if n == 1 && i%5 == 0 {
 					var items []layer.Item
@@ -188,7 +188,7 @@ func TestTotalPortionComesBack(t *testing.T) {
 	}
 }
 
-// TestTotalRateOfAWrongClock: a handle whose clock is an hour ahead stops nobody for that hour.
+// TestTotalRateOfAWrongClock: a handle whose clock is an hour ahead does not stop others for that hour.
 func TestTotalRateOfAWrongClock(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	totalled("5/s", having())(e)

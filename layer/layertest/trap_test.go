@@ -81,7 +81,7 @@ func TestAckMeetsLateItem(t *testing.T) {
 	})
 }
 
-// TestReadyIsFoundBehindStaleHints: hints and timers that stand for nothing are cleared when met, and what is ready is
+// TestReadyIsFoundBehindStaleHints: stale hints and timers are cleared when a receive meets them, and a ready group is
 // found behind any number of them (G5).
 func TestReadyIsFoundBehindStaleHints(t *testing.T) {
 	onEngines(t, func(e *env) {
@@ -113,7 +113,7 @@ func TestReadyIsFoundBehindStaleHints(t *testing.T) {
 
 // TestUnknownCommitHasItsEffectOnce (trap 4): an operation whose commit was unknown, applied or lost, has its effect
 // once and returns what it would have returned. Applied is the harder half: without the receipt the enqueue doubles,
-// the ack and the nack report a lost claim, and the receive locks a group for nobody.
+// the ack and the nack report a lost claim, and the receive locks a group that no worker handles.
 func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		t.Run(kind.String(), func(t *testing.T) {

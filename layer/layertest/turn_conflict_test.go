@@ -82,8 +82,8 @@ func enqueueMore(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
 	return err
 }
 
-// TestTurnConflicts (G1, G2, G5): what must not happen at the same time in a queue with a lease for each item
-// conflicts, and what may does not. After the first operation is repeated, the queue is sound.
+// TestTurnConflicts (G1, G2, G5): operations of a queue with a lease for each item conflict if they must not happen at
+// the same time, and do not conflict otherwise. After the first operation is repeated, the queue is sound.
 func TestTurnConflicts(t *testing.T) {
 	const must, mustNot = true, false
 	sent := handed(2, 0)

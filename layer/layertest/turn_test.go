@@ -19,7 +19,7 @@ import (
 	"fdbfifo/worker"
 )
 
-// inTurn makes a queue with a lease for each item, beside the test's own, and returns handles on it.
+// inTurn makes a queue with a lease for each item, in addition to the test's own, and returns handles on it.
 func (e *env) inTurn(name string, change func(*layer.Config), handles int) []*layer.Queue {
 	e.t.Helper()
 	return e.unordered(name, func(c *layer.Config) {
@@ -173,8 +173,8 @@ func (r *turnRun) retryNow() {
 	of[0].due = time.Time{}
 }
 
-// TestLapsedBehindAFreeHead (lease_per=item): a receive whose lead is a free head gets the messages behind it, too, if
-// their leases or retry delays have ended, as one that names the group does; and a take.
+// TestLapsedBehindAFreeHead (lease_per=item): a free head leads a receive to the group. The receive also gets the
+// messages behind it if their leases or retry delays have ended. So do a receive that names the group, and a take.
 func TestLapsedBehindAFreeHead(t *testing.T) {
 	onEngines(t, func(e *env) {
 		for n, end := range []func(q *layer.Queue, claims []*layer.Claim){
@@ -221,7 +221,8 @@ func TestLapsedBehindAFreeHead(t *testing.T) {
 	})
 }
 
-// wholeOrLess wants all of what is free, or with faults, amid which a transaction may end fewer holds, the first of it.
+// wholeOrLess requires all free messages. With faults a transaction may end fewer holds, so it then requires only the
+// first ones.
 func (e *env) wholeOrLess(all, got string) {
 	e.t.Helper()
 	if e.plan.Chances == nil {
@@ -361,8 +362,8 @@ type lineRun struct {
 	err  error                 // guarded by mu
 }
 
-// TestConsumersInTurnAtOnce (G1, G2, G3): producers and consumers, all at the same time and under faults: no item is in
-// two hands, none is delivered while one before it is in another's hands, and all items are finished once.
+// TestConsumersInTurnAtOnce (G1, G2, G3): with producers and consumers at the same time and under faults, no item has
+// two holders, none is delivered while one before it is in flight elsewhere, and all items are finished once.
 func TestConsumersInTurnAtOnce(t *testing.T) {
 	const groups, messages = 3, 20
 	onEngines(t, func(e *env) {
@@ -424,7 +425,7 @@ func (r *lineRun) consume(q *layer.Queue, max int) {
 	}
 }
 
-// got notes the items of claims. What the receive itself has got before is no gap.
+// got notes the items of claims. An item that the same receive has got before is no gap.
 func (r *lineRun) got(claims []*layer.Claim) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,8 +26,8 @@ func (e *env) versions(at func(plan *fault.Plan, n int) fault.Kind) (*layer.Queu
 	return q, plan
 }
 
-// inGroups runs a test with what is in the group before: what excludes a late enqueue from an empty group is another
-// conflict than that of its receipt.
+// inGroups runs a test with an empty group and with one that has items, because a late enqueue into an empty group has
+// one more conflict than that of its receipt.
 func inGroups(t *testing.T, test func(e *env, before []string)) {
 	for name, before := range map[string][]string{"into an empty group": nil, "behind others": {"a1"}} {
 		t.Run(name, func(t *testing.T) {
@@ -140,8 +140,8 @@ func TestLateCommitAndRefusalOfItsRetry(t *testing.T) {
 	require.Empty(t, e.all("A"))
 }
 
-// TestLateClaimOfReceiveThatFindsNothing (G2): a receive that is retried and finds nothing holds no group: the claim of its
-// first attempt, which was still under way, is not made behind its back, to hold the group for a whole lease.
+// TestLateClaimOfReceiveThatFindsNothing (G2): a receive that is retried and finds nothing holds no group. The claim of
+// its first attempt, whose commit was still in flight, does not land later and hold the group for a whole lease.
 func TestLateClaimOfReceiveThatFindsNothing(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: time.Second})

@@ -72,8 +72,8 @@ func TestWhyRefusesWhatIsNoID(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
-// TestWhyCountsWaitingHandles: a message that nobody takes because nobody waits is told from one that is about to be
-// delivered. A request of a handle that died does not count.
+// TestWhyCountsWaitingHandles: Why tells a message for which no handle waits from one that is about to be delivered. A
+// request of a handle that died does not count.
 func TestWhyCountsWaitingHandles(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	id := e.enqueue("A", "a1")[0]

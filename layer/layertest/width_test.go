@@ -32,7 +32,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 	}{
 		{"sweep of ids", nil, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			r, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
-			return r.Keys - n - 1, err // the items are looked at too, and the wake key of who enqueued
+			return r.Keys - n - 1, err // the items are looked at too, and the wake key of the producer
 		}},
 		{"sweep of what is overdue", func(ctx context.Context, q *layer.Queue) error {
 			time.Sleep(2 * time.Hour)
@@ -49,7 +49,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			return r.Archived, err
 		}},
 		{"purge", func(ctx context.Context, q *layer.Queue) error {
-			_, err := q.Admin().PauseGroup(ctx, "paused", layer.PauseOptions{}) // so it goes by steps
+			_, err := q.Admin().PauseGroup(ctx, "paused", layer.PauseOptions{}) // so it works in steps
 			return err
 		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			r, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true})

@@ -253,8 +253,8 @@ func (db *stillDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	return db.DB.Begin(o)
 }
 
-// TestStillBeforeTransaction: a worker that stands still until its lease is over, after it has seen that enough is left
-// for a handler's transaction and before that begins, has not failed at the item: it extends the claim and goes on, or,
+// TestStillBeforeTransaction: a worker checks that enough of the lease is left for a handler's transaction, and then
+// stands still until the lease is over. This is no failure of the item. The worker extends the claim and continues, or,
 // if another has the group by then, has lost the claim.
 func TestStillBeforeTransaction(t *testing.T) {
 	for _, taken := range []bool{false, true} {
@@ -332,8 +332,9 @@ func TestVanishedWorker(t *testing.T) {
 	})
 }
 
-// TestTransactionTooLong: a handler that takes longer than a transaction may is its item's failure, whether it heeds
-// its context or not: it is reported, counts an attempt, and makes a dead letter of it in the end. Guard tx-bound.
+// TestTransactionTooLong: a handler that takes longer than a transaction may last fails its item, whether it heeds its
+// context or not. The failure is reported and counts an attempt, and the item becomes a dead letter in the end. Guard
+// tx-bound.
 func TestTransactionTooLong(t *testing.T) {
 	for name, wait := range map[string]func(ctx context.Context){
 		"heeds its context":   func(ctx context.Context) { <-ctx.Done() },

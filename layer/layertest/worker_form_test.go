@@ -59,7 +59,7 @@ type brokenCodec struct{}
 func (brokenCodec) Encode(int) ([]byte, error) { return nil, errBroken }
 func (brokenCodec) Decode([]byte) (int, error) { return 0, errBroken }
 
-// TestFormCheck: a form that does not fit to the queue's facets says what is wrong, and what is allowed.
+// TestFormCheck: the error for a form that does not fit the queue's facets names the fault and the allowed values.
 func TestFormCheck(t *testing.T) {
 	config := layer.Config{Facets: []string{"state", "region"}, Views: "state"}
 	require.NoError(t, bookings().Check(config))

@@ -62,8 +62,8 @@ func (b *bubble) hands(w *worker.Worker, all, idle int) {
 	require.Equal(b.t, worker.Hands{All: all, Idle: idle}, w.Hands())
 }
 
-// TestWorkerGrowsAndShrinks: a worker has one hand more whenever all are busy, up to the most, and loses those that
-// receive in vain, but for the least and one that waits; on one queue and on two.
+// TestWorkerGrowsAndShrinks: a worker gets one more hand whenever all are busy, up to the most. It loses hands that
+// receive nothing, except the least number and one that waits. The test runs on one queue and on two.
 func TestWorkerGrowsAndShrinks(t *testing.T) {
 	for _, queues := range []int{1, 2} {
 		inBubble(t, layer.Config{}, func(b *bubble) {
@@ -84,7 +84,7 @@ func TestWorkerGrowsAndShrinks(t *testing.T) {
 			b.spread(6)
 			b.hands(w, 4, 0)
 			close(g.gate)
-			time.Sleep(3 * time.Second) // a wake may be lost, and then the next look takes what is left
+			time.Sleep(3 * time.Second) // a wake may be lost, and then the next look takes the rest
 			most, done := g.counts()
 			require.Equal(b.t, 4, most)
 			require.Equal(b.t, 6, done)
@@ -97,7 +97,7 @@ func TestWorkerGrowsAndShrinks(t *testing.T) {
 			b.spread(1)
 			b.hands(w, 2, 1)
 			time.Sleep(5 * time.Minute)
-			b.hands(w, 2, 1) // somebody waits for what comes
+			b.hands(w, 2, 1) // one hand waits for new groups
 			close(g.gate)
 			time.Sleep(time.Minute)
 			b.hands(w, 1, 1)

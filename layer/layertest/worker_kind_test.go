@@ -192,8 +192,8 @@ func TestRetryError(t *testing.T) {
 	}
 }
 
-// TestRun: Run ends with its context, after the handler, without an error; and by itself when the queue is gone, or its
-// handle is closed.
+// TestRun: Run ends with its context, after the handler, without an error. It ends by itself when the queue is gone, or
+// its handle is closed.
 func TestRun(t *testing.T) {
 	slow := func(_ *bubble, _ context.Context, _ *worker.Delivery) error {
 		time.Sleep(3 * time.Second)
@@ -289,8 +289,8 @@ func (p pace) Wait(ctx context.Context) error {
 	}
 }
 
-// TestLimiter: the limiter is waited for before each item, with the claim extended meanwhile, and no longer than until
-// Stop.
+// TestLimiter: the worker waits for the limiter before each item. It extends the claim during the wait, and waits no
+// longer than until Stop.
 func TestLimiter(t *testing.T) {
 	onKinds(t, layer.Config{Lease: 3 * time.Second}, func(b *bubble, _ context.Context, d *worker.Delivery) error {
 		b.called(d.Item)

@@ -18,8 +18,8 @@ import (
 	"fdbfifo/worker"
 )
 
-// TestStageWorkers: workers of three stages hand the messages of each group on in their order, in place, though
-// handlers fail now and then; each message passes each stage once more than the stage has failed for it, and the last
+// TestStageWorkers: workers of three stages pass on the messages of each group in their order, in place, although
+// handlers fail now and then. Each message passes each stage once more than the stage has failed for it. The last stage
 // finishes it.
 func TestStageWorkers(t *testing.T) {
 	inBubble(t, layer.Config{Facets: []string{"state"}, Views: "*; state", Retry: eachSecond}, func(b *bubble) {
@@ -143,7 +143,7 @@ func TestStagesShareTransactions(t *testing.T) {
 }
 
 // TestAdvanceInHandlersTransaction: with HandleTx and HandleCommit the item is advanced in the handler's transaction,
-// with what the handler writes; a handler which does not say where to finishes its item.
+// together with the handler's writes. A handler that names no next facets finishes its item.
 func TestAdvanceInHandlersTransaction(t *testing.T) {
 	inBubble(t, layer.Config{Facets: []string{"state"}, Views: "state", Retry: eachSecond}, func(b *bubble) {
 		written := tuple.Append(nil, "written")

@@ -117,8 +117,8 @@ func start(t *testing.T, w *worker.Worker, err error) *worker.Worker {
 	return w
 }
 
-// stopping is a context that tells when somebody begins to wait for its end: Stop does, once it has told the
-// worker's goroutines.
+// stopping is a context that tells when a call begins to wait for its end. Stop does so after it has told the worker's
+// goroutines.
 type stopping struct {
 	context.Context
 	begun chan struct{}
@@ -301,8 +301,8 @@ func TestWorkerGivesBack(t *testing.T) {
 	}
 }
 
-// TestWorkerRetriesByThePolicy: a worker that says nothing of retries goes by the queue's policy: the group that has
-// failed waits, and its only goroutine goes on with the others.
+// TestWorkerRetriesByThePolicy: a worker without options for retries uses the queue's policy. The group that has failed
+// waits, and the worker's only goroutine continues with the others.
 func TestWorkerRetriesByThePolicy(t *testing.T) {
 	onEngines(t, func(e *env) {
 		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) {
@@ -681,8 +681,8 @@ func TestWorkersUnderLoad(t *testing.T) {
 	})
 }
 
-// TestWorkerLeavesNoGoroutine: after Stop there are as many goroutines as before Start. It runs beside no other
-// test.
+// TestWorkerLeavesNoGoroutine: after Stop there are as many goroutines as before Start. It does not run in parallel
+// with other tests.
 func TestWorkerLeavesNoGoroutine(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1", "a2") // whatever the engine starts at its first use is there now

@@ -1,6 +1,6 @@
-// Package advice is what a handle has noticed, and goes by until it notices better: where to look, what to leave alone,
-// how much to do at once, when to wake. Nothing here reads or writes a key, or imports a package that could. A wrong
-// guess costs time, never order, exclusion or a message.
+// Package advice has the knowledge that a handle gains from its transactions: where to look, which groups to leave
+// alone, how much to do at once, and when to wake. Nothing here reads or writes a key, or imports a package that could.
+// A wrong guess costs time, never order, exclusion or a message.
 package advice
 
 // Outcome is how a transaction has ended, with all its attempts.
@@ -13,7 +13,7 @@ const (
 	Unknown         // perhaps applied, perhaps not, perhaps later
 )
 
-// Companion goes along with a transaction of the handle.
+// Companion follows a transaction of the handle through all its attempts.
 type Companion interface {
 	// Attempt is called before each attempt: what the attempt before noted has not happened.
 	Attempt()

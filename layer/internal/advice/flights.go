@@ -12,7 +12,7 @@ import (
 type Flights struct {
 	mu     sync.Mutex
 	clock  int64              // guarded by mu; counts attempts and landings
-	groups map[string]*Flight // guarded by mu; who is about to claim a group
+	groups map[string]*Flight // guarded by mu; by group, the flight that is about to claim it
 	landed map[string]int64   // guarded by mu; when the flight with a group landed, while an older attempt is under way
 	began  map[*Flight]int64  // guarded by mu; when the attempt under way of each flight began
 }

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// A handle that acks and at once receives again keeps the group: the ack wakes nobody, because a woken handle would
-// race with the handle's own receive for the one group, and one of the two loses. The wake is then owed. The handle's
-// next receive claims the group, or wakes in its own transaction; if no receive comes within KeepGap, a transaction of
-// the handle's own does. After KeepMost acks in a row, or KeepTime, an ack wakes, and the handle's next receive stands
-// back behind the handle that was woken.
+// A handle that acks and at once receives again keeps the group. The ack wakes no other handle, because a woken handle
+// would compete with the handle's own receive for the one group, and one of the two would lose. The handle then owes a
+// wake. Its next receive claims the group, or wakes another handle in its own transaction. If no receive comes within
+// KeepGap, the handle wakes another in a transaction of its own. After KeepMost acks in a row, or after KeepTime, an
+// ack wakes at once, and the handle's next receive waits a little, so that the woken handle is first.
 //
 // If the process dies while it owes a wake, the group is found as after any wake that is lost: by a poll.
 
 const (
-	// KeepGap is within what time a receive must have followed the last ack, and must follow this ack.
+	// KeepGap is the time within which a receive must have followed the last ack, and must follow this one.
 	KeepGap = 20 * time.Millisecond
 	// KeepMost and KeepTime bound how long a handle keeps a group from those that wait.
 	KeepMost = 32

@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// A queue may bound how many items start their delivery per time over all its groups (MaxRateTotal). One pair for the
-// queue says up to when the rate is used up, as each group's pair does for MaxRate. If every claim moved that pair,
-// all claims of the queue would conflict with each other. So a handle draws a portion of items in a transaction of its
-// own, which conflicts with other draws alone, and its claims and takes spend the portion without touching the pair.
+// A queue may bound how many items start their delivery per time, over all its groups together (MaxRateTotal). One pair
+// of the queue says until when the rate is used up, as each group's pair does for MaxRate. If every claim moved that
+// pair, all claims of the queue would conflict with each other. So a handle draws a portion of items in a transaction
+// of its own, which conflicts only with other draws. Its claims and takes spend the portion without touching the pair.
 //
 // A handle draws only when it has found a group to deliver and has nothing left, and at most drawBurst times at once
-// and one time per drawEvery. A portion is what the claim needs and what the handle has been spending in half a second,
-// at most half of the rate's burst, and ends portionLife after the draw. So over any time T at most
-// rate × (T + portionLife) plus a second's worth start, and what a dead handle has not spent is a portion at most, lost
-// to the others once.
+// and one time per drawEvery. A portion has the items that the claim needs, and as many as the handle has been spending
+// in half a second. It has at most half of the rate's burst, and ends portionLife after the draw. So over any time T at
+// most rate × (T + portionLife) items plus a second's worth start. If a handle dies, at most one portion is lost.
 //
 // Example: max_rate_total=100/s, two handles, plenty of messages. Each draws 50 items about every half second or
 // second, as the pair allows, so the pair is written about two times a second.
@@ -32,7 +31,7 @@ const (
 	drawWait = time.Second
 )
 
-// Rate is what the queue's rate is known by here: two rates are the same if all of it is.
+// Rate identifies a rate of the queue. Two rates are the same if all fields are equal.
 type Rate struct {
 	Count, PerMS int64
 	Burst        int64 // how many items may start at once
@@ -108,7 +107,8 @@ func (k *Bookings) End(o Outcome) {
 	}
 }
 
-// GiveBackLast undoes n items of the last booking. k = nil: of what a transaction of the caller's own has spent.
+// GiveBackLast undoes n items of the last booking. k = nil: of the items that a transaction of the caller's own has
+// spent.
 func (b *Portions) GiveBackLast(k *Bookings, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,7 +123,7 @@ func (b *Portions) GiveBackLast(k *Bookings, n int) {
 	}
 }
 
-// of makes the portions one of the rate. What was drawn at another rate may still be spent.
+// of sets the rate. A portion that was drawn at another rate may still be spent.
 func (b *Portions) of(rate Rate) {
 	if b.rate != rate {
 		b.rate, b.untilMS = rate, 0
@@ -156,8 +156,8 @@ func (b *Portions) UsedUp(rate Rate, nowMS int64) int64 {
 	return 0
 }
 
-// wants returns how many items to draw for a claim of n: also for what comes within drawFor, at the pace at which the
-// last portion was spent.
+// wants returns how many items to draw for a claim of n items. It adds the items that the handle will need within
+// drawFor, if it spends as fast as it spent the last portion.
 func (b *Portions) wants(nowMS int64, n int) int64 {
 	want := int64(n)
 	if p := b.now; p != nil && p.live(nowMS) {
@@ -167,8 +167,9 @@ func (b *Portions) wants(nowMS int64, n int) int64 {
 	return min(want, max(1, b.rate.Burst/2))
 }
 
-// Reserve books up to n items of what the handle has, or draws, of the rate. If there are none, untilMS is when to ask
-// again. draw draws a number of items, and returns how many there were, or when there will be.
+// Reserve books up to n items of the handle's portion, and draws a new portion if none is left. If there are no items,
+// untilMS is when to ask again. draw draws a number of items. It returns how many there were, or when there will be
+// some.
 func (b *Portions) Reserve(
 	ctx context.Context, rate Rate, n int, to *Bookings, clock func() int64, yield func(wait int),
 	draw func(want int64) (got int64, untilMS int64, err error),

@@ -14,7 +14,7 @@ import (
 // walkClaims groups the handle lands nearer, and from time to time comes home instead: otherwise, with no handle left
 // at home, the oldest groups would wait long.
 //
-// What a handle has learnt is advice: a wrong guess costs time, nothing else.
+// A Spread is only advice: a wrong guess costs time, nothing else.
 type Spread struct {
 	mu     sync.Mutex
 	level  int    // guarded by mu; index into levels: how far away the next walk lands; 0 = no conflict lately
@@ -124,8 +124,8 @@ func (s *Spread) Place(random Random, shards, nowMS int64) (p Place, away bool) 
 	return Place{Shard: s.shard, From: from, Offset: s.offset}, true
 }
 
-// Keeps reports whether a handle on a walk goes on with a group which an ack of the same transaction has left ready,
-// instead of a step: nobody else sees the group's hint before the commit, so there is no conflict.
+// Keeps reports whether a handle on a walk continues with a group that an ack of the same transaction has left ready,
+// instead of a step. No other transaction sees the group's hint before the commit, so there is no conflict.
 func (s *Spread) Keeps() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

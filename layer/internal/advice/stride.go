@@ -18,15 +18,15 @@ func (s *Stride) Came(halvings int) { s.halvings.Store(int32(max(0, halvings-1))
 // Failed notes that a transaction with so many halvings has failed amid its chores.
 func (s *Stride) Failed(halvings int) { s.halvings.Store(int32(min(maxHalvings, halvings+1))) }
 
-// Empties remembers how often, lately, an enqueue of the handle has found a group empty: then somebody may wait for the
-// group, and the handle reads the requests ahead.
+// Empties counts how often the handle's recent enqueues have found a group empty. If they often do, a receive probably
+// waits for the group, so the handle reads the requests ahead.
 type Empties struct{ score atomic.Int64 }
 
 // emptiesLikely is how many more enqueues must have found an empty group than not, in a count that ends at twice as
 // many, before the handle reads the requests ahead.
 const emptiesLikely = 4
 
-// Note notes what an enqueue has found.
+// Note counts whether an enqueue has found its group empty.
 func (e *Empties) Note(empty bool) {
 	score := e.score.Load() - 1
 	if empty {
