@@ -106,14 +106,14 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	return changed, nil
 }
 
-// SetGroupStateOptions say how somebody other than the holder sets the state of a group.
+// SetGroupStateOptions say how SetGroupState, which is not for the holder, sets the state of a group.
 type SetGroupStateOptions struct {
 	// Force also sets the state of a held group. Its holder has read the old state and may overwrite the new.
 	Force bool
 }
 
-// SetGroupState sets the state of a group which nobody holds; no bytes clear the state. A claim whose lease has run out
-// does not count as holding.
+// SetGroupState sets the state of a group without a live claim. An empty state clears it. A claim with an expired lease
+// does not count.
 //
 // Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
 func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
@@ -125,7 +125,7 @@ func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o 
 // SetGroupStateTx sets the state in the caller's transaction. The caller must handle an unknown commit, for example
 // with Once.
 //
-// Reads: the lock, with a conflict. Conflicts: with claims, acks and what else changes the lock of the group.
+// Reads: the lock, with a conflict. Conflicts: with claims, acks and other changes of the group's lock.
 func (a Admin) SetGroupStateTx(
 	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
 ) error {
@@ -155,8 +155,8 @@ func (a Admin) SetGroupStateTx(
 // SubscriptionInfo is what the database knows of a subscription, see Queue.Subscribe.
 type SubscriptionInfo struct {
 	Name string
-	// Owner is the Options.Owner of the handle which holds the subscription, and Until when its lease ends; zero =
-	// nobody does.
+	// Owner is the Options.Owner of the handle that holds the subscription, and Until when its lease ends; zero = no
+	// handle holds it.
 	Owner string
 	Until time.Time
 	// Behind is how many transactions with changes the subscription has not seen yet, up to MaxBehind. Next is the time
@@ -164,7 +164,8 @@ type SubscriptionInfo struct {
 	Behind int64
 	Next   time.Time
 	// Err, if not nil, says that the subscription's place, its holder or its next change cannot be read (ErrCorrupt):
-	// what depends on that is zero. Without a place Subscribe fails; Unsubscribe has the name begin anew.
+	// the fields that depend on that are zero. Without a place Subscribe fails, until Unsubscribe removes the
+	// subscription.
 	Err error
 }
 
@@ -239,8 +240,8 @@ func (v inspection) subscriptionInfo(row kv.KV) (s SubscriptionInfo, err error) 
 	return s, err
 }
 
-// Unsubscribe removes a subscription: its place is forgotten, and a call of Subscribe that still runs begins anew, as a
-// new subscription.
+// Unsubscribe removes a subscription with its place. A call of Subscribe that still runs continues as a new
+// subscription.
 //
 // Errors: ErrNoSubscription, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Unsubscribe(ctx context.Context, name string) error {

@@ -140,7 +140,7 @@ func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Messa
 type waiting struct {
 	value  []byte
 	head   []byte  // the key of the group's first item
-	record *record // of the group; nil = nobody holds it
+	record *record // of the group; nil = it is not held
 	stuck  bool    // the item is outstanding in a claim whose lease has run out
 }
 
@@ -205,7 +205,7 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 		return err
 	}
 	isHead := bytes.Equal(i.head, w.keys.item(id))
-	free := false // nobody holds the group, and there is no hint of the head
+	free := false // the group is not held, and there is no hint of the head
 	switch {
 	case i.stuck:
 		if free, err = w.lapse(id.Group, i.record, nil, id); err != nil {
@@ -278,7 +278,8 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 
 // Operations of an operator on a waiting item of a queue with facets. The item is in several lanes, and any of them may
 // be held. So such an operation reads all locks of the group with a conflict, and writes a conflict on the lock of the
-// whole group, which every claim of the group reads: nothing of the group is claimed or released meanwhile.
+// whole group, which every claim of the group reads: these exclude every claim and release in the group until the
+// commit.
 
 // laneWaiting is an item that is not in flight, in a queue with facets.
 type laneWaiting struct {
@@ -337,7 +338,7 @@ func (w *txn) unstick(i *laneWaiting, id ID) (free []string, err error) {
 	return free, err
 }
 
-// freeAll sets lanes free that nobody holds.
+// freeAll sets lanes free. They must not be held.
 func (w *txn) freeAll(lanes []string) error {
 	for _, lane := range lanes {
 		if err := w.free(lane); err != nil {
@@ -456,8 +457,8 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 }
 
 // staysBehind adds read conflicts on the items right before an item in its lanes, for an unordered queue: while these
-// are there, the item is no head, and nobody leaves the lane to the time that the item had. An unordered claim, and its
-// ack, change no lock that would tell.
+// are there, the item is no head, and no transaction leaves the lane to the item's old time. Locks do not show this,
+// because an unordered claim and its ack change no lock of the lane.
 func (w *txn) staysBehind(i *laneWaiting, id ID) error {
 	keys := w.keys
 	for _, lane := range keys.plan.lanesOf(id.Group, keys.facetsIn(i.value)) {
@@ -528,12 +529,12 @@ func (w *txn) unmarkAll(group string, allow func(m *mark) error) (*mark, error) 
 // Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message
 // which the program knows by its dedup id.
 
-// Reschedule moves the earliest delivery time of a waiting message to at, later or earlier; a time in the past, and the
-// zero time, mean: at once. at is rounded up to the millisecond, and at most MaxDelay from now.
+// Reschedule moves the earliest delivery time of a waiting message to at, later or earlier. A time in the past, and the
+// zero time, mean at once. at is rounded up to the millisecond. It may be at most MaxDelay from now.
 //
 // The message keeps its place in the group, because order is kept. So the messages behind wait as long as the message
 // waits, and a message behind a delayed message does not overtake: its new time counts once it is the group's first. A
-// retry delay of the group, a pause and a used-up rate go on; Admin.RetryNow ends a retry delay. Retention counts from
+// retry delay of the group, a pause and a used-up rate stay. Admin.RetryNow ends a retry delay. Retention counts from
 // the new time on.
 //
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrClosed, and the engine's; nothing was
@@ -549,7 +550,7 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 // ErrInFlight.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
-// which nobody holds: a conflict on the place before the head; and the head's attempts, if due at once.
+// that is not held: a conflict on the place before the head, and the head's attempts if it is due at once.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)
@@ -645,9 +646,8 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	return nil // the hint or timer of the head, or of the holding, stays right
 }
 
-// retimeHead leads to the head of a group which nobody holds at dueMS, instead of by a timer with the time oldMS in its
-// key. The caller has a read conflict
-// on the lock, and on the gap up to the head.
+// retimeHead makes the head of a group that is not held due at dueMS. It replaces the timer with the time oldMS in its
+// key. The caller must have a read conflict on the lock, and on the gap up to the head.
 func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.keys
 	for _, key := range keys.timersAt(oldMS, head.Group) {

@@ -133,7 +133,7 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 
 // ResumeGroupTx resumes in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
-// Reads: the lock, with a conflict; if nobody holds the group, the key of the head at snapshot, with a conflict on the
+// Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
 	if err := checkGroup(group); err != nil {
@@ -283,10 +283,10 @@ type Holder struct {
 	Outstanding int   // items delivered and not acked
 }
 
-// ForceRelease takes a group from the holder and makes the group ready, or paused if the group was paused meanwhile.
-// The claim is lost from then on, whatever is left of the lease, and the next claim has a greater token. The holder
-// learns of the loss at the next ack, nack or extend (ErrClaimLost); until then the handler may still be running. No
-// attempt is counted unless o says so.
+// ForceRelease takes a group from its holder. The group is then ready, or paused if it was paused during the claim. The
+// claim is lost from then on, whatever is left of the lease, and the next claim has a greater token. The holder learns
+// of the loss at the next ack, nack or extend (ErrClaimLost); until then the handler may still be running. No attempt
+// is counted unless o says so.
 //
 // Errors: ErrNotHeld, ErrClaimLost if the claim has another token than o.Token, ErrOptions, ErrClosed, and the
 // engine's; after an error nothing was changed.

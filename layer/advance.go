@@ -191,7 +191,8 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*
 	return &m, e, config.checkFacetsOf(m.Headers)
 }
 
-// moves returns the lanes, but for the whole group, which an item leaves and joins with a change of its facets.
+// moves returns the lanes that an item leaves and joins with a change of its facets, without the lane of the whole
+// group.
 func (s subspace) moves(id ID, old, next string) (left, joined []string) {
 	if s.plan == nil || old == next {
 		return nil, nil

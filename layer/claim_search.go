@@ -23,7 +23,7 @@ type search struct {
 	spread  *advice.Spread // of the template
 	shards  []cursor       // of hints
 	timers  []cursor       // by shard
-	since   []cursor       // likewise, of the timers with the time of an enqueue, see retro; nil = there are none
+	since   []cursor       // by shard, of the timers with the time of an enqueue, see retro; nil = there are none
 	turn    int64          // the shard whose timers are read first
 	fresh   bool           // nothing was read yet
 	pending []candidate
@@ -115,7 +115,7 @@ func (s *search) follow(now retro) bool {
 }
 
 // grow adds the shards of which the handle has learned since the search began, and reports whether there are such. A
-// search which has found nothing else must not end without: see store_lane.go.
+// search which has found nothing else must not end before it has searched these shards: see store_lane.go.
 func (s *search) grow() (bool, error) {
 	if s.away || s.nearby || lacks(guardGrow) {
 		return false, nil
@@ -129,8 +129,9 @@ func (s *search) grow() (bool, error) {
 	return more || len(s.timers) > before, nil
 }
 
-// keep returns up to n groups which acks of this transaction have left ready, and which the handle goes on with. Only
-// on a walk, on which the order of groups is given up already: a handle that meets no other takes the oldest group.
+// keep returns up to n groups which acks of this transaction have left ready, and which the handle claims again. keep
+// returns groups only on a walk, because a walk takes groups out of order anyway. A handle that meets no other handle
+// takes the oldest group.
 func (s *search) keep(n int) (kept []candidate, err error) {
 	if !s.begun {
 		s.begin()
@@ -185,8 +186,8 @@ func (s *search) find(n int) error {
 		return err
 	}
 	for len(s.pending) == 0 && (s.away || s.nearby) {
-		// The walk is over, or landed where nothing is. Then search nearer, among the few hints there are, and at last
-		// from the oldest.
+		// The walk is over, or has landed behind the last hint. Then search nearer, among the few hints there are, and
+		// at last from the oldest.
 		skip := 0
 		if s.away {
 			skip = s.spread.GoHome(s.w.q.random)
@@ -211,7 +212,7 @@ func (s *search) start(n int) {
 	if s.reads != nil {
 		return
 	}
-	if s.w.tired() { // no more can be ended: only what is ready is of use
+	if s.w.tired() { // no more claims can be ended, so only ready groups help
 		passOver(s.timers)
 		passOver(s.since)
 	}
@@ -236,7 +237,7 @@ func (s *search) start(n int) {
 	s.reads, s.fresh = r, false
 }
 
-// passOver leaves the rest of the cursors' rows unread.
+// passOver ends the cursors: the rest of their rows stays unread.
 func passOver(cursors []cursor) {
 	for i := range cursors {
 		cursors[i].exhausted = true
@@ -248,7 +249,7 @@ type searchReads struct {
 	limit  int
 	hints  []kv.Future[[]kv.KV]
 	timers []kv.Future[[]kv.KV] // nil = not read this time
-	since  []kv.Future[[]kv.KV] // likewise
+	since  []kv.Future[[]kv.KV] // nil = not read this time
 	oldest bool                 // the reads begin at the oldest
 }
 
@@ -586,12 +587,12 @@ func (c *Claim) Stored() *Claim {
 	return s
 }
 
-// TokenKey says within what tokens are compared by a system outside the database which is to refuse a holder who has
-// been overtaken: it must keep the greatest token that it has seen for each key, and must refuse a smaller one. The key
-// is the group; of a claim by template the group and the template, because other stages of the group may be in flight
-// at the same time, under the same token; of a claim of a single item the item's id. Two templates of different views
-// may have an item in common, and have different keys: if you receive by several such views, use the id of the item,
-// for which tokens grow, too, whatever the claims.
+// TokenKey returns the key under which a system outside the database must compare tokens, so that it can refuse a
+// holder whose group has a later claim. The system must keep the greatest token that it has seen for each key, and must
+// refuse a smaller one. The key is the group; of a claim by template the group and the template, because other stages
+// of the group may be in flight at the same time, under the same token; of a claim of a single item the item's id. Two
+// templates of different views may have an item in common, and have different keys: if you receive by several such
+// views, use the id of the item, for which tokens grow, too, whatever the claims.
 func (c *Claim) TokenKey() string {
 	switch {
 	case c.Hold != (ID{}):
@@ -602,7 +603,8 @@ func (c *Claim) TokenKey() string {
 	return fmt.Sprintf("%q", c.Group)
 }
 
-// missing says which field a stored claim may lack, if nobody holds what the claim names.
+// missing names the field which a stored claim may lack. It is for the error when there is no claim of the group, lane
+// or item that the stored claim names.
 func (c *Claim) missing(q *Queue) string {
 	switch {
 	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan == nil:
@@ -615,7 +617,7 @@ func (c *Claim) missing(q *Queue) string {
 	return "; a claim by a template needs its Where, too"
 }
 
-// words say in an error what a claim is of, and what somebody holds who has it.
+// words name, for an error, the object of a claim, and the thing that its holder holds.
 func (c *Claim) words() (what, held string) {
 	switch {
 	case c.Hold != (ID{}):

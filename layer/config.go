@@ -19,23 +19,23 @@ import (
 // As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
 // there, such as "30s". A member unknown to this version is an *UnknownSettingError, never skipped.
 type Config struct {
-	// Shards is over how many key ranges the ready hints are spread, and the timers, 1 to MaxShards; 0 = 1. A single
-	// range keeps the groups strictly by age. More let a queue outgrow one storage team, but a receive then reads the
-	// hints of all ranges, in parallel, and one that finds nothing the timers of all. Configure can raise the number
-	// while the queue is in use, never lower it.
+	// Shards is the number of key ranges over which the ready hints and the timers are spread, 1 to MaxShards; 0 = 1.
+	// With a single range groups are delivered strictly by age. With more ranges a queue can outgrow one storage team,
+	// but a receive reads the hints of all ranges, in parallel. A receive that finds no hint reads the timers of all
+	// ranges. Configure can raise the number while the queue is in use, never lower it.
 	Shards int
 	// Schedule says where a group re-enters the order of ready groups when a claim of the group ends.
 	Schedule Schedule
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
-	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all. A change holds
-	// for messages enqueued from then on: messages already enqueued keep their times, unless RetroactiveDelay is set.
+	// Delay is the delay of a message that names none itself, 0 to MaxDelay; 0 = no delay. A change applies to messages
+	// that are enqueued later. Messages already enqueued keep their times, unless RetroactiveDelay is set.
 	Delay time.Duration
-	// RetroactiveDelay makes a change of Delay hold for the messages in the queue, too: a message without a delay of
-	// its own is due when the Delay of now is over since the message's enqueue, also one that has been delivered before
-	// and waits again. A change costs nothing but the change of the configuration, however many messages wait, and
-	// every handle follows within a second. A receive which looks for due groups reads a range more. Can be set while
-	// the queue is in use: messages delayed before keep their times. Never taken back.
+	// RetroactiveDelay makes a change of Delay apply to the messages in the queue, too. A message without a delay of
+	// its own is due when the present Delay has passed since its enqueue, also if it was delivered before and waits
+	// again. A change writes only the configuration, however many messages wait, and every handle follows within a
+	// second. A receive that looks for due groups reads one more range. You can set it while the queue is in use:
+	// messages delayed before keep their times. You cannot unset it.
 	RetroactiveDelay bool
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
@@ -71,37 +71,37 @@ type Config struct {
 	MaxAttempts int
 	// OnFailure says what becomes of an item which has failed for good.
 	OnFailure OnFailure
-	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. Items in flight
-	// are not touched.
+	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = without limit. Items in
+	// flight are not touched.
 	Retention time.Duration
-	// Archive is how long finished items, acked or taken, stay in the archive, 0 to MaxRetention; 0 = not at all, and a
-	// sweep clears what is there.
+	// Archive is how long finished items, acked or taken, stay in the archive, 0 to MaxRetention; 0 = no archive, and a
+	// sweep clears its items.
 	Archive time.Duration
 	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
 	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = none are
-	// written, and a sweep clears what is there. See Subscribe.
+	// written, and a sweep clears the old ones. See Subscribe.
 	Changes time.Duration
 	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until redriven or discarded. A
-	// sweep discards the older ones, so a letter may stay somewhat longer. A change holds for all letters.
+	// sweep discards the older ones, so a letter may stay somewhat longer. A change applies to all letters.
 	DeadRetention time.Duration
-	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most MaxFacets: every message
-	// must have each, 1 to MaxFacetSize bytes. None = whole groups only. Names that begin with "fdbfifo-" are refused.
-	// Fixed at creation, as Views.
+	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most MaxFacets. Every message
+	// must have each of them, with a value of 1 to MaxFacetSize bytes. None = whole groups only. Names that begin with
+	// "fdbfifo-" are refused. Facets and Views are fixed at creation.
 	Facets []string
 	// Views are the sets of facets by which items can be received, at most MaxViews, and "*" for whole groups. Example:
 	// "*; state; state,region". Not empty if there are Facets.
 	Views string
-	// Unordered lets receives take any item that nobody holds, beside receives of whole groups: see
-	// ReceiveOptions.Unordered. The price is a key more per message. Fixed at creation. Not with Facets, MaxRate and
+	// Unordered allows receives of any free items, in addition to receives of whole groups: see
+	// ReceiveOptions.Unordered. It costs one more key per message. Fixed at creation. Not with Facets, MaxRate and
 	// HaltGroup.
 	Unordered bool
-	// LeasePer says what has a lease and a token of its own: each claim, of a group (LeasePerClaim), or each item in
-	// hand (LeasePerItem). Fixed at creation. LeasePerItem not with Facets, Unordered, MaxRate and HaltGroup.
+	// LeasePer says whether each claim of a group (LeasePerClaim) or each item in flight (LeasePerItem) has a lease and
+	// a token of its own. Fixed at creation. LeasePerItem not with Facets, Unordered, MaxRate and HaltGroup.
 	LeasePer LeasePer
-	// Fair lets receives take turns among the Shards instead of going by age, so that a deep backlog in one shard does
-	// not hold up what lies in another: for messages that name a tenant, see Message.Tenant. Within a shard the oldest
-	// comes first. With one shard it changes nothing.
+	// Fair makes receives take turns among the Shards instead of taking groups by age. So a deep backlog in one shard
+	// does not hold up messages in another. It is for messages that name a tenant, see Message.Tenant. Within a shard
+	// the oldest group comes first. With one shard it changes nothing.
 	Fair bool
 }
 
@@ -198,8 +198,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// changedFrom returns an error if a setting fixed at creation differs from old, or if there are fewer shards: nobody
-// would read the hints in the last.
+// changedFrom returns an error if a setting fixed at creation differs from old, or if there are fewer shards, because
+// no handle would read the hints in the last shards then.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards < old.Shards {
 		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: MaxShards}
@@ -365,7 +365,7 @@ const (
 	DeadLetterItem OnFailure = iota
 	// HaltGroup stops the group: order is kept, and other groups run on.
 	HaltGroup
-	// Block tries the item for ever, even a rejected item.
+	// Block tries the item again without end, even a rejected item.
 	Block
 )
 
@@ -438,8 +438,8 @@ const (
 	// LeasePerClaim: a claim keeps its whole group from others, under one lease.
 	LeasePerClaim LeasePer = iota
 	// LeasePerItem: each message in flight has a claim, a lease and a token of its own (Claim.Hold). A group is
-	// delivered from its head up to the first message in somebody's hands: no message is in two hands, and none is
-	// delivered while one before it is in flight.
+	// delivered from its head up to the first message in flight. No message has two holders, and none is delivered
+	// while one before it is in flight.
 	LeasePerItem
 )
 
@@ -460,13 +460,14 @@ func retroactiveSetting(help string) setting {
 // retro is how the queue delays the messages that have no time of their own.
 func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }
 
-// retro is how a queue delays the messages that have no time of their own (dueMS 0). In a queue with retroactive delay
-// such a message is due when the queue's delay of now is over since its enqueue, whatever the delay was then; a message
-// which is to come at once has the time of its enqueue. In every other queue the time is fixed by the enqueue.
+// retro says how a queue delays the messages that have no time of their own (dueMS 0). In a queue with retroactive
+// delay such a message is due when the queue's present delay has passed since its enqueue, whatever the delay was then.
+// A message that is due at once has the time of its enqueue. In every other queue the enqueue fixes the time.
 //
-// Nobody holds a group whose head is delayed so; a timer leads there, as to every delayed head. But nobody can say when
-// it will be due: so the timer has the time of the enqueue, above sinceBase, and readers read such timers up to now
-// less the delay. So a change of the delay writes nothing but the configuration, however many messages wait.
+// A group with such a delayed head has no holding, and a timer leads to it, as to every delayed head. The time at which
+// it will be due is not known, because the delay may change. So the timer has the time of the enqueue, above sinceBase,
+// and readers read such timers up to now minus the delay. Therefore a change of the delay writes only the
+// configuration, however many messages wait.
 type retro struct {
 	on      bool
 	delayMS int64

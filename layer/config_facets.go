@@ -33,14 +33,14 @@ const (
 	settingLeasePer  = "lease_per"
 )
 
-// unnamed are characters which no facet's name has, beside separators.
+// unnamed are characters that a facet's name must not have, in addition to separators.
 const unnamed = "=?"
 
 // wholeView is the view of whole groups.
 const wholeView = "*"
 
 // facetsSetting is the setting for the names of the facets, and viewsSetting for the views. Both are left out of the
-// stored document while empty, so that a queue without facets is stored as ever.
+// stored document while empty, so that the document of a queue without facets does not change.
 func facetsSetting(help string) setting {
 	s := setting{name: settingFacets, allowed: "names of headers, with commas", help: help, sparse: true}
 	s.value = func(c *Config) any { return strings.Join(c.Facets, ",") }

@@ -15,18 +15,18 @@ import (
 )
 
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
-// order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries
-// until the outcome is known, and never doubles a message. No messages are no work. A duplicate is no error: see
-// Message.DedupID.
+// order of msgs is the order within each group. All of them come behind the messages that were enqueued before the
+// call. Enqueue retries until the outcome is known, and never doubles a message. Without messages it does nothing. A
+// duplicate is no error: see Message.DedupID.
 //
-// An enqueue has at most MaxBatch messages and MaxBatchSize bytes. With long names it may have fewer messages, because
-// the keys count, too, against 9,000,000 bytes. Example: 1,000 messages into as many groups
-// whose names have 1,024 letters, but some 500 if the names are of NULs, which are two bytes each in a key.
+// An enqueue may have at most MaxBatch messages and MaxBatchSize bytes. With long names it may have fewer messages,
+// because the keys count, too, against 9,000,000 bytes. Example: 1,000 messages fit if they go to 1,000 groups whose
+// names have 1,024 letters. Only about 500 fit if the names consist of NULs, which take two bytes each in a key.
 //
 // Errors: *LimitError, ErrOptions, ErrNoGroup and ErrInvalidUTF8 before anything is done, within a *MessageError if one
-// of the messages is to blame; *FullError, ErrClosed, and the engine's.
-// If kv.MaybeCommitted is true of the error, the messages may be there, all or none. Sending them again may double
-// them, unless they have a DedupID. After any other error no message is there.
+// of the messages causes the error; *FullError, ErrClosed, and the engine's. If kv.MaybeCommitted is true of the error,
+// the messages may be there, all or none. Sending them again may double them, unless they have a DedupID. After any
+// other error no message is there.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
 		return q.enqueueNow(ctx, msgs)
@@ -104,8 +104,8 @@ type enqueuing struct {
 	randoms  []uuid.UUID // chosen before the first attempt
 	size     int         // how many bytes it may add to a transaction
 	contents []string    // dedup ids by content, computed when first needed
-	sent     []Sent      // the result; set anew by each attempt
-	full     *FullError  // likewise: why the enqueue was refused, with nothing written; nil = accepted
+	sent     []Sent      // the result; each attempt sets it again
+	full     *FullError  // set by each attempt: why the enqueue was refused, with nothing written; nil = accepted
 	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
 	// no de-duplication applies.
 	redriven bool
@@ -127,7 +127,8 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 	return e, nil
 }
 
-// own copies what the caller may change after the call, which may return before the transaction has ended.
+// own copies the slices and maps of the messages: the call may return before the transaction has ended, and then the
+// caller may change them.
 func (e *enqueuing) own() {
 	size := 0
 	for i := range e.msgs {
@@ -155,7 +156,8 @@ func (e *enqueuing) part(keys subspace) {
 	}
 }
 
-// aloneDigits is, with ample room, how much longer than a random the name of a group can be that a message has alone.
+// aloneDigits bounds, with ample room, by how many characters the name of the group of a message that is alone exceeds
+// its random.
 const aloneDigits = 8
 
 // aloneGroup is the name of the group of a message that is alone: the random, and behind it, if there is a tenant, the
@@ -190,7 +192,7 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 		return nil
 	}
 	if w.q.noticed.empties.Likely() {
-		w.readRequests() // beside the tails, instead of after them
+		w.readRequests() // at the same time as the tails, instead of after them
 	}
 	var err error
 	if a.config, err = w.config(); err != nil {
@@ -327,8 +329,8 @@ func (a *appending) due(e *enqueuing, m *Message) int64 {
 	return 0
 }
 
-// begin finds where the items of a group go on, when the i-th message of an enqueue is the group's first in the
-// transaction. begin reports whether the group was empty.
+// begin finds the end of a group's items, where the transaction appends. The i-th message of an enqueue is the group's
+// first in the transaction. begin reports whether the group was empty.
 func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if t.begun {
 		return false, nil
@@ -341,7 +343,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// hints do not pile up at the same index.
 	t.begun, t.next = true, a.now+int64(a.place+i)
 	if t.behindAll {
-		// Before the sets, as below: nobody comes behind the tail from the read version to the commit.
+		// Before the sets, as below: no message may come behind the tail from the read version to the commit.
 		behind := t.items
 		if t.items.Contains(key) {
 			behind.Begin = kv.KeyAfter(key)
@@ -374,7 +376,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 
 // readableTail returns the last item of a group whose last key is no item's; the zero value if there is none.
 //
-// Footprint: a read conflict on the group, which nobody else needs to pay for.
+// Footprint: a read conflict on the group. Only a group with such a key costs it.
 func (a *appending) readableTail(t *tail) (p parsedKey, err error) {
 	for rest := t.items; ; {
 		rows, err := a.tx.GetRange(rest.Selectors(), kv.RangeOptions{Limit: tailRows, Reverse: true}).Wait(a.ctx)
@@ -430,7 +432,8 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int
 	return size, nil
 }
 
-// enqueue is for a new message. anew: it is the first of its group in the transaction.
+// enqueue returns the size of a new message. The flag anew says that the message is the first of its group in the
+// transaction.
 func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
 	head := 64 + 2*len(m.DedupID)
 	for name, value := range m.Headers {
@@ -440,7 +443,7 @@ func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
 	for left := len(m.Body) + head - maxInline; left > 0; left -= maxInline {
 		n += setSize(z.key+9, 0)
 	}
-	if anew { // a hint, or a timer, or a conflict with the tail, and with what is behind it
+	if anew { // a hint, or a timer, or a conflict with the tail and the range behind it
 		n += setSize(z.key+9, 16) + conflictSize(z.key)
 	}
 	return n + z.lanes*(2*setSize(z.key+len(facets)+9, 16)+conflictSize(z.key+len(facets)))

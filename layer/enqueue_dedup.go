@@ -9,16 +9,17 @@ import (
 )
 
 // De-duplication. A message with a dedup id is accepted once and leaves an entry. While the entry lasts, a second
-// message with the id is not enqueued, and its sender is given the id of the first. An entry lasts for the queue's
-// window from the first message on, and does not slide; or, if the queue says so, while the message is in the queue or
-// among its dead letters. In the window the entry outlives ack, cancel and dead-lettering, but not a purge.
+// message with the id is not enqueued, and its sender gets the id of the first. An entry lasts for the queue's window,
+// which begins with the first message and does not slide. If the queue's configuration says so, the entry lasts instead
+// while the message is in the queue or among its dead letters. In the window the entry outlives ack, cancel and
+// dead-lettering, but not a purge.
 //
 // A message costs a point read, with a conflict, and a write. So two messages with the same id exclude each other, and
-// others never do.
+// messages with different ids never do.
 //
-// A purge cannot clear the entries of the purged items at a bounded cost, because entries stand by dedup id. The purge
-// leaves a note of the group or the queue instead. An entry older than the note is void, unless its item is still
-// there, for example in flight. Entries which nobody meets are swept when their time is over.
+// A purge cannot clear the entries of the purged items at a bounded cost, because the keys of entries begin with the
+// dedup id. The purge leaves a note for the group or the queue instead. An entry older than the note is void, unless
+// its item is still there, for example in flight. A sweep clears the other entries when their time is over.
 
 // contentIDSize is the length of a content's id.
 const contentIDSize = len("sha256:") + 2*sha256.Size

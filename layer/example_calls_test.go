@@ -189,8 +189,8 @@ func ExampleQueue_Ack() {
 	// four 0
 }
 
-// A worker of many small groups takes the head of each, and acks all in one transaction. A claim lost meanwhile keeps
-// no other from its end.
+// A worker of many small groups takes the head of each, and acks all in one transaction. A lost claim does not keep the
+// others from their end.
 func ExampleQueue_Settle() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
@@ -204,7 +204,7 @@ func ExampleQueue_Settle() {
 	}
 	claims, err := q.Receive(ctx, layer.ReceiveOptions{Strategy: layer.Heads})
 	must(err)
-	must(q.Ack(ctx, claims[1])) // somebody was faster
+	must(q.Ack(ctx, claims[1])) // another call was faster
 	var all []layer.Settlement
 	for _, c := range claims {
 		all = append(all, layer.Settlement{Claim: c, FinishAll: true})
@@ -417,7 +417,7 @@ func ExampleAdmin_AllItems() {
 	// Output: 200
 }
 
-// Finished messages stay in the archive for as long as the configuration says, and can be enqueued anew.
+// Finished messages stay in the archive for as long as the configuration says, and can be enqueued again.
 func ExampleAdmin_Replay() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})

@@ -120,7 +120,7 @@ func ExampleQueue_Receive_byHand() {
 	// next: two
 }
 
-// The figures to watch: what waits, what was given up, and how old the oldest head is.
+// The figures to watch: the waiting messages, the dead letters, and the age of the oldest head.
 func ExampleQueue_Stats_figures() {
 	ctx := context.Background()
 	q, closeAll := exampleQueue("one", "two", "three")
@@ -140,7 +140,8 @@ func ExampleQueue_Stats_figures() {
 	// Output: depth 2 dead 1 ready groups 1 old false
 }
 
-// A group is kept from everybody while somebody looks into it, and says who and why.
+// A pause keeps a group from all receives while an operator looks into it. The group has the operator's name and the
+// reason.
 func ExampleAdmin_PauseGroup_why() {
 	ctx := context.Background()
 	q, closeAll := exampleQueue("one")

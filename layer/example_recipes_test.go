@@ -211,8 +211,8 @@ func ExampleOptions_ownClock() {
 	// Tuesday 1
 }
 
-// TestVirtualTime is a recipe: the whole library runs in a bubble of testing/synctest, in which time passes when nobody
-// has anything to do. Here a receive waits for a message which is delayed by 50 minutes, and the test takes no time.
+// TestVirtualTime is a recipe: the whole library runs in a bubble of testing/synctest, in which time passes when all
+// goroutines wait. Here a receive waits for a message which is delayed by 50 minutes, and the test takes no time.
 func TestVirtualTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()

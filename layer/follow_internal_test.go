@@ -25,7 +25,7 @@ func TestHandleFollowsNoOlderConfig(t *testing.T) {
 	require.False(t, fresh, "a clock that was set back does not keep the handle from reading")
 }
 
-// TestHandleFollowsNoFailedChange: a handle does not go by a change of the configuration that it tried and that failed.
+// TestHandleFollowsNoFailedChange: a handle does not use a change of the configuration that it tried and that failed.
 func TestHandleFollowsNoFailedChange(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -92,7 +92,8 @@ func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestConfigOfASlowOnceIsReadAgain: nor of one that reads what it goes by only when the caller's part is done.
+// TestConfigOfASlowOnceIsReadAgain: a handle does not use a configuration of a slow transaction that it reads only
+// after the caller's part.
 func TestConfigOfASlowOnceIsReadAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -124,7 +125,7 @@ func newFollowers(t *testing.T, c Config) (db kv.DB, q, other *Queue, now *time.
 	return db, q, other, &clock
 }
 
-// nextConfig is what the handle's next transaction goes by.
+// nextConfig returns the configuration that the handle's next transaction uses.
 func nextConfig(t *testing.T, db kv.DB, q *Queue) Config {
 	next, err := db.Begin(kv.TxOptions{})
 	require.NoError(t, err)

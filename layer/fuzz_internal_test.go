@@ -207,7 +207,7 @@ func FuzzStored(f *testing.F) {
 	})
 }
 
-// rebuild makes a key anew from what parse says of it.
+// rebuild makes the key again from the result of parse.
 func (s subspace) rebuild(p parsedKey) []byte {
 	switch p.name {
 	case nameMeta:
@@ -301,7 +301,7 @@ func FuzzDescribe(f *testing.F) {
 	})
 }
 
-// FuzzParseID: a text is refused or is that of the id, but for the case of its letters.
+// FuzzParseID: a text is refused, or is the text of the id except for upper-case letters.
 func FuzzParseID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		id, err := ParseID(text)

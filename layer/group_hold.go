@@ -30,8 +30,8 @@ func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	return c, false, err
 }
 
-// meetHold notes the first hold of the group, which f is to be delivered up to: if the head is held, as a lock that
-// excludes.
+// meetHold notes the first hold of the group: f is delivered up to the held item. If the head is held, meetHold notes
+// the hold as a lock that excludes.
 func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	if read == nil {
 		return nil
@@ -74,8 +74,8 @@ func (w *txn) readHolds(g guard, r kv.KeyRange) ([]heldLane, error) {
 	return w.unpackHolds(rows)
 }
 
-// fenceHolds adds a read conflict on the holds of a group up to an item, which are known to hold nothing of what the
-// caller is about to take.
+// fenceHolds adds a read conflict on the holds of a group up to an item. The caller must know that none of them holds
+// an item that it is about to take.
 func (w *txn) fenceHolds(g guard, lane string, last ID) error {
 	if !w.keys.hasHolds() || isHold(lane) {
 		return nil
@@ -85,7 +85,7 @@ func (w *txn) fenceHolds(g guard, lane string, last ID) error {
 
 // In a queue with the setting lease_per=item each message in flight has a claim, a lease and a token of its own, and a
 // group is delivered from its head up to the first message in flight: in turn. Example: a receive gets messages 1, 2
-// and 3; 2 is given back; nobody gets 2 while 1 is in flight; once 1 is acked, 2 is delivered again, and 4 is not.
+// and 3; 2 is returned. No receive gets 2 while 1 is in flight. Once 1 is acked, 2 is delivered again, and 4 is not.
 //
 // The claim of a message is a hold, as in an unordered queue (store_lock.go): a record, and a timer, of its own. So
 // attempts, retry delays, dead letters, operators and Check treat the message as they treat any hold; and a group with
@@ -96,7 +96,8 @@ func (w *txn) fenceHolds(g guard, lane string, last ID) error {
 // Invariant I1 is kept by these rules. docs/model/Items.tla shows that each is needed:
 //
 //   - A transaction that begins or ends a hold writes a conflict on the lock of the group.
-//   - A transaction that ends a hold leaves a hint, if the head is free then. The hint needs no more: it is there.
+//   - A transaction that ends a hold leaves a hint, if the head is free then. No further conflict is needed, because
+//     the hint is there.
 //   - A transaction that leaves no hint because the head is in flight has two read conflicts: on the lock of the group,
 //     because the holder may return the head at the same time, and on the gap up to the head, because an item may land
 //     in the gap.

@@ -8,12 +8,12 @@ import (
 )
 
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
-// lane that may share an item is held: the hint that led to the lane is then put aside under the lock of that lane,
-// kept, and the release of the lock puts the hint back. Meanwhile nobody finds the lane, and nobody looks at it in
-// vain. Beside the kept hint stands a timer at the end of the lease, for the case that nobody releases.
+// lane that may share an item is held: the hint that led to the lane is then moved under the lock of that other lane.
+// There it is a kept hint, and the release of the lock moves it back. Until then no receive finds the lane or looks at
+// it for nothing. Each kept hint has a timer at the end of the lease, for the case that the lock is not released.
 //
 // A transaction that puts a hint aside has a read conflict on the lock. A transaction that releases a lock reads the
-// hints put aside under the lock with a conflict. So a hint can be lost neither way.
+// hints put aside under the lock with a conflict. So neither of the two can lose a hint.
 
 // facetsIn returns the packed facets of an item with the given value; "" if the queue has none, or the value cannot be
 // read.
@@ -148,9 +148,9 @@ func (w *txn) keepsMany(holder string) (bool, error) {
 	return kept.Contains(key), nil
 }
 
-// groupLocks reads all records of a group, with a conflict, for an operator who changes what he does not hold. Together
-// with a write conflict on the lock of the whole group, which every claim of the group reads, nothing of the group is
-// claimed or released meanwhile.
+// groupLocks reads all records of a group, with a conflict, for an operator's change of a group that the operator does
+// not hold. The caller must also write a conflict on the lock of the whole group, which every claim of the group reads.
+// Together these exclude every claim and release in the group until the commit.
 func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 	rows, err := g.reads(w.tx).GetRange(w.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {

@@ -42,10 +42,10 @@ func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
 	return old, next, nil
 }
 
-// unmark removes the mark of a group and returns the mark, or nil if there is none. allow may refuse. If nobody holds
-// the group, the group becomes ready; a halted group's head is tried anew, with no attempts counted.
+// unmark removes the mark of a group and returns the mark, or nil if there is none. allow may refuse. If the group has
+// no holding, it becomes ready. The head of a halted group is tried again, with no attempts counted.
 //
-// Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
+// Footprint: reads and writes the lock, with conflicts; if the group has no holding, also those of the end of a claim.
 func (w *txn) unmark(group string, allow func(m *mark) error) (*mark, error) {
 	r, err := w.guarded(guardMarkGroup).readLock(group)
 	if err != nil || r.bears() == nil {

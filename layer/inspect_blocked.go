@@ -13,9 +13,9 @@ import (
 // A list of blocked groups is found by marks, timers and hints alone, never by a walk over items: the cost is bounded,
 // and does not grow with the depth of the queue. BlockedPage.Sampled says whether the bounds have left groups out.
 //
-// How old a hint is follows from versions, which advance by a million a second: that is about right, and wrong by the
-// jump for what is older than a recovery of the cluster. The versions of an embedded database stand still while nobody
-// has it open, and jump when somebody opens it. So a group's own record and head have the last word.
+// The age of a hint comes from versions, which advance by about a million a second. It is wrong by the jump for hints
+// that are older than a recovery of the cluster. The versions of an embedded database stand still while no process has
+// it open, and jump when one opens it. So the times in a group's own record and head decide.
 
 // BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
 type BlockedOptions struct {
@@ -48,7 +48,7 @@ const (
 	heldForLeases = 10
 )
 
-// Bounds of what a list of blocked groups reads.
+// Bounds of the reads of a list of blocked groups.
 const (
 	blockedTimers = 10_000 // timers, the first due first, in pages of blockedPage
 	blockedPage   = 1000
@@ -108,11 +108,11 @@ type BlockedPage struct {
 	Stats   *Stats        // nil unless asked for
 }
 
-// Blocked lists the groups that do not go on, the worst cause first, and within a cause the group with the oldest head
-// first: halted and paused groups, empty ones too, by name; groups that wait for a retry; groups held for long; groups
-// whose lease has run out, and ready groups, which nobody takes. Groups that wait by design, because their head is
-// delayed or their rate is used up, are not listed. Blocked conflicts with nothing, changes nothing, and reads a
-// bounded number of keys, whatever the depth of the queue. All is of one moment.
+// Blocked lists the groups that do not move, the worst cause first. Within a cause the group with the oldest head comes
+// first. It lists halted and paused groups, also empty ones, by name. It lists groups that wait for a retry, and groups
+// held for long. It lists groups with an expired lease, and ready groups, if no receive takes them. Groups that wait by
+// design, because their head is delayed or their rate is used up, are not listed. Blocked conflicts with nothing,
+// changes nothing, and reads a bounded number of keys, whatever the depth of the queue. All results are of one moment.
 //
 // Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, *TemplateError, ErrClosed, and the
 // engine's.
@@ -318,7 +318,7 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	return false
 }
 
-// untaken is why nobody takes a ready group.
+// untaken returns the cause of a ready group that no receive takes.
 func (b *blockedLook) untaken() Cause {
 	if b.page.Waiting == 0 {
 		return CauseNobodyWaits

@@ -42,7 +42,7 @@ const (
 )
 
 var ruleTexts = map[Rule]string{
-	// Never missing, because otherwise nobody would find the group; may be stale or doubled.
+	// Never missing, because otherwise no receive would find the group. May be stale or doubled.
 	RuleReachable:   "a group, or lane, with items has a ready hint, a lock, a mark, a kept hint, or its head's timer",
 	RuleLockTimer:   "a lock has its timer",
 	RuleLockItems:   "a lock's outstanding items are in its group",
@@ -124,9 +124,10 @@ type CheckOptions struct {
 	Progress func(keys int64)
 }
 
-// Check reads the whole queue and holds the queue to the rules. Check changes nothing and may run beside all other
-// operations, at batch priority, in many short transactions. Check confirms each violation in one transaction, which
-// sees a single version, so a reported violation is real. The memory grows with the number of groups, not of items.
+// Check reads the whole queue and checks the rules. It changes nothing and may run at the same time as all other
+// operations. It uses many short transactions at batch priority. Check confirms each violation in one transaction,
+// which sees a single version, so a reported violation is real. The memory grows with the number of groups, not of
+// items.
 //
 // Errors: ErrClosed, and the engine's; there is no report then.
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
@@ -890,7 +891,7 @@ func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
 	return value != nil, nil
 }
 
-// lanesIn returns the lanes, but for the whole group, of the item with the given value.
+// lanesIn returns the lanes of the item with the given value, without the lane of the whole group.
 func (c *checker) lanesIn(p parsedKey, value []byte) []string {
 	facets := c.keys.facetsIn(value)
 	if facets == "" && !c.keys.hasHolds() {
@@ -1072,8 +1073,8 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 	return c.some(v, nameKept, func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
 }
 
-// headInHand reports whether the head of a group is in somebody's hands, or delayed, by itself, in a queue which
-// delivers in turn: the timer of the hold leads to the group.
+// headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.
+// Then the timer of the hold leads to the group.
 func (c *checker) headInHand(g *groupCheck) bool {
 	return c.keys.inTurn() && c.groups[holdLane(g.first)] != nil && c.groups[holdLane(g.first)].lock.holding() != nil
 }

@@ -170,8 +170,8 @@ func (f *Found) present(v inspection, r *record, row kv.KV) error {
 	return err
 }
 
-// recordOver reads the record of the lane whose claim has an item, be it a lane of some template or the item by itself;
-// if no claim has it, that of the group, nil if there is none.
+// recordOver reads the record of the lane whose claim has an item. The lane may be of a template, or of the item alone.
+// If no claim has the item, it returns the record of the group, nil if there is none.
 func (v inspection) recordOver(id ID) (*record, error) {
 	own, others, err := v.readRecordsOver(id.Group, id)
 	for _, o := range others {
@@ -183,8 +183,8 @@ func (v inspection) recordOver(id ID) (*record, error) {
 }
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
-// nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but for the first,
-// which may be larger. A template leaves only the items of the group that agree with it; nil = all items of the group.
+// nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below DefaultMaxBytes, except that the
+// first body may be larger. A template chooses the items of the group that match it; nil = all items of the group.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
 func (q *Queue) Peek(ctx context.Context, group string, max int, where Template) ([]Item, error) {

@@ -21,8 +21,8 @@ type GroupInfo struct {
 	Attempts    int           // failed deliveries of the head
 	LastError   string        // of the head's last failed delivery
 	Owner       string        // of a held, expired or excluded group
-	Token       int64         // likewise
-	Outstanding int           // likewise: items delivered and not acked, by all holders
+	Token       int64         // of the holding of Owner
+	Outstanding int           // of such a group: items delivered and not acked, of all holders
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
 	// Hold is the group's head if Owner has the head by an unordered receive; zero = Owner has the group, or a lane.
@@ -30,8 +30,8 @@ type GroupInfo struct {
 	// Left is the rest of the lease or of the delay, or the time until the rate lets the group go on, by this process's
 	// clock; negative if expired.
 	Left time.Duration
-	// Mark says who has paused or halted the group, and why; nil = nobody. A held or expired group has a Mark if it was
-	// marked under its claim: the pause or halt begins when the claim ends.
+	// Mark is the pause or halt of the group, with its author and reason; nil = none. A held or expired group has a
+	// Mark if it was marked under its claim. The pause or halt begins when the claim ends.
 	Mark *Mark
 }
 
@@ -411,20 +411,20 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 // HolderInfo is an owner of claims, and what of the queue is in the owner's hands.
 type HolderInfo struct {
 	Owner string
-	// Groups are under a claim of the owner whose lease lasts, or whose lease has ended and nobody has taken over. In a
-	// queue with facets, a group counts once for each template that holds some of it; items claimed one by one count as
-	// their group, once.
+	// Groups is the number of groups under a claim of the owner. A claim with an expired lease counts until another
+	// takes over. In a queue with facets a group counts once for each template that has a claim of it. Items with
+	// claims of their own count as their group, once.
 	Groups      int
 	Outstanding int // items delivered and not acked
 	// LongestHold is about how long the oldest of these claims has lasted, and Longest its group. A version of the
 	// database counts as a microsecond.
 	LongestHold time.Duration
 	Longest     string
-	// LeastLeft is the least that is left of a lease; negative = the lease has ended.
+	// LeastLeft is the shortest time that is left of a lease; negative = the lease has expired.
 	LeastLeft time.Duration
 }
 
-// HoldersPage is who holds the groups of a queue.
+// HoldersPage lists the owners that hold groups of a queue.
 type HoldersPage struct {
 	Holders []HolderInfo // who has held a group for the longest first
 	Groups  int          // held, among those looked at
@@ -436,9 +436,9 @@ type HoldersPage struct {
 // holdersLocks bounds the locks which Holders reads: those whose leases end first.
 const holdersLocks = 1000
 
-// Holders lists who holds groups, from the claims of the 1,000 held groups whose leases end first: the leases which
-// have ended, and those which nobody extends, are among these. Holders conflicts with nothing, and changes nothing. All
-// is of one moment.
+// Holders lists the owners that hold groups. It reads the claims of the 1,000 held groups whose leases end first.
+// Leases that have expired, and those that are not extended, are among these. Holders conflicts with nothing, and
+// changes nothing. All results are of one moment.
 //
 // Errors: ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
@@ -532,8 +532,8 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 	return held, more || byTemplate, err
 }
 
-// Each marked group, or lane, has a key of its own, ("mark", group), beside the mark in its record: so the marked
-// groups, the empty ones included, can be listed without a walk over all records, and statistics can pass over their
+// Each marked group, or lane, has a key of its own, ("mark", group), in addition to the mark in its record. So the
+// marked groups, also empty ones, can be listed without a walk over all records, and statistics can pass over their
 // hints. put writes both.
 
 // statsMarks bounds the marked groups, and the hints of each shard, which Stats reads to tell marked groups from ready

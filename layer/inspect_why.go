@@ -14,34 +14,34 @@ type Cause string
 
 // The causes, in the order in which an explanation has them.
 const (
-	// CauseGone: there is no such item: acked, taken, cancelled or purged, or never there.
+	// CauseGone: there is no such item. It was acked, taken, cancelled or purged, or was never there.
 	CauseGone Cause = "gone"
-	// CauseDead: the item has failed for good, after Count failed attempts; Err is the reason, and the last error.
+	// CauseDead: the item has failed for good, after Count failed attempts. Err is the reason and the last error.
 	CauseDead Cause = "dead"
 	// CauseQueuePaused: the whole queue is paused: Mark.
 	CauseQueuePaused Cause = "queue paused"
 	// CauseGroupPaused, CauseGroupHalted: the item's group bears a mark: Mark.
 	CauseGroupPaused Cause = "group paused"
 	CauseGroupHalted Cause = "group halted"
-	// CauseInFlight: the item was delivered, to Owner, under Token, and is not acked yet; Left of the lease.
+	// CauseInFlight: the item was delivered to Owner, under Token, and is not acked yet. Left is the rest of the lease.
 	CauseInFlight Cause = "in flight"
-	// CauseGroupHeld: the group is held by Owner, under Token, for other items; Left of the lease.
+	// CauseGroupHeld: Owner holds the group, under Token, for other items. Left is the rest of the lease.
 	CauseGroupHeld Cause = "group held"
-	// CauseLeaseExpired: the group's last holder, Owner, has let his lease run out, -Left ago. The next receive or take
-	// which looks at the group takes over.
+	// CauseLeaseExpired: the lease of the group's last holder, Owner, expired -Left ago. The next receive or take that
+	// looks at the group takes over.
 	CauseLeaseExpired Cause = "lease expired"
-	// CauseExcluded: a claim of an intersecting template, Where, or of the whole group if Where is nil, keeps the group
-	// from the template that was asked about: held by Owner, under Token, since Since; Left of the lease.
+	// CauseExcluded: a claim excludes the template that was asked about. It is of an intersecting template, Where, or
+	// of the whole group if Where is nil. Owner has held it since Since, under Token. Left is the rest of the lease.
 	CauseExcluded Cause = "excluded"
-	// CauseHeadHeld: the first item of the group was claimed by itself, by an unordered receive or in a queue with a
-	// lease for each item: held by Owner, under Token, since Since; Left of the lease. Until then receives of the group
-	// get nothing.
+	// CauseHeadHeld: a claim of a single item, by an unordered receive or in a queue with a lease for each item, has
+	// the first item of the group. Owner has held it since Since, under Token. Left is the rest of the lease. Until
+	// then receives of the group get nothing.
 	CauseHeadHeld Cause = "head held"
 	// CauseOtherFacets: the item does not agree with the template that was asked about, Where.
 	CauseOtherFacets Cause = "other facets"
 	// CauseGranted: the group is kept for a handle whose receives wait, for Left at most.
 	CauseGranted Cause = "granted"
-	// CauseDelayed: the group waits for a retry of its head; Left of the delay.
+	// CauseDelayed: the group waits for a retry of its head. Left is the rest of the delay.
 	CauseDelayed Cause = "delayed"
 	// CauseItemDelayed, CauseHeadDelayed: the item, or the head of its group, must not be delivered before Left has
 	// passed.
@@ -52,7 +52,7 @@ const (
 	// CauseQueueRateLimited: the queue has used up its rate (Config.MaxRateTotal), for Left; a handle which has drawn a
 	// portion before may deliver from it.
 	CauseQueueRateLimited Cause = "queue rate limited"
-	// CauseFailed, CauseHeadFailed: the delivery of the item, or of the head of its group, has failed Count times; Err
+	// CauseFailed, CauseHeadFailed: the delivery of the item, or of the head of its group, has failed Count times. Err
 	// is the last error.
 	CauseFailed     Cause = "failed"
 	CauseHeadFailed Cause = "head failed"
@@ -60,10 +60,10 @@ const (
 	CauseBehind Cause = "behind"
 	// CauseTurn: the group is ready; Count other ready groups are older, or about as many.
 	CauseTurn Cause = "turn"
-	// CauseNobodyWaits: the group is ready, and no receive waits for a group. Busy workers come back; if there are no
-	// workers, nobody delivers the item.
+	// CauseNobodyWaits: the group is ready, and no receive waits for a group. Busy workers come back. Without workers
+	// the item is not delivered.
 	CauseNobodyWaits Cause = "nobody waits"
-	// CauseReady: the group is ready, and Count handles have receives which wait: delivery is about to happen.
+	// CauseReady: the group is ready, and Count handles have waiting receives, so delivery is about to happen.
 	CauseReady Cause = "ready"
 	// CauseCorrupt: the lock or the head of the group cannot be read; Err says why. See Check.
 	CauseCorrupt Cause = "corrupt"
@@ -375,8 +375,8 @@ func (x *explaining) pacedTotal() (bool, error) {
 	return true, nil
 }
 
-// locked says for what the locks of the lane, and of those which may share an item with it, keep the lane, and returns
-// whether all let a receive pass.
+// locked adds the reasons for which locks keep the lane: its own lock, and those of lanes that may share an item with
+// it. It returns whether all of them let a receive pass.
 func (x *explaining) locked(own *record, others []heldLane) (free bool) {
 	free = x.lockedBy(x.lane, own)
 	for _, other := range others {
@@ -429,7 +429,7 @@ func (x *explaining) lockedBy(lane string, r *record) (free bool) {
 	return !cond.keeps() && m == nil
 }
 
-// ready says for what a group waits although a receive could take the group at once. led: a lock's timer leads there.
+// ready adds the reason for which a group waits that a receive could take at once. led: a lock's timer leads there.
 func (x *explaining) ready(led bool, head parsedKey) error {
 	if !led {
 		older, found, err := x.olderHints(head)

@@ -143,8 +143,8 @@ func inSpan(ms int64, from, before time.Time) bool {
 // DefaultPage is the number of rows on a page of a list.
 const DefaultPage = 100
 
-// listPage is a page of a list while the page is filled: up to limit rows, of which the bodies stay below
-// DefaultMaxBytes together, but for the first.
+// listPage is a page of a list while it is filled. It has up to limit rows. The bodies together stay below
+// DefaultMaxBytes, except that the first row is always taken.
 type listPage[T any] struct {
 	rows  []T
 	limit int
@@ -180,7 +180,8 @@ func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 // made again from others: hints, timers, requests and the like. The group of a cleared row is found again by the rows
 // that can be read: a lane with items gets a hint, a lock its timer.
 
-// clearUnreadable clears what cannot be read in a section, and calls pass with how many rows each step has cleared.
+// clearUnreadable clears the rows of a section that cannot be read. It calls pass with the number of rows that each
+// step has cleared.
 func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass func(cleared int64)) error {
 	rest := newCursor(section)
 	pages := job[page]{
@@ -222,7 +223,7 @@ func (p *purger) clearUnreadable() error {
 	return nil
 }
 
-// unreadableSections returns where a purge looks for what cannot be read.
+// unreadableSections returns the sections in which a purge looks for unreadable rows.
 func (p *purger) unreadableSections() []kv.KeyRange {
 	if p.o.Group == nil {
 		return []kv.KeyRange{p.q.keys.all()}
@@ -302,7 +303,8 @@ func (u *unreadableStep) clearFrom(rows []kv.KV) error {
 	return nil
 }
 
-// keptMeta are the settings without which nobody knows what the queue is, and the pause, which Resume ends.
+// keptMeta are the fields of meta that a purge keeps: those that say what the queue is, and the pause, which Resume
+// ends.
 var keptMeta = map[string]bool{
 	metaFormat: true, metaOffset: true, metaConfig: true, metaDropped: true, metaPaused: true,
 }
@@ -316,8 +318,8 @@ func (u *unreadableStep) unreadable(p parsedKey, row kv.KV) bool {
 	return known && isCorrupt(form(row.Key, row.Value))
 }
 
-// forms has, for each name whose values have a form, what finds a value that has it not; metaForms likewise, for each
-// field of meta. Parts have none.
+// forms has a check for each name whose values have a form. The check returns an error if a value does not have it.
+// metaForms is the same for the fields of meta. Parts have no form.
 var (
 	forms = map[string]func(key, value []byte) error{
 		nameItem: itemForm, nameLock: form(unpackRecord), nameHold: form(unpackRecord), nameMark: checkMarkKey,
@@ -464,8 +466,8 @@ func (h *holding) first() int64 {
 	return h.items[0].index
 }
 
-// raiseGrace is the time between the two steps of a raise of the shards, by the same reasons as dropGrace: a look which
-// begins after the second step goes by a configuration which has been read after the first.
+// raiseGrace is the time between the two steps of a raise of the shards. The reason is the same as for dropGrace: a
+// look that begins after the second step uses a configuration that was read after the first.
 const raiseGrace = dropGrace
 
 // finishRaise takes the second step of a raise of the shards, if one is under way: writers use the new shards from then

@@ -419,7 +419,7 @@ func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 // ReplayHeader is the header of a replayed message: the id of the archived item which the message repeats.
 const ReplayHeader = "fdbfifo-replay-of"
 
-// ReplayOptions say how archived items are enqueued anew. The zero value replays every chosen item.
+// ReplayOptions say how archived items are enqueued again. The zero value replays every chosen item.
 type ReplayOptions struct {
 	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay.
 	After *ID
@@ -444,7 +444,7 @@ func (o *ReplayOptions) limit() (int64, error) {
 // ReplayReport is what a replay has done.
 type ReplayReport struct {
 	Scanned    int64 // archived items looked at
-	Done       int64 // enqueued anew; in a dry run: would be
+	Done       int64 // enqueued again; in a dry run: would be
 	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
 	// Last is the last item replayed or passed over; nil = none. Pass Last as After to go on.
 	Last *ID
@@ -455,13 +455,13 @@ type ReplayReport struct {
 // replayBytes bounds what one transaction of a replay writes; a first item alone may have more.
 const replayBytes = 1 << 20
 
-// Replay enqueues the archived items which f chooses anew: as new messages at the tails of their groups, in the order
-// of Archive. f must say what it chooses; ArchiveFilter.All says all. ReplayHeader says which item each message
+// Replay enqueues the archived items that f chooses again. They are new messages at the tails of their groups, in the
+// order of Archive. f must not be empty: ArchiveFilter.All chooses all items. ReplayHeader says which item each message
 // repeats. The archive stays unchanged. Items finished in transactions begun after the replay are left out. Replayed
 // messages are no duplicates of anything.
 //
-// Replay works in short transactions at batch priority, each all or none and done once. A stopped replay goes on behind
-// ReplayReport.Last. Conflicts: as an enqueue.
+// Replay works in short transactions at batch priority, each all or none and done once. To continue a stopped replay,
+// pass ReplayReport.Last as After. Conflicts: as an enqueue.
 //
 // After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
 // ErrClosed, and the engine's.

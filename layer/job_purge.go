@@ -38,9 +38,9 @@ type PurgeReport struct {
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
 	// Unreadable is how many rows Force has cleared because their key or value cannot be read, with the rows that
-	// belong to no item any more: each row that Check names as of a wrong form, but for the configuration, the pause of
-	// the queue, and in a purge of one group all that is not in keys of the group. Among them may be dead letters,
-	// archived items, states, and what makes a message a duplicate.
+	// belong to no item any more. These are the rows that Check names as of a wrong form. Force does not clear the
+	// configuration and the pause of the queue. In a purge of one group it clears only keys of the group. Among the
+	// cleared rows may be dead letters, archived items, states and dedup entries.
 	Unreadable int64
 }
 
@@ -48,24 +48,24 @@ const (
 	// purgeWidth bounds the items, and with the items the groups, which a step reads: 5 MB with the largest values. An
 	// attempt after a failed attempt reads half as many.
 	purgeWidth = 50
-	// purgePatience is how many conflicts a step bears. After more, the step leaves a hint for each group without
-	// looking whether the group is empty, so that enqueues no longer conflict with the step.
+	// purgePatience is how many conflicts a step accepts. After more, the step leaves a hint for each group without a
+	// look whether the group is empty. Then enqueues do not conflict with the step any more.
 	purgePatience = 2
 	// purgeStride is how many items of a large group a step removes at once.
 	purgeStride = 1000
 )
 
-// Purge removes all items of a group, or with PurgeOptions.All of the queue, which are there when Purge comes to their
-// group. Items enqueued behind them meanwhile stay. A delay of a group ends, an expired claim ends without an attempt
+// Purge removes all items of a group, or with PurgeOptions.All of the queue, that are there when Purge comes to their
+// group. Items enqueued behind them since then stay. A delay of a group ends, an expired claim ends without an attempt
 // counted, and a pause stays. The states of groups and their used rates go too, but not those of groups in flight. Dead
 // letters stay. The de-duplication of the group, or of the queue, forgets the removed items, and remembers the
 // remaining items for as long as they stay in the queue.
 //
-// If no group is in flight, waits for a retry or is paused, and there are no dead letters, no archive and no changes
-// for subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes
-// the queue at the same time. Otherwise Purge works in steps at batch priority, group by group in the order of their
-// names. Each step is short whatever the depth, and conflicts only with claims of the groups which the step purges. A
-// stopped purge may be run again to go on.
+// A purge of the queue removes all items in one transaction if no group is in flight, waits for a retry or is paused,
+// if there are no dead letters, no archive and no changes for subscriptions (Config.Changes), and if no other
+// transaction changes the queue at the same time. Otherwise Purge works in steps at batch priority, group by group in
+// the order of their names. Each step is short whatever the depth, and conflicts only with claims of the groups that it
+// purges. To continue a stopped purge, run it again.
 //
 // If Purge returns an error, the report says what was done before the error.
 //
@@ -157,7 +157,7 @@ type purgePlace struct {
 	tail []byte
 }
 
-// purged is the result of a step: the new cursor, and what was removed.
+// purged is the result of a step: the new cursor, and the report of the removed items.
 type purged struct {
 	place purgePlace
 	done  PurgeReport
@@ -165,9 +165,9 @@ type purged struct {
 
 // purgeStep is one attempt of a step.
 //
-// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, and the group is empty now,
-// also a read conflict on the whole group. After a few conflicts (purgePatience) not even the latter: the step leaves a
-// hint, because otherwise a stream of enqueues could hold the purge up.
+// Footprint, per group: a read and a write conflict on the lock. If the group has no holding and is empty now, also a
+// read conflict on the whole group. After a few conflicts (purgePatience) the step leaves a hint instead of that
+// conflict, because otherwise a stream of enqueues could hold up the purge.
 type purgeStep struct {
 	*txn
 	p       *purger
@@ -504,20 +504,20 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 	return s.txn.free(first.Group)
 }
 
-// A purge of the whole queue first tries to remove all items in a single transaction, whatever their number: by ranges,
-// without reading an item. That is possible if no group has a record, so that nothing is in flight, nothing waits for a
-// retry, and nothing is paused; if there are neither dead letters nor an archive, whose parts lie between those of the
-// items; and if nobody else changes the queue meanwhile. Otherwise the purge goes group by group. Example: a purge of
-// 200,000 items in 20,000 groups takes 4,000 steps, or this one.
+// A purge of the whole queue first tries to remove all items in a single transaction, whatever their number. It clears
+// ranges, without reading an item. That is possible if no group has a record, so that no group is in flight, waits for
+// a retry or is paused. There must be neither dead letters nor an archive, because their parts lie between those of the
+// items. No other transaction may change the queue at the same time. Otherwise the purge works group by group. Example:
+// a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
 // whole removes all items of the queue, or does nothing and returns false.
 //
-// Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim which comes
-// meanwhile makes the attempt fail, and a claimer, taker or enqueue which has read what was removed fails too.
+// Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim that comes
+// in that time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails too.
 func (s *purgeStep) whole() (bool, error) {
 	config, err := s.config()
 	if err != nil || config.Changes != 0 || s.keys.plan != nil {
-		return false, err // subscriptions are told how many items of each group are gone; lanes have keys of their own
+		return false, err // changes have the number of removed items of each group; lanes have keys of their own
 	}
 	keys := s.keys
 	items, records := keys.section(nameItem), keys.section(nameLock)
@@ -660,13 +660,13 @@ func (s *purgeStep) forceUnreadable(group string) error {
 	return nil
 }
 
-// The first step of a drop marks the queue and clears the configuration, so that nobody can open the queue. The last
-// step comes dropGrace later, when all handles have had to read the configuration anew, and clears all keys in one
-// range. Only then can a queue of the name be created again: with another incarnation, see tx_config.go.
+// The first step of a drop marks the queue and clears the configuration, so that no handle can open the queue. The last
+// step comes dropGrace later, when all handles have had to read the configuration again. It clears all keys in one
+// range. Only then can a queue of the name be created again, with another incarnation, see tx_config.go.
 //
-// A transaction T begun before the last step must not commit after the step, because T would leave keys behind. So T
-// has a read conflict on the mark, and fails if T's read version is older than the last step. And T's read version is
-// older: when T ends, T's configuration is at most followLimit old, and was read before the mark.
+// A transaction T that began before the last step must not commit after it, because T would leave keys behind. So T has
+// a read conflict on the mark, and fails if its read version is older than the last step. It is older, because T's
+// configuration is at most followLimit old when T ends, and was read before the mark.
 
 const (
 
@@ -684,10 +684,10 @@ type DropOptions struct {
 }
 
 // Drop removes a queue with everything in the queue: messages, dead letters, claims, configuration. From the first
-// transaction on, nobody can open the queue. Handles in use get ErrNoQueue within a second; their work until then is
-// removed, too. Drop takes two seconds, whatever the depth. After an interruption the queue stays, but cannot be
-// opened: the caller must call Drop again. A handle opened before the drop stays useless, even if a queue of the same
-// name is created: each of its calls is ErrNoQueue.
+// transaction on, the queue cannot be opened. Handles in use get ErrNoQueue within a second, and their work until then
+// is removed too. Drop takes two seconds, whatever the depth. After an interruption the queue stays, but cannot be
+// opened: the caller must call Drop again. A handle that was opened before the drop stays useless, even if a queue of
+// the same name is created: each of its calls returns ErrNoQueue.
 //
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.
 func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptions) error {

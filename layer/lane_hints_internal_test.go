@@ -82,8 +82,8 @@ func TestKeptHintsInBounds(t *testing.T) {
 	require.Zero(t, soundLanes(t, q).Items)
 }
 
-// TestSweepClearsStaleHints (lanes, trap 14): hints of views by which nobody receives stay when others empty their
-// lanes, and a sweep clears them. A lane with items is found as before.
+// TestSweepClearsStaleHints (lanes, trap 14): a view from which no handle receives keeps its hints when others empty
+// its lanes. A sweep clears these hints. A lane with items is found as before.
 func TestSweepClearsStaleHints(t *testing.T) {
 	_, q := newInterleaved(t, laneConfig)
 	for round := range 5 {
@@ -167,8 +167,8 @@ func TestSweepOfHintsMeetsAnotherQueue(t *testing.T) {
 }
 
 // TestGrantDecidesNothing (I1, G5): a handle that grants groups to others ends a lapsed claim of another lane on the
-// way, and leaves the group itself to the next receive. So no conflict says that the group's second hint is of no use,
-// and that hint stays.
+// way, and leaves the group itself to the next receive. So no conflict proves that the group's second hint is
+// superfluous, and that hint stays.
 func TestGrantDecidesNothing(t *testing.T) {
 	inABubble(t, laneConfig, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		var sent []kv.ManagedTx
@@ -208,7 +208,7 @@ func receptionOf(t *testing.T, q *Queue, o ReceiveOptions) *reception {
 }
 
 // TestGrantSeesOwnClaims (G2): a transaction that claims lanes by a template, and then grants whole groups to others,
-// does not go by what it read of these groups before it claimed.
+// does not use its reads of these groups from before the claims.
 func TestGrantSeesOwnClaims(t *testing.T) {
 	inABubble(t, laneConfig, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		other := uuid.New() // waits for a whole group
@@ -242,8 +242,8 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 	})
 }
 
-// TestHoldsAfterANamedReceive (G2): of several unordered receives that share a transaction, one that names a group and
-// holds an item of it changes what the receive after it goes by, whose look at the group was under way.
+// TestHoldsAfterANamedReceive (G2): of several unordered receives that share a transaction, the next sees the hold of
+// one that names a group, though it had begun to read the group before.
 func TestHoldsAfterANamedReceive(t *testing.T) {
 	inABubble(t, Config{Unordered: true}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		for _, group := range []string{"first", "second", "second"} {

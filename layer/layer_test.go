@@ -13,7 +13,8 @@ import (
 // The tests of the package from outside are in layertest, where they run on every engine, with and without faults. This
 // one is where to begin to read.
 
-// TestLifeOfAMessage: enqueue, claim, ack; what is acked is gone, what is claimed is in one hand (G1, G2, G3).
+// TestLifeOfAMessage: after enqueue, claim and ack an acked item is gone, and a claimed item has one holder (G1, G2,
+// G3).
 func TestLifeOfAMessage(t *testing.T) {
 	ctx := t.Context()
 	db := embedded.OpenMemory(embedded.Options{})

@@ -47,9 +47,9 @@ type Message struct {
 	DeliverAt time.Time
 	// AtOnce: the message is not delayed, whatever the queue's delay. Not with Delay or DeliverAt.
 	AtOnce bool
-	// BehindAll puts the message behind every message of its group which was committed before it, whatever the
-	// enqueueing transaction has read before. The price: the transaction conflicts, and so runs again, if another
-	// message comes to the group meanwhile. For EnqueueTx; Enqueue needs no such option, see there.
+	// BehindAll puts the message behind every message of its group that was committed before it, whatever the
+	// enqueueing transaction has read before. The price is that the transaction conflicts, and so runs again, if
+	// another message comes to the group in that time. It is for EnqueueTx. Enqueue needs no such option, see there.
 	BehindAll bool
 }
 
@@ -215,13 +215,13 @@ func checkDedupID(id string) error {
 
 // Sent is the result for one message of an enqueue.
 type Sent struct {
-	// ID is the message's own, or, for a duplicate, the ID of the earlier message, which may have been acked meanwhile.
+	// ID is the message's own. For a duplicate it is the ID of the earlier message, which may have been acked since.
 	ID ID
 	// Duplicate: not enqueued, because an earlier message (perhaps of this batch) has the same dedup id.
 	Duplicate bool
 }
 
-// Follows is what a failed attempt has come to.
+// Follows says what happens to an item after a failed attempt.
 type Follows string
 
 // The outcomes.

@@ -11,8 +11,8 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestFailedOperationsKeepNoReceipts: a handle remembers no receipt of an operation that wrote none, so what it remembers
-// does not grow with the operations that fail, and what is in the database is not buried beneath them.
+// TestFailedOperationsKeepNoReceipts: a handle remembers no receipt of an operation that wrote none, so its memory does
+// not grow with the number of failed operations, and receipts in the database are still found.
 func TestFailedOperationsKeepNoReceipts(t *testing.T) {
 	ctx := t.Context()
 	db := embedded.OpenMemory(embedded.Options{})

@@ -12,12 +12,12 @@ import (
 	"fdbfifo/kv"
 )
 
-// operation is what one caller wants of the queue, in one transaction: an enqueue, or a settlement and a receive,
-// either of which may be missing.
+// operation is the work of one caller in one transaction: an enqueue, a settlement, a receive, or a settlement and a
+// receive.
 //
-// An operation has one owner at a time, and only the owner reads and writes the fields: the caller until the operation
-// is submitted; then the pipeline (under the pipeline's mutex), the transaction that runs the operation, or the waiting
-// line; and from when ended is closed, the caller again.
+// An operation has one owner at a time, and only the owner reads and writes the fields. The caller owns the operation
+// until it is submitted, and again when ended is closed. In between the owner is the pipeline (under its mutex), the
+// transaction that runs the operation, or the waiting line.
 type operation struct {
 	enqueue *enqueuing
 	settle  *settlement // nil once the receive waits, because the settlement is done then
@@ -60,7 +60,7 @@ type ticket struct {
 	state     opState
 	abandoned bool          // the caller has gone
 	batch     *batch        // the batch in which the operation runs
-	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
+	lastTurn  bool          // the receive ends after this turn, also if it has got no claim
 	back      chan struct{} // closed when a called receive has ended or is waiting again
 }
 
@@ -142,8 +142,8 @@ type batch struct {
 const maxFlying = 4
 
 // While few callers have operations in the pipeline, and the database is far away, up to maxApart transactions are in
-// flight: nobody waits for the end of another's transaction, and the database has the time. Example: 16 producers,
-// each with one message at a time. More than fewCallers share transactions again.
+// flight. So no caller waits for the end of another's transaction, and the database has enough capacity. Example: 16
+// producers, each with one message at a time. More than fewCallers share transactions again.
 const (
 	maxApart   = 16
 	fewCallers = 32
@@ -155,7 +155,7 @@ const (
 // T2 passes over the groups of T1, so groups must be plenty; otherwise a single transaction receives.
 const maxReceiving = 3
 
-// abandonedTimeout is how long a transaction goes on after all its callers have gone.
+// abandonedTimeout is the time after which a transaction is cancelled whose callers have all gone.
 const abandonedTimeout = time.Second
 
 // pipeline makes the operations of a handle travel together: operations which arrive while transactions of the handle
@@ -166,16 +166,18 @@ const abandonedTimeout = time.Second
 //  1. An operation ends once, and has its results then. Until then the operation is in one place: queued, in a batch,
 //     or in the waiting line. Only running operations have a batch.
 //  2. While operations are queued, a transaction is in flight, and the goroutine that ran it looks at the queue
-//     afterwards. So every queued operation is run. Example: a caller runs his own ack, and meanwhile ten enqueues
-//     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
+//     afterwards. So every queued operation is run. Example: a caller's goroutine runs its ack, and ten enqueues arrive
+//     in that time. Three drivers begin at once. If the drivers leave operations in the queue, a fourth driver takes
+//     the slot of the ack.
 //  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
 //     transactions receive; unless groups are plenty, only a single transaction receives.
-//  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). A panic goes on
-//     in a caller who runs his own operation. In any other goroutine the panic becomes the error of the operations
-//     without an outcome, because their callers are not at fault when another operation of the batch panics.
+//  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). If the caller's
+//     goroutine runs the operation, the panic reaches the caller. In any other goroutine the panic becomes the error of
+//     the operations without an outcome, because their callers are not at fault when another operation of the batch
+//     panics.
 //  5. After close nothing is submitted, and nothing waits: a receive that would have waited ends with ErrClosed.
 //     closed changes under mu, so that its value stays the same while a batch's books are settled.
-//  6. No claim is lost by a caller who leaves: the claims of an abandoned receive are given back.
+//  6. No claim is lost when a caller leaves: the pipeline gives back the claims of an abandoned receive.
 //
 // mu is held for bookkeeping alone, never during a transaction. The waiting line has a mutex of its own, taken under
 // mu, never the other way round.
@@ -202,7 +204,7 @@ type pipelineEnv struct {
 	// run runs the operations, in one transaction or several, and sets the results. run sets err of an operation, also
 	// to nil, once the outcome is known. others is how many groups the handle's other transactions are likely to take.
 	run func(ctx context.Context, os []*operation, others int)
-	// giveBack releases claims which nobody is there to receive. The pipeline starts a goroutine for the call.
+	// giveBack releases the claims of a receive whose caller has left. The pipeline starts a goroutine for the call.
 	giveBack func(claims []*Claim)
 	yield    func(ctx context.Context, who string) // see TestOptions.Yield
 
@@ -224,8 +226,8 @@ var errInterrupted error = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: 
 // isClosed reports whether close was called.
 func (p *pipeline) isClosed() bool { return p.closed.Load() }
 
-// close ends the receives that wait, and lets nothing in any more. Operations queued or in flight come to their end.
-// close returns false if close was called before.
+// close ends the receives that wait, and lets nothing in any more. Operations that are queued or in flight still run to
+// their end. close returns false if close was called before.
 func (p *pipeline) close() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -264,8 +266,8 @@ func (p *pipeline) mayFly() bool { return p.flying < maxFlying || p.flying < max
 // apart reports whether few callers travel, each as far apart from the others as can be. mu is held.
 func (p *pipeline) apart() bool { return p.took >= farAway && p.running+len(p.queue) <= fewCallers }
 
-// submit runs o and returns its error when the outcome is known, or when ctx ends. In the latter case a receive gives
-// back any claims got after all, and for anything else the outcome is unknown.
+// submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, a receive gives
+// back the claims that it still gets, and the outcome of any other operation is unknown.
 func (p *pipeline) submit(ctx context.Context, o *operation) error {
 	if err := p.enter(ctx, o); err != nil {
 		return err
@@ -339,7 +341,7 @@ func (p *pipeline) await(ctx context.Context, o *operation) error {
 	}
 }
 
-// yieldUnless yields, unless o has ended: then the caller has nothing to wait for, whatever else woke him.
+// yieldUnless yields, unless o has ended: then the caller has nothing to wait for.
 func (p *pipeline) yieldUnless(ctx context.Context, o *operation, who string) {
 	select {
 	case <-o.ended:
@@ -349,7 +351,7 @@ func (p *pipeline) yieldUnless(ctx context.Context, o *operation, who string) {
 }
 
 // enter puts a new operation into the queue, or runs the operation at once if nothing is in flight. In the latter case
-// enter returns when o has ended or waits for a group to become ready; if ctx ends meanwhile, enter returns when the
+// enter returns when o has ended or waits for a group to become ready; if ctx ends in that time, enter returns when the
 // transaction has ended, or abandonedTimeout later.
 func (p *pipeline) enter(ctx context.Context, o *operation) error {
 	if ctx.Err() != nil {
@@ -366,7 +368,7 @@ func (p *pipeline) enter(ctx context.Context, o *operation) error {
 		p.mu.Unlock()
 		return nil
 	}
-	// There is nothing to wait for: the caller runs o himself, which saves the change of goroutines.
+	// There is nothing to wait for: the caller's goroutine runs o, which saves the change of goroutines.
 	p.flying++
 	b := p.newBatch([]*operation{o})
 	p.mu.Unlock()
@@ -395,12 +397,12 @@ func (p *pipeline) releaseSlot() {
 	}
 }
 
-// abandon notes that nobody waits for a running operation. mu is held.
+// abandon notes that no caller waits for a running operation any more. The caller must hold mu.
 func (p *pipeline) abandon(o *operation) {
 	o.abandoned = true
 	if o.batch.left--; o.batch.left == 0 {
-		// The transaction may still end well, and then its claims are given back. But the transaction must not hold up
-		// the others for ever, for example when the database does not answer.
+		// The transaction may still end well, and then its claims are given back. But it must not hold up others
+		// without end, for example if the database does not answer.
 		time.AfterFunc(abandonedTimeout, o.batch.cancel)
 	}
 }
@@ -487,8 +489,8 @@ func (p *pipeline) drive() {
 		}
 	}()
 	for {
-		// Another goroutine that can run and is about to submit goes first, and so travels along. With nobody else
-		// there is no delay.
+		// Another goroutine that can run and is about to submit goes first, so its operation is in the same
+		// transaction. Without such a goroutine there is no delay.
 		runtime.Gosched()
 		p.env.yield(context.Background(), "drive")
 		b := p.nextBatch()
@@ -654,7 +656,7 @@ func (p *pipeline) conclude(o *operation) {
 		}
 	}
 	if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn {
-		// The wait goes on, because a database which does not answer for a while is no reason to end a wait.
+		// The receive continues to wait, because the database may answer again soon.
 		o.turn.fail(o.err)
 		o.err = nil
 		o.receive.begin()

@@ -15,8 +15,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// rig is a pipeline and a waiting line without a database, in a bubble of testing/synctest: time passes and goroutines
-// go on only when the test lets them. A transaction of the pipeline stays in flight until the test ends it.
+// rig is a pipeline and a waiting line without a database, in a bubble of testing/synctest: the test decides when time
+// passes and when goroutines run. A transaction of the pipeline stays in flight until the test ends it.
 type rig struct {
 	t      *testing.T
 	p      pipeline
@@ -128,7 +128,7 @@ func (r *rig) none() {
 	}
 }
 
-// endWith ends the transaction as fn says, and waits for what the pipeline does about it.
+// endWith ends the transaction with fn, and waits until the pipeline has reacted.
 func (f *testFlight) endWith(fn func()) {
 	if f.land == nil {
 		return
@@ -215,7 +215,7 @@ func (r *rig) stillWaits(c *caller) {
 	require.Empty(r.t, c.done, "the caller has gone")
 }
 
-// leaves has the caller leave.
+// leaves makes the caller leave, and waits until the pipeline has reacted.
 func (r *rig) leaves(c *caller) {
 	c.leave(errLeft)
 	synctest.Wait()
@@ -282,8 +282,8 @@ func TestPipelineAloneNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
-// TestPipelineInBounds: a transaction takes as many operations as its bounds allow, and one that is larger than they
-// are alone.
+// TestPipelineInBounds: a transaction takes as many operations as its bounds allow. An operation that is larger than
+// the bounds has a transaction of its own.
 func TestPipelineInBounds(t *testing.T) {
 	large := func() *operation {
 		return &operation{enqueue: &enqueuing{msgs: make([]Message, 1), size: maxBytes/2 + 1}}
@@ -320,8 +320,9 @@ func TestPipelineInBounds(t *testing.T) {
 	}
 }
 
-// TestPipelineMayReceive: one transaction receives at a time, and the next takes all receives that have come meanwhile,
-// while other operations pass them. If there are plenty of groups three may, and each knows what the others take.
+// TestPipelineMayReceive: one transaction receives at a time, and the next one takes all receives that have come since.
+// Other operations pass them. If groups are plenty, three transactions may receive, and each knows how many groups the
+// others take.
 func TestPipelineMayReceive(t *testing.T) {
 	testRig(t, func(r *rig) {
 		a, b, c, enqueue := receiveOf(2), receiveOf(3), receiveOf(4), enqueueOf(1)
@@ -354,7 +355,7 @@ func TestPipelineMayReceive(t *testing.T) {
 	})
 }
 
-// TestPipelineLeaveQueued: what nobody waits for is not begun.
+// TestPipelineLeaveQueued: the pipeline does not begin an operation whose caller has left.
 func TestPipelineLeaveQueued(t *testing.T) {
 	testRig(t, func(r *rig) {
 		flights := r.busy()
@@ -368,8 +369,8 @@ func TestPipelineLeaveQueued(t *testing.T) {
 	})
 }
 
-// TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome; a receive's claims are given back,
-// but not of one that will be repeated, and not of one that failed.
+// TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome. The claims of a receive whose caller
+// leaves are given back, unless the receive has an id, by which it can be repeated, or has failed.
 func TestPipelineLeaveRunning(t *testing.T) {
 	for name, c := range map[string]struct {
 		o       *operation
@@ -411,8 +412,8 @@ func TestPipelineLeaveRunning(t *testing.T) {
 	}
 }
 
-// TestPipelineCallerThatRunsLeaves: a caller who runs his own receive can leave when its transaction has ended; he
-// gets no claim, for it is given back.
+// TestPipelineCallerThatRunsLeaves: a caller whose goroutine runs its receive can leave when the transaction has ended.
+// The caller gets no claim, because the pipeline gives the claim back.
 func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 	testRig(t, func(r *rig) {
 		o := receiveOf(1)
@@ -475,7 +476,7 @@ func TestPipelineApart(t *testing.T) {
 		for _, f := range flights[:maxApart-maxFlying] {
 			f.end()
 		}
-		r.none() // they have left their slots, and what is queued, to the others
+		r.none() // they have left their slots and the queued operations to the others
 		require.Equal(t, maxFlying, r.p.flying)
 		flights[maxApart-1].end()
 		r.next(later...).end()
@@ -520,7 +521,7 @@ func TestPipelineTurnInQueue(t *testing.T) {
 		receive, enqueue := receiveOf(1), enqueueOf(1)
 		r.submit(receive)
 		r.submit(enqueue)
-		first.end() // o waits; the slot passes to what is queued, and o's turn finds none
+		first.end() // o waits; the slot passes to a queued operation, and o's turn finds none
 		next := r.next(receive, enqueue)
 		r.none()
 		next.end()
@@ -529,8 +530,8 @@ func TestPipelineTurnInQueue(t *testing.T) {
 	})
 }
 
-// TestPipelineTurnFails: a turn that fails is none: the receive waits on, until a turn serves it. A queue that is
-// gone, or an outcome that is unknown, is the end of the wait.
+// TestPipelineTurnFails: a turn that fails does not count: the receive continues to wait until a turn serves it. A
+// queue that is gone, or an outcome that is unknown, is the end of the wait.
 func TestPipelineTurnFails(t *testing.T) {
 	testRig(t, func(r *rig) {
 		o := receiveOf(1)
@@ -637,7 +638,7 @@ func (r *rig) endsInFlight(turn, serve bool, end func(r *rig, c *caller), want e
 }
 
 // TestPipelineCalledAndGone: between the line's call and the pipeline's turn a receive may be left, told to stop, or
-// closed. It has no turn if nobody wants one, and ends all the same.
+// closed. Without a receive that wants one there is no turn. The receive still ends.
 func TestPipelineCalledAndGone(t *testing.T) {
 	for name, by := range endings {
 		t.Run(name, func(t *testing.T) {
@@ -774,7 +775,8 @@ func TestPipelinePanicOfATurn(t *testing.T) {
 	})
 }
 
-// TestPipelineGoexit: a transaction that ends its goroutine, as a test's FailNow does, is in nobody's books either.
+// TestPipelineGoexit: a transaction that ends its goroutine, as a test's FailNow does, leaves no trace in the pipeline
+// either.
 func TestPipelineGoexit(t *testing.T) {
 	testRig(t, func(r *rig) {
 		o := enqueueOf(1)

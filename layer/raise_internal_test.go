@@ -139,8 +139,8 @@ func TestRaiseShards(t *testing.T) {
 	}
 }
 
-// TestRaiseHasTwoSteps (G5): nobody writes to the new shards before everybody reads them. An interrupted change leaves
-// a queue that works, and the next sweep, or change of the configuration, completes it.
+// TestRaiseHasTwoSteps (G5): no handle writes to the new shards before all handles read them. An interrupted change
+// leaves a queue that works, and the next sweep, or change of the configuration, completes it.
 func TestRaiseHasTwoSteps(t *testing.T) {
 	for name, finish := range map[string]func(t *testing.T, q *Queue) error{
 		"sweep": func(t *testing.T, q *Queue) error {
@@ -282,7 +282,7 @@ func TestRaiseWhileHandlesWork(t *testing.T) {
 }
 
 // TestTimersOfAnEarlierLayout: before timers were spread they were all in shard 0, whatever the number of shards. Those
-// lead to their groups all the same.
+// still lead to their groups.
 func TestTimersOfAnEarlierLayout(t *testing.T) {
 	inABubble(t, Config{Shards: 16}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		q.keys.shards.set(shardCounts{read: 1, write: 1}) // writes hints in shard 0, too: as before a raise
@@ -394,8 +394,8 @@ func TestTimerOfAnEarlierNumber(t *testing.T) {
 	})
 }
 
-// TestSecondStepMeetsConfigure (contract): the second step of a raise keeps what another has configured meanwhile, and
-// a commit of it which is said to be unknown, though applied, is found done. Guard configure.
+// TestSecondStepMeetsConfigure (contract): the second step of a raise keeps a configuration that another has stored
+// since. If its commit is applied with an unknown outcome, the retry finds the step done. Guard configure.
 func TestSecondStepMeetsConfigure(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	other, err := Open(t.Context(), db.DB, nil, "q", Options{})

@@ -287,7 +287,7 @@ func (s *Settlement) tell(done *settlement) {
 	}
 }
 
-// end sets Result, and what the caller's Claim says, after success.
+// end sets Result, and updates the caller's Claim, after success.
 func (s *Settlement) end(done *settlement) {
 	s.tell(done)
 	switch {
@@ -304,8 +304,8 @@ func (s *Settlement) end(done *settlement) {
 // Ack finishes all items that are left in a claim: an acked item is never delivered again. The claim ends, and the
 // group is free for others. Use AckItems to finish some.
 //
-// A handle which receives at once after an ack keeps the group: others who wait are woken after at most 32 acks in a
-// row, or a second, or 20 ms after an ack which no receive has followed.
+// A handle which receives at once after an ack keeps the group. Other handles that wait are woken after at most 32 acks
+// in a row, or a second, or 20 ms after an ack which no receive has followed.
 //
 // Acks, nacks, extends, enqueues and receives of a handle which arrive while a transaction is in flight travel together
 // in the next transaction; each has its own result.
@@ -315,9 +315,9 @@ func (q *Queue) Ack(ctx context.Context, c *Claim) error {
 	return wrap("ack", q.settleOne(ctx, &Settlement{Claim: c, FinishAll: true}))
 }
 
-// AckItems finishes the named items of a claim, all or none. The claim goes on for the others; it ends with its last
-// item. No ids, nil or empty, finish nothing: AckItems returns nil, without a transaction and without a look at the
-// claim.
+// AckItems finishes the named items of a claim, all or none. The other items stay in the claim, which ends with its
+// last item. No ids, nil or empty, finish nothing: AckItems returns nil, without a transaction and without a look at
+// the claim.
 //
 // Errors: as Ack's, and ErrNotInClaim, also for an item acked before; nothing was changed then.
 func (q *Queue) AckItems(ctx context.Context, c *Claim, ids []ID) error {
@@ -364,8 +364,8 @@ type NackOptions struct {
 
 // Nack gives back a claim, or its end (From): every item still in the claim is delivered again, in the same order. The
 // first was tried and counts a failed attempt; the items behind count none. If the attempt was the item's last, or the
-// item is rejected, the queue's OnFailure decides: the item becomes a dead letter, and the items behind are free at
-// once; or the group halts; or the item is tried again.
+// item is rejected, the queue's OnFailure decides. The item becomes a dead letter and the items behind are free at
+// once, or the group halts, or the item is tried again.
 //
 // Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -588,7 +588,7 @@ func (s *settlement) lost(q *Queue, r *record) error {
 }
 
 // check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
-// A lease which has run out does no harm as long as nobody has taken over, because the token is still the lock's.
+// A claim with an expired lease stays valid until another claim takes over, because its token is still the lock's.
 func (s *settlement) check(w *txn) error {
 	group := s.claim.Group
 	v, err := s.lock.Wait(w.ctx)
@@ -691,10 +691,10 @@ func (c *Claim) drop(acked []ID, from *ID) {
 // of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
 func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 
-// ledBy reports whether the group begins with the acked items, all of the claim, and nothing lies between two of them.
-// So it is if ahead, the key behind the group's first n items, is greater than each of the n acked: these exist, for
-// nobody else may remove an item of a claim. Example: 1, 3 are acked. If 2 has come back meanwhile, or was enqueued
-// late, the key behind the first two items is 3.
+// ledBy reports whether the group begins with the acked items, all items of the claim are acked, and no other item lies
+// between them. This holds if ahead, the key behind the group's first n items, is greater than each of the n acked
+// ones. All of these exist, because only the holder may remove an item of a claim. Example: 1, 3 are acked. If 2 has
+// come back since, or was enqueued late, the key behind the first two items is 3.
 func (s *settlement) ledBy(w *txn, acked []delivered) (bool, error) {
 	if s.ahead == nil || len(acked) == 0 || len(acked) != len(s.claim.Items) {
 		return false, nil

@@ -91,8 +91,9 @@ func TestWalkIsAStretch(t *testing.T) {
 	}
 }
 
-// TestWalkKeepsItsGroup: a handle that has met others goes on with the group it acks, for some claims, before the next
-// step; one that meets nobody takes the oldest group, and so does every handle where groups take turns.
+// TestWalkKeepsItsGroup: a handle that has met others continues with the group it acks, for some claims, before the
+// next step. A handle that meets no other takes the oldest group. If groups take turns (RoundRobin), every handle does
+// so.
 func TestWalkKeepsItsGroup(t *testing.T) {
 	for _, of := range []struct {
 		conflicts int
@@ -143,8 +144,8 @@ func TestReceiveLeavesWhatAnotherIsTaking(t *testing.T) {
 	require.True(t, q.noticed.flights.Empty())
 }
 
-// TestLateAckThatReceives (I1): an ack whose lease has run out, and which nobody has overtaken, receives in the same
-// transaction. The timer that the receive has read is void by then: the group stays reachable.
+// TestLateAckThatReceives (I1): a group stays reachable if the ack of its expired claim receives in the same
+// transaction. No other has taken over. The timer that the receive has read is void by then.
 func TestLateAckThatReceives(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	q := spreading(t, 8, 1, 1, 0, func() time.Time { return now })
@@ -168,8 +169,8 @@ func TestLateAckThatReceives(t *testing.T) {
 	require.Zero(t, claims[0].Items[0].Attempts)
 }
 
-// TestNamedAmongOthers (G2): of the receives of one transaction, one that names a group takes it from under another
-// that has begun to read it; nobody else gets it too.
+// TestNamedAmongOthers (G2): of the receives of one transaction, one that names a group claims it although another has
+// begun to read it, and no other receive gets it too.
 func TestNamedAmongOthers(t *testing.T) {
 	q := spreading(t, 9, 1, 4, 0, nil)
 	named := "2"
@@ -238,8 +239,8 @@ func TestWalkStaysInItsShard(t *testing.T) {
 }
 
 // TestSearchBehindTheOldestHasMore: a search which has come home from a walk may begin a few hints behind the oldest.
-// When such a search has read to the end, the hints passed over are left, and the claimer must say so: nobody else
-// wakes the handles that wait for them.
+// When such a search has read to the end, the hints passed over are left. The claimer must say so, because no other
+// transaction wakes the handles that wait for them.
 func TestSearchBehindTheOldestHasMore(t *testing.T) {
 	met := 0
 	for seed := uint64(1); seed <= 40; seed++ {

@@ -28,21 +28,23 @@ import (
 const (
 	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
 	stageAfter = 8
-	// requestLife is how far ahead a request's deadline lies, renewed at half of requestLife. The time is long against
-	// the skew of clocks: a request taken for dead too early costs its handle a poll, nothing else.
+	// requestLife is the time from the writing of a request to its deadline. A handle renews the deadline at half of
+	// requestLife. The time is much longer than clocks differ. If another handle takes a request for dead too early,
+	// its handle has to poll once, and nothing else is lost.
 	requestLife = 60 * time.Second
 	// busyPause is the pause before the next try when a transaction in flight may change the handle's request.
 	busyPause = 5 * time.Millisecond
 	// errorPause is the pause after a turn that failed.
 	errorPause = time.Second
-	// skewOfTurns is how long at most the other handles leave the end of a lease to the handle with the oldest request.
+	// skewOfTurns bounds the time for which other handles wait after the end of a lease, so that the handle with the
+	// oldest request claims first.
 	skewOfTurns = 250 * time.Millisecond
 
 	// grantProbe is how many requests a fulfilment serves at most, and how many dead requests a sweep clears.
 	grantProbe = 16
 )
 
-// DefaultStagePoll is the mean pause between two turns of a handle which nobody wakes.
+// DefaultStagePoll is the mean pause between two turns of a handle that is not woken.
 const DefaultStagePoll = time.Second
 
 // staged is what a transaction did to the handle's request; the zero value = nothing.
@@ -53,7 +55,7 @@ type staged struct {
 	gone       bool // the request was cleared, or not found
 	// wants are the requests for lanes and by templates which were written, with their deadlines; 0 = cleared.
 	wants map[want]int64
-	began bool     // a request was written which nobody has seen before, or which wants again
+	began bool     // a request was written that is new, or that wants a group again
 	rest  rest     // what waiting receives wait for after a turn which found nothing
 	past  *goneFor // what the transaction has cleared requests for; nil = nothing
 }
@@ -79,8 +81,8 @@ type staging struct {
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
 	requests   bool  // guarded by mu: the handle has had a request, and so may have a wake key
-	// began is when a request of the handle was last written which nobody had seen before; past is what the handle has
-	// had requests for until a short while ago, nil = none. Guarded by mu.
+	// began is when the handle last wrote a new request. past has the groups and lanes that the handle has had requests
+	// for until a short while ago; nil = none. Guarded by mu.
 	began time.Time
 	past  *goneFor
 	// wants are the handle's requests for lanes and by templates, as far as the handle may have such. Guarded by mu.
@@ -245,7 +247,7 @@ func stoodBack(waiting []*operation) bool {
 	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.cue.back })
 }
 
-// turning is the reads of a turn for receives by one template, beside the reads of the turn's claims.
+// turning has the reads of a turn for the receives by one template, without the reads for the turn's claims.
 type turning struct {
 	where    string // the packed template; "" = whole groups
 	requests kv.Future[[]kv.KV]
@@ -297,7 +299,7 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (re
 		return left, err
 	}
 	if paused {
-		left.wait = poll // a due timer is of no use while the queue is paused
+		left.wait = poll // a due timer makes nothing ready while the queue is paused
 	}
 	if w.shortMS > 0 { // nor while its rate is used up
 		left.wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
@@ -399,8 +401,8 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 }
 
 // stopStaging ends the attendance, withdraws the request and clears the wake key. A transaction that was about to touch
-// the wake key may write the key again: then the next sweep clears the key. The pipeline is closed, so nobody waits any
-// more.
+// the wake key may write the key again. Then the next sweep clears the key. The pipeline is closed, so no receive waits
+// any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	defer q.staging.takeGone()
 	if err := q.line.stop(ctx); err != nil {
@@ -432,7 +434,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	return nil
 }
 
-// Paths counts, since the handle was opened, how the handle's receives came by their claims.
+// Paths counts, since the handle was opened, in which ways the handle's receives have got their claims.
 type Paths struct {
 	Direct    int64 // claims got at the first attempt
 	Widened   int64 // claims got after one conflict or more
@@ -447,7 +449,8 @@ type Paths struct {
 	// a request, a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
 	Unreadable int64
 	// Waiting is for how long the database has kept a transaction of the handle waiting; 0 = none waits. A transaction
-	// counts if its attempts have failed for a second, or have had no answer for five. Of several the longest counts.
+	// counts if its attempts have failed for a second, or have had no answer for five. If several count, Waiting is the
+	// longest of their times.
 	Waiting time.Duration
 }
 
@@ -485,18 +488,18 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 }
 
 // A transaction that makes a group ready wakes one handle, by a request that the handle may be about to clear, because
-// it has been served with another group or waits no longer. Then the wake reaches no receive, and a handle that
-// waits would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and
-// B waits for the other. So a handle which clears a request remembers the count of its wake key, for as long as a
-// transaction lasts that may have read the request, and passes on a wake which comes.
+// it has been served with another group or waits no longer. Then the wake reaches no receive, and a handle that waits
+// would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and B
+// waits for the other. So a handle which clears a request remembers the count of its wake key, for as long as a
+// transaction can last that has read the request. If a wake comes in that time, the handle passes it on.
 //
 // The clearing transaction reads the count without a conflict, and sets no watch, which would conflict with each wake.
 // Otherwise a handle could not clear its request while messages are enqueued as fast as transactions end: each enqueue
 // wakes the handle again. A later transaction, which only reads, compares the count and sets the watch.
 //
-// If the process dies or the handle is closed, the group is found as after any wake that is lost: by a poll.
+// If the process dies or the handle is closed, the wake is lost. Then a poll finds the group, as after any lost wake.
 
-// goneFor is what a handle has had requests for until a short while ago.
+// goneFor says which requests a handle has cleared a short while ago: for any group, for lanes, by templates.
 type goneFor struct {
 	any   bool
 	wants map[want]bool
@@ -504,8 +507,8 @@ type goneFor struct {
 	wakes []byte // the value of the wake key when the handle looked last
 }
 
-// noteCleared notes the wakes before a transaction which clears requests of the handle. any: that for any group is
-// among them.
+// noteCleared notes the wakes before a transaction which clears requests of the handle. any is true if the request for
+// any group is among them.
 func (w *txn) noteCleared(outcome *staged, any bool) error {
 	past := goneFor{any: any, wants: make(map[want]bool), until: time.Now().Add(transactionLife)}
 	for wanted, deadlineMS := range outcome.wants {
@@ -531,8 +534,8 @@ func rememberWakes(w *txn, past *goneFor) (err error) {
 	return nil
 }
 
-// noteGone notes what a transaction has cleared requests for, and forgets what the handle waits for anew, because the
-// handle has looked. mu is held.
+// noteGone adds the requests that a transaction has cleared to past. It removes from past what the handle waits for
+// again, because the handle has looked. The caller must hold mu.
 func (s *staging) noteGone(o staged) {
 	switch {
 	case o.past == nil:
@@ -573,7 +576,7 @@ func (s *staging) goneLeft() time.Duration {
 	return max(left, 0)
 }
 
-// takeGone returns what the handle has had requests for, and forgets it.
+// takeGone returns the note of the cleared requests, and removes the note from s.
 func (s *staging) takeGone() *goneFor {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// stagedSteps are the steps of staging that run inside a handle's own transactions, as they run beside others. They are
-// called here one by one, which is why this file is inside the package.
+// stagedSteps are the steps of staging that run inside a handle's own transactions, while other handles run theirs. The
+// tests call the steps one by one, so this file is inside the package.
 type stagedSteps struct {
 	t   *testing.T
 	ctx context.Context
@@ -186,8 +186,8 @@ func enqueueA(s *stagedSteps) func(tx kv.Tx) error {
 	}
 }
 
-// TestWithdrawalReturnsGrants: a handle that withdraws gives back at once what it was granted, with no attempt
-// counted, and what was taken over meanwhile stays where it is.
+// TestWithdrawalReturnsGrants: a handle that withdraws returns its granted groups at once, and no attempt is counted. A
+// group that another handle has taken over since stays with that handle.
 func TestWithdrawalReturnsGrants(t *testing.T) {
 	s := newStagedSteps(t)
 	s.run(s.grant(""))
@@ -210,8 +210,9 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	require.Zero(t, report.Requests+report.Grants)
 }
 
-// TestWithdrawalEndsWithTheHandle: while a receive has the request in flight, a withdrawal comes back to it later; but not when
-// the handle has ended, for then no time would pass in between, and the attendance would spin until the receive is over.
+// TestWithdrawalEndsWithTheHandle: while a receive is changing the request, a withdrawal returns and is tried again
+// later. When the handle has ended it returns an error instead. Otherwise the attendance would try again without a
+// pause until the receive is over.
 func TestWithdrawalEndsWithTheHandle(t *testing.T) {
 	s := newStagedSteps(t)
 	require.True(t, s.own.staging.acquire())

@@ -17,7 +17,7 @@ func advise(n *noticed, batch []*operation, beside int) advised {
 	}
 }
 
-// keepFor returns the part of a transaction of the operations in what the handle keeps.
+// keepFor returns what a transaction of these operations may do with the handle's kept groups.
 func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
 	if len(batch) == 1 && batch[0].acksAlone() {
 		return k.Acks(lacks(guardKeepBounds))
@@ -88,7 +88,7 @@ func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn) e
 	return err
 }
 
-// leftReady has finish wake a request for a lane which an earlier transaction has left ready.
+// leftReady marks a lane which an earlier transaction has left ready, so that finish wakes a request for the lane.
 func (w *txn) leftReady(lane string) {
 	if w.ready == nil {
 		w.ready = make(map[string]bool)
@@ -131,12 +131,12 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 // is still there was abandoned, because each item has a hint of its own: the handle claims. Another hint means that the
 // other handle is at work: the handle leaves the group alone.
 
-// cue is why waiting receives have a turn, and what the handle knows.
+// cue says why waiting receives have a turn, and has the handle's knowledge from earlier turns.
 type cue struct {
 	why why
-	// seen are the hints which the handle left alone at the last look.
+	// seen are the hints which the handle met at the last look and did not claim.
 	seen map[string]bool
-	// fresh are the hints which the turn has left alone; nil = none.
+	// fresh are the hints which this turn has met and did not claim; nil = none.
 	fresh map[string]bool
 	// again: the handle has looked a while ago.
 	again bool
@@ -148,7 +148,7 @@ type why int
 
 const (
 	whyNew   why = iota // the receives have just come into the line, or the last turn wrote
-	whyWoken            // by somebody, or by a time that has come
+	whyWoken            // by another handle, or by a time that has come
 	whyPoll
 )
 
@@ -215,7 +215,7 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 	return true, nil
 }
 
-// lookAgain has the handle look again, after a turn which has left hints alone.
+// lookAgain sets an earlier next look, after a turn which has left hints alone.
 func (r *rest) lookAgain(at cue, aWhile time.Duration) {
 	if r.next.why != whyWoken {
 		r.next = cue{why: whyPoll, seen: at.fresh, again: !at.again}
@@ -232,9 +232,10 @@ const transactionLife = 5 * time.Second
 //
 // A transaction that makes a group ready reads the requests, and may commit after the handle has looked. Example: an
 // enqueue reads the requests at version 10, the handle writes its request at 11 and finds nothing at 12, the enqueue
-// commits at 13: nobody touches the wake key. The handle looks again for all that was in flight when the request was
-// written: after the time of a transaction, then twice as late, and so on until the poll. So a message that comes d
-// after the request waits at most d, or the time of a transaction, and enqueues have no conflict with waiting handles.
+// commits at 13. No transaction touches the wake key. The handle therefore looks again for enqueues that were in flight
+// when it wrote the request. It does so after the time of a transaction, then twice as late, and so on until the poll.
+// So a message that comes d after the request waits at most d, or the time of a transaction, and enqueues have no
+// conflict with waiting handles.
 //
 // A handle behind another in the line counts from the other's request, because an enqueue that has seen the other's
 // request wakes the other. A handle further behind looks less often, because the turns of the handles before serve all.

@@ -17,8 +17,9 @@ import (
 	"fdbfifo/layer/internal/advice"
 )
 
-// keepSteps is a handle beside a waiting request, of whose wakes the test keeps count. Nobody answers the wakes, so
-// that the acks and receives of the handle alone decide what follows; that is why this file is inside the package.
+// keepSteps is a handle, and the waiting request of another handle, whose wakes the test counts. No handle answers the
+// wakes, so that only the acks and receives of the first handle decide what follows. The test writes the request
+// itself, so this file is inside the package.
 type keepSteps struct {
 	*testing.T
 	ctx    context.Context
@@ -89,8 +90,8 @@ func (s *keepSteps) receive(o ReceiveOptions) *Claim {
 
 func (s *keepSteps) ack(c *Claim) { require.NoError(s, s.q.Ack(s.ctx, c)) }
 
-// TestAckOwesItsWake: an ack of a handle that receives again wakes nobody, and neither does the receive, which claims
-// the group.
+// TestAckOwesItsWake: an ack of a handle that receives again wakes no other handle. The receive wakes none either,
+// because it claims the group.
 func TestAckOwesItsWake(t *testing.T) {
 	inKeep(t, Config{}, func(s *keepSteps) {
 		for range 3 {
@@ -174,7 +175,7 @@ func TestHandleKeepsNoGroupForEver(t *testing.T) {
 			s.ack(s.receive(ReceiveOptions{Wait: time.Second}))
 			require.EqualValues(s, 1, s.woken())
 			begun := time.Now()
-			s.receive(ReceiveOptions{Wait: time.Second}) // nobody else came
+			s.receive(ReceiveOptions{Wait: time.Second}) // no other handle came
 			require.Positive(s, time.Since(begun))
 			require.LessOrEqual(s, time.Since(begun), aWhileMost)
 		}, "g")
@@ -216,8 +217,9 @@ func TestPollFindsWhatIsLeft(t *testing.T) {
 	}, "g")
 }
 
-// TestPollsAfterALostWake: progress. Many dead handles stand before one that lives: their wakes are lost, and it polls
-// rarely, until a poll has claimed what nobody was woken for. From then on it polls as often as a handle alone.
+// TestPollsAfterALostWake: progress. Many dead handles stand in the line before one that lives. Their wakes are lost,
+// and the living handle polls rarely. Then a poll claims a group for which no living handle was woken. From then on the
+// handle polls as often as a handle alone.
 func TestPollsAfterALostWake(t *testing.T) {
 	inKeep(t, Config{}, func(s *keepSteps) {
 		r := request{owner: "dead", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}

@@ -25,7 +25,7 @@ type turn struct {
 // from the very version on at which the turn found nothing, so that no wake is missed.
 type rest struct {
 	watch kv.Future[struct{}] // nil = take another turn at once
-	wait  time.Duration       // until the next turn, if nobody wakes us
+	wait  time.Duration       // until the next turn, if no wake comes
 	dead  []string            // the templates whose oldest request belongs to a handle which has died
 	next  cue                 // of the turn at the end of wait
 	found map[string]bool     // the templates where a glance has found something
@@ -84,8 +84,8 @@ func (t *turn) outcome() (r rest, failed error) {
 //     comes first, the receive ends now; otherwise quit returns false and the receive ends with the turn.
 //  2. While receives stand in the line, a goroutine attends to the line, and never more than one.
 //  3. The same goroutine waits for the watch and runs the turn: a change of goroutines would make a wake later.
-//  4. No change is slept through: a nudge while nobody rests ends the next rest at once, and a watch holds from the
-//     version on at which there was nothing.
+//  4. No change is missed: a nudge that comes outside of a rest ends the next rest at once, and a watch counts from the
+//     version at which there was nothing.
 //
 // The line calls nothing of env under mu. The pipeline calls join, quit and disband under its own mutex.
 type waitingLine struct {
@@ -104,7 +104,8 @@ type waitingLine struct {
 	failing  error         // guarded by mu; the error of the latest transaction, nil = it succeeded
 }
 
-// lineEnv is what a waiting line needs of the handle. A transaction whose error is returned may be tried again.
+// lineEnv has the functions of the handle that a waiting line calls. If one returns an error, the line may call it
+// again.
 type lineEnv struct {
 	runTurn   func(called []*operation) // gives the receives a transaction, and returns after their turn
 	yield     func(ctx context.Context, who string)
@@ -144,8 +145,9 @@ func (l *waitingLine) stop(ctx context.Context) error {
 	return waitFor(ctx, &l.attendance)
 }
 
-// join puts a receive at the end of the line, and starts the attendance if none is running. A receive which comes back
-// from a turn nudges nobody: otherwise a turn that found nothing would be followed by the next turn at once.
+// join puts a receive at the end of the line, and starts the attendance if none is running. A receive that comes back
+// from a turn does not nudge the attendance. Otherwise the next turn would follow at once after a turn that found
+// nothing.
 func (l *waitingLine) join(o *operation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -310,7 +312,7 @@ func (l *waitingLine) attend() {
 			}
 		}
 		if r.watch != nil && l.length() < waiting {
-			r.cancel() // a receive has ended during its turn: its request may have to go, and nobody else would say so
+			r.cancel() // a receive has ended during its turn: its request may have to go, and no later event says so
 			continue
 		}
 		if r.watch != nil {
@@ -350,8 +352,8 @@ func (l *waitingLine) restAfter(ctx context.Context, r *rest) (next cue, end boo
 }
 
 // restGone rests while no receive waits, for as long as a transaction that has read a request may wake the handle after
-// the request was cleared. Such a wake is passed on. The look for one comes a while later: most handles receive again
-// before it, and look for themselves. end: the attendance ends.
+// the request was cleared. The line passes such a wake on. It looks for one only after a while, because most handles
+// receive again before that, and then look for themselves. end: the attendance ends.
 func (l *waitingLine) restGone(ctx context.Context) (end bool) {
 	left := l.env.gone()
 	if left == 0 {
@@ -390,7 +392,7 @@ func passMissed(ctx context.Context, l *waitingLine) {
 	}
 }
 
-// met notes how a transaction of the attendance has ended, and reports whether it has failed.
+// met stores the error of a transaction of the attendance, and reports whether the transaction has failed.
 func (l *waitingLine) met(err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -406,8 +408,7 @@ func (l *waitingLine) trouble() error {
 	return l.failing
 }
 
-// keepPace rests before a turn which may be one more in vain, if there were many. keepPace returns false if ctx has
-// ended.
+// keepPace rests before a turn if many turns before it have served no receive. keepPace returns false if ctx has ended.
 func (l *waitingLine) keepPace(ctx context.Context) bool {
 	wait := l.pace.wait()
 	return wait == 0 || l.rest(ctx, wait)
@@ -424,7 +425,7 @@ func (l *waitingLine) takePause() (pause time.Duration) {
 	return pause
 }
 
-// dismiss ends the attendance if nobody waits.
+// dismiss ends the attendance if no receive waits.
 func (l *waitingLine) dismiss() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -432,9 +433,9 @@ func (l *waitingLine) dismiss() bool {
 	return !l.attended
 }
 
-// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If there
-// was nothing, further receives have a turn, unless what the others have met speaks for these: each receive which names
-// a group, and the receives by each other template where a glance has found something.
+// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If these
+// receives found nothing, further receives may find something, and have a turn: each receive which names a group, and
+// the receives by each other template where a glance has found something.
 func (l *waitingLine) call(next cue) (r rest, failed error) {
 	var turns []*turn
 	had := make(map[string]bool)         // the templates by which receives have had a turn for any group
@@ -486,8 +487,8 @@ func (l *waitingLine) call(next cue) (r rest, failed error) {
 	}
 }
 
-// namedWave bounds the receives which name a group, and the other templates, in one turn: each has reads of its own,
-// and a transaction of many reads does not come through where one in thirty fails.
+// namedWave bounds the receives which name a group, and the other templates, in one turn. Each has reads of its own.
+// Where one read in thirty fails, a transaction of many reads would seldom succeed.
 const namedWave = 16
 
 // give gives the turn to the oldest waiting receives of which may is true, and returns the receives. The turn glances

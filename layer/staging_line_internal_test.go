@@ -132,7 +132,7 @@ func (l *testLine) runTurn(called []*operation) {
 	turn(called)
 }
 
-// comeBack is a turn that served nobody.
+// comeBack is a turn that served no receive.
 func (l *testLine) comeBack(called []*operation) {
 	for _, o := range called {
 		l.join(o)
@@ -215,7 +215,7 @@ func TestLineKeepsNudge(t *testing.T) {
 }
 
 // TestLineEndsDuringATurn: when a receive has ended during a turn that found nothing, the others have another turn
-// before they rest, because what the receive had asked for may have to be withdrawn, and nobody would say so.
+// before they rest, because the request of the ended receive may have to be withdrawn, and no later event would say so.
 func TestLineEndsDuringATurn(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		group := "A"
@@ -275,8 +275,8 @@ func (failingWatch) Wait(context.Context) (struct{}, error) {
 	return struct{}{}, errors.New("too many watches")
 }
 
-// TestLineKeepsRequest: the request is renewed when half of its life is over, dead ones are swept before the rest, and
-// when nobody waits any more the request is withdrawn. A call that fails is tried again after errorPause.
+// TestLineKeepsRequest: the request is renewed when half of its life is over. Dead requests are swept before the rest.
+// When no receive waits any more the request is withdrawn. A call that fails is tried again after errorPause.
 func TestLineKeepsRequest(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		found := func(r rest) func([]*operation) {
@@ -395,8 +395,8 @@ func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 	})
 }
 
-// TestLinePassesOnBesideATurn: a handle whose receives wait, and which has waited for something else until a short
-// while ago, is woken: the wake may be for that, so it is passed on, and the receives have a turn.
+// TestLinePassesOnBesideATurn: a handle with waiting receives is woken. Until a short while ago it has also waited for
+// another lane. The wake may be for that lane, so the handle passes the wake on, and its receives have a turn.
 func TestLinePassesOnBesideATurn(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		w := newTestWatch()

@@ -98,12 +98,12 @@ func (i *Item) failedBefore(record attempt) {
 	}
 }
 
-// The values of an item, of a dead letter and of an archived item have the same form: a head, and a rest.
+// The values of an item, of a dead letter and of an archived item have the same form, with a head and a rest.
 //
 //	byte 0       version of the form: 1
 //	uvarint      length of the head, in bytes
 //	head         a tuple: see envelope, dead and archived
-//	rest         of an item: its body, or the first bytes of the body; else: the item's value, unchanged
+//	rest         of an item its body, or the first bytes of the body; otherwise the item's value, unchanged
 const headVersion = 1
 
 // packHead builds a value of a head and a rest.
@@ -323,11 +323,11 @@ func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 
 // The archive of a queue keeps finished items, acked or taken, for as long as the configuration says. An item goes
 // there in the transaction which finishes the item, under its own id, so that a group's items lie together and in
-// order; the item's parts stay where they are. Beside the items, each ack or take leaves an entry which names its
-// items. The entries are in the order of completion: within a group exactly, across groups by the read versions of the
-// acks and takes. Listings by time and the sweep go by the entries.
+// order; the item's parts stay where they are. Each ack or take also leaves an entry that names its items. The entries
+// are in the order of completion: exactly within a group, and across groups by the read versions of the acks and takes.
+// Listings by time and the sweep use the entries.
 //
-// An ack does not read items, unless the queue has an archive: then the ack reads the finished items, beside its lock,
+// An ack reads items only if the queue has an archive. Then it reads the finished items at the same time as its lock,
 // and writes each item again, and the entry.
 
 // completion is the position of the items of an ack or take in the order of completion.

@@ -13,8 +13,9 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A lane is what is delivered in order, and what a lock, a hint, a timer, a grant and a mark are about: in a queue
-// without facets a whole group. In a queue with facets a lane is a whole group, or what a template sees of a group.
+// A lane is a set of items that is delivered in order. Each lock, hint, timer, grant and mark is about one lane. In a
+// queue without facets a lane is a whole group. In a queue with facets a lane is a whole group, or the items of a group
+// that match a template.
 //
 // The code names a lane by a string: a whole group by the group's name, any other lane by the byte 0xff, which begins
 // no group's name because a name is UTF-8, and the tuple (group, view, values …). So the functions about groups serve
@@ -28,7 +29,7 @@ const (
 	nameKept = "kept"
 )
 
-// errLaneState: a group's state belongs to the holder of the whole group.
+// errLaneState: only the holder of the whole group may use the group's state.
 var errLaneState = fmt.Errorf("%w: the state of a group with a template: others may hold the group, too", ErrOptions)
 
 // laneByte begins the name of a lane that is no whole group.
@@ -391,7 +392,7 @@ func (s subspace) openOf(view int) kv.KeyRange {
 	return s.below(tuple.AppendInt(s.start(nameOpen, 9+1), int64(view)))
 }
 
-// lanesIn is the range of the keys of all lanes of a group, but for the whole group.
+// lanesIn is the range of the keys of all lanes of a group, without the lane of the whole group.
 func (s subspace) lanesIn(group string) kv.KeyRange { return s.below(s.startGroup(nameLane, group, 1)) }
 
 // marks is the range of the marks of a group: of the whole group, and of its other lanes.
@@ -466,7 +467,7 @@ func (d *decoder) lane() (group, lane string) {
 	return group, laneName(group, d.where())
 }
 
-// parseLane reads the rest of a key of a queue with facets, but for locks, marks and grants. false = no such name.
+// parseLane reads the rest of a key of a queue with facets, except locks, marks and grants. false = no such name.
 func (p *parsedKey) parseLane(d *decoder) bool {
 	where := ""
 	switch p.name {
@@ -513,11 +514,11 @@ func (s subspace) wholeGroups() bool { return s.plan == nil || s.plan.whole }
 // by the group's hash, modulo the number of shards.
 //
 // The number can be raised while the queue is in use, never lowered. Every reader reads all shards of the greatest
-// number, so keys which an earlier number has put elsewhere are found, too: the shards of the earlier number are the
-// first of the later. A raise has two steps: first all handles read the new shards, then they write there. The second
-// step comes raiseGrace after the first, when every handle has had to read the configuration anew. So nothing lies
-// where nobody looks; see job.go. A key stays where an earlier number has put the key until somebody meets it,
-// as a hint or a due timer, and clears it.
+// number, so it also finds keys that an earlier number has put elsewhere: the shards of the earlier number are the
+// first of the later one. A raise has two steps. First all handles read the new shards, then they write there. The
+// second step comes raiseGrace after the first, when every handle has had to read the configuration again. So no key
+// lies in a shard that a handle does not read; see job.go. A key stays where an earlier number has put it, until a
+// receive meets it as a hint or a due timer and clears it.
 
 // shardCounts are the numbers of shards of a queue.
 type shardCounts struct {

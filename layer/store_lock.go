@@ -16,8 +16,8 @@ type kind string
 const (
 	kindClaim kind = "claim" // of an owner that works on its items
 	kindGrant kind = "grant" // kept for a waiting request until the end: the owner is the request's random
-	kindDelay kind = "delay" // of nobody until the end: a retry delay
-	kindHead  kind = "head"  // of a timer only: the head of a group that nobody holds is due then
+	kindDelay kind = "delay" // without an owner, until the end: a retry delay
+	kindHead  kind = "head"  // of a timer only: when the head of a group without a holding is due
 )
 
 // record is the value of a group's lock: the holding of the group, and the mark which keeps the group from all receives
@@ -38,10 +38,10 @@ type holding struct {
 	owner string
 	endMS int64
 	items []delivered // of a claim, in key order: delivered and not yet acked
-	// sinceMS is when a claim was made, by the claimer's clock; 0 = nobody has noted that.
+	// sinceMS is when a claim was made, by the claimer's clock; 0 = not known.
 	sinceMS int64
-	// beat is the beat on which the end of a claim by heartbeat depends. endMS is then when the beat was due at the
-	// time of the claim, and says no more. uuid.Nil = the holding ends at endMS.
+	// beat is the beat on which the end of a claim by heartbeat depends. endMS is then only the time at which the beat
+	// was due when the claim was made. uuid.Nil = the holding ends at endMS.
 	beat uuid.UUID
 }
 
@@ -123,9 +123,10 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 	return random, err == nil
 }
 
-// The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for the holding:
-// kind, token, owner, end (ms), and index, random and number of parts of each item, and in a queue with facets the
-// values of its facets; and last, of a claim, when the claim was made (ms), and of a claim by heartbeat the beat.
+// The value of a lock is a tuple. It has the token, the mark as a nested tuple or nil, and a nested tuple for the
+// holding. The holding has kind, token, owner and end (ms), and for each item index, random and number of parts, and in
+// a queue with facets the values of its facets. Last comes, for a claim, when it was made (ms), and for a claim by
+// heartbeat the beat.
 func (r *record) pack() []byte {
 	h, size := r.held, 0
 	if h != nil {
@@ -224,7 +225,7 @@ func (r *record) check() error {
 		return nil
 	case kindGrant, kindDelay:
 		if r.mark != nil || len(h.items) > 0 {
-			return errors.New("a mark or items beside what is no claim")
+			return errors.New("a mark or items without a claim")
 		}
 		return nil
 	case kindHead, kindBeat:
@@ -292,19 +293,19 @@ func unpackTimer(key, value []byte) (k kind, headIndex int64, err error) {
 	return k, headIndex, nil
 }
 
-// A queue with the setting unordered has consumers that take any item which nobody holds, beside consumers that receive
-// groups in order. An unordered receive claims single items: the claim of an item, a hold, is a record as a lock is,
-// under a key of its own. Two kinds of lanes serve this (see store_lane.go for what a lane is, and how it is named):
+// A queue with the setting unordered has consumers that take any free item, and consumers that receive groups in order.
+// An unordered receive claims single items. The claim of an item, a hold, is a record like a lock, under a key of its
+// own. Two kinds of lanes serve this (store_lane.go explains lanes and their names):
 //
-//   - The free lane of a group has the items that no claim holds: a hold takes its item out, and the end of the hold
-//     puts it back. So the first free item is found by one read, however many items of the group are held; and the
-//     hints, timers and kept hints of lanes are those of the free lane, too. The free lane intersects the whole group,
-//     and is itself never locked. It is the view 0, without values.
+//   - The free lane of a group has the items that no claim holds. A hold takes its item out, and the end of the hold
+//     puts it back. So one read finds the first free item, however many items of the group are held. The free lane has
+//     hints, timers and kept hints like any lane. It intersects the whole group, and is itself never locked. It is the
+//     view 0, without values.
 //   - A hold is the lane of one item: 0xff (group, 0, index, random). Its lock is the record.
 //
-// A claim of the group meets the first hold of the group: if the head is held, the hold excludes the claim, as the lock
-// of an intersecting lane would; if an item behind is, the claim ends before it. So there is never a gap for those who
-// receive in order.
+// A claim of the group meets the first hold of the group. If the head is held, the hold excludes the claim, as the lock
+// of an intersecting lane would. If an item behind the head is held, the claim ends before that item. So a receive in
+// order never sees a gap.
 const nameHold = "hold"
 
 // errUnordered: the queue has no unordered consumers.
@@ -377,9 +378,9 @@ func (s subspace) takesAny() bool { return s.hasHolds() && !s.plan.inTurn }
 // kindBeat is of a timer only: the beat of a handle is due then.
 const kindBeat kind = "beat"
 
-// beat is up to when the claims by heartbeat of a handle last, unless the handle moves the time, never back. The claims
-// themselves have no timers. Three keys belong together, and only transactions that read the beat's row with a conflict
-// write the row or the timer:
+// beat is the time until which the claims by heartbeat of a handle last. The handle moves it forward, never back. The
+// claims themselves have no timers. Three keys belong together. A transaction must read the beat's row with a conflict
+// before it writes the row or the timer:
 //
 //	beat   ("beat", handle)            tuple: due (ms), owner, and 1 if the handle is being ended
 //	timer  ("timer", due (ms), handle) as a timer of a group: kind "beat", index 0
@@ -389,7 +390,7 @@ const kindBeat kind = "beat"
 type beat struct {
 	dueMS int64
 	owner string
-	ended bool // whoever met the beat when it was due has begun to end the handle: nothing joins the beat any more
+	ended bool // the end of the handle has begun, because the beat was due: no claim may join the beat
 }
 
 func (b beat) pack() []byte {

@@ -387,9 +387,9 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error
 	return nil
 }
 
-// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends. The
-// heartbeat goes on for as long as a handler takes to return after the end of ctx, because the handler's changes are
-// still its own.
+// serve reads changes and calls the handler until another handle has taken over or ctx ends. A heartbeat runs at the
+// same time. After the end of ctx it continues until the handler has returned, because the handler still owns its
+// changes.
 func (s *subscription) serve(ctx context.Context) error {
 	beating := context.WithoutCancel(ctx)
 	if lacks(guardSubscribeStop) {
@@ -506,7 +506,7 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 type changePage struct {
 	changes []Change // wanted
 	next    position // behind them
-	skipped bool     // there were changes that nobody wants
+	skipped bool     // there were changes that the subscription does not want
 	// unreadable are the errors of rows that cannot be read, and are passed over.
 	unreadable []error
 	missed     []byte              // changes up to this place were cleared unseen; nil = none
@@ -671,7 +671,7 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at position
 	if err := s.callAll(ctx, page.changes); err != nil {
 		return at, err
 	}
-	// Also when ctx has ended meanwhile: a subscription which is stopped in peace repeats nothing.
+	// Also if ctx has ended since, so that a subscription that is stopped in good order repeats no change.
 	ctx, cancel := lastWord(ctx)
 	defer cancel()
 	err = s.update(ctx, func(tx kv.Tx, _ *following) (err error) {
@@ -712,7 +712,7 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (at po
 		return at, false, fmt.Errorf("read cursor: %w", err)
 	}
 	if v == nil {
-		return at, false, errNotHolder // somebody has removed the subscription
+		return at, false, errNotHolder // the subscription was removed
 	}
 	p, err := unpackProgress(key, v)
 	if err != nil {
@@ -748,7 +748,7 @@ func (s *subscription) handleTx(ctx context.Context, page changePage) (at positi
 		case err == nil:
 			return s.failed(page.changes, late)
 		}
-		// Not the engine's error itself: retried, the call would take as long for ever.
+		// Not the engine's error itself, because that would be retried, and the call would take as long each time.
 		return s.failed(page.changes, fmt.Errorf("%w: %v", late, errors.Unwrap(err)))
 	})
 	return at, err
@@ -899,11 +899,12 @@ func (q *Queue) Subscribe(
 	return wrap("subscribe", s.run(ctx))
 }
 
-// SubscribeTx is Subscribe with a handler whose transaction also moves the subscription's place: what the handler
-// writes through tx happens exactly once for each change. The handler may be called several times for the same changes,
+// SubscribeTx is Subscribe with a handler whose transaction also moves the subscription's place. So the writes of the
+// handler through tx happen exactly once for each change. The handler may be called several times for the same changes,
 // must end within 4 s, and must return every error of tx. Parallel is refused.
 //
-// Footprint of the transaction, beside the handler's: reads and writes the subscription's cursor, with a conflict.
+// Footprint of the transaction, in addition to the handler's: reads and writes the subscription's cursor, with a
+// conflict.
 func (q *Queue) SubscribeTx(
 	ctx context.Context, name string, handler func(ctx context.Context, tx kv.Tx, changes []Change) error,
 	o SubscribeOptions,

@@ -14,19 +14,19 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A handle follows its queue's configuration and pause without a timer: a transaction which begins when the handle's
-// knowledge is older than followAge reads both anew, beside its other reads, and goes by the result.
+// A handle follows its queue's configuration and pause without a timer. A transaction that begins when the handle's
+// knowledge is older than followAge reads both again, at the same time as its other reads, and uses the result.
 //
-// With the configuration the handle learns whose keys these are: each Create draws an incarnation, which stands beside
-// the configuration, and a handle which reads another incarnation than its own finds no queue. Otherwise a handle from
-// before a drop would go on with the next queue of the name, by the number of shards of the last.
+// With the configuration the handle reads the incarnation of the queue. Each Create draws a new one and stores it with
+// the configuration. A handle that reads another incarnation than its own gets ErrNoQueue. Otherwise a handle from
+// before a drop would continue with the next queue of the name, and would use the number of shards of the last one.
 //
-// No transaction needs more than the reads above, and no conflict but the one on the mark of a drop (job_purge.go),
-// which every transaction that writes has. Take a transaction T of a handle of incarnation 1. The first step of the
-// drop clears the configuration, so 1 was read before that step. Either T read 1 itself: then T's read version is older
-// than the drop. Or T goes by what the handle has read at most followLimit before T ends: then T's read version is
-// older than the last step of the drop, which comes dropGrace after the first. In both cases the last step, which
-// clears the mark, makes T fail; and Create comes after the last step.
+// A transaction needs no more than these reads. It needs one conflict, on the mark of a drop (job_purge.go), which
+// every transaction that writes has. Proof: take a transaction T of a handle of incarnation 1. The first step of the
+// drop clears the configuration, so 1 was read before that step. If T read 1 itself, T's read version is older than the
+// drop. Otherwise T uses a read that the handle made at most followLimit before T ends. Then T's read version is older
+// than the last step of the drop, which comes dropGrace after the first. In both cases the last step clears the mark
+// and so makes T fail. Create comes after the last step.
 
 // followAge keeps a handle in use within a second of the configuration: a transaction which begins just before
 // followAge is over has half a second left.
@@ -35,14 +35,14 @@ const followAge = 500 * time.Millisecond
 // followed is the handle's knowledge of the configuration.
 type followed struct {
 	mu      sync.Mutex
-	config  *Config   // guarded by mu; nobody changes what it points to
+	config  *Config   // guarded by mu; the Config itself is never changed
 	version int64     // guarded by mu; 0 = nothing is known yet
 	paused  *mark     // guarded by mu; nil = the queue is not paused
 	read    time.Time // guarded by mu; by the handle's clock
-	since   time.Time // guarded by mu; likewise, when the version was learned
+	since   time.Time // guarded by mu; by the handle's clock, when the version was learned
 
-	value    []byte       // guarded by mu; what the configuration was read from last
-	unpacked storedConfig // guarded by mu; what it says
+	value    []byte       // guarded by mu; the value of the last read configuration
+	unpacked storedConfig // guarded by mu; the content of value
 }
 
 // unpack is unpackConfig once for each value: the handle reads the same one every half a second.
@@ -59,8 +59,8 @@ func (f *followed) unpack(key, value []byte) (storedConfig, error) {
 	return stored, err
 }
 
-// learnConfig is learn for a configuration which says nothing of how fresh the rest of the knowledge is: one read by
-// itself, or in a transaction begun nobody knows when.
+// learnConfig is learn for a configuration that does not make the rest of the knowledge fresh. It was read alone, or in
+// a transaction that began at an unknown time.
 func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
 	read := f.read
@@ -75,7 +75,7 @@ func (f *followed) learnPause(m *mark) {
 	f.paused = m
 }
 
-// forget makes the next transaction read anew.
+// forget makes the next transaction read the configuration and the pause again.
 func (f *followed) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,8 +132,8 @@ type following struct {
 	shards      shardCounts
 }
 
-// follow begins to read the configuration if the handle has to. The read is at snapshot, so that a change of the
-// configuration makes nobody's transaction conflict.
+// follow begins to read the configuration if the handle has to. It reads at snapshot, so that a change of the
+// configuration conflicts with no transaction.
 func (q *Queue) follow(tx kv.Tx) *following {
 	now := q.aging.now(q.opts.Now)
 	if config, paused, read, fresh := q.followed.fresh(now); fresh {
@@ -142,10 +142,10 @@ func (q *Queue) follow(tx kv.Tx) *following {
 	return q.followAnew(tx, now)
 }
 
-// followAnew is follow for a transaction, begun at the given time, which must not go by the handle's knowledge.
+// followAnew is follow for a transaction that began at the given time and must not use the handle's knowledge.
 //
 // The result is of the read version, which may be as old as the transaction. So the handle counts its age from begun:
-// otherwise later transactions would go by an outdated configuration.
+// otherwise later transactions would use an outdated configuration.
 func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 	s := tx.Snapshot()
 	return &following{
@@ -162,8 +162,8 @@ func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 	return err
 }
 
-// own passes on what was read if it is of the handle's own queue: that of another queue of the name, made since, is
-// ErrNoQueue.
+// own returns the configuration that was read if it is of the handle's own queue. If it is of another queue of the
+// name, created since, the error is ErrNoQueue.
 func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 	switch {
 	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil, lacks(guardIncarnation):
@@ -236,9 +236,9 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	return *f.config, nil
 }
 
-// aging is the clock by which a handle tells how old its knowledge of the queue is: it goes on with Options.Now, or
-// with the process's clock if that goes faster. So a handle whose Options.Now stands still learns of a drop all the
-// same, whose two seconds pass by the clock of another process.
+// aging is the clock with which a handle measures the age of its knowledge of the queue. It advances with Options.Now,
+// or with the process's clock if that is faster. So a handle whose Options.Now stands still learns of a drop in time.
+// The two seconds of a drop pass by the clock of another process.
 type aging struct {
 	mu        sync.Mutex
 	at        time.Time
@@ -262,7 +262,7 @@ func (a *aging) now(clock func() time.Time) time.Time {
 const followLimit = time.Second
 
 // guardDrop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
-// guardDrop reads anew, because otherwise a drop before the read version would go unnoticed.
+// guardDrop reads it again, because otherwise a drop before the read version would go unnoticed.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if err := guardDrop.read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
@@ -340,8 +340,8 @@ func (w *txn) mayKeepChanges() bool { return w.follow.stored != nil || w.follow.
 
 // writeChanges writes what the transaction has noted, and touches the key which subscriptions watch.
 //
-// Footprint: a key that nobody else writes, and an atomic add; no read and no conflict, so writers of changes do not
-// conflict with each other, nor with subscriptions.
+// Footprint: a key that no other transaction writes, and an atomic add. It has no read and no conflict, so writers of
+// changes conflict neither with each other nor with subscriptions.
 func (w *txn) writeChanges() error {
 	if len(w.changes) == 0 {
 		return nil

@@ -102,7 +102,7 @@ type Operation struct {
 	// call; of a receive, the claim which is settled first (SettleReceive).
 	Settled *Claim
 	// Items is how many items the call has enqueued, received, settled, or changed; of a receive which acks first, only
-	// those received. 0 after an error, but for redrive, discard, replay and purge.
+	// those received. 0 after an error, except of redrive, discard, replay and purge.
 	Items int
 	// Follows is what has become of the item whose attempt has failed, of a nack.
 	Follows Follows

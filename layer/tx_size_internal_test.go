@@ -11,9 +11,9 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestSizeIsCounted (trap 7): what a transaction of the queue counts is what the database counts, or more, or at most
-// a twentieth less; and what is told beforehand, of an enqueue and of the end of a claim's items, is never less than
-// what they add.
+// TestSizeIsCounted (trap 7): the size that a transaction of the queue counts is at least 95 % of the size that the
+// database counts, and the size that is predicted for an enqueue, or for the end of a claim's items, is never less than
+// the bytes that they add.
 func TestSizeIsCounted(t *testing.T) {
 	keep := Config{Archive: time.Hour, Changes: time.Hour, RetroactiveDelay: true}
 	lanes, unordered, perItem, content := keep, keep, keep, keep

@@ -18,11 +18,12 @@ import (
 // needs no other read.
 const requestsProbe = 16
 
-// waking wakes the handles which wait for what a transaction has left ready, in a queue with facets.
+// waking wakes the handles that wait for the groups and lanes that a transaction has left ready, in a queue with
+// facets.
 type waking struct {
 	*txn
 	groups    int                 // requests for any group still to be woken
-	templates map[string]int      // lanes left ready by packed template, for which nobody was woken yet
+	templates map[string]int      // lanes left ready by packed template, for which no handle was woken yet
 	opened    map[string][]string // lanes left ready by group
 	unlocks   map[string][]string // lanes unlocked by group
 	named     map[string]int      // requests woken by lane
@@ -217,9 +218,10 @@ func (w *txn) vacate(index int64, lanes []string) {
 
 // leadToNext leads to the next items of the lanes from which this transaction has taken items, in a queue with
 // retroactive delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads
-// to the lane. With retroactive delay the delay may be longer since, and the next item have a time of its own: an item
-// which is to come at once would wait for the time of the one that is gone. The hint which leadToNext has set for an
-// item that goes is cleared: there would be more and more of them in a lane by which nobody receives.
+// to the lane. With retroactive delay the delay may be longer since, and the next item has a time of its own. Without
+// leadToNext an item that is due at once would wait for the time of the item that is gone. leadToNext also clears the
+// hint that it has set before for an item that goes. Otherwise more and more hints would stay in a lane from which no
+// handle receives.
 //
 // Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
 func (w *txn) leadToNext() error {
