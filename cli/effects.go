@@ -187,7 +187,7 @@ func (j *judgement) takenOver() int {
 	return n
 }
 
-// describeEffect puts an effect into words, as layer.Describe does with what a queue keeps.
+// describeEffect describes the key and the value of an effect. layer.Describe does the same for the keys of a queue.
 func describeEffect(key, value []byte) (d layer.Description, ok bool) {
 	parts, err := tuple.Unpack(key)
 	if err != nil || len(parts) != 4 || parts[0] != effectsName {

@@ -17,7 +17,7 @@ type Statuser interface {
 	Status(ctx context.Context) ([]byte, error)
 }
 
-// statusEvery is how old the status of a cluster may be: it is dear to the cluster.
+// statusEvery is how old the status of a cluster may be, because the status costs the cluster much.
 const statusEvery = 30 * time.Second
 
 // statusRow is something that the cluster says of itself.
@@ -117,7 +117,7 @@ func below(limit float64) func(string) bool {
 	}
 }
 
-// statusRows are the rows of a status. Values that the cluster does not tell are left out.
+// statusRows returns the rows of a status. It leaves out values that the cluster does not have.
 func statusRows(document []byte) ([]statusRow, error) {
 	var status map[string]any
 	if err := json.Unmarshal(document, &status); err != nil {

@@ -349,7 +349,7 @@ func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Cla
 			if r.o.ReceiveID == "" {
 				go q.giveBackAll(claims)
 			}
-			if ctx.Err() == nil && !kv.MaybeCommitted(err) {
+			if !kv.MaybeCommitted(err) {
 				err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err} // the claims have been made
 			}
 			return nil, err

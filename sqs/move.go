@@ -44,7 +44,7 @@ const (
 	taskLease = 15 * time.Second
 	taskStep  = 50 // messages of a step, at most
 	taskBytes = 1 << 20
-	taskTime  = time.Second // for a step's takes, and what the last of them needs: a transaction fails after 5 s
+	taskTime  = time.Second // a step begins no take after it: the last one must end before the transaction fails at 5 s
 	maxTasks  = 10          // that are listed
 	maxRate   = 500
 )

@@ -174,7 +174,7 @@ func Full() Sizes {
 	}
 }
 
-// Tiny are sizes to see that the benchmarks work. What they measure means nothing.
+// Tiny are sizes that show whether the benchmarks work. Their figures mean nothing.
 func Tiny() Sizes {
 	return Sizes{
 		Shallow: 100, Deep: 1000, FewGroups: 5, ManyGroups: 50, Held: 20,

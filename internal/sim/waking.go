@@ -20,7 +20,7 @@ import (
 
 const (
 	wakingHold = 20 * time.Millisecond
-	// wakingLate is what a few looks take, the last of which comes four times as late as the longest commit, where
+	// wakingLate is what a few looks take, the last of which comes twice as late as the longest commit, where
 	// every transaction may be held and tried again.
 	wakingLate = 700 * time.Millisecond
 	wakingPoll = 20 * time.Second

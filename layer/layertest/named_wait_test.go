@@ -193,7 +193,7 @@ func TestWaitForAGroupByTheClock(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, claims, 1)
 				require.InDelta(t, c.after, time.Since(begun), float64(10*time.Millisecond))
-				first := int64(6) // at 0.5, 2, 8, 32, 128 and 512 ms: here transactions take no time
+				first := int64(12) // at 0.25, 0.5, 1 … 512 ms: here transactions take no time
 				require.LessOrEqual(t, e.q.Paths().Looks, int64(c.after/(750*time.Millisecond))+5+first+c.draws)
 				require.NoError(t, e.q.Close(e.ctx))
 			})
