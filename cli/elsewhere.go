@@ -46,7 +46,7 @@ func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	defer cancel()
 	l := &look{next: []branch{{end: []byte{0xfe}}}, found: make(map[string][]string), reads: lookReads}
 	for len(l.next) > 0 && l.reads > 0 {
-		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := kv.Run(ctx, db, kv.TxOptions{Call: "look elsewhere"}, func(tx kv.Tx, _ kv.Attempt) error {
 			return l.part(ctx, tx.Snapshot())
 		})
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -65,7 +65,7 @@ func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	if len(e.places) == 0 {
 		return e, nil
 	}
-	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "look elsewhere"}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		e.paths, err = directoryPaths(ctx, tx.Snapshot())
 		return err
 	})

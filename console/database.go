@@ -40,7 +40,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 		ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
 		defer cancel()
 		begun := time.Now()
-		_, err := kv.Run(ctx, c.o.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := kv.Run(ctx, c.o.DB, kv.TxOptions{Call: "status"}, func(tx kv.Tx, _ kv.Attempt) error {
 			_, err := tx.ReadVersion().Wait(ctx)
 			return err
 		})

@@ -93,7 +93,7 @@ const maxSources = 1000
 
 // look reads the record of a queue, and whose dead letter queue it is.
 func (s *Server) look(ctx context.Context, name string) (r record, dead []string, err error) {
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "open"}, func(tx kv.Tx, _ kv.Attempt) error {
 		base := s.key("source", name)
 		sources := tx.Snapshot().GetRange(kv.PrefixRange(base).Selectors(), kv.RangeOptions{Limit: maxSources})
 		var err error

@@ -59,7 +59,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 			return nil, err
 		}
 	}
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "create"}, func(tx kv.Tx, _ kv.Attempt) error {
 		there, err := s.readRecord(ctx, tx, name)
 		switch {
 		case err != nil:
@@ -181,7 +181,7 @@ func (s *Server) drop(ctx context.Context, name string) error {
 	if err != nil && !errors.Is(err, layer.ErrNoQueue) {
 		return err
 	}
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
 		r, err := s.readRecord(ctx, tx, name)
 		if err != nil || r.ID == uuid.Nil || r.live() {
 			return err
@@ -510,7 +510,7 @@ func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 	if age < nameFreeAfter {
 		return nil
 	}
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
 		now, err := s.readRecord(ctx, tx, name)
 		if err == nil && now.ID == r.ID && !now.live() {
 			tx.Clear(s.recordKey(name))

@@ -92,7 +92,7 @@ func (s *Server) receiptKey(ctx context.Context) (*receiptKey, error) {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	var k receiptKey
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "read the key of receipts"}, func(tx kv.Tx, _ kv.Attempt) error {
 		at := s.key("receipts")
 		value, err := tx.Get(at).Wait(ctx)
 		if err != nil {

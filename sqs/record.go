@@ -81,7 +81,7 @@ func (r record) live() bool { return r.ID != uuid.Nil && r.Deleted == 0 }
 // stored record. If it returns an error, nothing is changed.
 func (s *Server) changeRecord(ctx context.Context, name string, change func(r *record) error) (record, error) {
 	var after record
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "change attributes"}, func(tx kv.Tx, _ kv.Attempt) error {
 		before, err := s.readRecord(ctx, tx, name)
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func (s *Server) names(ctx context.Context, after, prefix string, limit int, kin
 		r.Begin = slices.MaxFunc([][]byte{from, r.Begin}, bytes.Compare)
 	}
 	var rows []kv.KV
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
 		var err error
 		rows, err = tx.Snapshot().GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}).Wait(ctx)
 		if err != nil {

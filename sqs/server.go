@@ -172,7 +172,7 @@ func (s *Server) Close(ctx context.Context) error {
 
 // Ready reports whether the database answers.
 func (s *Server) Ready(ctx context.Context) error {
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "ready"}, func(tx kv.Tx, _ kv.Attempt) error {
 		_, err := tx.Snapshot().Get(s.key("ready")).Wait(ctx)
 		return err
 	})

@@ -184,7 +184,7 @@ func Tiny() Sizes {
 		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10, HeatGroups: 20,
 		FewOthers: 2, ManyOthers: 50, StageBatches: 5, StageItems: 30, StageWork: 50 * time.Microsecond,
 		Acks: 5, OpenLoop: 60 * time.Millisecond, Pickups: 50,
-		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
+		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 3 * time.Second,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
 }

@@ -37,10 +37,7 @@ func (k *knobs) waking(rng *rand.Rand) {
 	k.wakes, k.poll, k.hold, k.holdMost = true, wakingPoll, 0.3+0.6*rng.Float64(), wakingHold
 	k.handles, k.groups, k.batch = 1+rng.IntN(4), 1+rng.IntN(4), 1
 	k.producers, k.workers, k.takers, k.operators, k.consumers, k.stewards = 2, 0, 0, 0, 0, 0
-	k.think, k.noCoalescing = time.Duration(1+rng.Int64N(int64(500*time.Millisecond))), rng.IntN(4) == 0
-	if k.path == layer.Direct {
-		k.path = layer.Adaptive
-	}
+	k.think = time.Duration(1 + rng.Int64N(int64(500*time.Millisecond)))
 	k.config.Lease, k.config.Retry = maxLease, layer.RetryPolicy{Kind: layer.RetryAtOnce}
 	k.config.MaxAttempts, k.config.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate, k.config.Delay = 0, 0, layer.Rate{}, 0

@@ -190,7 +190,7 @@ func TestTypedFunctions(t *testing.T) {
 				continue
 			}
 			if nested, ok := e.(tuple.Tuple); ok {
-				b = b[len(tuple.AppendTuple(nil, nested)):]
+				b = b[len(tuple.Append(nil, nested)):]
 				continue
 			}
 			var got any
@@ -225,7 +225,7 @@ func appendTyped(b []byte, e any) []byte {
 		return tuple.AppendVersionstamp(b, e)
 	case tuple.Tuple:
 		if slices.Contains(e, nil) {
-			return tuple.AppendTuple(b, e)
+			return tuple.Append(b, e)
 		}
 		return tuple.AppendNested(b, func(b []byte) []byte {
 			for _, e := range e {

@@ -591,11 +591,12 @@ func TestSuspectOfACallerThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
 		db := &proofFails{DB: raw, code: kv.CodeNotCommitted}
+		var failing sync.Once // until the second receive
 		q, err := layer.Create(ctx, db, testPrefix, testQueue, layer.Options{
 			Config: layer.Config{Lease: time.Minute},
 			Test: &layer.TestOptions{Yield: func(_ context.Context, what string) {
 				if what == "prove" {
-					db.on.Store(true)
+					failing.Do(func() { db.on.Store(true) })
 				}
 			}},
 		})
