@@ -14,11 +14,11 @@ import (
 	"fdbfifo/layer"
 )
 
-// acting is who does what a command does, and where that is written down.
+// acting is the name of the operator of a command, and the log that the command writes.
 type acting struct {
-	by  string // "" = whoever runs the command
-	log string // "" = nowhere, - = stderr, or a file
-	// logger is nil if nothing is written down. It is there while an engine is open.
+	by  string // "" = the user that runs the command
+	log string // "" = no log, - = stderr, or a file
+	// logger is nil if there is no log. It is set while an engine is open.
 	logger *slog.Logger
 }
 
@@ -32,7 +32,7 @@ func (s *session) addLog(c *cobra.Command, help string) {
 	c.Flags().StringVar(&s.acting.log, "log", "", help)
 }
 
-// workersLog is the help of --log where workers are.
+// workersLog is the help of --log of the commands that run workers.
 const workersLog = "append failures, lost claims and dead letters to `FILE`; - is stderr"
 
 // admin returns the operator's side of the queue. The queue's log of actions names the operator.
@@ -54,8 +54,8 @@ func (s *session) operator() string {
 	return name + "@" + host
 }
 
-// openLog opens what --log names, before anything is done that it should tell of. Processes may share the file: a line
-// is one write at its end.
+// openLog opens the log that --log names. Call it before the work that the log should show. Processes may share the
+// file, because each line is one write at its end.
 func (s *session) openLog(ctx context.Context) (end func() error, err error) {
 	if s.acting.log == "" {
 		return func() error { return nil }, nil
@@ -76,7 +76,7 @@ func (s *session) openLog(ctx context.Context) (end func() error, err error) {
 	return end, nil
 }
 
-// logWriter remembers that a line could not be written, which slog does not tell.
+// logWriter remembers that a line could not be written, because slog does not return that error.
 type logWriter struct {
 	out io.Writer
 	err error // the first; slog's handler writes one line at a time
@@ -90,7 +90,7 @@ func (w *logWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// hooks write what a handle does.
+// hooks returns the hooks that write a handle's operations to the log.
 func (a *acting) hooks() []layer.Hook {
 	if a.logger == nil {
 		return nil
@@ -98,7 +98,7 @@ func (a *acting) hooks() []layer.Hook {
 	return []layer.Hook{layer.LogHook(a.logger)}
 }
 
-// workers is the log of workers.
+// workers returns the log of workers.
 func (a *acting) workers() *slog.Logger {
 	if a.logger == nil {
 		return slog.New(slog.DiscardHandler)

@@ -24,21 +24,20 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// App is the command line and its surroundings. New returns the normal one; of the fields only Engines must be
-// set.
+// App is the command line and its environment. New returns the usual one. Of the fields only Engines must be set.
 type App struct {
 	// Engines are those that --engine can name: NAME or NAME:ARG.
 	Engines map[string]OpenFunc
 	// Shared names those of Engines that several processes can have open at once.
 	Shared []string
-	// EngineHelp is what --help says of engines beyond the embedded ones.
+	// EngineHelp is the text of --help about engines other than the embedded ones.
 	EngineHelp string
 	// Now is the clock for leases, ages and durations. Defaults to time.Now.
 	Now func() time.Time
 	// Seed and Owner are given to every queue that is opened, see layer.Options.
 	Seed  uint64
 	Owner string
-	// Kill, once closed, ends what still runs after the context has ended: the second Ctrl-C. nil = never.
+	// Kill is closed by the second Ctrl-C. It ends the work that still runs after the context has ended. nil = never.
 	Kill <-chan struct{}
 
 	// spawn starts this command line once more, as a process of its own. nil = the running program's file.
@@ -83,9 +82,9 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return New().Run(ctx, args, stdin, stdout, stderr)
 }
 
-// Run runs one command line, args without the program's name. An error has been printed to stderr when it is
-// returned; ExitCode says what the process should end with. When ctx ends, commands stop in good order: claims
-// are given back and a summary is printed.
+// Run runs one command line; args is without the program's name. Run prints an error to stderr and then returns it.
+// ExitCode returns the exit code for the error. When ctx ends, commands stop in good order: they return their claims
+// and print a summary.
 func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	app := *a
 	if app.Now == nil {
@@ -125,7 +124,7 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	return err
 }
 
-// fail tells an error: the command that failed, on what, why, and what to do, as far as that is known.
+// fail prints an error: the command that failed, its object, the reason, and advice if there is any.
 func (s *session) fail(c *cobra.Command, err error, text string) {
 	// Errors of the layer begin with the name of its verb, which is mostly the command's.
 	text = strings.TrimPrefix(strings.TrimPrefix(text, "layer: "), c.Name()+": ")
@@ -139,7 +138,7 @@ func (s *session) fail(c *cobra.Command, err error, text string) {
 	s.stderr.Write(plain(fmt.Appendf(nil, "%s: %s\n", c.CommandPath(), text)))
 }
 
-// looking are the commands that change nothing.
+// looking are the read-only commands.
 var looking = map[string]bool{
 	"peek": true, "groups": true, "blocked": true, "top": true, "why": true, "find": true, "queues": true,
 	"stats": true, "subscriptions": true, "check": true, "dead list": true, "archive list": true, "key": true,
@@ -177,7 +176,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluste
 database locked, 7 wrong FoundationDB API version, 8 done, but the result could not be printed, 9 unknown: the change
 may have landed, 130 interrupted before it was done.`
 
-// root builds the command tree. parsed turns true once a command line was found to be well formed.
+// root builds the command tree. parsed becomes true when the command line has proved well formed.
 func (s *session) root() (root *cobra.Command, parsed *bool) {
 	parsed = new(bool)
 	root = &cobra.Command{
@@ -271,7 +270,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	return root, parsed
 }
 
-// knownCommand is met by a word that is no command.
+// knownCommand returns the error for a word that is no command.
 func knownCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -286,7 +285,7 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return usagef("unknown command %q", args[0])
 }
 
-// elsewhereNames are what other queues call the commands.
+// elsewhereNames are the names that other queues have for the commands.
 var elsewhereNames = map[string]string{
 	"send": "enqueue", "push": "enqueue", "put": "enqueue", "publish": "enqueue", "add": "enqueue",
 	"read": "receive", "pop": "receive", "get": "receive", "dequeue": "receive", "pull": "receive", "take": "receive",

@@ -44,7 +44,7 @@ func (f *archiveFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.after, "after", "", "begin behind the message with this `ID`")
 }
 
-// filter turns the flags into what the layer chooses by, and where to begin.
+// filter turns the flags into a filter of the layer, and the item to begin after.
 func (f *archiveFlags) filter(s *session, c *cobra.Command) (layer.ArchiveFilter, *layer.ID, error) {
 	o := layer.ArchiveFilter{Group: f.group.given()}
 	if err := f.bounds(s, c, &o.From, &o.Before); err != nil {
@@ -98,7 +98,7 @@ apply. It changes nothing.`,
 	return c
 }
 
-// archiveByHeader lists the first archived messages that by chooses.
+// archiveByHeader lists the first archived messages that match by.
 func archiveByHeader(
 	ctx context.Context, q *layer.Queue, o layer.ArchiveOptions, by *headerFilter,
 ) (layer.ArchivePage, error) {
@@ -223,7 +223,7 @@ says how many are done, and prints the id with which --after continues.`,
 				if usage := asUsageIfOptions(err); usage != err {
 					return usage
 				}
-				// Also of one that was interrupted: it has done what it reports.
+				// An interrupted replay has a report too, of the messages that it has replayed.
 				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == int64(limit) && limit > 0), err)
 			})
 		},

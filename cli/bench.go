@@ -67,7 +67,8 @@ func newBenchCmd(s *session) *cobra.Command {
 	return c
 }
 
-// fullBench are the sizes, without the figures of several processes where there can be but one.
+// fullBench returns the sizes. If only one process can have the engine open, it leaves out the figures of several
+// processes.
 func fullBench() bench.Sizes {
 	sizes := bench.Full()
 	if !embedded.Sharable {
@@ -173,7 +174,7 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 	})
 }
 
-// openBenchSpace opens the engine for one benchmark, at a place that nothing else uses.
+// openBenchSpace opens the engine for one benchmark, in a folder or under a prefix of its own.
 func (s *session) openBenchSpace(ctx context.Context) (bench.Space, error) {
 	space := bench.Space{Prefix: tuple.Tuple{"fdbfifo-bench", rand.Text()}.Pack()}
 	name, arg := s.engineParts()
@@ -184,7 +185,7 @@ func (s *session) openBenchSpace(ctx context.Context) (bench.Space, error) {
 	case "disk":
 		space.DB, err = s.openBenchFolder(ctx, arg)
 	default:
-		// A database of others: what was written is cleared.
+		// The database belongs to others too, so the rows of the benchmark are cleared at the end.
 		if space.DB, err = s.openEngine(ctx, true); err == nil {
 			space.DB = clearedDB{space.DB, space.Prefix}
 		}
@@ -238,7 +239,7 @@ func makeBenchFolder(parent string) (folder string, remove func() error, err err
 	}, nil
 }
 
-// benchFolder makes a folder for a benchmark of several processes: where --engine disk:PATH says, if it does.
+// benchFolder makes a folder for a benchmark of several processes. It is in PATH if --engine is disk:PATH.
 func (s *session) benchFolder(context.Context) (bench.Folder, error) {
 	parent := ""
 	if name, arg := s.engineParts(); name == "disk" {
@@ -362,7 +363,7 @@ func verdict(r bench.Result) string {
 	return r.Target.String() + " MISSED"
 }
 
-// significant rounds v to four digits: no figure here is more exact.
+// significant rounds v to four digits, because no figure here is more exact.
 func significant(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return v

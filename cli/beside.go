@@ -39,8 +39,8 @@ func (b *beside) addMetrics(c *cobra.Command) {
 	c.Flags().StringVar(&b.metrics, "metrics", "", "also serve metrics for Prometheus at `ADDRESS`, under /metrics")
 }
 
-// metricsOf is where process n of several serves its metrics: n ports above this one's, or at any port, if that does;
-// "" = nowhere.
+// metricsOf returns the address at which process n of several serves its metrics: n ports above this one's, or any port
+// if this one has any port. "" = none.
 func (b *beside) metricsOf(n int) (string, error) {
 	if b.metrics == "" {
 		return "", nil
@@ -138,7 +138,7 @@ func (b *beside) watch(q *layer.Queue, w *worker.Worker) {
 	}
 }
 
-// serveBeside serves a handler on this machine alone; path is that of the link which it tells.
+// serveBeside serves a handler only on this machine. It prints the link, with path.
 func (s *session) serveBeside(
 	ctx context.Context, what, address string, h http.Handler, path ...string,
 ) (stop func(), err error) {
@@ -185,7 +185,7 @@ func (a *allQueues) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.e.ServeHTTP(w, r)
 }
 
-// look opens the queues that are new, not more often than figures are read.
+// look opens new queues, at most as often as figures are read.
 func (a *allQueues) look(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

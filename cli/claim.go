@@ -194,7 +194,7 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 	return errors.Join(failed...)
 }
 
-// checkLease refuses a lease that is given and not allowed. 0 is one that is left out.
+// checkLease refuses a lease out of bounds. 0 is allowed only if the flag is not set.
 func checkLease(c *cobra.Command, lease time.Duration) error {
 	if c.Flags().Changed("lease") && (lease < layer.MinLease || lease > layer.MaxLease) {
 		return usagef("--lease is %s: %s to %s are allowed", lease, layer.MinLease, layer.MaxLease)
@@ -202,7 +202,7 @@ func checkLease(c *cobra.Command, lease time.Duration) error {
 	return nil
 }
 
-// claimFlags name a claim where no JSON does.
+// claimFlags name a claim without JSON.
 type claimFlags struct {
 	group groupFlag
 	where whereFlag
@@ -210,7 +210,7 @@ type claimFlags struct {
 	token int64
 }
 
-// claimHelp is said of each command that takes claims.
+// claimHelp is a part of the help of each command that takes claims.
 const claimHelp = `
 
 The claims are lines that receive has printed, in a FILE or from stdin. --group and --token, which groups --json
@@ -224,7 +224,7 @@ func (f *claimFlags) add(c *cobra.Command) {
 	c.Args = cobra.MaximumNArgs(1)
 }
 
-// read returns the claims that a command is given, and makes their queue the command's.
+// read returns the claims in the command's input, and makes their queue the command's.
 func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer.Claim, error) {
 	group := f.group.given()
 	if group != nil || slices.ContainsFunc([]string{"token", "where", "hold"}, c.Flags().Changed) {
@@ -387,7 +387,7 @@ func (s *session) printSettled(verb string, claim *layer.Claim, until time.Time)
 	return err
 }
 
-// lost says what becomes of a claim's messages when the claim cannot be settled.
+// lost returns err with a text that says what happens to the messages of the claim.
 func lost(err error) error {
 	hint := ""
 	switch {

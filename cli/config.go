@@ -57,7 +57,7 @@ func newConfigCmd(s *session) *cobra.Command {
 	return c
 }
 
-// queueArgument takes the queue's name from the arguments, if it stands there.
+// queueArgument takes the queue's name from the arguments, if they have it.
 func (s *session) queueArgument(c *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -98,7 +98,7 @@ func settingFlags(set []string) ([]func(c *layer.Config), error) {
 	return changes, nil
 }
 
-// settingUsage says which settings there are, if it is that.
+// settingUsage returns a usage error that lists the settings, if err says that there is no setting of this name.
 func settingUsage(name string, err error) error {
 	var unknown *layer.UnknownSettingError
 	if !errors.As(err, &unknown) {

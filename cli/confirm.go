@@ -17,8 +17,8 @@ func (y *confirmed) add(c *cobra.Command) {
 	c.Flags().BoolVar((*bool)(y), "yes", false, "do it without a question; a script must give it")
 }
 
-// confirm asks on a terminal whether c may do its work. It wants --yes if stdin or stderr is no terminal. does says
-// what the command does, as "removes all messages of group ATL".
+// confirm asks on a terminal whether c may do its work. If stdin or stderr is no terminal, --yes is required. does
+// describes the work, for example "removes all messages of group ATL".
 func (s *session) confirm(c *cobra.Command, yes confirmed, does string) error {
 	if yes {
 		return nil
@@ -38,7 +38,7 @@ func (s *session) confirm(c *cobra.Command, yes confirmed, does string) error {
 	return &Error{Text: "not confirmed: nothing was done"}
 }
 
-// commandName is what c is called behind the program's name.
+// commandName returns the name of c without the program's name.
 func commandName(c *cobra.Command) string {
 	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ")
 }

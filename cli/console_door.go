@@ -22,7 +22,7 @@ import (
 	"fdbfifo/console"
 )
 
-// door is where the console listens, and how it knows whoever comes.
+// door says where the console listens, and how it recognizes its clients.
 type door struct {
 	listen     string
 	socketMode string
@@ -47,7 +47,7 @@ const minSecret = 16
 // socket returns the path of the Unix socket to listen on.
 func (d *door) socket() (path string, ok bool) { return strings.CutPrefix(d.listen, unixPrefix) }
 
-// check finds flags that do not fit together.
+// check returns an error if flags cannot be combined.
 func (d *door) check() error {
 	_, unix := d.socket()
 	switch {
@@ -106,8 +106,8 @@ func (d *door) role(ctx context.Context) (func(r *http.Request) (console.Role, s
 	}, nil
 }
 
-// only is the value of a header that a request has once, else "". Where a header stands twice, one may be the client's
-// own, which the proxy has not taken away.
+// only returns the value of a header that a request has exactly once, otherwise "". If a header is there twice, the
+// proxy may not have removed the client's own.
 func only(r *http.Request, header string) string {
 	if all := r.Header.Values(header); len(all) == 1 {
 		return all[0]
@@ -115,7 +115,8 @@ func only(r *http.Request, header string) string {
 	return ""
 }
 
-// readSecret reads the secret of a file that is not for everybody; line ends and blanks around it do not count.
+// readSecret reads the secret from a file that other users must not be able to read. It cuts line ends and blanks
+// around the secret.
 func readSecret(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -144,7 +145,7 @@ func readSecret(path string) ([]byte, error) {
 	return secret, nil
 }
 
-// open listens on this machine alone, or with TLS.
+// open listens. Without TLS it listens only on this machine.
 func (d *door) open(ctx context.Context) (net.Listener, error) {
 	if path, ok := d.socket(); ok {
 		mode := socketModes["0600"]
@@ -197,7 +198,7 @@ func (d *door) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// socketListener is a Unix socket. Close takes the socket away, unless another has taken its place.
+// socketListener is a Unix socket. Close removes the socket's file, unless another socket has replaced it.
 type socketListener struct {
 	net.Listener
 	path string
@@ -267,7 +268,8 @@ func (d *door) hosts(at net.Addr, more []string) []string {
 	return hosts
 }
 
-// url is how the console is reached, without a path. A path behind a socket's stands after a blank.
+// url returns the URL of the console, without a path. For a Unix socket it is the socket's path and a blank, after
+// which a path may follow.
 func (d *door) url(at net.Addr) string {
 	_, unix := d.socket()
 	switch {

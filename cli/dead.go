@@ -35,7 +35,7 @@ func newDeadCmd(s *session) *cobra.Command {
 	return c
 }
 
-// knownSubcommand is met by a word that is no command below c.
+// knownSubcommand returns the error for a word that is no command below c.
 func knownSubcommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -47,18 +47,18 @@ func knownSubcommand(c *cobra.Command, args []string) error {
 	return usagef("unknown command %q: there are %s", args[0], strings.Join(names, ", "))
 }
 
-// spanFlags choose by how long ago something happened.
+// spanFlags choose messages by the time since an event.
 type spanFlags struct {
 	older, newer time.Duration
 }
 
-// add adds the flags of what happened, which follows "only those" in their texts.
+// add adds the flags of an event. happened follows "only those" in their texts.
 func (f *spanFlags) add(c *cobra.Command, happened string) {
 	c.Flags().DurationVar(&f.older, "older", 0, "only those "+happened+" longer than `TIME` ago")
 	c.Flags().DurationVar(&f.newer, "newer", 0, "only those "+happened+" within the last `TIME`")
 }
 
-// bounds sets the bounds in time of which there are flags.
+// bounds sets the bounds for which flags are given.
 func (f *spanFlags) bounds(s *session, c *cobra.Command, from, before *time.Time) error {
 	now := s.app.Now()
 	for _, age := range []struct {
@@ -90,7 +90,7 @@ func (f *deadFlags) add(c *cobra.Command) {
 	f.spanFlags.add(c, "that became dead letters")
 }
 
-// filter turns the flags, and ids, into what the layer chooses by.
+// filter turns the flags, and ids, into a filter of the layer.
 func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.DeadFilter, error) {
 	o := layer.DeadFilter{Group: f.group.given(), Text: f.text}
 	if err := f.bounds(s, c, &o.From, &o.Before); err != nil {
@@ -106,7 +106,7 @@ func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.De
 	return o, nil
 }
 
-// asUsageIfOptions makes what the layer refuses because of its options an error of the command line.
+// asUsageIfOptions makes layer.ErrOptions an error of the command line.
 func asUsageIfOptions(err error) error {
 	var limit *layer.LimitError
 	if errors.Is(err, layer.ErrOptions) || errors.As(err, &limit) {
@@ -160,7 +160,7 @@ func newDeadListCmd(s *session) *cobra.Command {
 	return c
 }
 
-// deadByHeader lists the first dead letters that by chooses.
+// deadByHeader lists the first dead letters that match by.
 func deadByHeader(ctx context.Context, q *layer.Queue, o layer.DeadOptions, by *headerFilter) (layer.DeadPage, error) {
 	letters, last, err := chosen(q.Admin().AllDeadLetters(ctx, o), o.Limit, func(d layer.DeadLetter) bool {
 		return by.matches(d.Headers)

@@ -93,15 +93,15 @@ func (s *session) decode(prefix []byte, text string) error {
 	return s.printDecoded(prefix, line)
 }
 
-// line is what a line of fdbcli says.
+// line is the content of a line of fdbcli.
 type line struct {
 	key     []byte
 	value   []byte // nil if it is not known
 	missing bool   // fdbcli's get has found no such key
 }
 
-// readLine reads a line of fdbcli's get and getrange, or a bare key. A value may hold what stands between key and
-// value; a key that does is not understood.
+// readLine reads a line of fdbcli's get and getrange, or a bare key. A value may contain the text that separates key
+// and value. A key that contains it is not understood.
 func readLine(text string) (line, error) {
 	key, value, missing, isPair := text, "", false, false
 	if rest, ok := strings.CutPrefix(strings.TrimSpace(text), "`"); ok {

@@ -96,7 +96,7 @@ func newDemoCmd(s *session) *cobra.Command {
 	return c
 }
 
-// checkDemo finds what is wrong with the flags, and sets those that depend on others.
+// checkDemo checks the flags, and sets those that depend on others.
 func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
 	name, _ := s.engineParts()
 	_, known := s.app.Engines[name]
@@ -142,7 +142,7 @@ func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
 	return err
 }
 
-// demoFolder makes a fresh folder the engine. remove deletes it, unless it is to be kept.
+// demoFolder makes a new folder, and makes it the engine. remove deletes the folder unless keep is set.
 func (s *session) demoFolder(keep bool) (remove func(), err error) {
 	folder, err := os.MkdirTemp("", "fdbfifo-demo-")
 	if err != nil {
@@ -226,12 +226,13 @@ func (s *session) demo(ctx context.Context, flights []departure, f demoFlags) er
 // demoEngine is the open database of a demo, and its queue.
 type demoEngine struct {
 	*record.Recorder
-	db     kv.DB // as it is, which counts nothing
+	db     kv.DB // without the counter
 	q      *layer.Queue
 	serves func() bool // reports whether other processes use the database through this one
 }
 
-// withDemo opens the database and the queue; a fresh one is made if there is none, and must be empty.
+// withDemo opens the database and the queue. With fresh set it creates the queue if there is none, and the queue must
+// be empty.
 func (s *session) withDemo(ctx context.Context, fresh bool, fn func(e demoEngine) error) error {
 	return s.withEngine(ctx, fresh, func(db kv.DB) (err error) {
 		e := demoEngine{Recorder: record.WrapCounting(db), db: db, serves: servesOthers(db)}
@@ -248,7 +249,8 @@ func (s *session) withDemo(ctx context.Context, fresh bool, fn func(e demoEngine
 	})
 }
 
-// servesOthers returns what reports whether other processes use the database through this one. A cluster's never do.
+// servesOthers returns a function that reports whether other processes use the database through this one. With a
+// cluster they never do.
 func servesOthers(db kv.DB) func() bool {
 	if s, ok := db.(interface{ Serves() bool }); ok {
 		return s.Serves
@@ -256,7 +258,7 @@ func servesOthers(db kv.DB) func() bool {
 	return func() bool { return false }
 }
 
-// demoHere is a demo whose workers are of this process: a witness sees each delivery.
+// demoHere is a demo whose workers run in this process. A witness sees each delivery.
 func (s *session) demoHere(ctx context.Context, w *witness, f demoFlags) (r demoReport, err error) {
 	err = s.withDemo(ctx, true, func(e demoEngine) error {
 		stop, err := s.beside.start(ctx, s, e.db, e.q)
@@ -295,7 +297,7 @@ func (s *session) loadDemo(ctx context.Context, q *layer.Queue, w *witness, drai
 	return took, nil
 }
 
-// demoQueue opens the queue or creates it. A queue with messages of others is not touched.
+// demoQueue opens the queue or creates it. It is an error if the queue has messages that are not the demo's.
 func (s *session) demoQueue(ctx context.Context, db kv.DB) (q *layer.Queue, err error) {
 	q, err = s.openQueue(ctx, db, true)
 	if err != nil {
@@ -341,8 +343,8 @@ func (s *session) load(ctx context.Context, q *layer.Queue, flights []departure)
 	return nil
 }
 
-// demoWork is what handling a departure is pretended to take. Without it a group would be out of a worker's
-// hands before the next worker had one, and nothing could overlap.
+// demoWork is the simulated time of the handling of a departure. Without it a worker would finish a group before the
+// next worker has one, and nothing would overlap.
 const demoWork = 200 * time.Microsecond
 
 // drain empties the queue with workers that show w every message.

@@ -14,7 +14,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// demoLease is the lease of the demo's processes: what a killed one had in flight waits for so long.
+// demoLease is the lease of the demo's processes. The groups that a killed process had in flight wait for so long.
 const demoLease = 3 * time.Second
 
 // demoProcess is one process of the demo.
@@ -132,11 +132,11 @@ func (c *crew) servers() (n int) {
 	return n
 }
 
-// stop lets the processes come to an end; a second Ctrl-C kills them.
+// stop lets the processes end in good order. A second Ctrl-C kills them.
 func (c *crew) stop() error {
 	defer c.cancel()
 	for _, p := range c.processes {
-		// One that has ended already has no stdin any more.
+		// This fails if the process has already ended, because its stdin is closed.
 		_ = p.Stop()
 	}
 	for _, p := range c.processes {
@@ -157,7 +157,7 @@ func (c *crew) wait() {
 	}
 }
 
-// failed is an error if a process has ended in another way than it should.
+// failed returns an error if a process has ended in another way than it should.
 func (c *crew) failed() error {
 	for _, p := range c.processes {
 		select {
@@ -179,8 +179,8 @@ func (c *crew) conflicts() (n int64) {
 	return n
 }
 
-// takeoverPatience is how long the demo waits until another process serves the folder, which takes some ten
-// milliseconds where there is a processor for it.
+// takeoverPatience is how long the demo waits until another process serves the folder. With a free processor this takes
+// about ten milliseconds.
 const takeoverPatience = time.Minute
 
 // settle is how long the last requests of frozen processes may take to arrive.
@@ -268,7 +268,7 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 type victim struct {
 	*demoProcess
 	served bool              // the database, to the others
-	held   map[heldClaim]int // what it had in flight, and the effects that had left by then
+	held   map[heldClaim]int // its claims when it was killed, and the effects that each had left by then
 }
 
 func (v *victim) end() error {
@@ -368,7 +368,7 @@ type crewWatch struct {
 	takeovers int
 }
 
-// judge says what the processes have left.
+// judge compares the effects that the processes have left with the file.
 func (w *crewWatch) judge(ctx context.Context, by *witness) (r demoReport, err error) {
 	held := make(map[heldClaim]int)
 	for _, v := range w.victims {
@@ -410,7 +410,8 @@ func (w *crewWatch) run(ctx context.Context) error {
 	}
 }
 
-// countTakeovers counts those so far. The processes' orderly end, which is none of a process that died, makes more.
+// countTakeovers counts the takeovers so far. Call it before the processes end in good order, because that causes more
+// takeovers.
 func (w *crewWatch) countTakeovers() {
 	servers := w.servers()
 	if w.engine.serves() {
@@ -419,7 +420,7 @@ func (w *crewWatch) countTakeovers() {
 	w.takeovers = max(0, servers-1)
 }
 
-// look sees how far the processes are; on the way it kills some, if that is wanted.
+// look reads how far the processes are, and kills some at the right time if the demo should.
 func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	if err := w.failed(); err != nil {
 		return false, err
@@ -446,8 +447,9 @@ func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	return empty(ctx, w.engine.q)
 }
 
-// killOne kills the next process, if it is time: a worker when a third is done, if two are left then; and the process
-// that serves the database when two thirds are. Where none serves it kills one half-way.
+// killOne kills the next process if it is time. It kills a worker when a third of the messages is done, if two are left
+// then. It kills the process that serves the database when two thirds are done. If no process serves, it kills one
+// half-way.
 func (w *crewWatch) killOne(ctx context.Context) error {
 	serves := slices.ContainsFunc(w.processes, func(p *demoProcess) bool { return !p.dead && p.isServing() })
 	worker := len(w.victims) == 0 && (!serves || len(w.processes) > 2)

@@ -19,7 +19,7 @@ type demoReport struct {
 	Killed           []string      // processes
 	InHand           int           // groups that they had in flight
 	TakenOver        int           // those of them that others finished under a later token
-	Takeovers        int           // how often a process went on serving the database in another's place
+	Takeovers        int           // how often a process took over the serving of the database
 	Loading          time.Duration
 	Draining         time.Duration
 	MostGroupsInHand int
@@ -50,7 +50,7 @@ type jsonDemo struct {
 	MessagesPerS     float64 `json:"messages_per_s"`
 	MostGroupsInHand int     `json:"most_groups_in_hand"`
 	Conflicts        int64   `json:"conflicts"`
-	OrderViolations  int64   `json:"order_violations"` // a group in two hands is one
+	OrderViolations  int64   `json:"order_violations"` // a group that two workers had in flight is one
 	Lost             int64   `json:"lost"`
 	Doubled          int64   `json:"doubled"`
 	Processes        int     `json:"processes"`

@@ -44,7 +44,7 @@ func (f demoWorkerFlags) args(engine, queue string) []string {
 	return args
 }
 
-// owner is what the process's locks say.
+// owner returns the owner of the process's claims.
 func (f demoWorkerFlags) owner() string { return fmt.Sprintf("demo process %d", f.number) }
 
 func newDemoWorkerCmd(s *session) *cobra.Command {
@@ -65,14 +65,14 @@ func newDemoWorkerCmd(s *session) *cobra.Command {
 	return c
 }
 
-// demoWorkerLine is a line that a process says of itself on its stdout.
+// demoWorkerLine is a line that a process prints about itself on its stdout.
 type demoWorkerLine struct {
 	Ready     bool  `json:"ready,omitempty"`     // it has opened the queue
 	Serves    bool  `json:"serves,omitempty"`    // the others use the database through it
 	Conflicts int64 `json:"conflicts,omitempty"` // at its end
 }
 
-// servesEvery is how often a process looks whether it serves the database now.
+// servesEvery is how often a process checks whether it serves the database now.
 const servesEvery = 2 * time.Millisecond
 
 // demoWorker handles messages until stdin or ctx ends.
@@ -80,7 +80,7 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		// Nothing is read from it: it ends when the demo wants this process to end, or has died.
+		// No input comes. Stdin ends when the demo wants this process to end, or when the demo has died.
 		_, _ = io.Copy(io.Discard, s.stdin)
 		stop()
 	}()
@@ -122,8 +122,8 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 	return printJSON(s.stdout, demoWorkerLine{Conflicts: counting.Counters().Conflicts})
 }
 
-// demoWork is a worker as a service runs one: it handles each departure, and commits the effect together with the ack.
-// It returns when ctx has ended and nothing is in flight any more, or with an error.
+// demoWork runs a worker like a service does. The worker handles each departure, and commits the effect together with
+// the ack. It returns when ctx has ended and nothing is in flight any more, or with an error.
 func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlags) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -143,8 +143,9 @@ func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlag
 			Logger:      s.acting.workers(), // the demo shows the progress
 			Events:      s.beside.hooks(),
 			OnError: func(err error) {
-				// One that was frozen goes on. If that was past its lease another has the group; if it was for as long
-				// as a transaction may last the message is tried again. In both cases the effect was not written.
+				// These errors come to a process that was frozen and continues. If its lease has expired, another
+				// process has the group. If it was frozen for longer than a transaction may last, the message is tried
+				// again. In both cases the effect was not written.
 				if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, context.DeadlineExceeded) {
 					fail(err)
 				}

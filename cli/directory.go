@@ -38,7 +38,7 @@ func (d directory) childKey(name string) []byte {
 	return append(slices.Clone(d.node), tuple.Tuple{0, name}.Pack()...)
 }
 
-// layerPartition is what a directory is for that has its children's nodes within.
+// layerPartition is the layer of a directory that is a partition.
 const layerPartition = "partition"
 
 // child returns the directory with the prefix, which is below d.
@@ -98,7 +98,7 @@ func directoryPath(text string) ([]string, error) {
 	return path, nil
 }
 
-// pathText is what directoryPath reads.
+// pathText returns the text of a path as directoryPath reads it.
 func pathText(path []string) string {
 	for _, name := range path {
 		if name == "" || strings.ContainsRune(name, '/') || strings.HasPrefix(name, "(") {
@@ -146,7 +146,8 @@ func (s *session) findDirectory(ctx context.Context, db kv.DB, path []string) (k
 // errNoDirectory says that --directory names nothing.
 var errNoDirectory = errors.New("no such directory")
 
-// noDirectory says what there is at the place where the path ends: at, which is found names down.
+// noDirectory returns an error that lists the directories where the path ends. That is at, which is found names below
+// the root.
 func (s *session) noDirectory(
 	ctx context.Context, tx kv.ReadTx, at directory, path []string, found int,
 ) (*Error, error) {

@@ -8,7 +8,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// editFlags say how messages are changed.
+// editFlags are the flags that say how to change messages.
 type editFlags struct {
 	body, file string
 	set        []string
@@ -22,7 +22,7 @@ func (f *editFlags) add(c *cobra.Command) {
 	c.Flags().StringArrayVar(&f.remove, "remove-header", nil, "the `NAME` of a header to remove")
 }
 
-// change returns what the flags say, or nil if they change nothing.
+// change returns a function that changes a message as the flags say, or nil if they change nothing.
 func (f *editFlags) change(s *session, c *cobra.Command) (func(m *layer.Message) error, error) {
 	headers, err := parseHeaders(f.set)
 	if err != nil {

@@ -11,14 +11,14 @@ import (
 	"fdbfifo/worker"
 )
 
-// effects is what handling a message of the demo leaves in the database, written in the transaction that acks it:
-// one pair for each time that a message was handled, in the order in which the database committed them.
+// effects are the pairs that the demo's handlers leave in the database. The transaction that acks a message writes one
+// pair. So there is one pair for each time that a message was handled, in the order of the commits.
 //
 //	key    ("fdbfifo-demo", queue, group, versionstamp)
 //	value  tuple: line of the file, body, number of the process, token of the claim
 //
-// The stamp comes from the database, so the order owes nothing to the queue. Writing one reads nothing and conflicts
-// with nothing.
+// The stamp comes from the database, so the order does not depend on the queue. The write of an effect reads nothing,
+// and conflicts with nothing.
 type effects struct{ prefix []byte }
 
 func newEffects(queue string) effects {
@@ -27,7 +27,7 @@ func newEffects(queue string) effects {
 
 const effectsName = "fdbfifo-demo"
 
-// effect is one of them.
+// effect is one pair of effects.
 type effect struct {
 	group   string
 	line    string
@@ -36,7 +36,7 @@ type effect struct {
 	token   int64
 }
 
-// newEffect is what it leaves that a process has handled d.
+// newEffect returns the effect of a process that has handled d.
 func newEffect(d *worker.Delivery, process int) effect {
 	return effect{
 		group: d.ID.Group, line: d.Headers[lineHeader], body: d.Body, process: int64(process), token: d.Token,
@@ -54,10 +54,10 @@ func (e effects) write(tx kv.Tx, one effect) error {
 	return nil
 }
 
-// maxEffectBody keeps an effect under what FoundationDB allows a value to have, 100,000 bytes.
+// maxEffectBody keeps an effect below the largest value of FoundationDB, 100,000 bytes.
 const maxEffectBody = 90_000 // bytes
 
-// fitEffects finds a departure that is too long for an effect.
+// fitEffects returns an error if a departure is too long for an effect.
 func fitEffects(flights []departure) error {
 	for _, d := range flights {
 		if len(d.body) > maxEffectBody {
@@ -85,7 +85,7 @@ func (e effects) read(ctx context.Context, db kv.DB, see func(effect)) error {
 	return e.readUnder(ctx, db, e.prefix, see)
 }
 
-// count says how many effects each of the claims has left so far.
+// count counts the effects that each of the claims has left so far.
 func (e effects) count(ctx context.Context, db kv.DB, held map[heldClaim]int) error {
 	for c := range held {
 		n := 0
@@ -147,7 +147,7 @@ type heldClaim struct {
 	token int64
 }
 
-// judgement holds the effects to the file: w sees each of them as a delivery.
+// judgement compares the effects with the file. w sees each effect as a delivery.
 type judgement struct {
 	w         *witness
 	last      map[string]int64 // by group: the newest token so far
@@ -156,7 +156,8 @@ type judgement struct {
 	seen      map[heldClaim]int // the effects of those of held
 }
 
-// newJudgement is told the claims of the processes that were killed, with the effects that each had left by then.
+// newJudgement returns a judgement. held are the claims of the killed processes, with the effects that each had left by
+// then.
 func newJudgement(w *witness, held map[heldClaim]int) *judgement {
 	return &judgement{w: w, last: make(map[string]int64), held: held, seen: make(map[heldClaim]int)}
 }
@@ -175,8 +176,8 @@ func (j *judgement) see(e effect) {
 	j.w.end(item)
 }
 
-// takenOver is how many of the claims held were finished under a later token. The others' commits were under way
-// when their process was killed.
+// takenOver returns how many of the claims held were finished under a later token. The commits of the others were in
+// flight when their process was killed.
 func (j *judgement) takenOver() int {
 	n := 0
 	for c, before := range j.held {

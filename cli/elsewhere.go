@@ -32,15 +32,16 @@ type foundPlace struct {
 const (
 	lookReads = 2000
 	lookTime  = 3 * time.Second
-	// lookWidth is how many branches of one place are told apart. A place with more holds data, not prefixes.
+	// lookWidth is the most branches of one place that the look follows. A place with more branches holds data, not
+	// prefixes.
 	lookWidth = 200
-	// lookPart is how many reads go into one transaction, so that none becomes too old.
+	// lookPart is the reads of one transaction, so that no transaction becomes too old.
 	lookPart = 100
 )
 
-// lookElsewhere looks for queues under any prefix. It reads keys, not values, and only where the keys branch: from a
-// key it goes on behind all that begin as that one does, up to an element of the tuple, and later into those, the
-// shorter beginnings first.
+// lookElsewhere looks for queues under any prefix. It reads only keys, and only where the keys branch. From a key it
+// jumps behind all keys with the same beginning, up to the end of an element of the tuple. Later it looks into these
+// branches, those with the shorter beginnings first.
 func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
@@ -127,8 +128,8 @@ func (l *look) part(ctx context.Context, tx kv.ReadTx) error {
 	return nil
 }
 
-// step is how many bytes of rest, which follows the prefix of at, a key must share to be passed over with it: a whole
-// element of the tuple, and less when there are very many.
+// step returns how many bytes of rest a key must share so that the look passes over it. rest follows the prefix of at.
+// It is a whole element of the tuple, or less if there are very many.
 func (l *look) step(at *branch, rest []byte) int {
 	n := elementLength(rest)
 	at.children++
@@ -140,8 +141,8 @@ func (l *look) step(at *branch, rest []byte) int {
 	return n
 }
 
-// queueOf says which queue has the key, if any. The name of the queue stands before a word that all of its keys have;
-// whether there is such a queue, its own keys say.
+// queueOf returns the queue that has the key, if there is one. In the key, the name of the queue comes before a word
+// that all keys of a queue have. queueOf then reads the queue's own keys to see whether the queue exists.
 func (l *look) queueOf(ctx context.Context, tx kv.ReadTx, key []byte) (prefix []byte, name string, ok bool, err error) {
 	for begin := range key {
 		if key[begin] != stringCode {
@@ -208,7 +209,7 @@ func (e elsewhere) others(prefix []byte) []foundPlace {
 	return slices.DeleteFunc(slices.Clone(e.places), func(p foundPlace) bool { return bytes.Equal(p.prefix, prefix) })
 }
 
-// hint names the places but the one at prefix, as flags that lead there; "" if there are none.
+// hint names the places except the one at prefix, as flags of the command; "" if there are none.
 func (e elsewhere) hint(prefix []byte) string {
 	others := e.others(prefix)
 	if len(others) == 0 {

@@ -19,14 +19,14 @@ import (
 type EngineOptions struct {
 	// Arg is what follows the name and a colon in --engine; "" if nothing does.
 	Arg string
-	// Create makes what does not exist yet. Without it an engine returns an error that wraps fs.ErrNotExist
-	// instead, and leaves nothing behind.
+	// Create makes the engine create a missing database. Without it the engine must return an error that wraps
+	// fs.ErrNotExist, and must leave nothing behind.
 	Create bool
 	// Notice tells the user something worth knowing, such as where the data is.
 	Notice func(format string, args ...any)
 }
 
-// OpenFunc opens an engine. The caller closes what it returns.
+// OpenFunc opens an engine. The caller must close the returned DB.
 type OpenFunc func(ctx context.Context, o EngineOptions) (kv.DB, error)
 
 // Embedded returns the engines that need nothing else: "memory" and "disk".
@@ -84,7 +84,7 @@ func openFolder(folder string, o EngineOptions) (*embedded.DB, error) {
 	}
 	db, err := embedded.OpenDisk(folder, embedded.Options{ReadOnly: true})
 	if errors.Is(err, embedded.ErrLocked) {
-		// A process has it open that may write there. Ask that one.
+		// A process that may write there has it open. Use the database through that process.
 		return embedded.OpenDisk(folder, embedded.Options{})
 	}
 	if err == nil {
@@ -112,7 +112,7 @@ func (s *session) engineParts() (name, arg string) {
 	return name, arg
 }
 
-// checkEngine refuses an argument that is announced and empty, as disk:$UNSET: it would be the default folder.
+// checkEngine refuses an empty argument after the colon, as in disk:$UNSET, because it would mean the default folder.
 func (s *session) checkEngine() error {
 	name, arg := s.engineParts()
 	if strings.TrimSpace(arg) == "" && strings.Contains(s.engine, ":") {
@@ -121,7 +121,7 @@ func (s *session) checkEngine() error {
 	return nil
 }
 
-// inMemory reports whether the engine is gone when the command ends.
+// inMemory reports whether the engine's data is gone when the command ends.
 func (s *session) inMemory() bool {
 	name, _ := s.engineParts()
 	return name == "memory"

@@ -28,7 +28,7 @@ type enqueueFlags struct {
 	dedupField string
 	delay      time.Duration
 	headers    []string
-	// headerFields are NAME or NAME=FIELD: which field is which header.
+	// headerFields are NAME or NAME=FIELD: the header NAME gets the value of the field.
 	headerFields []string
 	partial      bool
 	ids          bool
@@ -193,7 +193,7 @@ func parseHeaderFields(given []string, fixed map[string]string) ([]headerField, 
 	return fields, nil
 }
 
-// nothingIn says why an input of a format has no messages.
+// nothingIn has, for each format, the reason why an input has no messages.
 var nothingIn = map[string]string{
 	"csv": "there is no record below the header line", "jsonl": "there is no line with a JSON object",
 }
@@ -343,7 +343,7 @@ func were(n int64) string {
 	return commas(n) + " messages were"
 }
 
-// seekable is false for a pipe that was given by name.
+// seekable reports whether in can seek. A named pipe cannot.
 func seekable(in io.Seeker) bool {
 	_, err := in.Seek(0, io.SeekStart)
 	return err == nil
@@ -393,10 +393,10 @@ const (
 )
 
 // enqueueAll enqueues the messages of src. It returns how many were confirmed, how many were duplicates, and the line
-// of the last record of which either is true (0 = none). It tells see of each batch that was confirmed. The records
-// before an error of src are enqueued. Without a total src is a stream, which may be slow: a batch has the records that
-// have come by the time the batch before is confirmed. An error of see ends the enqueue of a stream. Other input is
-// enqueued to its end, and the error is returned then.
+// of the last record of either kind (0 = none). It calls see with each confirmed batch. It enqueues the records before
+// an error of src. Without a total src is a stream, which may be slow. A batch of a stream has the records that have
+// arrived when the batch before is confirmed. An error of see ends the enqueue of a stream. Other input is enqueued to
+// its end, and the error is returned then.
 func (s *session) enqueueAll(
 	ctx context.Context, q *layer.Queue, src source, total int64, see func([]layer.Sent) error,
 ) (done, duplicates int64, last int, err error) {
@@ -440,7 +440,7 @@ func (s *session) enqueueAll(
 	}
 }
 
-// yielded is what came from a source.
+// yielded is a message, or an error, that came from a source.
 type yielded struct {
 	m    layer.Message
 	line int
@@ -466,9 +466,9 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 	return records
 }
 
-// nextBatch waits for messages until a batch is full, or, of a stream, for one and takes those that are there
-// already. line is that of the last of them. rest is a message that did not fit. After an error, which comes with the
-// messages before it, the source has ended.
+// nextBatch waits until a batch is full. From a stream it waits for one message, and adds those that have already
+// arrived. line is the line of the last message. rest is a message that did not fit. An error comes with the messages
+// before it, and ends the source.
 func nextBatch(
 	ctx context.Context, records <-chan yielded, held *yielded, stream bool,
 ) (batch []layer.Message, line int, rest *yielded, err error) {

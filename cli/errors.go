@@ -27,8 +27,8 @@ const (
 	ExitClusterFile = 4 // missing, unreadable or malformed
 	ExitUnreachable = 5
 	ExitLocked      = 6   // the database, by an operator
-	ExitAPIVersion  = 7   // the client library has not the one that is needed
-	ExitOutput      = 8   // all is done, but the result could not be printed
+	ExitAPIVersion  = 7   // the client library does not have the needed one
+	ExitOutput      = 8   // the work is done, but the result could not be printed
 	ExitUnknown     = 9   // it may have landed: the outcome of a commit is unknown
 	ExitInterrupted = 130 // as a shell reports a process that Ctrl-C has ended
 )
@@ -36,7 +36,7 @@ const (
 // errInterrupted says that Ctrl-C came before the command was done.
 var errInterrupted = errors.New("interrupted")
 
-// ExitCode returns what the process should end with after err of Run.
+// ExitCode returns the exit code of the process for an error of Run.
 func ExitCode(err error) int {
 	var usage *usageError
 	var own *Error
@@ -59,12 +59,13 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-// Error is an error whose cure, or exit code, is known where it comes up: by a command or by an engine's OpenFunc.
+// Error is an error with a hint for the user, or with an exit code. Commands and the OpenFunc of an engine make such
+// errors.
 type Error struct {
 	Text string
 	Hint string // what the user can do; may be empty
 	Exit int    // 0 = ExitFailed
-	Err  error  // what lies under it; may be nil
+	Err  error  // the cause; may be nil
 }
 
 func (e *Error) Error() string {
@@ -90,7 +91,7 @@ type outputError struct {
 func (e *outputError) Error() string { return e.doing + ": " + e.err.Error() }
 func (e *outputError) Unwrap() error { return e.err }
 
-// onlyOutput reports whether output is all that err tells of: the command has done its work.
+// onlyOutput reports whether err has only errors of output. The command has then done its work.
 func onlyOutput(err error) bool {
 	switch e := err.(type) {
 	case *outputError:
@@ -105,8 +106,8 @@ func onlyOutput(err error) bool {
 	return false
 }
 
-// results is stdout, whose errors must not be taken for the database's: a full disk under the one says nothing of the
-// other.
+// results is stdout. Its errors must not look like errors of the database: a full disk under stdout says nothing about
+// the database.
 type results struct{ w io.Writer }
 
 func (r *results) Write(p []byte) (int, error) {
@@ -217,7 +218,7 @@ func advise(err error) string {
 	return unknownAdvice
 }
 
-// cure is what can be done about the cause of err; "" = nothing is known.
+// cure returns advice for the cause of err; "" = there is none.
 func cure(err error) string {
 	var own *Error
 	var folder *folderError

@@ -19,19 +19,19 @@ import (
 	"fdbfifo/layer"
 )
 
-// command is what work runs for each item.
+// command is the command that work runs for each item.
 type command struct {
 	line   string                  // for sh -c
 	stdout func(line []byte) error // an error makes the command one that has failed
 	stderr func(line []byte)
-	// unset is told which variables cannot say what they are for, and why. It may be nil.
+	// unset is called with the variables that could not be set, and the reason. It may be nil.
 	unset func(variables []string, why string)
 }
 
 // killGrace is how long the output of a killed command is waited for.
 const killGrace = 2 * time.Second
 
-// notRun is why the shell could not run the command line, or a command in it: nothing is wrong with the item.
+// notRun says why the shell could not run the command line, or a command in it. The item is not the cause.
 type notRun struct {
 	code int // 126 or 127, by POSIX; -1 = there is no shell
 	text string
@@ -48,8 +48,8 @@ func (e *notRun) Error() string {
 	return fmt.Sprintf("--exec: the shell says that %s (exit code %d): %s", why, e.code, e.text)
 }
 
-// run runs the command with the item's body on its stdin. When ctx ends, the command is killed,
-// and so are its children. Errors: *notRun, those of the command and of its output.
+// run runs the command with the item's body on its stdin. When ctx ends, run kills the command and its children.
+// Errors: *notRun, those of the command and of its output.
 func (c *command) run(ctx context.Context, item layer.Item) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Stdin = bytes.NewReader(item.Body)
@@ -84,7 +84,7 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	}
 	text := last.text()
 	switch code := cmd.ProcessState.ExitCode(); {
-	case cmd.ProcessState == nil && !errors.Is(err, syscall.E2BIG): // too long are the headers of this item
+	case cmd.ProcessState == nil && !errors.Is(err, syscall.E2BIG): // E2BIG: the headers of this item are too long
 		return &notRun{-1, err.Error()}
 	case lost == nil && (code == 126 || code == 127):
 		return &notRun{code, text}
@@ -158,7 +158,7 @@ func (c *command) environment(item layer.Item) ([]string, error) {
 	return env, nil
 }
 
-// headerVariable makes a header's name one that a shell can read: letters in upper case, digits, underscores.
+// headerVariable turns a header's name into a name that a shell can read: upper-case letters, digits and underscores.
 func headerVariable(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -171,13 +171,13 @@ func headerVariable(name string) string {
 	}, name)
 }
 
-// lines hands on whole lines, so that the output of commands that run together is not mixed within one.
+// lines passes on whole lines, so that the outputs of concurrent commands do not mix within a line.
 type lines struct {
 	print func(line []byte)
 	held  []byte
 }
 
-// maxHeldLine is how much of a line is kept until its end comes.
+// maxHeldLine is how much of a line is kept until the line ends.
 const maxHeldLine = 64 << 10 // bytes
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -192,7 +192,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush hands on the rest, and the end of line that it lacks.
+// flush passes on the rest, with the missing line end.
 func (l *lines) flush() {
 	if len(l.held) > 0 {
 		l.print(append(l.held, '\n'))

@@ -85,12 +85,12 @@ func (s *session) printFound(dedupID string, f layer.Found) error {
 		_, err := fmt.Fprintln(s.stdout, "unknown: no message is remembered under this dedup id")
 		return err
 	}
-	// Reasons and owners are what others have written: they must not steer the terminal.
+	// Other programs have written the reasons and owners, so these must not steer the terminal.
 	_, err := fmt.Fprintf(s.stdout, "%s\n%s\n", display(f.ID.String()), oneLine([]byte(s.whereabouts(f)), maxWhyWidth))
 	return err
 }
 
-// whereabouts says where a message is that was found.
+// whereabouts describes the place of a found message.
 func (s *session) whereabouts(f layer.Found) string {
 	switch f.Where {
 	case layer.WhereUnknown:

@@ -14,8 +14,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// display returns a group's or queue's name as it is if that is plain, and quoted if it is empty or would
-// disturb a terminal or a table.
+// display returns the name of a group or queue. It quotes the name if it is empty, or if it would disturb a terminal or
+// a table.
 func display(name string) string {
 	plain := func(r rune) bool { return r != ' ' && r != '"' && unicode.IsPrint(r) && r != utf8.RuneError }
 	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
@@ -47,8 +47,9 @@ func oneLine(b []byte, width int) string {
 	return s.String()
 }
 
-// steers reports whether a rune of n bytes could steer a terminal, or show other than it is: what is not printable,
-// such as a control character or one that turns the direction of the text, and a byte that is no UTF-8.
+// steers reports whether a rune of n bytes could steer a terminal, or looks like something else. That is a character
+// that is not printable, for example a control character or one that changes the direction of the text, and a byte that
+// is not UTF-8.
 func steers(r rune, n int) bool { return r == utf8.RuneError && n <= 1 || !unicode.IsPrint(r) }
 
 // escaped returns the bytes of a rune as Go escapes them.
@@ -69,8 +70,8 @@ func plain(b []byte) []byte {
 	return safe
 }
 
-// plainWriter writes text plain: what others have written into the database cannot steer the terminal, whichever
-// command prints it. A text is written whole, not cut within a rune.
+// plainWriter escapes its text with plain, so that text in the database cannot steer the terminal. Each Write must have
+// whole runes.
 type plainWriter struct{ w io.Writer }
 
 func (p *plainWriter) Write(b []byte) (int, error) {
@@ -89,7 +90,8 @@ func (s *session) exact(w io.Writer) io.Writer {
 	return w
 }
 
-// Columns of a table's cells: a longer name is cut, and a text is left this much, however narrow the terminal is.
+// Widths of a table's cells, in columns. A longer name is cut. A text gets at least this much, even on a narrow
+// terminal.
 const (
 	maxNameWidth = 24
 	minTextWidth = 16
@@ -105,7 +107,7 @@ var (
 // printJSON prints v as one line.
 func printJSON(w io.Writer, v any) error { return console.WriteJSON(w, v) }
 
-// jsonBody is a body in JSON: as a string if it is UTF-8, which JSON needs, else as base64.
+// jsonBody is a body in JSON. It is a string if the body is UTF-8, as JSON requires, otherwise base64.
 type jsonBody struct {
 	Body   *string `json:"body,omitempty"`
 	Base64 []byte  `json:"body_base64,omitempty"`
@@ -144,7 +146,7 @@ func alignRight(t table.Writer, columns ...int) {
 	t.SetColumnConfigs(configs)
 }
 
-// width is how many columns a result may use: the terminal's, or plenty if stdout is none.
+// width returns how many columns a result may use: those of the terminal, or very many if stdout is no terminal.
 func (s *session) width() int {
 	if w, _, ok := s.app.size(s.stdout); ok {
 		return w

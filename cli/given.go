@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// mayBeEmpty are the flags whose empty value means something: a message may have an empty body. Any other flag that is
-// given must have a value, so that an unset variable of a shell never means all, none or the default.
+// mayBeEmpty are the flags that may have an empty value: a message may have an empty body. Any other flag must have a
+// value, so that an unset variable of a shell never means all, none or the default.
 var mayBeEmpty = map[string]bool{"enqueue --body": true}
 
 // mayBeBlank are the flags that take any text of a user's data, blanks too.
@@ -21,7 +21,7 @@ var insteadOfEmpty = map[string]string{
 	"prefix": "--prefix 0x for the root of the database",
 }
 
-// checkAllGiven makes c and all commands below it refuse flags and arguments that are given and empty.
+// checkAllGiven makes c and all commands below it refuse empty flags and arguments.
 func checkAllGiven(c *cobra.Command) {
 	check := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
@@ -35,7 +35,7 @@ func checkAllGiven(c *cobra.Command) {
 	}
 }
 
-// checkGiven refuses flags and arguments that are given and empty.
+// checkGiven returns an error for an empty flag or argument.
 func checkGiven(c *cobra.Command, args []string) (err error) {
 	name := commandName(c)
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -94,7 +94,7 @@ func (g *groupFlag) add(c *cobra.Command, help string) {
 	c.Flags().BoolVar(&g.unnamed, defaultGroup, false, "the group without a name, in place of --group")
 }
 
-// given is the group that the flags name; nil = they name none.
+// given returns the group that the flags name; nil = they name none.
 func (g *groupFlag) given() *string {
 	if g.name == "" && !g.unnamed {
 		return nil

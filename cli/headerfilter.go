@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// headerFilter chooses messages by their headers: each that is named must be there, with the value if one is given.
+// headerFilter chooses messages by their headers. A message must have each named header, with the value if one is
+// given.
 type headerFilter struct{ given []string }
 
 func (f *headerFilter) add(c *cobra.Command) {
@@ -16,7 +17,7 @@ func (f *headerFilter) add(c *cobra.Command) {
 		"only those with this header: `NAME=VALUE`, or NAME for any value (repeatable)")
 }
 
-// active reports whether anything is left out.
+// active reports whether the filter has any condition.
 func (f *headerFilter) active() bool { return len(f.given) > 0 }
 
 func (f *headerFilter) check() error {
@@ -36,7 +37,8 @@ func (f *headerFilter) matches(headers map[string]string) bool {
 	return true
 }
 
-// chosen returns the first n entries of a list that keep chooses, and, if the list goes on behind them, the last.
+// chosen returns the first n entries for which keep is true. If the list continues after them, last is the last of
+// them.
 func chosen[T any](list iter.Seq2[T, error], n int, keep func(T) bool) (first []T, last *T, err error) {
 	for entry, err := range list {
 		if err != nil {

@@ -51,7 +51,7 @@ type sourceOptions struct {
 // headerField is a header whose value a field of the record has.
 type headerField struct{ name, field string }
 
-// complete adds what every message has.
+// complete adds the values that every message has.
 func (o *sourceOptions) complete(m layer.Message) layer.Message {
 	m.Headers, m.Delay, m.AtOnce = o.headers, o.delay, o.atOnce
 	m.Alone, m.Tenant = o.alone, o.tenant
@@ -69,14 +69,14 @@ func newSource(r io.Reader, o sourceOptions) (source, error) {
 	return &jsonSource{r: in, o: o}, nil
 }
 
-// errWide says that a text has two or four bytes a character.
+// errWide says that a text has two or four bytes for each character.
 var errWide = errors.New("this is UTF-16 or UTF-32, and UTF-8 is wanted (iconv -f UTF-16 -t UTF-8 converts it)")
 
 // utf8Text returns a reader of a text in UTF-8, without the byte order mark with which some programs begin a file.
 // Another encoding that shows in the first bytes is refused, with an *inputError.
 func utf8Text(r io.Reader) (*bufio.Reader, error) {
 	in := bufio.NewReaderSize(r, 64<<10)
-	// No more than two bytes: a stream may have one short line, and then nothing for a long time.
+	// This must wait for two bytes only: a stream may have one short line, and then nothing for a long time.
 	begin, err := in.Peek(2)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
@@ -152,8 +152,8 @@ func (o *sourceOptions) message(line int, of fields, body []byte) (layer.Message
 	return m, nil
 }
 
-// checkMessage holds m to the layer's limits, so that a whole input can be checked before any of it is
-// enqueued; the layer checks again.
+// checkMessage checks m against the layer's limits. So a whole input can be checked before any of it is enqueued. The
+// layer checks again.
 func checkMessage(m layer.Message) error {
 	if n := len(m.Group); n > layer.MaxGroupSize {
 		return &layer.LimitError{What: "group", Unit: "bytes", Got: int64(n), Max: layer.MaxGroupSize}
@@ -370,7 +370,7 @@ func (s *jsonSource) readLine() ([]byte, error) {
 	}
 }
 
-// fields checks that line is a JSON object and returns those of its fields that mean something, as text.
+// fields checks that line is a JSON object. It returns the fields that the flags name, as text.
 func (s *jsonSource) fields(line []byte) (of fields, err error) {
 	if !utf8.Valid(line) {
 		return of, layer.ErrInvalidUTF8
@@ -424,7 +424,7 @@ func textField(object map[string]json.RawMessage, name, what string) (string, er
 	return string(value), nil
 }
 
-// jsonWords puts an error of package json into words that do not speak of Go.
+// jsonWords returns an error of package json without words of Go.
 func jsonWords(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {

@@ -48,7 +48,7 @@ right, too. Only %s are stored by group.`, strings.Join(layer.KeyNames(), ", "),
 	return c
 }
 
-// keysByGroup are the kinds of keys that the groups come first in.
+// keysByGroup returns the kinds of keys that begin with the group.
 func keysByGroup() []string {
 	return slices.DeleteFunc(layer.KeyNames(), func(name string) bool {
 		_, ok := layer.GroupSection(nil, "", name, "")

@@ -8,15 +8,15 @@ import (
 )
 
 // Main runs app as the process's command line and returns the exit code. The first Ctrl-C, SIGTERM or SIGHUP (the
-// terminal is gone) lets the command come to an end in good order, the second cuts that short, the third ends the
-// process. A write to a pipe that nothing reads fails like any other; it does not end the process amid its work.
+// terminal is gone) lets the command end in good order. The second one cuts that short. The third one ends the process.
+// A write to a pipe without a reader fails like any other write. It does not end the process in the middle of its work.
 func Main(app *App) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	// To ignore it would be inherited by the commands of work.
+	// signal.Ignore would be inherited by the commands that work runs.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()

@@ -12,7 +12,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// oneID is for commands that take a message's id and flags.
+// oneID checks the arguments of commands that take one message's id.
 func oneID(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usagef("one message id is wanted, as peek --json prints it")
@@ -20,7 +20,7 @@ func oneID(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// addGroupFlag adds --group to a command that wants one.
+// addGroupFlag adds --group to a command that needs a group.
 func addGroupFlag(c *cobra.Command, group *string) {
 	var f groupFlag
 	f.add(c, "the `GROUP`")
@@ -39,7 +39,7 @@ type jsonDone struct {
 	Group string `json:"group"`
 }
 
-// done prints what was done to a message, or to a group if id is nil.
+// done prints the action on a message, or on a group if id is nil.
 func (s *session) done(verb string, id *layer.ID, group string) error {
 	if s.json {
 		d := jsonDone{Done: verb, Group: group}
@@ -142,7 +142,8 @@ What is not named stays as it is. A message in flight is refused.`,
 	return c
 }
 
-// readBody reads a body from a file, or from stdin if that is "-", up to the longest that there may be.
+// readBody reads a body from a file, or from stdin if file is "-". It reads at most one byte more than a body may have,
+// so that the layer refuses a longer one.
 func (s *session) readBody(ctx context.Context, file string) (body []byte, err error) {
 	if file == "-" {
 		return io.ReadAll(io.LimitReader(s.input(ctx), layer.MaxBodySize+1))
@@ -269,7 +270,7 @@ func headByItself(
 	}
 }
 
-// refused says what can be done when an operator's command was refused; any other error it returns as it is.
+// refused adds advice to the error of a refused operator's command. It returns any other error unchanged.
 func refused(err error) error {
 	hint := ""
 	switch {

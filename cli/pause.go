@@ -102,7 +102,7 @@ func (s *session) printMark(resumed bool, group *string, m layer.Mark) error {
 	return err
 }
 
-// markWords says who has paused, when and why.
+// markWords returns a text with the operator, the time and the reason of a pause.
 func markWords(m layer.Mark) string {
 	words := fmt.Sprintf("%s by %s since %s", m.Status, display(m.By), m.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
 	if m.Reason != "" {

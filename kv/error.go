@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// FoundationDB's error codes that engines return and callers look at.
+// The FoundationDB error codes that engines return and callers check.
 const (
 	CodeTransactionTooOld      = 1007
 	CodeFutureVersion          = 1009
@@ -46,12 +46,12 @@ const (
 // see that it is retryable.
 type Error struct {
 	Code int
-	// InFlight is true if a commit had been sent, its outcome is unknown, and it may still land: up to 5 s later by the
-	// cluster's versions, which stand still while it recovers or hangs. With code 1021 it is false: that commit has
-	// landed or never will.
+	// InFlight is true if a commit was sent, its outcome is unknown, and it may still land. It may do so up to 5 s
+	// later by the cluster's versions, which stop while the cluster recovers or hangs. With code 1021 InFlight is
+	// false: that commit has landed or never will.
 	InFlight bool
 	Cause    error // may be nil; the binding's error, or the context's
-	// earlier: not the last attempt of a loop may have landed but one before, and Cause is the last attempt's error.
+	// earlier: an attempt of a loop before the last one may have landed. Cause is the last attempt's error.
 	earlier bool
 }
 
@@ -149,7 +149,7 @@ func (e *Error) Retryable() bool {
 // Code returns the code of the *Error that err is or wraps, or 0.
 func Code(err error) int {
 	if err == nil {
-		return 0 // costs nothing: all below makes errors.As find its way by reflection
+		return 0 // a quick way out: errors.As below uses reflection
 	}
 	var e *Error
 	if errors.As(err, &e) && e != nil {

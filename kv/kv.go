@@ -69,9 +69,9 @@ type ReadTx interface {
 	ReadVersion() Future[int64]
 }
 
-// Tx is what a queue operation sees of a transaction: everything but its lifecycle, so that a caller's own
-// transaction can be used too. Reads add read conflict ranges and writes add write conflict ranges as
-// FoundationDB's do. The first failing write is kept and every later read and the commit fail with it.
+// Tx is the part of a transaction that a queue operation uses: everything except its lifecycle. So an operation can run
+// in a caller's own transaction. Reads add read conflict ranges and writes add write conflict ranges as FoundationDB's
+// do. The first failing write is kept and every later read and the commit fail with it.
 type Tx interface {
 	ReadTx
 	// Snapshot reads at the same version and sees own writes, but adds no read conflicts.
@@ -126,12 +126,12 @@ type TxOptions struct {
 	// UntilConflict makes Run return the first conflict (1020), without a pause, unless an earlier attempt may have
 	// landed. It is for a body that splits its work after a conflict. Engines ignore it.
 	UntilConflict bool
-	// Call is what the transaction is for, as Trouble says it. Engines ignore it.
+	// Call names the purpose of the transaction, for Trouble. Engines ignore it.
 	Call string
-	// OnTrouble, if not nil, is told when the database keeps a loop of Run waiting, after one second of attempts that
-	// fail or five without an answer. Until the loop ends OnTrouble is told again: once a second in the first minute,
-	// and after a sixtieth of the time waited from then on. It is told once more when the loop has ended. Another
-	// goroutine calls OnTrouble, one call after the other. OnTrouble must not panic. Engines ignore it.
+	// OnTrouble, if not nil, is called when the database keeps a loop of Run waiting: after one second of failed
+	// attempts, or after five seconds without an answer. Until the loop ends it is called again, once a second in the
+	// first minute, and later each time after a sixtieth of the time waited so far. The last call comes when the loop
+	// has ended. Another goroutine makes the calls, one after the other. OnTrouble must not panic. Engines ignore it.
 	OnTrouble func(t Trouble)
 	// Patient: the body waits for more than the database, for example for a handler. Otherwise a body that has not
 	// returned after five seconds counts as one without an answer. Engines ignore it.
@@ -141,7 +141,7 @@ type TxOptions struct {
 // DB begins transactions.
 type DB interface {
 	Begin(o TxOptions) (ManagedTx, error)
-	// Close gives back what the engine holds. Transactions still open fail from then on.
+	// Close releases the resources of the engine. Open transactions fail from then on.
 	Close() error
 }
 

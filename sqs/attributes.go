@@ -34,15 +34,15 @@ const (
 	kmsReuse           = "KmsDataKeyReusePeriodSeconds"
 	managedEncryption  = "SqsManagedSseEnabled"
 
-	// visibilityOf, which AWS does not know, is what has a visibility timeout of its own in a FIFO queue. It is fixed
-	// when the queue is made.
+	// visibilityOf says whether each message in flight or each claim has a visibility timeout of its own in a FIFO
+	// queue. AWS does not have this attribute. It is fixed when the queue is made.
 	visibilityOf = "fdbfifo.Visibility"
 
 	scopeQueue, scopeGroup = "queue", "messageGroup"
 	perQueue, perGroup     = "perQueue", "perMessageGroupId"
 )
 
-// numbers are the attributes that are numbers: the least, the greatest, and what holds if nothing is said.
+// numbers are the attributes that are numbers: the least, the greatest, and the default.
 var numbers = map[string]struct{ least, most, otherwise int64 }{
 	visibilityTimeout:  {0, 43_200, 30},
 	maximumMessageSize: {1024, 1 << 20, 1 << 20},
@@ -52,7 +52,7 @@ var numbers = map[string]struct{ least, most, otherwise int64 }{
 	kmsReuse:           {60, 86_400, 300},
 }
 
-// choices are the attributes that have few values, the first of which holds if nothing is said.
+// choices are the attributes that have few values. The first value is the default.
 var choices = map[string][]string{
 	fifoQueue:         {"false", "true"},
 	contentBased:      {"false", "true"},
@@ -68,7 +68,7 @@ var fifoOnly = []string{fifoQueue, contentBased, dedupScope, throughputLimit, vi
 // texts are the attributes that a client can set to a text. See also numbers and choices.
 var texts = []string{redrivePolicy, redriveAllowPolicy, policyAttribute, kmsKey}
 
-// counted are the attributes that the server works out.
+// counted are the attributes that the server computes.
 var counted = []string{
 	"ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNotVisible",
 	"CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
@@ -100,7 +100,7 @@ func invalidAttribute(name string) *apiError {
 	return fail(schemas.InvalidAttributeValue, "Invalid value for the parameter %s.", name)
 }
 
-// checkAttributes holds attributes to the rules of a queue of the name.
+// checkAttributes returns an error if a FIFO queue, or a standard queue, cannot have these attributes.
 func checkAttributes(fifo bool, attributes map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		value := attributes[name]
@@ -154,7 +154,7 @@ func checkAttribute(name, value string) error {
 	return nil
 }
 
-// setAttributes puts attributes into those of a queue. An empty text takes back what was said.
+// setAttributes adds attributes to those of a queue. An empty text removes an attribute.
 func setAttributes(into, attributes map[string]string) {
 	for name, value := range attributes {
 		if value == "" {
@@ -200,7 +200,7 @@ func (r record) fifo() bool { return r.choice(fifoQueue) == "true" }
 // dedupInGroup reports whether duplicates are looked for within groups.
 func (r record) dedupInGroup() bool { return r.choice(dedupScope) == scopeGroup }
 
-// leasePer is what has a visibility timeout of its own.
+// leasePer says whether each message or each claim has a visibility timeout of its own.
 func (r record) leasePer() layer.LeasePer {
 	if r.fifo() && r.choice(visibilityOf) == layer.LeasePerItem.String() {
 		return layer.LeasePerItem
@@ -208,7 +208,7 @@ func (r record) leasePer() layer.LeasePer {
 	return layer.LeasePerClaim
 }
 
-// keepsVisibility returns an error if attributes of a queue would change what is fixed when the queue is made.
+// keepsVisibility returns an error if after has another visibilityOf: that is fixed when the queue is made.
 func (r record) keepsVisibility(after record) error {
 	if r.leasePer() == after.leasePer() {
 		return nil
@@ -238,10 +238,10 @@ func (r record) all() map[string]string {
 	return all
 }
 
-// configure sets what the layer is to know of the queue's attributes. The other settings are the operator's.
+// configure sets the settings of the layer that follow from the queue's attributes. The operator sets all others.
 func (r record) configure(c *layer.Config) {
 	c.Lease = max(r.duration(visibilityTimeout), layer.MinLease)
-	c.Delay = r.duration(delaySeconds) // of a FIFO queue for the messages in the queue, too
+	c.Delay = r.duration(delaySeconds) // in a FIFO queue also for the messages that are there
 	c.Retention, c.OnExpiry = r.duration(retentionPeriod), layer.DropExpired
 	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest and always comes first
 	c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
@@ -311,7 +311,7 @@ func (s *Server) arn(name string) string {
 // fifoSuffix ends the names of FIFO queues, and of no others.
 const fifoSuffix = ".fifo"
 
-// checkName holds the name of a queue that is to be made to AWS's rules.
+// checkName checks the name of a new queue by AWS's rules.
 func checkName(name string, fifo bool) error {
 	plain := strings.TrimSuffix(name, fifoSuffix)
 	good := len(name) >= 1 && len(name) <= 80 && plain != "" && !strings.ContainsFunc(plain, func(r rune) bool {

@@ -36,8 +36,8 @@ type signature struct {
 	at                           time.Time
 }
 
-// admit holds the header of a request to all that can be known before its body is read. The signature is nil if the
-// server asks for none. kind is the type of the body.
+// admit makes all checks of a request that do not need its body. The signature is nil if the server asks for none. kind
+// is the type of the body.
 func (s *Server) admit(r *http.Request, kind string) (*signature, error) {
 	if s.options.Keys == nil {
 		return nil, s.checkLocal(r)
@@ -72,7 +72,7 @@ func (g *signature) checkCover(r *http.Request, kind string) error {
 	return nil
 }
 
-// verify finds out whether the signature is of this request, and the account that it is of.
+// verify returns an error unless the signature is of this request. It sets the account of the call.
 func (g *signature) verify(r *http.Request, body []byte, c *call) error {
 	if g == nil {
 		return nil
@@ -130,7 +130,7 @@ func readSignature(r *http.Request) (signature, error) {
 	return sig, nil
 }
 
-// checkTime is when the request was signed, if that is near enough.
+// checkTime returns when the request was signed. It is an error if that is too far from now.
 func (s *Server) checkTime(r *http.Request, sig signature) (time.Time, error) {
 	const form = "20060102T150405Z"
 	text, expires := r.Header.Get("X-Amz-Date"), clockSkew
@@ -154,7 +154,7 @@ func (s *Server) checkTime(r *http.Request, sig signature) (time.Time, error) {
 	return at, nil
 }
 
-// IsSigned makes a signature the rule of which headers the signer takes.
+// IsSigned makes signature the rule that tells the signer which headers to sign.
 func (g signature) IsSigned(header string) bool { return slices.Contains(g.headers, header) }
 
 // again signs a copy of the request, with the headers that the client has signed.

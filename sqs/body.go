@@ -22,13 +22,13 @@ const (
 	maxBody = 8 << 20 // bytes
 	// maxOther bounds all other requests.
 	maxOther = 256 << 10 // bytes
-	// freeBody is what every connection may hold. Requests with a larger body share bodyMemory.
+	// freeBody is the size of a body that every connection may hold. Requests with a larger body share bodyMemory.
 	freeBody = 8 << 10 // bytes
 	// bodyMemory bounds the larger bodies together, addressMemory those from one remote address. The values that are
 	// decoded from a body take a few times as much.
 	bodyMemory    = 32 << 20 // bytes
 	addressMemory = bodyMemory / 2
-	// patience is how long a request whose signature is not verified yet may be in the way of another.
+	// patience is how long a request without a verified signature may keep another one waiting.
 	patience = time.Second
 	// memoryIn is how long a request waits for memory before it is refused.
 	memoryIn = 10 * time.Second
@@ -36,7 +36,7 @@ const (
 	// bodyTimeout.
 	bodyGrace = 5 * time.Second
 	leastRate = 16 << 10 // bytes
-	// refusedIn is how long the rest of a request is read, and thrown away, that was refused for its header.
+	// refusedIn is how long the server reads and discards the rest of a request that it has refused for its header.
 	refusedIn = time.Second
 )
 
@@ -53,7 +53,7 @@ func tooLarge(limit int64) error {
 		"Request size exceeded the limit of %d bytes.", limit)
 }
 
-// readBody reads the body whole, up to the limit. The request has memory for it from then on.
+// readBody reads the whole body, up to the limit. The request keeps memory for it until the request is answered.
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, c *call) ([]byte, error) {
 	limit := int64(maxBody) // the Query protocol may have the action in the body
 	if c.json {
@@ -115,8 +115,8 @@ func (p *pacedBody) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// until sets the deadline of reading. It reports false if the request has given way to another; whole says that it
-// need not any more.
+// until sets the deadline of reading. It returns false if the request has given way to another. With whole set the
+// request does not give way any more.
 func (p *pacedBody) until(t time.Time, whole bool) bool {
 	if p.memory != nil {
 		return p.memory.until(t, whole)
@@ -125,7 +125,8 @@ func (p *pacedBody) until(t time.Time, whole bool) bool {
 	return true
 }
 
-// addressOf is the remote address of a request: of IPv6 the network, which one client has whole.
+// addressOf returns the remote address of a request. For IPv6 it returns the network, because one client has a whole
+// network.
 func addressOf(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -139,9 +140,9 @@ func addressOf(r *http.Request) string {
 	return network.String()
 }
 
-// memory is what the bodies of requests may take. Each takes its part before it is read, and has it until the request
-// is answered. If there is none left, the newest is served first, as in the line of a queue's long polls, and bodies
-// that have been coming for longer than patience give way.
+// memory is the memory for the bodies of requests. Each body takes its part before it is read, and keeps it until the
+// request is answered. If none is left, the newest request is served first, as in the line of a queue's long polls. A
+// body whose reading takes longer than patience gives way.
 type memory struct {
 	mu      sync.Mutex
 	taken   map[string]int64 // bytes by remote address; guarded by mu
@@ -163,7 +164,8 @@ type share struct {
 	evicted bool      // it gave way; guarded by of.mu
 }
 
-// take waits for a part of the memory. deadline sets until when the body can be read. Release it.
+// take waits for a part of the memory. deadline sets until when the body can be read. The caller must release the
+// share.
 func (m *memory) take(ctx context.Context, address string, size int64, deadline func(time.Time)) (*share, error) {
 	h := &share{of: m, address: address, size: size, granted: make(chan struct{}), deadline: deadline}
 	m.mu.Lock()
@@ -191,8 +193,8 @@ func busy() error {
 	return fail(schemas.RequestThrottled, "The server has too many large requests at the moment. Try again.")
 }
 
-// grant gives memory to those that wait. One whose address has its part already waits for another of its address; any
-// other for the first in line. m.mu is held.
+// grant gives memory to waiting requests. A request whose address has used up its part waits for another request of the
+// address. All others wait for the first in line. The caller must hold m.mu.
 func (m *memory) grant() {
 	for i := len(m.waiting) - 1; i >= 0; i-- {
 		h := m.waiting[i]

@@ -183,11 +183,11 @@ func (m *deadMove) moveAll(ctx context.Context, letters []layer.DeadLetter) erro
 	})
 }
 
-// errSwallowed: a message would be lost, because the queue that it goes to takes it for a duplicate.
+// errSwallowed: a message would be lost, because its new queue counts it as a duplicate.
 var errSwallowed = errors.New("sqs: a message that is moved is taken for a duplicate")
 
-// stands returns an error unless the queue is there, and the one that was opened: what tx enqueues would otherwise go
-// with a queue that another server has deleted.
+// stands returns an error unless the queue exists and is the one that was opened. Otherwise the messages that tx
+// enqueues would be lost with a queue that another server has deleted.
 //
 // Reads: the record of the queue, with a conflict.
 func (q *queue) stands(ctx context.Context, tx kv.Tx) error {
@@ -204,8 +204,8 @@ func (q *queue) stands(ctx context.Context, tx kv.Tx) error {
 	return nil
 }
 
-// accept enqueues messages that tx takes out of another queue, all of them or, with an error, none: one that is taken
-// for a duplicate would be in neither queue.
+// accept enqueues messages that tx removes from another queue. It enqueues all of them, or none and returns an error.
+// It is an error if one counts as a duplicate, because the message would then be in neither queue.
 func (q *queue) accept(ctx context.Context, tx kv.Tx, messages ...layer.Message) error {
 	sent, err := q.EnqueueTx(ctx, tx, messages...)
 	if err == nil && slices.ContainsFunc(sent, func(one layer.Sent) bool { return one.Duplicate }) {
@@ -214,9 +214,9 @@ func (q *queue) accept(ctx context.Context, tx kv.Tx, messages ...layer.Message)
 	return err
 }
 
-// moved is a message of a queue as it goes to the dead letter queue: its MessageId, its receives and, between standard
-// queues, the time of its sending stay. Its dedup id in the layer is a new one: nothing makes it a duplicate, and it
-// makes nothing one. Its MessageDeduplicationId is the MessageId, see stored.system.
+// moved returns a message as it goes to the dead letter queue. It keeps its MessageId, its receives and, between
+// standard queues, the time when it was sent. It gets a new dedup id in the layer, which makes it no duplicate of
+// another message, and no other message one of it. Its MessageDeduplicationId is the MessageId, see stored.system.
 func moved(from, to *queue, item layer.Item) layer.Message {
 	m := load(item)
 	headers := maps.Clone(item.Headers)
@@ -242,8 +242,8 @@ func moved(from, to *queue, item layer.Item) layer.Message {
 	return out
 }
 
-// redriven is a message of a dead letter queue as a move task takes it to another queue: a new message, as on AWS, with
-// a MessageId, a time of sending and receives of its own.
+// redriven returns a message of a dead letter queue as a move task enqueues it to another queue. As on AWS it is a new
+// message, with a MessageId, a time of sending and receives of its own.
 func redriven(from, to *queue, item layer.Item) layer.Message {
 	m := moved(from, to, item)
 	for _, name := range []string{headerID, headerReceived, headerSent, headerSource} {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Declared is a queue that is to be there when a server begins.
+// Declared is a queue that must exist when a server starts.
 type Declared struct {
 	Name string
 	// Attributes are those of CreateQueue. A name that ends in .fifo is enough for FifoQueue.
@@ -30,8 +30,8 @@ const maxDeclaration = 8 << 20 // bytes
 //	    "RedrivePolicy": {"deadLetterTargetArn": "dead.fifo", "maxReceiveCount": 5}}, "tags": {"team": "shop"}}
 //	]
 //
-// Values of attributes may be texts as in CreateQueue, or numbers, truths and objects. For an ARN in a RedrivePolicy
-// the queue's name will do.
+// Values of attributes may be texts as in CreateQueue, or numbers, truths and objects. In a RedrivePolicy the queue's
+// name may stand for its ARN.
 func ReadQueues(r io.Reader) ([]Declared, error) {
 	decoder := json.NewDecoder(io.LimitReader(r, maxDeclaration))
 	decoder.DisallowUnknownFields()
@@ -93,7 +93,8 @@ func (s *Server) Declare(ctx context.Context, queues []Declared) error {
 	return nil
 }
 
-// notDeclared tells a declaration that can never be carried out from a database that could not do it just now.
+// notDeclared returns the error of Declare: a RefusedError if the declaration can never succeed, otherwise the
+// database's error.
 func notDeclared(q Declared, err error) error {
 	if told(err).senderFault() {
 		return &RefusedError{Queue: q.Name, Err: err}

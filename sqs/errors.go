@@ -13,13 +13,13 @@ import (
 	"fdbfifo/layer"
 )
 
-// apiError is an error as a client is told it.
+// apiError is an error as the client gets it.
 type apiError struct {
 	shape     string // __type of JSON
 	code      string // of the Query protocol, and of the entries of batches
 	status    int
 	text      string
-	queryText string // where the Query protocol has another text
+	queryText string // the text of the Query protocol, if that is another
 }
 
 func (e *apiError) Error() string { return e.code + ": " + e.text }
@@ -107,11 +107,12 @@ func expired(handle string) *apiError {
 	return invalidValue(handle, "ReceiptHandle", "The receipt handle has expired.")
 }
 
-// errUnknownOperation is the answer to a look at the URL of a queue, as with a browser.
+// errUnknownOperation is the answer to a GET of a queue's URL, for example by a browser.
 var errUnknownOperation = refuse(http.StatusNotFound, "UnknownOperationException", "UnknownOperationException", "")
 
-// told is err as a client is told it. An error that the server does not expect is an internal error, whose text stays
-// here. An unknown outcome is one, whatever a later attempt has met: a refusal would say that nothing was done.
+// told returns err as the client gets it. An error that the server does not expect becomes an internal error, and the
+// client does not get its text. An unknown outcome is such an error, even if a later attempt was refused: a refusal
+// would say that nothing was done.
 func told(err error) *apiError {
 	var known *apiError
 	var limit *layer.LimitError

@@ -14,8 +14,8 @@ type Key struct {
 	Account string // "" = the server's
 }
 
-// ReadKeys reads keys: on each line an access key, its secret, and, if wanted, an account of twelve digits. Empty
-// lines and lines that begin with # do not count.
+// ReadKeys reads keys: on each line an access key, its secret, and, if wanted, an account of twelve digits. It skips
+// empty lines and lines that begin with #.
 func ReadKeys(r io.Reader) (map[string]Key, error) {
 	keys := make(map[string]Key)
 	lines := bufio.NewScanner(r)

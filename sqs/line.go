@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// line keeps most of a queue's long polls from the database: as long as one of them waits there, nothing is ready,
-// and the others stand in the line. When it has got messages there may be more: two others take its place; when its
-// time is over, one. That is the newest, which can stay the longest, so that many polls of 20 s cost as little as
-// one.
+// line keeps most of a queue's long polls away from the database. While one poll waits in the database, no message is
+// ready, and the other polls wait in the line. If that poll has got messages, there may be more, and two others follow
+// it. If its time is over, one follows. The newest polls go first, because they can wait the longest. So many polls of
+// 20 s cost as little as one.
 type line struct {
 	mu      sync.Mutex
-	ahead   int             // how many wait, or look, in the database; guarded by mu
+	ahead   int             // polls that wait or look in the database; guarded by mu
 	waiting []chan struct{} // closed when it is their turn; the newest last; guarded by mu
 }
 
-// enter waits until it is a poll's turn. It reports false if the time is over, or ctx has ended, before that.
-// Otherwise call leave.
+// enter waits until it is the poll's turn. It returns false if the time is over, or ctx has ended, before that. If it
+// returns true, the caller must call leave.
 func (l *line) enter(ctx context.Context, until time.Time) bool {
 	l.mu.Lock()
 	if l.ahead == 0 {
@@ -46,7 +46,7 @@ func (l *line) enter(ctx context.Context, until time.Time) bool {
 	return true // its turn has come just now
 }
 
-// leave lets others have their turn.
+// leave ends the turn of a poll, and gives other polls their turn. found says whether it got messages.
 func (l *line) leave(found bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

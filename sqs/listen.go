@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// DefaultConnections is how many connections are served at the same time unless something else is said.
+	// DefaultConnections is how many connections Serve serves at the same time if most is 0.
 	DefaultConnections = 4096
 
 	headerTimeout = 10 * time.Second
@@ -23,8 +23,8 @@ const (
 	answerTimeout = 2 * time.Minute
 	// keepFor is longer than clients keep connections that they do not use.
 	keepFor = 3 * time.Minute
-	// maxHeader bounds the URL and the header, with 4 KiB that the HTTP server adds: a connection needs a few times as
-	// much before anybody knows whose it is.
+	// maxHeader bounds the URL and the header, with 4 KiB that the HTTP server adds. A connection uses a few times as
+	// much memory before the server knows its client.
 	maxHeader  = 12 << 10 // bytes
 	healthyIn  = 3 * time.Second
 	graceful   = 10 * time.Second
@@ -103,9 +103,10 @@ type connections struct {
 	all map[net.Conn]*connection // guarded by mu
 }
 
-// connection is one of them. All fields are guarded by connections.mu.
+// connection is one connection of connections. All fields are guarded by connections.mu.
 type connection struct {
-	// since is when it came, or when it was last at work, or has begun another request after that.
+	// since is the last of these times: it was accepted, its last verified request ended, it began another request
+	// after that.
 	since  time.Time
 	atWork bool // on a verified request
 	known  bool // had such a request before
@@ -165,7 +166,7 @@ func (l *connections) enter(conn net.Conn) bool {
 	return true
 }
 
-// before reports whether c is to go before another.
+// before reports whether c must give way before other.
 func (c *connection) before(other *connection) bool {
 	if c.known != other.known {
 		return other.known
@@ -173,7 +174,7 @@ func (c *connection) before(other *connection) bool {
 	return c.since.Before(other.since)
 }
 
-// changed is told by the HTTP server what becomes of a connection.
+// changed is the HTTP server's callback for a new state of a connection.
 func (l *connections) changed(conn net.Conn, to http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

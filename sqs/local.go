@@ -21,8 +21,9 @@ func (s *Server) checkLocal(r *http.Request) error {
 	return nil
 }
 
-// checkMethod refuses, for a server without keys, a GET that changes anything: a link or a picture of a page is one. An
-// SDK's GET has a signature in its header, and a browser sends none to another site without asking there first.
+// checkMethod refuses a GET that changes anything, for a server without keys, because a link or an image of a web page
+// sends a GET. The GET of an SDK has a signature in its header. A browser sends such a header to another site only if
+// that site allows it first.
 func (s *Server) checkMethod(r *http.Request, action string) error {
 	if s.options.Keys != nil || r.Method != http.MethodGet || strings.HasPrefix(action, "Get") ||
 		strings.HasPrefix(action, "List") || strings.HasPrefix(r.Header.Get("Authorization"), algorithm) {

@@ -20,8 +20,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// The headers in which a message's own are kept. All other headers, such as a Go program sets, are delivered as
-// attributes.
+// The headers of the layer's message that hold the parts of an SQS message. All other headers, which a Go program may
+// set, are delivered as attributes.
 const (
 	headerPrefix = "sqs-"
 	// headerAttributes has the attributes as JSON, or, if they are large, headerInBody how many bytes at the
@@ -39,7 +39,7 @@ const (
 	headerSent     = "sqs-sent" // ms
 )
 
-// maxAttributesHeader is up to which size attributes are in a header.
+// maxAttributesHeader is the largest size of attributes that are stored in a header.
 const maxAttributesHeader = 8 << 10 // bytes
 
 const (
@@ -134,7 +134,8 @@ func (m stored) receives() int {
 	return n + m.Attempts
 }
 
-// sent is when the message was sent: to its first queue, unless it was to a FIFO queue.
+// sent returns when the message was sent, in ms. For a message that was moved between standard queues it is the time of
+// the first send. Otherwise it is when the message came to this queue.
 func (m stored) sent() int64 {
 	if ms, err := strconv.ParseInt(m.Headers[headerSent], 10, 64); err == nil {
 		return ms
@@ -190,7 +191,7 @@ func matches(wanted []string, name string) bool {
 	})
 }
 
-// checkMessage holds a message to send to AWS's rules.
+// check checks a message to send by AWS's rules.
 func (m *outgoing) check(q *queue) error {
 	if m.MessageBody == nil || *m.MessageBody == "" {
 		return missing("MessageBody")
@@ -224,7 +225,7 @@ func (m *outgoing) check(q *queue) error {
 	return nil
 }
 
-// checkIDs holds the group id and the deduplication id to the rules.
+// checkIDs checks the group id and the deduplication id by AWS's rules.
 func (m *outgoing) checkIDs(q *queue) error {
 	switch {
 	case q.fifo() && m.MessageGroupId == nil:
@@ -265,7 +266,7 @@ func wellFormed(text string) bool {
 	})
 }
 
-// maxText bounds an error's text, which may repeat what the client has sent: a receipt handle is repeated whole.
+// maxText bounds an error's text, which may repeat a part of the request. It is long enough for a whole receipt handle.
 const maxText = 2048 // bytes
 
 // readable returns the text of an error without characters that do not print. It cuts the middle out of a long text,
@@ -322,7 +323,7 @@ func badAttributeName(name string) string {
 	return ""
 }
 
-// kind is String, Number or Binary, without what a program has added.
+// kind returns String, Number or Binary, without a custom label after a dot.
 func (v attributeValue) kind() string {
 	kind, _, _ := strings.Cut(v.DataType, ".")
 	return kind
@@ -370,7 +371,7 @@ func (v attributeValue) value() []byte {
 	return []byte(*v.StringValue)
 }
 
-// size is what counts towards the limits.
+// size returns the bytes that count towards the limits.
 func (m *outgoing) size() int {
 	n := 0
 	if m.MessageBody != nil {

@@ -30,7 +30,7 @@ type task struct {
 	Moved   int64  `json:"moved"`
 	Status  string `json:"status"`
 	Reason  string `json:"reason,omitempty"`
-	Until   int64  `json:"until"` // ms; until then the server that runs it is taken to be alive
+	Until   int64  `json:"until"` // ms; until then the server that runs it counts as alive
 	Runner  string `json:"runner"`
 }
 
@@ -231,7 +231,7 @@ func (s *Server) listMessageMoveTasks(
 	return result, err
 }
 
-// resumeTasks goes on with the tasks of servers that are gone.
+// resumeTasks continues the tasks of servers that are gone.
 func (s *Server) resumeTasks(ctx context.Context) error {
 	var left []task
 	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "list moves"}, func(tx kv.Tx, _ kv.Attempt) error {
@@ -312,7 +312,7 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 	}
 }
 
-// own reads a task in its transaction, and holds it for this server.
+// own reads a task in tx, and claims it for this server for taskLease.
 func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 	value, err := tx.Get(s.taskKey(t)).Wait(ctx)
 	if err != nil {
@@ -326,7 +326,7 @@ func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 	return t, nil
 }
 
-// end notes that a task has failed.
+// end stores that a task has failed.
 func (s *Server) end(ctx context.Context, t task, reason string) error {
 	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "end a move"}, func(tx kv.Tx, _ kv.Attempt) error {
 		now, err := s.own(ctx, tx, t)
@@ -340,7 +340,7 @@ func (s *Server) end(ctx context.Context, t task, reason string) error {
 	return err
 }
 
-// moveStep moves up to n messages, and notes so in the same transaction.
+// moveStep moves up to n messages, and stores their number in the same transaction.
 func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 	from, err := s.open(ctx, t.Source)
 	if err != nil {
@@ -366,7 +366,7 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 				return err
 			}
 			if again {
-				break // old messages were in the way: the next step goes on
+				break // old messages were in the way: the next step continues
 			}
 			if len(more) == 0 {
 				now.Status = completed

@@ -38,7 +38,8 @@ type queue struct {
 	opened *opened
 }
 
-// queue opens the queue that a request is about, if the client may use the queue so. Release it when done.
+// queue opens the queue of a request. It returns an error if the client must not use the queue in this way. The caller
+// must release the queue.
 func (s *Server) queue(ctx context.Context, c *call, url string) (*queue, error) {
 	name, err := c.queueName(url)
 	if err != nil {
@@ -91,7 +92,7 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 // maxSources bounds how many queues' dead letters the server moves when their dead letter queue is received from.
 const maxSources = 1000
 
-// look reads the record of a queue, and whose dead letter queue it is.
+// look reads the record of a queue, and the names of the queues whose dead letter queue it is.
 func (s *Server) look(ctx context.Context, name string) (r record, dead []string, err error) {
 	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "open"}, func(tx kv.Tx, _ kv.Attempt) error {
 		base := s.key("source", name)
@@ -150,7 +151,7 @@ func (q *queue) dedupInGroup() bool { return q.Config().DedupScope == layer.Dedu
 // perItem reports whether each message in flight has a visibility timeout of its own.
 func (q *queue) perItem() bool { return q.Config().LeasePer == layer.LeasePerItem }
 
-// outdate has the record of a queue read again before it is used.
+// outdate makes the next request read the record of a queue again.
 func (s *Server) outdate(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +160,7 @@ func (s *Server) outdate(name string) {
 	}
 }
 
-// forget drops what the server knows of a queue: it is gone, or has changed.
+// forget drops the open handle of a queue that is gone or has changed.
 func (s *Server) forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +200,8 @@ func (s *Server) closeIdle() {
 	}
 }
 
-// tenantShards is over how many shards the tenants of a standard queue are spread: one in so many quiet tenants shares
-// its shard with a loud one, and a receive reads all shards.
+// tenantShards is the number of shards for the tenants of a standard queue. One in 16 quiet tenants shares its shard
+// with a loud tenant. With more shards it would be fewer, but a receive reads all shards.
 const tenantShards = 16
 
 // handle opens the layer's queue. It makes the queue if the server that wrote the record did not do so.

@@ -13,7 +13,7 @@ type operation struct {
 	in, out *smithy.Schema // out is nil if the answer has no members
 	// call reads the request from JSON, and returns the answer, or nil.
 	call func(ctx context.Context, s *Server, c *call, request []byte) (any, error)
-	// empty is an empty request and an empty answer, for the test that holds both to the schemas.
+	// empty is an empty request and an empty answer, for the test that compares both with the schemas.
 	empty [2]any
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 )
 
-// ownerOnly are the operations that no policy opens for other accounts, as on AWS.
+// ownerOnly are the operations that no policy can allow to other accounts, as on AWS.
 var ownerOnly = []string{
 	"AddPermission", "CancelMessageMoveTask", "CreateQueue", "DeleteQueue", "ListMessageMoveTasks", "ListQueues",
 	"ListQueueTags", "RemovePermission", "SetQueueAttributes", "StartMessageMoveTask", "TagQueue", "UntagQueue",
@@ -21,7 +21,7 @@ var ownerOnly = []string{
 // foreign reports whether the client is of another account than the queues.
 func (s *Server) foreign(c *call) bool { return c.account != s.options.Account }
 
-// mayCall refuses what only the queues' own account may do.
+// mayCall refuses a client of another account an operation that only the queues' own account may do.
 func (s *Server) mayCall(c *call) error {
 	if s.foreign(c) && slices.Contains(ownerOnly, c.action) {
 		return s.notAuthorized(c, "*", "the operation is not open to other accounts")
@@ -29,9 +29,10 @@ func (s *Server) mayCall(c *call) error {
 	return nil
 }
 
-// mayUse refuses a client of another account whom the queue's policy does not allow what it asks for. A queue that is
-// not there has no policy: so a client cannot find out which queues there are. For the same reason the record is read
-// each time, and a queue is opened for those only that may use it: the time of an answer tells nothing, either.
+// mayUse refuses a client of another account if the queue's policy does not allow the action. It refuses a queue that
+// does not exist in the same way, so a client cannot find out which queues exist. The time of the answer must not show
+// it either. Therefore mayUse reads the record each time, and the server opens a queue only for a client that may use
+// it.
 func (s *Server) mayUse(ctx context.Context, c *call, name string) error {
 	r, _, err := s.look(ctx, name)
 	if err != nil {
@@ -62,7 +63,7 @@ func (l *oneOrMore) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(l))
 }
 
-// statement is a statement of a policy. The server does not weigh the parts that are raw; see strange.
+// statement is a statement of a policy. The server does not evaluate the parts that are raw; see strange.
 type statement struct {
 	Sid          json.RawMessage
 	Effect       string
@@ -77,7 +78,7 @@ type statement struct {
 
 const effectAllow, effectDeny = "Allow", "Deny"
 
-// principal is whom a statement is about. No client of this server is one of AWS's services.
+// principal is the subject of a statement. No client of this server is one of AWS's services.
 type principal struct{ AWS, Service oneOrMore }
 
 func (p *principal) UnmarshalJSON(b []byte) error {
@@ -115,8 +116,8 @@ func readStatements(text string) (all []json.RawMessage, err error) {
 	return all, nil
 }
 
-// readStatement reads a statement. With an error, which says what the server does not understand, at most the effect
-// counts.
+// readStatement reads a statement. The error names the part that the server does not understand. After an error the
+// caller must use at most the effect.
 func readStatement(raw json.RawMessage) (statement, error) {
 	var st statement
 	if err := unmarshalKnown(raw, &st); err != nil {
@@ -125,8 +126,8 @@ func readStatement(raw json.RawMessage) (statement, error) {
 	return st, st.check()
 }
 
-// check returns an error if the server does not understand the statement, and so cannot know whether the statement is
-// about a request. AWS takes any text for a Resource: in a statement that allows such a text allows nothing.
+// check returns an error if the server does not understand the statement, and so cannot know which requests it is
+// about. AWS accepts any text as a Resource. If the text is no ARN, an Allow with it allows nothing.
 func (st statement) check() error {
 	if st.Effect != effectAllow && st.Effect != effectDeny {
 		return fmt.Errorf("the Effect %q is neither Allow nor Deny", st.Effect)
@@ -158,7 +159,7 @@ func (st statement) check() error {
 }
 
 // checkPolicy returns an error if the server does not understand a policy. A part that the server understands and does
-// not weigh is no error; see strange.
+// not evaluate is no error; see strange.
 func checkPolicy(text string) error {
 	all, err := readStatements(text)
 	if err != nil {
@@ -199,7 +200,7 @@ func allows(text, account, action, arn string) bool {
 	return allowed
 }
 
-// strange reports whether the statement has parts that the server does not weigh.
+// strange reports whether the statement has parts that the server does not evaluate.
 func (st statement) strange() bool {
 	return st.NotPrincipal != nil || st.NotAction != nil || st.NotResource != nil || st.Condition != nil
 }
@@ -232,14 +233,14 @@ func accountOf(who string) (account string, whole bool) {
 	return parts[4], parts[2] == "iam" && parts[5] == "root"
 }
 
-// hasAction reports whether the statement has an action. To deny a batch is to deny the same one by one.
+// hasAction reports whether the statement has an action. A statement that denies a batch also denies the single action.
 func (st statement) hasAction(action string) bool {
 	return slices.ContainsFunc(st.Action, func(pattern string) bool {
 		return isLikeAction(pattern, action) || st.Effect == effectDeny && isLikeAction(pattern, action+"Batch")
 	})
 }
 
-// isAction reports whether there is an action that is like a pattern.
+// isAction reports whether a pattern matches any action of SQS.
 func isAction(pattern string) bool {
 	for action := range operations {
 		if isLikeAction(pattern, action) {
@@ -258,15 +259,15 @@ func (st statement) hasResource(arn string) bool {
 	return len(st.Resource) == 0 || slices.ContainsFunc(st.Resource, func(p string) bool { return like(p, arn) })
 }
 
-// isResource reports whether a pattern may be like an ARN: *, arn:aws:sqs:*, arn:aws:sqs:us-east-1:111122223333:jobs.
-// Of a variable, ${…}, the server does not know the value.
+// isResource reports whether a pattern can match the ARN of a queue. Examples: *, arn:aws:sqs:*,
+// arn:aws:sqs:us-east-1:111122223333:jobs. The server does not know the value of a variable, ${…}.
 func isResource(pattern string) bool {
 	parts := strings.Split(pattern, ":")
 	whole := len(parts) == 6 || len(parts) < 6 && strings.Contains(pattern, "*")
 	return pattern == "*" || parts[0] == "arn" && whole && !strings.Contains(pattern, "${")
 }
 
-// like reports whether a text is like a pattern, in which * is any text and ? any byte.
+// like reports whether a text matches a pattern, in which * is any text and ? any byte.
 func like(pattern, text string) bool {
 	p, t := 0, 0
 	star, from := -1, 0 // the last * of the pattern, and where in the text the part behind the * begins

@@ -41,7 +41,7 @@ type call struct {
 	memory  *share // of its body; nil if it needs none
 }
 
-// ServeHTTP answers one request of a client.
+// ServeHTTP answers one request of a client. It implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{
 		request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account,
@@ -51,7 +51,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
 	answer, err := s.answer(w, r, c)
 	defer func() { c.memory.release() }() // when the answer is sent
-	if err != nil && !c.reading {         // what still comes of the body is thrown away, but not waited for
+	if err != nil && !c.reading {         // the rest of the body is discarded, without a wait for it
 		_ = http.NewResponseController(w).SetReadDeadline(begun.Add(refusedIn))
 	}
 	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {
@@ -61,7 +61,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.log(c, status, err, time.Since(begun))
 }
 
-// answer reads the request, and does what it asks for.
+// answer reads the request, and executes it.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, error) {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	c.json = kind == jsonType
@@ -98,7 +98,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	return s.answerQuery(r, c, kind, body)
 }
 
-// answerQuery does what a request of the Query protocol asks for.
+// answerQuery executes a request of the Query protocol.
 func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte) (any, error) {
 	text := r.URL.RawQuery
 	if kind == formType {
@@ -151,7 +151,7 @@ func (c *call) write(w http.ResponseWriter, answer any, err error) int {
 	} else if err != nil {
 		e := told(err)
 		status = e.status
-		if c.json { // the code of the Query protocol: clients that are older than JSON's know no other
+		if c.json { // the code of the Query protocol, which older clients look for
 			w.Header().Set("X-Amzn-Query-Error", e.code+";"+e.fault())
 		}
 		body = c.failure(e)

@@ -88,7 +88,8 @@ func recentlyDeleted() error {
 		"You must wait 60 seconds after deleting a queue before you can create another with the same name.")
 }
 
-// makeRoom looks whether a queue may have the name, and ends what is left of one that was deleted. r is its record.
+// makeRoom returns an error if a new queue must not have the name: a queue of the layer has it, or a queue of that name
+// was deleted less than a minute ago. It drops the rest of a deleted queue of that name. r is the record of that one.
 func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	if r.ID == uuid.Nil {
 		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, s.queueOptions())
@@ -110,7 +111,7 @@ func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	return s.drop(ctx, name)
 }
 
-// agrees reports whether the attributes of a CreateQueue are those of the queue that is there.
+// agrees returns an error unless the attributes of a CreateQueue are those of the existing queue.
 func (r record) agrees(attributes map[string]string) error {
 	all := r.all()
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
@@ -122,7 +123,7 @@ func (r record) agrees(attributes map[string]string) error {
 	return nil
 }
 
-// checkDeadLetterQueue holds a queue's dead letter queue to the rules.
+// checkDeadLetterQueue checks by AWS's rules that the dead letter queue of a record may be one.
 func (s *Server) checkDeadLetterQueue(ctx context.Context, name string, r record) error {
 	dead := r.deadLetterQueue()
 	if dead == "" {
@@ -167,7 +168,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		return err
 	}
 	s.forget(name)
-	s.begin(func() { // takes two seconds; if the server is stopped, another goes on
+	s.begin(func() { // takes two seconds; if the server is stopped, another one continues
 		if err := s.drop(s.stopped, name); err != nil && s.stopped.Err() == nil {
 			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
 		}
@@ -175,7 +176,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	return nil
 }
 
-// drop removes the layer's queue of a record that says that it is deleted, and notes that it is gone.
+// drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone.
 func (s *Server) drop(ctx context.Context, name string) error {
 	err := layer.Drop(ctx, s.db, s.options.Prefix, name, layer.DropOptions{})
 	if err != nil && !errors.Is(err, layer.ErrNoQueue) {
@@ -205,7 +206,7 @@ func (s *Server) getQueueURL(ctx context.Context, c *call, in *getQueueUrlReques
 	return &queueUrlResult{QueueUrl: s.queueURL(c, q.Name())}, nil
 }
 
-// page is the bounds of a listing: behind which name it begins, and how many it has.
+// page returns the bounds of a listing: the name after which it begins, and the number of its entries.
 func page(token *string, limit *int64) (after string, count int, paged bool, err error) {
 	count = 1000
 	if limit != nil {
@@ -397,7 +398,7 @@ func (s *Server) change(ctx context.Context, q *queue, change func(r *record) er
 	return err
 }
 
-// checkTags holds the tags of a queue to AWS's rules.
+// checkTags checks the tags of a queue by AWS's rules.
 func checkTags(tags map[string]string) error {
 	if len(tags) > 50 {
 		return invalid("Too many tags added for queue. Maximum allowed is 50.")
@@ -498,7 +499,8 @@ func (s *Server) tidy(ctx context.Context) error {
 	return errors.Join(append(failed, s.resumeTasks(ctx))...)
 }
 
-// tidyName drops a deleted queue a while after the server that was asked to should have, and then forgets the name.
+// tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the
+// record of the name.
 func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 	age := s.since(r.Deleted)
 	if !r.Cleared {

@@ -19,7 +19,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// receiptHandle is what a receipt handle says: of which message of which claim, and until when at first.
+// receiptHandle is the content of a receipt handle: the message, its claim, and the first end of the claim's lease.
 type receiptHandle struct {
 	queue           string
 	id              layer.ID
@@ -37,7 +37,7 @@ func (h receiptHandle) pack() []byte {
 	return append(b, h.id.Group...)
 }
 
-// unpackReceipt reads what pack has made, of a queue. It reports false if b is not that.
+// unpackReceipt reads a handle of a queue that pack has made. ok is false if b is none.
 func unpackReceipt(queue string, b []byte) (h receiptHandle, ok bool) {
 	n, used := binary.Uvarint(b)
 	b = b[max(used, 0):]

@@ -63,7 +63,7 @@ func (s *Server) receiveMessage(
 	}
 	o := layer.ReceiveOptions{
 		Max: 1, MaxBytes: receiveBytes, Lease: max(visible, layer.MinLease), Wait: q.record.duration(receiveWait),
-		CountExpired: true, // ApproximateReceiveCount and maxReceiveCount are of receives
+		CountExpired: true, // ApproximateReceiveCount and maxReceiveCount count receives
 	}
 	if in.MaxNumberOfMessages != nil {
 		o.Max = int(*in.MaxNumberOfMessages)
@@ -120,7 +120,7 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 	if o.Wait == 0 {
 		return q.Receive(ctx, o)
 	}
-	if o.ReceiveID != "" { // a repetition has its messages, and does not wait in line for them
+	if o.ReceiveID != "" { // a repetition already has its messages, so it does not wait in line
 		once := o
 		once.Wait = 0
 		if claims, err := q.Receive(ctx, once); err != nil || len(claims) > 0 {
@@ -184,7 +184,7 @@ func (s *Server) extendRepeated(
 	}
 }
 
-// received is a message as it is answered.
+// received returns a message as the client gets it.
 func (s *Server) received(q *queue, m stored, handle string, in *receiveMessageRequest) receivedMessage {
 	r := receivedMessage{MessageId: m.id(), ReceiptHandle: handle, MD5OfBody: digest(m.body), Body: m.body}
 	wanted := slices.Concat(in.AttributeNames, in.MessageSystemAttributeNames)

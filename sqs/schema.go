@@ -14,7 +14,7 @@ import (
 	"github.com/aws/smithy-go/traits"
 )
 
-// tree is a request or an answer between the wire and the structs of shapes.go, as encoding/json has it:
+// tree is a request or an answer, between the wire and the structs of shapes.go. It has the types of encoding/json:
 // map[string]any, []any, string, json.Number, bool.
 type tree = any
 
@@ -33,7 +33,7 @@ type params struct {
 	parts map[string]*params
 }
 
-// maxParts is how deep the names of the service's parameters go, and one more.
+// maxParts is one more than the greatest depth of the service's parameter names.
 const maxParts = 8
 
 func newParams(form url.Values) *params {
@@ -161,7 +161,7 @@ func listed(s *smithy.Schema, t tree) tree {
 	return t
 }
 
-// writeXML writes what tree has of a shape, as elements named name. Members are written in the order of their names.
+// writeXML writes a tree of a shape, as elements named name. It writes members in the order of their names.
 func writeXML(b *strings.Builder, s *smithy.Schema, name string, t tree) {
 	switch s.Type() {
 	case smithy.ShapeTypeList:

@@ -60,7 +60,7 @@ func (m *outgoing) result(q *queue, sent layer.Sent) sendMessageResult {
 	return r
 }
 
-// checkBatch holds the ids of a batch's entries to the rules. entry is what AWS calls an entry of the batch.
+// checkBatch checks the ids of a batch's entries by AWS's rules. entry is AWS's name for such an entry.
 func checkBatch(entry string, ids []string) error {
 	switch {
 	case len(ids) == 0:
@@ -87,7 +87,7 @@ func checkBatch(entry string, ids []string) error {
 	return nil
 }
 
-// failed is the entry of a batch that has failed.
+// failed returns the answer for an entry of a batch that has failed.
 func failed(id string, err error) batchResultErrorEntry {
 	e := told(err)
 	text := strings.Replace(e.text, "parameters are invalid.", "parameters cannot be validated.", 1)
@@ -125,7 +125,7 @@ func (s *Server) sendMessageBatch(
 	return result, nil
 }
 
-// check holds a batch to the rules for which it fails as a whole.
+// check returns an error if the batch must fail as a whole.
 func (in *sendMessageBatchRequest) check(q *queue) error {
 	ids, size := make([]string, len(in.Entries)), 0
 	for i := range in.Entries {

@@ -31,7 +31,8 @@ const (
 	nameFreeAfter = time.Minute
 )
 
-// Options configure a server. The zero value serves everybody, under AWS's placeholder account.
+// Options configure a server. The zero value serves every client without authentication, under AWS's placeholder
+// account.
 type Options struct {
 	// Prefix is where the queues are, as for layer.Create. The server keeps a copy.
 	Prefix []byte
@@ -109,7 +110,7 @@ func NewServer(db kv.DB, o Options) *Server {
 	return s
 }
 
-// every does something at once, and again and again, until the server is stopped.
+// every calls do at once, and again after each pause, until the server is stopped.
 func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) {
 	s.begin(func() {
 		for s.stopped.Err() == nil {
@@ -179,7 +180,7 @@ func (s *Server) Ready(ctx context.Context) error {
 	return err
 }
 
-// log tells of a request. The text of an unexpected error stays here.
+// log writes a request to the log. Only the log gets the text of an unexpected error.
 func (s *Server) log(c *call, status int, err error, took time.Duration) {
 	level, code := slog.LevelDebug, ""
 	if err != nil {
@@ -188,7 +189,7 @@ func (s *Server) log(c *call, status int, err error, took time.Duration) {
 	if status >= http.StatusInternalServerError {
 		level = slog.LevelError
 	} else {
-		err = nil // its text may have what the client has sent
+		err = nil // its text may repeat a part of the request
 	}
 	s.options.Logger.Log(context.Background(), level, "sqs: request",
 		"id", c.request, "action", c.action, "queue", readable(c.queue), "status", status, "code", code, "took", took,

@@ -23,7 +23,7 @@ func (s *Server) deleteMessage(ctx context.Context, c *call, in *deleteMessageRe
 	return s.delete(ctx, q, h, *in.ReceiptHandle)
 }
 
-// delete deletes one message. To delete what is deleted is no error.
+// delete deletes one message. It is no error if the message is already deleted.
 func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle string) error {
 	if q.fifo() && s.options.Now().After(h.until) {
 		over, err := s.over(ctx, q, h)
@@ -136,7 +136,7 @@ func (s *Server) deleteMessageBatch(
 	return results(ids, errs), nil
 }
 
-// errOneByOne: some of the messages may no longer be in flight.
+// errOneByOne: some of the messages may no longer be in flight, so the caller must delete them one by one.
 var errOneByOne = errors.New("sqs: to be deleted one by one")
 
 // deleteTogether deletes messages of one claim, or any messages that have claims of their own, in one transaction.
@@ -183,7 +183,7 @@ func (c *claims) add(key claimKey, entry int, h receiptHandle) {
 	c.entries[key], c.receipts[key] = append(c.entries[key], entry), append(c.receipts[key], h)
 }
 
-// each calls do for each claim, at the same time, so that what they ask of the layer travels together.
+// each calls do for all claims at the same time, so that their calls of the layer share transactions.
 func (c *claims) each(do func(entries []int, receipts []receiptHandle)) {
 	if len(c.keys) == 1 {
 		do(c.entries[c.keys[0]], c.receipts[c.keys[0]])
@@ -196,7 +196,7 @@ func (c *claims) each(do func(entries []int, receipts []receiptHandle)) {
 	group.Wait()
 }
 
-// results is the answer to a batch whose entries have come to errs.
+// results returns the answer to a batch. errs has the error of each entry; nil = done.
 func results(ids []string, errs []error) *batchResult {
 	r := &batchResult{Successful: []batchResultEntry{}}
 	for i, id := range ids {
@@ -225,7 +225,7 @@ func (s *Server) changeMessageVisibility(ctx context.Context, c *call, in *chang
 	return s.setVisibility(ctx, q, h, *in.ReceiptHandle, *in.VisibilityTimeout)
 }
 
-// checkTimeout holds a new visibility timeout to the rules: twelve hours from the receive on are the end.
+// checkTimeout checks a new visibility timeout. It must end within twelve hours after the receive.
 func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
 	if timeout == nil {
 		return missing(visibilityTimeout)
@@ -241,8 +241,8 @@ func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
 	return nil
 }
 
-// setVisibility gives a message back, or moves the end of its claim. In a FIFO queue whose claims are of groups, those
-// behind the message in its group are given back with it.
+// setVisibility returns a message to the queue, or moves the end of its claim. In a FIFO queue whose claims are of
+// groups, it also returns the messages behind it in the group.
 func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, handle string, timeout int64) error {
 	again := false
 	lost := func(err error) error {
@@ -269,7 +269,7 @@ func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, h
 	if !again {
 		return err
 	}
-	// Of a standard queue any receipt handle of a message will do. If it is visible there is nothing to do.
+	// In a standard queue any receipt handle of the message is valid. If the message is visible there is nothing to do.
 	token, err := s.holder(ctx, q, h)
 	if err != nil || token == 0 || token == h.token {
 		return err
@@ -278,7 +278,7 @@ func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, h
 	return lost(s.giveBack(ctx, q, h, timeout))
 }
 
-// holder is the token under which a message is in flight; 0 = it is not.
+// holder returns the token under which a message is in flight; 0 = it is not in flight.
 func (s *Server) holder(ctx context.Context, q *queue, h receiptHandle) (int64, error) {
 	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {
@@ -292,7 +292,7 @@ func (s *Server) holder(ctx context.Context, q *queue, h receiptHandle) (int64, 
 	return 0, nil
 }
 
-// giveBack gives a message back at once, or makes its claim last for timeout seconds from now on.
+// giveBack returns a message to the queue at once (timeout 0), or makes its claim last for timeout seconds from now on.
 func (s *Server) giveBack(ctx context.Context, q *queue, h receiptHandle, timeout int64) error {
 	if timeout > 0 {
 		_, err := q.Extend(ctx, q.claim(h), time.Duration(timeout)*time.Second)
@@ -301,7 +301,8 @@ func (s *Server) giveBack(ctx context.Context, q *queue, h receiptHandle, timeou
 	if q.perItem() {
 		return q.Nack(ctx, q.claim(h), layer.NackOptions{AtOnce: true})
 	}
-	// A message that is the first of its group was tried: that counts a receive. Those behind another were not.
+	// If the message is the first of its group, the client has tried it, and the receive counts. A message behind
+	// another was not tried.
 	first, err := q.Peek(ctx, h.id.Group, 1, nil)
 	if err != nil {
 		return err
@@ -345,7 +346,8 @@ func (s *Server) changeMessageVisibilityBatch(
 		claims.add(key, i, h)
 	}
 	claims.each(func(entries []int, receipts []receiptHandle) {
-		// A claim has one end: the latest that is asked for. Messages to give back come last, from the last one on.
+		// A claim has one end, so it gets the latest of the requested ends. Messages to return come last, beginning
+		// with the last one of the group.
 		latest := int64(0)
 		for _, entry := range entries {
 			latest = max(latest, *in.Entries[entry].VisibilityTimeout)

@@ -1,6 +1,6 @@
 // Package herd simulates more handles of one queue than a machine has processes, in virtual time, on an engine in
-// memory made as slow as a cluster. What is counted is about the queue's own rules: who looks where, and who meets
-// whom. That a cluster keeps these latencies under such a load is taken for granted.
+// memory made as slow as a cluster. The counts show the queue's own rules: where handles look, and which handles
+// conflict. The simulation assumes that a cluster keeps these latencies under such a load.
 //
 // Virtual time is that of testing/synctest, so the tests of the package are the command: make handles.
 package herd
@@ -115,7 +115,7 @@ func load(ctx context.Context, q *layer.Queue, o Options) error {
 	return nil
 }
 
-// verify holds the queue to its invariants, and to what was acked.
+// verify checks the queue's invariants, and compares its content with the acked messages.
 func (h *herd) verify(ctx context.Context, q *layer.Queue) error {
 	report, err := q.Admin().Check(ctx, layer.CheckOptions{})
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 func TestSends(t *testing.T) {
 	for _, of := range []struct {
 		callers int
-		empty   bool // each message goes to an empty group, so that somebody may wait for it
+		empty   bool // each message goes to an empty group, so a receive may wait for it
 	}{{1, false}, {1, true}, {16, false}, {16, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			db := &slowDB{embedded.OpenMemory(embedded.Options{}), clusterLatency}

@@ -1,6 +1,6 @@
-// Package hosts guards listeners that ask for no credentials, because they serve this machine alone. The browser of
-// somebody who works here reaches such a listener, too: a page of evil.example can have that name lead to 127.0.0.1
-// (DNS rebinding), and its requests are then requests of the same origin. Their Host header still has evil.example.
+// Package hosts guards listeners that ask for no credentials, because they serve only this machine. A browser on this
+// machine reaches such a listener too. A page of evil.example can make that name resolve to 127.0.0.1 (DNS rebinding).
+// Its requests are then requests of the same origin, but their Host header still has evil.example.
 package hosts
 
 import (
@@ -27,7 +27,7 @@ func Local(host string) bool {
 	return name == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Known reports whether host is Local, or has one of the names, whatever its port. The name "" is nobody's.
+// Known reports whether host is Local, or has one of the names, whatever its port. The name "" is not known.
 func Known(host string, names ...string) bool {
 	name := Name(host)
 	return Local(host) || name != "" && slices.Contains(names, name)

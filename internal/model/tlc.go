@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// configuration is one .cfg file. Its first two lines are comments: what it is about, and what has to come of it.
+// configuration is one .cfg file. Its first two lines are comments. They say what it is about, and the result that TLC
+// must find.
 type configuration struct {
 	name     string // below the model's directory, without the ending
-	module   string // what stands before the dash
+	module   string // the part of the name before the dash
 	about    string
 	violates string // the invariant or property that must not hold; "" = all hold
 }
@@ -36,10 +37,10 @@ func parseConfiguration(name, text string) (configuration, error) {
 		ok = false
 	}
 	if !ok {
-		return c, fmt.Errorf("%s: the first lines do not say what it is about, and what it violates or that it holds", name)
+		return c, fmt.Errorf("%s: the first lines must name the subject, and the violated rule or that all hold", name)
 	}
 	if c.violates != "" && !regexp.MustCompile(`(?m)^(INVARIANTS|PROPERTY) .*\b`+c.violates+`\b`).MatchString(lines[2]) {
-		return c, fmt.Errorf("%s: %s is not among what is checked", name, c.violates)
+		return c, fmt.Errorf("%s: %s is not a checked invariant or property", name, c.violates)
 	}
 	return c, nil
 }

@@ -38,11 +38,11 @@ func digests(t *testing.T, root string) map[string]string {
 	return sums
 }
 
-// buildFlag has the renamed tree built, which compiles all of it anew. make release-check does so.
+// buildFlag makes the test build the renamed tree, which compiles all packages again. make release-check sets it.
 var buildFlag = flag.Bool("build", false, "build and run the renamed tree too")
 
-// TestRename: the renamed tree finds all its packages under the new path, builds and runs (with -build), knows the old
-// path no longer, and named back it is what it was.
+// TestRename: the renamed tree finds all its packages under the new path, and does not contain the old path. With
+// -build it builds and runs. Renamed back, it is the same tree.
 func TestRename(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it lists the packages of a copy of the tree")

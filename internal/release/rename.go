@@ -115,9 +115,9 @@ func moduleLines(text, old, module string) string {
 	return line.ReplaceAllString(text, "${1}"+strings.ReplaceAll(module, "$", "$$")+"${2}${3}")
 }
 
-// names finds a module path in texts: where a package of the module is named, as in fdbfifo/layer; quoted with a slash
-// behind, "fdbfifo/", as in a program that looks at import paths; and after the flags of tools: -local of goimports,
-// -require and -replace of go mod edit.
+// names finds a module path in texts. It finds the path in the name of a package, as in fdbfifo/layer. It finds the
+// path in quotes with a slash at its end ("fdbfifo/"), as in a program that looks at import paths. It also finds the
+// path after flags of tools: -local of goimports, and -require and -replace of go mod edit.
 type names struct {
 	old     string
 	pattern *regexp.Regexp

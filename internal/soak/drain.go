@@ -41,11 +41,12 @@ func (d *drain) close(ctx context.Context) (err error) {
 	return err
 }
 
-// drainAhead is how far its clock is ahead, so that it need not wait for the ends of leases and delays, nor for what the
-// queues keep for some seconds. It is less than receipts and receive ids are kept for, which must not hide behind it.
+// drainAhead is how far the drain's clock is ahead. So the drain need not wait for leases and delays to end, nor for
+// rows that queues keep for some seconds. It is less than the time for which receipts and receive ids are kept, because
+// a leak of those must show.
 const drainAhead = 10 * time.Minute
 
-// drainTime bounds a drain, which takes well under a second but on a slow engine.
+// drainTime bounds a drain. Except on a slow engine a drain takes well under a second.
 const drainTime = 2 * time.Minute
 
 func (d *drain) run(ctx context.Context) error {
@@ -55,7 +56,7 @@ func (d *drain) run(ctx context.Context) error {
 		if err := workOff(ctx, q); err != nil {
 			return fmt.Errorf("soak: drain %s: %w", q.Name(), err)
 		}
-		// Of a group that was marked all the same, and what else an operator may leave.
+		// This removes the messages of groups that were marked since, and other leftovers of the operator.
 		if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true}); err != nil {
 			return fmt.Errorf("soak: purge %s: %w", q.Name(), err)
 		}

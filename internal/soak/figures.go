@@ -14,7 +14,7 @@ import (
 // figure is something that must not grow.
 type figure struct {
 	name string
-	// What it may grow by, beside a tenth: what is a matter of chance at the moment when it is counted.
+	// How much it may grow, in addition to a tenth: the part that depends on chance at the moment of the count.
 	slack int64
 }
 
@@ -22,7 +22,7 @@ const (
 	mib       = 1 << 20
 	heapSlack = 6 * mib
 	fileSlack = 16 * mib
-	// What an embedded engine remembers of the last five seconds' commits depends on how many these were.
+	// The memory of an embedded engine for the commits of the last five seconds depends on their number.
 	restlessSlack = 150 * mib
 	// A receipt for each transaction that a handle has had at a time, a receive id that is still kept.
 	rowSlack = 12

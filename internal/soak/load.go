@@ -17,7 +17,7 @@ import (
 
 const (
 	lease   = 2 * time.Second
-	crowded = 300 // messages of the busy queue at which nobody enqueues
+	crowded = 300 // with so many messages in the busy queue the load does not enqueue
 	purged  = "purged"
 	marked  = "marked"
 )

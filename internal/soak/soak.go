@@ -164,7 +164,7 @@ func (l *load) count(kind string) {
 	l.done[kind]++
 }
 
-// String lists the operations by kind, and what has grown.
+// String lists the operations by kind, and the figures that have grown.
 func (r *Report) String() string {
 	var b strings.Builder
 	total := int64(0)

@@ -36,7 +36,7 @@ func (t *faultyTx) Commit() kv.Future[struct{}] {
 			return lose(e.kind.err())
 		}}
 	case TimedOutLate, VersionChangedLate, VersionChangedLost:
-		// The engine's transaction is on its way, or lost; the caller's goes on with another.
+		// The engine's transaction is in flight, or lost. The caller's transaction continues with another one.
 		if t.inner, err = t.db.DB.Begin(t.options); err != nil {
 			t.inner = inner
 			return kv.Done(struct{}{}, err)
@@ -86,5 +86,5 @@ func (t *faultyTx) loser() func(error) error {
 	}
 }
 
-// usedDuringCommit is the error of whatever is done between a commit and OnError or Reset.
+// usedDuringCommit returns the error of each call between a commit and OnError or Reset.
 func usedDuringCommit() error { return &kv.Error{Code: kv.CodeUsedDuringCommit} }

@@ -28,20 +28,20 @@ const (
 	TimedOutLate   // 1031, not retryable; the commit is sent later and may land then, see Plan.Land
 	TimedOutLost   // 1031, not retryable; nothing applied
 
-	// Also at such a commit: 1039, retryable, as by FoundationDB's client of several versions. That goes on over another
-	// connection at once, in a new transaction with the same options, whose time-out and retries are counted from there,
-	// while the commit is still under way over the first.
+	// Also at such a commit: 1039, retryable, as by FoundationDB's client of several versions. That client continues at
+	// once over another connection, in a new transaction with the same options. The time-out and the retries count from
+	// there. The commit is still in flight over the first connection.
 	VersionChangedLate // it is sent later, before or after that of the retry, and may land then, see Plan.Land
 	VersionChangedLost // nothing applied
 
 	// At a Watch.
 	WatchSpurious // it fires as soon as its transaction has committed
-	WatchError    // 1032 at once; the transaction is none the worse
+	WatchError    // 1032 at once; the transaction stays usable
 
-	// As of a store that has failed, at a read and at the commit of a transaction that wrote something.
+	// The errors of a store that has failed, at a read and at the commit of a transaction that wrote something.
 	ReadFailed   // 1510, not retryable; the attempt's commit fails too
 	CommitFailed // 1510, not retryable; nothing applied
-	// At such a commit: an error whose code says nothing of the commit, after that was really done.
+	// At such a commit: an error whose code says nothing about the commit, although the commit was done.
 	UnnamedApplied // 4100, not retryable
 
 	kinds

@@ -6,16 +6,17 @@ import (
 	"fdbfifo/kv"
 )
 
-// lateCommit is a transaction whose caller was told that it timed out, or that the cluster's version has changed, while its
-// commit is still under way.
+// lateCommit is a transaction whose commit is still in flight. Its caller got the error that it timed out, or that the
+// cluster's version has changed.
 type lateCommit struct {
 	tx      kv.ManagedTx
 	commits int                 // how many other commits it lets pass
 	sent    kv.Future[struct{}] // nil until it is sent
 }
 
-// maxPassed bounds how many later commits overtake a late one; of those that are retried, maxPassedRetried: with others
-// at work their retries are to come before, between and behind.
+// maxPassed bounds how many later commits overtake a late one. maxPassedRetried bounds them for a late commit that is
+// retried. It is larger, so that with other transactions at work the retry comes before, between and behind their
+// commits.
 const (
 	maxPassed        = 4
 	maxPassedRetried = 16
@@ -33,7 +34,7 @@ func (p *Plan) postpone(tx kv.ManagedTx, e event) {
 	p.late = append(p.late, &lateCommit{tx: tx, commits: passed + 1})
 }
 
-// overtake lets one more commit pass the late ones and sends those whose turn it is.
+// overtake counts one more commit that passes the late ones. It sends the late commits that enough others have passed.
 func (p *Plan) overtake() {
 	if p.KeepLate {
 		return

@@ -1,8 +1,8 @@
-// Package fault makes any engine as unkind as a cluster: it wraps a kv.DB and injects, by a seeded plan, the
-// errors that FoundationDB's contract allows and that a small engine on a good day never shows.
+// Package fault makes any engine fail like a cluster. It wraps a kv.DB and injects errors by a seeded plan. These are
+// the errors that FoundationDB's contract allows, and that a small engine hardly ever has.
 //
-// The real engine is asked for everything else. An injected error goes to the engine's own OnError, so what is
-// retried, and after which delay, is the engine's choice.
+// The real engine does everything else. An injected error goes to the engine's own OnError, so the engine decides
+// whether to retry, and after which delay.
 package fault
 
 import (

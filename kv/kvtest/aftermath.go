@@ -6,7 +6,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// aftermath: what a transaction still answers after a commit, after a write that failed, and after a failed read.
+// aftermath: the answers of a transaction after a commit, after a failed write, and after a failed read.
 func aftermath(u *suite) {
 	for _, script := range []string{"", "get a", "set a", "get a; set a"} {
 		u.promise("after a commit the read version is still answered, until another use is 2017: "+script,

@@ -7,8 +7,8 @@
 // The chapter Model runs random transactions on the engine and on a naive model, by fixed seeds and a fresh one. A
 // difference prints its seed, and KVTEST_SEED=<seed> in the environment replays it.
 //
-// KVTEST_WHOLE=1 in the environment has each pair of selectors of the chapter Ranges tried, not a quarter of them, or a
-// sixteenth with -test.short.
+// With KVTEST_WHOLE=1 in the environment the chapter Ranges tries each pair of selectors. Otherwise it tries a quarter
+// of them, or a sixteenth with -test.short.
 //
 // Engine declares the differences that engines may have. Nothing depends on an engine's name.
 package kvtest

@@ -10,7 +10,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// outcomes: what Run says of the outcome is true of all attempts, not of the last alone.
+// outcomes: Run's answer about the outcome is true for all attempts, not only for the last one.
 func outcomes(u *suite) {
 	plain, cause := errors.New("the body's own"), errors.New("the caller has gone")
 	// ending is how the attempt after the one of unknown outcome ends. err is in the error of Run; nil = Run succeeds.
@@ -72,7 +72,8 @@ func outcomes(u *suite) {
 			}
 		}
 	}
-	// The last attempt's own commit is of unknown outcome: no proof of the body's about those before is one of that.
+	// The last attempt's own commit has an unknown outcome. The body's proof about earlier attempts proves nothing
+	// about this one.
 	u.promise("LastAttempt leaves open what became of the last attempt's own commit", func(s *space) {
 		ctx, cancel := context.WithCancelCause(s.ctx)
 		commits := 0
@@ -173,7 +174,7 @@ func firstCommit(s *space, code int, applied bool, then int) *faultyDB {
 			if kv.Code(err) != code || code == kv.CodeCommitUnknownResult {
 				return tx.OnError(err)
 			}
-			// As a client that tries this code again. The attempt counts among the retries.
+			// Like a client that retries this code. The attempt counts as a retry.
 			return tx.OnError(&kv.Error{Code: kv.CodeCommitUnknownResult})
 		},
 	}

@@ -98,8 +98,8 @@ func selectors(u *suite) {
 	})
 }
 
-// vanishedKeys: a key that an own compare-and-clear removed, or found absent, is counted on a selector's way but is
-// nothing to stop at. This is how FoundationDB's client walks.
+// vanishedKeys: a selector counts a key that the transaction's own compare-and-clear removed, or found absent, but does
+// not stop there. FoundationDB's client walks in this way.
 func vanishedKeys(u *suite, bases []string) {
 	write := func(s *space, tx kv.Tx) {
 		tx.Atomic(kv.CompareAndClear, s.key("c"), []byte("c"))

@@ -9,7 +9,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// versionChanges: the body learns that an earlier commit may still land, and so does whoever called Run.
+// versionChanges: the body learns that an earlier commit may still land, and so does the caller of Run.
 func versionChanges(u *suite) {
 	// changed returns a database whose first commit ends with 1039, which is retried, and the second with then, if not 0.
 	changed := func(s *space, then int) *faultyDB {

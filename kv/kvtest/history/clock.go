@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Clock is a clock for the engine that plays a history. A history is the same however long a machine takes for it, so
-// no transaction may grow too old: the clock stands still while the engine works. It moves only where the player waits
-// between two attempts, which takes no time. The zero value is ready.
+// Clock is a clock for the engine that plays a history. A history must not depend on the speed of the machine, so no
+// transaction may grow too old. Therefore the clock stands still while the engine works. It moves only when the player
+// waits between two attempts, and that wait takes no real time. The zero value is ready.
 type Clock struct {
 	mu    sync.Mutex
 	ahead time.Duration
@@ -23,8 +23,8 @@ func (c *Clock) Now() time.Time {
 	return time.Unix(1, 0).Add(c.ahead)
 }
 
-// After moves the clock by a short wait, which ends at once. A longer one takes its real time and does not move the
-// clock: an engine looks after its transactions once a second while it writes to a slow disk.
+// After moves the clock by a short wait, which ends at once. A longer wait takes its real time and does not move the
+// clock: while an engine writes to a slow disk it waits a second between checks of its transactions.
 func (c *Clock) After(d time.Duration) <-chan time.Time {
 	if d > longestRetry {
 		return time.After(d)

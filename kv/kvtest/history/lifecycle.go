@@ -41,7 +41,7 @@ func (g *generator) reset(who int) {
 	}, "reset")
 }
 
-// begin takes a new transaction; the old one's watches are not heard of again.
+// begin takes a new transaction. The stream does not look at the old one's watches any more.
 func (g *generator) begin(who int) {
 	limited := g.rng.IntN(4) == 0
 	var o kv.TxOptions
@@ -119,7 +119,7 @@ func (g *generator) cancel(who int) {
 	g.outlines[who] = outline{over: true}
 }
 
-// misuse does what only a new start would allow.
+// misuse makes calls that are allowed only after a new start.
 func (g *generator) misuse(who int) {
 	k := g.key()
 	uses := []struct {

@@ -18,8 +18,8 @@ import (
 const patience = time.Minute
 
 // Play runs the stream of seed on db and returns its history. It works under a random prefix, which it clears in the
-// end, and must be the only one that writes there. The error is of the kind that has no code, for instance the
-// context's, or a result that never came.
+// end, and must be the only one that writes there. The error has no FoundationDB code. It is for instance the
+// context's, or says that a result never came.
 func Play(ctx context.Context, db kv.DB, seed uint64) (string, error) {
 	p := &player{ctx: ctx, db: db, mask: mask{prefix: "history/" + rand.Text() + "/"}}
 	defer p.close()
@@ -86,7 +86,7 @@ func (p *player) fail(err error) {
 	}
 }
 
-// ended waits for f and returns how it ended: what show makes of the result, or the error's code.
+// ended waits for f. It returns the result as show writes it, or the error's code.
 func ended[T any](p *player, f kv.Future[T], show func(T) string) string {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -203,7 +203,7 @@ func (p *player) conflicts(tx *party) string {
 	return "read" + masked.ranges(read) + " write" + masked.ranges(write)
 }
 
-// commit commits and says all that follows from it.
+// commit commits, and returns the results that follow from the commit.
 func (p *player) commit(tx *party) string {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -239,7 +239,7 @@ func (p *player) commit(tx *party) string {
 	p.live = append(p.live, tx.watches...)
 	tx.watches = nil
 	if tx.stamped {
-		// No later read version is one at which a key was stamped.
+		// This commit makes sure that no later read version is one at which a key was stamped.
 		p.update(func(tx kv.Tx) { tx.Set(p.key("apart"), nil) })
 	}
 	return "version " + p.shownVersion(v) + ", stamp " + got

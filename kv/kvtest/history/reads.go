@@ -6,7 +6,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// read writes a read: now, or started now and waited for later. start returns what waits for it.
+// read adds a read to the stream. The read is awaited at once, or started now and awaited later. start returns the
+// function that waits for it.
 func (g *generator) read(who int, what string, start func(p *player, read kv.ReadTx) func() string) {
 	o := &g.outlines[who]
 	snapshot := g.rng.IntN(4) == 0

@@ -9,7 +9,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// mask shows keys and values without what differs from run to run.
+// mask shows keys and values without the parts that differ from run to run.
 type mask struct {
 	prefix string
 	stamps []shownStamp
@@ -56,7 +56,7 @@ func (m *mask) rows(rows []kv.KV) string {
 	return b.String()
 }
 
-// ranges shows what of the ranges lies under the prefix.
+// ranges shows the parts of the ranges that lie under the prefix.
 func (m *mask) ranges(ranges []kv.KeyRange) string {
 	end := string(kv.Strinc([]byte(m.prefix)))
 	var b strings.Builder
