@@ -641,9 +641,9 @@ func isToBeProven(v view, r *record, c *Claim) (bool, error) {
 }
 
 const (
-	// suspectPause is for how long a handle gives no other suspect item, unless the item is settled before. It is longer
-	// than most handlers take: a message that kills its process must not kill the handler of another a second time. It
-	// is not longer, because after a crash the messages that were in hand are handled one after the other.
+	// suspectPause is for how long a handle gives no other suspect item, unless the item is settled before. It is
+	// longer than most handlers take: a message that kills its process must not kill the handler of another a second
+	// time. It is not longer, because after a crash the messages that were in hand are handled one after the other.
 	suspectPause = 30 * time.Second
 	// graveAttempts: an item that has as many, and is suspect, was alone when its lease expired.
 	graveAttempts = 2

@@ -26,7 +26,8 @@ func TestPoisonBesideSlowNeighbours(t *testing.T) {
 		for _, after := range []time.Duration{0, 600 * time.Millisecond, 3 * time.Second} {
 			for _, takes := range []time.Duration{time.Second, 12 * time.Second} {
 				for _, beats := range []bool{false, true} {
-					name := fmt.Sprintf("%d attempts, killed after %s, beside %s, heartbeat %t", attempts, after, takes, beats)
+					name := fmt.Sprintf("%d attempts, killed after %s, beside %s, beat %t",
+						attempts, after, takes, beats)
 					t.Run(name, func(t *testing.T) {
 						t.Parallel()
 						synctest.Test(t, func(t *testing.T) { besideSlowNeighbours(t, attempts, after, takes, beats) })
