@@ -641,9 +641,10 @@ func isToBeProven(v view, r *record, c *Claim) (bool, error) {
 }
 
 const (
-	// suspectPause is for how long a handle gives no other suspect item, unless the item is settled before. A message
-	// that kills its process as a rule does so at once.
-	suspectPause = 250 * time.Millisecond
+	// suspectPause is for how long a handle gives no other suspect item, unless the item is settled before. It is
+	// longer than most handlers take: a message that kills its process must not kill the handler of another a second
+	// time. It is not longer, because after a crash the messages that were in hand are handled one after the other.
+	suspectPause = 30 * time.Second
 	// graveAttempts: an item that has as many, and is suspect, was alone when its lease expired.
 	graveAttempts = 2
 )
@@ -662,7 +663,7 @@ func mayGiveSuspect(w *txn, record attempt) (may bool, err error) {
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
 		if last := i == len(given)-1; !g.grave && record.count < graveAttempts &&
-			(!last || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
+			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue
 		}
 		r, err := w.readLock(g.lane)

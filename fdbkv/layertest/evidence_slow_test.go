@@ -1,0 +1,1 @@
+../../layer/layertest/evidence_slow_test.go

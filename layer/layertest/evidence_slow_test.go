@@ -1,0 +1,173 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/record"
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// TestPoisonBesideSlowNeighbours (G7): a message kills its process after a while, again and again. The handlers of its
+// neighbours take longer than that, and longer than a lease. The message that kills becomes the only dead letter, and
+// the neighbours are handled twice at most.
+func TestPoisonBesideSlowNeighbours(t *testing.T) {
+	t.Parallel()
+	for _, attempts := range []int{1, 3} {
+		for _, after := range []time.Duration{0, 600 * time.Millisecond, 3 * time.Second} {
+			for _, takes := range []time.Duration{time.Second, 12 * time.Second} {
+				for _, beats := range []bool{false, true} {
+					name := fmt.Sprintf("%d attempts, killed after %s, beside %s, beat %t",
+						attempts, after, takes, beats)
+					t.Run(name, func(t *testing.T) {
+						t.Parallel()
+						synctest.Test(t, func(t *testing.T) { besideSlowNeighbours(t, attempts, after, takes, beats) })
+					})
+				}
+			}
+		}
+	}
+}
+
+func besideSlowNeighbours(t *testing.T, attempts int, after, takes time.Duration, beats bool) {
+	ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
+	q, err := layer.Create(ctx, raw, testPrefix, testQueue, layer.Options{
+		Config: layer.Config{Lease: 5 * time.Second, MaxAttempts: attempts, Retry: atOnce},
+	})
+	require.NoError(t, err)
+	for _, group := range []string{"A", "B", "C", "D"} {
+		_, err := q.Enqueue(ctx, layer.Message{Group: group, Body: []byte(group)})
+		require.NoError(t, err)
+	}
+	left := func() int64 {
+		s, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		return s.Depth
+	}
+	var mu sync.Mutex
+	calls := make(map[string]int)
+	for n := 0; left() > 0; n++ {
+		require.LessOrEqual(t, n, attempts+2, "calls: %v", calls)
+		db := &mortal{DB: raw}
+		mine, err := layer.Open(ctx, db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		dies := make(chan struct{})
+		w, err := worker.New(mine, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+			mu.Lock()
+			calls[string(d.Body)]++
+			mu.Unlock()
+			if string(d.Body) == "B" {
+				time.Sleep(after)
+				db.dead.Store(true)
+				close(dies)
+			}
+			select {
+			case <-dies:
+				<-ctx.Done()
+				return context.Cause(ctx)
+			case <-time.After(takes):
+				return nil
+			}
+		}), worker.Options{Concurrency: 4, Heartbeat: beats, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		w.Start()
+		for !db.dead.Load() && left() > 0 {
+			time.Sleep(100 * time.Millisecond)
+		}
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		_ = w.Stop(gone)
+		_ = mine.Close(gone)
+		time.Sleep(20 * time.Second)
+	}
+	page, err := q.Admin().DeadLetters(ctx, layer.DeadOptions{Bodies: true})
+	require.NoError(t, err)
+	require.Len(t, page.Letters, 1, "calls: %v", calls)
+	require.Equal(t, "B", string(page.Letters[0].Body))
+	require.Equal(t, attempts, page.Letters[0].Attempts)
+	for _, body := range []string{"A", "C", "D"} {
+		require.LessOrEqual(t, calls[body], 2, "calls: %v", calls)
+	}
+	require.NoError(t, q.Close(ctx))
+	require.NoError(t, raw.Close())
+}
+
+// TestSuspectsDelayNoOthers (G5): a process has died with messages of many groups. While the first of these is handled
+// again, alone and for long, messages of other groups are delivered at once, and the handle makes at most 20
+// transactions a second. The second one begins as soon as the first one is handled, and after 30 s at the latest.
+func TestSuspectsDelayNoOthers(t *testing.T) {
+	t.Parallel()
+	for _, takes := range []time.Duration{20 * time.Second, 100 * time.Second} {
+		synctest.Test(t, func(t *testing.T) { suspectsDelayNoOthers(t, takes, min(takes, 30*time.Second)) })
+	}
+}
+
+func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
+	const many = 10
+	ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
+	db := record.WrapCounting(raw)
+	q, err := layer.Create(ctx, raw, testPrefix, testQueue, layer.Options{Config: layer.Config{Lease: 5 * time.Second}})
+	require.NoError(t, err)
+	for i := range many {
+		_, err := q.Enqueue(ctx, layer.Message{Group: fmt.Sprint("S", i), Body: []byte("suspect")})
+		require.NoError(t, err)
+	}
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: many})
+	require.NoError(t, err)
+	require.Len(t, claims, many)
+	require.NoError(t, q.Close(ctx))
+	time.Sleep(10 * time.Second)
+
+	mine, err := layer.Open(ctx, db, testPrefix, testQueue, layer.Options{})
+	require.NoError(t, err)
+	var mu sync.Mutex
+	var begun []time.Time // of the suspects
+	others := make(chan time.Time, 1)
+	w, err := worker.New(mine, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+		if string(d.Body) != "suspect" {
+			others <- time.Now()
+			return nil
+		}
+		mu.Lock()
+		begun = append(begun, time.Now())
+		mu.Unlock()
+		select {
+		case <-time.After(takes):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}), worker.Options{Concurrency: 4, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	w.Start()
+	time.Sleep(5 * time.Second)
+	before := db.Counters()
+	time.Sleep(10 * time.Second)
+	made := db.Counters().Sub(before)
+	require.LessOrEqual(t, made.Commits, int64(20*10))
+	for i := range 3 {
+		sent := time.Now()
+		_, err := mine.Enqueue(ctx, layer.Message{Group: fmt.Sprint("other", i)})
+		require.NoError(t, err)
+		require.Less(t, (<-others).Sub(sent), 10*time.Millisecond)
+	}
+	time.Sleep(20 * time.Second)
+	mu.Lock()
+	require.Len(t, begun, 2)
+	require.InDelta(t, next.Seconds(), begun[1].Sub(begun[0]).Seconds(), 1.1) // at the next poll at the latest
+	mu.Unlock()
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	_ = w.Stop(gone) // handlers run
+	require.NoError(t, mine.Close(ctx))
+	require.NoError(t, raw.Close())
+}
