@@ -32,7 +32,7 @@ func storedEnv(t *testing.T, config layer.Config) *env {
 	return e
 }
 
-// TestStoredClaimSettles (G2): the result of Claim.Stored, read back from JSON, settles the claim on another handle; if
+// TestStoredClaimSettles (G2): the result of Claim.Stored, read back from JSON, settles the claim on another handle. If
 // the field that names the claim's object is missing, the error names the field.
 func TestStoredClaimSettles(t *testing.T) {
 	for name, kind := range claimKinds {
