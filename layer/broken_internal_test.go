@@ -155,6 +155,7 @@ var missing = map[guard]string{
 	guardRepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
 	guardExtendApart:     "TestSlowHandlers",
 	guardTxBound:         "TestTransactionTooLong",
+	guardClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
 	guardClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 
