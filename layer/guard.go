@@ -330,6 +330,8 @@ const (
 	// guardBeatLock (G2): the end of a handle overwrites the lock of a group which the handle has just released, and
 	// another claimed.
 	guardBeatLock guard = "beat-lock"
+	// guardOwnClaim (G2): a handle whose clock steps ahead takes the groups that it holds itself.
+	guardOwnClaim guard = "own-claim"
 	// The two guards of package worker: see worker/guard.go.
 
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and

@@ -59,6 +59,6 @@ var guards = []guard{
 	guardClockAsk, guardClockBound,
 	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardGrow,
 	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
-	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock, guardExtendApart,
+	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock, guardOwnClaim, guardExtendApart,
 	guardTxBound,
 }

@@ -788,6 +788,9 @@ type overdueStep struct {
 }
 
 func (t *overdueStep) run(w *txn, width int) error {
+	if err := keepOwn(w); err != nil {
+		return err
+	}
 	rows, err := w.read.GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)

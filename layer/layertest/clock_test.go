@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 const year = 365 * 24 * time.Hour
@@ -628,14 +630,20 @@ var wrongClocks = map[string]func(rng *rand.Rand) func(passed time.Duration) tim
 		return func(passed time.Duration) time.Duration { return -passed }
 	},
 	"steps back": func(rng *rand.Rand) func(time.Duration) time.Duration {
-		at, by := some(rng, 20*time.Minute), -some(rng, year)
-		return func(passed time.Duration) time.Duration {
-			if passed < at {
-				return 0
-			}
-			return by
-		}
+		return stepBy(some(rng, 20*time.Minute), -some(rng, year))
 	},
+	"steps ahead": func(rng *rand.Rand) func(time.Duration) time.Duration {
+		return stepBy(some(rng, 20*time.Minute), some(rng, year))
+	},
+}
+
+func stepBy(at, by time.Duration) func(time.Duration) time.Duration {
+	return func(passed time.Duration) time.Duration {
+		if passed < at {
+			return 0
+		}
+		return by
+	}
 }
 
 func offBy(d time.Duration) func(time.Duration) time.Duration {
@@ -656,7 +664,7 @@ type clockRun struct {
 }
 
 // TestClocksAtRandom (G3, contract): five processes enqueue, receive, ack, nack, extend and sweep. The clock of one is
-// ahead, behind, stands or steps back, by up to a year. No message is removed by its age. Once the process is dead, the
+// ahead, behind, stands or steps, by up to a year. No message is removed by its age. Once the process is dead, the
 // others finish each message within twice the lease and the delays.
 func TestClocksAtRandom(t *testing.T) {
 	t.Parallel()
@@ -785,4 +793,125 @@ func (r *clockRun) receive(q *layer.Queue, end func(c *layer.Claim) (acked bool,
 		}
 		r.mu.Unlock()
 	}
+}
+
+// steppedHandles are the ways in which a handle holds claims.
+var steppedHandles = map[string]struct {
+	config    layer.Config
+	heartbeat bool
+}{
+	"a lease for each claim":   {},
+	"a lease for each message": {config: layer.Config{LeasePer: layer.LeasePerItem}},
+	"heartbeat":                {heartbeat: true},
+}
+
+// TestAStepUnderAWorker (G2): the clock steps one hour forward under a worker, as that of a laptop does that wakes. Its
+// goroutines do not take each other's groups: each message is handled once, though a second attempt is forbidden.
+// Guard own-claim.
+func TestAStepUnderAWorker(t *testing.T) {
+	t.Parallel()
+	for name, s := range steppedHandles {
+		t.Run(name, func(t *testing.T) {
+			s.config.MaxAttempts = 1
+			inClocks(t, s.config, func(c *clocks) {
+				var step atomic.Int64
+				q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+				for i := range 40 {
+					_, err := q.Enqueue(c.Context(), layer.Message{Group: fmt.Sprint(i % 20)})
+					require.NoError(c, err)
+				}
+				var mu sync.Mutex
+				calls := map[layer.ID]int{}
+				w, err := worker.New(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+					mu.Lock()
+					calls[d.ID]++
+					n := len(calls)
+					mu.Unlock()
+					time.Sleep(time.Duration(1+n%7*7) * time.Second)
+					return ctx.Err()
+				}), quiet(worker.Options{Concurrency: 6, Heartbeat: s.heartbeat}))
+				require.NoError(c, err)
+				ctx, end := context.WithCancel(c.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				for range 20 {
+					time.Sleep(17 * time.Second)
+					step.Add(int64(time.Hour))
+				}
+				end()
+				require.NoError(c, <-ended)
+				require.Len(c, calls, 40)
+				for id, n := range calls {
+					require.Equal(c, 1, n, "%s", id)
+				}
+				stats, err := q.Stats(c.Context(), layer.StatsOptions{})
+				require.NoError(c, err)
+				require.Zero(c, stats.Dead+stats.Depth+stats.Expired)
+				require.NoError(c, q.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestAStepUnderAClaim (G2): after a step of its clock, a handle delivers nothing again, takes nothing and removes
+// nothing that it holds itself, until the lease is over by the time that has passed.
+func TestAStepUnderAClaim(t *testing.T) {
+	t.Parallel()
+	for name, s := range steppedHandles {
+		t.Run(name, func(t *testing.T) {
+			s.config.Retention = 10 * time.Minute
+			inClocks(t, s.config, func(c *clocks) {
+				step := time.Duration(0)
+				q := c.clock(func() time.Time { return time.Now().Add(step) })
+				c.send(q, layer.Message{}, layer.Message{})
+				o := layer.ReceiveOptions{Max: 2, Heartbeat: s.heartbeat}
+				claims, err := q.Receive(c.Context(), o)
+				require.NoError(c, err)
+				require.NotEmpty(c, claims)
+				time.Sleep(time.Second)
+				group := "A"
+				for range 3 {
+					step += time.Hour
+					for _, named := range []*string{nil, &group} {
+						o.Group = named
+						again, err := q.Receive(c.Context(), o)
+						require.NoError(c, err)
+						require.Empty(c, again)
+						err = q.Once(c.Context(), func(tx kv.Tx) error {
+							items, _, err := q.TakeTx(c.Context(), tx, 1, layer.TakeOptions{Group: named})
+							require.Empty(c, items)
+							return err
+						})
+						require.NoError(c, err)
+					}
+					report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+					require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+					require.Zero(c, report.PastRetention)
+					time.Sleep(clockLease / 10)
+				}
+				require.NoError(c, q.Ack(c.Context(), claims[0]))
+				require.NoError(c, q.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestAStepEndsNoLease: a handler has stopped without an ack, and then the clock steps. The claim ends after the rest
+// of its lease.
+func TestAStepEndsNoLease(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		step := time.Duration(0)
+		q := c.clock(func() time.Time { return time.Now().Add(step) })
+		c.send(q, layer.Message{})
+		c.claim(q, layer.ReceiveOptions{})
+		time.Sleep(clockLease / 2)
+		step = time.Hour
+		begun := time.Now()
+		claims, err := q.Receive(c.Context(), layer.ReceiveOptions{Wait: time.Minute})
+		require.NoError(c, err)
+		require.Len(c, claims, 1)
+		require.InDelta(c, clockLease/2, time.Since(begun), float64(2*time.Second))
+		require.NoError(c, q.Ack(c.Context(), claims[0]))
+		require.NoError(c, q.Close(c.Context()))
+	})
 }
