@@ -65,9 +65,9 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	return now.config.copied(), now.version, wrap("configure", err)
 }
 
-// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups
-// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep. Raised Shards
-// are written to from the next Configure or sweep on.
+// ConfigureTx is Configure in the caller's transaction. The caller must handle an unknown commit, for example with
+// Once. Groups which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep.
+// Raised Shards are written to from the next Configure or sweep on.
 //
 // Conflicts: with another change of the configuration only.
 func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
@@ -122,7 +122,8 @@ func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o 
 	})
 }
 
-// SetGroupStateTx sets the state in the caller's transaction. The caller answers for an unknown commit: use Once.
+// SetGroupStateTx sets the state in the caller's transaction. The caller must handle an unknown commit, for example
+// with Once.
 //
 // Reads: the lock, with a conflict. Conflicts: with claims, acks and what else changes the lock of the group.
 func (a Admin) SetGroupStateTx(

@@ -24,7 +24,7 @@ func (a Admin) Cancel(ctx context.Context, id ID) error {
 	})
 }
 
-// CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
+// CancelTx cancels in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
 // head, at snapshot, with a conflict on the whole group if the group is empty now; and the next head's attempts.
@@ -111,9 +111,9 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 	return id, wrap("skip", err)
 }
 
-// Edit changes the body and the headers of a waiting item. change gets the current message and changes the message;
-// change may run several times, and an error from change ends the edit without effect. The item keeps its place, its
-// id, the time of its enqueue, and its failed attempts; a delay of the group goes on.
+// Edit changes the body and the headers of a waiting item. change gets the current message and changes it. change may
+// run several times, so its result must not depend on earlier runs. An error of change ends the edit without effect.
+// The item keeps its place, its id, the time of its enqueue, and its failed attempts; a delay of the group goes on.
 //
 // Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers;
 // *LimitError and ErrInvalidUTF8 as Enqueue's.
@@ -276,9 +276,9 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	return nil
 }
 
-// What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
-// held. So the operation reads all locks of the group with a conflict, and writes a conflict on the lock of the whole
-// group, which every claim of the group reads: nothing of the group is claimed or released meanwhile.
+// Operations of an operator on a waiting item of a queue with facets. The item is in several lanes, and any of them may
+// be held. So such an operation reads all locks of the group with a conflict, and writes a conflict on the lock of the
+// whole group, which every claim of the group reads: nothing of the group is claimed or released meanwhile.
 
 // laneWaiting is an item that is not in flight, in a queue with facets.
 type laneWaiting struct {
@@ -414,8 +414,8 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 	return w.freeAll(free)
 }
 
-// rescheduleInLanes is reschedule for a queue with facets: a hint leads to each lane whose head the item is, and who
-// follows the hint leaves the lane to a timer.
+// rescheduleInLanes is reschedule for a queue with facets: a hint leads to each lane whose head the item is, and a
+// receive that follows the hint leaves the lane to a timer.
 func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	i, err := w.waitingInLanes(id)
 	if err != nil {
@@ -544,8 +544,9 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 	return w.end(ctx, wrap("reschedule", err))
 }
 
-// RescheduleTx reschedules in the caller's transaction. The caller answers for an unknown commit: to reschedule again
-// does no harm, but after the message was delivered the error is ErrNoItem or ErrInFlight; or use Once.
+// RescheduleTx reschedules in the caller's transaction. The caller must handle an unknown commit: with Once, or by a
+// second call, which does no harm. After the message was delivered, the error of the second call is ErrNoItem or
+// ErrInFlight.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
 // which nobody holds: a conflict on the place before the head; and the head's attempts, if due at once.

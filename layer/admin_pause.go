@@ -69,7 +69,7 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 	})
 }
 
-// PauseGroupTx pauses in the caller's transaction. The caller answers for an unknown commit: use Once.
+// PauseGroupTx pauses in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
@@ -131,7 +131,7 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 	})
 }
 
-// ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
+// ResumeGroupTx resumes in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict; if nobody holds the group, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
@@ -163,7 +163,8 @@ func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
 }
 
-// PauseTx pauses the queue in the caller's transaction. The caller answers for an unknown commit: use Once.
+// PauseTx pauses the queue in the caller's transaction. The caller must handle an unknown commit, for example with
+// Once.
 //
 // Conflicts: with Pause and Resume of the queue only.
 func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
@@ -301,7 +302,7 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 	return h, err
 }
 
-// ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
+// ForceReleaseTx releases in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if the group is
 // empty; attempts.

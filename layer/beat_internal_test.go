@@ -176,8 +176,8 @@ func TestShorterLeaseEndsNoHeartbeat(t *testing.T) {
 	})
 }
 
-// TestHeartbeatEndWakes (G5): who waits for what a dead handle has is given it at the end of the lease: a receive of
-// any group, one of a named group, and takes; and a receive in a caller's transaction finds it.
+// TestHeartbeatEndWakes (G5): the groups of a dead handle go to the receives that wait for them, and to takes, at the
+// end of the lease. A receive of any group, one of a named group, and one in a caller's transaction find them.
 func TestHeartbeatEndWakes(t *testing.T) {
 	group := "g0001"
 	for name, wait := range map[string]func(q *Queue) (int, error){
@@ -243,8 +243,8 @@ func TestHeartbeatEndWakes(t *testing.T) {
 	}
 }
 
-// TestHeartbeatEndsNamedGroup (G5): who asks for one group of a dead handle, the last of many, gets it at once, and
-// ends a page of the others in a transaction at most. Otherwise a handle with plenty of groups would leave a
+// TestHeartbeatEndsNamedGroup (G5): a receive that names one group of a dead handle, the last of many, gets it at once,
+// and ends at most a page of the others in a transaction. Otherwise a handle with plenty of groups would leave a
 // transaction that is too large to commit.
 func TestHeartbeatEndsNamedGroup(t *testing.T) {
 	const groups = 10 * beatPage

@@ -24,8 +24,9 @@ import (
 //
 // An ack of all (Ack, FinishAll) leaves Items as is. An ack by ids takes them out, the last ones too.
 //
-// Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
-// meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
+// Calls on the same Claim may run at the same time, for example an Extend and an Ack. A goroutine must not read Until
+// or Items while another calls Ack, Nack or Extend on the Claim. It must read a copy of the Claim made before, or use a
+// lock around both.
 type Claim struct {
 	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
 	Queue string
@@ -66,8 +67,9 @@ type pulse struct {
 }
 
 // Lasts returns when the claim ends, by this process's clock, unless somebody extends it. A claim by heartbeat lasts
-// longer with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat: extend
-// the claim then. ended is nil if the claim has a lease of its own, and then until is Until.
+// longer with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat. The
+// caller must then extend the claim, or stop its work. ended is nil if the claim has a lease of its own, and then until
+// is Until.
 func (c *Claim) Lasts() (until time.Time, ended <-chan struct{}) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()

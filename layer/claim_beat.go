@@ -56,7 +56,7 @@ func (c *claimer) byHeartbeat(r *reception, h *holding) error {
 	return nil
 }
 
-// waitJoin sets dueMS, under the conflict with whoever ends the beat.
+// waitJoin sets dueMS, under the conflict with a transaction that ends the beat.
 func (c *claimer) waitJoin(j *joining) error {
 	key := c.keys.beat(j.p.handle)
 	v, err := j.row.Wait(c.ctx)

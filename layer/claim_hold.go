@@ -442,7 +442,7 @@ func (c *claimer) answer(r *reception) error {
 	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() || ahead(kept.ms, c.nowMS) {
 		return nil
 	}
-	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
+	// The caller must not work on a claim whose lease has ended: the next receive takes the group over.
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o, func(h *holding) bool { return h.endMS > c.nowMS })
 	r.repeated = true
 	if len(kept.claims) > 0 {

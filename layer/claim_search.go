@@ -97,7 +97,7 @@ func (s *search) reach(all int64) {
 }
 
 // follow adds what is due by a delay which the handle has learned since the search began, and reports whether anything
-// may be. What is due no more has been found, and has its verdict.
+// may be. A group that is no longer due has been found, and has its verdict.
 func (s *search) follow(now retro) bool {
 	was := s.retro
 	if !now.on || was.on && now.delayMS >= was.delayMS {
@@ -362,8 +362,8 @@ func (s *search) passTimers(cursors []cursor, reads []kv.Future[[]kv.KV], limit 
 }
 
 // addTimers adds the due timers in rows to later. A timer which has turned out not to be due, because the delay is
-// longer than the search knew, stays as it is: who left the group to its head would write the same key again, and a
-// second lead to the group, met later, would have the key cleared.
+// longer than the search knew, stays as it is. If the search left the group to its head, it would write the same key
+// again, and a second lead to the group, found later, would clear the key.
 func (s *search) addTimers(rows []kv.KV) error {
 	config, err := s.w.config()
 	if err != nil {
@@ -572,9 +572,9 @@ func (c *Claim) lane(q *Queue) (string, error) {
 	return q.keys.plan.laneAt(c.Group, c.Where)
 }
 
-// Stored returns what has to be stored of a claim, as JSON for example, so that another process can settle it: the
-// queue, the group, the template, the held item, the token and the items' ids. Bodies, headers and the state are left
-// out. What is stored this way settles as the claim itself does, until the claim is lost.
+// Stored returns the part of a claim that must be stored, as JSON for example, so that another process can settle it:
+// the queue, the group, the template, the held item, the token and the items' ids. Bodies, headers and the state are
+// left out. The stored claim settles as the claim itself does, until the claim is lost.
 func (c *Claim) Stored() *Claim {
 	now := c.snapshot()
 	s := &Claim{
@@ -587,11 +587,11 @@ func (c *Claim) Stored() *Claim {
 }
 
 // TokenKey says within what tokens are compared by a system outside the database which is to refuse a holder who has
-// been overtaken: it keeps the greatest token that it has seen for each key, and refuses a smaller one. The key is the
-// group; of a claim by template the group and the template, because other stages of the group may be in flight at the
-// same time, under the same token; of a claim of a single item the item's id. Two templates of different views may have
-// an item in common, and have different keys: if you receive by several such views, use the id of the item, for which
-// tokens grow, too, whatever the claims.
+// been overtaken: it must keep the greatest token that it has seen for each key, and must refuse a smaller one. The key
+// is the group; of a claim by template the group and the template, because other stages of the group may be in flight
+// at the same time, under the same token; of a claim of a single item the item's id. Two templates of different views
+// may have an item in common, and have different keys: if you receive by several such views, use the id of the item,
+// for which tokens grow, too, whatever the claims.
 func (c *Claim) TokenKey() string {
 	switch {
 	case c.Hold != (ID{}):

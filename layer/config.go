@@ -12,8 +12,8 @@ import (
 	"fdbfifo/layer/internal/advice"
 )
 
-// Config is what holds for a queue, whoever opens the queue. The database stores the configuration; Configure changes
-// it while the queue is in use, and every handle follows within a second. A field of zero means its default, which is
+// Config has the settings of a queue. They are stored in the database and apply to every handle. Configure changes them
+// while the queue is in use, and every handle follows within a second. A field of zero means its default, which is
 // filled in before storing. Create and Configure check the limits: *LimitError, *ValueError.
 //
 // As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
@@ -309,7 +309,7 @@ func readConfig(key []byte, document string) (Config, error) {
 // DedupBy is what makes two messages duplicates.
 type DedupBy int
 
-// What messages are told apart by.
+// The ways to tell messages apart.
 const (
 	// DedupByID: by Message.DedupID; messages without a dedup id are never duplicates.
 	DedupByID DedupBy = iota

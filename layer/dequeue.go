@@ -39,9 +39,9 @@ type ReceiveOptions struct {
 	Where Template
 	// Unordered takes any items that nobody holds, each under a claim of its own (Claim.Hold), whatever the order, and
 	// leaves the rest of their groups to others, in a queue with Config.Unordered. A group that somebody holds as a
-	// whole is skipped. Who receives groups, in order, gets the items up to the first that is held, and so never sees a
-	// gap. Items are taken from the oldest groups, in each from the head; a delayed one keeps back those behind it. Not
-	// with Where, Strategy and State.
+	// whole is skipped. A receive of groups gets the items up to the first that is held, and so never sees a gap. Items
+	// are taken from the oldest groups, in each from the head; a delayed one keeps back those behind it. Not with
+	// Where, Strategy and State.
 	Unordered bool
 	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
 	State bool
@@ -135,9 +135,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // 1,024 letters, a receive claims some 300 groups.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
-// worker, and the first item counts a failed attempt. A lease which has ended takes nothing from its holder by itself:
-// until somebody takes over, the claim can be acked, nacked and extended. Under contention the order between groups is
-// given up for parallelism; the order within a group never is.
+// worker, and the first item counts a failed attempt. A lease that has ended takes nothing from its holder by itself:
+// until another receive takes the group over, the claim can be acked, nacked and extended. Under contention the order
+// between groups is given up for parallelism; the order within a group never is.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
@@ -225,13 +225,13 @@ const directPoll = time.Second
 
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
 // begin now, not at the commit. ReceiveTx cannot wait, and may claim nothing for the second reason that TakeTx gives.
-// The caller answers for an unknown commit: use Once.
+// The caller must handle an unknown commit, for example with Once.
 //
 // A group that the transaction has claimed is held from then on, so a second ReceiveTx in the same transaction goes on
 // with the next group. TakeTx holds nothing: a second one goes on in the same group.
 //
 // If the transaction has no room left for a claim, because it has half of FoundationDB's 10,000,000 bytes already, the
-// error is a *LimitError: commit, and receive in the next transaction.
+// error is a *LimitError: the caller must commit, and receive in the next transaction.
 //
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
@@ -424,8 +424,8 @@ func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 	}
 }
 
-// begin starts the reads which depend on no other read. What the transaction writes between begin and claim is taken
-// into account.
+// begin starts the reads which depend on no other read. claim takes the writes of the transaction between the two into
+// account.
 func (c *claimer) begin() {
 	c.readRepeats()
 	c.readJoin()

@@ -61,8 +61,9 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 // Example: tx reads an account; another process enqueues A1; tx enqueues A2 and commits: the order is A2, A1. If that
 // must not be, set Message.BehindAll, or enqueue before anything is read.
 //
-// The caller answers for an unknown commit: use Once, because otherwise a retry enqueues twice. The transaction must
-// not use an old read version (SetReadVersion, a GRV cache): a message could then land before an earlier message.
+// The caller must handle an unknown commit, for example with Once, because otherwise a retry enqueues twice. The
+// transaction must not use an old read version (SetReadVersion, a GRV cache): a message could then land before an
+// earlier message.
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
 // is empty; with BehindAll, with every enqueue into the group. Other enqueues never conflict with enqueues, except
@@ -365,8 +366,9 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if !a.keys.wholeGroups() {
 		return false, nil
 	}
-	// Whoever removes this tail may leave the group empty and without a hint, while this transaction, which saw items,
-	// sets no hint. The conflict comes before the sets: a conflict on a key already written would not be added.
+	// A transaction that removes this tail may leave the group empty and without a hint, while this transaction, which
+	// saw items, sets no hint. The conflict comes before the sets: a conflict on a key already written would not be
+	// added.
 	return false, guardTail.read(a.tx, a.keys.single(key))
 }
 
@@ -594,7 +596,8 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 }
 
 // joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that
-// was not, the last key gets a read conflict: whoever removes that item may leave the lane empty and without a hint.
+// was not empty, the last key gets a read conflict, because a transaction that removes that item may leave the lane
+// empty and without a hint.
 func (a *appending) joinLanes(m *Message, id ID, env *envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
 	if plan == nil {

@@ -353,7 +353,7 @@ func ExampleQueue_Settle_state() {
 	// "what is your name?" after "hello"
 }
 
-// What is in the queue, in figures.
+// The figures of a queue.
 func ExampleQueue_Stats() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})

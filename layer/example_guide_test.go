@@ -31,8 +31,8 @@ func exampleQueue(bodies ...string) (q *layer.Queue, closeAll func()) {
 	}
 }
 
-// A program brings its queue along: whichever process comes first makes the queue. What an operator has changed since
-// stays, and is told.
+// A program brings its queue along: the first process makes the queue. Settings that an operator has changed since
+// stay, and Ensure returns them.
 func ExampleEnsure_settings() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})

@@ -54,7 +54,7 @@ func Example() {
 	// customer-9: address changed
 }
 
-// What an operator does is on Admin: here the dead letters are looked at, and those of one group given back to it.
+// Admin has the operator's calls. Here an operator looks at the dead letters, and returns those of one group to it.
 func ExampleAdmin() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
@@ -95,8 +95,8 @@ func ExampleAdmin() {
 	// customer-7 ready
 }
 
-// A subscription is told what happens to messages, in the order of the commits. What the handler writes through tx
-// happens once for each change, because the transaction also moves the subscription's place.
+// A subscription is told what happens to messages, in the order of the commits. The handler's writes through tx happen
+// once for each change, because the transaction also moves the subscription's place.
 func ExampleQueue_SubscribeTx() {
 	ctx, stop := context.WithCancel(context.Background())
 	db := embedded.OpenMemory(embedded.Options{})

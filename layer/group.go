@@ -361,7 +361,8 @@ func (w *txn) leave(
 	}
 	p, err := w.keys.parseItem(key, groupOf(lane), items)
 	if w.passes(err) {
-		// A hint is never missing, whatever the head is: who follows the hint says what is wrong with the group.
+		// A hint is never missing, whatever the head is: the receive that follows the hint reports the fault of the
+		// group.
 		if p.index, err = w.clock(); err != nil {
 			return c, false, err
 		}
@@ -444,8 +445,8 @@ func (w *txn) excludeHolders(g guard, lane string) error {
 }
 
 // remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
-// the last would also clear an item whose enqueue committed late, between the acked items; for who has excluded that,
-// see settlement.remove.
+// the last would also clear an item whose enqueue committed late, between the acked items. A settlement may exclude
+// that: see settlement.remove.
 func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 	for _, d := range acked {
 		w.clearItem(d.id(group), d.facets)

@@ -8,7 +8,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// What holds mean for a group: see store_lock.go.
+// The effect of holds on a group: see store_lock.go.
 
 // letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there. If
 // items are claimed in turn, and the group's head is free now, letGo returns the group's hint.
@@ -95,11 +95,12 @@ func (w *txn) fenceHolds(g guard, lane string, last ID) error {
 //
 // Invariant I1 is kept by these rules. docs/model/Items.tla shows that each is needed:
 //
-//   - Whoever begins or ends a hold writes a conflict on the lock of the group.
-//   - Whoever ends a hold leaves a hint, if the head is free then. The hint needs no more: it is there.
-//   - Whoever leaves no hint because the head is in flight has a read conflict on the lock of the group, because the
-//     holder may give the head back meanwhile; and on the gap up to the head, because an item may land in the gap.
-//   - Whoever meets the hint of a group whose head is in flight, and clears the hint, has the same conflicts.
+//   - A transaction that begins or ends a hold writes a conflict on the lock of the group.
+//   - A transaction that ends a hold leaves a hint, if the head is free then. The hint needs no more: it is there.
+//   - A transaction that leaves no hint because the head is in flight has two read conflicts: on the lock of the group,
+//     because the holder may return the head at the same time, and on the gap up to the head, because an item may land
+//     in the gap.
+//   - A transaction that clears the hint of a group whose head is in flight has the same conflicts.
 //
 // A head in flight has the timer of its hold, which leads back to the group.
 
@@ -178,7 +179,7 @@ func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
 	return true, w.fenceTurn(t.lane, head)
 }
 
-// fenceTurn adds the read conflicts of whoever leaves a group without a hint, because its head is in flight.
+// fenceTurn adds the read conflicts of a transaction that leaves a group without a hint, because its head is in flight.
 func (w *txn) fenceTurn(lane string, head ID) error {
 	if err := guardTurnLock.read(w.tx, kv.SingleKey(w.keys.lock(lane))); err != nil {
 		return err

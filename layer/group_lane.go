@@ -12,8 +12,8 @@ import (
 // kept, and the release of the lock puts the hint back. Meanwhile nobody finds the lane, and nobody looks at it in
 // vain. Beside the kept hint stands a timer at the end of the lease, for the case that nobody releases.
 //
-// Whoever puts a hint aside has a read conflict on the lock, and whoever releases a lock reads the hints put aside
-// under the lock with a conflict. So a hint can be lost neither way.
+// A transaction that puts a hint aside has a read conflict on the lock. A transaction that releases a lock reads the
+// hints put aside under the lock with a conflict. So a hint can be lost neither way.
 
 // facetsIn returns the packed facets of an item with the given value; "" if the queue has none, or the value cannot be
 // read.
@@ -132,8 +132,8 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 }
 
 // maxKept bounds the hints that are put aside under one lock, because the release of the lock puts all of them back in
-// its transaction. What is more stays where it is, and costs each claim by its template a look. Claims at the same time
-// may put aside a few more.
+// its transaction. Further hints stay where they are, and cost each claim by their templates a look. Claims at the same
+// time may put aside a few more.
 const maxKept = 100
 
 // keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
@@ -202,7 +202,7 @@ func (w *txn) hintLanes(id ID, facets string) error {
 	return nil
 }
 
-// rejoin adds an item that has come back to its place to its lanes. Who claims in the group at the same time conflicts,
+// rejoin adds an item that has come back to its place to its lanes. A claim in the group at the same time conflicts,
 // because the item may come before those of the claim.
 func (w *txn) rejoin(g guard, id ID, value []byte) error {
 	if w.keys.plan == nil {

@@ -11,12 +11,12 @@ import (
 // a group whose head has failed for good. The mark is a lock of its own kind without holder and end. So a receive
 // passes the group over as a held group, and no timer is needed. Enqueues go on: an enqueue does not read locks.
 //
-// A group marked under a claim stays with its holder, who may extend, ack and nack as ever. The claim's lock bears the
-// mark, and becomes the mark's own when the claim ends: by ack or nack, or by the claimer which meets the expired
-// lease. A delay, or a grant not accepted yet, gives way to the mark at once.
+// A group marked under a claim stays with its holder. The holder may extend, ack and nack as before. The claim's lock
+// bears the mark, and becomes the mark's own when the claim ends: by ack or nack, or by the claimer which meets the
+// expired lease. A delay, or a grant not accepted yet, gives way to the mark at once.
 //
-// A mark on an empty group stays too. An enqueue into the group writes its hint as ever, which is stale while the mark
-// is there and may be cleared; so whoever removes the mark looks for the head and sets the hint.
+// A mark on an empty group stays too. An enqueue into the group writes its hint as usual. The hint is stale while the
+// mark is there, and may be cleared. So the transaction that removes the mark looks for the head and sets the hint.
 
 // mark marks a group. It returns the mark which the group bore before, or nil, and the new record. A group which is
 // marked already stays unchanged, but a halt replaces a pause: the failed item needs to be looked at before the group

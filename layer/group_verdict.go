@@ -360,9 +360,9 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 	return f, pairs, nil
 }
 
-// Whoever meets an item past retention at the head of a group carries the retention out: a claimer, a taker, or a
-// sweep, which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are
-// never touched: nobody looks at a group under a claim whose lease has not ended.
+// The transaction that finds an item past retention at the head of a group removes it: a claim, a take, or a sweep,
+// which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are never
+// touched: nobody looks at a group under a claim whose lease has not ended.
 
 // isOld reports whether an item is past retention by both clocks.
 func isOld(w *txn, config *Config, r *row) (bool, error) {
@@ -463,8 +463,7 @@ func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err
 
 // overduePage returns the group's first items which are past retention, about overdueWidth at most. f holds the items
 // read by the caller. If all of them are past retention, overduePage reads more, because a small take or claim would
-// otherwise remove the items in many small steps, one after the other. What is behind the first item held by itself
-// stays.
+// otherwise remove the items in many small steps, one after the other. Items behind the first item held by itself stay.
 func (w *txn) overduePage(f *found) (rows, error) {
 	old, err := w.overdue(f.rows)
 	width := w.most(overdueWidth)
@@ -494,13 +493,13 @@ func (w *txn) overduePage(f *found) (rows, error) {
 // least one, and over any time T at most rate × T plus a second's worth start. A delivery counts at the start, whatever
 // the outcome; a redelivery again.
 //
-// Each group has a pair: the time up to which its rate is used up. Whoever claims or takes reads the pair beside the
+// Each group has a pair: the time up to which its rate is used up. A claim or take reads the pair together with the
 // lock, moves the time on, and gets no more items than fit between the time and now. If no item fits, the head is not
 // due, see group.go: a timer leads to the group later. Meanwhile the group costs no worker, nor a search.
 //
-// The pair is written by whoever takes hold of the group, in a transaction with the lock, so no conflict on the pair is
-// needed. The stored time is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too
-// much, once; the others then wait 5 s longer.
+// A claim or take writes the pair in a transaction with the lock, so no conflict on the pair is needed. The stored time
+// is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too much, once; the others then
+// wait 5 s longer.
 //
 // A pair so old that the group has saved up the maximum means the same as no pair. A sweep clears the pair.
 
@@ -556,7 +555,8 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	if err != nil || w.anew || lacks(guardPaceFresh) || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
-	// Whoever raised the rate has just freed the waiting groups. A handle still at the old rate must not undo this.
+	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
+	// undo this.
 	w.followAnew()
 	return w.allow(group, f)
 }

@@ -70,8 +70,8 @@ const (
 	// guardHoldEmpty (G3, I1, trap 3): an unordered receive takes the last free item of a group, and an item which
 	// comes at the same time is left without a hint.
 	guardHoldEmpty guard = "hold-empty"
-	// guardTurnNote (G2, G5, I1): with a lease for each item, a claim of a message begins or ends, and who
-	// goes by the messages in flight at the same time does not notice.
+	// guardTurnNote (G2, G5, I1): with a lease for each item, a claim of a message begins or ends, and a transaction
+	// that has read the messages in flight at the same time does not notice.
 	guardTurnNote guard = "turn-note"
 	// guardTurnLock (G5, I1): a group is left without a hint because its head is in flight, and the head has just been
 	// given back.
@@ -134,8 +134,8 @@ const (
 	guardTakeOutExclude guard = "take-out-exclude"
 	// guardEditExclude (contract): a claimer gets the old body of an item which was edited before the claim.
 	guardEditExclude guard = "edit-exclude"
-	// guardNextEarlier (G5, I1): an item is rescheduled to earlier while the items before it leave: who has left the
-	// lane to the timer of the item, as its new head, has seen the later time.
+	// guardNextEarlier (G5, I1): an item is rescheduled to earlier while the items before it leave. The transaction
+	// that left the lane to the timer of the item, as its new head, has seen the later time.
 	guardNextEarlier guard = "next-earlier"
 	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free, and, with
 	// retroactive delay, for lanes whose items leave with a claim of another lane.
@@ -216,7 +216,7 @@ const (
 	// guardRenewRequest (G5): a request which was swept comes back.
 	guardRenewRequest guard = "renew-request"
 
-	// guardWakeTemplate (G5): who makes a lane ready wakes nobody who waits by its template.
+	// guardWakeTemplate (G5): a transaction that makes a lane ready wakes no handle that waits by its template.
 	guardWakeTemplate guard = "wake-template"
 	// guardWakeUnlocked (G5): the release of a lane's lock wakes nobody who waits for an intersecting lane of a
 	// named group.
@@ -227,11 +227,11 @@ const (
 	// guardLookSoon (G5): a receive begins to wait while an enqueue is in flight which has read the requests before,
 	// and waits for its poll.
 	guardLookSoon guard = "look-soon"
-	// guardGoneWake (G5): an enqueue wakes a handle which has just been served otherwise, and whoever else waits does
-	// so until the next poll.
+	// guardGoneWake (G5): an enqueue wakes a handle which has just been served otherwise, and the other handles wait
+	// until their next poll.
 	guardGoneWake guard = "gone-wake"
-	// guardOwedWake (G5): the wake that an ack owes is paid by nobody if the handle receives no more, and who waits
-	// finds the group by a poll.
+	// guardOwedWake (G5): the wake that an ack owes is never paid if the handle receives no more, and a waiting handle
+	// finds the group only by a poll.
 	guardOwedWake guard = "owed-wake"
 	// guardKeepBounds (G5): a handle that acks and at once receives again keeps the group from those that wait as long
 	// as there are messages.

@@ -51,8 +51,8 @@ type TestOptions struct {
 	// may have the same seed, because otherwise their messages and receipts would have the same ids.
 	Seed uint64
 	// Yield, if not nil, is called by a goroutine of the handle which has just begun, or which another goroutine or a
-	// timer has woken, before the goroutine touches shared state; who names the goroutine. So a simulation can let a
-	// single goroutine run at a time. ctx is the caller's if the goroutine runs for one caller alone.
+	// timer has woken, before the goroutine touches shared state. The argument who names the goroutine. So a simulation
+	// can let a single goroutine run at a time. ctx is the caller's if the goroutine runs for one caller alone.
 	Yield func(ctx context.Context, who string)
 	// NoCoalescing gives each operation its own transaction.
 	NoCoalescing bool
@@ -236,7 +236,7 @@ const (
 // and so many more as the queue has shards, which take turns.
 const (
 	counterSlots = 16
-	// counterTurns bounds the slots of a handle, because whoever reads the counters reads all slots.
+	// counterTurns bounds the slots of a handle, because a read of the counters reads all slots.
 	counterTurns = 16
 )
 
@@ -282,7 +282,7 @@ func (w *txn) countMark(m *mark, n int) {
 	}
 }
 
-// readCounts returns the counters by name. What a row says that cannot be read is missing in its counter.
+// readCounts returns the counters by name. The amount in a row that cannot be read is missing in its counter.
 func (v *view) readCounts() (map[string]int64, error) {
 	rows, err := v.read.GetRange(v.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // A list of blocked groups is found by marks, timers and hints alone, never by a walk over items: the cost is bounded,
-// and does not grow with the depth of the queue. What the bounds leave out is said (BlockedPage.Sampled).
+// and does not grow with the depth of the queue. BlockedPage.Sampled says whether the bounds have left groups out.
 //
 // How old a hint is follows from versions, which advance by a million a second: that is about right, and wrong by the
 // jump for what is older than a recovery of the cluster. The versions of an embedded database stand still while nobody

@@ -125,7 +125,7 @@ type CheckOptions struct {
 }
 
 // Check reads the whole queue and holds the queue to the rules. Check changes nothing and may run beside all other
-// operations, at batch priority, in many short transactions. What looks broken is confirmed in one transaction, which
+// operations, at batch priority, in many short transactions. Check confirms each violation in one transaction, which
 // sees a single version, so a reported violation is real. The memory grows with the number of groups, not of items.
 //
 // Errors: ErrClosed, and the engine's; there is no report then.

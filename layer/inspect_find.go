@@ -52,9 +52,9 @@ type Found struct {
 // nothing, and reads a bounded number of keys.
 //
 // A message is found as long as its dedup id is remembered: with DedupForPending as long as the message is in the queue
-// or among the dead letters, with DedupForWindow for the window. So give messages with long delays a long window, or
-// use DedupForPending. Of several messages sent under the id, one after the other, Find finds the last which was
-// accepted.
+// or among the dead letters, with DedupForWindow for the window. So a program that looks for messages with long delays
+// must have a long window, or use DedupForPending. Of several messages sent under the id, one after the other, Find
+// finds the last which was accepted.
 //
 // Errors: ErrOptions without a dedup id, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's. A
 // message which is not found is no error: WhereUnknown.

@@ -221,8 +221,8 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 	return groups, next, nil
 }
 
-// describe reads the state of a group, or of another lane, whose first item has key head; nil = there are no items.
-// What cannot be read makes the group Corrupt.
+// describe reads the state of a group, or of another lane, whose first item has key head; nil = there are no items. A
+// row that cannot be read makes the group Corrupt.
 func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInfo, error) {
 	info, err := v.describeLock(lane)
 	if err == nil && head != nil {

@@ -155,7 +155,8 @@ func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Expl
 	return a.q.why(ctx, ID{Group: group}, where, (*explaining).explainGroup)
 }
 
-// explainItem is explain for the item of the id. Who has named no template asks about whole groups, or the first view.
+// explainItem is explain for the item of the id. Without a template the question is about whole groups, or the first
+// view.
 func (x *explaining) explainItem() error {
 	plan := x.keys.plan
 	if plan == nil || plan.whole || isPart(x.lane) {

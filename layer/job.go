@@ -172,12 +172,13 @@ func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 	return true
 }
 
-// What cannot be read stops nobody but those to whom it leads, and stays until a purge by force or a sweep clears it.
+// A row that cannot be read stops only the group to which it leads, and stays until a purge by force or a sweep clears
+// it.
 //
 // A purge by force is the last resort: behind the items it goes through all rows of the group, or of the queue, and
 // clears each whose key or value has not the form of the key table. A sweep does so with those rows alone which can be
-// made again from others: hints, timers, requests and the like. What a cleared row was of is found again by what can be
-// read: a lane with items gets a hint, a lock its timer.
+// made again from others: hints, timers, requests and the like. The group of a cleared row is found again by the rows
+// that can be read: a lane with items gets a hint, a lock its timer.
 
 // clearUnreadable clears what cannot be read in a section, and calls pass with how many rows each step has cleared.
 func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass func(cleared int64)) error {

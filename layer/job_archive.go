@@ -524,8 +524,8 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 
 // ReplayTx replays in the caller's transaction as much as a transaction may take: up to 50 items and about 1 MiB, or
 // o.Limit if less. While report.More is true, call ReplayTx again with Last as After, in another transaction. DryRun
-// and Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once. Archived items which the
-// transaction itself has finished are replayed too.
+// and Progress are refused (ErrOptions). The caller must handle an unknown commit, for example with Once. Archived
+// items which the transaction itself has finished are replayed too.
 //
 // Reads: the archive, at snapshot. Conflicts: as an enqueue.
 func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {

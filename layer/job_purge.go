@@ -491,7 +491,7 @@ func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 // leave makes a group findable whose items from first on are gone.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
-		s.hint(first.Index, first.Group, 0) // the hint may be stale: whoever meets a stale hint clears the hint
+		s.hint(first.Index, first.Group, 0) // the hint may be stale: the receive that finds a stale hint clears it
 		return nil
 	}
 	s.tx.Clear(s.keys.ready(first.Index, first.Group))
@@ -686,7 +686,7 @@ type DropOptions struct {
 // Drop removes a queue with everything in the queue: messages, dead letters, claims, configuration. From the first
 // transaction on, nobody can open the queue. Handles in use get ErrNoQueue within a second; their work until then is
 // removed, too. Drop takes two seconds, whatever the depth. After an interruption the queue stays, but cannot be
-// opened: call Drop again. A handle opened before the drop stays useless, even if a queue of the same
+// opened: the caller must call Drop again. A handle opened before the drop stays useless, even if a queue of the same
 // name is created: each of its calls is ErrNoQueue.
 //
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.

@@ -79,8 +79,8 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 }
 
 // RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. Without ids it does
-// nothing. DryRun, Limit and
-// Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once.
+// nothing. DryRun, Limit and Progress are refused (ErrOptions). The caller must handle an unknown commit, for example
+// with Once.
 //
 // Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts: with ToTail
 // as an enqueue; else with claims, acks and takes of the groups, and with all else that reads their locks.
@@ -456,7 +456,8 @@ type DeadLetter struct {
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
 	DedupID  string // the dedup id in use; "sha256:…" if made from the body; "" = none
-	// Reason is the number of failed attempts, the text of the reject, who skipped the item, or the exceeded retention.
+	// Reason is the number of failed attempts, the text of the reject, the operator who skipped the item, or the
+	// exceeded retention.
 	Reason    string
 	LastError string // of the last failed delivery with an error
 	Attempts  int    // failed deliveries

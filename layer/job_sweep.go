@@ -57,8 +57,9 @@ type SweepReport struct {
 	Unreadable    int64 // hints, timers, requests and the like cleared, because they could not be read
 }
 
-// Sweep clears what nobody needs any more. Workers sweep now and then; for a queue served without a Worker, call Sweep,
-// or run the command, once a day or so. If Sweep returns an error, the report has what was done before the error.
+// Sweep clears rows that no process needs any more. Workers sweep every ten minutes or so. For a queue without a Worker
+// the program must call Sweep, or run the command, about once a day. If Sweep returns an error, the report has what was
+// done before the error.
 //
 // Sweep removes nothing by its age alone while the clock of another process disagrees. Then the rest is swept, and the
 // error wraps ErrClock.
@@ -241,7 +242,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 	return mine, err
 }
 
-// receipts clears receipts left behind. Whoever counted on such a receipt has long stopped, see receiptTrust.
+// receipts clears receipts left behind. A retry that needed such a receipt has long ended, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
 		writtenMS, _, err := unpackReceipt(row.Key, row.Value)

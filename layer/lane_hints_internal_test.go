@@ -166,9 +166,9 @@ func TestSweepOfHintsMeetsAnotherQueue(t *testing.T) {
 	require.NoError(t, q.Close(t.Context()))
 }
 
-// TestGrantDecidesNothing (I1, G5): who grants groups to others ends a lapsed claim of another lane on the way, and
-// leaves the group itself to the next receive. So no conflict says that the group's second hint is of no use, and that
-// hint stays.
+// TestGrantDecidesNothing (I1, G5): a handle that grants groups to others ends a lapsed claim of another lane on the
+// way, and leaves the group itself to the next receive. So no conflict says that the group's second hint is of no use,
+// and that hint stays.
 func TestGrantDecidesNothing(t *testing.T) {
 	inABubble(t, laneConfig, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		var sent []kv.ManagedTx

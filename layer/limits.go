@@ -136,7 +136,7 @@ func checkState(state []byte) error {
 	return nil
 }
 
-// checkByReason checks the texts of who does something, and why.
+// checkByReason checks the name of an operator and the reason of an action.
 func checkByReason(by, reason string) error {
 	if len(by) > MaxQueueNameSize {
 		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: MaxQueueNameSize}

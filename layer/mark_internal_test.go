@@ -311,8 +311,8 @@ func TestUnmarkWakes(t *testing.T) {
 	})
 }
 
-// TestMarkConflicts: who marks or unmarks a group conflicts with who claims, takes, acks, nacks or extends it, in
-// either order, and with nobody else.
+// TestMarkConflicts: a transaction that marks or unmarks a group conflicts with one that claims, takes, acks, nacks or
+// extends it, in either order, and with no other.
 func TestMarkConflicts(t *testing.T) {
 	claim := func(s *markSteps, _ *Claim) func(kv.Tx) error {
 		return func(tx kv.Tx) error { _, err := s.q.ReceiveTx(s.ctx, tx, ReceiveOptions{}); return err }

@@ -118,10 +118,11 @@ type Item struct {
 	// exact, and decides. Attempts may be too small after a rare race of two enqueues, or if dead letters were redriven
 	// to their places before the item.
 	Attempts int
-	// FirstDelivered is when the item was first delivered, by the clock of who received it: exact to the millisecond if
-	// that delivery failed, or is this one. A delivery that was given back uncounted (Release), or in which the item
-	// stood behind another that was tried, leaves no trace: then it is the first that failed, or this one. A redrive
-	// and a Replace begin anew. Zero in what was not delivered, and what was is looked at before a delivery has failed.
+	// FirstDelivered is when the item was first delivered, by the receiver's clock: exact to the millisecond if that
+	// delivery failed, or is this one. Deliveries that count no attempt are not recorded (a Release, or a delivery
+	// behind the item that was tried). FirstDelivered is then the first failed delivery, or this one. It begins again
+	// after a redrive or a Replace. It is zero in an item that was not delivered, and in one that you look at before a
+	// delivery has failed.
 	FirstDelivered time.Time
 	// LastFailed is when the last failed delivery ended, by the clock of the process that counted the failure; zero if
 	// no delivery has failed.
@@ -223,7 +224,7 @@ type Sent struct {
 // Follows is what a failed attempt has come to.
 type Follows string
 
-// What follows.
+// The outcomes.
 const (
 	FollowsRetry      Follows = "retry"        // the item is delivered again
 	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside

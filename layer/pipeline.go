@@ -15,8 +15,8 @@ import (
 // operation is what one caller wants of the queue, in one transaction: an enqueue, or a settlement and a receive,
 // either of which may be missing.
 //
-// An operation has one owner at a time, who alone reads and writes the fields: the caller until the operation is
-// submitted; then the pipeline (under the pipeline's mutex), the transaction that runs the operation, or the waiting
+// An operation has one owner at a time, and only the owner reads and writes the fields: the caller until the operation
+// is submitted; then the pipeline (under the pipeline's mutex), the transaction that runs the operation, or the waiting
 // line; and from when ended is closed, the caller again.
 type operation struct {
 	enqueue *enqueuing
@@ -156,8 +156,8 @@ const abandonedTimeout = time.Second
 //
 //  1. An operation ends once, and has its results then. Until then the operation is in one place: queued, in a batch,
 //     or in the waiting line. Only running operations have a batch.
-//  2. While operations are queued, a transaction is in flight, and whoever ran the transaction looks at the queue
-//     afterwards. So nothing is queued for ever. Example: a caller runs his own ack, and meanwhile ten enqueues
+//  2. While operations are queued, a transaction is in flight, and the goroutine that ran it looks at the queue
+//     afterwards. So every queued operation is run. Example: a caller runs his own ack, and meanwhile ten enqueues
 //     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
 //  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
 //     transactions receive; unless groups are plenty, only a single transaction receives. (Without coalescing nothing
@@ -184,7 +184,7 @@ type pipeline struct {
 	// receiving is how many transactions in flight receive; taking is how many groups the receives are likely to take.
 	// Guarded by mu.
 	receiving, taking int
-	closed            atomic.Bool // written under mu; read without mu by whoever has nothing in the pipeline
+	closed            atomic.Bool // written under mu; read without mu by callers with nothing in the pipeline
 }
 
 // pipelineEnv is what a pipeline needs of the handle.
@@ -496,7 +496,8 @@ func (p *pipeline) drive() {
 		}
 	}()
 	for {
-		// Whoever can run and is about to submit goes first, and so travels along. With nobody else there is no delay.
+		// Another goroutine that can run and is about to submit goes first, and so travels along. With nobody else
+		// there is no delay.
 		runtime.Gosched()
 		p.env.yield(context.Background(), "drive")
 		b := p.nextBatch()
@@ -670,7 +671,7 @@ func (p *pipeline) conclude(o *operation) {
 	case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
 		(o.receive.o.ReceiveID == "" || lacks(guardRepeatBack)):
 		go p.env.giveBack(o.receive.claims)
-		o.receive.claims = nil // not for the caller, who may still be there if he ran the transaction himself
+		o.receive.claims = nil // not for the caller, which may still be there if it ran the transaction
 	}
 	p.end(o)
 }

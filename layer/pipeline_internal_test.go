@@ -16,7 +16,7 @@ import (
 )
 
 // rig is a pipeline and a waiting line without a database, in a bubble of testing/synctest: time passes and goroutines
-// go on only when the test lets them. What the pipeline runs stays in flight until the test ends it.
+// go on only when the test lets them. A transaction of the pipeline stays in flight until the test ends it.
 type rig struct {
 	t      *testing.T
 	p      pipeline
@@ -508,7 +508,7 @@ func TestPipelineNoCoalescing(t *testing.T) {
 }
 
 // TestPipelineTurns: a receive for which nothing is ready waits; then the line gives it a turn, in a transaction in
-// which nothing else travels, and it gets what that one claims. What it was to settle is settled once.
+// which nothing else travels, and it gets what that one claims. Its settlement happens once.
 func TestPipelineTurns(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		o := receiveOf(1)
@@ -751,8 +751,8 @@ func TestPipelinePanicOfCaller(t *testing.T) {
 }
 
 // TestPipelinePanicInDriver: a panic in a transaction that a driver runs is the error of the operations that have no
-// outcome yet: whether they committed is not known. What had ended before, each in its own transaction, keeps its
-// result.
+// outcome yet: whether they committed is not known. Operations that had ended before, each in its own transaction, keep
+// their results.
 func TestPipelinePanicInDriver(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		flights := r.busy()

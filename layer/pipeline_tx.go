@@ -279,7 +279,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
-			// Read the configuration anew: whoever has just resumed the queue counts on the woken handle.
+			// Read the configuration again: the operator who has just resumed the queue counts on the woken handle.
 			w.followAnew()
 		}
 		for _, rs := range byTemplate(receive.all()) {

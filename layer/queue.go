@@ -20,9 +20,10 @@ import (
 // Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
 const offsetSlack = 10_000_000 // versions
 
-// Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists,
-// ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is
-// the caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize bytes.
+// Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
+// ErrQueueExists if the queue exists, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the
+// queue is being dropped. prefix is the caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize
+// bytes.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -105,7 +106,8 @@ func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
 //
 // If the items are ahead of the database's versions (as after a copy key by key into another cluster; a restore by
 // FoundationDB's own tools never lets versions go back), Open raises the offset in meta, so that new items sort behind
-// the old and tokens keep growing. Reopen every other handle then, because each keeps the offset of its opening.
+// the old and tokens keep growing. Every other handle must be reopened then, because each keeps the offset of its
+// opening. The caller must Close the handle.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("open queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -138,7 +140,8 @@ func (d Difference) String() string {
 }
 
 // Ensure opens the queue name under prefix, or creates the queue with o.Config if there is none: for a program which
-// brings its queues along. Several processes may call Ensure at the same time; one creates the queue.
+// brings its queues along. Several processes may call Ensure at the same time; one creates the queue. The caller must
+// Close the handle.
 //
 // If the queue was there, Ensure returns the settings whose stored values are not those of o.Config, in the order of
 // Settings; none = all are as wanted. A setting left zero in o.Config is wanted at its default. The stored values hold,

@@ -139,8 +139,8 @@ func TestRaiseShards(t *testing.T) {
 	}
 }
 
-// TestRaiseHasTwoSteps (G5): nobody writes to the new shards before everybody reads them. Whoever is interrupted leaves
-// a queue that works, and the next sweep, or change of the configuration, ends what was begun.
+// TestRaiseHasTwoSteps (G5): nobody writes to the new shards before everybody reads them. An interrupted change leaves
+// a queue that works, and the next sweep, or change of the configuration, completes it.
 func TestRaiseHasTwoSteps(t *testing.T) {
 	for name, finish := range map[string]func(t *testing.T, q *Queue) error{
 		"sweep": func(t *testing.T, q *Queue) error {
@@ -370,7 +370,8 @@ func TestDueGroupIsPassedByFewSearches(t *testing.T) {
 }
 
 // TestTimerOfAnEarlierNumber (I1, G5): a claim's timer which an earlier number of shards has put elsewhere stays there
-// when the claim ends. Whoever meets the timer must not take what truly leads to the group for a second key of no use.
+// when the claim ends. A receive that finds the timer must not take the key that truly leads to the group for a
+// needless second one.
 func TestTimerOfAnEarlierNumber(t *testing.T) {
 	inABubble(t, Config{Shards: 1}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		group := "g"

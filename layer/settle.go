@@ -66,7 +66,8 @@ type Settled struct {
 // that Claim.Stored keeps. Up to 256 claims, with up to 2000 items, travel together; more take several transactions.
 //
 // A lost claim does not stop the others. The error joins a *ClaimError for each claim that was not settled, in the
-// order of the arguments; nil = all were settled. Repeat the call with the claims of those errors alone.
+// order of the arguments; nil = all were settled. A caller that repeats the call must leave out the claims that were
+// settled.
 //
 // Errors in there: those of AckItems, and of Nack and Extend. ErrOptions for fields that do not go together, and if
 // none says what to do. *LimitError for a state over MaxStateSize. With items to advance: ErrCorrupt if an item cannot
@@ -109,9 +110,10 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 	return wrap("settle", errors.Join(failed...))
 }
 
-// SettleTx settles in the caller's transaction. An error means that nothing was written; the transaction may go on
-// without the settlement, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once. The
-// Claim is not changed, because the commit is the caller's.
+// SettleTx settles in the caller's transaction. An error means that nothing was written. If the error wraps a
+// *kv.Error, the caller must end the transaction with it; otherwise the transaction may continue without the
+// settlement. The caller must handle an unknown commit, for example with Once. The Claim is not changed, because the
+// commit is the caller's.
 //
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
 // whole group if the group is empty now, and else, with FinishAll, from the first to the last of several finished
@@ -543,7 +545,7 @@ type settlement struct {
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
 	until, ends time.Time // the result of an extend; ends by the monotonic clock
-	// What comes of a failed attempt: the results of a nack that counts one.
+	// The outcome of a failed attempt: the results of a nack that counts one.
 	follows Follows
 	waits   time.Duration
 

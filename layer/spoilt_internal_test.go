@@ -24,7 +24,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A database whose rows are overwritten, cut, deleted and added while every verb runs. Whatever the rows:
+// A database whose rows are overwritten, cut, deleted and added while every verb runs. These laws hold:
 //
 //   - no call panics, and each ends within a bounded number of transactions;
 //   - each error is one that the documentation names, and an unreadable row is named by its key;

@@ -14,15 +14,15 @@ import (
 
 // Staging is the waiting line of receives for which nothing was ready.
 //
-// A handle whose receives wait has a single request in the database, whatever the number of receives. Whoever makes a
-// group ready (an enqueue into an empty group, the end of a claim) reads the oldest request at snapshot and touches the
-// wake key which the request's handle watches: only this handle wakes, and nothing conflicts. The handle claims for its
-// own receives and grants the other ready groups to the requests behind: a grant is a lock with a short lease, and the
-// requester accepts by turning the grant into a claim. Groups which become ready because a lease or a delay ends are
-// found by the waiting handles' own clocks. What was in flight when the request was written is found by looks that
-// follow it (lookSoon), and a wake of a handle which waits no more is passed on (passWakeOn). A jittered poll is
-// the net below: for watches that were lost, and for requests of dead handles, which are swept when their deadline has
-// passed.
+// A handle whose receives wait has a single request in the database, whatever the number of receives. A transaction
+// that makes a group ready (an enqueue into an empty group, the end of a claim) reads the oldest request at snapshot
+// and touches the wake key which the request's handle watches: only this handle wakes, and nothing conflicts. The
+// handle claims for its own receives and grants the other ready groups to the requests behind: a grant is a lock with a
+// short lease, and the requester accepts by turning the grant into a claim. Groups which become ready because a lease
+// or a delay ends are found by the waiting handles' own clocks. A message whose enqueue was in flight when the request
+// was written is found by looks that follow it (lookSoon), and a wake of a handle which waits no more is passed on
+// (passWakeOn). A jittered poll is the net below: for watches that were lost, and for requests of dead handles, which
+// are swept when their deadline has passed.
 
 const (
 	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
@@ -238,9 +238,10 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 }
 
 // stoodBack reports whether the receives have stood back until this turn. Such a turn, if it only writes the request,
-// also sets the watch. Whoever reads the requests from this commit on touches the wake key, which ends the watch at
-// once. Whoever has read them before may have left a group ready without a word to the handle: so another receive looks
-// again. But here another handle has a request, and is woken for the group; and if it dies, a poll finds the group.
+// also sets the watch. A transaction that reads the requests after this commit touches the wake key, which ends the
+// watch at once. A transaction that has read them before may have left a group ready without a wake for the handle: so
+// another receive looks again. But here another handle has a request, and is woken for the group; and if it dies, a
+// poll finds the group.
 func stoodBack(waiting []*operation) bool {
 	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.cue.back })
 }
@@ -398,8 +399,9 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 	return at
 }
 
-// stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch the wake
-// key may write the key anew: then the next sweep clears the key. The pipeline is closed, so nobody waits any more.
+// stopStaging ends the attendance, withdraws the request and clears the wake key. A transaction that was about to touch
+// the wake key may write the key again: then the next sweep clears the key. The pipeline is closed, so nobody waits any
+// more.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	defer q.staging.forgetGone()
 	if err := q.line.stop(ctx); err != nil {
@@ -480,11 +482,11 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 	}
 }
 
-// Whoever makes a group ready wakes one handle, by a request that the handle may be about to clear: because it has been
-// served with another group, or waits no longer. Then the wake reaches nobody, and another handle, which waits, would
-// find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and B waits for
-// the other. So a handle which clears a request watches its wake key for as long as a transaction lasts that may have
-// read the request, and passes on a wake which comes. The watch costs nothing while nothing comes.
+// A transaction that makes a group ready wakes one handle, by a request that the handle may be about to clear, because
+// it has been served with another group or waits no longer. Then the wake reaches nobody, and another handle, which
+// waits, would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and
+// B waits for the other. So a handle which clears a request watches its wake key for as long as a transaction lasts
+// that may have read the request, and passes on a wake which comes. The watch costs nothing while nothing comes.
 //
 // If the process dies or the handle is closed, the group is found as after any wake that is lost: by a poll.
 

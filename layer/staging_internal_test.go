@@ -122,8 +122,9 @@ func (s *stagedSteps) wanting(tx kv.Tx) error {
 	return err
 }
 
-// TestStagingMustConflict: who grants conflicts with who claims the group, with who grants to the same request, and
-// with the request's own handle when that clears it; and that handle, when it rewrites the request, with who clears it.
+// TestStagingMustConflict: a grant conflicts with a claim of the group, with another grant to the same request, and
+// with the request's own handle when that clears it. That handle, when it rewrites the request, conflicts with a
+// transaction that clears it.
 func TestStagingMustConflict(t *testing.T) {
 	for _, c := range []struct {
 		name          string

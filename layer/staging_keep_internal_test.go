@@ -102,8 +102,8 @@ func TestAckOwesItsWake(t *testing.T) {
 	}, "g")
 }
 
-// TestOwedWakeIsPaid: progress. Whatever becomes of the handle that owes a wake, who waits is woken, once, within
-// advice.KeepGap; unless the process dies, and then a poll finds the group.
+// TestOwedWakeIsPaid: progress. A handle owes a wake. The waiting handle is woken once, within advice.KeepGap, also if
+// the first is closed or receives no more. If the process dies, a poll finds the group.
 func TestOwedWakeIsPaid(t *testing.T) {
 	t.Run("by time", func(t *testing.T) {
 		inKeep(t, Config{}, func(s *keepSteps) {

@@ -79,9 +79,9 @@ func (t *turn) outcome() (r rest, failed error) {
 //
 // Invariants:
 //
-//  1. A receive stands in the line once, or the pipeline has the receive. Whoever removes a receive (call, quit,
-//     disband, all under mu) decides alone what follows. Example: a receive is called just when its time is up. If
-//     quit comes first, the receive ends now; otherwise quit returns false and the receive ends with the turn.
+//  1. A receive stands in the line once, or the pipeline has the receive. The call that removes a receive (call, quit,
+//     disband, all under mu) decides alone what follows. Example: a receive is called just when its time is up. If quit
+//     comes first, the receive ends now; otherwise quit returns false and the receive ends with the turn.
 //  2. While receives stand in the line, a goroutine attends to the line, and never more than one.
 //  3. The same goroutine waits for the watch and runs the turn: a change of goroutines would make a wake later.
 //  4. No change is slept through: a nudge while nobody rests ends the next rest at once, and a watch holds from the

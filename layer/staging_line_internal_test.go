@@ -143,9 +143,9 @@ func (l *testLine) require(t *testing.T, want ...string) {
 
 func waiter() *operation { return &operation{waits: true, receive: &reception{}} }
 
-// TestLineIsAttended: the first to join has a turn, with all that have joined; and so has whoever joins while the
-// others rest. Who comes back from a turn that found nothing rests. When the last quits, the attendance ends, and the
-// next to join begins another.
+// TestLineIsAttended: the first to join has a turn, with all that have joined; and so has a receive that joins while
+// the others rest. A receive that returns from a turn that found nothing rests. When the last quits, the attendance
+// ends, and the next to join begins another.
 func TestLineIsAttended(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		a, b, c := waiter(), waiter(), waiter()
@@ -268,7 +268,7 @@ func (failingWatch) Wait(context.Context) (struct{}, error) {
 }
 
 // TestLineKeepsRequest: the request is renewed when half of its life is over, dead ones are swept before the rest, and
-// when nobody waits any more the request is withdrawn. What fails is tried again after errorPause.
+// when nobody waits any more the request is withdrawn. A call that fails is tried again after errorPause.
 func TestLineKeepsRequest(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		found := func(r rest) func([]*operation) {

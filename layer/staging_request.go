@@ -267,10 +267,10 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 }
 
 // A handle has a request of its own for each lane and each template that its receives wait for, beside the request for
-// any group. Nothing is granted to such a request: whoever leaves a lane ready touches the wake key of the oldest
-// handles that wait for a lane like this one, as many as there are lanes, and a handle which was woken and finds more
-// than it can take touches the next. A handle writes and clears its own requests only, so nobody conflicts but with a
-// sweep that takes the handle for dead.
+// any group. Nothing is granted to such a request. A transaction that leaves a lane ready touches the wake keys of the
+// oldest handles that wait for a lane like this one, as many as there are lanes. A woken handle that finds more than it
+// can take touches the next. A handle writes and clears its own requests only, so nobody conflicts but with a sweep
+// that takes the handle for dead.
 
 // want is what receives wait for which do not take any group. Comparable.
 type want struct {

@@ -165,7 +165,7 @@ func (r retro) due(e *envelope) int64 {
 }
 
 // deliverAt returns the earliest delivery as callers are told it; the zero time if the message is not delayed. A time
-// before the enqueue's is by another clock: that of who rescheduled the message.
+// before the enqueue's is by another clock: that of the process that rescheduled the message.
 func (r retro) deliverAt(e *envelope) time.Time {
 	due := r.due(e)
 	if due == 0 || r.on && due == r.own(e.enqueuedMS) {

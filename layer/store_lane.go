@@ -553,8 +553,8 @@ func newSharding(shards int64) *sharding {
 
 func (s *sharding) set(c shardCounts) { s.known.Store(&c) }
 
-// learn keeps the greater numbers. What was read in a transaction that does not commit may be among them: more shards
-// than there are cost reads, nothing else.
+// learn keeps the greater numbers. They may include numbers read in a transaction that does not commit: more shards
+// than there are cost only reads.
 func (s *sharding) learn(c shardCounts) {
 	for {
 		old := s.known.Load()

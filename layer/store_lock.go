@@ -14,15 +14,15 @@ import (
 type kind string
 
 const (
-	kindClaim kind = "claim" // of an owner, who works on its items
+	kindClaim kind = "claim" // of an owner that works on its items
 	kindGrant kind = "grant" // kept for a waiting request until the end: the owner is the request's random
 	kindDelay kind = "delay" // of nobody until the end: a retry delay
 	kindHead  kind = "head"  // of a timer only: the head of a group that nobody holds is due then
 )
 
-// record is the value of a group's lock: who holds the group, and the mark which keeps the group from everybody once
-// the holdings have ended. A record without a holding and without a mark is never stored. The list of holdings is for
-// the future (items held by several holders): today a record has at most one holding.
+// record is the value of a group's lock: the holdings of the group, and the mark which keeps the group from all
+// receives once the holdings have ended. A record without a holding and without a mark is never stored. The list of
+// holdings is for the future (items held by several holders): today a record has at most one holding.
 //
 // Example: a worker holds the group and an operator pauses the group. The record has the claim and the mark; when the
 // claim ends, the record has the mark alone.
@@ -268,8 +268,8 @@ func unpackTimer(key, value []byte) (k kind, headIndex int64, err error) {
 // groups in order. An unordered receive claims single items: the claim of an item, a hold, is a record as a lock is,
 // under a key of its own. Two kinds of lanes serve this (see store_lane.go for what a lane is, and how it is named):
 //
-//   - The free lane of a group has the items that nobody holds: who takes hold of an item takes the item out, who lets
-//     go puts it back. So the first free item is found by one read, however many items of the group are held; and the
+//   - The free lane of a group has the items that no claim holds: a hold takes its item out, and the end of the hold
+//     puts it back. So the first free item is found by one read, however many items of the group are held; and the
 //     hints, timers and kept hints of lanes are those of the free lane, too. The free lane intersects the whole group,
 //     and is itself never locked. It is the view 0, without values.
 //   - A hold is the lane of one item: 0xff (group, 0, index, random). Its lock is the record.
@@ -387,8 +387,8 @@ func (s subspace) beat(handle uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameBeat, 17), handle)
 }
 
-// beatJoin stands for the right to join a beat: claims by heartbeat have a read conflict on the key, and whoever ends a
-// handle a write conflict. Nothing is ever stored there, so a beat that moves disturbs no claim.
+// beatJoin stands for the right to join a beat: claims by heartbeat have a read conflict on the key, and a transaction
+// that ends a handle has a write conflict. Nothing is ever stored there, so a beat that moves disturbs no claim.
 func (s subspace) beatJoin(handle uuid.UUID) []byte { return kv.KeyAfter(s.beat(handle)) }
 
 // beatTimer is in shard 0 of the timers of whole groups, which every look for any group reads.

@@ -453,7 +453,7 @@ func (rs rows) delivered() ([]delivered, error) {
 }
 
 // due returns how many of the rows, from the head on, may be delivered at nowMS. An unreadable row counts as due, so
-// that whoever takes the row reports what is wrong.
+// that the call that takes the row reports the fault.
 func (rs rows) due(nowMS int64) int {
 	for i := range rs.list {
 		if r := rs.at(i); r.err == nil && r.dueMS > nowMS {
@@ -614,7 +614,7 @@ func unpackProgress(key, value []byte) (p progress, err error) {
 	return p, d.end(key)
 }
 
-// reader is the value of a subscription's reader: who holds it, and until when.
+// reader is the value of a subscription's reader: its holder, and the end of the lease.
 type reader struct {
 	token uuid.UUID
 	owner string

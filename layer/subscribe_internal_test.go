@@ -11,9 +11,9 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestHolderOfASubscription (contract): a subscription is one process's at a time. Who is late with its heartbeat and
-// still extends keeps the subscription; who has lost it moves no place, and the effects of its handler are not
-// committed.
+// TestHolderOfASubscription (contract): a subscription is one process's at a time. A holder that is late with its
+// heartbeat and still extends keeps the subscription. A process that has lost it moves no place, and the effects of its
+// handler are not committed.
 func TestHolderOfASubscription(t *testing.T) {
 	type side struct {
 		q *Queue

@@ -328,7 +328,7 @@ func (s *subscription) begin(ctx context.Context, tx kv.Tx) (position, error) {
 		from = kv.KeyAfter(keys.absolute(missed))
 	}
 	if !s.o.FromOldest {
-		// Whatever commits after this read version gets a greater stamp than all that is there.
+		// A transaction that commits after this read version gets a greater stamp than all that is there.
 		last, err := tx.Snapshot().GetKey(kv.LastLessThan(section.End)).Wait(ctx)
 		if err != nil {
 			return position{}, fmt.Errorf("read changes: %w", err)
@@ -695,7 +695,7 @@ func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // move moves the place on to next in a transaction, and returns the place as the transaction leaves it. moved is false
 // if the stored place is another than the call knows: a commit of the call's whose outcome was unknown has landed after
-// all, of this attempt or of an earlier one whose retry ended with the handler's error. What is behind that place is
+// all, of this attempt or of an earlier one whose retry ended with the handler's error. The change behind that place is
 // next.
 //
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
@@ -874,9 +874,9 @@ func (e *MissedError) Error() string {
 // processes with the same name one at a time holds the subscription; the others wait and take over when its lease ends.
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
-// fails. After an error or a panic the same changes come again, because order is kept; a handler which wants to pass
-// over a change returns nil. The handler's context ends when another process has taken over, or ctx ends. For effects
-// that happen once use SubscribeTx.
+// fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to
+// pass over a change. The handler's context ends when another process has taken over, or ctx ends. For effects that
+// happen once use SubscribeTx.
 //
 // Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
 // ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.

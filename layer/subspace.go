@@ -76,7 +76,7 @@ import (
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
 // shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_lane.go.
 //
-// A holding of kind "claim" is an owner's, who works on its items. One of kind "delay" is nobody's: the group cannot be
+// A holding of kind "claim" has an owner that works on its items. One of kind "delay" has no owner: the group cannot be
 // claimed until its end. As with a claim, every hint of the group is stale while the delay lasts. One of kind "grant"
 // keeps a group for the handle whose random is its owner, until the handle accepts or the short lease ends.
 //
@@ -140,7 +140,7 @@ type fixedKeys struct {
 }
 
 // room is memory for the keys of a transaction: a few pieces instead of one for each key. Only one goroutine may use a
-// room. What was taken is not taken again, so a key may be kept.
+// room. Memory that was taken is not taken again, so a key may be kept.
 type room struct{ left []byte }
 
 // roomPiece is enough for the keys of most transactions, or for half of them.

@@ -11,8 +11,8 @@ import (
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
 // or if what was in the way was work enough for one transaction: many items past retention, or claims whose leases have
-// ended. max is 1 to MaxBatch. The caller answers for an unknown commit: use Once. If the transaction has half of
-// FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
+// ended. max is 1 to MaxBatch. The caller must handle an unknown commit, for example with Once. If the transaction has
+// half of FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
 //
 // again is true if nothing was taken, but the next transaction may take something at once. To drain a queue, call
 // TakeTx until it returns nothing and again is false. Each such transaction, if it commits, has cleared something, so
@@ -264,7 +264,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		return items, nil
 	}
 	next := f.rows.at(len(out)).index
-	if next == 0 { // its key cannot be read: who follows the hint says so
+	if next == 0 { // its key cannot be read: the receive that follows the hint says so
 		if next, err = w.clock(); err != nil {
 			return nil, err
 		}

@@ -458,7 +458,7 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	if kv.Code(err) != 0 {
 		return err
 	}
-	// Whoever finds nothing where the queue was must hear that the queue is gone; if that cannot be read, fn runs
+	// A call that finds nothing where the queue was must return that the queue is gone. If that cannot be read, fn runs
 	// again.
 	if _, unread := w.config(); errors.Is(unread, ErrNoQueue) || kv.Code(unread) != 0 {
 		return unread
@@ -523,10 +523,10 @@ func (w *txn) spent() bool {
 // A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that
 // read, and before the EnqueueTx, may come first. Message.BehindAll excludes that.
 //
-// fn may run several times, so fn assigns results and never appends. An error of fn ends the transaction without effect
-// and comes back unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Return every
-// error of the …Tx calls. Once is a transaction of the queue even if fn does nothing there: after a drop of the queue
-// the error wraps ErrNoQueue.
+// fn may run several times, so it must assign its results and must not append to them. fn must return every error of
+// the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error wraps a
+// *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing there:
+// after a drop of the queue the error wraps ErrNoQueue.
 //
 // If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
 // has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an

@@ -104,8 +104,8 @@ func (v *view) readBeat(handle uuid.UUID) (b beat, found bool, err error) {
 // beatsSeen are the ends of beats, as a look for people has read them; 0 = the handle is being ended, or is gone.
 type beatsSeen map[uuid.UUID]int64
 
-// lasting returns r with the present end of a claim by heartbeat, for whoever shows the record to people. A claim whose
-// handle's beat is due, or gone, is shown as one whose lease has run out, though nobody has met the beat yet.
+// lasting returns r with the present end of a claim by heartbeat, for a call that shows the record to people. A claim
+// whose handle's beat is due, or gone, is shown as one whose lease has run out, though nobody has met the beat yet.
 func (v *view) lasting(r *record, seen beatsSeen) (*record, error) {
 	h := r.holding()
 	if !h.byBeat() {

@@ -276,7 +276,7 @@ func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	return err
 }
 
-// What a transaction has done to items is collected, and written at the end as a row for subscriptions, if the queue
+// The changes of a transaction to items are collected, and written at its end as a row for subscriptions, if the queue
 // keeps changes (Config.Changes). The row is part of the transaction, so there is a change if and only if the
 // transaction was committed.
 

@@ -75,8 +75,8 @@ var operatorsVerbs = []Verb{
 // Verbs returns all verbs, those of programs first. The slice belongs to the caller.
 func Verbs() []Verb { return slices.Concat(programsVerbs, operatorsVerbs) }
 
-// Operation is one call, as hooks are told of it. A hook may read an Operation until End returns, and keeps nothing of
-// Messages and Claims. Fields that have nothing to say are zero.
+// Operation is one call, as hooks are told of it. A hook may read an Operation until End returns. It must not keep
+// Messages or Claims. Fields that have nothing to say are zero.
 type Operation struct {
 	Queue string
 	Verb  Verb
@@ -85,7 +85,8 @@ type Operation struct {
 	// Group is the group that the call names, or that the claim is of; nil = none, or several.
 	Group *string
 	ID    ID // of the item that the call names
-	// Messages are those of an enqueue. They belong to the caller, who does not see what SetHeader sets.
+	// Messages are those of an enqueue. They belong to the caller of Enqueue, and a hook must not change them.
+	// SetHeader sets a header in a copy, which the caller does not see.
 	Messages []Message
 	own      []bool // whose headers are a copy
 	// Sent is the result of an enqueue, one for each of Messages.
@@ -107,7 +108,7 @@ type Operation struct {
 	Err    error // of the call; the caller gets it with the name of the call
 }
 
-// SetHeader sets a header of the i-th of Messages, from 0 on. For Hook.Begin alone.
+// SetHeader sets a header of the i-th of Messages, from 0 on. It must be called only in Hook.Begin.
 func (o *Operation) SetHeader(i int, name, value string) {
 	if o.own == nil {
 		o.own = make([]bool, len(o.Messages))
@@ -211,9 +212,9 @@ func ErrorKind(err error) string {
 	return "other"
 }
 
-// LogHook returns a hook that writes a log: what an operator does as information, with who does it; an action that is
-// refused and a lost claim as a warning; a dead letter and a halted group as an error; all else at the level debug.
-// Bodies and headers are never written.
+// LogHook returns a hook that writes a log. An operator's actions have the level info, with the operator's name. A
+// refused action and a lost claim are warnings. A dead letter and a halted group are errors. All else has the level
+// debug. Bodies and headers are never written.
 func LogHook(log *slog.Logger) Hook {
 	return Hook{End: func(ctx context.Context, o *Operation) {
 		level := o.level()

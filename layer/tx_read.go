@@ -73,9 +73,9 @@ func (w *txn) guarded(g guard) *view {
 // known is the queue's configuration as the handle knows it. A transaction decides by txn.config.
 func (v *view) known() Config { return v.q.knownConfig() }
 
-// passes reports whether err is that of a row which cannot be read, and counts the row. Whoever reads a list goes on
-// without the row, so that it stops nobody but those to whom it leads. Not for a lock, a mark, an item or the
-// configuration: what these say cannot be done without.
+// passes reports whether err is that of a row which cannot be read, and counts the row. A read of a list continues
+// without the row, so that the row stops only the group to which it leads. passes is not for a lock, a mark, an item or
+// the configuration, because no call can do without these.
 func (q *Queue) passes(err error) bool {
 	if !isCorrupt(err) {
 		return false
@@ -677,9 +677,9 @@ func (v *view) waitState(f kv.Future[[]byte]) ([]byte, error) {
 // cleared key four times. Group names, queue names and the prefix are in the keys. So how many groups a receive can
 // claim, or how many items an ack can finish, depends on the names, and no number of items is a bound.
 //
-// Therefore each transaction counts what it adds. Whoever can do less stops when the transaction is crowded: a receive
-// gives fewer claims, a claim has fewer items. Whoever cannot, because the caller has named what is to be done, returns
-// a *LimitError.
+// Therefore each transaction counts what it adds. A call that can do less stops when the transaction is crowded: a
+// receive gives fewer claims, a claim has fewer items. A call that cannot, because its caller has named all items,
+// returns a *LimitError.
 
 const (
 	// crowdedShare is the part of a transaction's limit, in percent, beyond which a receive takes no further group. The

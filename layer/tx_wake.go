@@ -37,9 +37,10 @@ func (w *txn) waking() *waking {
 	}
 }
 
-// wakeLanes wakes who waits for what this transaction has left ready: for any whole group the oldest request, by each
-// template as many as there are lanes, and for a named lane those of the lane, and of each lane which may share an item
-// with one that was unlocked, because the hint of such a lane may stand all the time while another lock excludes it.
+// wakeLanes wakes the handles that wait for lanes which this transaction has left ready. For any whole group it wakes
+// the oldest request, and by each template as many as there are lanes. For a named lane it wakes those of the lane, and
+// of each lane which may share an item with an unlocked one, because the hint of such a lane may be there all the time
+// while another lock excludes the lane.
 //
 // The reads are at snapshot: neither two enqueues conflict, nor an enqueue and a receive that waits.
 func (w *txn) wakeLanes() error {
@@ -320,8 +321,8 @@ func (p *lookPace) found() {
 
 // watchFailed writes the error of a watch to slog.Default, once for each handle.
 func (q *Queue) watchFailed(err error) {
-	if q.watchTold.Swap(true) {
-		return
+	if kv.Code(err) == kv.CodeOperationCancelled || q.watchTold.Swap(true) {
+		return // cancelled: the database was closed
 	}
 	_ = callback.Try("slog.Default", func() {
 		slog.Default().Warn("queue: a watch has failed, the handle looks at each poll",

@@ -118,7 +118,7 @@ func (e *StopError) Unwrap() error {
 }
 
 func (w *Worker) report(err error) {
-	if err == nil {
+	if err == nil || !w.trouble.isNews(err) {
 		return
 	}
 	w.log.Warn("worker: error", "error", err)

@@ -65,7 +65,7 @@ func (h *hand) loop() {
 		if done = h.admit(done); isClosed(h.leaving) {
 			break
 		}
-		r := w.next(h, done)
+		r := w.ask(h, done)
 		h.yield("received")
 		was := done
 		done = nil

@@ -93,7 +93,8 @@ type Options struct {
 	Events Events
 	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
 	// engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the
-	// messages. OnError may be called by several goroutines at once. nil = the log alone has them.
+	// messages. OnError may be called by several goroutines at once. An error of the database (kv.Error) is told, and
+	// logged, once in ten seconds for each code. nil = the log alone has them.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.
@@ -145,6 +146,7 @@ type Worker struct {
 	done     chan struct{} // closed when all hands have ended
 	returned chan struct{} // holds a token if a call has ended since the worker was stopped
 	wg       sync.WaitGroup
+	trouble  *trouble
 
 	mu      sync.Mutex
 	started bool           // guarded by mu
@@ -188,6 +190,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
+	w.trouble = newTrouble()
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	if w.log == nil {

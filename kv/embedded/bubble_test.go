@@ -11,8 +11,8 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// In a bubble of testing/synctest the engine runs in virtual time: the window passes at once, and whoever waits
-// for a backoff or a watch is durably blocked.
+// In a bubble of testing/synctest the engine runs in virtual time: the window passes at once, and a goroutine that
+// waits for a backoff or a watch is durably blocked.
 func TestBubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := embedded.OpenMemory(embedded.Options{Seed: 1})

@@ -40,7 +40,7 @@ type call struct {
 // errLost is the error of a read whose connection has ended: its version is gone with that.
 var errLost = &kv.Error{Code: kv.CodeTransactionTooOld, Cause: errors.New("embedded: the serving process has ended")}
 
-// maxUnsent is how much may wait for a server that does not read. What comes then is refused.
+// maxUnsent is how much may wait for a server that does not read. Further frames are refused.
 const maxUnsent = 64 << 20
 
 // The bounds of a handshake: how long a server waits for a client's hello, and a client for the answer. That may take
@@ -201,7 +201,8 @@ func (c *conn) take(kind frameKind, f fields) error {
 	id := f.number()
 	switch kind {
 	case frameOpened, frameValue, frameRows:
-		// What hangs on a read version is asked for behind it: who reads waits for that, not for the version.
+		// Requests that need a read version are sent behind the request for it. So a read waits for its own answer, not
+		// for the version.
 		if v := f; kind == frameOpened && (v.version() <= 0 || v.end() != nil) {
 			return fmt.Errorf("%w: read version", errFrame)
 		}

@@ -131,7 +131,7 @@ func patienceWith(err error) time.Duration {
 	return silentLimit
 }
 
-// submit sends a commit to whoever has the database. It does not wait.
+// submit sends a commit to the DB that has the database open. It does not wait.
 func (db *DB) submit(c *commit) {
 	if e := db.local.Load(); e != nil {
 		e.submit(c)

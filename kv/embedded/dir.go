@@ -44,8 +44,8 @@ func (d *dir) otherUser() error {
 	if u, err := user.LookupId(name[1:]); err == nil {
 		name = u.Username
 	}
-	return fmt.Errorf("%w: %s belongs to %s, who has it open in no process: run this as that user (sudo -u '%[3]s')",
-		ErrOtherUser, d.path, name)
+	return fmt.Errorf("%w: %s belongs to %s, and no process of that user has it open: run this as that user "+
+		"(sudo -u '%[3]s')", ErrOtherUser, d.path, name)
 }
 
 // checkFile returns an error unless info is of a regular file that this process may trust to be the folder's own. For
@@ -82,7 +82,7 @@ func (d *dir) openFile(name string, flag int, mode fs.FileMode) (_ *os.File, err
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	// What was opened is what the name stood for, not what a link led to that came between.
+	// The opened file must be the one that the name stood for, and not the target of a link that has come between.
 	opened, err := f.Stat()
 	if err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// What was committed is there after a reopen, the empty key and an empty value too, and what was cleared is not.
+// Committed rows are there after a reopen, the empty key and an empty value too. Cleared rows are not.
 func TestReopen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "here")
 	db := openDisk(t, path, embedded.Options{})

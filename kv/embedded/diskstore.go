@@ -57,13 +57,14 @@ func mapSize() int {
 	return 1 << (28 + 6*(strconv.IntSize/64))
 }
 
-// OpenDisk opens the database in the folder at path, which it creates if it is missing. On Linux and macOS any number
-// of DBs, in any number of processes, can have the folder open. The first one has the file, and serves the others over
-// a socket in the folder. When it ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
-// belongs to one DB at a time; for another the error is ErrLocked. Root uses the folder of another user only as a
-// client of that user's process; if there is none, the error is ErrOtherUser. ErrCorrupt and ErrNewerFormat say that
-// the file cannot be used as it is. Any other error says nothing about the data: it names the call of the system that
-// has failed and wraps the errno. Opening the file reads the whole of it once, to check it and to find its free pages.
+// OpenDisk opens the database in the folder at path, which it creates if it is missing. The caller must Close the DB.
+// On Linux and macOS any number of DBs, in any number of processes, can have the folder open. The first one has the
+// file, and serves the others over a socket in the folder. When it ends, another takes its place. With
+// Options.Exclusive, and elsewhere, the folder belongs to one DB at a time; for another the error is ErrLocked. Root
+// uses the folder of another user only as a client of that user's process; if there is none, the error is ErrOtherUser.
+// ErrCorrupt and ErrNewerFormat say that the file cannot be used as it is. Any other error says nothing about the data:
+// it names the call of the system that has failed and wraps the errno. Opening the file reads the whole of it once, to
+// check it and to find its free pages.
 //
 // The file is mapped into memory with room to grow: 16 GiB of address space, or less if the process has less (ulimit
 // -v), so that as much is left for the process itself. A file that outgrows a smaller map is mapped again: a commit
@@ -164,7 +165,7 @@ func (d *dir) createDatabase() error {
 	// A link fails if another process was faster; then that one's file is the database.
 	err = d.Link(temp, fileName)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = d.Lstat(fileName) // ours was taken for stale, by who then made the database
+		_, err = d.Lstat(fileName) // another process took ours for stale, and made the database
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		err = d.Rename(temp, fileName) // a file system without links
 	}
@@ -178,7 +179,8 @@ func (d *dir) createDatabase() error {
 // a few syncs.
 const staleAfter = 10 * time.Second
 
-// removeStale removes files that were being made when their process was killed. What cannot be removed harms nobody.
+// removeStale removes files that were being made when their process was killed. A file that cannot be removed does no
+// harm.
 func (d *dir) removeStale() {
 	entries, err := fs.ReadDir(d.FS(), ".")
 	if err != nil {
@@ -256,9 +258,10 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	return db, nil
 }
 
-// ReadOnly reports whether the folder at path has a database that is not to be written: this process may not write the
-// file, or nobody may write the file or the folder, by their modes; root goes by these too. Open such a folder with
-// Options.ReadOnly. written is when the file was last written, which of a copy may be when the copy was made.
+// ReadOnly reports whether the folder at path has a database that must not be written: this process may not write the
+// file, or the modes of the file or the folder allow no user to write. For root the modes count, too. The caller must
+// open such a folder with Options.ReadOnly. written is the time of the last write of the file; for a copy that may be
+// the time when it was made.
 func ReadOnly(path string) (written time.Time, ok bool) {
 	name := filepath.Join(path, fileName)
 	file, err := os.Lstat(name)

@@ -113,8 +113,8 @@ func (f *frameReader) next() (frameKind, fields, error) {
 	return frameKind(s[0]), fields{rest: s[1:]}, nil
 }
 
-// read reads n bytes. What it returns shares nothing with the reader's buffer, which stays small. A large frame is
-// copied only where it has to grow. That grows with what has come: a length alone takes no memory.
+// read reads n bytes. The result shares nothing with the reader's buffer, which stays small. A large frame is copied
+// only where it has to grow. It grows with the bytes that have come: a length alone takes no memory.
 func (f *frameReader) read(n int) (string, error) {
 	if step := min(n, grownFrame); cap(f.buf) < step {
 		f.buf = make([]byte, step)
@@ -140,7 +140,7 @@ func (f *frameReader) read(n int) (string, error) {
 	return all.String(), nil
 }
 
-// fields takes a frame's fields off its front. What it returns keeps the whole frame in memory.
+// fields takes a frame's fields off its front. A field keeps the whole frame in memory.
 type fields struct {
 	rest string
 	bad  bool

@@ -32,7 +32,7 @@ func numbered(kind frameKind, id uint64, more func(b []byte) []byte) []byte {
 	return appendFrame(nil, kind, func(b []byte) []byte { return more(appendNumbers(b, id)) })
 }
 
-// What is written of a commit is what is read of it.
+// A commit that is written to a frame is read from it unchanged.
 func TestCommitFrame(t *testing.T) {
 	c := sampleCommit()
 	f := fields{rest: string(appendCommit(nil, c))}
@@ -86,7 +86,7 @@ func TestFrameLength(t *testing.T) {
 	require.LessOrEqual(t, cap(r.buf), grownFrame)
 }
 
-// Whatever comes over a socket is understood or refused, by a server as by a client; nothing panics, nothing hangs.
+// A server and a client understand or refuse all bytes of a socket. Nothing panics, nothing hangs.
 func FuzzFrames(f *testing.F) {
 	frames := func(kind frameKind, b ...byte) []byte {
 		return appendFrame(nil, kind, func(out []byte) []byte { return append(out, b...) })
@@ -133,7 +133,7 @@ func (nopConn) Write(b []byte) (int, error)      { return len(b), nil }
 func (nopConn) Close() error                     { return nil }
 func (nopConn) SetWriteDeadline(time.Time) error { return nil }
 
-// Who sends nonsense is cut off, who says nothing too; the others go on.
+// A client that sends nonsense, or nothing, is cut off. The others continue.
 func TestNonsenseIsCutOff(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {

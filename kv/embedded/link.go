@@ -66,7 +66,7 @@ func (l *link) now() (c *conn, changed <-chan struct{}, err error) {
 	return l.conn, l.changed, err
 }
 
-// submit sends a commit to whoever has the database. It does not wait.
+// submit sends a commit to the DB that has the database open. It does not wait.
 func (l *link) submit(m *commit) {
 	l.mu.Lock()
 	e, c := l.db.local.Load(), l.conn

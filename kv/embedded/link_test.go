@@ -10,8 +10,8 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestLinkedFile: a link in the place of the file is not followed, to a database or to nothing, by whoever opens the
-// folder. What it leads to stays as it is. A folder is found through links as ever.
+// TestLinkedFile: no process follows a link in the place of the file, to a database or to nothing. The target of the
+// link stays as it is. The path of the folder may have links.
 func TestLinkedFile(t *testing.T) {
 	home := t.TempDir()
 	other, path := filepath.Join(home, "other"), filepath.Join(home, "db")

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// outbox is what is on its way to a peer. Whoever may wait for the peer writes it out; else a goroutine does.
+// outbox has the bytes on their way to a peer. A caller that may wait for the peer writes them; otherwise a goroutine
+// does.
 type outbox struct {
 	conn  net.Conn
 	limit atomic.Int64  // nanoseconds of one write; 0 = none

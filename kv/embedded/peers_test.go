@@ -82,8 +82,8 @@ func (db *DB) sessions() (all []*session) {
 }
 
 // TestBadPeersHarmNobody: peers that say nothing, garbage, a frame of 4 GiB, half of a frame, or ask for much and read
-// nothing, are there by the dozen. Who speaks the protocol does not notice, and what the server keeps is bounded. Who
-// reads nothing is cut off after a while.
+// nothing, are there by the dozen. A client that speaks the protocol does not notice, and the server's memory is
+// bounded. A client that reads nothing is cut off after a while.
 func TestBadPeersHarmNobody(t *testing.T) {
 	path := t.TempDir()
 	server := openHere(t, path, Options{})
@@ -136,7 +136,7 @@ func TestBadPeersHarmNobody(t *testing.T) {
 	t.Parallel() // only from here on: what others allocate would be in the figures above
 	deadline := time.Now().Add(3 * slowClient)
 	for _, c := range greedy {
-		// What was sent before is still there to be read; the end follows.
+		// The bytes sent before can still be read; the end follows.
 		time.Sleep(time.Until(deadline.Add(-2*slowClient + time.Second)))
 		require.NoError(t, c.SetReadDeadline(deadline))
 		_, err := io.Copy(io.Discard, c)
@@ -284,8 +284,8 @@ func impostor(t *testing.T, path string, speaks func(c net.Conn)) (leave func())
 	return leave
 }
 
-// TestServerThatTalksNonsense: who opens a folder that somebody serves who does not speak the protocol is told that it
-// is in use, where, and why.
+// TestServerThatTalksNonsense: a process opens a folder whose server does not speak the protocol. Its error says that
+// the folder is in use, where, and why.
 func TestServerThatTalksNonsense(t *testing.T) {
 	t.Parallel()
 	for name, speaks := range map[string]func(c net.Conn){
@@ -363,13 +363,13 @@ func TestServerThatTurnsBad(t *testing.T) {
 	}
 }
 
-// TestNobodyCanServe: when the process that served is gone, and who is left cannot open the file, calls wait a while
-// for somebody who can, and then say why they cannot be answered; when the file can be opened, they are.
+// TestNobodyCanServe: the process that served is gone, and no other can open the file. Calls wait a while for one that
+// can, and then fail with the reason. When the file can be opened, they are answered.
 func TestNobodyCanServe(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	inTheWay := filepath.Join(path, fileName)
-	require.NoError(t, os.Symlink(inTheWay, inTheWay)) // ELOOP for whoever opens it
+	require.NoError(t, os.Symlink(inTheWay, inTheWay)) // ELOOP for each process that opens it
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	leave := impostor(t, path, func(c net.Conn) {

@@ -54,8 +54,8 @@ func (c *commit) finish(at watcher) {
 	}
 }
 
-// pipeline collects commits. Whoever finds no leader leads: it takes all that wait as one group, and what comes
-// in meanwhile is the next.
+// pipeline collects commits. A goroutine that finds no leader leads. It takes all waiting commits as one group, and the
+// commits that come in the meantime are the next.
 type pipeline struct {
 	mu      sync.Mutex
 	idle    sync.Cond

@@ -168,9 +168,9 @@ func (r *troupe) finish() {
 	require.Equal(r.t, len(r.members), r.finished)
 }
 
-// Processes work together in a folder while the one that serves, or another, is killed or stopped at any moment. What
-// was acknowledged is there; what is unknown is there or not, whole, once; what failed is not; sums and the total that
-// all add to say the same.
+// Processes work together in a folder while the one that serves, or another, is killed or stopped at any moment.
+// Acknowledged commits are there. Unknown commits are there once and whole, or not at all. Failed commits are not. The
+// sums and the total that all add to agree.
 func TestProcesses(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {
@@ -258,8 +258,8 @@ func number(b []byte) int {
 	return int(binary.LittleEndian.Uint64(b))
 }
 
-// While the process that serves is stopped, whoever asks it waits no longer than its context or time-out says; then all
-// goes on. What was given up meanwhile is there or not.
+// While the process that serves is stopped, a call waits no longer than its context or time-out allows. Then all calls
+// continue. A commit that was given up is there or not.
 func TestStoppedServer(t *testing.T) {
 	t.Parallel()
 	r := &troupe{t: t, folder: t.TempDir(), outcome: map[string]map[int]string{}}
@@ -349,7 +349,7 @@ func TestConformanceProcess(t *testing.T) {
 	})
 }
 
-// What a cluster has answered, a database in another process answers too.
+// A database in another process gives the answers that a cluster has given.
 func TestHistoriesProcess(t *testing.T) {
 	t.Parallel()
 	db, _ := servedBy(t, embedded.Options{Clock: &history.Clock{}, Seed: 1})

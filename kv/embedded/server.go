@@ -68,7 +68,7 @@ func (s *server) accept() {
 	}
 }
 
-// enterLocked lets a connection in. Who says hello at once is not in danger of those who never do.
+// enterLocked lets a connection in. A client that says hello at once does not lose its place to those that never do.
 func (s *server) enterLocked(c net.Conn) {
 	if len(s.strange) == maxStrange {
 		_ = s.strange[0].Close()
@@ -172,7 +172,7 @@ func (s *server) greet(c net.Conn) (id clientID, ok bool) {
 		return id, false
 	}
 	if f.number() != protocolVersion {
-		// The client learns which version is spoken here. What else its hello has is not known.
+		// The client learns which version is spoken here. The other fields of its hello are not known.
 		_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte {
 			return appendNumbers(b, protocolVersion)
 		}))
@@ -190,7 +190,7 @@ func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
 	for c := range s.clients {
-		// Who is in a handshake ends with this too.
+		// This ends a connection in its handshake, too.
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 	}
 	_ = s.listener.Close()

@@ -39,7 +39,7 @@ type farVersion struct {
 	version int64
 }
 
-// What a client may have at a time. Its memory is the sum, and a frame or two.
+// Bounds of a client. Its memory is their sum, and a frame or two.
 const (
 	maxUnread       = 1 << 20  // bytes of answers that it has not read; then it is not listened to
 	maxCommitting   = 16 << 20 // bytes of commits under way; then it is not listened to
@@ -80,7 +80,7 @@ func (s *session) run() {
 	for _, w := range watches {
 		w.Cancel()
 	}
-	// What the last commits have left is written, if the client is there to read.
+	// The answers of the last commits are written, if the client is there to read.
 	s.out.limit.Store(int64(closeLimit))
 	_ = s.SetWriteDeadline(time.Now().Add(closeLimit)) // the connection may be gone
 	close(ended)

@@ -23,8 +23,8 @@ type hostile struct {
 	answered []byte
 }
 
-// script makes frames of fuzzed bytes: a kind, a length, and as many bytes of fields. What is left is sent as it is. It
-// ends before a commit with a number that another one had: who sends that cannot tell their answers apart.
+// script makes frames of fuzzed bytes: a kind, a length, and as many bytes of fields. The remaining bytes are sent
+// unchanged. It ends before a commit whose number another one had, because a client cannot tell their answers apart.
 func script(data []byte) *hostile {
 	h := &hostile{commits: map[uint64]*commit{}}
 	for len(data) >= 2 && data[0] != 0xff {

@@ -194,8 +194,8 @@ func (e *engine) retireLocked(version int64) *snapshot {
 	return nil
 }
 
-// closeIdle closes the current snapshot if nobody reads from it: a write below an open one costs more. Whoever comes
-// before the write is done waits for the next.
+// closeIdle closes the current snapshot if no transaction reads from it, because a write below an open snapshot costs
+// more. A reader that comes before the write is done waits for the next snapshot.
 func (e *engine) closeIdle() {
 	e.mu.Lock()
 	s := e.current

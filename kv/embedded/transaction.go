@@ -24,7 +24,7 @@ type transaction struct {
 	snapshot    *snapshot // in this process
 	home        *engine   // whose snapshot it is
 	far         *farSnapshot
-	blind       bool  // committed without a read version: whoever has the database has taken one
+	blind       bool  // committed without a read version: the DB that has the file has taken one
 	deferred    error // of the first write that failed
 	poison      error // of the first read that failed
 	own         overlay

@@ -74,7 +74,7 @@ func (w *watch) end(err error) {
 		return
 	}
 	w.ended, w.err = true, err
-	w.slots.used.Add(-1) // before: whoever has seen the end may set another watch
+	w.slots.used.Add(-1) // before: a caller that has seen the end may set another watch
 	close(w.done)
 	at := w.at
 	w.mu.Unlock()

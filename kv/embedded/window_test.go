@@ -33,7 +33,7 @@ func TestWindow(t *testing.T) {
 	requireCode(t, kv.CodeTransactionTooOld, snapshotWriter.Commit())
 }
 
-// What a transaction has set itself it can read after the window, too: it needs no database for that.
+// A transaction can read the keys that it has set itself after the window, too: it needs no database for that.
 func TestOwnWritesOutliveTheWindow(t *testing.T) {
 	clock := newManualClock()
 	db := openMemory(t, embedded.Options{Clock: clock})

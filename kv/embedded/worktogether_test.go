@@ -17,7 +17,7 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// What a process that works together with others tells on its standard output, a line each.
+// Lines that a process prints while it works together with others.
 const (
 	toldServing = "serving"  // this process has the database
 	toldOpening = "opening"  // this process opens the database, until it is told to go on

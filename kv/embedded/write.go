@@ -195,7 +195,7 @@ func (t *transaction) reserveStamped(template string, offset int) string {
 	key := template[:len(template)-1]
 	r := stampRange(key, offset, t.readVersion)
 	t.stampKeys = append(t.stampKeys, key)
-	// What was written there goes to the commit as it is; later writes come after it.
+	// The writes there go to the commit unchanged; later writes come after them.
 	t.sent = t.own.mutations(t.sent, r)
 	for _, w := range t.own.writeConflicts(nil) {
 		if w = w.within(r); !w.empty() {

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 // badWatches is an engine with watches that fail with a code, fire at once and for nothing, or never end, while bad is
@@ -328,10 +330,12 @@ func TestStandingClockHasAPace(t *testing.T) {
 // refusing is an engine that refuses each transaction with a code that is not retryable, while on is set.
 type refusing struct {
 	kv.DB
-	on atomic.Bool
+	on       atomic.Bool
+	attempts atomic.Int64
 }
 
 func (r *refusing) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	r.attempts.Add(1)
 	if r.on.Load() {
 		return nil, &kv.Error{Code: 6000}
 	}
@@ -378,4 +382,41 @@ func TestWaitReturnsTheErrorThatLasts(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestWorkerHasOnePace (contract): the goroutines of a worker share a pace and a log line while the database refuses
+// all that they ask. The worker continues when the database does.
+func TestWorkerHasOnePace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db := &refusing{DB: inMemory(t)}
+		defer db.DB.Close()
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		var handled, told atomic.Int64
+		w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			handled.Add(1)
+			return nil
+		}), worker.Options{
+			Concurrency: 64, Logger: slog.New(slog.DiscardHandler), OnError: func(error) { told.Add(1) },
+		})
+		require.NoError(t, err)
+		db.on.Store(true)
+		w.Start()
+		time.Sleep(5 * time.Second)
+		attempts, errors := db.attempts.Load(), told.Load()
+		time.Sleep(100 * time.Second)
+		attempts, errors = db.attempts.Load()-attempts, told.Load()-errors
+		db.on.Store(false)
+		for i := range 200 {
+			_, err := q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint(i)})
+			require.NoError(t, err)
+		}
+		time.Sleep(2 * time.Second)
+		require.NoError(t, w.Stop(t.Context()))
+		require.NoError(t, q.Close(t.Context()))
+		require.LessOrEqual(t, attempts, int64(100*mostAttempts))
+		require.LessOrEqual(t, errors, int64(10))
+		require.EqualValues(t, 200, handled.Load())
+	})
 }
