@@ -304,8 +304,12 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if row.dueMS > w.nowMS {
 			break // later items wait behind the delayed item
 		}
-		if len(out) > 0 && w.isOverdue(&config, e) {
-			break // an item past retention is handled once it is the head
+		if len(out) > 0 {
+			if old, err := isOld(w, &config, row); err != nil {
+				return nil, nil, err
+			} else if old {
+				break // an item past retention is handled once it is the head
+			}
 		}
 		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
 			break // the ack writes all items again
@@ -361,7 +365,15 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 // which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are never
 // touched: nobody looks at a group under a claim whose lease has not ended.
 
-// isOverdue reports whether an item is past retention.
+// isOld reports whether an item is past retention by both clocks.
+func isOld(w *txn, config *Config, r *row) (bool, error) {
+	if r.tamed || !w.isOverdue(config, &r.envelope) {
+		return false, nil
+	}
+	return w.oldByBoth(r, config.retro().waitsSince(&r.envelope), config.Retention)
+}
+
+// isOverdue reports whether an item is past retention by the handle's clock.
 func (w *txn) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
 }
@@ -378,8 +390,11 @@ func (w *txn) overdue(all rows) (rows, error) {
 	sizes, size, keys := w.keys.sizesIn(all.group, config.Changes), 0, 0
 	for i := range all.len() {
 		row := all.at(i)
-		if row.err != nil || row.tamed || !w.isOverdue(&config, &row.envelope) {
+		if row.err != nil {
 			return all.first(i), nil // whoever would deliver an unreadable item reports the error
+		}
+		if old, err := isOld(w, &config, row); err != nil || !old {
+			return all.first(i), err
 		}
 		size += len(row.Value)
 		keys += sizes.expire(len(row.facets))

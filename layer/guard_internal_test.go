@@ -23,6 +23,7 @@ type interleaved struct {
 	kv.DB
 	armed  atomic.Bool
 	before func()
+	gap    atomic.Int64 // how many versions to skip before the next commit
 	// err, if not nil, is what that commit is said to have ended with, though it was applied.
 	err error
 }
@@ -66,7 +67,10 @@ func (t *interleavedTx) Commit() kv.Future[struct{}] {
 
 // newInterleaved returns a queue on such an engine.
 func newInterleaved(t *testing.T, config Config) (*interleaved, *Queue) {
-	db := &interleaved{DB: embedded.OpenMemory(embedded.Options{})}
+	db := &interleaved{}
+	db.DB = embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{
+		VersionGap: func() int64 { return db.gap.Swap(0) },
+	}})
 	t.Cleanup(func() { require.NoError(t, db.DB.Close()) })
 	q, err := Create(t.Context(), db, nil, "q", Options{Test: &TestOptions{Seed: 1}, Config: config})
 	require.NoError(t, err)
@@ -326,6 +330,8 @@ func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	q.opts.Now = func() time.Time { return now().Add(ahead) }
 	claims := meetClaim(t, db, q, func() error {
 		ahead = time.Hour
+		db.gap.Store(ahead.Microseconds())
+		db.put(t, []byte{0xfe}, nil) // from here on the versions are an hour later, too
 		return (&sweeper{q: q, ctx: t.Context()}).overdue()
 	})
 	require.NoError(t, q.Ack(t.Context(), claims[0]))

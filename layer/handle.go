@@ -120,6 +120,8 @@ type Queue struct {
 	counting    counting
 	followed    followed
 	aging       aging
+	opened      opened
+	owns        ownClaims
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID

@@ -55,6 +55,11 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if dropped != nil {
 			return ErrDropping
 		}
+		rv, err := tx.ReadVersion().Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read version: %w", err)
+		}
+		q.opened = opened{clock: rv, at: time.Now()}
 		if exists = v != nil; exists && a.MaybeCommitted {
 			exists, err = q.isForeign(ctx, tx)
 			return err
@@ -312,6 +317,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
+	q.opened = opened{clock: rv + q.offset, at: time.Now()}
 	newest, err := last.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read newest hint: %w", err)
@@ -325,6 +331,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	if p.index > rv+q.offset+offsetSlack {
 		q.offset = p.index - rv
+		q.opened.clock = p.index
+		q.opened.restored = p.index + witnessLife.Microseconds()
 		tx.Set(offsetKey, packInt(q.offset))
 	}
 	return nil

@@ -247,13 +247,23 @@ func unpackRepeat(key, value []byte) (repeat, error) {
 	return r, d.end(key)
 }
 
-// packReceipt is the value of a receipt: when written, and by which attempt of the transaction.
-func packReceipt(writtenMS, attempt int64) []byte {
-	return tuple.AppendInt(tuple.AppendInt(make([]byte, 0, 9+9), writtenMS), attempt)
+// packReceipt is the value of a receipt: when written, by which attempt of the transaction.
+func packReceipt(written moment, attempt int64) []byte {
+	b := tuple.AppendInt(tuple.AppendInt(make([]byte, 0, 3*9), written.nowMS), attempt)
+	return tuple.AppendInt(b, written.clock)
 }
 
-// unpackReceipt returns when a receipt was written, and what else is in it: the attempt. Earlier versions wrote the
-// result of the transaction there.
+// witnessOf returns when a receipt was written, by both clocks. Earlier versions wrote only one.
+func witnessOf(writtenMS int64, rest tuple.Tuple) (w moment, ok bool) {
+	if len(rest) != 2 {
+		return w, false
+	}
+	clock, ok := rest[1].(int64)
+	return moment{nowMS: writtenMS, clock: clock}, ok
+}
+
+// unpackReceipt returns when a receipt was written, and the rest of it: the attempt, and see witnessOf. Earlier
+// versions wrote the result of the transaction there.
 func unpackReceipt(key, value []byte) (writtenMS int64, rest tuple.Tuple, err error) {
 	t, err := tuple.Unpack(value)
 	if err != nil {
@@ -650,6 +660,16 @@ type moment struct {
 
 // at returns when (ms), by the handle's clock, the queue's version was clock.
 func (m moment) at(clock int64) int64 { return m.nowMS - max(0, m.clock-clock)/versionsPerMS }
+
+// span is how long ago a version was, by versions.
+func (m moment) span(clock int64) time.Duration {
+	return time.Duration(m.clock-clock) * time.Microsecond
+}
+
+// lag is how much further the wall time has gone than the version since both were read.
+func (m moment) lag(w moment) time.Duration {
+	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)
+}
 
 // ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.
 func ahead(ms, nowMS int64) bool {

@@ -41,6 +41,12 @@ func (v *view) moment() (moment, error) {
 	return moment{nowMS: v.nowMS, clock: rv + v.q.offset}, err
 }
 
+// momentOf returns the time of a transaction by both clocks.
+func momentOf(ctx context.Context, q *Queue, tx kv.Tx) (moment, error) {
+	v := q.viewOf(ctx, tx.Snapshot())
+	return v.moment()
+}
+
 // view runs a body that only reads, at snapshot.
 func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 	if q.isClosed() {
@@ -863,4 +869,163 @@ func tooLarge(err error) bool {
 	}
 	code := kv.Code(err)
 	return errors.Is(err, errTooLarge) || code == kv.CodeTransactionTooLarge || code == kv.CodeValueTooLarge
+}
+
+// Nothing is removed by its age because of one process's clock. The database's version is the second clock: see moment.
+// A handle never compares a version with a time, only how far both have gone:
+//
+//   - Since a receipt was written. Each transaction of a handle leaves a receipt with the wall time and the version.
+//     Example: a receipt says 12:00:00 at version V. A handle that reads 12:00:10 two days later, at V + 10,000,000,
+//     which is ten seconds of versions, does not know whose clock is wrong. It removes nothing that is old by its
+//     clock alone.
+//   - Since a message was enqueued: its index is a version.
+//
+// A version may stand while time passes: a folder is closed, or a cluster is down. Then it jumps: a cluster's recovery
+// and the opening of a folder add 100 seconds' worth. So a receipt or a message of less than witnessLife ago, by
+// versions, tells that the version has not stood since, and how much time has passed. An older one tells nothing. The
+// version runs while the handle is open, too. So a message that was enqueued later is not older than the handle, by the
+// versions since or by the process's own monotonic clock, whichever has gone further.
+
+const (
+	// witnessLife is how long a receipt is a witness, by versions. It is less than a jump of versions.
+	witnessLife = 90 * time.Second
+	// witnessPage bounds the receipts that a transaction reads for that.
+	witnessPage = 1000
+	// indexSlack is by how much the index of a message may run ahead of the version of its enqueue.
+	indexSlack = time.Second
+)
+
+// clockError is an ErrClock.
+type clockError struct {
+	queue, own   string
+	nowMS        int64
+	apart, since time.Duration // the clocks; since the receipt, by versions
+}
+
+func (e *clockError) Unwrap() error { return ErrClock }
+
+func (e *clockError) Error() string {
+	return fmt.Sprintf("%v: it is %s by the clock of %s, and %s by what was written in queue %q %s ago: "+
+		"nothing is removed by its age until they agree", ErrClock, timeWords(e.nowMS), e.own,
+		timeWords(e.nowMS-e.apart.Milliseconds()), e.queue, e.since.Round(time.Second))
+}
+
+// witnesses returns what the receipts say of the clocks at the view's time.
+func (v *view) witnesses() (m moment, all []moment, err error) {
+	read := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
+	if m, err = v.moment(); err != nil {
+		return m, nil, fmt.Errorf("read version: %w", err)
+	}
+	rows, err := read.Wait(v.ctx)
+	if err != nil {
+		return m, nil, fmt.Errorf("read receipts: %w", err)
+	}
+	for _, row := range rows {
+		ms, rest, err := unpackReceipt(row.Key, row.Value)
+		if v.passes(err) {
+			continue
+		}
+		w, ok := witnessOf(ms, rest)
+		if ok && w.clock > v.q.opened.restored && w.clock <= m.clock && m.span(w.clock) < witnessLife {
+			all = append(all, w)
+		}
+	}
+	return m, all, nil
+}
+
+// disagreement returns an error if a clock that has just been written down is behind this one by more than clockSlack,
+// or nil.
+func (v *view) disagreement() (*clockError, error) {
+	if lacks(guardClockAsk) {
+		return nil, nil
+	}
+	m, all, err := v.witnesses()
+	if err != nil {
+		return nil, err
+	}
+	var found *clockError
+	for _, w := range all {
+		if lag := m.lag(w); lag > clockSlack && (found == nil || lag > found.apart) {
+			found = &clockError{
+				queue: v.q.name, own: v.q.opts.Owner, nowMS: m.nowMS, apart: lag, since: m.span(w.clock),
+			}
+		}
+	}
+	return found, nil
+}
+
+// clocksApart returns how far the clocks differ that have just been written down, and this one; 0 = by clockSlack at
+// most.
+func (v *view) clocksApart() (time.Duration, error) {
+	m, all, err := v.witnesses()
+	if err != nil {
+		return 0, err
+	}
+	least, most := time.Duration(0), time.Duration(0)
+	for _, w := range all {
+		least, most = min(least, m.lag(w)), max(most, m.lag(w))
+	}
+	if most-least <= clockSlack {
+		return 0, nil
+	}
+	return most - least, nil
+}
+
+// disagrees is view.disagreement, asked once for each attempt of a transaction.
+func (w *txn) disagrees() (*clockError, error) {
+	if !w.asked {
+		found, err := w.disagreement()
+		if err != nil {
+			return nil, err
+		}
+		w.asked, w.disagreed = true, found
+	}
+	return w.disagreed, nil
+}
+
+// oldByBoth reports whether a message that has waited longer than d, since sinceMS by the handle's clock, is that old
+// as far as the second clock tells.
+func (w *txn) oldByBoth(r *row, sinceMS int64, d time.Duration) (bool, error) {
+	if lacks(guardClockAsk) {
+		return true, nil
+	}
+	m, err := w.moment()
+	if err != nil {
+		return false, err
+	}
+	if w.q.opened.young(m, r.index, sinceMS, d) {
+		return false, nil
+	}
+	found, err := w.disagrees()
+	return err == nil && (found == nil || m.span(r.index) > d), err
+}
+
+// opened is when a handle was opened, by the version and by the process's monotonic clock.
+type opened struct {
+	clock int64 // 0 = not known
+	at    time.Time
+	// restored is up to where receipts tell nothing, because they may be older than a restore; 0 = the handle has found
+	// no versions that went back.
+	restored int64
+}
+
+// young reports whether a message, or what has become of it at sinceMS, is at most d old for sure, though the wall time
+// tells more.
+func (o opened) young(m moment, index, sinceMS int64, d time.Duration) bool {
+	most, known := o.mostAge(m, index)
+	waited := time.Duration(m.nowMS-sinceMS) * time.Millisecond
+	return known && most <= d && waited-most > clockSlack && !lacks(guardClockAsk)
+}
+
+// mostAge returns the greatest age that a message can have, as far as the second clock tells.
+func (o opened) mostAge(m moment, index int64) (age time.Duration, known bool) {
+	switch age = m.span(index); {
+	case index <= o.restored:
+		return 0, false
+	case age < witnessLife:
+		return max(age, 0), true
+	case o.clock == 0 || index <= o.clock+indexSlack.Microseconds():
+		return 0, false
+	}
+	return max(m.span(o.clock), time.Since(o.at)), true
 }
