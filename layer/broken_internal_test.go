@@ -161,6 +161,7 @@ var missing = map[guard]string{
 	guardExtendApart:     "TestSlowHandlers",
 	guardTxBound:         "TestTransactionTooLong",
 	guardClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
+	guardClockLease:      "TestNoAttemptByAWrongClock/a_lease_for_each_claim_ahead",
 	guardClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 

@@ -598,16 +598,20 @@ func (f *failure) deadLetter(w *txn) (bool, error) {
 	if value == nil {
 		return false, nil
 	}
-	w.putDeadLetter(f, value)
+	deadMS, err := w.present()
+	if err != nil {
+		return false, err
+	}
+	w.putDeadLetter(f, value, deadMS)
 	return true, nil
 }
 
 // putDeadLetter moves an item with the given value to the dead letters, with the reason and the attempts of f.
-func (w *txn) putDeadLetter(f *failure, value []byte) {
+func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 	keys := w.keys
 	d := dead{
 		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
-		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: w.nowMS, item: value,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: deadMS, item: value,
 		deliveredMS: f.record.deliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())

@@ -285,6 +285,9 @@ const (
 	guardDropLook guard = "drop-look"
 	// guardClockAsk (G3): a process whose clock is ahead removes messages, dead letters and receipts as too old.
 	guardClockAsk guard = "clock-ask"
+	// guardClockLease (G7): a process whose clock is ahead takes the messages of workers that live, and counts
+	// attempts, until they become dead letters.
+	guardClockLease guard = "clock-lease"
 	// guardClockBound (contract): what a process has stored whose clock was a year ahead stays in force for a year.
 	guardClockBound guard = "clock-bound"
 	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.

@@ -102,33 +102,35 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		key   func(q *Queue) []byte
-		value func(ms int64) []byte
+		value func(ms, clock int64) []byte
 		part  func(s *sweeper) error
 	}{
-		{"dedup", func(q *Queue) []byte { return q.keys.dedupKey(DedupInQueue, "", "x") }, func(ms int64) []byte {
-			return remembered{id: ID{Group: "A", Index: 1, Random: uuid.UUID{1}}, untilMS: ms + 1, clock: 1}.pack()
+		{"dedup", func(q *Queue) []byte {
+			return q.keys.dedupKey(DedupInQueue, "", "x")
+		}, func(ms, clock int64) []byte {
+			return remembered{id: ID{Group: "A", Index: 1, Random: uuid.UUID{1}}, untilMS: ms + 1, clock: clock}.pack()
 		}, (*sweeper).dedup},
-		{"purge", func(q *Queue) []byte { return q.keys.purged("A") }, func(ms int64) []byte {
-			return tuple.Tuple{int64(1), ms}.Pack()
+		{"purge", func(q *Queue) []byte { return q.keys.purged("A") }, func(ms, clock int64) []byte {
+			return tuple.Tuple{clock, ms}.Pack()
 		}, (*sweeper).purges},
-		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms int64) []byte {
-			return tuple.Tuple{ms, "A", int64(1)}.Pack()
+		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms, clock int64) []byte {
+			return tuple.Tuple{ms, "A", clock}.Pack()
 		}, (*sweeper).repeats},
-		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms int64) []byte {
+		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms, _ int64) []byte {
 			return pace{us: ms * 1000, of: 1}.pack()
 		}, (*sweeper).paces},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db, q := newInterleaved(t, Config{MaxRate: Rate{Count: 1, Per: time.Second}})
 			key, now := c.key(q), q.nowMS()
-			db.put(t, key, c.value(now-long))
-			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds())) }
+			db.put(t, key, c.value(now-long, -long*versionsPerMS))
+			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds(), 1)) }
 			db.armed.Store(true)
 			require.NoError(t, c.part(&sweeper{q: q, ctx: t.Context()}))
 			require.False(t, db.armed.Load())
 			require.NotNil(t, db.get(t, key))
 			// Out of date, it goes.
-			db.put(t, key, c.value(now-long))
+			db.put(t, key, c.value(now-long, -long*versionsPerMS))
 			require.NoError(t, c.part(&sweeper{q: q, ctx: t.Context()}))
 			require.Nil(t, db.get(t, key))
 		})

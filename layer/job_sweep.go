@@ -245,8 +245,14 @@ func (s *sweeper) begin() (mine bool, err error) {
 // receipts clears receipts left behind. A retry that needed such a receipt has long ended, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, _, err := unpackReceipt(row.Key, row.Value)
-		if err != nil || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
+		writtenMS, rest, err := unpackReceipt(row.Key, row.Value)
+		m, err2 := momentOf(s.ctx, s.q, tx)
+		if err2 != nil {
+			return false, err2
+		}
+		written, dated := witnessOf(writtenMS, rest)
+		young := writtenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
+		if err != nil || young && !lacks(guardReceiptLife) {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -261,14 +267,15 @@ func (s *sweeper) purges() error {
 		if err != nil {
 			return false, nil
 		}
-		if ahead(note.ms, s.q.nowMS()) {
-			m, err := momentOf(s.ctx, s.q, tx)
-			if err != nil {
-				return false, err
-			}
+		m, err := momentOf(s.ctx, s.q, tx)
+		if err != nil {
+			return false, err
+		}
+		if ahead(note.ms, m.nowMS) {
 			note.ms = m.at(note.clock)
 		}
-		if note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+		const life = MaxDedupWindow + sweepSlack
+		if note.ms > m.nowMS-life.Milliseconds() || !m.old(note.clock, life) {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -385,8 +392,7 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 		if err == nil && ahead(e.completedMS, m.nowMS) {
 			e.completedMS = m.at(p.index)
 		}
-		young := err == nil && s.q.opened.young(m, p.index, e.completedMS, keep)
-		if m.nowMS-e.completedMS < keep.Milliseconds() || young ||
+		if m.nowMS-e.completedMS < keep.Milliseconds() || err == nil && !m.old(p.index, keep) ||
 			items > 0 && items+int64(len(e.items)) > archiveSweepItems {
 			return items, rows[:i], nil
 		}
@@ -407,7 +413,12 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRepeat(row.Key, row.Value)
-		if now := s.q.nowMS(); err == nil && r.ms > now-receiptLife.Milliseconds() && !tooLate(r.ms, now, sweepSlack) {
+		m, err2 := momentOf(s.ctx, s.q, tx)
+		if err2 != nil {
+			return false, err2
+		}
+		if err == nil && (r.ms > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.ms, m.nowMS, sweepSlack) ||
+			!m.old(r.claims[0].token, receiptLife)) {
 			return false, nil
 		}
 		// The id may be in use again by now.
@@ -429,7 +440,6 @@ func (s *sweeper) changes() error {
 	if err != nil {
 		return err
 	}
-	oldest := s.q.nowMS() - config.Changes.Milliseconds()
 	return s.pagesUntil(s.q.keys.section(nameChange), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		if len(rows) == 0 {
 			return 0, nil
@@ -439,10 +449,15 @@ func (s *sweeper) changes() error {
 		if err != nil {
 			return 0, err
 		}
+		m, err := momentOf(s.ctx, s.q, tx)
+		if err != nil {
+			return 0, err
+		}
 		var unseen, unreadable []byte
 		for _, row := range rows {
 			ms, _, err := unpackChanges(row.Key, row.Value)
-			if err != nil || ahead(ms, s.q.nowMS()) {
+			p, perr := s.q.keys.parse(row.Key)
+			if err != nil || perr != nil || ahead(ms, m.nowMS) {
 				// Nobody knows its time, so it goes with the next row: the rows lie in the order of their commits.
 				if unreadable == nil {
 					unreadable = row.Key
@@ -451,7 +466,8 @@ func (s *sweeper) changes() error {
 			}
 			at := s.q.keys.relative(row.Key)
 			passed := bytes.Compare(at, seen) < 0 // never if there is no subscription
-			if !passed && config.Changes > 0 && ms > oldest {
+			young := ms > m.nowMS-config.Changes.Milliseconds() || !m.old(p.version(), config.Changes)
+			if !passed && config.Changes > 0 && young {
 				break
 			}
 			if tx.Clear(row.Key); unreadable != nil {
@@ -521,7 +537,7 @@ func (s *sweeper) letters() error {
 				continue // Check names what cannot be read
 			}
 			p, err := s.q.keys.parse(row.Key)
-			if s.q.passes(err) || s.q.opened.young(m, p.index, d.deadMS, config.DeadRetention) {
+			if s.q.passes(err) || !m.old(p.index, config.DeadRetention) {
 				continue
 			}
 			old = append(old, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}, dead: d})
@@ -626,7 +642,6 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	}
 	if !lacks(guardDedupSlack) {
 		now.nowMS -= dedupSlack.Milliseconds()
-		now.clock -= dedupSlack.Microseconds()
 	}
 	for _, row := range rows {
 		r, err := unpackRemembered(row.Key, row.Value)

@@ -352,6 +352,11 @@ type parsedKey struct {
 	stamp tuple.Versionstamp
 }
 
+// version is when the row of a change was written, as indexes count.
+func (p parsedKey) version() int64 {
+	return int64(binary.BigEndian.Uint64(p.stamp.Stamp[:8])) + p.index
+}
+
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }
 
 // parse takes apart a key below the queue's prefix. The error for any other key, or for a shape which is not in the

@@ -61,9 +61,8 @@ type txn struct {
 	// grants has the keys of the grants to this handle which are not taken yet.
 	grants   map[string]bool
 	dueBeats []dueBeat // met by this transaction's looks
-	// asked: disagreed is what the receipts say of the clocks; nil = they agree.
-	asked     bool
-	disagreed *clockError
+	// presentMS is the answer of present; 0 = not asked.
+	presentMS int64
 	broken    error // of a take: the error of the first unreadable group
 	chores
 }
@@ -726,6 +725,7 @@ func (r *ownReceipt) end(ctx context.Context) {
 	}
 	left := r.old
 	if r.succeeded && r.cleared {
+		q.receipts.forget(r.old)
 		left = uuid.Nil
 	}
 	q.returnReceipt(ctx, left)
@@ -791,8 +791,23 @@ func (q *Queue) clearLate(ctx context.Context) {
 // receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears a
 // receipt, so there are never more receipts than there were transactions at a time.
 type receipts struct {
-	mu   sync.Mutex
-	idle []uuid.UUID // guarded by mu
+	mu    sync.Mutex
+	idle  []uuid.UUID        // guarded by mu
+	there map[uuid.UUID]bool // guarded by mu; idle ones, and those that a transaction is clearing
+}
+
+// has reports whether a receipt is the handle's own.
+func (r *receipts) has(id uuid.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.there[id]
+}
+
+// forget is for a receipt that is no longer in the database.
+func (r *receipts) forget(id uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.there, id)
 }
 
 // take returns a receipt to clear, or uuid.Nil.
@@ -811,14 +826,17 @@ func (r *receipts) take() uuid.UUID {
 func (r *receipts) free(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.idle = append(r.idle, id)
+	if r.idle = append(r.idle, id); r.there == nil {
+		r.there = make(map[uuid.UUID]bool)
+	}
+	r.there[id] = true
 }
 
 func (r *receipts) takeAll() []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.idle
-	r.idle = nil
+	r.idle, r.there = nil, nil
 	return all
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -872,27 +873,23 @@ func tooLarge(err error) bool {
 }
 
 // Nothing is removed by its age because of one process's clock. The database's version is the second clock: see moment.
-// A handle never compares a version with a time, only how far both have gone:
+// A handle never compares a version with a time, only how far both have gone since something was written. So there are
+// two checks:
 //
-//   - Since a receipt was written. Each transaction of a handle leaves a receipt with the wall time and the version.
-//     Example: a receipt says 12:00:00 at version V. A handle that reads 12:00:10 two days later, at V + 10,000,000,
-//     which is ten seconds of versions, does not know whose clock is wrong. It removes nothing that is old by its
-//     clock alone.
-//   - Since a message was enqueued: its index is a version.
+//   - A row must be old by its own version, too: see moment.old. Example: a message says that it was enqueued
+//     45 days ago, and its index is ten seconds of versions old. Either its producer's clock was behind or this
+//     process's is ahead: the message stays.
+//   - Each transaction of a handle leaves a receipt with the wall time and the version. Example: a receipt says
+//     12:00:00 at version V. A handle that reads 12:00:10 two days later, at V + 10,000,000, does not know whose clock
+//     is wrong. Its sweeps remove nothing. For a dead letter has no version of its own.
 //
-// A version may stand while time passes: a folder is closed, or a cluster is down. Then it jumps: a cluster's recovery
-// and the opening of a folder add 100 seconds' worth. So a receipt or a message of less than witnessLife ago, by
-// versions, tells that the version has not stood since, and how much time has passed. An older one tells nothing. The
-// version runs while the handle is open, too. So a message that was enqueued later is not older than the handle, by the
-// versions since or by the process's own monotonic clock, whichever has gone further.
+// Versions may stand while time passes: a cluster is down. So something may be removed too late, never too early.
 
 const (
-	// witnessLife is how long a receipt is a witness, by versions. It is less than a jump of versions.
+	// witnessLife is how long a receipt is a witness, by versions. It is less than the jump of versions at a recovery.
 	witnessLife = 90 * time.Second
 	// witnessPage bounds the receipts that a transaction reads for that.
 	witnessPage = 1000
-	// indexSlack is by how much the index of a message may run ahead of the version of its enqueue.
-	indexSlack = time.Second
 )
 
 // clockError is an ErrClock.
@@ -910,8 +907,14 @@ func (e *clockError) Error() string {
 		timeWords(e.nowMS-e.apart.Milliseconds()), e.queue, e.since.Round(time.Second))
 }
 
+// witness is the time of a transaction that left a receipt, by both clocks.
+type witness struct {
+	moment
+	own bool // the receipt is the handle's own
+}
+
 // witnesses returns what the receipts say of the clocks at the view's time.
-func (v *view) witnesses() (m moment, all []moment, err error) {
+func (v *view) witnesses() (m moment, all []witness, err error) {
 	read := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
 	if m, err = v.moment(); err != nil {
 		return m, nil, fmt.Errorf("read version: %w", err)
@@ -926,8 +929,9 @@ func (v *view) witnesses() (m moment, all []moment, err error) {
 			continue
 		}
 		w, ok := witnessOf(ms, rest)
-		if ok && w.clock > v.q.opened.restored && w.clock <= m.clock && m.span(w.clock) < witnessLife {
-			all = append(all, w)
+		if ok && w.clock > v.q.restored && w.clock <= m.clock && m.span(w.clock) < witnessLife {
+			p, err := v.keys.parse(row.Key)
+			all = append(all, witness{w, err == nil && v.q.receipts.has(p.id)})
 		}
 	}
 	return m, all, nil
@@ -945,7 +949,7 @@ func (v *view) disagreement() (*clockError, error) {
 	}
 	var found *clockError
 	for _, w := range all {
-		if lag := m.lag(w); lag > clockSlack && (found == nil || lag > found.apart) {
+		if lag := m.lag(w.moment); lag > clockSlack && (found == nil || lag > found.apart) {
 			found = &clockError{
 				queue: v.q.name, own: v.q.opts.Owner, nowMS: m.nowMS, apart: lag, since: m.span(w.clock),
 			}
@@ -963,7 +967,7 @@ func (v *view) clocksApart() (time.Duration, error) {
 	}
 	least, most := time.Duration(0), time.Duration(0)
 	for _, w := range all {
-		least, most = min(least, m.lag(w)), max(most, m.lag(w))
+		least, most = min(least, m.lag(w.moment)), max(most, m.lag(w.moment))
 	}
 	if most-least <= clockSlack {
 		return 0, nil
@@ -971,61 +975,30 @@ func (v *view) clocksApart() (time.Duration, error) {
 	return most - least, nil
 }
 
-// disagrees is view.disagreement, asked once for each attempt of a transaction.
-func (w *txn) disagrees() (*clockError, error) {
-	if !w.asked {
-		found, err := w.disagreement()
-		if err != nil {
-			return nil, err
-		}
-		w.asked, w.disagreed = true, found
+// present returns the time (ms) that is right as far as a handle can tell: the one in the middle of its own clock and
+// those that others have just written down, or of two the later. present is for a stored time that has no version, and
+// by which another process removes something.
+func (w *txn) present() (int64, error) {
+	if w.presentMS > 0 {
+		return w.presentMS, nil
 	}
-	return w.disagreed, nil
-}
-
-// oldByBoth reports whether a message that has waited longer than d, since sinceMS by the handle's clock, is that old
-// as far as the second clock tells.
-func (w *txn) oldByBoth(r *row, sinceMS int64, d time.Duration) (bool, error) {
-	if lacks(guardClockAsk) {
-		return true, nil
+	if w.presentMS = w.nowMS; lacks(guardClockAsk) {
+		return w.nowMS, nil
 	}
-	m, err := w.moment()
+	m, all, err := w.witnesses()
 	if err != nil {
-		return false, err
+		return 0, err
 	}
-	if w.q.opened.young(m, r.index, sinceMS, d) {
-		return false, nil
+	times := []int64{m.nowMS}
+	for _, one := range all {
+		if one.own {
+			continue
+		}
+		times = append(times, m.nowMS-m.lag(one.moment).Milliseconds())
 	}
-	found, err := w.disagrees()
-	return err == nil && (found == nil || m.span(r.index) > d), err
-}
-
-// opened is when a handle was opened, by the version and by the process's monotonic clock.
-type opened struct {
-	clock int64 // 0 = not known
-	at    time.Time
-	// restored is up to where receipts tell nothing, because they may be older than a restore; 0 = the handle has found
-	// no versions that went back.
-	restored int64
-}
-
-// young reports whether a message, or what has become of it at sinceMS, is at most d old for sure, though the wall time
-// tells more.
-func (o opened) young(m moment, index, sinceMS int64, d time.Duration) bool {
-	most, known := o.mostAge(m, index)
-	waited := time.Duration(m.nowMS-sinceMS) * time.Millisecond
-	return known && most <= d && waited-most > clockSlack && !lacks(guardClockAsk)
-}
-
-// mostAge returns the greatest age that a message can have, as far as the second clock tells.
-func (o opened) mostAge(m moment, index int64) (age time.Duration, known bool) {
-	switch age = m.span(index); {
-	case index <= o.restored:
-		return 0, false
-	case age < witnessLife:
-		return max(age, 0), true
-	case o.clock == 0 || index <= o.clock+indexSlack.Microseconds():
-		return 0, false
+	slices.Sort(times)
+	if middle := times[len(times)/2]; ahead(middle, m.nowMS) || ahead(m.nowMS, middle) {
+		w.presentMS = middle
 	}
-	return max(m.span(o.clock), time.Since(o.at)), true
+	return w.presentMS, nil
 }

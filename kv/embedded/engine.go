@@ -39,12 +39,9 @@ type engine struct {
 // firstVersion is where a new database begins: a window above nothing, so that no version is negative.
 const firstVersion = 2 * window
 
-// reopenJump is how far versions jump when a stored database is opened, as they do at the recovery of a cluster: by 100
-// seconds' worth. So the time in which the database was closed cannot be taken for a time in which versions ran.
-const reopenJump = 100_000_000
-
-// aheadMost is how far versions that were given out run ahead of the stored one: less than reopenJump.
-const aheadMost = window
+// reopenJump is how far versions jump at least when a stored database is opened, to be above every version given out
+// before: those run ahead of the stored one by at most half of it.
+const reopenJump = 2 * window
 
 func newEngine(s store, o Options, version int64, durable bool) *engine {
 	e := &engine{

@@ -246,7 +246,7 @@ func (c *commit) resolveStamps() {
 
 // mustStore reports whether a group without mutations must be written for its version's sake.
 func (e *engine) mustStore(commits []*commit, version int64) bool {
-	if !e.durable || version-e.stored < aheadMost/2 {
+	if !e.durable || version-e.stored < reopenJump/4 {
 		return false
 	}
 	for _, c := range commits {

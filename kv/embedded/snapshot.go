@@ -114,7 +114,7 @@ func (e *engine) advanceLocked() error {
 			return nil
 		}
 		// A failed store commits nothing more, so its versions bind nobody.
-		if e.failed != nil || !e.durable || v-e.stored < aheadMost {
+		if e.failed != nil || !e.durable || v-e.stored < reopenJump/2 {
 			e.version = v
 			return nil
 		}

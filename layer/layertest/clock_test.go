@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -478,15 +480,140 @@ func TestAMessageOfAClockBehind(t *testing.T) {
 	})
 }
 
-// TestRetentionOfAFolderThatWasClosed: a folder that was closed for a week does not stop retention, though its version
-// stood. The last process may have closed the queue or died.
+// TestAMessageOfADeadClockBehind (G3): a process whose clock is 45 days behind enqueues, and dies. No process that was
+// there before removes the message, and none that comes later, until it is past retention by versions.
+func TestAMessageOfADeadClockBehind(t *testing.T) {
+	inClocks(t, layer.Config{Retention: 24 * time.Hour}, func(c *clocks) {
+		behind := c.off(-45 * 24 * time.Hour)
+		before := c.off(0)
+		c.send(behind, layer.Message{})
+		require.NoError(c, behind.Close(c.Context()))
+		time.Sleep(10 * time.Minute)
+		later := c.off(0)
+		handles := []*layer.Queue{c.q, before, later}
+		for _, q := range handles {
+			report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.NoError(c, err)
+			require.Zero(c, report.PastRetention)
+			claim := c.claim(q, layer.ReceiveOptions{})
+			require.NoError(c, q.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+		}
+		time.Sleep(24 * time.Hour)
+		report, err := later.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.NoError(c, err)
+		require.EqualValues(c, 1, report.PastRetention)
+		for _, q := range handles[1:] {
+			require.NoError(c, q.Close(c.Context()))
+		}
+	})
+}
+
+// TestADelayIsNoAge (G3): a process whose clock is ahead removes no message whose delay is longer than the retention.
+func TestADelayIsNoAge(t *testing.T) {
+	inClocks(t, layer.Config{Retention: time.Hour}, func(c *clocks) {
+		c.send(c.q, layer.Message{Delay: 24 * time.Hour})
+		time.Sleep(23 * time.Hour)
+		ahead := c.off(year)
+		report, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+		require.Zero(c, report.PastRetention)
+		require.NoError(c, ahead.Close(c.Context()))
+		time.Sleep(time.Hour)
+		c.drain(1, layer.ReceiveOptions{})
+	})
+}
+
+// TestNoIDEndsEarly (G3): a deduplication id and a receive id hold for their time by versions, whether the clock that
+// has written the id was behind or the one that reads it is ahead.
+func TestNoIDEndsEarly(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string][2]time.Duration{
+		"the writer is behind": {-year, 0}, "the reader is ahead": {0, year}, "the writer is ahead": {year, 0},
+		"both, and apart": {-year, year},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{DedupWindow: layer.ReceiveIDLife}, func(c *clocks) {
+				writer, reader := c.off(by[0]), c.off(by[1])
+				c.send(writer, layer.Message{DedupID: "x"}, layer.Message{})
+				first := c.claim(writer, layer.ReceiveOptions{ReceiveID: "once"})
+				require.NoError(c, writer.Ack(c.Context(), first))
+				require.NoError(c, writer.Close(c.Context()))
+				again := func() (duplicate, repeated bool) {
+					_, err := reader.Admin().Sweep(c.Context(), layer.SweepOptions{})
+					require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+					sent, err := reader.Enqueue(c.Context(), layer.Message{Group: "A", DedupID: "x"})
+					require.NoError(c, err)
+					claims, err := reader.Receive(c.Context(), layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
+					require.NoError(c, err)
+					for _, claim := range claims {
+						require.NoError(c, reader.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+					}
+					return sent[0].Duplicate, len(claims) == 0
+				}
+				time.Sleep(layer.ReceiveIDLife - 2*time.Second)
+				duplicate, repeated := again()
+				require.True(c, duplicate)
+				require.True(c, repeated)
+				time.Sleep(3 * time.Second)
+				duplicate, repeated = again()
+				require.False(c, duplicate)
+				require.False(c, repeated)
+				require.NoError(c, reader.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestADeadLetterOfAClockBehind (G3): a process whose clock is 45 days behind makes a dead letter of an old message, or
+// redrives one. Others that have just written know better: the letter is kept for its time, and the message comes.
+func TestADeadLetterOfAClockBehind(t *testing.T) {
+	const day = 24 * time.Hour
+	config := layer.Config{Retention: 7 * day / 2, DeadRetention: day}
+	inClocks(t, config, func(c *clocks) {
+		behind := c.off(-45 * day)
+		c.send(c.q, layer.Message{})
+		time.Sleep(3 * day)
+		claim := c.claim(c.q, layer.ReceiveOptions{})
+		require.NoError(c, c.q.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+		bad := c.claim(behind, layer.ReceiveOptions{})
+		require.NoError(c, behind.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		sweep := func() layer.SweepReport {
+			report, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+			return report
+		}
+		require.Zero(c, sweep().Dead)
+		time.Sleep(10 * time.Minute) // until the receipt of the clock behind counts no more
+		require.Zero(c, sweep().Dead)
+		time.Sleep(day - 12*time.Minute)
+		require.Zero(c, sweep().Dead)
+		time.Sleep(30 * time.Second)
+		_, err := c.q.Enqueue(c.Context(), layer.Message{Group: "B"})
+		require.NoError(c, err)
+		_, err = behind.Admin().Redrive(c.Context(), layer.DeadFilter{All: true}, layer.RedriveOptions{})
+		require.NoError(c, err)
+		time.Sleep(2 * time.Minute)
+		require.Zero(c, sweep().PastRetention)
+		require.NoError(c, behind.Close(c.Context()))
+		c.drain(2, layer.ReceiveOptions{})
+	})
+}
+
+// folderClock is the clock of the computer with a folder.
+type folderClock struct{ now *time.Time }
+
+func (c folderClock) Now() time.Time                         { return *c.now }
+func (c folderClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestRetentionOfAFolderThatWasClosed: a folder that was closed for a week does not stop retention. The last process
+// may have closed the queue or died.
 func TestRetentionOfAFolderThatWasClosed(t *testing.T) {
 	t.Parallel()
 	type opening func(context.Context, kv.DB, []byte, string, layer.Options) (*layer.Queue, error)
 	for _, dies := range []bool{false, true} {
 		dir, now := t.TempDir(), time.Now()
 		begin := func(open opening) (kv.DB, *layer.Queue) {
-			db, err := embedded.OpenDisk(dir, embedded.Options{})
+			db, err := embedded.OpenDisk(dir, embedded.Options{Clock: folderClock{&now}})
 			require.NoError(t, err)
 			q, err := open(t.Context(), db, nil, "q", layer.Options{
 				Now:    func() time.Time { return now },
@@ -518,8 +645,49 @@ func TestRetentionOfAFolderThatWasClosed(t *testing.T) {
 	}
 }
 
+// TestAFolderOfAClockBehind (G3): a process whose clock is 45 days behind opens the folder, enqueues, and closes it.
+// The next process, whose clock is right, delivers the message.
+func TestAFolderOfAClockBehind(t *testing.T) {
+	t.Parallel()
+	dir, off := t.TempDir(), time.Duration(0)
+	start := time.Now()
+	in := func(step func(q *layer.Queue)) {
+		now := start.Add(off)
+		db, err := embedded.OpenDisk(dir, embedded.Options{Clock: folderClock{&now}})
+		require.NoError(t, err)
+		q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{
+			Now: func() time.Time { return now }, Config: layer.Config{Retention: 24 * time.Hour},
+		})
+		if errors.Is(err, layer.ErrQueueExists) {
+			q, err = layer.Open(t.Context(), db, nil, "q", layer.Options{Now: func() time.Time { return now }})
+		}
+		require.NoError(t, err)
+		step(q)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
+	send := func(q *layer.Queue) {
+		_, err := q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+	}
+	in(func(*layer.Queue) {})
+	off = -45 * 24 * time.Hour
+	in(send)
+	for _, d := range []struct {
+		off time.Duration
+		old int64
+	}{{time.Minute, 0}, {23 * time.Hour, 0}, {25 * time.Hour, 1}} {
+		off = d.off
+		in(func(q *layer.Queue) {
+			report, err := q.Admin().Sweep(t.Context(), layer.SweepOptions{})
+			require.NoError(t, err)
+			require.Equal(t, d.old, report.PastRetention, "%s", d.off)
+		})
+	}
+}
+
 // TestRetentionAfterAStep: the clock of a computer that has slept for a week steps when it wakes, and its versions have
-// stood. Retention stops for no longer than two minutes.
+// stood. Retention continues: it does not count the week.
 func TestRetentionAfterAStep(t *testing.T) {
 	inClocks(t, layer.Config{DeadRetention: 24 * time.Hour}, func(c *clocks) {
 		step := time.Duration(0)
@@ -534,7 +702,10 @@ func TestRetentionAfterAStep(t *testing.T) {
 		require.NoError(c, q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
 		require.Zero(c, sweep())
 		step = 7 * 24 * time.Hour
-		time.Sleep(2 * time.Minute)
+		require.Zero(c, sweep())
+		time.Sleep(23 * time.Hour)
+		require.Zero(c, sweep())
+		time.Sleep(time.Hour)
 		require.EqualValues(c, 1, sweep())
 		require.NoError(c, q.Close(c.Context()))
 	})
@@ -664,11 +835,13 @@ type clockRun struct {
 }
 
 // TestClocksAtRandom (G3, contract): five processes enqueue, receive, ack, nack, extend and sweep. The clock of one is
-// ahead, behind, stands or steps, by up to a year. No message is removed by its age. Once the process is dead, the
-// others finish each message within twice the lease and the delays.
+// ahead, behind, stands or steps, by up to a year, or the clocks of all are wrong, each in its way. No message is
+// removed by its age. Once they are dead, a process with a right clock finishes each message within twice the lease and
+// the delays.
 func TestClocksAtRandom(t *testing.T) {
 	t.Parallel()
-	for name, wrong := range wrongClocks {
+	kinds := slices.Sorted(maps.Keys(wrongClocks))
+	for _, name := range append(kinds, "all wrong") {
 		for i := range 4 {
 			t.Run(fmt.Sprint(name, " ", i), func(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seeds.Of(t.Name()), 1))
@@ -682,7 +855,16 @@ func TestClocksAtRandom(t *testing.T) {
 				}
 				inClocks(t, config, func(c *clocks) {
 					run := &clockRun{clocks: c, config: config, sent: map[layer.ID]bool{}}
-					run.run(rng, wrong(rng))
+					wrong := make([]func(time.Duration) time.Duration, 5)
+					for i := range wrong {
+						wrong[i] = offBy(0)
+						if draw := wrongClocks[name]; draw != nil && i == 0 {
+							wrong[i] = draw(rng)
+						} else if draw == nil {
+							wrong[i] = wrongClocks[kinds[rng.IntN(len(kinds))]](rng)
+						}
+					}
+					run.run(rng, wrong)
 				})
 			})
 		}
@@ -691,21 +873,16 @@ func TestClocksAtRandom(t *testing.T) {
 
 const clockDelay = 20 * time.Second
 
-func (r *clockRun) run(rng *rand.Rand, wrong func(time.Duration) time.Duration) {
+func (r *clockRun) run(rng *rand.Rand, wrong []func(time.Duration) time.Duration) {
 	begun := time.Now()
 	var all sync.WaitGroup
-	for i := range 5 {
+	for _, wrong := range wrong {
 		own := rand.New(rand.NewPCG(rng.Uint64(), 2))
 		ends := begun.Add(some(rng, 30*time.Minute))
-		q := r.clock(func() time.Time {
-			if i > 0 {
-				return time.Now()
-			}
-			return time.Now().Add(wrong(time.Since(begun)))
-		})
+		q := r.clock(func() time.Time { return time.Now().Add(wrong(time.Since(begun))) })
 		all.Go(func() {
 			for time.Now().Before(ends) {
-				r.step(own, q, i == 0)
+				r.step(own, q)
 				time.Sleep(time.Duration(own.IntN(10_000)) * time.Millisecond)
 			}
 			require.NoError(r, q.Close(r.Context()))
@@ -739,7 +916,7 @@ func (r *clockRun) rest() (n int) {
 	return n
 }
 
-func (r *clockRun) step(rng *rand.Rand, q *layer.Queue, wrong bool) {
+func (r *clockRun) step(rng *rand.Rand, q *layer.Queue) {
 	switch rng.IntN(6) {
 	case 0, 1:
 		m := layer.Message{Group: fmt.Sprint(rng.IntN(5))}
@@ -850,6 +1027,52 @@ func TestAStepUnderAWorker(t *testing.T) {
 				require.NoError(c, q.Close(c.Context()))
 			})
 		})
+	}
+}
+
+// TestNoAttemptByAWrongClock (G7): a process whose clock is a year ahead takes the message of a process that works on
+// it, again and again. No attempt counts, and so the message never becomes a dead letter. Nor does one of a process
+// whose clock is a year behind. Guard clock-lease.
+func TestNoAttemptByAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, s := range steppedHandles {
+		for who, by := range map[string][2]time.Duration{"ahead": {0, year}, "behind": {-year, 0}} {
+			t.Run(name+" "+who, func(t *testing.T) {
+				s.config.MaxAttempts = 1
+				inClocks(t, s.config, func(c *clocks) {
+					works, takes := c.off(by[0]), c.off(by[1])
+					c.send(c.q, layer.Message{})
+					for range 5 {
+						held := c.claim(works, layer.ReceiveOptions{Heartbeat: s.heartbeat})
+						time.Sleep(clockLease / 5)
+						_, err := works.Extend(c.Context(), held, clockLease)
+						require.NoError(c, err)
+						time.Sleep(clockLease / 5)
+						var claims []*layer.Claim
+						for range 3 { // a heartbeat is ended first
+							if claims, err = takes.Receive(c.Context(), layer.ReceiveOptions{}); len(claims) > 0 {
+								break
+							}
+							require.NoError(c, err)
+						}
+						for _, claim := range claims {
+							require.Zero(c, claim.Items[0].Attempts)
+							require.NoError(c, takes.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+						}
+						if len(claims) == 0 {
+							require.NoError(c, works.Nack(c.Context(), held, layer.NackOptions{Release: true}))
+						}
+					}
+					stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+					require.NoError(c, err)
+					require.Zero(c, stats.Dead)
+					require.EqualValues(c, 1, stats.Depth)
+					for _, q := range []*layer.Queue{works, takes} {
+						require.NoError(c, q.Close(c.Context()))
+					}
+				})
+			})
+		}
 	}
 }
 
