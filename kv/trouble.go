@@ -36,9 +36,9 @@ func (t Trouble) String() string {
 		call, waited, why)
 }
 
-// Observers are told of trouble once a second: after troubleAfter if attempts have failed, and after silentAfter if the
-// first has not ended. A transaction that reads much may take some seconds, but no transaction can be committed 5 s
-// after its first read.
+// Observers are told of trouble once a second, and later once in a sixtieth of the time waited: after troubleAfter if
+// attempts have failed, and after silentAfter if the first has not ended. A transaction that reads much may take some
+// seconds, but no transaction can be committed 5 s after its first read.
 const (
 	troubleAfter = time.Second
 	silentAfter  = 5 * time.Second
@@ -163,7 +163,7 @@ func (v *vigil) trouble(told bool) (t Trouble, is bool) {
 		is, t = v.t.ID != 0, v.t
 		v.t.ID = 0 // it is told once
 	case told, v.body, waited < troubleAfter, v.t.Err == nil && waited < silentAfter:
-		v.timer.Reset(troubleAfter)
+		v.timer.Reset(max(troubleAfter, waited/60))
 	default:
 		if v.t.ID == 0 {
 			v.t.ID = troubles.Add(1)

@@ -641,10 +641,10 @@ func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
 	case old != nil && !mine:
 		m.w.mark("request of a dead handle swept")
 	case old != nil:
-		kind := "request cleared when served"
+		kind := "request withdrawn"
 		for _, w := range m.r.writes {
-			if name, _ := m.keyOf(w.key); name == "wake" && w.kind == cleared {
-				kind = "request withdrawn"
+			if name, _ := m.keyOf(w.key); name == "lock" && w.kind != cleared {
+				kind = "request cleared when served"
 			}
 		}
 		m.w.mark(kind)
