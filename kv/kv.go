@@ -128,9 +128,10 @@ type TxOptions struct {
 	UntilConflict bool
 	// Call is what the transaction is for, as Trouble says it. Engines ignore it.
 	Call string
-	// OnTrouble, if not nil, is told when the database keeps a loop of Run waiting: once a second, after one second of
-	// attempts that fail or five without an answer, and once more when the loop has ended. Another goroutine calls
-	// OnTrouble, one call after the other. OnTrouble must not panic. Engines ignore it.
+	// OnTrouble, if not nil, is told when the database keeps a loop of Run waiting, after one second of attempts that
+	// fail or five without an answer. Until the loop ends OnTrouble is told again: once a second in the first minute,
+	// and after a sixtieth of the time waited from then on. It is told once more when the loop has ended. Another
+	// goroutine calls OnTrouble, one call after the other. OnTrouble must not panic. Engines ignore it.
 	OnTrouble func(t Trouble)
 	// Patient: the body waits for more than the database, for example for a handler. Otherwise a body that has not
 	// returned after five seconds counts as one without an answer. Engines ignore it.

@@ -36,9 +36,9 @@ func (t Trouble) String() string {
 		call, waited, why)
 }
 
-// Observers are told of trouble once a second, and later once in a sixtieth of the time waited: after troubleAfter if
-// attempts have failed, and after silentAfter if the first has not ended. A transaction that reads much may take some
-// seconds, but no transaction can be committed 5 s after its first read.
+// Observers are told of trouble after troubleAfter if attempts have failed, and after silentAfter if the first has not
+// ended: a transaction that reads much may take some seconds, but none can be committed 5 s after its first read.
+// Example: a loop that has waited for an hour is looked at once a minute, and not once a second.
 const (
 	troubleAfter = time.Second
 	silentAfter  = 5 * time.Second
@@ -138,7 +138,7 @@ func keepVigil(ctx context.Context, o TxOptions) *vigil {
 	return v
 }
 
-// look tells of trouble, if there is any, and looks again in a second. It tells last after the end of the loop.
+// look tells of trouble, if there is any, and looks again later. It tells last after the end of the loop.
 func (v *vigil) look() {
 	for t, is := v.trouble(false); is; t, is = v.trouble(true) {
 		for _, observe := range v.observers {

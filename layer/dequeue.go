@@ -317,7 +317,7 @@ func (r *reception) begin() {
 }
 
 // hurries reports whether r has got nothing so far, and cannot wait for more.
-func hurries(r *reception) bool { return len(r.claims) == 0 && (r.o.Wait == 0 || r.inTx) }
+func hurries(r *reception) bool { return len(r.claims) == 0 && r.o.Wait == 0 }
 
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
 // nothing is left waits for nothing, and neither does OnlyIfAny where there is nothing.

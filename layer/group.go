@@ -451,9 +451,7 @@ func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 	w.clearRest(group, all, acked, archived)
 }
 
-// clearRest clears what the acked items have beside their own keys: parts, unless these are archived, and attempt
-// records. Attempt records go by ranges, one range for each run of acked items, because only an item which was tried
-// has an attempt record.
+// clearRest clears the attempt records of the acked items, and their parts unless the parts are archived.
 func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 	for _, d := range acked {
 		if d.parts > 0 && !archived {
@@ -463,7 +461,11 @@ func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 	w.clearAttempts(group, all, acked)
 }
 
-// clearAttempts clears the attempt records of gone, a subset of all (the items under the claim).
+// clearAttempts clears the attempt records of gone, a subset of all (the items under the claim). Few items have a
+// record. So one range is cleared for each run of items, and not a key for each item.
+//
+// An item with facets has a range of its own, because items of other lanes lie between those of a claim. Example: a
+// group has items of the states old, new, old. A claim of the two old items must not clear the record of the new one.
 func (w *txn) clearAttempts(group string, all, gone []delivered) {
 	keys, tx := w.keys, w.tx
 	var run []delivered
@@ -484,6 +486,9 @@ func (w *txn) clearAttempts(group string, all, gone []delivered) {
 		}
 		gone = gone[1:]
 		run = all[i-len(run) : i+1]
+		if d.facets != "" {
+			endRun()
+		}
 	}
 	endRun()
 }

@@ -412,7 +412,7 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions. Close waits
 // for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
 // transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
-// the error wraps context.DeadlineExceeded, or the cause of ctx, the handle is closed all the same, and a sweep clears
+// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is closed all the same, and a sweep clears
 // its keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
 // valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {

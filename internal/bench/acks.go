@@ -99,15 +99,12 @@ func (q *queue) one(ctx context.Context, patience time.Duration) (*layer.Claim, 
 func (q *queue) besideFight(
 	ctx context.Context, space Space, f func(ctx context.Context) error,
 ) (conflicts int64, err error) {
-	handles := []*layer.Queue{q.Queue}
-	for range conflictHandles - 1 {
-		h, err := layer.Open(ctx, space.DB, space.Prefix, q.Name(), layer.Options{})
-		if err != nil {
-			return 0, err
-		}
-		defer func() { err = errors.Join(err, h.Close(context.WithoutCancel(ctx))) }()
-		handles = append(handles, h)
+	others, err := newCrew(ctx, q, space, conflictHandles-1, layer.Options{}, layer.ReceiveOptions{})
+	if err != nil {
+		return 0, err
 	}
+	defer func() { err = errors.Join(err, others.close(context.WithoutCancel(ctx))) }()
+	handles := append(others.handles, q.Queue)
 	for g := range conflictGroups {
 		if err := q.enqueue(ctx, messages(groupName(g), batch)...); err != nil {
 			return 0, err
@@ -151,6 +148,6 @@ func takeAndReturn(ctx context.Context, h *layer.Queue) error {
 }
 
 // at is a quantile of figures in order.
-func at(sorted []float64, q float64) float64 {
+func at[T any](sorted []T, q float64) T {
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
 }

@@ -178,7 +178,6 @@ func (l *lateWaits) results(name, means string) []Result {
 		all = append(all, waits...)
 	}
 	slices.Sort(all)
-	at := func(q float64) float64 { return micros(all[min(len(all)-1, int(q*float64(len(all))))]) }
 	share := func(waits []time.Duration) float64 { return float64(late(waits)) / float64(len(waits)) }
 	detail += fmt.Sprintf("late is more than %v", limit)
 	resting := fmt.Sprintf("%d of %d", late(l.rest), len(l.rest))
@@ -187,9 +186,9 @@ func (l *lateWaits) results(name, means string) []Result {
 		{name + "_waits", float64(len(all)), "waits", "measured", "", Target{}},
 		{name + "_late", float64(late(all)), "waits", "of these, late", "", Target{}},
 		{name + "_at_rest", share(l.rest), "ratio", atRestMeans, resting, Target{}},
-		{name + "_p50_us", at(0.5), "us", "of these waits", "", Target{}},
-		{name + "_p99_us", at(0.99), "us", "", "", Target{}},
-		{name + "_longest_us", at(1), "us", "", "", Target{}},
+		{name + "_p50_us", micros(at(all, 0.5)), "us", "of these waits", "", Target{}},
+		{name + "_p99_us", micros(at(all, 0.99)), "us", "", "", Target{}},
+		{name + "_longest_us", micros(at(all, 1)), "us", "", "", Target{}},
 	}
 }
 

@@ -56,14 +56,12 @@ func (l *openLoop) run(ctx context.Context, q *queue, space Space) (r *openRun, 
 	var lost atomic.Int64
 	o := worker.Options{Concurrency: l.hands, Lease: l.lease, Logger: slog.New(slog.DiscardHandler)}
 	o.Events.Lost = func(worker.Event) { lost.Add(1) }
-	var handles []*layer.Queue
-	for range l.handles {
-		h, err := layer.Open(ctx, space.DB, space.Prefix, q.Name(), layer.Options{})
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, h.Close(context.WithoutCancel(ctx))) }()
-		handles = append(handles, h)
+	crew, err := newCrew(ctx, q, space, l.handles, layer.Options{}, layer.ReceiveOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, crew.close(context.WithoutCancel(ctx))) }()
+	for _, h := range crew.handles {
 		w, err := worker.New(h, worker.Handle(seen.handle), o)
 		if err != nil {
 			return nil, err
@@ -85,7 +83,7 @@ func (l *openLoop) run(ctx context.Context, q *queue, space Space) (r *openRun, 
 	if err := errors.Join(<-sent, l.drained(ctx, q)); err != nil {
 		return nil, err
 	}
-	for _, h := range handles {
+	for _, h := range crew.handles {
 		r.conflicts += h.Paths().Conflicts
 	}
 	r.lost, r.waits = lost.Load(), seen.sorted()

@@ -1124,7 +1124,7 @@ func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
 	require.NoError(t, err)
 	require.Equal(t, *g.mark, got)
 	if g.mark.Status == layer.Halted && len(g.items) > 0 {
-		g.items[0].attempts, g.items[0].suspect, g.items[0].lastErr = 0, false, "" // tried anew
+		g.items[0].attempts, g.items[0].suspect, g.items[0].lastErr = 0, false, "" // its attempts begin at 0 again
 	}
 	g.mark = nil
 }

@@ -1,0 +1,1 @@
+../../layer/layertest/lane_attempts_test.go
