@@ -184,13 +184,15 @@ func waits(n int64) string {
 func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.Claim) error {
 	ctx, cancel := ending(ctx)
 	defer cancel()
+	var failed []error
 	for _, c := range claims {
 		if err := q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		s.notice("gave back group %s, whose claim could not be printed", display(c.Group))
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // checkLease refuses a lease that is given and not allowed. 0 is one that is left out.

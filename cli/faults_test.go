@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -61,6 +62,36 @@ func TestReceiveCannotBePrinted(t *testing.T) {
 	require.Contains(t, stderr.String(), "gave back group g")
 	require.Contains(t, stderr.String(), "Receive again")
 	require.NotContains(t, stderr.String(), "is done")
+	requireGivenBack(t, q, 3)
+}
+
+// losing is an output that is full, and the claim that it is given is lost.
+type losing struct {
+	full
+	t *testing.T
+	q *layer.Queue
+}
+
+func (l losing) Write(p []byte) (int, error) {
+	var claim struct{ Group string }
+	require.NoError(l.t, json.NewDecoder(bytes.NewReader(p)).Decode(&claim), string(p))
+	_, err := l.q.Admin().ForceRelease(context.Background(), claim.Group, layer.ForceReleaseOptions{})
+	require.NoError(l.t, err)
+	return l.full.Write(p)
+}
+
+// Each claim that could not be printed is given back, also if another one is lost.
+func TestReceiveGivesBackEachClaim(t *testing.T) {
+	app, q := onMemory(t, 0)
+	for _, group := range []string{"a", "b", "c"} {
+		_, err := q.Enqueue(context.Background(), layer.Message{Group: group})
+		require.NoError(t, err)
+	}
+	var stderr bytes.Buffer
+	err := app.Run(context.Background(), []string{"receive", "--max", "3"}, nil, losing{t: t, q: q}, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.Equal(t, 2, strings.Count(stderr.String(), "gave back group"), stderr.String())
 	requireGivenBack(t, q, 3)
 }
 

@@ -375,7 +375,8 @@ func (w *working) failure(err error) {
 	case errors.Is(err, errUntried):
 	case errors.As(err, &handler):
 		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
-	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt):
+	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt),
+		errors.Is(err, worker.ErrStuck):
 		w.end(err)
 	default:
 		w.tell(err.Error())

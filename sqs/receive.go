@@ -87,6 +87,7 @@ func (s *Server) receiveMessage(
 		return nil, err
 	}
 	result, now := &receiveMessageResult{}, s.options.Now()
+	var failed []error
 	for _, claim := range claims {
 		until := now
 		if visible >= layer.MinLease {
@@ -97,10 +98,14 @@ func (s *Server) receiveMessage(
 			result.Messages = append(result.Messages, s.received(q, load(item), key.text(h, now), in))
 		}
 		if visible < layer.MinLease { // the layer has no such lease: received, and visible again
-			if err := q.Nack(ctx, claim, layer.NackOptions{AtOnce: true}); err != nil {
-				return nil, err
+			err := q.Nack(ctx, claim, layer.NackOptions{AtOnce: true})
+			if err != nil && !errors.Is(err, layer.ErrClaimLost) {
+				failed = append(failed, err)
 			}
 		}
+	}
+	if len(failed) > 0 {
+		return nil, errors.Join(failed...)
 	}
 	return result, nil
 }

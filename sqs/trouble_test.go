@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 // behindDB fails all commits with an error that is tried again, while it is behind.
@@ -59,5 +60,50 @@ func TestServerSaysTrouble(t *testing.T) {
 		require.Contains(t, log.String(), "call=enqueue")
 		require.Contains(t, log.String(), "(1037)")
 		require.Equal(t, 1, strings.Count(log.String(), "sqs: the database answers again"))
+	})
+}
+
+// refusingDB refuses the first commit of a nack.
+type refusingDB struct {
+	kv.DB
+	refused *atomic.Bool
+}
+
+func (d refusingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	if err == nil && o.Call == string(layer.VerbNack) {
+		tx = refusingTx{tx, d.refused}
+	}
+	return tx, err
+}
+
+type refusingTx struct {
+	kv.ManagedTx
+	refused *atomic.Bool
+}
+
+func (t refusingTx) Commit() kv.Future[struct{}] {
+	if t.refused.CompareAndSwap(false, true) {
+		return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeClientInvalidOperation})
+	}
+	return t.ManagedTx.Commit()
+}
+
+// TestNoVisibilityAtAll: a receive with a visibility timeout of 0 makes the messages of all its groups visible again,
+// also if that fails for one group.
+func TestNoVisibilityAtAll(t *testing.T) {
+	var refused atomic.Bool
+	open := func(t *testing.T) kv.DB { return refusingDB{inMemory(t), &refused} }
+	bubbleOn(t, open, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		for _, group := range []string{"a", "b", "c"} {
+			e.send(url, group, group)
+		}
+		status, _, body := e.do(post("ReceiveMessage", object{
+			"QueueUrl": url, "MaxNumberOfMessages": 10, "VisibilityTimeout": 0,
+		}))
+		require.True(e, refused.Load())
+		require.GreaterOrEqual(e, status, 500, body)
+		require.Equal(e, "2 visible, 1 in flight", e.numbers(url))
 	})
 }

@@ -17,17 +17,24 @@ import (
 // returns.
 
 // aside calls a function of the options while a claim is in flight. The hand acks what is handled, and extends the
-// claim, until the function has returned.
-func (h *hand) aside(in *inHand, fn func()) {
-	c := &call{in: in, begun: time.Now(), done: make(chan struct{}), cancel: in.cancel}
-	c.ctx = context.WithoutCancel(in.ctx) // the function has no context that could end it
+// claim, until the function has returned. It reports false if the function is stuck: then the hand continues without
+// the function.
+func (h *hand) aside(in *inHand, fn func()) bool {
+	c := &call{in: in, hook: true, begun: time.Now(), done: make(chan struct{}), cancel: in.cancel}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.ctx), hookTimeout) // the function does not see it
+	defer cancel()
+	c.ctx = ctx
 	h.start(c, func(ctx context.Context) error {
 		h.w.o.Test.Pause(ctx, "aside")
 		fn()
 		return nil
 	})
-	h.attend(c)
+	if !h.attend(c) {
+		h.endCalls()
+		return false
+	}
 	h.over(c)
+	return true
 }
 
 // emit tells the log and a hook of an event of the claim. The hand extends the claim until both
@@ -39,7 +46,8 @@ func (h *inHand) emit(hook func(Event), level slog.Level, text string, event fun
 	case h.over || h.lost || h.stale:
 		w.emit(hook, level, text, event)
 	default:
-		h.hand.aside(h, func() { w.emit(hook, level, text, event) })
+		e := event() // here: a function that is left alone must not read what the hand goes on with
+		h.hand.aside(h, func() { w.emit(hook, level, text, func() Event { return e }) })
 	}
 }
 

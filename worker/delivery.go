@@ -273,9 +273,10 @@ type inHand struct {
 	// commits: the call waits for the database on the way to a commit, which needs the claim and so fails if that is
 	// lost. None of the handler's code runs, and none will before the claim is extended.
 	commits atomic.Bool
-	stale   bool // what came of an ack is not known: nothing more can be done under the claim
-	told    bool // that the claim is lost
-	most    int  // how many messages a call of a HandleBatch gets; 0 = all that are left
+	stale   bool          // what came of an ack is not known: nothing more can be done under the claim
+	told    bool          // that the claim is lost
+	keptOff time.Duration // for how long the group is delayed when it is given back
+	most    int           // how many messages a call of a HandleBatch gets; 0 = all that are left
 }
 
 // acking is an ack under way, while the next item is being handled.

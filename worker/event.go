@@ -64,19 +64,24 @@ func (e *HandlerError) Unwrap() error {
 	return e.Err
 }
 
-// StuckError: a handler has not returned 5 s after the end of its context.
+// StuckError: a handler has not returned 5 s after the end of its context, or a function of the options has not
+// returned after two minutes.
 type StuckError struct {
 	ID    layer.ID
 	Since time.Time // of its call
 	Stack string    // of its goroutine
+	Hook  bool      // it is a function of the options
 }
 
 func (e *StuckError) Error() string {
 	if e == nil {
 		return "<nil>"
 	}
-	since := e.Since.Format(time.RFC3339)
-	return wrap("handler", fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
+	what, since := "handler", e.Since.Format(time.RFC3339)
+	if e.Hook {
+		what = "function of the options"
+	}
+	return wrap(what, fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
 }
 
 // Running is a handler's call that has not returned.

@@ -182,6 +182,10 @@ func endContext(of context.Context) (context.Context, context.CancelFunc) {
 func (h *hand) work(r received) *finished {
 	w, in := h.w, h.newInHand(r)
 	defer in.cancel(nil)
+	if len(w.free(in.claim.Items)) == 0 {
+		w.keepOff(h.ctx, in)
+		return nil
+	}
 	in.emit(w.o.Events.Received, slog.LevelDebug, "worker: received", in.event)
 	if in.claim.TakenFrom != "" {
 		in.emit(w.o.Events.TakenOver, slog.LevelWarn, "worker: taken over, the lease had ended", func() Event {
@@ -196,6 +200,10 @@ func (h *hand) work(r received) *finished {
 			return nil
 		}
 		c := h.newCall(in)
+		if len(c.ds) == 0 {
+			w.keepOff(h.ctx, in)
+			return nil
+		}
 		if !h.limit(c) || !h.ready(c) {
 			w.giveBack(h.ctx, in, nil, nil)
 			return nil
@@ -222,16 +230,20 @@ type call struct {
 	done      chan struct{}          // closed when it has ended, and err is there
 	err       error
 	exited    bool // it has ended its goroutine
+	late      bool // it has outlived its context
+	hook      bool // it is a function of the options, which has hookTimeout
 	halved    bool // it has failed, and the next call is given half as many messages
 	gone      bool // the claim is another's, as an extension during the call has found
 }
 
-// newCall makes the deliveries of the next call: one item, or the rest of the claim.
+// newCall makes the deliveries of the next call: one item, or the rest of the claim. There are none if the handler of
+// the next item is stuck in this worker.
 func (h *hand) newCall(in *inHand) *call {
 	items := in.batch()
 	if !in.source.handler.batch {
 		items = items[:1]
 	}
+	items = h.w.free(items)
 	c := &call{in: in}
 	for _, item := range items {
 		item.Headers = maps.Clone(item.Headers) // the handler may change them while an ack reads the claim's
@@ -306,6 +318,7 @@ func (h *hand) perform(c *call) bool {
 		h.endCalls()
 		return false
 	}
+	w.returns(c)
 	h.over(c)
 	return true
 }
@@ -382,7 +395,10 @@ func (h *hand) attend(c *call) bool {
 			h.endExtend(c)
 			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
-			ended, giveUp = nil, now.Add(stuckAfter)
+			if ended, giveUp = nil, now; !c.hook {
+				giveUp = now.Add(stuckAfter)
+				h.w.outlives(c)
+			}
 		case in.beat.Load() != nil && !in.beats():
 			// Others have ended the handle, or it has begun anew. From now on the claim has a lease of its own.
 			in.noBeat()
@@ -401,6 +417,10 @@ func (h *hand) attend(c *call) bool {
 				in.lapse(giveUp.IsZero())
 			}
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
+			if c.hook {
+				h.tellStuck(c)
+				return false
+			}
 			h.loosen(c)
 			if h.ctx.Err() == nil && h.leave(c, !told) {
 				return false
@@ -432,56 +452,6 @@ func (h *hand) loosen(c *call) {
 			h.w.report(err)
 		}
 	})
-}
-
-// leave leaves a call that is stuck to itself, so that the hand can go on; it does not if there are too many of such
-// calls already. first is set if it has not been told yet.
-func (h *hand) leave(c *call, first bool) bool {
-	w := h.w
-	if c.ds == nil {
-		return false // the limiter
-	}
-	if first {
-		stack := stackOf(c.goroutine.Load())
-		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", func() Event {
-			e := c.event(c.ds[0])
-			e.Err, e.Stack = context.Cause(c.ctx), stack
-			return e
-		})
-		w.told(&StuckError{ID: c.ds[0].ID, Since: c.begun, Stack: stack})
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.left) >= w.most && !w.stopped {
-		return false
-	}
-	w.left[c] = true
-	go w.late(h.ctx, c)
-	return true
-}
-
-// late is for a call that was left to itself: it may still return while nobody has taken over.
-func (w *Worker) late(ctx context.Context, c *call) {
-	<-c.done
-	c.in.lost = c.in.lost || c.gone
-	ctx = w.o.Test.Named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
-	w.o.Test.Pause(ctx, "late")
-	c.in.hand = &hand{w: w, ctx: ctx}
-	defer c.in.hand.endCalls()
-	done, more := w.conclude(ctx, c)
-	of, cancel := endContext(ctx)
-	defer cancel()
-	switch {
-	case done != nil:
-		w.report(done.in.settle(of, done.settle, false))
-	case c.halved:
-		w.leaveHalved(c)
-	case more:
-		w.giveBack(ctx, c.in, nil, nil)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.left, c)
 }
 
 // conclude does what follows from a call that has ended. It returns the ack that ends the claim, if there is one to
@@ -674,7 +644,7 @@ func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
 // giveBack gives back what is left of a claim: untried if c is nil, else with what was handled in a batch acked, and
 // the failure of the next counted.
 func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) {
-	o, n := layer.NackOptions{Release: true}, 0
+	o, n := layer.NackOptions{Release: true, Delay: in.keptOff}, 0
 	partly, batch := as[BatchError](failed)
 	if batch = batch && c != nil && in.source.handler.batch; batch {
 		n = min(max(partly.Done, 0), len(c.ds)-1)
@@ -728,7 +698,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 
 // judge says how an item is given back that has failed.
 func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
-	o.Release, o.Err = false, failed
+	o.Release, o.Delay, o.Err = false, 0, failed
 	retry, again := as[RetryError](failed)
 	rejected, never := as[RejectError](failed)
 	switch {
@@ -740,10 +710,10 @@ func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
 		o.Delay, o.Err = min(retry.After, layer.MaxDelay), retry.Err
 	case w.o.RetryDelay != nil:
 		delay, sound := time.Duration(0), false
-		d.in.hand.aside(d.in, func() {
+		returned := d.in.hand.aside(d.in, func() {
 			sound = w.try("RetryDelay", func() { delay = w.o.RetryDelay(d.Attempt, failed) })
 		})
-		if sound {
+		if returned && sound {
 			o.Delay = min(max(delay, 0), layer.MaxDelay)
 			o.AtOnce = o.Delay == 0
 		}

@@ -22,6 +22,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/internal/callback"
@@ -49,13 +50,16 @@ type Options struct {
 	// it is another's by then, the handler's context ends. Not with Lease.
 	Heartbeat bool
 	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. The claim is extended
-	// until then, and no more. What the handler then returns counts as ever if it returns before the lease ends, of
-	// which two thirds are left at least: with a lease below 7.5 s the item may be another's within the 5 s that
-	// follow.
-	// One that has still not returned 5 s later is stuck: that is reported with its stack, the item counts a failed
-	// attempt when the lease ends, and another goroutine takes the place of the one that is lost, up to MaxConcurrency
-	// of them at a time.
+	// until then, and no more. The result of the handler still counts if the handler returns before the lease ends. Two
+	// thirds of the lease are left at least. Example: with a lease below 7.5 s another process may get the item
+	// within the 5 s that follow.
+	// A handler that has still not returned 5 s later is stuck: that is reported with its stack, the item counts a
+	// failed attempt when the lease ends, and another goroutine takes the place of the one that is lost. The worker
+	// does not handle the item again while its handler is stuck, but leaves the item to other processes.
 	Timeout time.Duration
+	// StayWhenStuck: the worker continues when as many handlers are stuck as it may have goroutines. Otherwise it ends
+	// then, and Run returns a *StopError that wraps ErrStuck, so that a supervisor starts the process again.
+	StayWhenStuck bool
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
@@ -157,6 +161,7 @@ type Worker struct {
 	least   int            // guarded by mu; how many hands there are at least, and at most
 	most    int            // guarded by mu
 	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands go on without them
+	late    atomic.Int64   // how many handlers' calls have outlived their contexts, and have not returned
 }
 
 // New makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
@@ -243,11 +248,12 @@ func (w *Worker) Start() {
 	w.log.Info("worker started", "queues", w.names(), "concurrency", w.least, "max_concurrency", w.most)
 }
 
-// Run starts the worker and returns when it has ended: nil after ctx has ended and every handler has finished the item
-// that it is at, which takes as long as Timeout at most, and 5 s; an error that wraps layer.ErrNoQueue or
-// layer.ErrClosed when there is nothing left to work on; a *StopError if handlers are stuck. If the database does not
-// answer, Run waits for it no longer than a second after the last handler has returned, and returns ErrNoAnswer. Run
-// waits for a database that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for
+// Run starts the worker and returns when it has ended. After the end of ctx it waits until every handler has finished
+// the item that it is at, as long as Timeout at most, and 5 s. Then it returns nil, or a *StopError if handlers are
+// stuck. Run ends by itself with an error that wraps layer.ErrNoQueue or layer.ErrClosed when there is nothing left to
+// work on, and with a *StopError that wraps ErrStuck when stuck handlers have ended the worker. If the database does
+// not answer, Run waits for it no longer than a second after the last handler has returned, and returns ErrNoAnswer.
+// Run waits for a database that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for
 // that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()

@@ -48,7 +48,7 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 	o := worker.Options{
 		Concurrency: 1 + a.rng.IntN(3), Batch: 1 + a.rng.IntN(k.receive), Poll: time.Second + a.below(k.wait),
 		OnError: func(err error) { a.workerError(h, err) }, Logger: slog.New(slog.DiscardHandler),
-		Test: a.w.testOptions(h.who, a.w.workerSeed()),
+		Test: a.w.testOptions(h.who, a.w.workerSeed()), StayWhenStuck: true,
 	}
 	if k.path == layer.Direct {
 		o.Concurrency = 1 // two that look again at the same instant would have one name

@@ -115,7 +115,7 @@ func TestLateIsSettled(t *testing.T) {
 				db.heal()
 			}
 			return nil
-		}, worker.Options{Concurrency: 1, OnError: b.onError})
+		}, worker.Options{Concurrency: 1, OnError: b.onError, StayWhenStuck: true})
 		b.run(w, err, 2*time.Minute)
 		require.Equal(b.t, map[string]int{"0": 1, "1": 1}, b.seen())
 		require.EqualValues(b.t, 2, b.stats().Acked)

@@ -1,0 +1,1 @@
+../../layer/layertest/evidence_doors_test.go

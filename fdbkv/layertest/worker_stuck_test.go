@@ -1,0 +1,1 @@
+../../layer/layertest/worker_stuck_test.go

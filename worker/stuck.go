@@ -1,0 +1,149 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// A handler is stuck if it has not returned 5 s after the end of its context. The hand sees that by a timer of its own.
+// It reports the call once, leaves it alone, and continues without it. The same holds for a function of the options
+// that has not returned after hookTimeout.
+
+// ErrStuck: as many handlers are stuck as the worker may have goroutines, and so the worker has ended. See
+// Options.StayWhenStuck.
+var ErrStuck = errors.New("as many handlers are stuck as the worker may have goroutines")
+
+// stuckPause is for how long a group is delayed whose handler is stuck in this worker, so that another process gets it.
+const stuckPause = 2 * time.Second
+
+// hookTimeout is when a function of the options is stuck.
+const hookTimeout = 2 * time.Minute
+
+// outlives notes that the call of a handler has outlived its context: from now on the lease may expire before the
+// handler returns.
+func (w *Worker) outlives(c *call) {
+	if c.ds != nil {
+		c.late = true
+		w.late.Add(1)
+	}
+}
+
+// returns notes that a call has returned.
+func (w *Worker) returns(c *call) {
+	if c.late {
+		w.late.Add(-1)
+	}
+}
+
+// free returns the first items, up to the first whose handler still runs in this worker: a second call would run at the
+// same time.
+func (w *Worker) free(items []layer.Item) []layer.Item {
+	if w.late.Load() == 0 {
+		return items
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	busy := make(map[layer.ID]bool)
+	note := func(c *call) {
+		for _, d := range c.ds {
+			busy[d.ID] = true
+		}
+	}
+	for _, h := range w.hands {
+		if c := h.now.Load(); c != nil {
+			note(c)
+		}
+	}
+	for c := range w.left {
+		note(c)
+	}
+	for i := range items {
+		if busy[items[i].ID] {
+			return items[:i]
+		}
+	}
+	return items
+}
+
+// keepOff gives back a claim to whose next item this worker may not turn, because the handler still runs here.
+func (w *Worker) keepOff(of context.Context, in *inHand) {
+	in.keptOff = stuckPause
+	w.giveBack(of, in, nil, nil)
+}
+
+// leave leaves a handler that is stuck to itself, so that the hand can continue. It does not if there are too many such
+// handlers already. first is set if the call has not been told yet.
+func (h *hand) leave(c *call, first bool) bool {
+	w := h.w
+	if c.ds == nil {
+		return false // the limiter
+	}
+	if first {
+		h.tellStuck(c)
+	}
+	w.mu.Lock()
+	if len(w.left) >= w.most && !w.stopped {
+		w.mu.Unlock()
+		return false
+	}
+	w.left[c] = true
+	ends := len(w.left) >= w.most && !w.stopped && !w.o.StayWhenStuck
+	if ends {
+		w.end(ErrStuck)
+	}
+	w.mu.Unlock()
+	go w.finishLate(h.ctx, c)
+	if ends {
+		w.log.Error("worker: too many handlers are stuck, it ends", "queues", w.names())
+		w.told(ErrStuck)
+	}
+	return true
+}
+
+// tellStuck reports a call that is stuck.
+func (h *hand) tellStuck(c *call) {
+	w, stack := h.w, stackOf(c.goroutine.Load())
+	told := &StuckError{Since: c.begun, Stack: stack, Hook: c.hook}
+	if c.hook {
+		e := c.in.event()
+		e.Stack, e.Took, told.ID = stack, time.Since(c.begun), e.ID
+		w.emit(nil, slog.LevelError, "worker: a function of the options is stuck", func() Event { return e })
+	} else {
+		told.ID = c.ds[0].ID
+		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", func() Event {
+			e := c.event(c.ds[0])
+			e.Err, e.Stack = context.Cause(c.ctx), stack
+			return e
+		})
+	}
+	w.told(told)
+}
+
+// finishLate waits for a call that was left to itself. The call may return while the claim still lasts.
+func (w *Worker) finishLate(ctx context.Context, c *call) {
+	<-c.done
+	c.in.lost = c.in.lost || c.gone
+	ctx = w.o.Test.Named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
+	w.o.Test.Pause(ctx, "late")
+	c.in.hand = &hand{w: w, ctx: ctx}
+	defer c.in.hand.endCalls()
+	done, more := w.conclude(ctx, c)
+	of, cancel := endContext(ctx)
+	defer cancel()
+	switch {
+	case done != nil:
+		w.report(done.in.settle(of, done.settle, false))
+	case c.halved:
+		w.leaveHalved(c)
+	case more:
+		w.giveBack(ctx, c.in, nil, nil)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.left, c)
+	w.returns(c)
+}
