@@ -120,11 +120,12 @@ type ownClaims struct {
 
 // ownClaim is one of them.
 type ownClaim struct {
-	token int64
-	endMS int64         // in the database
-	ends  time.Time     // endMS by the monotonic clock
-	clock int64         // the version at which it was made or extended
-	lease time.Duration // from then on
+	token   int64
+	sinceMS int64         // tells the claim from one of another handle, whose receive read the same version
+	endMS   int64         // in the database
+	ends    time.Time     // endMS by the monotonic clock
+	clock   int64         // the version at which it was made or extended
+	lease   time.Duration // from then on
 }
 
 // ownSlack is the least that is left of a lease that is saved.

@@ -246,7 +246,7 @@ func noteOwn(w *txn, lane string, c *holding) {
 	}
 	if clock, err := w.clock(); err == nil {
 		w.q.owns.note(lane, ownClaim{
-			token: c.token, endMS: c.endMS, ends: byMonotonic(&w.view, c.endMS), clock: clock,
+			token: c.token, sinceMS: c.sinceMS, endMS: c.endMS, ends: byMonotonic(&w.view, c.endMS), clock: clock,
 			lease: time.Duration(c.endMS-w.nowMS) * time.Millisecond,
 		})
 	}
@@ -279,11 +279,12 @@ func keepOwn(w *txn) error {
 		if v != nil {
 			r, err = unpackRecord(w.keys.lock(lane), v)
 		}
-		if h := r.claim(); err != nil || h == nil || h.token != c.token {
+		h := r.claim()
+		if err != nil || h == nil || h.token != c.token || h.sinceMS != c.sinceMS {
 			w.q.owns.drop(lane)
 			continue
 		}
-		w.put(lane, r, r.until(w.nowMS+c.left(m).Milliseconds()), r.claim().items[0].index)
+		w.put(lane, r, r.until(max(h.endMS, w.nowMS+c.left(m).Milliseconds())), h.items[0].index)
 		w.wrote = true
 	}
 	return nil

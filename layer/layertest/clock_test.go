@@ -18,6 +18,7 @@ import (
 	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
@@ -1074,6 +1075,39 @@ func TestNoAttemptByAWrongClock(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestAStepUnderAClaimOfAnother (G2): the receives of two processes read the same version, and so make the same token.
+// One is refused. Its process, whose clock is behind, does not take the claim of the other for its own when its clock
+// steps.
+func TestAStepUnderAClaimOfAnother(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		off, plan := -2*time.Minute, &fault.Plan{}
+		behind, err := layer.Open(c.Context(), fault.Wrap(c.db, plan), nil, "q", layer.Options{
+			Now: func() time.Time { return time.Now().Add(off) },
+		})
+		require.NoError(c, err)
+		c.send(c.q, layer.Message{})
+		var held *layer.Claim
+		plan.OnCommit = func(int, kv.Tx) fault.Kind {
+			if plan.OnCommit = nil; held == nil {
+				held = c.claim(c.q, layer.ReceiveOptions{})
+			}
+			return fault.None
+		}
+		claims, err := behind.Receive(c.Context(), layer.ReceiveOptions{})
+		require.NoError(c, err)
+		require.Empty(c, claims)
+		require.NotNil(c, held)
+		off += clockLease + time.Second
+		for _, q := range []*layer.Queue{behind, c.q} {
+			claims, err = q.Receive(c.Context(), layer.ReceiveOptions{})
+			require.NoError(c, err)
+			require.Empty(c, claims)
+		}
+		require.NoError(c, c.q.Ack(c.Context(), held))
+		require.NoError(c, behind.Close(c.Context()))
+	})
 }
 
 // TestAStepUnderAClaim (G2): after a step of its clock, a handle delivers nothing again, takes nothing and removes
