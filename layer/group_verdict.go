@@ -646,7 +646,8 @@ func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
 
 // isEarly reports whether the lease of a claim lasts by versions, though it has expired by the handle's clock, and by
 // more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are left. The claim's
-// token is the version at which it was made, and one clock has written both of its times.
+// token is the version at which it was made, and one clock has written both of its times. A token that is still to come
+// is from before a restore, and tells nothing.
 func isEarly(w *txn, h *holding) (bool, error) {
 	if h.sinceMS == 0 || lacks(guardClockLease) {
 		return false, nil
@@ -654,7 +655,7 @@ func isEarly(w *txn, h *holding) (bool, error) {
 	m, err := w.moment()
 	left := time.Duration(h.endMS-h.sinceMS)*time.Millisecond - m.span(h.token)
 	apart := left + time.Duration(w.nowMS-h.endMS)*time.Millisecond
-	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease, err
+	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease && h.token <= m.clock+offsetSlack, err
 }
 
 // lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which

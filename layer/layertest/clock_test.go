@@ -751,6 +751,35 @@ func TestRetentionOfARestoredQueue(t *testing.T) {
 	}
 }
 
+// TestALapseInARestoredQueue (G7): a backup of a queue with a claim is restored into a database whose versions are lower,
+// an hour later. The lease is over, and counts an attempt.
+func TestALapseInARestoredQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old := inMemory(t)
+		q, err := layer.Create(t.Context(), old, nil, "q", layer.Options{Config: layer.Config{Lease: clockLease}})
+		require.NoError(t, err)
+		time.Sleep(3 * time.Hour)
+		c := &clocks{T: t, db: old}
+		c.send(q, layer.Message{})
+		c.claim(q, layer.ReceiveOptions{CountExpired: true})
+		rows := c.rows()
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, old.Close())
+
+		time.Sleep(time.Hour)
+		c.db = inMemory(t)
+		for _, row := range rows {
+			c.put(row.Key, row.Value)
+		}
+		q, err = layer.Open(t.Context(), c.db, nil, "q", layer.Options{})
+		require.NoError(t, err)
+		require.Equal(t, 1, c.claim(q, layer.ReceiveOptions{}).Items[0].Attempts)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, c.db.Close())
+	})
+}
+
 // TestRetentionAmidRecoveries: neither 20 recoveries of a cluster in an hour nor a restore stop retention.
 func TestRetentionAmidRecoveries(t *testing.T) {
 	t.Parallel()
