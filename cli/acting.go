@@ -35,10 +35,10 @@ func (s *session) addLog(c *cobra.Command, help string) {
 // workersLog is the help of --log where workers are.
 const workersLog = "append failures, lost claims and dead letters to `FILE`; - is stderr"
 
-// admin is the operator's side of the queue, for whoever acts.
+// admin returns the operator's side of the queue. The queue's log of actions names the operator.
 func (s *session) admin(q *layer.Queue) layer.Admin { return q.Admin().As(s.operator()) }
 
-// operator names whoever acts: --by, or else who runs the command.
+// operator returns the name for the queue's log of actions: --by, or else the user that runs the command.
 func (s *session) operator() string {
 	if who := cmp.Or(s.acting.by, s.app.Owner); who != "" {
 		return who

@@ -300,7 +300,7 @@ var elsewhereNames = map[string]string{
 	"unpause": "resume", "verify": "check", "lookup": "find", "search": "find", "snooze": "reschedule",
 }
 
-// newHelpCmd is cobra's, but for words that are no command: asking for the help of one is an error.
+// newHelpCmd is cobra's help command with one difference: it returns an error if no command has the given name.
 func newHelpCmd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]...",

@@ -209,8 +209,8 @@ func (s *session) openBenchDisk(ctx context.Context, folder string) (kv.DB, erro
 	return s.app.Engines["disk"](ctx, EngineOptions{Arg: folder, Create: true, Notice: func(string, ...any) {}})
 }
 
-// makeBenchFolder makes a new folder in parent, or in the system's folder for what is temporary if that is "". What
-// remove removes is the folder, and parent if that was made too.
+// makeBenchFolder makes a new folder in parent, or in the system's temporary folder if parent is "". remove removes the
+// folder. It also removes parent if makeBenchFolder made it and it is empty.
 func makeBenchFolder(parent string) (folder string, remove func() error, err error) {
 	made := "" // parent, if it was not there
 	if parent != "" {
@@ -231,7 +231,7 @@ func makeBenchFolder(parent string) (folder string, remove func() error, err err
 	return filepath.Join(temp, "db"), func() error {
 		err := os.RemoveAll(temp)
 		if made != "" {
-			// Only if it is empty: the folder of another space may be in it, which removes it then.
+			// This fails if it still has the folder of another space. The remove of that space removes it then.
 			_ = os.Remove(made)
 		}
 		return err

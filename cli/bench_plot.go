@@ -13,8 +13,8 @@ import (
 	"fdbfifo/internal/bench"
 )
 
-// plotBench measures the paths of a receive and writes path, an SVG, and beside it the same figures as a Markdown
-// table with a description of the machine.
+// plotBench measures receives by each number of claimers. It writes the drawing to path, an SVG, and the figures to a
+// Markdown table in the same folder, with a description of the machine.
 func (s *session) plotBench(ctx context.Context, sizes bench.Sizes, path string) error {
 	if !strings.HasSuffix(path, ".svg") {
 		return usagef("--plot wants a file whose name ends in .svg, not %q", path)

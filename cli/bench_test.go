@@ -169,7 +169,7 @@ func TestBenchLeavesOtherDataAlone(t *testing.T) {
 	require.Equal(t, before, rows())
 }
 
-// --plot writes the drawing and the table beside it, with what was measured where.
+// --plot writes the drawing, and a table in the same folder with the figures, the engine and the machine.
 func TestBenchPlot(t *testing.T) {
 	s, _, _ := benchSession("memory", false)
 	path := filepath.Join(t.TempDir(), "claimers.svg")

@@ -23,7 +23,8 @@ import (
 	"fdbfifo/worker"
 )
 
-// beside is what a command serves while it does its work: nobody needs a second process to see how it goes.
+// beside is the console and the metrics that a command can serve while it works. You need no second process to see its
+// progress.
 type beside struct {
 	console, metrics string // addresses; "" = not
 	exporter         *metrics.Exporter
@@ -110,7 +111,8 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 	return stop, nil
 }
 
-// operations counts what the command's handle does, if somebody may ask.
+// operations returns the hooks that count the operations of the command's handle. It returns none if no metrics are
+// served.
 func (b *beside) operations(now func() time.Time) []layer.Hook {
 	if b.metrics == "" {
 		return nil
@@ -121,7 +123,7 @@ func (b *beside) operations(now func() time.Time) []layer.Hook {
 	return []layer.Hook{b.exporter.Hook()}
 }
 
-// hooks count what a worker does, if somebody may ask.
+// hooks returns the events that count the work of a worker. They count nothing if no metrics are served.
 func (b *beside) hooks() worker.Events {
 	if b.exporter == nil {
 		return worker.Events{}

@@ -158,8 +158,7 @@ func (s *session) receive(ctx context.Context, q *layer.Queue, o layer.ReceiveOp
 	return nil
 }
 
-// tellNothingReady says so, and who knows more if there are messages all the same: those of a group come one after the
-// other.
+// tellNothingReady says that nothing is ready. If there are messages that wait, it names the command that says why.
 func (s *session) tellNothingReady(ctx context.Context, q *layer.Queue, o layer.ReceiveOptions) error {
 	st, err := q.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
@@ -180,7 +179,7 @@ func waits(n int64) string {
 	return plural(n, "message") + " wait"
 }
 
-// giveBack gives back claims that nobody was told of.
+// giveBack returns claims that could not be printed. It counts no attempt.
 func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.Claim) error {
 	ctx, cancel := ending(ctx)
 	defer cancel()

@@ -117,7 +117,7 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 	return serve(ctx, l, h)
 }
 
-// serve serves a handler until the context ends. A slow client is bounded, and harms nobody else.
+// serve serves a handler until the context ends. Time limits bound a slow client, so it does not harm other clients.
 func serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: time.Minute,

@@ -78,7 +78,7 @@ func (d *door) check() error {
 	return nil
 }
 
-// role goes by a header that the proxy has set.
+// role returns the check of a request's user, which reads a header that the proxy has set.
 func (d *door) role(ctx context.Context) (func(r *http.Request) (console.Role, string), error) {
 	var want [sha256.Size]byte
 	if d.secretFile != "" {
@@ -175,7 +175,8 @@ func (d *door) open(ctx context.Context) (net.Listener, error) {
 	return tls.NewListener(l, config), nil
 }
 
-// tls has the certificate, and wants one of whoever comes if --tls-client-ca says of whom.
+// tls returns the configuration with the certificate. With --tls-client-ca each client must show a certificate of that
+// authority.
 func (d *door) tls() (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(d.cert, d.key)
 	if err != nil {
@@ -211,9 +212,9 @@ func (l *socketListener) Close() error {
 	return err
 }
 
-// listenUnix makes a socket with a mode. The socket is made in a folder into which nobody else can look, and moved to
-// its place when its mode is right. That also replaces the socket of a process that has ended, but no file, and no
-// socket that somebody answers.
+// listenUnix makes a socket with a mode. It makes the socket in a folder that other users cannot open, and moves it to
+// its place when its mode is right. The move also replaces the socket of a process that has ended. It is an error if
+// path is another kind of file, or a socket on which a process still listens.
 func listenUnix(ctx context.Context, path string, mode fs.FileMode) (_ net.Listener, err error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -250,8 +251,8 @@ func listenUnix(ctx context.Context, path string, mode fs.FileMode) (_ net.Liste
 	return l, nil
 }
 
-// hosts are the names under which the console answers: its address, this machine's, and those given. On a Unix socket
-// nobody but the proxy asks: nil, any name of this machine, unless names are given.
+// hosts returns the names under which the console answers: its address, the names of this machine, and those of more. A
+// Unix socket is reached only through the proxy, so it has only the names of more. nil means any name of this machine.
 func (d *door) hosts(at net.Addr, more []string) []string {
 	var hosts []string
 	if _, port, err := net.SplitHostPort(at.String()); err == nil {

@@ -85,8 +85,8 @@ func newCaller(t *testing.T, base string, transport *http.Transport) caller {
 	}, base}
 }
 
-// TestUserHeaderNeedsAProxy: a header that says who somebody is is believed from nobody: without a way to know the
-// proxy the console does not start, and says which ways there are.
+// TestUserHeaderNeedsAProxy: the console does not start with --user-header if it has no way to recognize the proxy,
+// because any client could send the header. The error names the ways.
 func TestUserHeaderNeedsAProxy(t *testing.T) {
 	h := newHarness(t)
 	var stderr strings.Builder
@@ -256,7 +256,7 @@ func signed(t *testing.T, name string, of *tls.Certificate) (cert, key string, m
 	return cert, key, &pair
 }
 
-// TestClientCertificate: with --tls-client-ca nobody gets as far as a request without a certificate of that authority.
+// TestClientCertificate: with --tls-client-ca the console accepts no request without a certificate of that authority.
 func TestClientCertificate(t *testing.T) {
 	ca, _, authority := signed(t, "authority", nil)
 	cert, key, _ := signed(t, "console", authority)

@@ -56,7 +56,7 @@ func TestConsoleRefuses(t *testing.T) {
 	}
 }
 
-// addresses are what a command has said that it serves, by what it is.
+// addresses reads the addresses that a command says it serves, by the kind of service.
 func addresses(t *testing.T, stderr io.Reader, want ...string) map[string]string {
 	t.Helper()
 	found, lines := map[string]string{}, bufio.NewScanner(stderr)
@@ -72,7 +72,8 @@ func addresses(t *testing.T, stderr io.Reader, want ...string) map[string]string
 	return found
 }
 
-// TestServedBeside: work serves the console and its metrics meanwhile, and a console the metrics of all queues.
+// TestServedBeside: work serves the console and its own metrics while it works. console serves the metrics of all
+// queues.
 func TestServedBeside(t *testing.T) {
 	h := newHarness(t)
 	for _, q := range []string{"default", "other"} {

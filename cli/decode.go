@@ -144,7 +144,7 @@ func (s *session) printDecoded(prefix []byte, l line) error {
 	}
 	d, known, err := layer.Describe(prefix, l.key, l.value)
 	if err != nil {
-		// It stands beside the pair that it is about, and the other lines are read all the same.
+		// The error is printed with its pair. The other lines are still read.
 		d.Value = err.Error()
 	}
 	if !known {

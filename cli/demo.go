@@ -282,7 +282,8 @@ func (s *session) demoHere(ctx context.Context, w *witness, f demoFlags) (r demo
 	return r, err
 }
 
-// loadDemo enqueues the departures and says how long it took, and who drains them.
+// loadDemo enqueues the departures. It returns how long that took, and prints it with drains, the text that says which
+// workers drain the queue.
 func (s *session) loadDemo(ctx context.Context, q *layer.Queue, w *witness, drains string) (time.Duration, error) {
 	begun := s.app.Now()
 	if err := s.load(ctx, q, w.flights); err != nil {
@@ -362,7 +363,7 @@ func (s *session) drain(ctx context.Context, q *layer.Queue, w *witness, workers
 			Concurrency: workers,
 			Logger:      s.acting.workers(), // the progress is shown here
 			Events:      s.beside.hooks(),
-			// Any error is one too many: the demo judges by what it saw.
+			// The demo ends at the first error, because its verdict counts deliveries.
 			OnError: func(err error) {
 				select {
 				case fatal <- err:

@@ -31,7 +31,7 @@ type demoProcess struct {
 	conflicts int64
 }
 
-// see takes in what the process says of itself.
+// see reads a line that the process printed about itself.
 func (p *demoProcess) see(line []byte) error {
 	var told demoWorkerLine
 	if err := json.Unmarshal(line, &told); err != nil {
@@ -183,11 +183,12 @@ func (c *crew) conflicts() (n int64) {
 // milliseconds where there is a processor for it.
 const takeoverPatience = time.Minute
 
-// settle is how long what frozen processes had sent may take to land.
+// settle is how long the last requests of frozen processes may take to arrive.
 const settle = 100 * time.Millisecond
 
-// killWorker ends the process that has the most groups in flight, of those that do not serve the database, and returns
-// what those were; nobody, if none has any just now. To be sure of it, all of them are frozen while it looks.
+// killWorker kills one of the processes that do not serve the database: the one with the most groups in flight. It
+// returns the process and those groups, or nil if no process has a group in flight. It freezes all these processes
+// while it looks, so that their groups do not change.
 func (c *crew) killWorker(ctx context.Context, e demoEngine) (v *victim, err error) {
 	for _, p := range c.processes {
 		if p.dead || p.isServing() {
@@ -227,8 +228,8 @@ func (c *crew) killWorker(ctx context.Context, e demoEngine) (v *victim, err err
 	return v, v.end()
 }
 
-// killServer ends the process that serves the database, and waits until another does. It returns nobody if none of the
-// processes serves, or if that one has no group in flight, which is waited for unless it is late.
+// killServer kills the process that serves the database, and waits until another one serves. It returns nil if none of
+// the processes serves. It also returns nil if that process has no group in flight, unless late is set.
 func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim, error) {
 	i := slices.IndexFunc(c.processes, func(p *demoProcess) bool { return !p.dead && p.isServing() })
 	if i < 0 {
@@ -243,7 +244,7 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 	if err := v.end(); err != nil {
 		return nil, err
 	}
-	// What it had in flight is what it has left. This reads from the next one.
+	// The claims that the dead process has left are its groups in flight. This reads them through the next server.
 	if groups, err = allGroups(ctx, e.q, layer.GroupsOptions{MaxDepth: 1}); err != nil {
 		return nil, err
 	}
@@ -256,7 +257,7 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 	for c.servers() == before && !e.serves() {
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("nobody has taken over from process %d: %w", v.flags.number, ctx.Err())
+			return nil, fmt.Errorf("no process has taken over from process %d: %w", v.flags.number, ctx.Err())
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -298,7 +299,8 @@ func (p *demoProcess) claims(groups []layer.GroupInfo) map[heldClaim]int {
 	return held
 }
 
-// demoTogether is a demo whose workers are processes. They are judged by what they left in the database.
+// demoTogether is a demo whose workers are processes. The verdict comes from the effects that they left in the
+// database.
 func (s *session) demoTogether(ctx context.Context, w *witness, f demoFlags) (r demoReport, err error) {
 	var loading time.Duration
 	var conflicts int64

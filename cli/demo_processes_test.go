@@ -192,7 +192,7 @@ func TestDemoProcessFails(t *testing.T) {
 	require.Contains(t, stderr.String(), `process 2: fdbfifo demo-worker: there is no queue "nowhere"`)
 }
 
-// Ctrl-C stops the processes, and what they had in flight is given back.
+// Ctrl-C stops the processes, and they return their claims.
 func TestDemoProcessesInterrupted(t *testing.T) {
 	app := fakeProcesses(t)
 	ctx, interrupt := context.WithCancel(context.Background())

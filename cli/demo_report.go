@@ -24,12 +24,12 @@ type demoReport struct {
 	Draining         time.Duration
 	MostGroupsInHand int
 	Conflicts        int64
-	// TwoHands counts deliveries of a group that was in another's hands. With several processes: effects of a
-	// holder that had been overtaken.
+	// TwoHands counts deliveries of a group that another worker had in flight. With several processes it counts the
+	// effects of a holder whose claim another had taken over.
 	TwoHands int64
 	Disorder int64 // deliveries out of their group's order
 	Lost     int64
-	Doubled  int64 // deliveries of what had come before, or had never been sent
+	Doubled  int64 // deliveries of messages that had come before, or had never been sent
 	Check    layer.CheckReport
 }
 

@@ -25,7 +25,7 @@ type demoWorkerFlags struct {
 	number  int
 	workers int
 	lease   time.Duration
-	metrics string // as of beside
+	metrics string // see type beside
 	log     string // as of acting
 }
 
@@ -110,7 +110,7 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 			for !served && ctx.Err() == nil {
 				time.Sleep(servesEvery)
 				if served = serves(); served {
-					_ = printJSON(s.stdout, demoWorkerLine{Serves: true}) // nobody is there any more
+					_ = printJSON(s.stdout, demoWorkerLine{Serves: true}) // the parent has ended
 				}
 			}
 		})

@@ -11,11 +11,16 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// FoundationDB's directory layer maps paths to short prefixes. It is a part of the bindings, not of the database, and
-// keeps its nodes at documented places, so that a path can be looked up by reads alone: the node of a directory with
-// the prefix p is below nodes + (p), as bytes; the children are at node + (0, name) = the child's prefix, and what the
-// directory is for is at node + ("layer"), as bytes. The root's node has the name of nodes itself; nodes is the byte
-// 0xfe. A partition is a directory whose children are below nodes of its own, at its prefix and 0xfe.
+// FoundationDB's directory layer maps paths to short prefixes. It is a part of the bindings, not of the database. It
+// keeps its nodes at documented keys, so a path can be looked up with reads alone:
+//
+//   - nodes, the prefix of all nodes, is the byte 0xfe.
+//   - The node of a directory with the prefix p is nodes + (p), with p as bytes.
+//   - The root is the directory whose prefix is nodes.
+//   - A child is at node + (0, name). The value is the child's prefix.
+//   - The directory's layer, a text that names its use, is at node + ("layer"), as bytes.
+//
+// A partition is a directory with nodes of its own. They are below its prefix + 0xfe.
 
 // directory is a node of the directory layer.
 type directory struct {
@@ -113,7 +118,7 @@ const listedDirectories = 20
 // findDirectory returns the prefix of the directory at path.
 func (s *session) findDirectory(ctx context.Context, db kv.DB, path []string) (key []byte, err error) {
 	var missing *Error
-	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, db, kv.TxOptions{Call: "directory"}, func(tx kv.Tx, _ kv.Attempt) error {
 		at := rootDirectory(nil)
 		missing = nil
 		for i, name := range path {

@@ -23,8 +23,8 @@ func onDisk(args ...string) (stdout, stderr string, code int) {
 	return out.String(), errs.String(), ExitCode(err)
 }
 
-// What one command enqueues another finds: the default engine keeps queues in the user's data directory, and
-// says so when it is made.
+// One command finds the messages that another has enqueued, because the default engine keeps queues in the user's data
+// directory. The command that makes the directory says so.
 func TestDefaultFolder(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("XDG_DATA_HOME", home)
@@ -113,8 +113,8 @@ func TestNoFolder(t *testing.T) {
 	require.Contains(t, stderr, file)
 }
 
-// A copy that nobody may write is inspected as it lies there, with a word about that and as of when; what writes is
-// refused, with a cure; and nothing is left in the folder.
+// A user can inspect a read-only copy of a folder. The command says that the copy is read-only, and from when it is. A
+// command that writes is refused with advice. No command leaves a file in the folder.
 func TestReadOnlyCopy(t *testing.T) {
 	folder := t.TempDir()
 	run := func(args string) (string, string, int) {

@@ -145,8 +145,8 @@ func goText(t *testing.T) string {
 // folded is a text with single blanks.
 func folded(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// TestGuide: docs/guide.md has fifteen steps. Each names code that the tests run: examples and tests that there are, or
-// files that there are; what a step quotes stands there, and what it tells a shell to make, the Makefile makes.
+// TestGuide: docs/guide.md has fifteen steps. Each step names an example or a test that exists, or links to a Go file
+// that exists. The code that a step quotes is in the tree. A target of make that a step names is in the Makefile.
 func TestGuide(t *testing.T) {
 	text, err := os.ReadFile("../docs/guide.md")
 	require.NoError(t, err)
@@ -277,7 +277,7 @@ func TestGuideCommands(t *testing.T) {
 	}
 }
 
-// TestReadmeCommands: the commands of README's first screen do what they say, beside its first program.
+// TestReadmeCommands: the commands of README's first screen do what README says, in the folder of its first program.
 func TestReadmeCommands(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	require.NoError(t, err)
@@ -354,7 +354,7 @@ func TestCommandsAreListed(t *testing.T) {
 	require.Empty(t, named)
 }
 
-// What other queues call a command leads to one that there is, and takes no command's own name.
+// Each name that another queue has for a command leads to an existing command. It is not the name of a command itself.
 func TestElsewhereNames(t *testing.T) {
 	root, _ := (&session{app: New()}).root()
 	for name, command := range elsewhereNames {

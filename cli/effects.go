@@ -70,7 +70,7 @@ func fitEffects(flights []departure) error {
 
 // clear removes the effects of an earlier demo.
 func (e effects) clear(ctx context.Context, db kv.DB) error {
-	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "effect"}, func(tx kv.Tx, _ kv.Attempt) error {
 		tx.ClearRange(kv.PrefixRange(e.prefix))
 		return nil
 	})
@@ -187,7 +187,7 @@ func (j *judgement) takenOver() int {
 	return n
 }
 
-// describeEffect puts an effect into words, as layer.Describe does with what a queue keeps.
+// describeEffect describes the key and the value of an effect. layer.Describe does the same for the keys of a queue.
 func describeEffect(key, value []byte) (d layer.Description, ok bool) {
 	parts, err := tuple.Unpack(key)
 	if err != nil || len(parts) != 4 || parts[0] != effectsName {

@@ -28,7 +28,7 @@ type foundPlace struct {
 	queues []string
 }
 
-// What a look may cost: reads of one key, one after the other, and time.
+// A look for other queues ends after this many reads or this time. It reads one key after the other.
 const (
 	lookReads = 2000
 	lookTime  = 3 * time.Second
@@ -46,7 +46,7 @@ func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	defer cancel()
 	l := &look{next: []branch{{end: []byte{0xfe}}}, found: make(map[string][]string), reads: lookReads}
 	for len(l.next) > 0 && l.reads > 0 {
-		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := kv.Run(ctx, db, kv.TxOptions{Call: "look elsewhere"}, func(tx kv.Tx, _ kv.Attempt) error {
 			return l.part(ctx, tx.Snapshot())
 		})
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -65,7 +65,7 @@ func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	if len(e.places) == 0 {
 		return e, nil
 	}
-	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "look elsewhere"}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		e.paths, err = directoryPaths(ctx, tx.Snapshot())
 		return err
 	})
@@ -75,7 +75,8 @@ func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
 	return e, err
 }
 
-// look is a look under way. What it knows survives an attempt of a transaction that failed: all of it is true.
+// look is the state of a look for other queues. The state stays valid if an attempt of a transaction fails, because it
+// holds only keys that were found.
 type look struct {
 	next  []branch
 	found map[string][]string // queues by prefix
@@ -196,13 +197,13 @@ func elementLength(b []byte) int {
 	return len(b) - len(rest)
 }
 
-// What is shown of other places.
+// The most places, and the most queues of a place, that are shown.
 const (
 	shownPlaces = 10
 	shownQueues = 5
 )
 
-// others is the places but the one at prefix.
+// others returns the places except the one at prefix.
 func (e elsewhere) others(prefix []byte) []foundPlace {
 	return slices.DeleteFunc(slices.Clone(e.places), func(p foundPlace) bool { return bytes.Equal(p.prefix, prefix) })
 }

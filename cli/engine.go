@@ -15,7 +15,7 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// EngineOptions is what --engine says about an engine, and what the command needs of it.
+// EngineOptions has the argument of --engine, and the command's demands on the engine.
 type EngineOptions struct {
 	// Arg is what follows the name and a colon in --engine; "" if nothing does.
 	Arg string

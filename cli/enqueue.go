@@ -201,7 +201,7 @@ var nothingIn = map[string]string{
 type enqueueResult struct {
 	Queue    string `json:"queue"`
 	Enqueued int64  `json:"enqueued"`
-	ID       string `json:"id,omitempty"` // of a single message, or of what it is a duplicate of
+	ID       string `json:"id,omitempty"` // of a single message, or of the earlier message that it duplicates
 	// Duplicates were not enqueued.
 	Duplicates int64 `json:"duplicates,omitempty"`
 }
@@ -386,7 +386,7 @@ func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (
 	}
 }
 
-// What one transaction of an enqueue takes: few enough to be quick, and well within the layer's limits.
+// The limits of one transaction of an enqueue. Such a transaction is quick, and well within the layer's limits.
 const (
 	enqueueBatch = 500
 	enqueueBytes = 1 << 20 // of bodies and headers; a larger message goes alone

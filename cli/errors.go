@@ -194,7 +194,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// explain returns the text of err and, for what a user can do something about, what that is.
+// explain returns the text of err. If the user can act on the error, advice follows on lines of its own.
 func explain(err error) string {
 	text := strings.TrimSpace(err.Error())
 	if advice := advise(err); advice != "" {
@@ -255,7 +255,7 @@ func cure(err error) string {
 	return ""
 }
 
-// checkPage says what is wrong with -n, of what is listed at once.
+// checkPage checks the -n of a command that lists all rows at once.
 func checkPage(n int) error {
 	if n < 1 || n > layer.MaxBatch {
 		return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
@@ -263,7 +263,7 @@ func checkPage(n int) error {
 	return nil
 }
 
-// checkMost says what is wrong with -n, of what may be without a limit.
+// checkMost checks the -n of a command that may run without a limit; 0 = no limit.
 func checkMost(n int) error {
 	if n < 0 {
 		return usagef("-n is %d: 0, for all, or more is wanted", n)

@@ -95,7 +95,7 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	return err
 }
 
-// itemVariable has all that the other variables have, as JSON, and what they cannot say.
+// itemVariable has the item as JSON: the values of all other variables, and the values that those cannot hold.
 const itemVariable = "FDBFIFO_ITEM"
 
 // jsonVariable is the value of FDBFIFO_ITEM.
@@ -108,8 +108,9 @@ type jsonVariable struct {
 	Headers  map[string]string `json:"headers,omitempty"`
 }
 
-// environment is this process's and what the item is. A variable cannot hold a zero byte, and headers whose names
-// differ in more than letters and digits may come to one variable: such a variable is not set, rather than wrong.
+// environment returns the environment of this process and the variables of the item. A variable is not set if its value
+// has a zero byte. It is also not set if the names of two headers map to it, because their names differ only in case,
+// or in characters other than letters and digits.
 func (c *command) environment(item layer.Item) ([]string, error) {
 	all, err := json.Marshal(jsonVariable{
 		ID: item.ID.String(), Group: item.ID.Group, Attempts: item.Attempts, Enqueued: item.Enqueued.UTC(),
@@ -135,7 +136,7 @@ func (c *command) environment(item layer.Item) ([]string, error) {
 	for _, variable := range doubled {
 		delete(values, variable)
 	}
-	// What this process was given for itself must not be taken for the item's.
+	// A command must not take a variable of this process for one of the item.
 	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "FDBFIFO_HEADER_") || strings.HasPrefix(v, "FDBFIFO_GROUP=") ||
 			strings.HasPrefix(v, "FDBFIFO_ID=")
@@ -199,7 +200,7 @@ func (l *lines) flush() {
 	}
 }
 
-// tail keeps the end of what is written.
+// tail is a writer that keeps the last maxTail bytes.
 type tail struct{ held []byte }
 
 const maxTail = 1000 // bytes

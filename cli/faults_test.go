@@ -53,7 +53,7 @@ func TestResultCannotBePrinted(t *testing.T) {
 	require.EqualValues(t, 2, st.Depth)
 }
 
-// A claim that could not be printed is held by nobody: it is given back, with no attempt counted.
+// A claim that could not be printed is returned, with no attempt counted.
 func TestReceiveCannotBePrinted(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var stderr bytes.Buffer
@@ -95,8 +95,8 @@ func TestReceiveGivesBackEachClaim(t *testing.T) {
 	requireGivenBack(t, q, 3)
 }
 
-// What receive prints, ack takes, in a process of its own; a part of it too. Ack whose stdin gives nothing ends when it
-// is interrupted.
+// ack reads the claim that receive has printed, in a process of its own, and can ack a part of it. If its stdin sends
+// nothing, an interrupt ends ack.
 func TestReceiveAck(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var claim, stderr bytes.Buffer
@@ -121,7 +121,7 @@ func TestReceiveAck(t *testing.T) {
 	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
 }
 
-// What a command of work has written cannot be printed: its message is not finished, and work ends.
+// work cannot print the output of the command that it runs. The message is then not acked, and work ends.
 func TestWorkOutputCannotBePrinted(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var stderr bytes.Buffer

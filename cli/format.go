@@ -24,8 +24,8 @@ func display(name string) string {
 	return name
 }
 
-// oneLine returns the start of b for a table: what is not printable is escaped, so that it cannot steer the
-// terminal, and what is longer than width columns is cut.
+// oneLine returns the start of b for a table. It escapes characters that are not printable, so that they cannot steer
+// the terminal. It cuts the text after width columns.
 func oneLine(b []byte, width int) string {
 	var s strings.Builder
 	cols := 0
@@ -54,7 +54,7 @@ func steers(r rune, n int) bool { return r == utf8.RuneError && n <= 1 || !unico
 // escaped returns the bytes of a rune as Go escapes them.
 func escaped(b []byte) string { return strings.Trim(strconv.QuoteToASCII(string(b)), `"`) }
 
-// plain returns b with what could steer a terminal escaped, but for ends of lines and tabs.
+// plain returns b and escapes all that could steer a terminal, except line ends and tabs.
 func plain(b []byte) []byte {
 	safe := make([]byte, 0, len(b))
 	for len(b) > 0 {
@@ -80,8 +80,8 @@ func (p *plainWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// exact returns w for what is to be written as it is, because it may be meant for a pipe or a file. A terminal gets it
-// plain.
+// exact returns a writer for bytes that must reach a pipe or a file unchanged. If w is a terminal, the writer escapes
+// them with plain.
 func (s *session) exact(w io.Writer) io.Writer {
 	if _, _, ok := s.app.size(w); ok {
 		return &plainWriter{w}

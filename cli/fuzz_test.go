@@ -37,8 +37,8 @@ func drainSource(t *testing.T, in io.Reader, o sourceOptions) (msgs []layer.Mess
 	return msgs, err
 }
 
-// FuzzCSV: an input is refused with the line of its fault, or each message is a record as it stands in it: one after
-// the other, with the fields that any reader finds, and written out again they are the same messages.
+// FuzzCSV: a CSV input is refused with the line of its fault, or each message is a record of it. The records come in
+// order, and the fields are those that encoding/csv finds. Written out again, the records give the same messages.
 func FuzzCSV(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		o := sourceOptions{format: "csv", groupField: "g", dedupField: "id"}
@@ -82,7 +82,7 @@ func csvHeader(text string) string {
 	return string(trimRecord([]byte(text[:r.InputOffset()])))
 }
 
-// FuzzJSON: likewise, for an object a line; group and dedup id are what the object says.
+// FuzzJSON: the same for an object on each line. Group and dedup id are the fields of the object.
 func FuzzJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		o := sourceOptions{format: "jsonl", groupField: "g", dedupField: "id"}
@@ -128,7 +128,7 @@ func textOf(v any) string {
 	return "neither text nor number nor boolean"
 }
 
-// FuzzDecode: the command reads any line: it is refused, or its other form reads back as what it was.
+// FuzzDecode: the command refuses a line or decodes it, and the other form that it prints decodes to the same.
 func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, asJSON := range []bool{false, true} {

@@ -23,20 +23,20 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestGolden replays testdata: a command line and its input, then all that a user sees of it. One file shares
-// one in-memory database whose clock stands still unless it is told to move.
+// TestGolden replays testdata: each case is a command line and its input, then all that a user sees. The cases of a
+// file share one in-memory database. Its clock moves only when a case says so.
 //
 //	run             the first line is the command line, the rest is stdin
 //	clock D         moves the clock by a duration
 //	file NAME       writes a file into the working directory
 //	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
-//	pair            writes pairs as they are: a key and a value on each line, as fdbcli prints them
-//	clear           removes the key whose parts are given, as nobody should
-//	set             writes an integer to the key whose parts are given
-//	leave N         leaves N receipts, as processes do that are killed
-//	names           from here on an id is written {BODY}, in command lines and in what they print
+//	pair            writes pairs, a key and a value on each line, as fdbcli prints them
+//	clear           removes the key with these parts, which breaks the queue
+//	set             writes an integer to the key with these parts
+//	leave N         leaves N receipts, as killed processes do
+//	names           from here on an id is written {BODY}, in command lines and in their output
 //
-// Each read-only command is held to changing nothing: the whole database is the same before and after.
+// The test checks that a read-only command changes nothing: the whole database is the same before and after.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	require.NoError(t, err)
@@ -52,13 +52,13 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// still is a clock that stands, but for the step that a test takes.
+// still is a clock that only moves when a test moves it.
 type still struct{ now time.Time }
 
 func (c *still) Now() time.Time { return c.now }
 
-// engineClock is the engine's: ahead of the other by what the engine has waited for, so that the pause after a conflict
-// ends.
+// engineClock is the clock of the engine. Each wait of the engine moves it ahead of the other clock, so that the pause
+// after a conflict ends.
 type engineClock struct {
 	*still
 	mu     sync.Mutex

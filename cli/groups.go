@@ -99,7 +99,7 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 		names[i] = oneLine([]byte(display(g.Group)), maxNameWidth)
 		used = max(used, text.StringWidthWithoutEscSequences(names[i])+min(len(g.Owner), maxNameWidth))
 	}
-	const others = 48 // columns of the rest, and what stands between the columns
+	const others = 48 // the width of the other columns, and of the gaps between columns
 	for i, g := range groups {
 		left, failed := "", ""
 		state, holder, why := string(g.Status), g.Owner, g.LastError

@@ -110,14 +110,14 @@ func loneReturn(record []byte) bool {
 	return false
 }
 
-// maxRecord bounds one record of an input: the body, and what a line may have around it. Without a bound a
-// single open quotation mark would take the whole rest of a file into memory.
+// maxRecord bounds one record of an input: a body of the largest size, and 1,024 bytes for the rest of the line.
+// Without a bound a single open quotation mark would read the rest of a file into memory.
 const maxRecord = layer.MaxBodySize + 1024 // bytes
 
 var errLongRecord = fmt.Errorf("the record has more than %d bytes, the most for a message: is a quotation mark open?",
 	layer.MaxBodySize)
 
-// fields are the values of a record's fields that mean something: "" if there is none.
+// fields are the values of the fields that the flags name. "" = the record has no such field.
 type fields struct {
 	group   string
 	dedupID string
@@ -189,7 +189,7 @@ type csvSource struct {
 	raw   *tape
 	csv   *csv.Reader
 	group int // the column; -1 = none
-	dedup int // likewise
+	dedup int // the column; -1 = none
 	// headers are the columns of headerFields.
 	headers []int
 }
@@ -289,7 +289,7 @@ func csvError(err error) error {
 	return &inputError{parse.Line, err}
 }
 
-// tape keeps what was read from r and not yet cut off.
+// tape keeps the bytes that were read from r and not yet cut off.
 type tape struct {
 	r     io.Reader
 	held  []byte

@@ -119,7 +119,8 @@ func TestWorkInterrupted(t *testing.T) {
 	}
 }
 
-// The second Ctrl-C kills the command, with what it has started; its message is given back and not blamed.
+// The second Ctrl-C kills the command and the processes that it has started. Its message is returned, and no attempt is
+// counted.
 func TestWorkKilled(t *testing.T) {
 	app, q := onMemory(t, 3)
 	ctx, interrupt := context.WithCancel(context.Background())

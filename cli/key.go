@@ -98,8 +98,9 @@ func (s *session) printRange(r kv.KeyRange) error {
 	return err
 }
 
-// fdbcliToken writes a key as one word of fdbcli's command line, also between double quotes of a shell: there the
-// blank, the semicolon, the quotation marks and what a shell expands stand as bytes in hexadecimal.
+// fdbcliToken writes a key as one word of fdbcli's command line. The word may also stand between double quotes of a
+// shell. The blank, the semicolon, the quotation marks and the characters that a shell expands are written as
+// hexadecimal bytes.
 func fdbcliToken(key []byte) string {
 	var s strings.Builder
 	for _, c := range key {

@@ -250,7 +250,8 @@ a queue with facets --where says which template's messages wait: groups shows it
 	return c
 }
 
-// headByItself is refused for a release of a group that nobody holds as a whole: its head may be held by itself.
+// headByItself returns the error of a release whose group has no claim as a whole. If a hold keeps the first message,
+// the error says how to release that. Otherwise it is refused.
 func headByItself(
 	ctx context.Context, q *layer.Queue, group string, o layer.ForceReleaseOptions, err error,
 ) error {

@@ -157,7 +157,7 @@ func (s *session) printItems(items []layer.Item) error {
 		names[i] = oneLine([]byte(display(item.ID.Group)), maxNameWidth)
 		used = max(used, text.StringWidthWithoutEscSequences(names[i])+len(strconv.FormatInt(item.ID.Index, 10)))
 	}
-	const others = 33 // columns of age, failed and bytes, and what stands between the columns
+	const others = 33 // the width of age, failed and bytes, and of the gaps between columns
 	for i, item := range items {
 		t.AppendRow(tableRow{
 			names[i], item.ID.Index, short(max(0, now.Sub(item.Enqueued))), item.Attempts,

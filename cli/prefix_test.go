@@ -17,7 +17,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// What an error or a list prints after --prefix is the prefix again when it is read.
+// An error or a list prints a prefix after --prefix. Read back, that text is the same prefix.
 func TestPrefixTextIsReadBack(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	keys := [][]byte{nil, []byte("app/"), []byte("(x"), []byte("0x12"), []byte("it's"), tuple.Tuple{"a", 1}.Pack()}

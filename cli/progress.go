@@ -17,8 +17,8 @@ const (
 	lineEvery   = 2 * time.Second
 )
 
-// progress shows on stderr how far a long piece of work has come: on a terminal by a bar, with lines of detail
-// below it, that is redrawn in place; elsewhere by a line now and then, with the first detail. It is safe for concurrent use.
+// progress shows on stderr how far a long piece of work has come. On a terminal it redraws a bar in place, with lines
+// of detail below. Elsewhere it writes a line now and then, with the first detail. It is safe for concurrent use.
 type progress struct {
 	w     io.Writer
 	size  func() (width, height int, ok bool)
@@ -51,7 +51,7 @@ func (s *session) newProgress(label, unit string, total int64) *progress {
 			progressbar.OptionSetItsString(unit+"s"),
 			progressbar.OptionSetPredictTime(total > 0),
 			progressbar.OptionThrottle(0),
-			progressbar.OptionSetSpinnerChangeInterval(0), // else it draws by itself, beside set
+			progressbar.OptionSetSpinnerChangeInterval(0), // else it draws in a goroutine of its own, not only in set
 			progressbar.OptionSetTheme(progressbar.Theme{Saucer: "█", SaucerPadding: "░", BarStart: "", BarEnd: ""}),
 		)
 		p.bar.StartWithoutRender()
@@ -110,7 +110,7 @@ func (p *progress) draw() {
 	for _, line := range lines {
 		s.WriteString("\r\x1b[K" + text.Trim(line, width-1) + "\n")
 	}
-	// What an earlier, longer block left below.
+	// Clears the lines of an earlier, longer block.
 	s.WriteString("\x1b[J")
 	fmt.Fprintf(&s, "\x1b[%dA", len(lines))
 	p.drawn = len(lines)

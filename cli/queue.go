@@ -183,7 +183,8 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 	return e
 }
 
-// tellNamesakes tells of queues of the same name under other prefixes: whoever has just made one may have meant those.
+// tellNamesakes prints the queues of the same name under other prefixes. A user that has just created a queue may have
+// meant one of those.
 func (s *session) tellNamesakes(ctx context.Context, db kv.DB) error {
 	others, err := lookElsewhere(ctx, db)
 	if err != nil {

@@ -25,8 +25,7 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestServeIsRefused: without keys the server listens on this machine alone, and what is wrong is said before it
-// listens.
+// TestServeIsRefused: without keys the server listens only on this machine. It reports a mistake before it listens.
 func TestServeIsRefused(t *testing.T) {
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte("AKID\n"), 0o600))
@@ -133,9 +132,9 @@ func readUntil(r io.Reader, begin, end string) (string, error) {
 	}
 }
 
-// TestServeDeclaredQueues: the queues of the file are there when the server listens, with a dead letter queue that is
-// declared behind the queue that names it; a second start with the file changed changes them. Metrics of all queues
-// are served beside.
+// TestServeDeclaredQueues: the queues of the file exist when the server listens. The file may declare a dead letter
+// queue after the queue that names it. A second start with a changed file changes the queues. The server also serves
+// the metrics of all queues.
 func TestServeDeclaredQueues(t *testing.T) {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "queues.json")
@@ -219,7 +218,7 @@ func TestServeDeclaresOnAFailingDatabase(t *testing.T) {
 	require.NotContains(t, stderr.String(), "--queues")
 }
 
-// rebound is the status of what a page asks for whose name was made to lead to this machine.
+// rebound returns the status of a request of a web page whose host name was made to resolve to this machine.
 func rebound(t *testing.T, url string) int {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)

@@ -11,15 +11,15 @@ import (
 // certificateEvery is how often the files of the certificate are looked at, while clients connect.
 const certificateEvery = 10 * time.Second
 
-// certificate is a certificate in files, which are read again when they have changed: whoever renews the certificate
-// need not restart the server.
+// certificate is a certificate in files. It reads the files again when they have changed, so a renewal of the
+// certificate needs no restart.
 type certificate struct {
 	cert, key string // the files
 	logger    *slog.Logger
 
 	mu     sync.Mutex
 	pair   *tls.Certificate // guarded by mu
-	of     [2]time.Time     // when the files were changed that pair is of; guarded by mu
+	of     [2]time.Time     // the modification times of the files of pair; guarded by mu
 	looked time.Time        // guarded by mu
 }
 

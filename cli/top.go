@@ -76,7 +76,7 @@ func (t top) looked(l topLook) top {
 	return t
 }
 
-// pressed returns the model after a key, and whether the key ends the command or asks anew.
+// pressed returns the model after a key. quit = the key ends the command; anew = it asks for new figures.
 func (t top) pressed(key byte) (next top, quit, anew bool) {
 	switch key {
 	case 'q', 3: // Ctrl-C
@@ -183,7 +183,8 @@ func (t top) nameWidth() int {
 	return width
 }
 
-// Columns of the figures of a row, and how many the reason needs beside them; else it gets a line of its own.
+// The columns of a row's figures, and the least columns for the reason in the same line. A reason with less room gets a
+// line of its own.
 const (
 	topFigures = len(" messages    since  ") + 14 + len(" ")
 	minTopWhy  = 60

@@ -46,8 +46,8 @@ func TestTopView(t *testing.T) {
 	require.Contains(t, failed.view(80, 24), "messages 1,234", "what was seen last stays")
 }
 
-// TestTopAt80Columns: where a reason has no room beside the figures it has a line of its own; names of wide letters
-// leave the columns where they are; the last line says what there is to scroll, and no key scrolls the last group away.
+// TestTopAt80Columns: a reason that has no room in the line of its figures has a line of its own. Names of wide letters
+// do not shift the columns. The last line says how far there is to scroll, and no key scrolls the last group away.
 func TestTopAt80Columns(t *testing.T) {
 	m := top{queue: "orders"}
 	for i := range 30 {
@@ -83,7 +83,7 @@ func TestTopAt80Columns(t *testing.T) {
 	require.Zero(t, m.within(200, 60).scroll, "all fit")
 }
 
-// TestTopKeys: keys scroll within the list, ask anew, and end.
+// TestTopKeys: keys scroll within the list, ask for new figures, and end the command.
 func TestTopKeys(t *testing.T) {
 	m := top{blocked: layer.BlockedPage{Groups: make([]layer.BlockedGroup, 3)}}
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ type witness struct {
 	flights []departure
 	at      map[int]int              // a line of the file -> its place in flights
 	seen    []bool                   // by place; guarded by mu
-	groups  map[string]*witnessGroup // the map is fixed, what it points to is guarded by mu
+	groups  map[string]*witnessGroup // the map is fixed, its elements are guarded by mu
 	busiest []*witnessGroup          // all groups, the largest first
 
 	count    int64 // deliveries; guarded by mu, as are all below
@@ -86,7 +86,7 @@ func (w *witness) begin(item layer.Item) {
 		if g.next == len(g.places) || g.places[g.next] != place {
 			w.disorder++
 		}
-		// What follows is judged from here on, so that one gap is one violation.
+		// The next delivery is compared with the place after this one, so that one gap is one violation.
 		i, _ := slices.BinarySearch(g.places, place)
 		g.next = i + 1
 		if g.next == len(g.places) {

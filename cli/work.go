@@ -116,7 +116,7 @@ type workResult struct {
 	Handled   int64   `json:"handled"`
 	Failed    int64   `json:"failed"`
 	GivenBack int64   `json:"given_back"` // failed, and cut off by a kill
-	Dead      int64   `json:"dead"`       // of the queue, meanwhile; only with --until-empty
+	Dead      int64   `json:"dead"`       // of the queue, since work began; only with --until-empty
 	Seconds   float64 `json:"seconds"`
 }
 

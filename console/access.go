@@ -12,7 +12,7 @@ import (
 
 func same(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }
 
-// who says who asks. The name is for the audit.
+// who returns the role and the name of a request's user. The name is for the audit.
 func (c *Console) who(r *http.Request) (Role, string) {
 	role, name := Nobody, ""
 	switch {
@@ -42,7 +42,7 @@ type identity struct {
 	name string
 }
 
-// asking returns who asks, as allow has found.
+// asking returns the user of a request, which allow has found.
 func asking(r *http.Request) identity {
 	who, _ := r.Context().Value(whoKey{}).(identity)
 	return who
@@ -65,7 +65,7 @@ func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// strange tells a user whom the console does not know how to log in.
+// strange returns a text that tells an unknown user how to log in.
 func (c *Console) strange(r *http.Request) string {
 	words := "use the link that the console printed when it started"
 	switch {

@@ -12,7 +12,7 @@ type advice struct {
 	Path, Words   string // of a link
 }
 
-// adviceOn says what to do about a cause. work: start a worker. page is one of the queue's.
+// adviceOn has the advice for each cause. work: start a worker. page is a page of the queue.
 var adviceOn = map[layer.Cause]struct {
 	text        string
 	work        bool
@@ -44,7 +44,7 @@ var adviceOn = map[layer.Cause]struct {
 	},
 }
 
-// advices are what to do about the reasons of a group, each once, beside the remedies.
+// advices returns the advice for the reasons of a group, each text once. The page shows it in addition to the remedies.
 func advices(queue string, g layer.GroupInfo, reasons []layer.Reason) (all []advice) {
 	seen := map[string]bool{}
 	for _, r := range reasons {
@@ -66,7 +66,7 @@ func advices(queue string, g layer.GroupInfo, reasons []layer.Reason) (all []adv
 	return all
 }
 
-// shellName is a name as a shell takes it, or NAME if that would take quotes.
+// shellName returns a name as a shell reads it, or NAME if the name would need quotes.
 func shellName(name string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.'

@@ -9,14 +9,14 @@ import (
 	"fdbfifo/layer"
 )
 
-// alike is how many of the groups on a page wait for a retry after the same error.
+// alike is an error, and how many groups of a page wait for a retry after it.
 type alike struct {
 	Error string
 	N     int
 	R     remedy
 }
 
-// alikes are the errors that more than one of the groups on a page has failed with, the commonest first.
+// alikes returns the errors that more than one group of a page has failed with, the most frequent first.
 func alikes(p layer.BlockedPage) (all []alike) {
 	for _, g := range p.Groups {
 		if g.Cause != layer.CauseDelayed || g.LastError == "" {
@@ -39,8 +39,8 @@ func alikes(p layer.BlockedPage) (all []alike) {
 // maxAlike is how many groups an action retries, so that the action ends.
 const maxAlike = 1000
 
-// retryAlike ends the delays of groups that have failed with the same error, at most maxAlike. A group that goes on
-// meanwhile, or has another head, is passed over.
+// retryAlike ends the delays of groups that have failed with the same error, at most maxAlike. It skips a group that is
+// not delayed any more, or has another head.
 func (d *deed) retryAlike(ctx context.Context) (string, error) {
 	want := d.in.Get("alike")
 	if want == "" {

@@ -17,7 +17,7 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	_ = WriteJSON(w, v) // the client has gone
 }
 
-// questions are what GET /api/v1/NAME answers.
+// questions are the handlers of GET /api/v1/NAME.
 var questions = map[string]func(c *Console, ctx context.Context, in input) (any, error){
 	"queues":  func(c *Console, ctx context.Context, _ input) (any, error) { return c.names(ctx) },
 	"stats":   (*Console).apiStats,
@@ -45,7 +45,7 @@ func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, v)
 }
 
-// with adds the head, which an action is given as what was seen.
+// with adds the head. A client sends it back with an action, as the message that it has seen.
 func (j JSONGroup) with(head layer.ID) JSONGroup {
 	if head != (layer.ID{}) {
 		j.Head = head.String()

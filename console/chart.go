@@ -21,7 +21,7 @@ const (
 	chartHeight = 100
 )
 
-// draw makes a chart of what the console remembers.
+// draw makes a chart of the samples that the console remembers.
 func draw(h []sample) chart {
 	if len(h) < 2 {
 		return chart{}
@@ -54,7 +54,7 @@ func draw(h []sample) chart {
 	}
 }
 
-// rates are the messages a second that came and went, of late.
+// rates returns the enqueued and acked messages a second in the newest samples.
 func rates(h []sample) (in, out string) {
 	if len(h) < 2 {
 		return "", ""

@@ -1,5 +1,5 @@
-// Package console is a web page for operators: which groups of a queue are blocked, why, and the remedies that fit. It
-// is an http.Handler, to be served alone (fdbfifo console) or mounted in any program:
+// Package console is a web page for operators. It shows which groups of a queue are blocked and why, and offers the
+// remedies that fit. It is an http.Handler. You can serve it alone (fdbfifo console) or mount it in any program:
 //
 //	c, err := console.New(console.Options{DB: db, Role: role})
 //	mux.Handle("/queues/", http.StripPrefix("/queues", c))
@@ -39,20 +39,20 @@ const (
 	Operator             // may do everything
 )
 
-// Options say what a console shows, and to whom.
+// Options say which queues a console shows, and to which users.
 type Options struct {
 	// DB and Prefix are where the queues are.
 	DB     kv.DB
 	Prefix []byte
 	// Queues opens a queue when a page of it is asked for; nil = layer.Open, with an owner that names the console.
 	Queues func(ctx context.Context, name string) (*layer.Queue, error)
-	// Open makes everybody who reaches the console Operator: for a console behind an access control of the program's
-	// own. New refuses options without Open, Token and Role, because a token that was left empty must not open the
-	// console. Not with Token or Role.
+	// Open makes every client an Operator. Set it only if the program controls the access to the console itself. Open
+	// cannot be combined with Token or Role. New refuses options without Open, Token and Role, because an empty token
+	// must not open the console.
 	Open bool
-	// Token, if not "", must come once, in the link of LoginPath. Then a session begins, which ends by a logout, with
-	// Idle, or with the Console. A user who has the token is Operator, so the program must keep it secret. A script
-	// sends it as "Authorization: Bearer TOKEN".
+	// Token, if not "", is the secret of the console. A browser sends it once, by the link of LoginPath. That begins a
+	// session, which ends by a logout, after Idle, or with the Console. A script sends it as "Authorization: Bearer
+	// TOKEN". A user with the token is an Operator, so the program must keep the token secret.
 	Token string
 	// Idle is how long a session of Token lasts without a click. A page that refreshes itself does not count. 0 =
 	// DefaultIdle; negative = a session does not end by itself.
@@ -63,13 +63,15 @@ type Options struct {
 	Role func(r *http.Request) (role Role, name string)
 	// ReadOnly refuses all actions of all users.
 	ReadOnly bool
-	// Hosts are the names, with their ports, under which the console may be asked for; nil = those of this machine
-	// alone (localhost, 127.0.0.0/8, [::1], any port). Any other is refused, so that no foreign page can rebind its
-	// name.
+	// Hosts are the names, with their ports, that a request's Host header may have. nil = the names of this machine
+	// (localhost, 127.0.0.0/8, [::1]) with any port. The console refuses any other name, so that a page of another site
+	// cannot reach it by DNS rebinding.
 	Hosts []string
-	// Every is how old what a page shows may be; 0 = DefaultEvery. Actions forget what was read before.
+	// Every is how old the figures of a page may be; 0 = DefaultEvery. After an action the console reads the queue's
+	// figures again.
 	Every time.Duration
-	// MaxStreams bounds the pages that are kept fresh at a time; 0 = DefaultMaxStreams. Further pages reload by hand.
+	// MaxStreams bounds the pages that are kept fresh at the same time; 0 = DefaultMaxStreams. The user must reload
+	// further pages by hand.
 	MaxStreams int
 	// Now is the clock; nil = time.Now.
 	Now func() time.Time
@@ -84,9 +86,9 @@ const (
 	DefaultIdle       = 8 * time.Hour
 )
 
-// Bounds of what one request may cost.
+// The limits of one request.
 const (
-	readTimeout = 3 * time.Second  // for what a page shows
+	readTimeout = 3 * time.Second  // for the reads of a page
 	actTimeout  = 30 * time.Second // for an action
 	maxForm     = 4 << 20          // bytes; an edited body included
 )
@@ -115,7 +117,7 @@ type Console struct {
 	closed bool                    // guarded by mu
 }
 
-// New makes a console. It reads nothing before a page is asked for. The caller must Close it. Errors: neither DB nor
+// New makes a console. It reads nothing before the first request. The caller must Close it. Errors: neither DB nor
 // Queues is set; none of Token, Role and Open is set, or Open with one of the others.
 func New(o Options) (*Console, error) {
 	guarded := o.Token != "" || o.Role != nil
@@ -187,12 +189,12 @@ func (c *Console) route() error {
 	return nil
 }
 
-// nowhere answers for a page that there is not.
+// nowhere answers a request for a page that does not exist.
 func (c *Console) nowhere(w http.ResponseWriter, r *http.Request) {
 	c.fail(w, r, http.StatusNotFound, "there is no such page")
 }
 
-// cached lets a browser keep what is part of the program for a while.
+// cached lets a browser keep a file of the program for 300 s.
 func cached(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "private, max-age=300")
@@ -200,7 +202,7 @@ func cached(h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// contentPolicy allows what the console itself serves, and nothing else: no inline script or style.
+// contentPolicy allows only content that the console itself serves. It allows no inline script or style.
 const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; " +
 	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 

@@ -309,8 +309,8 @@ func (s *site) press(page, label string, want int) string {
 	return body
 }
 
-// TestRemedies: each remedy that a page offers, pressed, does what it says in the database; pressed again it does
-// nothing, because what was seen has changed.
+// TestRemedies: each remedy of a page does in the database what its button says. Pressed again, it does nothing,
+// because the group has changed since the page was shown.
 func TestRemedies(t *testing.T) {
 	group := "/" + link("group", "q", "orders", "g", "A")
 	failA := func(s *site) {
@@ -369,7 +369,7 @@ func TestRemedies(t *testing.T) {
 	}
 }
 
-// TestEditPurgeAndLetters: an edit of what was seen, a purge, a redrive and a discard by their pages.
+// TestEditPurgeAndLetters: an edit of a message, a purge, a redrive and a discard by their pages.
 func TestEditPurgeAndLetters(t *testing.T) {
 	s := newSite(t, nil)
 	ids := s.enqueue("A", "a1", "a2", "a3")
@@ -415,8 +415,8 @@ func TestEditPurgeAndLetters(t *testing.T) {
 	require.Contains(t, s.c.audit.latest()[0].Result, "all rules hold")
 }
 
-// TestSettingChangedMeanwhile: a setting that somebody else changes while the action is under way stays as he has set
-// it, and the page says so.
+// TestSettingChangedMeanwhile: another client changes a setting while the action runs. The setting stays as that client
+// has set it, and the page says so.
 func TestSettingChangedMeanwhile(t *testing.T) {
 	plan := &fault.Plan{}
 	s := newSite(t, func(o *Options) { o.DB = fault.Wrap(o.DB, plan) })
@@ -438,7 +438,7 @@ func TestSettingChangedMeanwhile(t *testing.T) {
 	require.Equal(t, time.Minute, c.Lease)
 }
 
-// TestBadRequests: what asks for nothing that there is, and what is too large, is refused.
+// TestBadRequests: the console refuses requests for things that do not exist, and requests that are too large.
 func TestBadRequests(t *testing.T) {
 	s := newSite(t, nil)
 	s.enqueue("A", "a1")

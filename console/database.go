@@ -17,7 +17,7 @@ type Statuser interface {
 	Status(ctx context.Context) ([]byte, error)
 }
 
-// statusEvery is how old the status of a cluster may be: it is dear to the cluster.
+// statusEvery is how old the status of a cluster may be, because the status costs the cluster much.
 const statusEvery = 30 * time.Second
 
 // statusRow is something that the cluster says of itself.
@@ -40,7 +40,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 		ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
 		defer cancel()
 		begun := time.Now()
-		_, err := kv.Run(ctx, c.o.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := kv.Run(ctx, c.o.DB, kv.TxOptions{Call: "status"}, func(tx kv.Tx, _ kv.Attempt) error {
 			_, err := tx.ReadVersion().Wait(ctx)
 			return err
 		})
@@ -70,7 +70,7 @@ func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
-// statusPaths are what the page shows of a status: those of docs/incidents.md that have one value.
+// statusPaths are the figures of a status that the page shows. docs/incidents.md has those of several values.
 var statusPaths = []struct {
 	path, means string
 	bad         func(v string) bool
@@ -117,7 +117,7 @@ func below(limit float64) func(string) bool {
 	}
 }
 
-// statusRows are the rows of a status. Values that the cluster does not tell are left out.
+// statusRows returns the rows of a status. It leaves out values that the cluster does not have.
 func statusRows(document []byte) ([]statusRow, error) {
 	var status map[string]any
 	if err := json.Unmarshal(document, &status); err != nil {

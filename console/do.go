@@ -22,8 +22,8 @@ type deed struct {
 	by string
 }
 
-// verbs are what an operator can do. Each returns a text about the action. The request has the state that the page has
-// shown, and if that has changed nothing is done: a second click finds it changed.
+// verbs are the actions of an operator. Each returns a text about the action. The request has the state that the page
+// has shown. If the state has changed since, the action does nothing. So a second click does nothing.
 var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"pause-queue":   (*deed).pauseQueue,
 	"resume-queue":  (*deed).resumeQueue,
@@ -57,7 +57,7 @@ func (d *deed) admin() layer.Admin { return d.q.Admin().As(d.by) }
 // group is the group that the action is about.
 func (d *deed) group() string { return d.in.Get("g") }
 
-// act does what is asked for, and remembers it.
+// act does the action of a request, and remembers it for the audit.
 func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action, error) {
 	a := Action{
 		At: c.o.Now(), By: who.name, Verb: in.Get("verb"), Queue: in.Get("q"), Target: in.Get("g"),
@@ -90,7 +90,7 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 	return a, err
 }
 
-// do is the action of a form: a page follows that says what was done (303).
+// do does the action of a form. It answers with a redirect (303) to a page that says what was done.
 func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		c.fail(w, r, http.StatusBadRequest, "the form cannot be read")
@@ -134,7 +134,7 @@ func (d *deed) pause(ctx context.Context) (string, error) {
 	return "the group is " + m.String(), err
 }
 
-// mark is the mark that the page has shown; nil = the form says none.
+// mark returns the mark that the page has shown; nil = the form has none.
 func (d *deed) mark() (*layer.Mark, error) {
 	if d.in.Get("mark") == "" {
 		return nil, nil
@@ -171,7 +171,8 @@ func (d *deed) retry(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The group's head need not be that of the template's messages, so it is no condition there.
+	// The messages of a template need not include the group's head, so a retry by template has no condition on the
+	// head.
 	o := layer.RetryOptions{Where: where}
 	if where == nil {
 		if o.Head, err = d.id("head"); err != nil {
@@ -260,7 +261,7 @@ func (d *deed) release(ctx context.Context) (string, error) {
 	return fmt.Sprintf("taken from %q with %s in flight", h.Owner, plural(int64(h.Outstanding), "message")), err
 }
 
-// letters is what a redrive or a discard chooses: never all without a word.
+// letters returns the filter of a redrive or a discard. Only an explicit field chooses all dead letters.
 func (d *deed) letters() (layer.DeadFilter, error) {
 	f, err := deadFilter(input{Values: d.in})
 	if err == nil && f.Group == nil && f.IDs == nil && f.Text == "" && f.From.IsZero() && f.Before.IsZero() {
@@ -352,7 +353,7 @@ func (d *deed) configure(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var since error // somebody has changed it since: the transaction reads it anew
+	var since error // another client has changed the setting since: the transaction reads the newest one
 	_, version, err := d.admin().Configure(ctx, func(c *layer.Config) {
 		next := *c
 		if since = changed(&next); since == nil {
@@ -385,7 +386,7 @@ func (d *deed) check(ctx context.Context) (string, error) {
 	return words, nil
 }
 
-// confirmData is what a page of confirmation says and carries.
+// confirmData is the content of a page of confirmation.
 type confirmData struct {
 	Verb, Label, Hint string
 	Target            string
@@ -394,7 +395,7 @@ type confirmData struct {
 	Back              string
 }
 
-// carried are the fields that a confirmation hands on.
+// carried are the fields that a page of confirmation passes on.
 var carried = []string{
 	"q", "g", "anygroup", "id", "head", "alike", "token", "where", "hold", "text", "from", "before", "all", "tail",
 	"mark", "mark_by", "mark_reason", "mark_since", "back",

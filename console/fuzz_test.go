@@ -79,10 +79,9 @@ const (
 	ways
 )
 
-// FuzzConsoleForms: whatever a form, a call of the API or a link asks of a queue with known messages: the console does
-// not panic and does not fail itself (5xx); nothing is changed by a GET, nor by anybody who is not let in, and such a
-// one sees nothing of the queue either; what it answers is bounded, and is HTML in which every text is escaped, or is
-// JSON.
+// FuzzConsoleForms: a form, a call of the API or a link asks anything of a queue with known messages. The console does
+// not panic, and no status is 5xx. A GET changes nothing. A client without access changes nothing, and sees nothing of
+// the queue. The size of an answer is bounded. An answer is JSON, or HTML in which every text is escaped.
 func FuzzConsoleForms(f *testing.F) {
 	for way := range byte(ways) {
 		f.Add(way, "/queue", "q=orders", "")

@@ -14,7 +14,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestPathsWithDots: no path leads out of what the console serves.
+// TestPathsWithDots: no path leads out of the files that the console serves.
 func TestPathsWithDots(t *testing.T) {
 	s := newSite(t, nil)
 	for _, path := range []string{

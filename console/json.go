@@ -15,8 +15,8 @@ import (
 
 // The JSON of the API is that of the command's --json: one set of structs for both.
 
-// WriteJSON writes v as a line of JSON in which all that is not printable is escaped, such as \u202e: a terminal that
-// shows the line obeys nothing in it. The escapes are JSON's: a program that reads the line has the texts as they are.
+// WriteJSON writes v as a line of JSON. It escapes all characters that are not printable, such as \u202e, so that the
+// line cannot steer a terminal. The escapes are JSON's, so a program that reads the line gets the original texts.
 func WriteJSON(w io.Writer, v any) error {
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)

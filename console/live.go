@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The stream of events of a page sends the live part of the page again when it has changed. It is made by the templates
-// that made the page, of answers that all pages share.
+// The stream of events of a page sends the live part of the page again when it has changed. The templates of the page
+// make it from answers that all pages share.
 
 // streamLife is how long a stream lasts. Then the browser asks again, which shows that the page is still open.
 const streamLife = 10 * time.Minute
@@ -59,7 +59,7 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(c.untilNext(time.Now(), v)):
 			if role, _ := c.who(r); role < v.role {
-				return // whoever asked may not see the page any more
+				return // the user may not see the page any more
 			}
 		case <-ctx.Done():
 			return
@@ -68,8 +68,8 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 }
 
 // untilNext is how long a page waits before it looks again. All pages look at the same moments, so that one asks the
-// database and the others get the same answer. The list of queues, which costs a transaction for each, looks half as
-// often as the pages of one.
+// database and the others get the same answer. The list of queues looks half as often as the pages of one queue,
+// because it costs a transaction for each queue.
 func (c *Console) untilNext(now time.Time, v *view) time.Duration {
 	every := time.Duration(v.live) * c.o.Every
 	return now.Truncate(every).Add(every).Sub(now)
@@ -86,14 +86,14 @@ type stream struct {
 	last    [32]byte
 }
 
-// event is what the script of the page is sent.
+// event is an event for the script of the page.
 type event struct {
 	HTML string `json:"html,omitempty"`
 	At   string `json:"at"`
 	Err  string `json:"err,omitempty"`
 }
 
-// send sends the live part if it has changed, and else only that it is fresh.
+// send sends the live part if it has changed. Otherwise it sends only that the page is fresh.
 func (s *stream) send(ctx context.Context) error {
 	now := s.c.o.Now()
 	e := event{At: now.UTC().Format(time.TimeOnly) + " UTC"}

@@ -8,8 +8,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// cache keeps the answers to questions for a short time, so that any number of pages costs the database as much as one,
-// and no page costs nothing. There is no poller: only a question whose answer is too old reads the database.
+// cache keeps the answers to questions for a short time. So any number of pages costs the database as much as one page.
+// It has no poller. The database is read only for a question whose answer is too old.
 type cache struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -32,8 +32,8 @@ const maxAnswers = 1000
 
 func (c *cache) init(now func() time.Time) { c.now, c.answers = now, map[question]*answer{} }
 
-// get returns the answer to a question, and asks again if it is older than every. A call waits for the answer of a call
-// that asks already.
+// get returns the answer to a question, and asks again if the answer is older than every. If another call is already
+// asking, get waits for its answer.
 func (c *cache) get(
 	ctx context.Context, q question, every time.Duration, ask func() (any, error),
 ) (any, time.Time, error) {
@@ -69,7 +69,7 @@ func (c *cache) get(
 	}
 }
 
-// drop makes room. c.mu is held.
+// drop removes answers that are too old, if the cache is full. The caller must hold c.mu.
 func (c *cache) drop(every time.Duration) {
 	if len(c.answers) < maxAnswers {
 		return
@@ -131,7 +131,7 @@ func (c *Console) stats(ctx context.Context, queue string) (layer.Stats, error) 
 	})
 }
 
-// history is the figures of a queue in the last hour, of the times when a page was open.
+// history has the figures of a queue in the last hour, for the times when a page was open.
 type history struct{ samples []sample }
 
 type sample struct {
@@ -168,7 +168,7 @@ func (c *Console) note(queue string, s layer.Stats) {
 	h.samples = append([]sample(nil), h.samples[first:]...)
 }
 
-// history returns what the console remembers of a queue.
+// history returns the samples of a queue.
 func (c *Console) history(queue string) []sample {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ type view struct {
 	name  string // of its template
 	title string
 	role  Role // who may see the page
-	live  int  // kept fresh by events, once in so many Options.Every; 0 = not
+	live  int  // kept fresh by events, once in this many Options.Every; 0 = not
 	data  func(c *Console, ctx context.Context, in input) (any, error)
 }
 
@@ -36,7 +36,7 @@ type input struct {
 // queue is the queue that the page is about.
 func (in input) queue() string { return in.Get("q") }
 
-// after returns the message behind which a list goes on; nil = the list begins.
+// after returns the message after which a list continues; nil = from the beginning.
 func (in input) after() (*layer.ID, error) {
 	if in.Get("after") == "" {
 		return nil, nil
@@ -45,11 +45,11 @@ func (in input) after() (*layer.ID, error) {
 	return &id, err
 }
 
-// escaped ends the name of a field whose value is escaped as in a query, because a form would change the value: a
-// browser turns a line feed into two characters, and a zero byte into another.
+// escaped is the suffix of the name of a field whose value is escaped as in a query. A form would change the value: a
+// browser turns a line feed into two characters, and a zero byte into another character.
 const escaped = "~"
 
-// plainNames returns the values with the escaped ones as they were.
+// plainNames returns the values, with the escaped ones unescaped.
 func plainNames(values url.Values) url.Values {
 	plain := make(url.Values, len(values))
 	for name, all := range values {
@@ -92,7 +92,7 @@ func init() {
 	}
 }
 
-// page is what the template "page" is given.
+// page is the data of the template "page".
 type page struct {
 	Title string
 	Name  string // of the template with the contents
@@ -106,11 +106,11 @@ type page struct {
 	At    time.Time
 }
 
-// content is what a template of contents is given.
+// content is the data of a template of contents.
 type content struct {
 	Queue string
 	Role  Role
-	Back  string // where an action comes back to
+	Back  string // the page after an action
 	At    time.Time
 	D     any
 }
@@ -186,7 +186,7 @@ func status(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// errAsk is wrapped by errors of a request that asks for nothing that there is.
+// errAsk is wrapped by the error of a request that names nothing that exists.
 var errAsk = errors.New("bad request")
 
 func text(err error) string {
@@ -261,7 +261,7 @@ func (c *Console) queuesPage(ctx context.Context, _ input) (any, error) {
 	return d, nil
 }
 
-// troubles are what is wrong with a queue, in words.
+// troubles returns the faults of a queue, as texts.
 func troubles(s layer.Stats) (all []string) {
 	say := func(bad bool, format string, args ...any) {
 		if bad {
@@ -349,7 +349,7 @@ func (c *Console) blockedPage(ctx context.Context, in input) (any, error) {
 	return d, nil
 }
 
-// blockedOptions are what the query of a page of blocked groups says.
+// blockedOptions reads the query of a page of blocked groups.
 func blockedOptions(in input) (layer.BlockedOptions, error) {
 	var o layer.BlockedOptions
 	if cause := in.Get("cause"); cause != "" {
@@ -510,7 +510,7 @@ type deadData struct {
 	Next    string
 }
 
-// deadFilter is what the query of the dead letters chooses.
+// deadFilter reads the query of a page of dead letters.
 func deadFilter(in input) (layer.DeadFilter, error) {
 	f := layer.DeadFilter{Text: in.Get("text")}
 	if in.Get("anygroup") == "" && in.Has("g") {
@@ -602,7 +602,7 @@ type archiveData struct {
 	Next   string
 }
 
-// archiveFilter is what the query of the archive chooses.
+// archiveFilter reads the query of a page of the archive.
 func archiveFilter(in input) (layer.ArchiveFilter, error) {
 	f, err := deadFilter(in)
 	return layer.ArchiveFilter{Group: f.Group, From: f.From, Before: f.Before}, err

@@ -7,13 +7,13 @@ import (
 	"fdbfifo/layer"
 )
 
-// remedy is something that an operator can do about a blocked group, with what the page has shown: if that has changed,
-// nothing is done.
+// remedy is an action that an operator can take on a blocked group. Its fields carry the state that the page has shown.
+// If the state has changed since, the action does nothing.
 type remedy struct {
 	Verb    string
 	Label   string
 	Hint    string
-	Fields  []field // what the action is given, besides queue and group
+	Fields  []field // the action's fields besides queue and group
 	Confirm bool    // goes over a page that says what will happen
 }
 
@@ -59,7 +59,7 @@ var remedyWords = map[string]remedy{
 	"discard":       {Label: "Discard", Hint: "removes dead letters for good", Confirm: true},
 }
 
-// groupRemedies are what can be done about a group, for all its reasons, each once.
+// groupRemedies returns the remedies for all reasons of a group, each once.
 func groupRemedies(g layer.GroupInfo, reasons []layer.Reason) []remedy {
 	var all []remedy
 	seen := map[string]bool{}
@@ -81,8 +81,8 @@ func groupRemedies(g layer.GroupInfo, reasons []layer.Reason) []remedy {
 	return all
 }
 
-// seenFields is what an action of a verb on a group is given of what was seen. fits is false if the verb does not fit
-// the group as seen.
+// seenFields returns the fields that tell an action what the operator has seen of the group. fits is false if the verb
+// does not fit the group in that state.
 func seenFields(verb string, g layer.GroupInfo) (fields []field, fits bool) {
 	head := field{"head", ""}
 	if g.Head != (layer.ID{}) {
@@ -110,8 +110,8 @@ func seenFields(verb string, g layer.GroupInfo) (fields []field, fits bool) {
 	return []field{head}, head.Value != ""
 }
 
-// laneFields say which of a group's claims, or delays, was seen: that of a template or of one message; none = the
-// group's.
+// laneFields returns the fields that say which claim or delay of a group was seen: that of a template, or of one
+// message. No fields = that of the whole group.
 func laneFields(g layer.GroupInfo) []field {
 	switch {
 	case g.Where != nil:
@@ -131,7 +131,7 @@ func templateText(t layer.Template) string {
 	return string(text)
 }
 
-// markFields are a mark as a form carries it.
+// markFields returns the fields of a mark in a form.
 func markFields(m *layer.Mark) []field {
 	if m == nil {
 		return nil

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// A browser sends a cookie to every port of a host, so a server on another port of this machine is sent what the
-// console has set. The pages of a session are therefore under a path of their own, which only the printed link tells,
-// and the cookie is bound to that path: a browser sends it nowhere else, and outside of that path the console takes
-// none. A page of another port cannot ask for the path, because it cannot know the path.
+// A browser sends a cookie to every port of a host, so a server on another port of this machine could get the console's
+// cookie. Therefore the pages of a session are under a path of their own, which only the printed link has. The cookie
+// is bound to that path: the browser sends it nowhere else, and the console accepts none outside of it. A page of
+// another port cannot ask for the path, because it does not know the path.
 
 // NewToken returns a random token for Options.Token.
 func NewToken() string { return rand.Text() }
@@ -44,7 +44,7 @@ func (c *Console) inOwn(r *http.Request) bool {
 	return ok && same(first, place(c.o.Token))
 }
 
-// logsIn reports whether people come in by the link with the token.
+// logsIn reports whether users log in with the link of the token.
 func (c *Console) logsIn() bool { return c.o.Token != "" && c.o.Role == nil }
 
 // cookieName begins as a browser wants it of a cookie that only TLS can set. (The prefix __Host- wants the path "/".)
@@ -55,8 +55,8 @@ func cookieName(r *http.Request) string {
 	return "fdbfifo-console"
 }
 
-// setCookie gives a browser a session, or takes it with a negative age. The cookie says no path: it is bound to the
-// folder of the request as the browser has asked for it, wherever the console is mounted.
+// setCookie gives a browser a session, or removes it if maxAge is negative. The cookie names no path. So the browser
+// binds it to the folder of the requested URL, wherever the console is mounted.
 func setCookie(w http.ResponseWriter, r *http.Request, value string, maxAge int) {
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName(r), Value: value, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode,
@@ -67,7 +67,7 @@ func setCookie(w http.ResponseWriter, r *http.Request, value string, maxAge int)
 // maxSessions bounds the sessions of a console. One more ends the one that was idle for longest.
 const maxSessions = 100
 
-// sessions are the browsers that have come in by the link. They end with the process.
+// sessions are the sessions of browsers that have logged in by the link. They end with the process.
 type sessions struct {
 	mu   sync.Mutex
 	used map[[sha256.Size]byte]time.Time // when the session of a cookie was used last; guarded by mu
@@ -131,7 +131,7 @@ func (c *Console) inSession(r *http.Request) bool {
 	return false
 }
 
-// oldLink says what to do whose link is that of a console that has ended.
+// oldLink tells a user with the link of an ended console what to do.
 const oldLink = "this link is not valid any more: open the link that the console printed when it started last"
 
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {

@@ -98,8 +98,8 @@ func TestCookieStaysAtTheConsole(t *testing.T) {
 	}
 }
 
-// TestLogout: a logout ends the session in the console, not in the browser alone, and no other session; the streams of
-// the session end, too.
+// TestLogout: a logout ends the session in the console, not only in the browser. The streams of the session end too. No
+// other session ends.
 func TestLogout(t *testing.T) {
 	token := NewToken()
 	s := newSite(t, func(o *Options) { o.Token, o.Every = token, 10*time.Millisecond })
@@ -123,8 +123,8 @@ func TestLogout(t *testing.T) {
 	require.Contains(t, s.log.String(), `msg="console: logout"`)
 }
 
-// TestSessionEndsIdle: a session ends when nobody has asked for anything for Options.Idle; a page that refreshes itself
-// does not keep it.
+// TestSessionEndsIdle: a session ends after Options.Idle without a request by its user. A page that refreshes itself
+// does not keep the session alive.
 func TestSessionEndsIdle(t *testing.T) {
 	token, now := NewToken(), time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s := newSite(t, func(o *Options) { o.Token, o.Idle, o.Now = token, time.Hour, func() time.Time { return now } })

@@ -55,8 +55,8 @@ func request(t *testing.T, c net.Conn, target string) {
 	require.NoError(t, err)
 }
 
-// TestSlowClients: clients that ask for a page, or for its events, and do not read the answer are given up, in bounded
-// time; meanwhile others get their pages, and act. In virtual time.
+// TestSlowClients: the console gives up a client that asks for a page, or for its events, and does not read the answer.
+// The time is bounded, and other clients get their pages and act in that time. The test runs in virtual time.
 func TestSlowClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := embedded.OpenMemory(embedded.Options{})
@@ -113,8 +113,8 @@ func TestSlowClients(t *testing.T) {
 	})
 }
 
-// TestOldLogin: a cookie of a console that was started anew since, and an old link, are refused with words that help;
-// nothing is done, and a page that had a stream learns why it has none.
+// TestOldLogin: the console was restarted since. It refuses the cookie and the links of before with words that help,
+// and does nothing. A page whose stream has ended gets the reason.
 func TestOldLogin(t *testing.T) {
 	s := newSite(t, func(o *Options) { o.Token = NewToken() })
 	s.enqueue("A", "a1")

@@ -46,10 +46,10 @@ func (a *asked) Status(context.Context) ([]byte, error) {
 	return []byte(a.document), nil
 }
 
-// TestDatabasePage: the page says how soon the database answers; the status of a cluster is read on a click alone, once
-// in half a minute, and what is bad in it is marked. The document is that of a cluster of one process of FoundationDB
-// 7.3.79, but for its addresses and paths, and for what the test makes bad; TestDatabasePageOnACluster of fdbkv asks a
-// running one.
+// TestDatabasePage: the page says how soon the database answers. The console reads the status of a cluster only on a
+// click, at most once in half a minute, and marks the bad values. The document is from a cluster of one process of
+// FoundationDB 7.3.79. The test has changed its addresses and paths, and made some values bad.
+// TestDatabasePageOnACluster of fdbkv asks a running cluster.
 func TestDatabasePage(t *testing.T) {
 	s := newSite(t, nil)
 	require.Contains(t, s.get("/db"), "has no status of its own")
@@ -102,7 +102,7 @@ func TestReplayFromTheArchive(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, r.StatusCode, body)
 }
 
-// TestCorruptHead: a group whose first message nobody can read has a page, which says so; its head can be cancelled.
+// TestCorruptHead: a group whose first message cannot be read has a page that says so. The message can be cancelled.
 func TestCorruptHead(t *testing.T) {
 	s := newSite(t, nil)
 	s.enqueue("A", "a body that cannot be read", "2")
@@ -127,8 +127,8 @@ func TestCorruptHead(t *testing.T) {
 	require.Equal(t, "2", string(items[0].Body))
 }
 
-// TestFailedHead: the page of a group that is ready, and whose head has failed before, has the remedies that the list
-// of blocked groups has; a group that nobody holds has no holder.
+// TestFailedHead: the head of a ready group has failed before. Its page has the same remedies as the list of blocked
+// groups. The page of a group without a claim names no holder.
 func TestFailedHead(t *testing.T) {
 	s := newSite(t, nil)
 	s.enqueue("A", "1")

@@ -49,12 +49,12 @@ func (c *Console) functions() template.FuncMap {
 		"live": func(name string, v any) (template.HTML, error) {
 			var b strings.Builder
 			err := c.pages.ExecuteTemplate(&b, name+".live", v)
-			return template.HTML(b.String()), err // made by a template, so it is escaped
+			return template.HTML(b.String()), err // a template has escaped it
 		},
 		"body": func(name string, v any) (template.HTML, error) {
 			var b strings.Builder
 			err := c.pages.ExecuteTemplate(&b, name, v)
-			return template.HTML(b.String()), err // likewise
+			return template.HTML(b.String()), err // a template has escaped it
 		},
 		"navigate": func(p *page, path, text string) navigation {
 			return navigation{Path: path, Text: text, Queue: p.Queue, Here: p.Name == path}
@@ -84,7 +84,7 @@ type act struct {
 	Queue, Group, Back string
 }
 
-// counted is how many groups are blocked for a cause.
+// counted is a cause and the number of groups that are blocked for it.
 type counted struct {
 	Cause, Words string
 	N            int64
@@ -125,7 +125,7 @@ func confirmDead(verb, queue, back string, filter url.Values) string {
 	return "confirm?" + query.Encode()
 }
 
-// hostOf is the host and the process of an owner that a handle has named by itself: host:process:random.
+// hostOf returns the host and the process of an owner's default name, host:process:random.
 func hostOf(owner string) string {
 	parts := strings.Split(owner, ":")
 	if len(parts) != 3 {
@@ -137,7 +137,8 @@ func hostOf(owner string) string {
 	return "process " + parts[1] + " of host " + parts[0]
 }
 
-// link is a relative URL with a query of names and values; empty values are left out, but for groups, which may be "".
+// link is a relative URL with a query of names and values. It leaves out empty values, except those of g, q and after:
+// a group may be "".
 func link(path string, pairs ...string) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -170,7 +171,7 @@ func cutText(s string, n int) string {
 	return string([]rune(s)[:n-1]) + "…"
 }
 
-// plainText is a text of a program, as a page shows it: without control characters, and cut.
+// plainText returns a text of a program for a page, without control characters and cut to n runes.
 func plainText(s string, n int) string {
 	return cutText(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) && r != '\n' {
@@ -180,7 +181,7 @@ func plainText(s string, n int) string {
 	}, s), n)
 }
 
-// itemName tells items apart for people; the link has the whole id.
+// itemName returns a short name of an item, for people. The link has the whole id.
 func itemName(id layer.ID) string { return fmt.Sprintf("%.8s@%d", id.Random, id.Index) }
 
 func printable(s string) bool {
@@ -243,7 +244,7 @@ func number(n any) int64 {
 
 func plural[N int | int64](n N, noun string) string { return Plural(int64(n), noun) }
 
-// Short writes a duration with as many digits as people want.
+// Short writes a duration with few digits, for people.
 func Short(d time.Duration) string {
 	switch {
 	case d < 0:

@@ -1,4 +1,4 @@
-// Package data holds the real departures that the demo runs on; README.md beside it names their source.
+// Package data holds the real departures that the demo runs on; README.md in this folder names their source.
 package data
 
 import _ "embed"

@@ -309,7 +309,7 @@ func TestPages(t *testing.T) {
 	w.quiet("404 (Not Found)") // of the pages that are not there
 }
 
-// quiet: the browser has had nothing to say, but what is expected.
+// quiet requires that the browser's console has no message besides the expected ones.
 func (w *world) quiet(expected ...string) {
 	w.t.Helper()
 	w.mu.Lock()

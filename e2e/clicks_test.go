@@ -50,8 +50,8 @@ func (w *world) groupPage(g string) {
 	w.open("group?" + url.Values{"q": {"orders"}, "g": {g}}.Encode())
 }
 
-// remedy clicks a remedy of a group, over its page of confirmation if confirm is what that says, and waits for what the
-// console then says.
+// remedy clicks a remedy of a group, and waits until the console says the text said. If confirm is not "", the click
+// leads to a page of confirmation with that text, which remedy confirms.
 func (w *world) remedy(g, label, confirm, said string) {
 	w.t.Helper()
 	w.groupPage(g)
@@ -86,7 +86,7 @@ func (w *world) first(g string) string {
 	return string(items[0].Body)
 }
 
-// corrupt changes the stored message with a body so that nobody can read the message.
+// corrupt changes the stored message with this body so that it cannot be read.
 func (w *world) corrupt(body string) {
 	w.t.Helper()
 	var keys [][]byte

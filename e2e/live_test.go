@@ -108,8 +108,8 @@ func (w *world) streaming(n int64) {
 	require.Eventually(w.t, func() bool { return w.streams.Load() == n }, patience, 5*time.Millisecond, "%d streams", n)
 }
 
-// TestRestart: the console ends, and is started anew, while a page is open. The page says so and comes back by itself;
-// a click meanwhile is not done, and one after is done once, also if its answer is lost.
+// TestRestart: the console ends, and is restarted, while a page is open. The page says so and comes back by itself. A
+// click before the restart has no effect. A click after it takes effect once, also if its answer is lost.
 func TestRestart(t *testing.T) {
 	w := newWorld(t)
 	w.enqueue("A", "1", "2", "3")
@@ -149,8 +149,8 @@ func TestRestart(t *testing.T) {
 	require.EqualValues(t, 2, w.group("A").Depth, "done once")
 }
 
-// TestRestartWithAnotherToken: the console is started anew with a new token. The page says what to do; a click does
-// nothing, and says so; after the new link everything goes on.
+// TestRestartWithAnotherToken: the console is restarted with a new token. The page says what to do. A click has no
+// effect, and says so. After the new link everything works again.
 func TestRestartWithAnotherToken(t *testing.T) {
 	w := newWorld(t, func(o *console.Options) { o.Token = "first" })
 	w.enqueue("A", "1")

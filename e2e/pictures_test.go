@@ -20,8 +20,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// pictures says that the pictures of the docs are taken anew: make pictures.
-var pictures = flag.Bool("pictures", false, "write the pictures of docs/pictures anew")
+// pictures makes the test write the pictures of the docs again, see make pictures.
+var pictures = flag.Bool("pictures", false, "write the pictures of docs/pictures again")
 
 // pictured are the pages of which docs/operations.md has pictures, each light and dark.
 var pictured = []struct {

@@ -78,7 +78,7 @@ func build(t *testing.T, dir string) string {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freePorts returns the first of n ports in a row that nobody listens on, below those that a system gives by itself.
+// freePorts returns the first of n free ports in a row. They are below the ports that a system assigns by itself.
 func freePorts(t *testing.T, n int) int {
 	t.Helper()
 	first := os.Getpid() % 100 // two runs at a time seldom begin at the same port
@@ -101,8 +101,8 @@ func freePorts(t *testing.T, n int) int {
 // prometheusAPI is where a Prometheus answers.
 type prometheusAPI string
 
-// startPrometheus starts one with the configuration of deploy, but for the ports, base and the next, and how often it
-// looks. It listens on the last of them.
+// startPrometheus starts a Prometheus with the configuration of deploy. It changes the ports to base and the next ones,
+// and shortens the intervals. Prometheus listens on the last of the ports.
 func startPrometheus(t *testing.T, prometheus, dir string, base int) prometheusAPI {
 	t.Helper()
 	text, err := os.ReadFile("../deploy/prometheus.yml")

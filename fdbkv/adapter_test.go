@@ -47,7 +47,8 @@ func get(t *testing.T, db kv.DB, k []byte) string {
 	return string(v)
 }
 
-// TestErrorsUnwrapToTheBindings: the binding's own loops must find fdb.Error in what the adapter returns.
+// TestErrorsUnwrapToTheBindings: the errors of the adapter wrap fdb.Error, because the retry loops of the binding look
+// for it.
 func TestErrorsUnwrapToTheBindings(t *testing.T) {
 	db := open(t)
 	tx, err := db.Begin(kv.TxOptions{})

@@ -81,7 +81,7 @@ func (db *DB) Ping(ctx context.Context) error {
 	}
 }
 
-// place names the cluster by what the client itself knows of it; the answers need no network.
+// place names the cluster. It asks only the client library, so it needs no network.
 func (db *DB) place() string {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -61,7 +61,7 @@ func ExampleRows() {
 	// seat/1B taken
 }
 
-// Atomic operations do not read, and so conflict with nobody.
+// Atomic operations do not read, so they never end with a conflict.
 func ExampleTx_atomic() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})

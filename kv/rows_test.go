@@ -11,8 +11,8 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestRows: all pairs of the range, and no others, in the order of their keys, however many pages they fill; it ends when
-// its reader does, and with an error if it cannot read.
+// TestRows: Rows yields all pairs of the range and no others, in the order of their keys, whatever number of pages they
+// fill. It ends when its reader stops. If it cannot read, it yields an error.
 func TestRows(t *testing.T) {
 	for _, n := range []int{0, 1, 999, 1000, 1001, 2000, 2500} {
 		db := embedded.OpenMemory(embedded.Options{})

@@ -194,44 +194,24 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
 }
 
-// receiveNow receives without waiting, or by looking now and then: where nothing is staged.
+// receiveNow receives without waiting.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	end := time.Now().Add(r.o.Wait)
-	for pause := firstWait; ; pause = min(2*pause, directPoll) {
+	for {
 		if err := q.submit(ctx, &operation{settle: s, receive: r}); err != nil {
 			return nil, err
 		}
-		left := time.Until(end)
-		if r.more && len(r.claims) == 0 {
-			s, pause = nil, firstWait
-			continue // each look removes some of the items past retention, or puts some hints aside
-		}
-		if !r.unserved() || left <= 0 {
+		if !r.more || len(r.claims) > 0 {
 			return r.claims, nil
 		}
-		s = nil
-		timer := time.NewTimer(min(pause, left))
-		select {
-		case <-timer.C:
-			q.yield(ctx, "look again")
-		case <-r.stop:
-			timer.Stop()
-			return nil, nil
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, context.Cause(ctx)
-		}
+		s = nil // each look removes some of the items past retention, or puts some hints aside
 	}
 }
-
-// directPoll is the longest pause between two looks of a receive which is not staged.
-const directPoll = time.Second
 
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
 // begin now, not at the commit. ReceiveTx cannot wait, and may claim nothing for the second reason that TakeTx gives.

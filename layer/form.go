@@ -9,7 +9,7 @@ import (
 )
 
 // Form says what message a value is: its body, its group and its facets. A nested path is a function:
-// func(b Booking) string { return b.Flight.Number }. A Form is a Codec, too, for Typed. It is a plain value: copy it,
+// func(b Booking) string { return b.Flight.Number }. A Form is a Codec, too. It is a plain value: copy it,
 // and change or add a field, for a form that is nearly the same.
 type Form[T any] struct {
 	Body   Codec[T]                  // of the body; nil = JSON

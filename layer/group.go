@@ -97,7 +97,7 @@ func (r *record) without(m *mark) *record {
 // until returns the record with a claim which ends at endMS, whatever handle's heartbeat kept it before.
 func (r *record) until(endMS int64) *record {
 	next := r.with(r.holding().items, endMS)
-	next.holdings[0].beat = uuid.Nil
+	next.held.beat = uuid.Nil
 	return next
 }
 

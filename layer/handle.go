@@ -41,12 +41,12 @@ type Options struct {
 	// Hooks are told of every operation of the handle, the first begun first and ended last. The handle keeps a copy of
 	// the slice.
 	Hooks []Hook
-	// Test, if not nil, is for simulations and measurements of the library itself. The handle keeps a copy.
+	// Test, if not nil, is for simulations and tests of the library itself. The handle keeps a copy.
 	Test *TestOptions
 }
 
-// TestOptions are knobs for simulations and measurements; a program which uses a queue needs none. The zero value
-// changes nothing.
+// TestOptions are for simulations and tests of the library itself. A program that uses a queue needs none of them. The
+// zero value changes nothing.
 type TestOptions struct {
 	// Seed makes the handle's random choices (message ids among others) repeatable. 0 = not repeatable. No two handles
 	// may have the same seed, because otherwise their messages and receipts would have the same ids.
@@ -55,10 +55,6 @@ type TestOptions struct {
 	// timer has woken, before the goroutine touches shared state. The argument who names the goroutine. So a simulation
 	// can let a single goroutine run at a time. ctx is the caller's if the goroutine runs for one caller alone.
 	Yield func(ctx context.Context, who string)
-	// NoCoalescing gives each operation its own transaction.
-	NoCoalescing bool
-	// Path limits how receives find groups.
-	Path Path
 	// NoLooks leaves a receive which waits to wakes and to the poll: it does not look again shortly after it has begun
 	// to wait.
 	NoLooks bool
@@ -82,16 +78,6 @@ func (o *TestOptions) Named(ctx context.Context, format string, args ...any) con
 	}
 	return context.WithValue(ctx, yieldName{}, fmt.Sprintf(format, args...))
 }
-
-// Path limits how a handle's receives find groups. For measurements; programs use Adaptive.
-type Path int
-
-// The paths.
-const (
-	Adaptive Path = iota // claim directly, wider after conflicts; stage when nothing is ready or conflicts go on
-	Direct               // never stage: a waiting receive looks again and again
-	Staged               // a waiting receive requests first
-)
 
 // Queue is a handle on one queue. Queue is safe for concurrent use, holds no claim, and caches nothing of the database
 // but the queue's settings. Make one per process, share the handle, and close the handle when done.

@@ -154,9 +154,6 @@ func checkByReason(by, reason string) error {
 // in one transaction.
 const archiveClaimBytes = 4 << 20
 
-// firstWait is the pause after an error, and after a look that found nothing; it doubles.
-const firstWait = 5 * time.Millisecond
-
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
 const endTimeout = 10 * time.Second
 

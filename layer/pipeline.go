@@ -169,8 +169,7 @@ const abandonedTimeout = time.Second
 //     afterwards. So every queued operation is run. Example: a caller runs his own ack, and meanwhile ten enqueues
 //     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
 //  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
-//     transactions receive; unless groups are plenty, only a single transaction receives. (Without coalescing nothing
-//     is bounded.)
+//     transactions receive; unless groups are plenty, only a single transaction receives.
 //  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). A panic goes on
 //     in a caller who runs his own operation. In any other goroutine the panic becomes the error of the operations
 //     without an outcome, because their callers are not at fault when another operation of the batch panics.
@@ -206,7 +205,6 @@ type pipelineEnv struct {
 	// giveBack releases claims which nobody is there to receive. The pipeline starts a goroutine for the call.
 	giveBack func(claims []*Claim)
 	yield    func(ctx context.Context, who string) // see TestOptions.Yield
-	alone    bool                                  // each operation has a transaction of its own
 
 	// The following are called with the pipeline's mutex held, so a callee must neither block nor call the pipeline.
 
@@ -363,7 +361,7 @@ func (p *pipeline) enter(ctx context.Context, o *operation) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if p.flying > 0 || len(p.queue) > 0 || p.env.alone {
+	if p.flying > 0 || len(p.queue) > 0 {
 		p.queueUp(o)
 		p.mu.Unlock()
 		return nil
@@ -409,13 +407,6 @@ func (p *pipeline) abandon(o *operation) {
 
 // queueUp queues operations, together. mu is held.
 func (p *pipeline) queueUp(os ...*operation) {
-	if p.env.alone {
-		for _, o := range os {
-			p.flying++
-			go p.runAlone(p.newBatch([]*operation{o}))
-		}
-		return
-	}
 	for _, o := range os {
 		o.state = opQueued
 	}
@@ -424,17 +415,6 @@ func (p *pipeline) queueUp(os ...*operation) {
 		p.flying++
 		go p.drive()
 	}
-}
-
-// runAlone runs one operation, without coalescing.
-func (p *pipeline) runAlone(b *batch) {
-	p.env.yield(context.Background(), "alone")
-	defer func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.flying--
-	}()
-	p.flyBehind(b)
 }
 
 // leave is for a caller who goes, because of cause, before o has ended. If o has ended after all, leave returns the
@@ -595,7 +575,7 @@ func (p *pipeline) runTurn(called []*operation) {
 		p.mu.Unlock()
 		return
 	}
-	if p.flying < maxFlying && p.mayReceive() && !p.env.alone {
+	if p.flying < maxFlying && p.mayReceive() {
 		p.flying++
 		b := p.newBatch(os)
 		p.mu.Unlock()

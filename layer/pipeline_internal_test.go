@@ -37,16 +37,16 @@ type testFlight struct {
 }
 
 // testRig runs fn, and then checks that nothing has been left in the books and that close ends all.
-func testRig(t *testing.T, alone bool, fn func(r *rig)) {
+func testRig(t *testing.T, fn func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, begun: make(chan *testFlight, 1000), back: make(chan []*Claim, 1000)}
 		r.p.env = pipelineEnv{
-			run: r.run, giveBack: func(c []*Claim) { r.back <- c }, yield: func(context.Context, string) {}, alone: alone,
+			run: r.run, giveBack: func(c []*Claim) { r.back <- c }, yield: func(context.Context, string) {},
 			groups: func(rc *reception) int { return rc.o.MaxGroups }, plenty: func() bool { return r.plenty },
 			join: r.l.join, quit: r.l.quit, disband: r.l.disband, trouble: r.l.trouble,
 		}
 		r.l.begin(lineEnv{
-			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
+			runTurn: r.p.runTurn, yield: r.p.env.yield, nowMS: func() int64 { return 0 },
 			requested: func() (int64, int64) { return 0, 0 },
 			wants:     func() bool { return false },
 			gone:      func() time.Duration { return 0 },
@@ -247,7 +247,7 @@ func (r *rig) busy() []*testFlight {
 // TestPipelineTravelsTogether: operations that arrive while all slots are taken travel together, in the order of their
 // arrival, in the transaction that follows the first to end.
 func TestPipelineTravelsTogether(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		flights := r.busy()
 		ack, enqueue, receive := ackOf(3), enqueueOf(2), receiveOf(1)
 		callers := []*caller{r.submit(ack), r.submit(enqueue), r.submit(receive)}
@@ -268,7 +268,7 @@ func TestPipelineTravelsTogether(t *testing.T) {
 
 // TestPipelineAloneNeedsNoGoroutine: an operation that meets nothing else in flight is run by its caller.
 func TestPipelineAloneNeedsNoGoroutine(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		var by string
 		o := enqueueOf(1)
 		c := r.calls(o, func(ctx context.Context, c *caller) error {
@@ -303,7 +303,7 @@ func TestPipelineInBounds(t *testing.T) {
 		"received":       {asks, 2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testRig(t, false, func(r *rig) {
+			testRig(t, func(r *rig) {
 				flights := r.busy()
 				var os []*operation
 				for range c.count {
@@ -323,7 +323,7 @@ func TestPipelineInBounds(t *testing.T) {
 // TestPipelineMayReceive: one transaction receives at a time, and the next takes all receives that have come meanwhile,
 // while other operations pass them. If there are plenty of groups three may, and each knows what the others take.
 func TestPipelineMayReceive(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		a, b, c, enqueue := receiveOf(2), receiveOf(3), receiveOf(4), enqueueOf(1)
 		r.submit(a)
 		first := r.next(a)
@@ -356,7 +356,7 @@ func TestPipelineMayReceive(t *testing.T) {
 
 // TestPipelineLeaveQueued: what nobody waits for is not begun.
 func TestPipelineLeaveQueued(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		flights := r.busy()
 		goes, stays := enqueueOf(1), enqueueOf(1)
 		c, d := r.submit(goes), r.submit(stays)
@@ -385,7 +385,7 @@ func TestPipelineLeaveRunning(t *testing.T) {
 			false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			testRig(t, false, func(r *rig) {
+			testRig(t, func(r *rig) {
 				ahead := enqueueOf(1) // so that a driver runs c.o, and not its caller
 				r.submit(ahead)
 				r.next(ahead)
@@ -414,7 +414,7 @@ func TestPipelineLeaveRunning(t *testing.T) {
 // TestPipelineCallerThatRunsLeaves: a caller who runs his own receive can leave when its transaction has ended; he
 // gets no claim, for it is given back.
 func TestPipelineCallerThatRunsLeaves(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o := receiveOf(1)
 		c := r.submit(o)
 		f := r.next(o)
@@ -430,7 +430,7 @@ func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 // TestPipelineAbandoned: a transaction whose callers have all gone is cancelled after abandonedTimeout, and not
 // before, and not while one of them is there.
 func TestPipelineAbandoned(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		flights := r.busy()
 		a, b := ackOf(1), enqueueOf(1)
 		first, second := r.submit(a), r.submit(b)
@@ -453,7 +453,7 @@ func TestPipelineAbandoned(t *testing.T) {
 // TestPipelineApart: where a transaction takes long, few callers do not wait for each other; many share the
 // transactions.
 func TestPipelineApart(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		flights := r.busy()
 		time.Sleep(20 * farAway)
 		for _, f := range flights { // as often as it takes to know that the database is far away
@@ -485,32 +485,10 @@ func TestPipelineApart(t *testing.T) {
 	})
 }
 
-// TestPipelineNoCoalescing: each operation has a transaction of its own, and begins at once.
-func TestPipelineNoCoalescing(t *testing.T) {
-	testRig(t, true, func(r *rig) {
-		var flights []*testFlight
-		var callers []*caller
-		for i := range 2 * maxFlying {
-			o := []*operation{enqueueOf(1), receiveOf(1)}[i%2]
-			callers = append(callers, r.submit(o))
-			flights = append(flights, r.next(o))
-		}
-		for i, f := range flights {
-			f.end()
-			r.result(callers[i], nil)
-		}
-		waits := receiveOf(1)
-		c := r.submitWaiting(waits)
-		r.next(waits).end()
-		r.next(waits).end(waits)
-		r.result(c, nil)
-	})
-}
-
 // TestPipelineTurns: a receive for which nothing is ready waits; then the line gives it a turn, in a transaction in
 // which nothing else travels, and it gets what that one claims. Its settlement happens once.
 func TestPipelineTurns(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o := receiveOf(1)
 		o.settle = ackOf(1).settle
 		c := r.submitWaiting(o)
@@ -530,7 +508,7 @@ func TestPipelineTurns(t *testing.T) {
 
 // TestPipelineTurnInQueue: a turn that finds no slot queues up, and does not travel with what writes.
 func TestPipelineTurnInQueue(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o := receiveOf(1)
 		c := r.submitWaiting(o)
 		first := r.next(o)
@@ -554,7 +532,7 @@ func TestPipelineTurnInQueue(t *testing.T) {
 // TestPipelineTurnFails: a turn that fails is none: the receive waits on, until a turn serves it. A queue that is
 // gone, or an outcome that is unknown, is the end of the wait.
 func TestPipelineTurnFails(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o := receiveOf(1)
 		c := r.submitWaiting(o)
 		r.next(o).end()
@@ -566,7 +544,7 @@ func TestPipelineTurnFails(t *testing.T) {
 		r.result(c, nil)
 	})
 	for _, err := range []error{ErrNoQueue, &kv.Error{Code: kv.CodeCommitUnknownResult}} {
-		testRig(t, false, func(r *rig) {
+		testRig(t, func(r *rig) {
 			o := receiveOf(1)
 			c := r.submitWaiting(o)
 			r.next(o).end()
@@ -574,7 +552,7 @@ func TestPipelineTurnFails(t *testing.T) {
 			r.result(c, err)
 		})
 	}
-	testRig(t, false, func(r *rig) { // a first look that fails is no turn
+	testRig(t, func(r *rig) { // a first look that fails is no turn
 		o, refused := receiveOf(1), errors.New("no database")
 		c := r.submitWaiting(o)
 		r.next(o).fail(refused)
@@ -598,7 +576,7 @@ var endings = map[string]struct {
 func TestPipelineWaitEnds(t *testing.T) {
 	for name, by := range endings {
 		t.Run(name+", in the line", func(t *testing.T) {
-			testRig(t, false, func(r *rig) {
+			testRig(t, func(r *rig) {
 				o := receiveOf(1)
 				c := r.submitWaiting(o)
 				r.next(o).end()
@@ -612,7 +590,7 @@ func TestPipelineWaitEnds(t *testing.T) {
 			for _, serve := range []bool{false, true} {
 				t.Run(name+map[bool]string{false: ", first look", true: ", turn"}[turn]+
 					map[bool]string{false: "", true: " that serves"}[serve], func(t *testing.T) {
-					testRig(t, false, func(r *rig) { r.endsInFlight(turn, serve, by.end, by.err) })
+					testRig(t, func(r *rig) { r.endsInFlight(turn, serve, by.end, by.err) })
 				})
 			}
 		}
@@ -663,7 +641,7 @@ func (r *rig) endsInFlight(turn, serve bool, end func(r *rig, c *caller), want e
 func TestPipelineCalledAndGone(t *testing.T) {
 	for name, by := range endings {
 		t.Run(name, func(t *testing.T) {
-			testRig(t, false, func(r *rig) {
+			testRig(t, func(r *rig) {
 				o := receiveOf(1)
 				called, goOn := make(chan struct{}), make(chan struct{})
 				runTurn := r.l.env.runTurn
@@ -689,7 +667,7 @@ func TestPipelineCalledAndGone(t *testing.T) {
 
 // TestPipelineClosed: after close nothing is submitted; what is queued or in flight comes to its end.
 func TestPipelineClosed(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		flights := r.busy()
 		queued := enqueueOf(1)
 		c := r.submit(queued)
@@ -719,7 +697,7 @@ func (e askedError) Is(target error) bool {
 // TestPipelineCloseWhileATurnEnds: a receive that waits ends with ErrClosed when close comes while the pipeline decides
 // what becomes of its turn, which has failed. The pipeline asks the error whether the wait may go on: then close comes.
 func TestPipelineCloseWhileATurnEnds(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o, closed := receiveOf(1), make(chan bool)
 		c := r.submitWaiting(o)
 		r.next(o).end()
@@ -732,7 +710,7 @@ func TestPipelineCloseWhileATurnEnds(t *testing.T) {
 // TestPipelinePanicOfCaller: a panic in the transaction that a caller runs himself goes on to him, and the handle goes
 // on working: slot, receiving and taking are given back.
 func TestPipelinePanicOfCaller(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o := receiveOf(2)
 		c := r.calls(o, func(ctx context.Context, c *caller) (err error) {
 			defer func() { err = recover().(error) }()
@@ -754,7 +732,7 @@ func TestPipelinePanicOfCaller(t *testing.T) {
 // outcome yet: whether they committed is not known. Operations that had ended before, each in its own transaction, keep
 // their results.
 func TestPipelinePanicInDriver(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		flights := r.busy()
 		os := []*operation{enqueueOf(1), ackOf(1), receiveOf(1)}
 		var callers []*caller
@@ -782,41 +760,37 @@ func TestPipelinePanicInDriver(t *testing.T) {
 
 // TestPipelinePanicOfATurn: a panic in a turn, which the attendance runs, ends the receives; the next one is attended.
 func TestPipelinePanicOfATurn(t *testing.T) {
-	for _, alone := range []bool{false, true} {
-		testRig(t, alone, func(r *rig) {
-			o := receiveOf(1)
-			c := r.submitWaiting(o)
-			r.next(o).end()
-			r.next(o).endWith(func() { panic("boom") })
-			require.ErrorContains(t, <-c.done, "boom")
-			again := receiveOf(1)
-			c = r.submitWaiting(again)
-			r.next(again).end()
-			r.next(again).end(again)
-			r.result(c, nil)
-		})
-	}
+	testRig(t, func(r *rig) {
+		o := receiveOf(1)
+		c := r.submitWaiting(o)
+		r.next(o).end()
+		r.next(o).endWith(func() { panic("boom") })
+		require.ErrorContains(t, <-c.done, "boom")
+		again := receiveOf(1)
+		c = r.submitWaiting(again)
+		r.next(again).end()
+		r.next(again).end(again)
+		r.result(c, nil)
+	})
 }
 
 // TestPipelineGoexit: a transaction that ends its goroutine, as a test's FailNow does, is in nobody's books either.
 func TestPipelineGoexit(t *testing.T) {
-	testRig(t, false, func(r *rig) {
+	testRig(t, func(r *rig) {
 		o := enqueueOf(1)
 		r.submit(o)
 		r.next(o).endWith(runtime.Goexit)
 		r.requireIdle()
 		require.ErrorIs(t, o.result(), errInterrupted)
 	})
-	for _, alone := range []bool{false, true} { // a driver, and the goroutine of an operation that runs alone
-		testRig(t, alone, func(r *rig) {
-			first, behind := enqueueOf(1), enqueueOf(1)
-			r.submit(first)
-			f := r.next(first)
-			r.submit(behind)
-			r.next(behind).endWith(runtime.Goexit)
-			require.ErrorIs(t, behind.result(), errInterrupted)
-			f.end()
-			r.requireIdle()
-		})
-	}
+	testRig(t, func(r *rig) {
+		first, behind := enqueueOf(1), enqueueOf(1)
+		r.submit(first)
+		f := r.next(first)
+		r.submit(behind)
+		r.next(behind).endWith(runtime.Goexit)
+		require.ErrorIs(t, behind.result(), errInterrupted)
+		f.end()
+		r.requireIdle()
+	})
 }

@@ -73,7 +73,7 @@ func (q *Queue) settleSize(s *settlement) int {
 // pipelineEnv returns what the handle's pipeline needs.
 func (q *Queue) pipelineEnv() pipelineEnv {
 	return pipelineEnv{
-		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
+		run: q.run, giveBack: q.giveBackAll, yield: q.yield,
 		groups: q.wantedGroups, plenty: q.spreadOf("").Plenty,
 		join: q.line.join, quit: q.line.quit, disband: q.line.disband, trouble: q.line.trouble,
 	}
@@ -349,7 +349,7 @@ func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Cla
 			if r.o.ReceiveID == "" {
 				go q.giveBackAll(claims)
 			}
-			if ctx.Err() == nil && !kv.MaybeCommitted(err) {
+			if !kv.MaybeCommitted(err) {
 				err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err} // the claims have been made
 			}
 			return nil, err
@@ -529,7 +529,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			receive.add(o)
 		}
 	}
-	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+	if !receive.none() && !receive.stageFirst(conflicts) {
 		if receive.called {
 			// Read the configuration again: the operator who has just resumed the queue counts on the woken handle.
 			w.followAnew()
@@ -620,8 +620,8 @@ func (r *receiving) add(o *operation) {
 func (r *receiving) none() bool { return len(r.operations) == 0 }
 
 // stageFirst reports whether all operations wait and are to be staged without a look.
-func (r *receiving) stageFirst(q *Queue, conflicts int) bool {
-	return !r.called && r.waiting == len(r.operations) && q.stageFirst(conflicts)
+func (r *receiving) stageFirst(conflicts int) bool {
+	return !r.called && r.waiting == len(r.operations) && conflicts >= stageAfter
 }
 
 func (r *receiving) all() []*reception {

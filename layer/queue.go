@@ -372,7 +372,7 @@ func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey
 // Queues returns the names of the queues under prefix, in order.
 func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 	var names []string
-	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
 		names = nil
 		all := kv.PrefixRange(prefix)
 		// Queue names are strings, whose tuples begin with 0x02.

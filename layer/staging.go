@@ -131,11 +131,6 @@ func (s *staging) requested() (index, deadlineMS int64) {
 	return s.index, s.deadlineMS
 }
 
-// stageFirst reports whether waiting receives are to be staged without looking for ready groups first.
-func (q *Queue) stageFirst(conflicts int) bool {
-	return q.opts.Test.Path == Staged || q.opts.Test.Path == Adaptive && conflicts >= stageAfter
-}
-
 // receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
 func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	o := &operation{settle: s, receive: r}
@@ -153,7 +148,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 // lineEnv returns what the handle's waiting line needs.
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
-		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
+		runTurn: q.pipeline.runTurn, yield: q.yield, nowMS: q.nowMS,
 		requested: q.staging.requested, wants: q.staging.hasWants, lasts: q.lasts,
 		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
 		gone: q.staging.goneLeft, passOn: q.passWakeOn, watchFailed: q.watchFailed,

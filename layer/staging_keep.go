@@ -225,21 +225,16 @@ func (r *rest) lookAgain(at cue, aWhile time.Duration) {
 	}
 }
 
-const (
-	// transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
-	transactionLife = 5 * time.Second
-	// lookFactor is how much later each look comes than the look before, counted from when the request was written.
-	lookFactor = 4
-)
+// transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
+const transactionLife = 5 * time.Second
 
 // lookSoon returns the time until the handle looks again without a wake; 0 = at the poll.
 //
 // A transaction that makes a group ready reads the requests, and may commit after the handle has looked. Example: an
 // enqueue reads the requests at version 10, the handle writes its request at 11 and finds nothing at 12, the enqueue
 // commits at 13: nobody touches the wake key. The handle looks again for all that was in flight when the request was
-// written: after the time of a few transactions, then four times as late, and so on until the poll. So a message that
-// comes d after the request waits at most 3d, or the time of a few transactions, and enqueues have no conflict with
-// waiting handles.
+// written: after the time of a transaction, then twice as late, and so on until the poll. So a message that comes d
+// after the request waits at most d, or the time of a transaction, and enqueues have no conflict with waiting handles.
 //
 // A handle behind another in the line counts from the other's request, because an enqueue that has seen the other's
 // request wakes the other. A handle further behind looks less often, because the turns of the handles before serve all.
@@ -257,7 +252,7 @@ func (w *txn) lookSoon(turns []*turning, receives []*reception) (time.Duration, 
 	if since >= transactionLife {
 		return 0, nil
 	}
-	soon := max((lookFactor-1)*since, q.pipeline.aWhile()/2)
+	soon := max(since, q.pipeline.aWhile()/4)
 	if anyGroupAlone(turns, receives) {
 		soon += soon * time.Duration(w.before(turns[0])) / pollPlaces
 	}

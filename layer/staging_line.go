@@ -108,7 +108,6 @@ type waitingLine struct {
 type lineEnv struct {
 	runTurn   func(called []*operation) // gives the receives a transaction, and returns after their turn
 	yield     func(ctx context.Context, who string)
-	alone     bool // each operation has a transaction of its own
 	nowMS     func() int64
 	requested func() (index, deadlineMS int64)             // the handle's request; index 0 = there is none
 	wants     func() bool                                  // the handle may have requests for lanes or by templates
@@ -495,16 +494,12 @@ const namedWave = 16
 // for the receives left of which mayGlance is true; nil = none.
 func (l *waitingLine) give(t *turn, may, mayGlance func(o *operation) bool) (called []*operation) {
 	l.mu.Lock()
-	n := maxWave
-	if l.env.alone {
-		n = 1
-	}
 	var left []*operation
 	apart := 0 // receives and templates with reads of their own
 	templates := map[string]bool{"": true}
 	for _, o := range l.waiting {
 		alone := o.names() || !templates[o.receive.where]
-		if len(called) == n || alone && apart == namedWave || !may(o) {
+		if len(called) == maxWave || alone && apart == namedWave || !may(o) {
 			left = append(left, o)
 			continue
 		}
@@ -522,7 +517,7 @@ func (l *waitingLine) give(t *turn, may, mayGlance func(o *operation) bool) (cal
 	l.waiting = left
 	left = slices.Clone(left)
 	l.mu.Unlock()
-	if mayGlance != nil && apart > 0 && !l.env.alone {
+	if mayGlance != nil && apart > 0 {
 		for _, o := range left {
 			if mayGlance(o) {
 				t.others = append(t.others, o.receive.where)

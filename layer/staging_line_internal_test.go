@@ -305,39 +305,30 @@ func TestLineKeepsRequest(t *testing.T) {
 	})
 }
 
-// TestLineInWaves: a turn is for maxWave receives at most, the oldest first; and for one without coalescing.
+// TestLineInWaves: a turn is for maxWave receives at most, the oldest first.
 func TestLineInWaves(t *testing.T) {
-	for _, alone := range []bool{false, true} {
-		onTestLine(t, func(t *testing.T, l *testLine) {
-			l.env.alone = alone
-			var all, order []*operation
-			serve := func(called []*operation) { order = append(order, called...) }
-			l.turns = []func([]*operation){
-				func(called []*operation) {
-					for range maxWave {
-						all = append(all, waiter())
-						l.join(all[len(all)-1])
-					}
-					serve(called)
-				},
-			}
-			for range maxWave + 1 {
-				l.turns = append(l.turns, serve)
-			}
-			all = append(all, waiter())
-			l.join(all[0])
-			l.attendance.Wait()
-			require.Equal(t, len(all), len(order))
-			for i := range all {
-				require.Same(t, all[i], order[i])
-			}
-			if alone {
-				require.Len(t, l.log, len(all))
-			} else {
-				require.Equal(t, []string{"turn 1", fmt.Sprint("turn ", maxWave)}, l.log)
-			}
-		})
-	}
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		var all, order []*operation
+		serve := func(called []*operation) { order = append(order, called...) }
+		l.turns = []func([]*operation){
+			func(called []*operation) {
+				for range maxWave {
+					all = append(all, waiter())
+					l.join(all[len(all)-1])
+				}
+				serve(called)
+			},
+			serve,
+		}
+		all = append(all, waiter())
+		l.join(all[0])
+		l.attendance.Wait()
+		require.Equal(t, len(all), len(order))
+		for i := range all {
+			require.Same(t, all[i], order[i])
+		}
+		require.Equal(t, []string{"turn 1", fmt.Sprint("turn ", maxWave)}, l.log)
+	})
 }
 
 // TestLineStops: the attendance ends with the line, whatever it is at.

@@ -20,16 +20,15 @@ const (
 	kindHead  kind = "head"  // of a timer only: the head of a group that nobody holds is due then
 )
 
-// record is the value of a group's lock: the holdings of the group, and the mark which keeps the group from all
-// receives once the holdings have ended. A record without a holding and without a mark is never stored. The list of
-// holdings is for the future (items held by several holders): today a record has at most one holding.
+// record is the value of a group's lock: the holding of the group, and the mark which keeps the group from all receives
+// once the holding has ended. A record without a holding and without a mark is never stored.
 //
 // Example: a worker holds the group and an operator pauses the group. The record has the claim and the mark; when the
 // claim ends, the record has the mark alone.
 type record struct {
-	token    int64 // of the newest holding, also after its end: the next token is greater
-	holdings []holding
-	mark     *mark // nil = none
+	token int64    // of the newest holding, also after its end: the next token is greater
+	held  *holding // nil = none
+	mark  *mark    // nil = none
 }
 
 // holding is the right to a group that one holder has until a time.
@@ -62,15 +61,15 @@ func (d delivered) id(group string) ID { return ID{Group: group, Index: d.index,
 
 // heldBy returns a record with the holding h, the newest, and the mark m.
 func heldBy(h holding, m *mark) *record {
-	return &record{token: h.token, holdings: []holding{h}, mark: m}
+	return &record{token: h.token, held: &h, mark: m}
 }
 
-// holding returns the record's only holding; nil if the group is unheld or marked.
+// holding returns the record's holding; nil if the group is unheld or marked.
 func (r *record) holding() *holding {
-	if r == nil || len(r.holdings) == 0 {
+	if r == nil {
 		return nil
 	}
-	return &r.holdings[0]
+	return r.held
 }
 
 // is reports whether the record's holding is of kind k, whatever the time.
@@ -124,23 +123,23 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 	return random, err == nil
 }
 
-// The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for each holding:
+// The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for the holding:
 // kind, token, owner, end (ms), and index, random and number of parts of each item, and in a queue with facets the
 // values of its facets; and last, of a claim, when the claim was made (ms), and of a claim by heartbeat the beat.
 func (r *record) pack() []byte {
-	size := 0
-	for i := range r.holdings {
-		size += 64 + len(r.holdings[i].owner) + itemSize*len(r.holdings[i].items)
+	h, size := r.held, 0
+	if h != nil {
+		size = 64 + len(h.owner) + itemSize*len(h.items)
 	}
 	b := tuple.Append(tuple.AppendInt(make([]byte, 0, size), r.token), r.mark.note())
-	for i := range r.holdings {
-		h := &r.holdings[i]
-		if b = tuple.AppendNested(b, h.append); h.sinceMS > 0 {
-			b = tuple.AppendInt(b, h.sinceMS)
-		}
-		if h.byBeat() {
-			b = tuple.AppendUUID(b, h.beat)
-		}
+	if h == nil {
+		return b
+	}
+	if b = tuple.AppendNested(b, h.append); h.sinceMS > 0 {
+		b = tuple.AppendInt(b, h.sinceMS)
+	}
+	if h.byBeat() {
+		b = tuple.AppendUUID(b, h.beat)
 	}
 	return b
 }
@@ -168,10 +167,11 @@ func unpackRecord(key, value []byte) (*record, error) {
 	d := decoder{rest: value}
 	r := &record{token: d.int(), mark: d.note()}
 	if d.more() {
-		r.holdings = []holding{d.holding()}
+		h := d.holding()
+		r.held = &h
 	}
 	if d.more() {
-		h := &r.holdings[0]
+		h := r.held
 		h.sinceMS = d.int()
 		d.check(h.sinceMS > 0 && h.kind == kindClaim, "time %d beside a %s", h.sinceMS, h.kind)
 		if d.more() {

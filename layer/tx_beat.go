@@ -128,7 +128,7 @@ func (v *view) lasting(r *record, seen beatsSeen) (*record, error) {
 		shown.beat, shown.endMS = uuid.Nil, min(shown.endMS, v.nowMS)
 	}
 	view := *r
-	view.holdings = []holding{shown}
+	view.held = &shown
 	return &view, nil
 }
 

@@ -38,7 +38,7 @@ type Options struct {
 // DefaultEvery is how old the figures of a queue may be.
 const DefaultEvery = 10 * time.Second
 
-// readTimeout bounds the reading of one queue. A queue that does not answer costs its figures, not the others'.
+// readTimeout bounds the reading of one queue. If one queue does not answer, only its figures are missing.
 const readTimeout = 5 * time.Second
 
 // Exporter is an http.Handler. It is safe for concurrent use.
@@ -100,7 +100,7 @@ func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes()) // the scraper has gone
 }
 
-// Write writes all metrics. Queues that cannot be read are left out; fdbfifo_exporter_up says so.
+// Write writes all metrics. It leaves out queues that cannot be read, and sets fdbfifo_exporter_up to 0 for them.
 func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 	e.mu.Lock()
 	sources := slices.Clone(e.queues)
@@ -120,7 +120,7 @@ func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 	p.write(b)
 }
 
-// figures prints what the database and the handle say of a queue.
+// figures prints the figures of a queue from the database and the handle.
 func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
 	name := s.q.Name()
 	s.mu.Lock()
@@ -171,7 +171,7 @@ func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
 	}
 }
 
-// paths prints how this process's handle came by its claims.
+// paths prints how this process's handle found its claims.
 func (e *Exporter) paths(p *printer, q *layer.Queue) {
 	name, paths := q.Name(), q.Paths()
 	for path, n := range map[string]int64{"direct": paths.Direct, "widened": paths.Widened, "staged": paths.Staged} {

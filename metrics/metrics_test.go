@@ -95,7 +95,7 @@ func (s *scene) work(t *testing.T) {
 	worker.Start()
 	time.Sleep(2 * time.Second)
 	require.Regexp(t, `state="idle"} [78]\n`, s.scrape(), "one may be at the message that fails again and again")
-	time.Sleep(DefaultEvery) // so that the figures are read anew
+	time.Sleep(DefaultEvery) // so that the figures are read again
 	require.NoError(t, worker.Stop(context.Background()))
 	for _, claim := range []*layer.Claim{{Group: "g1", Token: 1}, nil} {
 		require.Error(t, s.q.Ack(t.Context(), claim))
@@ -175,12 +175,13 @@ func TestLabelSets(t *testing.T) {
 	})
 }
 
-// TestScrapesShareOneReading: however often somebody asks, a queue is read once in ten seconds, and else never.
+// TestScrapesShareOneReading: scrapes read a queue at most once in ten seconds, however many come. Without a scrape the
+// queue is not read.
 func TestScrapesShareOneReading(t *testing.T) {
 	inScene(t, func(t *testing.T, s *scene) {
 		s.rec.Take()
 		time.Sleep(time.Hour)
-		require.Empty(t, s.rec.Take(), "nobody asks")
+		require.Empty(t, s.rec.Take(), "no scrape")
 		for range 100 {
 			require.Contains(t, s.scrape(), "fdbfifo_exporter_up")
 			time.Sleep(time.Second)

@@ -9,7 +9,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// timed are the verbs whose time is counted, each with a histogram of its own: what programs and workers do all day.
+// timed are the verbs whose time is measured, each with a histogram of its own. They are the frequent calls of programs
+// and workers.
 var timed = []layer.Verb{layer.VerbEnqueue, layer.VerbReceive, layer.VerbAck, layer.VerbNack, layer.VerbExtend}
 
 // Upper bounds of buckets, in seconds. They are few: a histogram for each verb of each queue is many series.
@@ -19,13 +20,13 @@ var (
 	messageBounds   = []float64{0.1, 1, 10, 60, 600, 3600, 86400}
 )
 
-// operations is what this process's handle has done on a queue. The exporter's lock guards it.
+// operations counts the operations of this process's handle on a queue. The exporter's lock guards it.
 type operations struct {
 	took   map[layer.Verb]*histogram
 	sent   int64
 	failed map[string]int64 // by layer.ErrorKind
-	// receives is how long receives have waited that then got something; messages is how long messages have waited
-	// until their first delivery.
+	// receives is how long receives with a result have waited. messages is how long messages have waited until their
+	// first delivery.
 	receives, messages *histogram
 }
 
@@ -60,7 +61,7 @@ func (d *operations) count(o *layer.Operation, now time.Time) {
 	if verb == layer.VerbRelease {
 		verb = layer.VerbNack
 	}
-	// A receive that has waited 20 s is no operation of 20 s; one that got nothing has only waited.
+	// The wait of a receive does not count as time of the operation. A receive without a result has only waited.
 	if h := d.took[verb]; h != nil && !(verb == layer.VerbReceive && o.Err == nil && o.Items == 0) {
 		h.observe((o.Took - o.Waited).Seconds())
 	}

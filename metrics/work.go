@@ -10,7 +10,7 @@ import (
 	"fdbfifo/worker"
 )
 
-// work is what this process's workers have done on a queue. The exporter's lock guards it.
+// work counts the work of this process's workers on a queue. The exporter's lock guards it.
 type work struct {
 	lost, takenOver, stuck int64
 	busy                   int64
@@ -124,7 +124,7 @@ func (w *work) print(p *printer, queue string) {
 	for _, o := range outcomes {
 		p.add("messaging_client_consumed_messages_total", float64(w.ended[o]), "error_type", o, "queue", queue)
 	}
-	// How long, by well or badly only: an outcome each would be twice the series.
+	// The times are counted only for success and failure. One histogram for each outcome would double the series.
 	for _, ended := range []struct {
 		as string
 		h  *histogram

@@ -1,16 +1,16 @@
-// Package otelfifo tells OpenTelemetry what handles and workers of a queue do: spans, metrics, and a trace that travels
-// with each message in its headers. It is a module of its own, so that package layer needs no module of OpenTelemetry.
+// Package otelfifo makes OpenTelemetry's spans and metrics of the handles and workers of a queue. Each message carries
+// its trace in its headers. It is a module of its own, so that package layer needs no module of OpenTelemetry.
 //
 //	t, err := otelfifo.New(otelfifo.Options{})
 //	q, err := layer.Open(ctx, db, prefix, "orders", layer.Options{Hooks: []layer.Hook{t.Hook()}})
 //	w, err := worker.New(q, worker.Handle(t.Process(handle)), worker.Options{})
 //
 // Names follow OpenTelemetry's conventions for messaging, which are in development: names may change with a new minor
-// version of this module. "Consumer group" of the conventions is nothing that these queues have; the group of a message
-// is messaging.fdbfifo.message.group, on spans only. No metric has an attribute with the name of a group, a message, an
+// version of this module. These queues have no "consumer group" of the conventions. The group of a message is
+// messaging.fdbfifo.message.group, on spans only. No metric has an attribute with the name of a group, a message, an
 // owner or an error, because their number has no bound.
 //
-// The figures that live in the database (depth, ready groups, ages) are those of package metrics.
+// For the figures in the database (depth, ready groups, ages) use package metrics.
 package otelfifo
 
 import (
@@ -129,8 +129,9 @@ func failed(all []attribute.KeyValue, kind string) []attribute.KeyValue {
 const maxLinks = 128
 
 // Hook returns a hook for layer.Options: a span for each operation, and its metrics. An enqueue puts its span into the
-// headers of each message that has none yet, as far as they have room. A receive has a span only if it got something or
-// failed: of the transaction that got it, without the wait, with a link to where each message was enqueued.
+// headers of each message that has no trace yet, if the headers have room. A receive has a span only if it got messages
+// or failed. The span is of the transaction that got them, without the wait, and has a link to the enqueue of each
+// message.
 func (t *Telemetry) Hook() layer.Hook { return layer.Hook{Begin: t.begin, End: t.end} }
 
 func (t *Telemetry) begin(ctx context.Context, o *layer.Operation) context.Context {
@@ -149,7 +150,7 @@ func (t *Telemetry) begin(ctx context.Context, o *layer.Operation) context.Conte
 	return ctx
 }
 
-// inject lets the trace travel with the messages. One whose headers have no room travels without.
+// inject puts the trace into the headers of the messages. A message whose headers have no room gets none.
 func (t *Telemetry) inject(ctx context.Context, o *layer.Operation) {
 	carrier := propagation.MapCarrier{}
 	t.o.Headers.Inject(ctx, carrier)
@@ -166,7 +167,7 @@ func (t *Telemetry) inject(ctx context.Context, o *layer.Operation) {
 			has = has || same
 		}
 		if has || room < 0 {
-			continue // it was enqueued by somebody who keeps the trace, or there is no room
+			continue // the sender has set the trace, or there is no room
 		}
 		for k, v := range carrier {
 			o.SetHeader(i, k, v)
@@ -196,7 +197,7 @@ func (t *Telemetry) end(ctx context.Context, o *layer.Operation) {
 	}
 }
 
-// details are what only spans have: the number of these values has no bound.
+// details returns the attributes that only spans have, because the number of their values has no bound.
 func details(o *layer.Operation) []attribute.KeyValue {
 	all := []attribute.KeyValue{semconv.MessagingBatchMessageCount(max(o.Items, len(o.Messages)))}
 	if o.By != "" {
@@ -227,7 +228,7 @@ func finish(span trace.Span, o *layer.Operation, more []attribute.KeyValue) {
 	span.End(trace.WithTimestamp(o.Begun.Add(o.Took)))
 }
 
-// receive makes the span of a receive, and counts what came.
+// receive makes the span of a receive, and counts the received items.
 func (t *Telemetry) receive(ctx context.Context, o *layer.Operation, attrs []attribute.KeyValue) {
 	var links []trace.Link
 	end := o.Begun.Add(o.Took)
@@ -257,7 +258,7 @@ func (t *Telemetry) receive(ctx context.Context, o *layer.Operation, attrs []att
 	}
 }
 
-// link leads to where an item was enqueued.
+// link returns a link to the span of an item's enqueue.
 func (t *Telemetry) link(item *layer.Item) (trace.Link, bool) {
 	ctx := t.o.Headers.Extract(context.Background(), propagation.MapCarrier(item.Headers))
 	at := trace.SpanContextFromContext(ctx)
@@ -274,7 +275,7 @@ func (t *Telemetry) Process(
 		done := false
 		defer func() {
 			if !done {
-				err = errPanic // for the span alone: the panic goes on
+				err = errPanic // only for the span: the panic continues
 			}
 			end(err)
 		}()
@@ -286,7 +287,7 @@ func (t *Telemetry) Process(
 
 var errPanic = errors.New("the handler has panicked")
 
-// Begin begins the span of an item's handling. Call end once, with what came of it.
+// Begin begins the span of an item's handling. Call end exactly once, with the error of the handling; nil = handled.
 //
 //	worker.HandleTx(func(ctx context.Context, tx kv.Tx, d *worker.Delivery) (err error) {
 //		ctx, end := t.Begin(ctx, d)

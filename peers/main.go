@@ -2,7 +2,8 @@
 //
 //	go run . -out ../docs/benchmarks/peers.md
 //
-// What a peer needs that is not here (PostgreSQL's or Redis's programs) is said, and the peer is left out.
+// If a program that a peer needs is missing (of PostgreSQL or Redis, for example), the command says so and leaves the
+// peer out.
 package main
 
 import (

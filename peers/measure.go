@@ -17,8 +17,8 @@ type peer interface {
 	about() about
 	// send sends messages, together if there are several; they are durable when send returns.
 	send(ctx context.Context, msgs []message) error
-	// work starts so many workers, which wait for messages, and returns when ctx has ended and all are at rest. What
-	// handle has been called for is finished, one by one.
+	// work starts so many workers, which wait for messages. It returns when ctx has ended and all workers have stopped.
+	// A message for which handle was called is finished, one by one.
 	work(ctx context.Context, workers int, handle func(message)) error
 	close()
 }
@@ -104,7 +104,7 @@ func (w work) measure(ctx context.Context, peers []peer, progress io.Writer) ([]
 	return results, nil
 }
 
-// round measures sends one by one, sends of ten, the handling of what was sent, and the time from send to handler.
+// round measures sends one by one, sends of ten, the handling of these messages, and the time from send to handler.
 func (w work) round(ctx context.Context, p peer, r *result) (figures [3]float64, err error) {
 	l := newLedger(w.groups)
 	if figures[0], err = w.send(ctx, p, l, w.single, 1); err != nil {
@@ -177,10 +177,10 @@ func (w work) pace(ctx context.Context, p peer, l *ledger) error {
 	return sends.Wait()
 }
 
-// patience is how long nothing may be handled before what is not handled counts as missing.
+// patience is the time without any handled message after which the remaining messages count as missing.
 const patience = 20 * time.Second
 
-// handle has workers handle all that the ledger has sent, and what meanwhile sends.
+// handle starts workers that handle all messages of the ledger, also those that the function meanwhile sends.
 func (w work) handle(ctx context.Context, p peer, l *ledger, meanwhile func(ctx context.Context) error) error {
 	working, stop := context.WithCancel(ctx)
 	defer stop()
@@ -207,7 +207,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// ledger knows what was sent and what was handled.
+// ledger knows which messages were sent and which were handled.
 type ledger struct {
 	mu      sync.Mutex
 	sent    []int          // guarded by mu; by group

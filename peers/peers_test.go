@@ -16,8 +16,8 @@ import (
 
 var small = work{single: 40, batched: 200, groups: 10, callers: 4, rate: 50, period: time.Second, rounds: 1}
 
-// TestPeers: every peer that is here handles all that was sent, once, and who promises order keeps it; so what the
-// table says of the others is theirs, not the measurement's.
+// TestPeers: every available peer handles each sent message once. A peer that promises order keeps it. So a fault in
+// the table is a fault of the peer, not of the measurement.
 func TestPeers(t *testing.T) {
 	for _, o := range openers {
 		t.Run(o.name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestLedgerSees(t *testing.T) {
 	require.Equal(t, []int{1, 3, 1, 1}, []int{r.Missing, r.Doubled, r.OutOfOrder, r.Together})
 }
 
-// TestInsert: a page keeps what is not between the lines, and a page without the lines is left alone.
+// TestInsert: insert replaces only the text between the two lines. It does not change a page without the lines.
 func TestInsert(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("a\n<!-- figures -->\nold\n<!-- end -->\nb\n"), 0o644))

@@ -58,7 +58,7 @@ func (r *redisStream) send(ctx context.Context, msgs []message) error {
 
 func (r *redisStream) work(ctx context.Context, workers int, handle func(message)) error {
 	return together(ctx, workers, func() error {
-		// What a read has got must be handled: an end of the work during the read would leave the messages pending.
+		// The messages of a read must be handled. If ctx ended the read, its messages would stay pending.
 		got, err := r.client.XReadGroup(context.WithoutCancel(ctx), &redis.XReadGroupArgs{
 			Group: consumers, Consumer: "one", Streams: []string{stream, ">"}, Count: 10, Block: 500 * time.Millisecond,
 		}).Result()

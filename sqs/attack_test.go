@@ -221,9 +221,9 @@ func TestRefusedBeforeTheBody(t *testing.T) {
 	})
 }
 
-// TestForgedBodiesGiveWay: some requests that nobody has signed are known as such only when their bodies are there. No
-// number of them keeps a signed one waiting for longer than a second; those from one address keep nobody else waiting
-// at all. A small request does not wait.
+// TestForgedBodiesGiveWay: the server can see only from the body that some requests are forged. No number of forged
+// requests delays a signed request by more than a second. Forged requests from one address do not delay requests from
+// other addresses at all. A small signed request does not wait.
 func TestForgedBodiesGiveWay(t *testing.T) {
 	served(t, Options{Keys: frontKeys}, 0, func(f *front) {
 		require.Equal(f, http.StatusOK, f.ask("192.0.2.9:1", signAll(post("CreateQueue", object{"QueueName": "jobs"}))))
@@ -262,8 +262,8 @@ func TestForgedBodiesGiveWay(t *testing.T) {
 	})
 }
 
-// TestIdleConnectionsGiveWay: connections on which nobody has sent a signed request keep a signed one waiting for a
-// second at most, whatever they do, and however many wait with it. Those that are at work on a signed one stay.
+// TestIdleConnectionsGiveWay: connections without a signed request delay a signed request by at most a second, however
+// many they are and whatever they send. A connection with a signed request in work is not closed for others.
 func TestIdleConnectionsGiveWay(t *testing.T) {
 	const most = 16
 	served(t, Options{Keys: frontKeys}, most, func(f *front) {
@@ -330,8 +330,9 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 	})
 }
 
-// TestBodiesMustCome: a body that comes too slowly is refused, though nobody waits; one that comes slowly enough for a
-// line of 512 kbit/s is taken, and what was its deadline does not end the wait for a message after it.
+// TestBodiesMustCome: the server refuses a body that comes too slowly, also if no other request waits for the memory.
+// It accepts a body that comes as fast as a line of 512 kbit/s. The deadline of the body does not end the long poll
+// that the request asks for.
 func TestBodiesMustCome(t *testing.T) {
 	served(t, Options{Keys: frontKeys}, 0, func(f *front) {
 		require.Equal(f, http.StatusOK, f.ask("192.0.2.9:1", signAll(post("CreateQueue", object{"QueueName": "jobs"}))))
@@ -403,7 +404,8 @@ func TestMemoryUntilTheAnswer(t *testing.T) {
 	})
 }
 
-// TestSignedHeaders: each header by which a request says what it is must be signed, or say the same as what is.
+// TestSignedHeaders: each header that says which operation a request is must be signed, or agree with the signed
+// headers.
 func TestSignedHeaders(t *testing.T) {
 	bubble(t, Options{Keys: frontKeys}, func(e *env) {
 		all := func(header string) bool { return header != "authorization" }
@@ -535,8 +537,8 @@ func TestBoundedRequests(t *testing.T) {
 	})
 }
 
-// TestMemoryOfAttacks: the server's memory stays small while requests come that are as large as they can be: long polls
-// with a million names, batches of a million entries, forms of a million parameters, and bodies that do not end.
+// TestMemoryOfAttacks: the server's memory stays small under the largest possible requests. They are long polls with a
+// million names, batches of a million entries, forms of a million parameters, and bodies that do not end.
 func TestMemoryOfAttacks(t *testing.T) {
 	db := embedded.OpenMemory(embedded.Options{})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

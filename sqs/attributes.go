@@ -65,7 +65,7 @@ var choices = map[string][]string{
 // fifoOnly are the attributes of FIFO queues.
 var fifoOnly = []string{fifoQueue, contentBased, dedupScope, throughputLimit, visibilityOf}
 
-// texts are the attributes that can be set, beside numbers and choices.
+// texts are the attributes that a client can set to a text. See also numbers and choices.
 var texts = []string{redrivePolicy, redriveAllowPolicy, policyAttribute, kmsKey}
 
 // counted are the attributes that the server works out.
@@ -218,7 +218,8 @@ func (r record) keepsVisibility(after record) error {
 	return e
 }
 
-// all are the attributes of the queue that do not change by themselves, with those that nobody has set.
+// all returns the attributes of the queue that clients can set, and when it was created and changed. An attribute that
+// no client has set has its default.
 func (r record) all() map[string]string {
 	all := make(map[string]string)
 	for name, n := range numbers {
@@ -242,7 +243,7 @@ func (r record) configure(c *layer.Config) {
 	c.Lease = max(r.duration(visibilityTimeout), layer.MinLease)
 	c.Delay = r.duration(delaySeconds) // of a FIFO queue for the messages in the queue, too
 	c.Retention, c.OnExpiry = r.duration(retentionPeriod), layer.DropExpired
-	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest, and comes first for ever
+	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest and always comes first
 	c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
 	c.MaxAttempts, c.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	if policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy]); err == nil && policy.queue != "" {

@@ -56,8 +56,8 @@ func (s *Server) admit(r *http.Request, kind string) (*signature, error) {
 	return &sig, sig.checkCover(r, kind)
 }
 
-// checkCover refuses a request if what it asks for could be changed without a change of its signature. All headers of
-// AWS must be signed. Content-Type, which some SDKs leave out, must be signed or agree with what is.
+// checkCover refuses a request whose meaning could be changed without a change of its signature. All headers of AWS
+// must be signed. Some SDKs do not sign Content-Type: the header must be signed, or agree with X-Amz-Target.
 func (g *signature) checkCover(r *http.Request, kind string) error {
 	for name := range r.Header {
 		if name = strings.ToLower(name); strings.HasPrefix(name, "x-amz-") && !g.IsSigned(name) {

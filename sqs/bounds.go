@@ -16,8 +16,8 @@ const (
 
 var errTooMany = fmt.Errorf("it has more than %d values", maxValues)
 
-// checkValues refuses JSON with too many values before memory is spent on them. It counts what stands before a value:
-// commas and opening brackets that are not in a text.
+// checkValues refuses JSON with too many values before memory is spent on them. It counts the characters that come
+// before a value: commas and opening brackets outside of texts.
 func checkValues(text []byte) error {
 	n, quoted := 0, false
 	for i := 0; i < len(text); i++ {

@@ -22,9 +22,10 @@ const (
 	deadPage  = 50
 )
 
-// A message that was received too often is a dead letter of its queue first, in the transaction that finds so. From
-// there the server moves it to the dead letter queue, in a transaction of its own: once each second for queues in
-// use, and before each receive from the dead letter queue, so nobody who receives there can see the difference.
+// A message that was received too often first becomes a dead letter of its own queue, in the transaction that counts
+// the receives. The server then moves the dead letter to the dead letter queue, in a transaction of its own. It does so
+// once each second for queues in use, and before each receive from the dead letter queue: a client that receives there
+// sees no delay.
 
 // moveAllDead moves the dead letters of the queues in use.
 func (s *Server) moveAllDead(ctx context.Context) error {
@@ -105,7 +106,7 @@ func isNoQueue(err error) bool {
 	return errors.As(err, &e) && e.code == noQueue().code
 }
 
-// ignoreNoQueue is err, unless that says that a queue has gone meanwhile.
+// ignoreNoQueue returns err, or nil if err says that a queue was deleted.
 func ignoreNoQueue(err error) error {
 	if isNoQueue(err) || errors.Is(err, layer.ErrNoQueue) {
 		return nil

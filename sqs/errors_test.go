@@ -14,8 +14,8 @@ import (
 // longAnswer is more than any error that is answered has, however much was asked.
 const longAnswer = 4 << 10 // bytes
 
-// TestErrorsRepeatLittle: an error repeats little of what the client has sent, and nothing that does not print. Its
-// reason is there, however long the value is. A name that no queue can have is the name of no queue.
+// TestErrorsRepeatLittle: an error repeats little of the request, and only printable characters. It has its reason,
+// however long the refused value is. The answer to a name that no queue can have is that there is no such queue.
 func TestErrorsRepeatLittle(t *testing.T) {
 	const strange = "\x1b[31m\u009b31m\u202e\u0000"
 	long := strange + strings.Repeat("~\u00e9", 50_000)

@@ -17,10 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzQuery: whatever is asked by the Query protocol, one request after the other, each is answered. The server does
-// not panic, and finds no fault in itself: the status is below 500. The answer can be read: XML, or JSON for a GET that
-// asks for it. It comes after the longest wait at the latest, and is no longer than what was sent. Then the queues are
-// sound.
+// FuzzQuery: the server answers any sequence of requests of the Query protocol. It does not panic, and no status is 500
+// or above. The answer is valid XML, or valid JSON if a GET asks for JSON. It comes after the longest wait at the
+// latest, and its size is bounded by the size of the requests. The queues keep the layer's invariants.
 //
 // Each line is a request: a body, or, with a slash at its beginning, a path with a query. HANDLE is the last receipt
 // handle that was given.
@@ -53,8 +52,8 @@ func FuzzQuery(f *testing.F) {
 // given is a receipt handle in an answer.
 var given = regexp.MustCompile(`<ReceiptHandle>([^<]+)</|"ReceiptHandle":"([^"]+)"`)
 
-// ask sends a line of FuzzQuery and holds the answer to what is promised. It returns the receipt handle of the answer,
-// or handle. sent is how much the client has sent in all.
+// ask sends a line of FuzzQuery and checks the answer as FuzzQuery says. It returns the receipt handle of the answer,
+// or handle if the answer has none. sent is the size of all requests so far, in bytes.
 func (e *env) ask(line, handle string, sent int) string {
 	r := httptest.NewRequest(http.MethodPost, "http://localhost/", strings.NewReader(line))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

@@ -66,7 +66,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
 	return errors.Join(err, s.Close(end))
 }
 
-// routes are the API, and beside it what says whether the server is well.
+// routes returns the handler of the API and of the health and readiness paths.
 func (s *Server) routes() http.Handler {
 	health, mux := http.NewServeMux(), http.NewServeMux()
 	health.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })

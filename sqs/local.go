@@ -7,8 +7,9 @@ import (
 	"fdbfifo/internal/hosts"
 )
 
-// checkLocal refuses, for a server without keys, what a web page could have asked for that somebody looks at on this
-// machine. A page of a name that was made to lead here is of the same origin: no other header tells of it than Host.
+// checkLocal protects a server without keys from web pages in a browser on this machine: it refuses the requests that
+// such a page could send. A page whose host name was made to resolve to this machine (DNS rebinding) has the same
+// origin as the server. Only the Host header shows such a page.
 func (s *Server) checkLocal(r *http.Request) error {
 	if !hosts.Known(r.Host, s.host) {
 		return refuse(http.StatusMisdirectedRequest, "MisdirectedRequest", "MisdirectedRequest", "A server without "+

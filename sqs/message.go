@@ -268,8 +268,8 @@ func wellFormed(text string) bool {
 // maxText bounds an error's text, which may repeat what the client has sent: a receipt handle is repeated whole.
 const maxText = 2048 // bytes
 
-// readable is a text of an error, in which what does not print is replaced, and the middle of what is too long is left
-// out: the reason is at the end.
+// readable returns the text of an error without characters that do not print. It cuts the middle out of a long text,
+// because the reason is at the end.
 func readable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsGraphic(r) {

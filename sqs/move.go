@@ -44,7 +44,7 @@ const (
 	taskLease = 15 * time.Second
 	taskStep  = 50 // messages of a step, at most
 	taskBytes = 1 << 20
-	taskTime  = time.Second // for a step's takes, and what the last of them needs: a transaction fails after 5 s
+	taskTime  = time.Second // a step begins no take after it: the last one must end before the transaction fails at 5 s
 	maxTasks  = 10          // that are listed
 	maxRate   = 500
 )
@@ -136,7 +136,7 @@ func (s *Server) startMessageMoveTask(
 		return nil, err
 	}
 	t.Total = stats.Depth
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "start a move"}, func(tx kv.Tx, _ kv.Attempt) error {
 		before, err := s.tasks(ctx, tx, t.Source, maxTasks) // one of a clock that was ahead stays the newest
 		if err != nil {
 			return err
@@ -173,7 +173,7 @@ func (s *Server) cancelMessageMoveTask(
 	}
 	defer source.release()
 	var moved int64
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "cancel a move"}, func(tx kv.Tx, _ kv.Attempt) error {
 		all, err := s.tasks(ctx, tx, source.Name(), maxTasks)
 		if err != nil {
 			return err
@@ -208,7 +208,7 @@ func (s *Server) listMessageMoveTasks(
 		limit = min(max(*in.MaxResults, 1), maxTasks)
 	}
 	var all []task
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "list moves"}, func(tx kv.Tx, _ kv.Attempt) error {
 		var err error
 		all, err = s.tasks(ctx, tx.Snapshot(), source.Name(), int(limit))
 		return err
@@ -234,7 +234,7 @@ func (s *Server) listMessageMoveTasks(
 // resumeTasks goes on with the tasks of servers that are gone.
 func (s *Server) resumeTasks(ctx context.Context) error {
 	var left []task
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "list moves"}, func(tx kv.Tx, _ kv.Attempt) error {
 		left = nil
 		tasks := kv.PrefixRange(s.key("task")).Selectors()
 		rows, err := tx.Snapshot().GetRange(tasks, kv.RangeOptions{Limit: 1000}).Wait(ctx)
@@ -328,7 +328,7 @@ func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 
 // end notes that a task has failed.
 func (s *Server) end(ctx context.Context, t task, reason string) error {
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "end a move"}, func(tx kv.Tx, _ kv.Attempt) error {
 		now, err := s.own(ctx, tx, t)
 		if err != nil {
 			return err

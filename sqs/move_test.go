@@ -53,7 +53,7 @@ func TestMoveTaskPastRetention(t *testing.T) {
 			e.send(dead, "A", fmt.Sprint(i))
 		}
 		require.NoError(e, e.s.Close(e.Context()))
-		time.Sleep(2 * time.Minute) // while nobody sweeps
+		time.Sleep(2 * time.Minute) // while no server sweeps
 		e.s = NewServer(e.db, Options{})
 		e.send(dead, "A", "young")
 		e.call("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"]})

@@ -22,14 +22,14 @@ type opened struct {
 	read   time.Time // of record and dead
 	users  int       // requests at work
 	used   time.Time // by the last of them
-	gone   bool      // close it when nobody uses it
+	gone   bool      // close it when no request uses it
 
 	toldStay time.Time // the log last had a dead letter that cannot be moved
 
 	line line // of its long polls
 }
 
-// queue is a queue as one request uses it: what it goes by does not change while it is answered.
+// queue is a queue for one request. Its record does not change while the request is answered.
 type queue struct {
 	*layer.Queue
 	record record
@@ -52,7 +52,7 @@ func (s *Server) queue(ctx context.Context, c *call, url string) (*queue, error)
 	return s.open(ctx, name)
 }
 
-// open opens a queue, or goes by what the server knows of it, for up to a second.
+// open opens a queue. A handle whose record the server has read less than a second ago (freshFor) is used as it is.
 func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	if q := s.use(name, func(o *opened) bool { return time.Since(o.read) < freshFor }); q != nil {
 		return q, nil
@@ -93,7 +93,7 @@ const maxSources = 1000
 
 // look reads the record of a queue, and whose dead letter queue it is.
 func (s *Server) look(ctx context.Context, name string) (r record, dead []string, err error) {
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "open"}, func(tx kv.Tx, _ kv.Attempt) error {
 		base := s.key("source", name)
 		sources := tx.Snapshot().GetRange(kv.PrefixRange(base).Selectors(), kv.RangeOptions{Limit: maxSources})
 		var err error
@@ -174,7 +174,7 @@ func (s *Server) forgetLocked(name string) {
 	}
 }
 
-// closeUnused closes a handle that was forgotten when nobody uses it any more. s.mu is held.
+// closeUnused closes a forgotten handle (gone) if no request uses it. The caller must hold s.mu.
 func (s *Server) closeUnused(o *opened) {
 	if !o.gone || o.users > 0 {
 		return
@@ -182,13 +182,13 @@ func (s *Server) closeUnused(o *opened) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		_ = o.handle.Close(ctx) // the queue may be gone; what is left a sweep clears
+		_ = o.handle.Close(ctx) // the queue may be gone; a sweep clears the rest
 	}()
 }
 
 const closeTimeout = 10 * time.Second
 
-// closeIdle closes the queues that nobody has used for a while.
+// closeIdle closes the queues that no request has used for idleFor.
 func (s *Server) closeIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

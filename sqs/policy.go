@@ -176,9 +176,9 @@ func invalidPolicy(err error) error {
 	return fail(schemas.InvalidAttributeValue, "Invalid value for the parameter %s. Reason: %s.", policyAttribute, err)
 }
 
-// allows reports whether a policy allows an account of others an action on a queue: some statement allows it, and
-// none denies it. If the server does not understand a statement, or the statement is strange, the statement allows
-// nobody, and if it denies, it denies everybody: such a policy may be stored by an earlier version.
+// allows reports whether a policy allows an action on a queue to an account that does not own it. A statement must
+// allow the action, and none may deny it. An earlier version may have stored a policy that this server does not
+// understand, or that is strange. Such an Allow allows no account, and such a Deny denies every account.
 func allows(text, account, action, arn string) bool {
 	all, err := readStatements(text)
 	if err != nil {
@@ -209,8 +209,8 @@ func (st statement) concerns(account, action, arn string) bool {
 	return st.isFor(account) && st.hasAction(action) && st.hasResource(arn)
 }
 
-// isFor reports whether the statement is about an account. A user or role of the account is the account if the
-// statement denies, and nobody if it allows.
+// isFor reports whether the statement is about an account. A statement that names only a user or a role of the account
+// is about the whole account if it denies. If it allows, it is about no account.
 func (st statement) isFor(account string) bool {
 	return slices.ContainsFunc(st.Principal.AWS, func(who string) bool {
 		of, whole := accountOf(who)

@@ -74,7 +74,7 @@ func TestPolicies(t *testing.T) {
 		require.Contains(e, answer, "111122223333")
 		status, answer = owner("RemovePermission", object{"QueueUrl": "jobs", "Label": "guest"})
 		require.Equal(e, http.StatusOK, status, answer)
-		time.Sleep(freshFor) // as long as a server goes by what it has read
+		time.Sleep(freshFor) // then the server reads the record again
 		refused("SendMessage", send)
 		refused("SendMessage", object{"QueueUrl": "none", "MessageBody": "b"})
 	})
@@ -166,7 +166,7 @@ func TestPolicyStatements(t *testing.T) {
 	require.False(t, allows(`{"Statement": 7}`, "111122223333", "SendMessage", arn))
 }
 
-// notUnderstood are statements, but for their effect, that the server cannot decide by.
+// notUnderstood are statements, without their effects, that the server does not understand.
 var notUnderstood = []string{
 	`"Principal": "111122223333", "Action": "sqs:*"`,
 	`"Principal": {"AWS": "jobs"}, "Action": "sqs:*"`,

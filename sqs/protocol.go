@@ -199,7 +199,7 @@ func (c *call) success(answer any) []byte {
 	}
 	var result map[string]any
 	if err := json.Unmarshal(marshal(answer), &result); err != nil {
-		panic(err) // of what was marshalled just now
+		panic(err) // marshal made it
 	}
 	prune(result)
 	metadata := map[string]any{"RequestId": c.request}

@@ -59,7 +59,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 			return nil, err
 		}
 	}
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "create"}, func(tx kv.Tx, _ kv.Attempt) error {
 		there, err := s.readRecord(ctx, tx, name)
 		switch {
 		case err != nil:
@@ -181,7 +181,7 @@ func (s *Server) drop(ctx context.Context, name string) error {
 	if err != nil && !errors.Is(err, layer.ErrNoQueue) {
 		return err
 	}
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
 		r, err := s.readRecord(ctx, tx, name)
 		if err != nil || r.ID == uuid.Nil || r.live() {
 			return err
@@ -327,9 +327,9 @@ func (s *Server) getQueueAttributes(
 	return result, nil
 }
 
-// flying is how many messages are in flight. The layer counts those whose timeout is over until somebody receives
-// again, and says how many they are where each has a timeout of its own. In a standard queue each group has one
-// message, so no more are in flight than groups are held.
+// flying returns how many messages are in flight. The layer still counts a message whose timeout has expired, until the
+// next receive. If each message has a timeout of its own, the layer also says how many have expired (Lapsed). In a
+// standard queue each group has one message, so at most HeldGroups messages are in flight.
 func (q *queue) flying(stats layer.Stats) int64 {
 	if q.perItem() {
 		return stats.InFlight - stats.Lapsed
@@ -373,7 +373,7 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 	})
 }
 
-// change changes the record of a queue, and has all go by it from then on.
+// change changes the record of a queue, and makes all requests that follow use the new record.
 func (s *Server) change(ctx context.Context, q *queue, change func(r *record) error) error {
 	after, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
 		r.Modified = max(seconds(s.options.Now()), r.Created)
@@ -475,8 +475,8 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 	return err
 }
 
-// tidy ends what was left behind: queues that are deleted and not yet dropped, records of names that are free
-// again, move tasks that nobody runs, and handles that nobody uses.
+// tidy clears leftovers. It drops the queues that are deleted, clears the records of names that are free again, runs
+// the move tasks that no server runs, and closes unused handles.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
 	var failed []error
@@ -510,7 +510,7 @@ func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 	if age < nameFreeAfter {
 		return nil
 	}
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
 		now, err := s.readRecord(ctx, tx, name)
 		if err == nil && now.ID == r.ID && !now.live() {
 			tx.Clear(s.recordKey(name))

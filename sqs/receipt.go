@@ -58,9 +58,9 @@ func unpackReceipt(queue string, b []byte) (h receiptHandle, ok bool) {
 	return h, err == nil && h.id.Random != uuid.Nil
 }
 
-// receiptKey is the key by which receipt handles are signed, so that nobody can make one of a message that was not
-// delivered to him. The key is stored beside the records, so that the servers of a database take each other's handles,
-// and stays.
+// receiptKey is the key that signs receipt handles. Without it a client cannot make the handle of a message that was
+// not delivered to that client. The key is stored next to the records, so all servers of a database accept each other's
+// handles. It never changes.
 type receiptKey struct {
 	Key []byte `json:"key"`
 	// Since is when the handles begin to be signed; 0 = at once. See plainFor.
@@ -76,9 +76,9 @@ const (
 const (
 	receiptKeySize = 32 // bytes
 	macSize        = 16 // bytes of HMAC-SHA256
-	// plainFor is how long handles are not signed if the database has had queues before it has a key. Servers of
-	// earlier versions neither sign handles nor take signed ones, and may run beside this one for so long. Plain
-	// handles are taken for as long as a message may be in flight after that.
+	// plainFor is how long handles stay unsigned if the database had queues before it had a key. Servers of earlier
+	// versions neither sign handles nor accept signed ones, and may run at the same time as this one for so long. The
+	// server accepts plain handles for 12 more hours, the longest time that a message may be in flight.
 	plainFor = 12 * time.Hour
 )
 
@@ -92,7 +92,7 @@ func (s *Server) receiptKey(ctx context.Context) (*receiptKey, error) {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	var k receiptKey
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "read the key of receipts"}, func(tx kv.Tx, _ kv.Attempt) error {
 		at := s.key("receipts")
 		value, err := tx.Get(at).Wait(ctx)
 		if err != nil {

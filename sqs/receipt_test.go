@@ -40,8 +40,8 @@ func (e *env) notReceipt(queue string, b []byte, why string) {
 	}
 }
 
-// TestReceipts: a receipt handle reads back, and what no server has given is none: a part of a handle, one of another
-// queue or another database, one of which a byte is changed, and one that is put together without the key.
+// TestReceipts: a server reads its own receipt handles and refuses all others. It refuses a part of a handle, a handle
+// of another queue or database, a handle with a changed byte, and a handle that was made without the key.
 func TestReceipts(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		url, other := e.create("orders.fifo"), e.create("others.fifo")

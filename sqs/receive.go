@@ -143,9 +143,9 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 	return claims, err
 }
 
-// extendRepeated extends the claims of a receive that may be a repetition, so that none ends before least: the claims
-// of the first receive have got older. All are extended, or none. If one of them has been lost meanwhile, the receive
-// is repeated once more, which says what is left.
+// extendRepeated extends the claims of a receive that may be a repetition, because the claims of the first receive are
+// older. No claim then expires before least. It extends all claims or none. If one of them was lost, it repeats the
+// receive once more and returns the claims that are left.
 func (s *Server) extendRepeated(
 	ctx context.Context, q *queue, o layer.ReceiveOptions, claims []*layer.Claim, least time.Time,
 ) ([]*layer.Claim, error) {

@@ -15,8 +15,9 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// record is what SQS keeps of a queue beside the queue itself. It is the truth about whether the queue is there: a
-// queue of the layer that has none is not served, and one that is missing is made of it.
+// record is what SQS stores about a queue in addition to the layer's queue. It decides whether the queue exists. The
+// server does not serve a queue of the layer without a record. It creates the layer's queue of a record if that is
+// missing.
 //
 // The keys are below the tuple (0, "sqs"), where no queue of the layer is, because their keys begin with their names.
 //
@@ -25,7 +26,7 @@ import (
 //	(0, "sqs", "task", SOURCE, STARTED)  a move task, as JSON
 //	(0, "sqs", "receipts")               the key of the receipt handles, as JSON
 type record struct {
-	ID         uuid.UUID         `json:"id"` // another when the queue is made anew
+	ID         uuid.UUID         `json:"id"` // another one when the queue is re-created
 	Attributes map[string]string `json:"attributes,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	Created    int64             `json:"created"`           // s
@@ -76,11 +77,11 @@ func (s *Server) readRecord(ctx context.Context, tx kv.ReadTx, name string) (rec
 // live reports whether the queue is there.
 func (r record) live() bool { return r.ID != uuid.Nil && r.Deleted == 0 }
 
-// changeRecord changes the record of a queue that is there, in a transaction. change may run several times on what
-// is then stored, and an error of it ends the change without effect.
+// changeRecord changes the record of a live queue in a transaction. change may run several times, each time on the
+// stored record. If it returns an error, nothing is changed.
 func (s *Server) changeRecord(ctx context.Context, name string, change func(r *record) error) (record, error) {
 	var after record
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "change attributes"}, func(tx kv.Tx, _ kv.Attempt) error {
 		before, err := s.readRecord(ctx, tx, name)
 		if err != nil {
 			return err
@@ -141,7 +142,7 @@ func (s *Server) names(ctx context.Context, after, prefix string, limit int, kin
 		r.Begin = slices.MaxFunc([][]byte{from, r.Begin}, bytes.Compare)
 	}
 	var rows []kv.KV
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
 		var err error
 		rows, err = tx.Snapshot().GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}).Wait(ctx)
 		if err != nil {

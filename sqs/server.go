@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// freshFor is how long a server goes by what it has read of a queue's record.
+	// freshFor is how long a server uses a queue's record before it reads the record again.
 	freshFor = time.Second
-	// idleFor is after how long a queue that nobody uses is closed.
+	// idleFor is how long a queue stays open without a request that uses it.
 	idleFor = 5 * time.Minute
-	// tidyEvery is how often the server looks for what others have left behind: deleted queues, and tasks.
+	// tidyEvery is how often the server looks for leftovers of other servers: deleted queues, and tasks.
 	tidyEvery = 10 * time.Second
 	// nameFreeAfter is how long the name of a deleted queue cannot be used again.
 	nameFreeAfter = time.Minute
@@ -172,7 +172,7 @@ func (s *Server) Close(ctx context.Context) error {
 
 // Ready reports whether the database answers.
 func (s *Server) Ready(ctx context.Context) error {
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "ready"}, func(tx kv.Tx, _ kv.Attempt) error {
 		_, err := tx.Snapshot().Get(s.key("ready")).Wait(ctx)
 		return err
 	})

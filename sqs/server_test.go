@@ -207,8 +207,8 @@ func (e *env) attributes(url string) object {
 	return answer["Attributes"].(object)
 }
 
-// TestGroups: a group is delivered in order, and to nobody else while one of its messages is in flight; other
-// groups are.
+// TestGroups: a group is delivered in order. While one of its messages is in flight, no other receive gets messages of
+// the group. Other groups are delivered.
 func TestGroups(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo")
@@ -243,7 +243,7 @@ func TestVisibilityEnds(t *testing.T) {
 		code, text := e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": first[0].ReceiptHandle})
 		require.Equal(e, "InvalidParameterValueException", code)
 		require.Contains(e, text, "Reason: The receipt handle has expired.")
-		time.Sleep(6 * time.Second) // nobody has taken over
+		time.Sleep(6 * time.Second) // no other receive has taken over
 		_, text = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": again[0].ReceiptHandle})
 		require.Contains(e, text, "Reason: The receipt handle has expired.")
 		require.Equal(e, "a1 a2", bodies(e.receive(url)))
@@ -310,8 +310,8 @@ func TestStandardQueue(t *testing.T) {
 	})
 }
 
-// TestChangeOfDelay: a change of the queue's delay holds for the messages in a FIFO queue, too, in a standard queue for
-// those that are sent from then on; on a server that has not made the change, too.
+// TestChangeOfDelay: in a FIFO queue a change of the delay applies also to the messages that are in the queue. In a
+// standard queue it applies to later messages. Both hold on a server that has not made the change, too.
 func TestChangeOfDelay(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		other := &env{T: e.T, db: e.db, s: NewServer(e.db, Options{})}
@@ -474,7 +474,7 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// TestOpenedIsNotIdle: a queue that a request has just opened is not taken for one that nobody has used for a while.
+// TestOpenedIsNotIdle: a queue that a request has just opened does not count as idle.
 func TestOpenedIsNotIdle(t *testing.T) {
 	db := embedded.OpenMemory(embedded.Options{})
 	e := &env{T: t, db: db, s: NewServer(db, Options{})}
@@ -499,7 +499,7 @@ func TestOpenedIsNotIdle(t *testing.T) {
 	require.NoError(t, db.Close())
 }
 
-// TestQueueLife: made twice, changed, purged, deleted, and made anew after a minute.
+// TestQueueLife: a queue is created twice, changed, purged, deleted, and re-created after a minute.
 func TestQueueLife(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		url := e.create("jobs", delaySeconds, "0")
@@ -553,7 +553,8 @@ func TestDeleteWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestServersShareAll: what one server has received another deletes, and a server that begins anew knows all.
+// TestServersShareAll: one server deletes a message that another has received, and a new server knows all queues and
+// messages.
 func TestServersShareAll(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo")
@@ -663,7 +664,7 @@ func TestQueryProtocol(t *testing.T) {
 	})
 }
 
-// TestURLOfQueue: what a look at the URL of a queue is told, and what cannot be asked there.
+// TestURLOfQueue: the answer to a GET of a queue's URL, and the requests that the URL refuses.
 func TestURLOfQueue(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		e.create("jobs")
@@ -703,7 +704,7 @@ func TestStandardVisibility(t *testing.T) {
 		require.Len(e, again, 1)
 		require.Equal(e, "3", again[0].Attributes["ApproximateReceiveCount"])
 		e.visible(url, again[0], 0)
-		e.visible(url, again[0], 5) // nobody has it
+		e.visible(url, again[0], 5) // no client has it
 		require.Len(e, e.receive(url), 1)
 	})
 }
@@ -720,7 +721,7 @@ func TestTraceHeader(t *testing.T) {
 	})
 }
 
-// TestJSONErrors: the header with Query's code, and what cannot be read.
+// TestJSONErrors: an error in JSON has Query's code in a header, and the server refuses bodies that it cannot read.
 func TestJSONErrors(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		status, header, body := e.do(post("GetQueueUrl", object{"QueueName": "none"}))
@@ -753,8 +754,8 @@ func TestJSONErrors(t *testing.T) {
 	})
 }
 
-// TestRefusals: what is refused, with AWS's codes and words, as testdata/refusals.txt has it: the operation, its
-// queue and the request, and below them the code and what the text has.
+// TestRefusals: the server refuses requests with the codes and words of AWS. testdata/refusals.txt has them: a line
+// with the operation, its queue and the request, and below it the code and a part of the text.
 func TestRefusals(t *testing.T) {
 	text, err := os.ReadFile("testdata/refusals.txt")
 	require.NoError(t, err)
@@ -777,7 +778,7 @@ func TestRefusals(t *testing.T) {
 			seen++
 		}
 		require.Greater(e, seen, 35)
-		// Of a batch only what is wrong fails.
+		// Only the wrong entries of a batch fail.
 		answer := e.call("SendMessageBatch", object{"QueueUrl": standard, "Entries": []object{
 			{"Id": "good", "MessageBody": "b"}, {"Id": "bad", "MessageBody": "\x01"},
 		}})

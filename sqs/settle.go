@@ -48,8 +48,8 @@ func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle s
 	return expired(handle)
 }
 
-// deleteAnyway deletes a message of a standard queue that may have been received by another, or be visible,
-// meanwhile.
+// deleteAnyway deletes a message of a standard queue. Since the receive that h is of, the message may have become
+// visible, or another client may have received it.
 func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) error {
 	err := q.Once(ctx, func(tx kv.Tx) error {
 		err := q.Admin().CancelTx(ctx, tx, h.id)
@@ -67,8 +67,8 @@ func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) er
 	return err
 }
 
-// over reports whether the lease of a receipt's claim has ended, though nobody may have taken over yet. It may have
-// been extended since the receipt was given.
+// over reports whether the lease of a receipt's claim has expired, also if no other claim has taken over. It looks at
+// the stored claim, because a client may have extended the lease since it got the receipt.
 func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
 	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {

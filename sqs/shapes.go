@@ -1,7 +1,7 @@
 package sqs
 
-// The requests and answers of the 23 operations, with the names that they have in JSON. Pointers tell what is
-// absent from what is zero or empty. A test holds the structs to the schemas.
+// The requests and answers of the 23 operations, with the names that they have in JSON. A pointer is nil if the member
+// is absent, which differs from zero and from empty. A test holds the structs to the schemas.
 
 type (
 	attributeValue struct {

@@ -38,8 +38,9 @@ func (t behindTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
-// TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, at most once in ten
-// seconds for all its queues, requests and its own work, and that the database answers again.
+// TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, and which call waits: at
+// most once in ten seconds for all queues, requests and the server's own work. At the end the log says that the
+// database answers again.
 func TestServerSaysTrouble(t *testing.T) {
 	var log bytes.Buffer
 	var behind atomic.Bool
@@ -57,7 +58,7 @@ func TestServerSaysTrouble(t *testing.T) {
 		synctest.Wait()
 		said := strings.Count(log.String(), "sqs: the database keeps a transaction waiting")
 		require.Contains(t, []int{6, 7}, said, log.String())
-		require.Contains(t, log.String(), "call=enqueue")
+		require.NotContains(t, log.String(), `call=""`)
 		require.Contains(t, log.String(), "(1037)")
 		require.Equal(t, 1, strings.Count(log.String(), "sqs: the database answers again"))
 	})

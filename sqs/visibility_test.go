@@ -72,7 +72,7 @@ func TestMessagesEndOneByOne(t *testing.T) {
 		for i, m := range again {
 			require.Equal(e, got[i+1].Attributes[firstReceived], m.Attributes[firstReceived])
 		}
-		time.Sleep(6 * time.Second) // nobody has taken over
+		time.Sleep(6 * time.Second) // no other receive has taken over
 		require.Equal(e, "2 visible, 0 in flight", e.numbers(url))
 		again = e.receive(url, "VisibilityTimeout", 0)
 		require.Equal(e, "3 3", counts(again))
@@ -82,8 +82,8 @@ func TestMessagesEndOneByOne(t *testing.T) {
 	})
 }
 
-// TestMessagesGivenBack: what is given back is one message. It comes again before those behind it, also while these are
-// in another's hands, and they can be deleted meanwhile.
+// TestMessagesGivenBack: a client returns a single message. It is delivered again before the messages behind it, also
+// while another client has those in flight, and that client can delete them.
 func TestMessagesGivenBack(t *testing.T) {
 	inItemKind(t, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "60")
@@ -190,8 +190,8 @@ func TestDeadLettersOfABatch(t *testing.T) {
 	})
 }
 
-// TestRepeatedReceive: a receive that is repeated under its ReceiveRequestAttemptId returns the same messages and has
-// their visibility timeouts begin anew, for all of them; and no receipt handle says more than is stored.
+// TestRepeatedReceive: a receive that is repeated under its ReceiveRequestAttemptId returns the same messages. It
+// restarts the visibility timeouts of all of them. No receipt handle names a later end than the stored one.
 func TestRepeatedReceive(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "8")
@@ -228,8 +228,8 @@ func TestRepeatedReceive(t *testing.T) {
 	})
 }
 
-// TestRepeatedReceiveDoesNotWait: a receive that is repeated under its ReceiveRequestAttemptId has its messages at
-// once, also while other receives wait for messages, and has none that another has got meanwhile.
+// TestRepeatedReceiveDoesNotWait: a receive that is repeated under its ReceiveRequestAttemptId returns its messages at
+// once, also while other receives wait for messages. It returns no message that another receive has got since.
 func TestRepeatedReceiveDoesNotWait(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "30")
@@ -340,8 +340,8 @@ func TestMessagesOfServers(t *testing.T) {
 	})
 }
 
-// TestQueueOfTheOtherKind: a queue is deleted and made anew with timeouts of the other kind. Receipt handles of before
-// name messages that are gone, also on a server that has used the first queue.
+// TestQueueOfTheOtherKind: a queue is deleted and re-created with timeouts of the other kind. Receipt handles of the
+// first queue then name messages that are gone, also on a server that has used the first queue.
 func TestQueueOfTheOtherKind(t *testing.T) {
 	kinds := choices[visibilityOf]
 	for i, before := range kinds {

@@ -25,7 +25,6 @@ type Delivery struct {
 	Attempt int
 
 	in    *inHand
-	value any    // what Typed has made of the body
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction

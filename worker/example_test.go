@@ -112,23 +112,27 @@ func ExampleHandleBatch() {
 	// 2 items: two three
 }
 
-// Bodies are decoded for a handler of any kind; one that cannot be becomes a dead letter.
-func ExampleTyped() {
+// A handler decodes the body. A body that it cannot decode becomes a dead letter at once.
+func ExampleRejectError() {
 	type order struct{ Item string }
 	q, closeAll := exampleQueue(`{"Item":"apple"}`, "nonsense", `{"Item":"pear"}`)
 	defer closeAll()
-	h := worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
-		fmt.Println(worker.Value[order](d).Item)
+	orders := layer.JSON[order]()
+	runUntilEmpty(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+		o, err := orders.Decode(d.Body)
+		if err != nil {
+			return &worker.RejectError{Reason: "body cannot be decoded", Err: err}
+		}
+		fmt.Println(o.Item)
 		return nil
-	})
-	runUntilEmpty(q, worker.Typed(layer.JSON[order](), h), worker.Options{})
+	}), worker.Options{})
 	// Output:
 	// apple
 	// pear
 }
 
 // A form makes messages of values: body, group and facets. A nested path is a function.
-func ExampleTyped_form() {
+func Example_form() {
 	type booking struct {
 		Flight struct{ Number string }
 		Seat   string
@@ -204,26 +208,6 @@ func ExampleOptions_unordered() {
 	// in order: 0
 	// worker: page-1
 	// worker: page-3
-}
-
-// What is around a handler sees each call of it, whatever the kind: to measure, to trace, to log.
-func ExampleAround() {
-	q, closeAll := exampleQueue("one")
-	defer closeAll()
-	trace := worker.Around(func(ctx context.Context, ds []*worker.Delivery, next func(context.Context) error) error {
-		fmt.Println("begin", string(ds[0].Body))
-		err := next(ctx)
-		fmt.Println("end", err)
-		return err
-	})
-	runUntilEmpty(q, trace(worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
-		fmt.Println("handled")
-		return nil
-	})), worker.Options{})
-	// Output:
-	// begin one
-	// handled
-	// end <nil>
 }
 
 // A handler says when its item is to be tried again, and that the attempt does not count.

@@ -198,66 +198,6 @@ func (e *RejectError) Unwrap() error {
 	return e.Err
 }
 
-// Middleware wraps a handler of any kind.
-type Middleware func(Handler) Handler
-
-// Around makes a middleware of a function that is called for each call of a handler, and calls next, once, to go on.
-// ds is one delivery, or a batch. next returns the handler's error; with HandleTx and HandleCommit it returns when the
-// transaction is committed, or will not be. What around returns is what the worker goes by: nil finishes the items; an
-// error of an item that next has committed is reported, and changes nothing.
-func Around(around func(ctx context.Context, ds []*Delivery, next func(ctx context.Context) error) error) Middleware {
-	return func(h Handler) Handler {
-		if h.call == nil || around == nil {
-			return Handler{}
-		}
-		inner := h.call
-		h.call = func(ctx context.Context, ds []*Delivery) error {
-			return ds[0].meant(around(ctx, ds, func(ctx context.Context) error { return inner(ctx, ds) }))
-		}
-		return h
-	}
-}
-
-// errNoBody is the reason of a message whose body its codec does not read.
-const errNoBody = "body cannot be decoded"
-
-// Typed decodes bodies for a handler of any kind, which gets the value with Value. A body that cannot be decoded is
-// rejected (*RejectError), and the handler is not called for that item.
-func Typed[T any](c layer.Codec[T], h Handler) Handler {
-	if h.call == nil || c == nil {
-		return Handler{}
-	}
-	inner := h.call
-	h.call = func(ctx context.Context, ds []*Delivery) error {
-		for i, d := range ds {
-			v, err := c.Decode(d.Body)
-			if err == nil {
-				d.value = v
-				continue
-			}
-			rejected := &RejectError{Reason: errNoBody, Err: err}
-			if i == 0 {
-				return rejected
-			}
-			if err := inner(ctx, ds[:i]); err != nil {
-				return err
-			}
-			return &BatchError{Done: i, Err: rejected}
-		}
-		return inner(ctx, ds)
-	}
-	return h
-}
-
-// Value is the body as Typed has decoded it, with the same T. It panics if the handler is not wrapped so.
-func Value[T any](d *Delivery) T {
-	v, ok := d.value.(T)
-	if !ok {
-		panic(fmt.Sprintf("worker: Value[%T] of a handler without Typed[%[1]T]", v))
-	}
-	return v
-}
-
 // as is errors.As for a pointer, which is not nil if there is one.
 func as[E any, P interface {
 	*E

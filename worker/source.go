@@ -20,17 +20,16 @@ type source struct {
 	handler Handler
 	receive layer.ReceiveOptions
 	next    func() (where layer.Template, group *string) // asked before each receive; may be nil
-	weight  float64
-	state   atomic.Bool // handlers ask for the groups' state
+	state   atomic.Bool                                  // handlers ask for the groups' state
 
 	// Guarded by the worker's mutex.
 	gone bool
-	pass float64   // items given, divided by the weight: who has the least is next
+	pass float64   // items given: the queue with the least is next
 	idle time.Time // until then it is taken to have nothing ready
 }
 
 func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
-	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
+	s := &source{q: from.Queue, handler: from.Handler, receive: receive}
 	s.receive.Where = maps.Clone(from.Where) // the caller's may change
 	if from.Group != nil {
 		s.receive.Group = layer.OnlyGroup(*from.Group)
@@ -182,7 +181,7 @@ func (w *Worker) given(r received, all []*source) {
 		}
 	}
 	s.idle = time.Time{}
-	s.pass += float64(len(r.claims[0].Items)) / s.weight
+	s.pass += float64(len(r.claims[0].Items))
 }
 
 // await waits on all queues at once. What comes beside the first claim is given back.

@@ -71,10 +71,8 @@ type Options struct {
 	// is one. The worker acks what is handled before the wait, and extends a claim in flight during the wait; nothing
 	// is claimed before the first wait has ended. If the limiter panics, the goroutine waits for a second instead.
 	Limiter Limiter
-	// Weight is the share of the queue among those of this worker, if it has several (Also). 0 = 1.
-	Weight int
 	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several
-	// have ready groups, each is given items by its weight. A queue that is idle is looked at again within 0.1 s.
+	// have ready groups, each gives as many items. A queue that is idle is looked at again within 0.1 s.
 	Also []Source
 	// Where, if not nil, is the template of the items to handle, of a queue with facets: see layer.ReceiveOptions.
 	Where layer.Template
@@ -109,7 +107,6 @@ type Options struct {
 type Source struct {
 	Queue   *layer.Queue
 	Handler Handler
-	Weight  int            // 0 = 1
 	Where   layer.Template // as Options.Where
 	Group   *string        // as Options.Group
 	// Unordered is as Options.Unordered.
@@ -202,7 +199,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		w.log = slog.Default()
 	}
 	w.log = callback.Logger(w.log, w.logPanicked)
-	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
+	for i, from := range append([]Source{{q, h, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
 			return nil, fmt.Errorf("%w: queue %d of the worker is nil", layer.ErrOptions, i+1)
@@ -210,8 +207,6 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 			return nil, fmt.Errorf("%w: the worker has no handler for queue %q", layer.ErrOptions, from.Queue.Name())
 		case from.Handler.stage && len(from.Queue.Config().Facets) == 0:
 			return nil, fmt.Errorf("%w: a stage for queue %q, which has no facets", layer.ErrOptions, from.Queue.Name())
-		case from.Weight < 0:
-			return nil, &layer.LimitError{What: "weight", Got: int64(from.Weight), Min: 1, Max: maxConcurrency}
 		}
 		s, err := newSource(from, receive)
 		if err != nil {

@@ -59,8 +59,8 @@ func departures(t *testing.T, n int) (name string) {
 	return name
 }
 
-// Four processes on one folder, of which a worker and the one that serves end by SIGKILL with groups in flight:
-// another takes over, and by what is in the folder nothing is lost, nothing doubled, nothing out of order.
+// Four processes work on one folder. SIGKILL ends a worker and the process that serves, both with groups in flight.
+// Another process takes over. The content of the folder shows that no message is lost, doubled or out of order.
 func TestDemoProcessesKilled(t *testing.T) {
 	if !embedded.Sharable {
 		t.Skip("a folder belongs to one process here")

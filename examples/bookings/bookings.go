@@ -11,10 +11,10 @@ import (
 	"fdbfifo/worker"
 )
 
-// The office keeps its own data beside the queue, in the same database:
+// office keeps its own rows in the database of the queue:
 //
-//	("bookings", "request", number)         tuple (flight, passenger, answer); answer "" = not yet
-//	("bookings", "seat", flight, place)     tuple (number): the seat is sold to that request
+//	("bookings", "request", number)         tuple (flight, passenger, answer), with the answer "" until there is one
+//	("bookings", "seat", flight, place)     tuple (number), the request that the seat is sold to
 type office struct {
 	db    kv.DB
 	queue *layer.Queue
@@ -98,7 +98,7 @@ func (o *office) assign(ctx context.Context, tx kv.Tx, d *worker.Delivery) error
 	return nil
 }
 
-// free stands for the request that has a seat which nobody has.
+// free stands for the request of a seat that is not sold.
 const free = -1
 
 // soldOn returns, for each place of a flight, the request that has it.
@@ -186,9 +186,9 @@ type verdict struct {
 	requests, seated, refused int
 }
 
-// prove holds the ledger to the promises: each request has one answer, each sold seat belongs to the one request
-// that names it, and nobody was refused while a seat of that flight stayed free. Earlier requests are served
-// first, so those refused are the last that came.
+// prove checks the promises. Each request has one answer. Each sold seat belongs to the one request that names it. No
+// request was refused while a seat of its flight stayed free. Earlier requests are served first, so the refused
+// requests of a flight are the last ones.
 func (l ledger) prove(want int) (verdict, error) {
 	v := verdict{requests: len(l.requests)}
 	if v.requests != want {

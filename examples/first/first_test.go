@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestFirst: the program handles what it has enqueued, and what another process enqueues while it runs; an interrupt
-// ends it in good order, and nothing is left. It does so again on the same folder.
+// TestFirst: the program handles its own messages, and those that another process enqueues while it runs. An interrupt
+// ends it in good order, and no message is left. A second run on the same folder does the same.
 func TestFirst(t *testing.T) {
 	if !embedded.Sharable {
 		t.Skip("a folder belongs to one process here")

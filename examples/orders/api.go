@@ -68,7 +68,7 @@ func (p *process) postOrder(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "an order has an id, a customer, an article, and cents above 0", http.StatusBadRequest)
 		return
 	}
-	// The request's context ends when the client goes: then nobody waits for the answer.
+	// The request's context ends when the client goes away, because the client does not wait for the answer then.
 	o, duplicate, err := p.shop.place(r.Context(), o)
 	switch {
 	case err != nil:
@@ -109,7 +109,7 @@ func (p *process) getLedger(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, entries)
 }
 
-// refuse answers with an error. What the client may send again has the status 503, and Retry-After.
+// refuse answers with an error. If the client may send the request again, the status is 503, with Retry-After.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.Is(err, errNoOrder), errors.Is(err, layer.ErrNotDead), errors.Is(err, layer.ErrNotPaused):

@@ -65,8 +65,8 @@ const (
 	lastPause  = time.Second
 )
 
-// order places an order. Without an answer, or with one that says "later", nobody knows whether the order is there: the
-// request is sent again as it was, under the same id, until there is an answer.
+// order places an order. If there is no answer, or one that says "later", the client does not know whether the order
+// was accepted. It then sends the same request again, with the same id, until there is an answer.
 func (c *clients) order(ctx context.Context, o order) error {
 	body, err := json.Marshal(struct {
 		ID       string `json:"id"`

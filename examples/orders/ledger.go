@@ -10,7 +10,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// ledger is what the database holds of a service that nobody uses meanwhile.
+// ledger is the content of the service's database. No process may use the service while it is read.
 type ledger struct {
 	orders  map[string]order
 	entries map[string][]entry // by customer, in the order of the lines

@@ -1,12 +1,12 @@
 // Command orders is a small service on a queue: processes that share a folder and nothing else.
 //
-//	orders api -folder F [-listen ADDRESS]       takes orders by HTTP; the operator's side is there, too
+//	orders api -folder F [-listen ADDRESS]       takes orders by HTTP, and serves the operator's side
 //	orders worker -folder F [-listen ADDRESS]    books them, a customer's in the order in which they came
 //	orders verify -folder F                      holds the ledger to the promises
 //	orders [run] [-json]                         the proof: one API, two workers, 5,000 orders, four kills
 //
-// An order's own row and its message are written in one transaction; so are the ledger's line, the order's new status
-// and the ack. So each order is booked once, in turn, whoever dies when.
+// One transaction writes an order's own row and its message. Another writes the ledger's line, the order's new status
+// and the ack. So each order is booked once and in turn, whenever a process dies.
 package main
 
 import (
@@ -98,8 +98,8 @@ type process struct {
 	shop   *shop
 }
 
-// run opens the folder, does the work until ctx ends, and leaves in good order: no more work is taken, what is under
-// way is finished, then the handle is closed, and then the database.
+// run opens the folder, and does the work until ctx ends. It then stops in good order: it takes no more work, finishes
+// the work in progress, and closes the handle and then the database.
 func (p *process) run(ctx context.Context, work func(ctx context.Context) error) (err error) {
 	if p.db, err = embedded.OpenDisk(p.folder, embedded.Options{}); err != nil {
 		return err

@@ -9,14 +9,14 @@ import (
 	"fdbfifo/layer"
 )
 
-// operator is what each process serves: how it is, and the operator's side of the queue.
+// operator returns the pages that each process serves: its own health, and the operator's side of the queue.
 //
-//	GET  /healthz               200 while the database answers; "serving": this process has the folder's file
+//	GET  /healthz               200 while the database answers; "serving" says that this process has the folder's file
 //	GET  /metrics               figures, as Prometheus reads them
 //	GET  /admin/stats           the queue's figures as JSON
 //	GET  /admin/dead            dead letters, the first hundred
-//	POST /admin/redrive         dead letters go back to their places; {"text": "…"} chooses by reason
-//	POST /admin/pause           nobody is given work; {"by": "…", "reason": "…"}
+//	POST /admin/redrive         dead letters go back to their places; {"text":"…"} chooses by reason
+//	POST /admin/pause           no worker is given work; {"by":"…","reason":"…"}
 //	POST /admin/resume
 //
 // A service would keep these from the public, and ask who calls.
@@ -72,7 +72,7 @@ func (p *process) metrics(w http.ResponseWriter, r *http.Request) {
 		{"counter", "failed_total", float64(s.Nacked)},
 		{"counter", "expired_total", float64(s.Expired)},  // leases that ended: workers that died, or hang
 		{"gauge", "depth", float64(s.Depth)},              // messages
-		{"gauge", "dead", float64(s.Dead)},                // dead letters: somebody has to look
+		{"gauge", "dead", float64(s.Dead)},                // dead letters: an operator must look
 		{"gauge", "ready_groups", float64(s.ReadyGroups)}, // scale the workers by this
 		{"gauge", "halted_groups", float64(s.HaltedGroups)},
 		{"gauge", "oldest_head_seconds", s.OldestHead.Seconds()},

@@ -48,8 +48,8 @@ func TestTrial(t *testing.T) {
 	}
 }
 
-// TestDeploy: processes are stopped in good order and started anew while orders are placed and booked. None fails, and
-// nothing waits for a lease to end.
+// TestDeploy: processes are stopped in good order and restarted while orders are placed and booked. No order fails, and
+// none waits for a lease to expire.
 func TestDeploy(t *testing.T) {
 	trial := trial{orders: 400, customers: 40, restarts: 6, lease: time.Hour, log: io.Discard}
 	r, err := trial.run(t.Context())

@@ -15,7 +15,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// trial is the proof: the service as processes, clients that place orders, and processes that are killed meanwhile.
+// trial is the proof. It runs the service as processes, places orders as clients, and kills processes at the same time.
 type trial struct {
 	orders, customers, kills, restarts int
 	lease                              time.Duration
@@ -103,8 +103,8 @@ func (t *trial) run(ctx context.Context) (r result, err error) {
 	}, nil
 }
 
-// drive starts the processes, places all orders while processes are killed and started anew, waits until all is
-// booked, and lets the processes end.
+// drive starts the processes. It places all orders while it kills and restarts processes. Then it waits until all
+// orders are booked, and lets the processes end.
 func (t *trial) drive(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -149,8 +149,8 @@ func (t *trial) drive(ctx context.Context) (err error) {
 	return t.drained(ctx)
 }
 
-// kill kills a process, each time another one and the fourth time whichever serves the folder, and starts that process
-// anew.
+// kill kills a process and restarts it. Each time it takes another one, and each fourth time the one that serves the
+// folder.
 func (t *trial) kill(ctx context.Context, n int) error {
 	victim, what := t.crew[n%len(t.crew)], ""
 	for _, m := range t.crew {
@@ -167,7 +167,7 @@ func (t *trial) kill(ctx context.Context, n int) error {
 	return victim.start()
 }
 
-// restart stops a process in good order, and starts that process anew.
+// restart stops a process in good order, and starts it again.
 func (t *trial) restart(n int) error {
 	m := t.crew[n%len(t.crew)]
 	if err := m.stop(); err != nil {

@@ -14,12 +14,12 @@ import (
 	"fdbfifo/worker"
 )
 
-// The service keeps its own rows beside the queue, in the same database:
+// The service keeps its own rows in the database of the queue:
 //
 //	("shop", "queue", …)                  the queue's keys
 //	("shop", "order", id)                 JSON of an order
-//	("shop", "place", customer)           tuple (n): how many orders of the customer were accepted
-//	("shop", "ledger", customer, line)    JSON of an entry: the customer's bookings, from line 1 on
+//	("shop", "place", customer)           tuple (n), the number of accepted orders of the customer
+//	("shop", "ledger", customer, line)    JSON of an entry, a booking of the customer, from line 1 on
 type shop struct {
 	db    kv.DB
 	queue *layer.Queue
@@ -38,7 +38,7 @@ type order struct {
 
 type status string
 
-// What becomes of an order.
+// The states of an order.
 const (
 	accepted status = "accepted"
 	booked   status = "booked"
@@ -77,7 +77,7 @@ func openShop(ctx context.Context, db kv.DB) (*shop, error) {
 		MaxWaiting:    10_000, // of one customer; more are told to come back
 	}})
 	for _, d := range differ {
-		// What an operator has set since stays.
+		// A setting that an operator has changed since stays.
 		slog.Info("another setting", "name", d.Setting, "stored", d.Stored, "wanted", d.Wanted)
 	}
 	return &shop{db, queue}, err
@@ -137,9 +137,9 @@ func (s *shop) readOrder(ctx context.Context, tx kv.ReadTx, id string) (o order,
 // catalog is what is sold.
 var catalog = map[string]bool{"apples": true, "pears": true, "plums": true}
 
-// book is the workers' handler: it writes the ledger's next line, in the transaction that acks the message. If that
-// does not commit, nothing is booked and the message comes again; if it does, the message is gone. An order for what is
-// not sold becomes a dead letter, and the customer's next order goes on.
+// book is the workers' handler: it writes the ledger's next line, in the transaction that acks the message. If the
+// transaction does not commit, nothing is booked and the message comes again. If it commits, the message is gone. An
+// order for an article that is not sold becomes a dead letter, and the customer's next order continues.
 func (s *shop) book(ctx context.Context, tx kv.Tx, d *worker.Delivery) error {
 	o, err := s.readOrder(ctx, tx, string(d.Body))
 	if err != nil {

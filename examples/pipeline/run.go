@@ -162,7 +162,7 @@ func (t *trial) reach(ctx context.Context, q *layer.Queue, n int) error {
 	}
 }
 
-// kill kills the process of a stage, each time of another one, and starts it anew.
+// kill kills the process of a stage and restarts it. Each time it takes another stage.
 func (t *trial) kill(n int) error {
 	m := t.crew[(1+2*n)%len(t.crew)]
 	if err := m.cmd.Process.Kill(); err != nil {

@@ -72,8 +72,8 @@ func bookOf(from, flight string) kv.KeyRange {
 	return kv.PrefixRange(tuple.Append(nil, "pipeline", "book", from, flight))
 }
 
-// handler does the stage's work, which takes its time, and then writes the book's next line in the transaction that
-// moves the request on. So each request is in the book of each stage once, whoever dies when.
+// handler does the stage's work, which may take long. It then writes the book's next line in the transaction that moves
+// the request on. So each request is in the book of each stage once, whenever a process dies.
 func (s stage) handler() worker.Handler {
 	return worker.HandleCommit(
 		func(ctx context.Context, d *worker.Delivery) (entry, error) {
@@ -90,7 +90,7 @@ func (s stage) handler() worker.Handler {
 			return entry{Number: r.Number, Begun: begun.UnixNano(), Ended: time.Now().UnixNano()}, nil
 		},
 		func(ctx context.Context, tx kv.Tx, d *worker.Delivery, e entry) error {
-			// The lane is in this process's hands alone: nobody else writes these lines.
+			// This process alone has a claim of the lane, so no other process writes these lines.
 			book := bookOf(s.from, d.ID.Group).Selectors()
 			last, err := tx.GetRange(book, kv.RangeOptions{Limit: 1, Reverse: true}).Wait(ctx)
 			if err != nil {

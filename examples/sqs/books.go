@@ -46,7 +46,7 @@ type proof struct {
 	Missing    int `json:"missing"`      // orders without a line
 	Doubled    int `json:"doubled"`      // lines of an order beyond the first
 	OutOfOrder int `json:"out_of_order"` // lines behind one of a later order of the customer
-	Again      int `json:"again"`        // deliveries again of what a killed worker had in flight
+	Again      int `json:"again"`        // repeated deliveries of messages that a killed worker had in flight
 }
 
 // judge holds a book to the orders of its customer, of which there were so many.

@@ -35,7 +35,7 @@ func ship(ctx context.Context, endpoint, url, books, name string, stdin io.Reade
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() {
-		_, _ = io.Copy(io.Discard, stdin) // nothing is sent: it ends with whoever has started this process
+		_, _ = io.Copy(io.Discard, stdin) // nothing is sent: stdin ends when the parent process ends
 		stop()
 	}()
 	client := newClient(endpoint)

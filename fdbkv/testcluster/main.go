@@ -5,8 +5,8 @@
 // The command finds the cluster by FDB_CLUSTER_FILE. If that is set already, it is left alone. Otherwise a throw-away
 // cluster is started on loopback, with the fdbserver and fdbcli of FDB_BIN or the PATH and the storage engine
 // FDB_ENGINE (memory or ssd), and is stopped after the command. It has one process, or FDB_SERVERS (7 or more), which
-// keep two copies and commit by two proxies and two resolvers. With a seed in FDB_TROUBLE these are meanwhile killed,
-// frozen, excluded and configured anew, as the seed draws it:
+// keep two copies and commit by two proxies and two resolvers. With a seed in FDB_TROUBLE the processes are killed,
+// frozen, excluded and reconfigured while the command runs, as the seed draws it:
 //
 //	FDB_SERVERS=7 FDB_TROUBLE=1 go run ./testcluster -- go test ./layertest -run TestLinearizable
 //

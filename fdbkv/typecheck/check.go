@@ -107,7 +107,7 @@ func (c *checker) pkg(p *pkg) error {
 		Sizes:    types.SizesFor("gc", runtime.GOARCH),
 		// In a file that imports "C", every use of it is taken on trust.
 		FakeImportC: true,
-		// Of dependencies only what they declare is of interest.
+		// Of dependencies only the declarations matter.
 		IgnoreFuncBodies: p.DepOnly,
 		Error: func(err error) {
 			if !p.Standard {

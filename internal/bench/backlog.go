@@ -13,9 +13,9 @@ type shape struct {
 	held, groups, each int // groups held in front; ready groups behind them, with so many items each
 }
 
-// backlogRatio compares claim + ack of a batch in two databases of different shape. One goroutine does it: what
-// is measured is the time a batch takes. What was acked is enqueued again to the same groups, which is not timed,
-// so the shapes stay.
+// backlogRatio compares claim + ack of a batch in two databases of different shape. One goroutine does it, and its
+// figure is the time of a batch. It enqueues the acked items again to the same groups, so the shapes stay. That enqueue
+// is not timed.
 type backlogRatio struct {
 	name, means  string
 	small, large shape
@@ -102,7 +102,7 @@ func newBacklog(ctx context.Context, env Env, s Space, of shape, batches int) (*
 		return nil, err
 	}
 	if of.held > 0 {
-		// A second item each, enqueued while the first is held: a backlog that nobody can have.
+		// Each of these groups gets a second item while the first is held, so no claimer can get this backlog.
 		if err := q.load(ctx, 0, of.held, 1); err != nil {
 			return nil, err
 		}

@@ -174,7 +174,7 @@ func Full() Sizes {
 	}
 }
 
-// Tiny are sizes to see that the benchmarks work. What they measure means nothing.
+// Tiny are sizes that show whether the benchmarks work. Their figures mean nothing.
 func Tiny() Sizes {
 	return Sizes{
 		Shallow: 100, Deep: 1000, FewGroups: 5, ManyGroups: 50, Held: 20,
@@ -184,7 +184,7 @@ func Tiny() Sizes {
 		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10, HeatGroups: 20,
 		FewOthers: 2, ManyOthers: 50, StageBatches: 5, StageItems: 30, StageWork: 50 * time.Microsecond,
 		Acks: 5, OpenLoop: 60 * time.Millisecond, Pickups: 50,
-		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
+		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 3 * time.Second,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
 }

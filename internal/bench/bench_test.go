@@ -40,7 +40,8 @@ func env(tb testing.TB, o embedded.Options) bench.Env {
 	}
 }
 
-// folder is one in which processes are goroutines, with a database each. What is opened here goes through wrap.
+// folder returns a folder whose processes are goroutines, each with a database of its own. wrap wraps the databases
+// that the benchmark itself opens.
 func folder(tb testing.TB, wrap func(kv.DB) kv.DB) bench.Folder {
 	path := filepath.Join(tb.TempDir(), "db")
 	return bench.Folder{
@@ -76,8 +77,8 @@ func (p *process) Stop() error { return p.PipeWriter.Close() }
 func (p *process) Kill() error { return p.Stop() }
 func (p *process) Wait() error { <-p.ended; return p.err }
 
-// Every benchmark runs, finds the queue right, and gives figures that can be told apart. What they are is of no
-// concern here, but for those that are counted and not timed.
+// Every benchmark runs, finds the queue right, and gives figures with different names. The test checks the values only
+// of figures that are counted, not of those that are timed.
 func TestBenchmarks(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, b := range all() {

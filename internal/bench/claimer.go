@@ -20,7 +20,7 @@ type claimer struct {
 	done   []string // groups acked, once for each item
 }
 
-// turn acks what the claimer has, receives anew, and returns how many items it acked.
+// turn acks the claimer's items and receives again. It returns how many items it acked.
 func (c *claimer) turn(ctx context.Context) (int, error) {
 	var claims []*layer.Claim
 	var err error

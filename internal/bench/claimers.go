@@ -18,7 +18,7 @@ func claimersFloor(s Sizes) Benchmark {
 	last := s.Handles[len(s.Handles)-1]
 	means := fmt.Sprintf("1 to %d claimers with a handle each: the worst rate over the best of fewer", last)
 	return Benchmark{name, means, func(ctx context.Context, env Env) ([]Result, error) {
-		points, err := sweep(ctx, env, s, s.ReadyGroups, layer.Adaptive)
+		points, err := sweep(ctx, env, s, s.ReadyGroups)
 		if err != nil {
 			return nil, err
 		}
@@ -51,8 +51,17 @@ type Point struct {
 	Attempts  float64 // transactions, failed ones included, per successful claim
 }
 
+// Sweep measures claim + ack by each number of claimers, on plenty of ready groups.
+func Sweep(ctx context.Context, env Env, s Sizes) ([]Point, error) {
+	points, err := sweep(ctx, env, s, s.ReadyGroups)
+	if err != nil {
+		return nil, fmt.Errorf("bench: sweep: %w", err)
+	}
+	return points, nil
+}
+
 // sweep measures claim + ack by each number of s.Handles of claimers on so many ready groups.
-func sweep(ctx context.Context, env Env, s Sizes, groups int, path layer.Path) (points []Point, err error) {
+func sweep(ctx context.Context, env Env, s Sizes, groups int) (points []Point, err error) {
 	space, err := env.Open(ctx)
 	if err != nil {
 		return nil, err
@@ -75,7 +84,7 @@ func sweep(ctx context.Context, env Env, s Sizes, groups int, path layer.Path) (
 	crews := make([]*crew, len(s.Handles))
 	for i, n := range s.Handles {
 		// A crew of its own for each number, so that what its handles learn is not another's.
-		if crews[i], err = newCrew(ctx, q, space, n, layer.Options{Test: &layer.TestOptions{Path: path}}, o); err != nil {
+		if crews[i], err = newCrew(ctx, q, space, n, layer.Options{}, o); err != nil {
 			return nil, err
 		}
 	}

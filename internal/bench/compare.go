@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// side is one of two things that are compared. Each call measures one slice of it: how much there was of what
-// is compared, for instance seconds a batch.
+// side is one of two things that are compared. Each call measures one slice of it, and returns its figure, for instance
+// seconds a batch.
 type side func(ctx context.Context) (float64, error)
 
 // comparison is the outcome of compare.

@@ -102,10 +102,10 @@ func (w *watched) tabs(ctx context.Context, page string, n int) (stop func(), er
 	return stop, nil
 }
 
-// consoleTransactions counts what a console costs: with nobody there, and with many pages of one queue open.
+// consoleTransactions counts the transactions of a console, with no page open and with many pages of one queue open.
 func consoleTransactions(s Sizes) Benchmark {
 	const name, idle = "console_transactions_per_s", "console_idle_transactions_per_s"
-	means := fmt.Sprintf("transactions of %d open overviews of a queue: its figures, and what is blocked", consoleTabs)
+	means := fmt.Sprintf("transactions of %d open overviews of a queue: its figures and blocked groups", consoleTabs)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		every := s.Watch / 2
 		w, err := watchConsole(ctx, env, every)

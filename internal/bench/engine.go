@@ -59,8 +59,8 @@ func engineRatio(s Sizes) Benchmark {
 	}}
 }
 
-// rate lets workers do batches for a while and returns the items that they did a second. What is still under way
-// at the end of the time does not count: a slow last batch would be a large part of a short slice.
+// rate lets workers do batches for a while and returns their items a second. A batch that is still running at the end
+// of the time does not count, because a slow last batch would be a large part of a short slice.
 func rate(ctx context.Context, workers int, d time.Duration, do func(ctx context.Context, worker int) (items int, err error)) (float64, error) {
 	var items atomic.Int64
 	var over atomic.Bool

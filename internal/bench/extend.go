@@ -8,13 +8,13 @@ import (
 	"fdbfifo/layer"
 )
 
-// extendMutations counts what it costs to keep many groups in the hands of one handle: by the heartbeat, and by an
-// extension of each. Both happen each third of a lease, so what one of them costs is counted, and taken as often as a
-// minute has thirds of the default lease. It does not depend on the machine, nor on the engine.
+// extendMutations counts the mutations that keep many groups of one handle in flight: by the heartbeat, and by an
+// extension of each claim. Both happen each third of a lease. So it counts the mutations of one, times the thirds of
+// the default lease in a minute. The figure depends neither on the machine nor on the engine.
 func extendMutations(s Sizes) Benchmark {
 	const name = "extend_mutations"
 	aMinute := float64(time.Minute / (layer.DefaultLease / 3))
-	return Benchmark{name, "what keeps a group in flight for a minute", func(
+	return Benchmark{name, "mutations that keep a group in flight for a minute", func(
 		ctx context.Context, env Env,
 	) (results []Result, err error) {
 		space, counting, err := env.openCounted(ctx)

@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-
-	"fdbfifo/layer"
 )
 
 const (
@@ -21,7 +19,7 @@ func fewGroupsConflicts(s Sizes) Benchmark {
 	return Benchmark{name, means, func(ctx context.Context, env Env) ([]Result, error) {
 		s := s
 		s.Handles = []int{handles}
-		points, err := sweep(ctx, env, s, groups, layer.Adaptive)
+		points, err := sweep(ctx, env, s, groups)
 		if err != nil {
 			return nil, err
 		}

@@ -50,7 +50,7 @@ type drain struct {
 	o       layer.ReceiveOptions
 }
 
-// slice returns the items a second. What was acked is enqueued again to the same groups, which is not timed.
+// slice returns the items a second. It enqueues the acked items again to the same groups, and does not time that.
 func (d *drain) slice(ctx context.Context) (float64, error) {
 	var again []layer.Message
 	begun := time.Now()

@@ -64,7 +64,7 @@ func heat(s Sizes) Benchmark {
 				if r := of(heatAim) / even; r > worst {
 					worst, worstOf = r, fmt.Sprintf("%s, claims of %d", kind.means, items)
 				}
-				if items == 1 { // such a claim writes as many hints and timers as one of ten, and less beside them
+				if items == 1 { // such a claim writes as many hints and timers as one of ten, and fewer other keys
 					headlines = append(headlines, Result{kind.figure, of(heatAim), "share",
 						fmt.Sprintf("of all mutations on the hottest %s, %d shards, claims of 1", kind.place, heatAim),
 						fmt.Sprintf("at 1 shard %.4g", of(1)), atMost(math.Ceil(even*heatSlack*1e4) / 1e4)})
@@ -170,7 +170,7 @@ func oneLife(ctx context.Context, c *crew, n, items int, done func(operation str
 		return err
 	}
 	if len(claims) != 1 || len(claims[0].Items) != items {
-		return fmt.Errorf("%w: %d claims of what was just enqueued", errWrong, len(claims))
+		return fmt.Errorf("%w: %d claims of the items just enqueued", errWrong, len(claims))
 	}
 	done(heatOperations[1])
 	err = handle(2).Ack(ctx, claims[0])

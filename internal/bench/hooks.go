@@ -12,8 +12,8 @@ import (
 	"fdbfifo/metrics"
 )
 
-// AllHooks are the hooks that hooks_cost sets: those that count, one of a trace's shape, and those that write a log
-// which nobody keeps.
+// AllHooks are the hooks that hooks_cost sets: the hook of the metrics, one of the shape of a trace, and one that
+// writes a log, which is discarded.
 func AllHooks() []layer.Hook {
 	return []layer.Hook{
 		metrics.New(metrics.Options{}).Hook(),

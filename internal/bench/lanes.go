@@ -80,8 +80,8 @@ func (q *queue) pass(ctx context.Context, c *layer.Claim, n int) error {
 	return err
 }
 
-// templateRatio asks whether a claim by template depends on how many groups there are that do not match: by the clock;
-// by CPU, which a busy machine spreads less; and by what is counted.
+// templateRatio measures whether the cost of a claim by template depends on the number of groups that do not match. It
+// does so by the clock, by CPU time (which varies less on a busy machine), and by counted operations.
 func templateRatio(s Sizes) Benchmark {
 	const name = "template_ratio"
 	means := fmt.Sprintf("claim + ack of a batch by template with %d older groups that do not match, to %d",
@@ -154,7 +154,7 @@ type matching struct {
 	*queue
 	space         Space
 	clocks        []float64 // of each slice, microseconds a batch
-	cpus          []float64 // likewise; 0 where the system does not say
+	cpus          []float64 // of each slice, microseconds a batch; 0 where the system does not say
 	first, groups int       // those that match
 	batches       int       // of a slice
 	turn          int
@@ -225,8 +225,8 @@ func (m *matching) count(ctx context.Context) (c record.Counters, err error) {
 	return c, m.refill(ctx)
 }
 
-// stageMutations counts what a stage of a pipeline in place costs. It does not depend on the machine, nor on the
-// engine.
+// stageMutations counts the mutations of a stage of a pipeline in place. The figure depends neither on the machine nor
+// on the engine.
 func stageMutations(s Sizes) Benchmark {
 	const (
 		name  = "stage_mutations"

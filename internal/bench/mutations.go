@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// mutationsPerMessage counts what a message costs from its enqueue to its ack. It does not depend on the
-// machine, nor on the engine.
+// mutationsPerMessage counts the mutations of a message from its enqueue to its ack. The figure depends neither on the
+// machine nor on the engine.
 func mutationsPerMessage(s Sizes) Benchmark {
 	const (
 		name   = "mutations_per_message"

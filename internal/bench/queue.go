@@ -10,7 +10,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// What all benchmarks have in common.
+// The sizes that all benchmarks share.
 const (
 	batch    = 10   // items of an enqueue, a claim and an ack
 	bodySize = 100  // bytes

@@ -12,7 +12,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// transactionsPerItem counts what it costs when many claimers want the one group that is ready: the worst case.
+// transactionsPerItem counts the transactions per item when many claimers want the only ready group. That is the worst
+// case.
 func transactionsPerItem(s Sizes) Benchmark {
 	const name = "transactions_per_item_one_group"
 	most := s.Handles[len(s.Handles)-1]
@@ -133,7 +134,7 @@ func takeInOrder(ctx context.Context, c *crew, s Sizes, received func(n int)) er
 				claims, err := one.handle.Receive(ctx, one.o)
 				if err == nil && len(claims) == 0 {
 					mu.Lock()
-					others := next > before // have got items meanwhile; nobody has promised each a share
+					others := next > before // have got items since; a claimer need not get a share
 					mu.Unlock()
 					if others {
 						continue

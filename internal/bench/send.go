@@ -27,7 +27,9 @@ func sendRatio(s Sizes) Benchmark {
 			return nil, err
 		}
 		q := &queue{Queue: h, env: env}
-		together, alone := &senders{q: q, n: n, each: sendsEach}, &senders{q: q, n: 1, each: sendsEach}
+		by := []*layer.Queue{h}
+		together := &senders{q: q, by: by, n: n, each: sendsEach}
+		alone := &senders{q: q, by: by, n: 1, each: sendsEach}
 		c, err := compare(ctx, env, s.LongRounds, s.Slices,
 			func(ctx context.Context) (float64, error) { return rawSets(ctx, space, n, 1) }, together.slice)
 		if err != nil {

@@ -108,7 +108,7 @@ func lifecycles(ctx context.Context, q *layer.Queue, cycles, batch int) (time.Du
 			return 0, err
 		}
 		if len(claims) != 1 || len(claims[0].Items) != batch {
-			return 0, fmt.Errorf("%w: %d claims of what was just enqueued", errWrong, len(claims))
+			return 0, fmt.Errorf("%w: %d claims of the items just enqueued", errWrong, len(claims))
 		}
 		if err := q.Ack(ctx, claims[0]); err != nil {
 			return 0, err
@@ -272,7 +272,7 @@ func sharedCost(s Sizes) Benchmark {
 	}}
 }
 
-// takeover measures how long nobody's commits come through after the process that serves was killed under load.
+// takeover measures how long no process can commit after the process that serves was killed under load.
 func takeover(s Sizes) Benchmark {
 	const (
 		name  = "takeover_ms"

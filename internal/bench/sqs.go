@@ -236,7 +236,7 @@ func sqsRatio(sizes Sizes) Benchmark {
 	}}
 }
 
-// sqsMutations counts what a message costs the database from its SendMessageBatch to its DeleteMessageBatch.
+// sqsMutations counts the mutations of a message from its SendMessageBatch to its DeleteMessageBatch.
 func sqsMutations(sizes Sizes) Benchmark {
 	const (
 		name  = "sqs_mutations_per_message"
@@ -448,7 +448,7 @@ func sqsIdle(sizes Sizes) Benchmark {
 				return err
 			}
 			before, begun := counting.Counters(), time.Now()
-			if err := sleep(ctx, 2*sizes.Watch); err != nil { // some polls end and begin anew
+			if err := sleep(ctx, 2*sizes.Watch); err != nil { // some polls end and begin again
 				return err
 			}
 			perSecond = float64(attempts(counting.Counters().Sub(before))) / time.Since(begun).Seconds()
@@ -483,8 +483,8 @@ func sqsIdle(sizes Sizes) Benchmark {
 	}}
 }
 
-// sqsQuiet measures how long a message of a quiet tenant waits in a standard queue beside a loud tenant's backlog, and,
-// to compare, how long it waits where nobody says whose messages are whose, and in an empty queue.
+// sqsQuiet measures how long a message of a quiet tenant waits in a standard queue that has the backlog of a loud
+// tenant. To compare, it measures the wait if the messages name no tenant, and in an empty queue.
 func sqsQuiet(sizes Sizes) Benchmark {
 	const (
 		name  = "sqs_quiet_ms"
@@ -492,7 +492,7 @@ func sqsQuiet(sizes Sizes) Benchmark {
 	)
 	backlog := sizes.Deep / 100
 	means := fmt.Sprintf(
-		"from SendMessage to the worker's receive, of a tenant beside one with a backlog of %d", backlog)
+		"from SendMessage to the worker's receive, of a tenant next to one with a backlog of %d", backlog)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		var c comparison // of an empty queue, and one with a backlog
 		unnamed := 0.0
@@ -557,8 +557,8 @@ func (s *service) load(ctx context.Context, env Env, queue string, backlog int, 
 	return nil
 }
 
-// quiet sends one message of a quiet tenant, and returns the milliseconds until a worker, which takes what comes, has
-// that one.
+// quiet sends one message of a quiet tenant. A worker then receives and deletes any messages. quiet returns the
+// milliseconds until the worker has that message.
 func (s *service) quiet(ctx context.Context, queue string, tenants bool) (float64, error) {
 	begun := time.Now()
 	if err := s.call(ctx, "SendMessageBatch", ofTenant(queue, "quiet", 1, tenants), nil); err != nil {

@@ -12,8 +12,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// upkeepSlowdown asks what large pieces of work on other groups leave of the claims' rate: a sweep that parks what is
-// past the retention, a redrive of what it parked, and a purge. Each is held up at the end of a slice and goes on in
+// upkeepSlowdown measures the rate of claims while a large piece of work runs on other groups. The work is a sweep that
+// makes overdue items dead letters, a redrive of those, and a purge. It pauses at the end of a slice and continues in
 // the next.
 func upkeepSlowdown(s Sizes) Benchmark {
 	const name = "sweep_left"
@@ -105,13 +105,13 @@ func upTo(ctx context.Context, n int64, do upkeep) error {
 
 const (
 	upkeepHandles = 4
-	upkeepGroups  = 100 // with what is overdue
+	upkeepGroups  = 100 // with overdue items
 )
 
 func overdueName(g int) string { return fmt.Sprintf("overdue-%03d", g) }
 
-// overdueQueue is a queue with s.Deep items past their retention, in groups that are paused so that nobody but the
-// upkeep meets them.
+// overdueQueue returns a queue with s.Deep items past their retention. Their groups are paused, so only the upkeep
+// meets them.
 func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, error) {
 	q, err := newQueue(ctx, env, space, "upkeep")
 	if err != nil {
@@ -139,8 +139,8 @@ func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, e
 	return q, old.Close(ctx)
 }
 
-// beside measures the crew's rate alone and beside do, in turns: do stands still, between two of its steps, while the
-// crew is alone. When it has ended by itself there is nothing more to measure.
+// beside measures the crew's rate alone and while do runs, in turns. While the crew is alone, do pauses between two of
+// its steps. The measurement ends when do has ended by itself.
 func beside(
 	ctx context.Context, env Env, c *crew, s Sizes, counting *record.Recorder, name, means string, do upkeep,
 ) ([]Result, error) {

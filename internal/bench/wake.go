@@ -17,9 +17,9 @@ import (
 // wakeHandles is how many handles wait in wakeRoundTrips, with one receive each.
 const wakeHandles = 4
 
-// wakeRoundTrips measures how long after an enqueue into an empty group has returned a waiting receive returns its
-// item, in units of a small transaction's time on the same engine, measured in turns with it. The same from the call
-// of the enqueue, which is its whole transaction more, is printed beside it.
+// wakeRoundTrips measures the time from the return of an enqueue into an empty group to the return of a waiting
+// receive. Its unit is the time of a small transaction on the same engine, which is measured in turns with it. A second
+// figure counts from the call of the enqueue, so it includes the transaction of the enqueue.
 func wakeRoundTrips(s Sizes) Benchmark {
 	const (
 		name  = "wake_p50_roundtrips"

@@ -22,7 +22,7 @@ type orders struct {
 	Archive bool
 	Kill    kill
 	Retry   [][]message // enqueues whose outcome is unknown
-	Other   bool        // it works on a queue of its own kind, which is not held to what it was told
+	Other   bool        // it works on a queue of its own, whose outcome is not checked
 }
 
 var (

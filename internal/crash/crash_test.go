@@ -73,7 +73,8 @@ func TestKills(t *testing.T) {
 	require.NoError(t, err, "replay: make crash SEED=%d KILLS=%d (the kills and the load are the seed's, their timing is not)", o.Seed, o.Kills)
 }
 
-// TestLyingDiskIsFound: what was acknowledged and is lost, because the disk did not keep what it had synced, is found.
+// TestLyingDiskIsFound: a disk loses a commit that it has synced, so an acknowledged operation is lost. The check finds
+// it.
 func TestLyingDiskIsFound(t *testing.T) {
 	o := options(t, 2)
 	o.Lie = true

@@ -107,7 +107,7 @@ func (j *journal) done(e event) {
 	j.write(event{Op: e.Op, Kind: e.Kind, Done: true, Sent: e.Sent, Claims: e.Claims, Lost: e.Lost, Text: e.Text})
 }
 
-// write panics if the parent is gone: then nobody can be told anything.
+// write panics if the parent is gone, because no process reads the journal then.
 func (j *journal) write(e event) {
 	e.stamp()
 	e.Serves, e.Version = j.own(), j.db.newest.Load()

@@ -20,7 +20,7 @@ const (
 	killBefore  = "before"  // by itself, before a commit group is checked
 	killApply   = "apply"   // by itself, before a commit group is written
 	killDuring  = "during"  // by itself, while a commit group is written
-	killWritten = "written" // by itself, when a commit group was written and nobody has been told
+	killWritten = "written" // by itself, when a commit group was written and no commit of it is answered
 	killPower   = "power"   // as written; and of that group's pages only some have reached the disk
 	killLie     = "lie"     // not drawn: the disk says of a commit group and all after it that they were synced, and lies
 )

@@ -17,7 +17,7 @@ import (
 const (
 	workers   = 6 // goroutines of a child that produce and consume; one more operates
 	leaseBase = 30 * time.Second
-	crowded   = 400 // messages of a child not yet acked at which nobody enqueues
+	crowded   = 400 // with so many messages not yet acked a child does not enqueue
 	lifeSpan  = 1_000_000
 )
 

@@ -35,7 +35,7 @@ func (p place) String() string {
 // item is what the model knows of a message.
 type item struct {
 	message
-	id      layer.ID // zero if nobody was told
+	id      layer.ID // zero if no child was told
 	at      place
 	touched int // the last event that changed at
 	effect  effect
@@ -76,17 +76,17 @@ func (k key) less(o key) bool {
 	return bytes.Compare(k.random[:], o.random[:]) < 0
 }
 
-// model is where each message may be, by what the children were told. Operations overlap, so what is certain is only
-// what no other operation touched between the begin and the end of the one that says so.
+// model holds where each message may be, by the answers that the children got. Operations overlap. So the answer of an
+// operation is certain for a message only if no other operation touched the message between its begin and its end.
 type model struct {
 	now      int // counts events
 	items    map[int]*item
 	byGroup  map[string][]*item
 	open     map[int]*operation         // begun, by the child's number
 	tops     map[string]key             // the greatest acknowledged key of each group
-	tokens   map[string]int64           // the greatest that was told
+	tokens   map[string]int64           // the greatest that a child was told
 	told     map[int64]bool             // tokens
-	states   map[string]map[string]bool // what each group's state may be; "" = none
+	states   map[string]map[string]bool // the possible states of each group; "" = none
 	stateAt  map[string]int             // when that last changed
 	leases   map[int64]bool             // what the configured lease may be, in ms
 	archive  bool
@@ -282,7 +282,7 @@ func (m *model) end(o *operation) {
 			}
 		}
 	case kindConfigure:
-		m.leases = map[int64]bool{o.Lease: true} // nobody else configures
+		m.leases = map[int64]bool{o.Lease: true} // no other operation configures
 	}
 }
 

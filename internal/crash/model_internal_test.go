@@ -50,7 +50,7 @@ func (s *script) received(op int, token int64, ns ...int) {
 	s.both(event{Op: op, Kind: kindReceive}, event{Claims: []claim{c}})
 }
 
-// TestModelFinds: what a child must never be told is a problem, and what it may be told is none.
+// TestModelFinds: an answer that a child must never get is a problem, and an answer that it may get is none.
 func TestModelFinds(t *testing.T) {
 	for _, c := range []struct {
 		what   string

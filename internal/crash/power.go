@@ -14,12 +14,12 @@ const sector = 512
 // metaPages are the first pages of the file: each commit group writes one of them, after it has synced all others.
 const metaPages = 2
 
-// cutPower puts a file in the place of the database's that has, of the pages that the last commit group wrote, some. It
-// returns what was done, for people.
+// cutPower replaces the database file with one that has only some of the pages that the last commit group wrote. It
+// returns a text that says what it did.
 //
-// The engine writes the group's pages, syncs, writes one of the two meta pages, and syncs. So there are two moments to
-// lose power at: before the first sync has ended, with any of the pages written, whole or in part, but no meta page;
-// and after it, with all pages and a meta page of which any sectors may be written, or the first bytes.
+// The engine writes the group's pages, syncs, writes one of the two meta pages, and syncs. So the power can fail in two
+// phases. Before the first sync has ended, any of the pages may be written, whole or in part, but no meta page. After
+// it, all pages are written, and of the meta page any sectors, or only the first bytes.
 func cutPower(folder string, rng *rand.Rand) (string, error) {
 	before, err := os.ReadFile(filepath.Join(folder, beforeName))
 	if err != nil {

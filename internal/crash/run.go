@@ -31,13 +31,14 @@ type Options struct {
 	Folder string           // for the files; the caller removes it
 	Child  func() *exec.Cmd // a process that calls Child
 
-	// Together lets others have the folder open beside the child, and serve it: they are killed too, and stopped by
-	// Stop until Continue.
+	// Together lets other processes have the folder open at the same time as the child, and serve it. They are killed
+	// too, and stopped with the signal Stop until Continue.
 	Together       bool
 	Stop, Continue os.Signal
 
-	// For tests of the checks. Lie makes the disk lie once: what was acknowledged after some commit is lost. Tamper is
-	// called after each kill and the check, and followed by another, until it says that it has done something.
+	// For tests of the checks. Lie makes the disk lie once: it loses all that was acknowledged after some commit.
+	// Tamper is called after each kill and the check, and followed by another, until it says that it has done
+	// something.
 	Lie    bool
 	Tamper func(ctx context.Context, db kv.DB) (done bool, err error)
 }
@@ -91,7 +92,7 @@ func (r *Report) String() string {
 // roundLives is after how many kills a run goes on with a new file: each check reads all of it.
 const roundLives = 10
 
-// run is one round: a file, and the model of what is in it.
+// run is one round: a database file, and the model of its content.
 type run struct {
 	o      Options
 	report *Report
@@ -261,7 +262,7 @@ func (c *child) end() error {
 	return nil
 }
 
-// life runs a child until it is dead, and takes in what it was told.
+// life runs a child until it is dead, and gives the model the answers that the child got.
 func (r *run) life(o *orders) error {
 	c, err := r.start(o)
 	if err != nil {

@@ -13,20 +13,20 @@ import (
 	"fdbfifo/layer"
 )
 
-// The kinds of kills where several processes have the folder open, beside those of hooks.
+// The kinds of kills that exist only if several processes have the folder open.
 const (
 	killServer = "server" // by the parent, of a process that served
 	killClient = "client" // by the parent, of another
 )
 
-// companion is a process that has the folder open beside the child. It works on a queue of its own, and what it is told
-// counts for nothing.
+// companion is a process that has the folder open at the same time as the child. It works on a queue of its own, and
+// its answers are not checked.
 type companion struct {
 	*child
 	kill  kill
 	ended chan struct{}
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	ready  bool
 	serves bool
 	broken error
@@ -41,7 +41,7 @@ func (c *companion) is(ready bool) (ok bool) {
 	return c.serves
 }
 
-// follow takes in what the companion tells, until its end.
+// follow reads the lines that the companion prints, until its end.
 func (c *companion) follow() {
 	defer close(c.ended)
 	for {
@@ -146,7 +146,7 @@ func (t *troupe) disturb() (bool, error) {
 	}
 	i := slices.IndexFunc(t.others, func(c *companion) bool { return c.is(false) })
 	switch {
-	case i < 0: // just now nobody does
+	case i < 0: // just now no companion serves
 	case t.rng.IntN(5) == 0:
 		c := t.others[i]
 		t.report.Stops++

@@ -13,14 +13,15 @@ import (
 // outcomes counts operations that were begun and not acknowledged.
 type outcomes struct{ Found, NotFound, Open int }
 
-// compare holds what is left to the model, and makes the model certain again: from here on what was found counts.
+// compare checks the content of the file against the model. Then it makes the model certain again, because the file now
+// says where each message is.
 func (m *model) compare(d *dump, c layer.Config, unknown map[string]*outcomes) {
 	m.problems = append(m.problems, d.faults...)
 	m.now++
 	for n, found := range d.items {
 		it := m.items[n]
 		if it == nil {
-			m.wrong(n, "message %d is %s, and nobody has enqueued it", n, found[0].at)
+			m.wrong(n, "message %d is %s, and was never enqueued", n, found[0].at)
 			continue
 		}
 		if len(found) > 1 {
@@ -151,7 +152,7 @@ func (m *model) compareOpen(d *dump, unknown map[string]*outcomes) {
 			u.Open++
 		}
 	}
-	// A receive is found if there is a lock that nobody was told of.
+	// A receive has taken effect if there is a lock whose token no child was told.
 	if u := unknown[kindReceive]; u != nil {
 		for _, token := range d.locks {
 			if !m.told[token] && u.Open > 0 {
@@ -163,7 +164,7 @@ func (m *model) compareOpen(d *dump, unknown map[string]*outcomes) {
 	}
 }
 
-// traces counts what the operation alone would have done, and what it would have left.
+// traces counts the effects that only this operation can have caused: those that are there, and those that are not.
 func (m *model) traces(o *operation, d *dump) (there, not int) {
 	count := func(yes bool) {
 		if yes {
@@ -202,7 +203,7 @@ func (m *model) traces(o *operation, d *dump) (there, not int) {
 	return there, not
 }
 
-// soundness holds the queue to its own rules, and its counters to what was found.
+// soundness checks the queue's own rules, and compares its counters with the content of the file.
 func (m *model) soundness(ctx context.Context, q *layer.Queue, d *dump) error {
 	report, err := q.Admin().Check(ctx, layer.CheckOptions{})
 	if err != nil {
@@ -250,7 +251,7 @@ func (m *model) drain(ctx context.Context, q *layer.Queue) error {
 			return err
 		})
 		if len(claims) == 0 {
-			// What a takeover has parked meanwhile comes back.
+			// The loop puts back the dead letters that a takeover has made since.
 			report := layer.DeadReport{}
 			j.run(event{Kind: kindRedrive}, func(*event) (err error) {
 				report, err = q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})

@@ -38,7 +38,7 @@ type Result struct {
 type Violation struct {
 	Group   string
 	Text    string // what could not be put into an order
-	Picture string // path of the HTML file; the whole history is beside it, as text
+	Picture string // path of the HTML file; the whole history is in the same folder, as text
 }
 
 func (v Violation) String() string {
@@ -106,7 +106,7 @@ func (g *group) check(ops []porcupine.Operation, timeout time.Duration) (porcupi
 func (g *group) violation(name string, history []Operation, info porcupine.LinearizationInfo, o *CheckOptions) (Violation, error) {
 	ops := g.operations
 	text, stuck := g.explain(ops, info)
-	// What was called after the first operation that fits nowhere explains nothing.
+	// Calls after the first operation that fits nowhere cannot explain it.
 	if stuck != nil {
 		early := slices.DeleteFunc(slices.Clone(ops), func(p porcupine.Operation) bool {
 			return p.Call > stuck.Return && p.Input.(*step).Kind != end

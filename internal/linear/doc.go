@@ -1,97 +1,118 @@
 // Package linear checks histories of concurrent calls of a queue for linearizability, group by group, with porcupine.
 //
-// A history is what callers saw: when each call began and returned, and what it returned. It is linearizable if there
-// is an order of the calls that keeps the order of those that did not overlap, and in which every result is what a
-// group that does one thing at a time would have answered. Whoever reads the result needs to believe that group alone,
-// which is one file, model.go, and shares no code with the layer.
+// A history is the calls that the callers made: when each call began and returned, and its result. It is linearizable
+// if the calls can be put into one order such that
+//
+//   - a call that returned before another began stands before it, and
+//   - every result is the one that a group would give if it did the calls one at a time, in this order.
+//
+// To trust a verdict you need to believe only that group. It is one file, model.go, which shares no code with the layer.
 //
 // # The law
 //
-// A group is the messages that wait, in the order of their keys; the live claim: its token, what is outstanding under
-// it, and the end of its lease; the greatest token so far; and the end of a retry delay. Of its operations it says:
+// The state of a group has four parts:
 //
-//   - enqueue puts messages in the place of their keys, which is behind every message that waits and was known to be there
-//     before the enqueue was called: to its enqueuer, or to anybody who was shown it (G1). Before a message whose own
-//     enqueue overlapped it may come.
-//   - receive gives the first messages that wait, under a token greater than all before; nobody holds the group, or its
-//     holder's lease has ended, and so has a delay (G1, G2). None is left out that was known to be there before the receive
-//     was called. One that lands while the receive looks, before those that it finds, may be: a claim conflicts with no
-//     enqueue (G4), so what it gives is the head of the group as it was a moment before it holds the group. (Strictly
-//     taken that is no linearization. Without it some histories have no order: a claim that looked, then an
-//     enqueue that came before what it found, then a release that found nobody, then the commit of that claim.)
-//   - ack, nack and extend succeed for the live claim alone, and for what is outstanding under it (G2). They are refused
-//     with ErrClaimLost only if the claim is not the live one, or its lease may have ended; with ErrNotInClaim only if
-//     something named is not outstanding. What is acked never comes again (G3).
-//   - take removes the first messages that wait, if a receive could have had them; it leaves none out.
-//   - cancel removes a message that waits and is in nobody's hands; it is refused only if there is none, or if it is.
-//   - release ends the live claim, whatever its lease; it is refused only if nobody holds the group.
-//   - drop and put are what somebody has done whose calls are not in the history: a message was removed that waited and was
-//     in nobody's hands, if not by force, which may end a claim of others, too; or it was put back in its place. That he
-//     did is known otherwise, and taken for granted; that the rest of the history goes with it is not.
-//   - peek shows the first messages that wait. At the end of a history one shows that nothing does: what was lost on the
-//     way is missing from it, or from a receive before (G3).
-//   - a receive or take that gives nothing says that the group was, at one moment of the call, empty, held or delayed. This
-//     is part of the law only if the caller asks for it (Law.Empty): a grant to a waiting receive holds a group too, and so
-//     does a claim that has ended before its receive returned, and nobody is told of them. So it is asked for where no
-//     receive waits and no lease ends. The same goes for a cancel that is refused as in hand.
+//   - the messages that wait, in the order of their keys;
+//   - the live claim: its token, the messages outstanding under it, and the end of its lease;
+//   - the greatest token so far;
+//   - the end of a retry delay.
+//
+// The operations follow these rules:
+//
+//   - An enqueue puts messages in the place of their keys. That is behind every waiting message that was known to be there
+//     before the enqueue was called, because its enqueue or a call that showed it had returned (G1). The place may be
+//     before a message whose own enqueue overlapped it.
+//   - A receive gives the first messages that wait, under a token greater than all before. The group must then be without a
+//     claim, or the lease of its claim must have expired. A delay must have ended too (G1, G2). The receive leaves out no
+//     message that was known to be there before it was called. It may leave out a message that lands while it looks, in
+//     front of the messages that it finds. The reason is that a claim conflicts with no enqueue (G4): the receive gives the
+//     head of the group as it was a moment before the claim. (Strictly, that is no linearization. Without this exception
+//     some histories have no order. Example: a claim looks, an enqueue lands before the messages that the claim found, a
+//     release finds no claim, and then the claim commits.)
+//   - Ack, nack and extend succeed only for the live claim, and only for messages outstanding under it (G2). They fail with
+//     ErrClaimLost only if the claim is not the live one, or its lease may have expired. They fail with ErrNotInClaim only
+//     if a named message is not outstanding. An acked message never comes again (G3).
+//   - A take removes the first messages that wait, if a receive could have had them. It leaves none out.
+//   - A cancel removes a waiting message that is not in flight. It is refused only if there is no such message, or if the
+//     message is in flight.
+//   - A release ends the live claim, even if the lease has not expired. It is refused only if the group has no claim.
+//   - A drop and a put are the effects of an outsider, a process whose calls are not in the history. A drop removed a
+//     waiting message that was not in flight. By force it may have ended a claim too. A put put a message back in its
+//     place. The checker learns of them from another source and believes that they happened. It still checks that the rest
+//     of the history agrees with them.
+//   - A peek shows the first messages that wait. At the end of a history a peek shows that no message waits. A lost message
+//     is then missing from that peek or from an earlier receive (G3).
+//   - A receive or take that gives nothing says that the group was empty, held or delayed at one moment of the call. This
+//     rule applies only if the caller asks for it (Law.Empty), because some claims are never told to a caller. A grant to a
+//     waiting receive holds a group too, and a claim may have ended before its receive returned. So ask for the rule only
+//     if no receive waits and no lease expires. The same condition applies to a cancel that is refused as in flight.
 //
 // # Lanes
 //
-// In a queue with facets an operation is of a lane: what a template sees of the group. Each lane has a claim, a
-// greatest token and a delay of its own, and gives the first of its own messages. Lanes that could share a message
-// exclude each other, and operations of lanes that share none commute. An advance is an ack after which the messages
-// are still there, in their places, in the lanes of their new facets. A receive may leave out what came into its lane
-// while it looked.
+// In a queue with facets each operation is of one lane, the messages of the group that a template matches. Each lane has
+// a claim, a greatest token and a delay of its own, and gives the first of its own messages. Lanes that could share a
+// message exclude each other. Operations of lanes that cannot share a message commute. An advance is an ack after which
+// the messages still wait in their places, in the lanes of their new facets. A receive may leave out a message that came
+// into its lane while it looked.
 //
 // # Single messages
 //
-// In a queue with unordered consumers a message that is claimed by itself is a lane, too, of that message alone. Nobody
-// gives it to others while its claim lives; who claims the group gets what stands before it, and nothing if it is the
-// head. A message of a group that somebody holds is not claimed by itself. An unordered receive or take gives the first
-// of the messages that nobody holds; it may pass over one whose lease or retry delay has ended, as long as nobody has
-// let go of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose claims are not
-// in the history: Busy says when.
+// In a queue with unordered consumers each message that is claimed by itself (a hold) is a lane of that message alone.
+// While the hold lives, no other call gives the message. A receive of the group gives only the messages in front of a
+// held message, and nothing if the head is held. No message can be held while a claim has its group as a whole. An
+// unordered receive or take gives the first messages that are not held. It may pass over a message whose lease or retry
+// delay has expired, until another call has ended that hold. It may also pass over a message whose hold ends while it
+// looks. Outsiders may hold messages too: Busy says when.
 //
 // # In turn
 //
-// In a queue with a lease for each message, too, a message in hand is a lane, with a token, a lease and a retry delay
-// of its own. A receive is given the first messages of the group, each under such a claim, all under one token: none
-// that is in hand, nor any behind one that is (G2). So it leaves out none that has ever been in hand, whatever
-// overlaps the receive: whoever lets go of a message writes what each receive reads. If the outcome of its commit was
-// in doubt at first it gives what is still in its hands when it looks again; what others may have ended meanwhile it
-// may leave out.
+// In a queue with a lease for each message, each message in flight is a lane with a token, a lease and a retry delay of
+// its own. A receive gives the first messages of the group, each under such a claim, all with one token. It gives no
+// message in flight, and none behind one in flight (G2). It leaves out no message that has ever been in flight, even if
+// the end of that claim overlaps the receive: the transaction that ends the claim writes a key that every receive reads.
+// One case differs. If the outcome of the receive's commit was first unknown, the receive returns the messages that it
+// still has when it looks again. It may leave out those whose claims others have ended since.
 //
 // # Leases
 //
-// The end of a lease is a number of the holder's clock that the claim and its extends return. Until is not a moment of
-// the history: clocks differ. So each call carries what its own handle's clock showed when it was called (Begin), and
-// what the fastest clock of all showed when it had returned (End). A claim whose end is later than End was live when
-// the call returned, by everybody's clock, and nobody may have taken over; one whose end is not later than Begin had
-// run out for that handle, and does not excuse an empty answer. Between the two, both are right. A lease that has run
-// out harms nothing until somebody takes over; from then on the old token is dead for good. Who takes over may be
-// somebody whose answer was lost, so a claim that has run out may end at any moment without a trace in the history.
+// The end of a lease, Until, is a time of the holder's clock, which a receive and its extends return. It is not a moment
+// of the history, because clocks differ. So each call has two times: Begin, the time of its own handle's clock when it
+// was called, and End, the time of the fastest clock when it had returned.
+//
+//   - If Until is later than End, the claim was live by every clock when the call returned. No other call may have taken
+//     over.
+//   - If Until is not later than Begin, the lease had expired for that handle. The claim then does not excuse an empty
+//     answer.
+//   - Between the two, both are right.
+//
+// A claim with an expired lease stays valid until another call takes over. From then on the old token never becomes valid
+// again. The answer of the call that takes over may be lost. So a claim with an expired lease may end at any moment
+// without a trace in the history.
 //
 // # Unknown outcomes
 //
-// A call that ended without saying whether it was done is open: it may take effect at any moment after it was called,
-// or never. An enqueue whose messages nobody was ever shown is left out; one whose messages were shown had taken effect
-// by then, and all of it. An open receive may hold a group from its call on, once, for nobody; and so may a receive
-// whose claim a release ended before it returned. Such a receive gives nothing, though it had something, and says
-// nothing of the other groups: those that overlap the release of a claim that nobody was told of are left out.
+// A call is open if it ended without saying whether it was done. It may take effect at any moment after it was called,
+// or never. An open enqueue is left out of the check if none of its messages was ever shown. If one was shown, the whole
+// enqueue had taken effect by then. An open receive may claim a group once, at any moment after its call, and no caller is
+// told of the claim (a phantom). A receive whose claim a release ended before the receive returned may be a phantom too.
+// Such a receive returns nothing although it had a claim, so its answer says nothing about other groups. The checker
+// therefore leaves out empty receives that overlap the release of a claim that no caller was told of.
 //
-// A call that did say so may have been tried before, by a commit whose outcome its handle did not know (Doubted). Its
-// answer is that of the one attempt that was done; but of what that attempt claimed the caller is told only what it has
-// still. What others have ended since, because by their clocks its lease was over, was held for nobody: as long as such
-// a receive of single messages is under way, others may pass over what it may have held.
+// A call with a known outcome may be a retry of a commit whose outcome its handle did not know (Doubted). Its answer is
+// that of the one attempt that was done. The caller is told only of the claims that it still has. Others may have ended
+// the rest since, because by their clocks its lease had expired. While such a receive of single messages runs, others may
+// pass over the messages that it may have held.
 //
-// # What is left out
+// # Not checked
 //
-// Linearizability is local: if each group's history has an order, there is one for all, provided that an operation is
-// of one group. Calls of several groups are split, so it is not checked that what one call does to two groups happens
-// at one moment, nor that an open call was done in both groups or in neither. Order between groups is not promised, nor
-// looked at. Attempts are not counted. In a loose history (Law.Loose), in which messages may be parked, purged and
-// redriven by others than those in it, a message may be passed over, and claims may be ended; then nothing is said of
-// losses, but all the more of order, of exclusion and of what is delivered after it was acked.
+// Linearizability is local: if each group's history has an order, all groups together have one, provided that each
+// operation is of one group. Calls of several groups are split. So the checker does not see whether one call takes effect
+// in two groups at one moment, nor whether an open call was done in both groups or in neither. Order between groups is
+// not promised and not checked. Attempts are not counted.
 //
-// A group whose check does not end in time is undecided, which is neither right nor wrong and is always counted.
+// In a loose history (Law.Loose) outsiders may make messages dead letters, purge and redrive. A receive may then pass over
+// a message, and claims may end. The checker then says nothing about losses, but still checks order, exclusion, and that
+// no acked message comes again.
+//
+// A group whose check does not end in time is undecided. That is neither right nor wrong, and is always counted.
 package linear

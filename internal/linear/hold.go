@@ -7,9 +7,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// Of a queue with unordered consumers: what is taken by itself, past what others hold.
+// The part of the law for queues with unordered consumers, in which single messages are held.
 
-// noLane is the lane of an unordered take: nobody holds what it has taken.
+// noLane is the lane of an unordered take, which removes its messages and holds none.
 const noLane = -1
 
 // isAlone reports whether a lane is one message, held by itself.
@@ -21,8 +21,8 @@ func (l *lanes) rank(lane int) int { return lane - len(l.where) }
 // alone is the lane of a message that is held by itself.
 func (l *lanes) alone(rank int) int { return len(l.where) + rank }
 
-// inTheWay reports whether who holds another lane must have let go of it before a receive or take gives what it gave:
-// of messages of one lane or the other that are held by themselves, those that it gave.
+// inTheWay reports whether the claim of another lane must have ended before a receive or take could give its messages.
+// The hold of a single message is in the way only if p gave that message.
 func (l *lanes) inTheWay(p *step, lane int) bool {
 	switch {
 	case lane == p.lane:
@@ -30,13 +30,13 @@ func (l *lanes) inTheWay(p *step, lane int) bool {
 	case l.isAlone(lane):
 		return p.messages.has(l.rank(lane))
 	case p.Unordered:
-		return true // nobody takes messages of a group by themselves that somebody holds as a whole
+		return true // a claim of the whole group excludes holds of its messages
 	}
 	return l.meets[lane][p.lane]
 }
 
-// keptFrom reports whether a receive or take gave nothing because of who holds a lane that could share a message with
-// its own: or, of a whole group in a queue with unordered consumers, holds its head.
+// keptFrom reports whether a live claim explains that a receive or take gave nothing. It is a claim of a lane that
+// could share a message with p's. For a receive of a whole group the hold of its head is enough.
 func (s state) keptFrom(l *lanes, p *step, all hands) bool {
 	for _, h := range all {
 		if !h.lasts(p) {
@@ -52,14 +52,14 @@ func (s state) keptFrom(l *lanes, p *step, all hands) bool {
 	return false
 }
 
-// lasts reports whether a claim or a delay had not ended by itself, by the clock of who called.
+// lasts reports whether a claim or a delay had not yet ended by itself, by the clock of p's caller.
 func (h hold) lasts(p *step) bool {
 	return h.token != 0 && h.latest > p.Begin || h.delayLatest > p.Begin
 }
 
-// free is s with what waits and may be given to an unordered receive or take: without the messages that others hold, or
-// may hold. Those that are left out, with nobody known to hold them, are held under claims that nobody was told of, if
-// there can be any.
+// free returns s with only those waiting messages that an unordered receive or take can give. It leaves out the
+// messages that others hold, or may hold. p may also have passed over a message without a known hold. That message must
+// then be under a claim that no caller was told of. ok is false if there can be no such claim.
 func (s state) free(l *lanes, p *step, all hands) (state, bool) {
 	in := s
 	in.hold, in.waiting = all.of(p.lane), s.waiting.without(p.busy)
@@ -67,7 +67,7 @@ func (s state) free(l *lanes, p *step, all hands) (state, bool) {
 		if !l.isAlone(h.lane) {
 			continue
 		}
-		held := h.token != 0 || h.delay != 0 || h.delayLatest != 0 // perhaps no longer, but nobody has let go of it
+		held := h.token != 0 || h.delay != 0 || h.delayLatest != 0 // it may have expired, but no call has ended it
 		if p.Outcome == Nothing {
 			held = h.lasts(p)
 		}
@@ -91,7 +91,8 @@ func (s state) free(l *lanes, p *step, all hands) (state, bool) {
 	return in, ok
 }
 
-// busy is what was, perhaps, in the hands of somebody who is not in the history, while an operation was under way.
+// busy returns the messages that an outsider may have held while an operation ran. An outsider is a process that is not
+// in the history.
 func busy(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 	var all []int
 	for _, a := range history {
@@ -110,9 +111,10 @@ func busy(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 	return setOf(all...)
 }
 
-// never is the operations of unknown outcome that were never done, because of what else became of the one message that
-// they are about: it was settled otherwise under the same claim, or it was acked, though it was given again, or taken.
-// Those who look for an order need not try them: of messages that are held side by side, each in each state.
+// never returns acks and nacks of unknown outcome, each of one held message, that were certainly never done. Another
+// call has settled the message under the same claim. Or, for an ack, the message was delivered again, taken, cancelled
+// or dropped. The search for an order need not try them. That saves much time with many held messages, because each
+// would be tried in each state.
 func never(ops []*Operation) map[*Operation]bool {
 	type claim struct {
 		hold  layer.ID

@@ -7,11 +7,11 @@ import (
 	"fdbfifo/layer"
 )
 
-// lanes are the templates of the operations of one group, and the facets of its messages, of a queue with facets. The
-// first lane is the whole group, the first kind of facets those that nobody has told of: every template agrees with it.
+// lanes are the templates of the operations of one group, and the facets of its messages, in a queue with facets. The
+// first lane is the whole group. The first kind stands for facets that are not known, and every template matches it.
 //
-// In a queue with unordered consumers a message that is held by itself is a lane, too: the lanes behind those of the
-// templates, by rank. See hold.go.
+// In a queue with unordered consumers each message that is held by itself is a lane too. These lanes follow those of
+// the templates, in the order of the ranks. See hold.go.
 type lanes struct {
 	where []layer.Template
 	kinds []layer.Template
@@ -177,7 +177,8 @@ func (s state) hands() (all hands) {
 	return all
 }
 
-// heldBy is s with the lanes held so. Of a message that waits no more nobody is told how it was held.
+// heldBy returns s with these claims of its lanes. It drops the hold of a message that does not wait any more, because
+// no later operation depends on it.
 func (s state) heldBy(l *lanes, all hands) state {
 	s.hold = all.of(0)
 	var b []byte
@@ -279,7 +280,7 @@ func (s state) givesInLane(l Law, p *step, all hands) (state, bool) {
 	}
 	out, ok := in.apply(l, p)
 	if !ok || p.Outcome == Nothing || out == in {
-		if out.hidden && !s.hidden { // a claim that nobody was told of
+		if out.hidden && !s.hidden { // a claim that no caller was told of
 			s.hidden, s.phantoms = true, out.phantoms
 		}
 		return s, ok
@@ -305,7 +306,7 @@ func (s state) givesInLane(l Law, p *step, all hands) (state, bool) {
 	return out.heldBy(l.lanes, all), true
 }
 
-// dropInLanes is what somebody has done who is not in the history: messages were removed, or passed to other lanes.
+// dropInLanes is the drop or move of an outsider: messages were removed, or passed to other lanes.
 func (s state) dropInLanes(l Law, p *step, all hands) (state, bool) {
 	if p.Outcome == Unknown && s.ended {
 		return s, true
@@ -349,8 +350,8 @@ func movers(ops []*Operation) []*Operation {
 	return all
 }
 
-// settledIn reports whether nothing moved a message from lane to lane, nor let go of it, while an operation was under
-// way, so that who knew that it was there knew in which lane.
+// settledIn reports whether a message stayed in its lane while an operation ran: no call moved it, and none ended its
+// hold. A caller that knew of the message then also knew its lane.
 func settledIn(movers []*Operation, o *Operation, id layer.ID) bool {
 	return !slices.ContainsFunc(movers, func(a *Operation) bool {
 		if a.Call > o.Return || a.Outcome != Unknown && a.Return < o.Call {

@@ -19,10 +19,10 @@ import (
 //
 //	CALL-RETURN CLIENT VERB WORDS... -> RESULT
 //
-// In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance
-// passes on by "to TEMPLATE". In one with unordered consumers a verb is followed by @# if it is unordered, and by
-// @#MESSAGE if it is of the claim of one message; a receive in turn by @>. A return of ? is an unknown outcome. The
-// clock of everybody shows the stamp. Messages are ordered as their names are.
+// In a queue with facets @TEMPLATE follows a verb, the facets in brackets follow a message, and "to TEMPLATE" follows
+// the messages of an advance. In a queue with unordered consumers @# follows an unordered verb, and @#MESSAGE a verb of
+// the claim of one message. @> follows a receive in turn. A return of ? is an unknown outcome. All clocks show the
+// stamp. The order of the messages is that of their names.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -201,9 +201,9 @@ func parse(t *testing.T, line string) linear.Operation {
 	return o
 }
 
-// TestAttemptsBefore: a message is passed over for a claim that nobody is told of only while there may be one: a
-// receive of single messages, tried again after a commit of unknown outcome, is under way, and the lease that it asked
-// for may have ended by the fastest clock before the receive returned.
+// TestAttemptsBefore: a receive may pass over a message for a claim that no caller was told of only while there may be
+// such a claim. A receive of single messages then runs that was retried after a commit of unknown outcome. The lease
+// that it asked for must also be able to expire, by the fastest clock, before that receive returns.
 func TestAttemptsBefore(t *testing.T) {
 	lease := layer.ReceiveOptions{Unordered: true, Lease: 10 * time.Millisecond}
 	groups, lasting := lease, lease

@@ -10,10 +10,11 @@ import (
 
 // Law says how much of the law holds for a history.
 type Law struct {
-	// Empty: what says that somebody holds the group counts, though it names no claim: a receive or take that gave
-	// nothing, and a cancel that was refused as in hand.
+	// Empty: also check the answers that say that the group is held without naming a claim. They are a receive or take
+	// that gave nothing, and a cancel that was refused as in flight.
 	Empty bool
-	// Loose: others than those in the history may park, purge or redrive messages, and end claims at a Disturb.
+	// Loose: processes that are not in the history may make messages dead letters, purge and redrive, and end claims at
+	// a Disturb.
 	Loose bool
 
 	lanes *lanes // of the group that is checked
@@ -25,13 +26,13 @@ type step struct {
 	messages set
 	ordered  bool // in the order of their keys
 	from     int  // rank of From; -1 = none
-	before   set  // what was known to be there before it was called
+	before   set  // the messages that were known to be there before it was called
 	ended    set  // of a receive in turn: it may have had claims of these, too, which ended before it returned
-	busy     set  // of an unordered receive or take: what was, perhaps, in the hands of somebody not in the history
+	busy     set  // of an unordered receive or take: the messages that an outsider may have held
 	lane     int  // of a queue with facets, as the next two
 	next     byte // the kind that an advance or move gives its messages
 	kinds    facets
-	phantoms int // claims that nobody was told of and that may have begun before it returned
+	phantoms int // claims that no caller was told of and that may have begun before it returned
 }
 
 // state is a group.
@@ -41,16 +42,16 @@ type state struct {
 	// hold is of the whole group; others is of the other lanes, of a queue with facets or unordered consumers, packed.
 	hold
 	others string
-	// hidden: it is held under a claim that nobody was told of; there have been phantoms of them so far. Which ones is no
-	// matter, nor is since when: one that is not needed to explain anything was not there.
+	// hidden: a claim that no caller was told of holds the group. phantoms counts these claims so far. It does not
+	// matter which receive made one, or when: the model assumes such a claim only where a result needs it.
 	hidden   bool
 	phantoms int
-	// since: somebody has taken over a claim whose lease lasted until then, so it is not earlier now.
+	// since: a call has taken over a claim whose lease ended at this time, so now is not earlier.
 	since int64
-	ended bool // what is open now never is done
+	ended bool // operations that are still open were never done
 }
 
-// hold is who holds a group, or a lane.
+// hold is the claim of a group or of a lane.
 type hold struct {
 	// The live claim: token is 0 if there is none.
 	token  int64
@@ -145,7 +146,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			return s.unheld(), s.lapsed(p)
 		}
 		ok := true
-		if s.token != p.Token { // of a claim that nobody was told of
+		if s.token != p.Token { // it ended a claim that no caller was told of
 			ok = s.lapsed(p) && p.Token > s.newest
 			s, _ = s.heldForNobody(p)
 			ok = ok && s.phantoms <= p.phantoms
@@ -183,7 +184,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 	return s, false
 }
 
-// heldForNobody is s under a claim that nobody was told of, if there can have been one while p was under way.
+// heldForNobody returns s under a claim that no caller was told of. ok is false if there can be none while p runs.
 func (s state) heldForNobody(p *step) (state, bool) {
 	if !s.hidden {
 		s.hidden = true
@@ -192,7 +193,7 @@ func (s state) heldForNobody(p *step) (state, bool) {
 	return s, s.phantoms <= p.phantoms
 }
 
-// touchesClaim reports whether p reads who holds the group.
+// touchesClaim reports whether p reads the claim of the group.
 func (p *step) touchesClaim() bool {
 	switch p.Kind {
 	case Receive, Take, Ack, Nack, Extend, Advance, Cancel, Release:
@@ -258,7 +259,7 @@ func (s state) settled(p *step) state {
 	return s.unheld()
 }
 
-// drop is s without messages, of which one may be what a claim or a delay was for.
+// drop returns s without p's messages. One of them may be under a claim, or be the head that a delay is for.
 func (s state) drop(p *step) state {
 	if s.held.and(p.messages) != "" || p.Force && s.token == p.Token {
 		s = s.unheld() // by force, also from the holder of others
@@ -270,7 +271,8 @@ func (s state) drop(p *step) state {
 	return s
 }
 
-// open is an operation of unknown outcome. If it does nothing at a moment, then not at that moment, but at the end.
+// open is an operation of unknown outcome. A moment at which it would change nothing is refused: the search then puts
+// it after the end, where it does nothing.
 func (s state) open(l Law, p *step) (state, bool) {
 	if s.ended {
 		return s, true
@@ -316,8 +318,8 @@ func (s state) open(l Law, p *step) (state, bool) {
 
 var hashSeed = maphash.MakeSeed()
 
-// model is the law for one group whose messages have these names, by rank. known is what nobody has enqueued and is
-// there from the beginning, in a loose history.
+// model is the law for one group whose messages have these names, by rank. known are the messages of a loose history
+// that no call has enqueued: they are there from the beginning.
 func model(l Law, names []string, known set) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return state{waiting: known} },

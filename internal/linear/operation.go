@@ -27,27 +27,27 @@ const (
 	Peek    Kind = "peek"
 	// Disturb: it may have ended the claim. In a loose history, or by force.
 	Disturb Kind = "disturb"
-	// Drop and Put: somebody who is not in the history has removed messages, or put them there, and it is known
-	// otherwise that he did.
+	// Drop and Put: an outsider, a process that is not in the history, has removed messages or put them there. The test
+	// knows it from another source.
 	Drop Kind = "drop"
 	Put  Kind = "put"
-	// Advance: the holder passes messages on to other lanes. Move: somebody who is not in the history has.
+	// Advance: the holder passes messages on to other lanes. Move: an outsider has passed them on.
 	Advance Kind = "advance"
 	Move    Kind = "move"
-	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not
-	// in the history, so who takes what nobody holds may pass over them; All: over any. It does nothing itself.
+	// Busy: between its call and its return an outsider may have held these messages, each by itself. An unordered
+	// receive or take may pass over them; with All over any message. Busy itself has no effect.
 	Busy Kind = "busy"
-	// end comes after all that is not open: what is open and has not been done by then never is.
+	// end comes after all operations that are not open. An open operation that has not been done by then is never done.
 	end Kind = "end"
 )
 
-// Outcome is what an operation was told.
+// Outcome is the answer that the caller of an operation got.
 type Outcome string
 
 // The outcomes.
 const (
 	Done       Outcome = "done"
-	Unknown    Outcome = "unknown" // it may have been done, or may yet
+	Unknown    Outcome = "unknown" // it may have been done, or may still be done
 	Nothing    Outcome = "nothing" // done, and gave nothing
 	ClaimLost  Outcome = "claim lost"
 	NotInClaim Outcome = "not in claim"
@@ -58,7 +58,7 @@ const (
 	Refused Outcome = "refused"
 )
 
-// OutcomeOf is what an error of the layer says. An error that leaves the outcome open says no more than that.
+// OutcomeOf returns the outcome that an error of the layer tells. It is Unknown if the error leaves the outcome open.
 func OutcomeOf(err error) Outcome {
 	if kv.MaybeCommitted(err) {
 		return Unknown
@@ -89,16 +89,16 @@ func OutcomeOf(err error) Outcome {
 // Never is a time of the clock that does not come.
 const Never = math.MaxInt64
 
-// Span is who made a call, and when.
+// Span is the client and the time of a call.
 type Span struct {
 	Client int
-	// Call and Return order the calls; one that returned at the moment at which another was called overlaps it. Return
-	// does not count if the outcome is unknown.
+	// Call and Return order the calls. A call that returned at the moment at which another was called overlaps it.
+	// Return has no meaning if the outcome is unknown.
 	Call, Return int64
 	// Begin is the time of the caller's clock when it called, End that of the fastest clock when it had returned, in
 	// ms.
 	Begin, End int64
-	// Doubted: a commit was of unknown outcome meanwhile, and what it was of was tried again.
+	// Doubted: during the call a commit had an unknown outcome, and its work was tried again.
 	Doubted bool `json:",omitempty"`
 }
 
@@ -110,37 +110,38 @@ type Message struct {
 	Facets layer.Template `json:",omitempty"`
 }
 
-// Operation is what a call did to one group, or was told of it.
+// Operation is the effect of a call on one group, or the answer about it.
 type Operation struct {
 	Span
 	Kind    Kind
 	Outcome Outcome
-	// Messages is what was enqueued, delivered, taken or shown; what was acked, with or without the rest being given
-	// back; or what was cancelled.
+	// Messages are the messages that were enqueued, delivered, taken, shown, acked or cancelled. The ones of a nack are
+	// those that it acked before it returned the rest.
 	Messages []Message
-	Token    int64 // of the claim; of a release, or of a drop by force: that it ended
+	Token    int64 // of the claim; of a release, or of a drop by force: of the claim that it ended
 	Until    int64 // of a receive or extend: the new end of the lease, in ms; of one of unknown outcome: the earliest
-	// All of an ack: all that is still outstanding. Of a peek: there is no more than what is shown. See Busy.
+	// All of an ack: it acks all outstanding messages. Of a peek: it shows all messages. See Busy.
 	All bool
 
 	// Of a nack.
-	From   *layer.ID // what is given back begins there; nil = all
+	From   *layer.ID // the first message that is returned; nil = all are
 	Delay  int64     // until the group is ready, in ms; Never = it may be any
-	Reject bool      // the first that is given back is parked
+	Reject bool      // the first returned message becomes a dead letter
 
-	// Where is the template of a receive or take, and of the claim of what is done to one; nil = the whole group.
+	// Where is the template of a receive or take, and of an operation on the claim of such a receive; nil = the whole
+	// group.
 	Where layer.Template `json:",omitempty"`
-	// Hold is the message, of the claim of one message of a queue with unordered consumers, and of what is done to it.
+	// Hold is the message of a claim of one message, and of an operation on such a claim; zero = of no such claim.
 	Hold layer.ID `json:",omitzero"`
-	// Unordered, of a receive or take: of messages that nobody holds, past those that others hold.
+	// Unordered, of a receive or take: it gives free messages, and passes over those that others hold.
 	Unordered bool `json:",omitempty"`
-	// InTurn, of a receive: its messages have claims of their own, and are those from the head of the group up to the
-	// first in hand.
+	// InTurn, of a receive: its messages have claims of their own. They are those from the head of the group up to the
+	// first in flight.
 	InTurn bool `json:",omitempty"`
-	// Next, of an advance or move, is the facets that the messages have then.
+	// Next is the facets that an advance or move gives the messages.
 	Next layer.Template `json:",omitempty"`
 
-	// Force: of a drop that may end a live claim.
+	// Force, of a drop: it may have ended a live claim.
 	Force bool
 }
 
@@ -155,7 +156,7 @@ func (o *Operation) names() string {
 	return strings.Join(names, " ")
 }
 
-// String is the call, and what it was told.
+// String returns the call and its answer.
 func (o *Operation) String() string {
 	var s strings.Builder
 	s.WriteString(string(o.Kind))

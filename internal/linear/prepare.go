@@ -154,7 +154,8 @@ func prepare(l Law, history []Operation) *group {
 	return g
 }
 
-// untold is the releases that may have ended a claim which nobody was told of, because it ended before its receive returned.
+// untold returns the releases that may have ended a claim that no caller was told of, because it ended before its
+// receive returned.
 func untold(history []Operation) (all []Operation) {
 	type claim struct {
 		where string
@@ -181,8 +182,8 @@ func untold(history []Operation) (all []Operation) {
 	return all
 }
 
-// silence takes the receives out of the histories that gave nothing, but may have been given a claim of any group, which
-// ended before they returned: they say nothing about the other groups.
+// silence removes empty receives from the histories that may have got a claim of any group, which ended before they
+// returned. Such a receive says nothing about the other groups.
 func silence(groups map[string][]Operation) map[string][]Operation {
 	var ends []Operation
 	for _, history := range groups {
@@ -206,8 +207,8 @@ func (o *Operation) shows() bool {
 	return o.Outcome == Done && (o.Kind == Receive || o.Kind == Take || o.Kind == Peek)
 }
 
-// witness is the ids of the messages shown, also to a take of unknown outcome, by their bodies, the lowest first; and when it was first known of each message
-// that it is there.
+// witness returns the ids of the messages shown, by their bodies, the lowest first. A take of unknown outcome shows its
+// messages too. seen is the time at which each message was first known to be there.
 func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int64) {
 	ids, seen = make(map[string][]layer.ID), make(map[layer.ID]int64)
 	for _, o := range ops {
@@ -229,8 +230,8 @@ func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int
 	return ids, seen
 }
 
-// identify gives an enqueue of unknown outcome the ids of its messages, and reports whether any was ever shown. The others
-// then are there, too, beside those: a transaction counts its keys up.
+// identify gives an enqueue of unknown outcome the ids of its messages, and reports whether any was ever shown. If one
+// was, the others are there too. Their keys are next to it, because a transaction counts its keys up.
 func identify(l Law, o *Operation, ids map[string][]layer.ID) bool {
 	first := slices.IndexFunc(o.Messages, func(m Message) bool { return len(ids[m.Body]) > 0 })
 	if first < 0 {
@@ -253,8 +254,8 @@ func identify(l Law, o *Operation, ids map[string][]layer.ID) bool {
 	return true
 }
 
-// rows gives each operation a row of the picture: the same for those of a client, unless they overlap, as those do that
-// come after one of unknown outcome.
+// rows gives each operation a row of the picture. The operations of a client share a row unless they overlap: those
+// after one of unknown outcome overlap it.
 func (g *group) rows() {
 	order := make([]*porcupine.Operation, len(g.operations))
 	for i := range g.operations {

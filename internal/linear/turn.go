@@ -6,12 +6,12 @@ import (
 	"fdbfifo/layer"
 )
 
-// Of a queue whose messages have leases of their own, and are delivered in turn: each message in flight is a lane, as
-// one that is held by itself is (hold.go), and a receive of several takes hold of each.
+// The part of the law for queues whose messages have leases of their own, and are delivered in turn. Each message in
+// flight is a lane, like a message that is held by itself (hold.go). A receive of several messages claims each of them.
 
-// givesInTurn is a receive of messages that each get a claim of their own: the first of the group, none of which is in
-// hand any more. None is left out that has ever been in flight: its claim ended in a transaction that nobody looks
-// past.
+// givesInTurn is a receive of the first messages of a group. Each gets a claim of its own, so none may be in flight.
+// The receive leaves out no message that has ever been in flight, because it reads a key that the end of each claim
+// writes.
 func (s state) givesInTurn(l Law, p *step, all hands) (state, bool) {
 	if !s.gives(l, p) || p.End < s.since {
 		return s, false
@@ -36,8 +36,8 @@ func (s state) givesInTurn(l Law, p *step, all hands) (state, bool) {
 	return s.heldBy(l.lanes, all), true
 }
 
-// endedMeanwhile is the messages of which a receive in turn may have had claims that ended before it returned. If the
-// outcome of its commit was not known at first, it returns those that it still has.
+// endedMeanwhile returns the messages of which a receive in turn may have had claims that ended before it returned. If
+// the outcome of its commit was first unknown, the receive returns only the messages that it still has.
 func endedMeanwhile(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 	var all []int
 	mine := func(id layer.ID) bool {

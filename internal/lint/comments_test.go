@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCommentsNameWhatUsersSee: the comment of what a package exports, of a field or of a method too, names no
-// unexported constant or variable, because whoever reads the documentation finds none.
+// TestCommentsNameWhatUsersSee: the comment of an exported identifier, field or method names no unexported constant or
+// variable. A reader of the documentation cannot find those.
 func TestCommentsNameWhatUsersSee(t *testing.T) {
 	for _, dir := range []string{"layer", "worker", "kv", "kv/embedded", "kv/tuple", "sqs", "console", "metrics"} {
 		for _, found := range hiddenNames(t, filepath.Join("..", "..", dir)) {

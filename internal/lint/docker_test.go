@@ -44,7 +44,7 @@ func TestDockerVersions(t *testing.T) {
 	}
 }
 
-// TestDockerFilesExist: what the image is built of, and what the services mount, is there.
+// TestDockerFilesExist: the files that the image is built of exist, and so do those that the services mount.
 func TestDockerFilesExist(t *testing.T) {
 	seen := 0
 	for line := range strings.Lines(read(t, "docker/Dockerfile")) {

@@ -46,7 +46,7 @@ func exported(t *testing.T, dir string) []string {
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if f, ok := n.(*ast.FuncDecl); ok && f.Recv != nil && !receiver(f).IsExported() {
-				return false // of an interface, for a type that nobody outside sees
+				return false // of an interface, for a type that no user sees
 			}
 			if id, ok := n.(*ast.Ident); ok && id.IsExported() {
 				names = append(names, id.Name)

@@ -86,7 +86,7 @@ var vendors = []string{"github.com/apple/foundationdb", "go.etcd.io/bbolt", "git
 // testOnly may be imported by tests and by kv/kvtest, which is a test.
 var testOnly = []string{"testing", "github.com/stretchr/testify", "pgregory.net/rapid", "github.com/cockroachdb/datadriven"}
 
-// checker may be imported by internal/linear and what stands on that.
+// checker may be imported only by internal/linear, and by packages that import internal/linear.
 const checker = "github.com/anishathalye/porcupine"
 
 // goList runs go list at the root of the module.
@@ -100,8 +100,8 @@ func goList(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestImportsRunOneWay: kv <- engines, kv <- layer <- cli; the layer knows no engine, the core no vendor, and no
-// product package a test library.
+// TestImportsRunOneWay: engines import kv, layer imports kv, and cli imports layer. The layer imports no engine, the
+// core imports no vendor's package, and no product package imports a test library.
 func TestImportsRunOneWay(t *testing.T) {
 	seen := 0
 	for _, line := range strings.Split(strings.TrimSpace(goList(t, "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...")), "\n") {

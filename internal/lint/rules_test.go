@@ -25,17 +25,17 @@ func requireOnly(t *testing.T, list string, found []Finding) {
 	require.Empty(t, complaints, "%s", strings.Join(complaints, "\n"))
 }
 
-// TestLineWidth: no line of a Go file has more than 120 columns, a tab being four of them; but for the files of
-// testdata/wide.txt, with the number of such lines, which only shrinks. To write the list anew:
-// go test ./internal/lint -run TestLineWidth -rewrite
+// TestLineWidth: no line of a Go file has more than 120 columns; a tab counts four. The exceptions are the files of
+// testdata/wide.txt, with their number of such lines. The list only shrinks. To write it again: go test ./internal/lint
+// -run TestLineWidth -rewrite
 func TestLineWidth(t *testing.T) {
 	found, err := WideLines("../..")
 	require.NoError(t, err)
 	requireOnly(t, "testdata/wide.txt", found)
 }
 
-// TestSwitches: a switch over a closed set names each member; but for those of testdata/switches.txt, which only
-// shrinks. To write the list anew: go test ./internal/lint -run TestSwitches -rewrite
+// TestSwitches: a switch over a closed set names each member. The exceptions are those of testdata/switches.txt, which
+// only shrinks. To write it again: go test ./internal/lint -run TestSwitches -rewrite
 func TestSwitches(t *testing.T) {
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)

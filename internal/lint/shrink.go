@@ -10,12 +10,12 @@ import (
 // Finding is a breach of a rule. The text is without line numbers, so that a list of allowed breaches outlives an edit.
 type Finding struct {
 	Text  string
-	Where string // for the reader: at which lines, and what is wrong there
+	Where string // for the reader: the lines, and the fault of each
 }
 
-// Shrink compares the findings with the file at path, which holds the text of each that is allowed, a line each; lines
-// that begin with # say what the file is. The answer is a complaint for each finding too many and for each line that
-// nothing needs any more. With rewrite the file is written anew, and there is nothing to complain of.
+// Shrink compares the findings with the file at path. Each line of the file is the text of an allowed finding; lines
+// that begin with # describe the file. Shrink returns a complaint for each finding that is not allowed, and for each
+// line without a finding. With rewrite it writes the file again and returns no complaint.
 func Shrink(path string, found []Finding, rewrite bool) (complaints []string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil && (!rewrite || !os.IsNotExist(err)) {

@@ -19,8 +19,7 @@ type knobs struct {
 	receive                               int // most items of a receive
 	skew                                  []time.Duration
 	config                                layer.Config
-	path                                  layer.Path
-	noCoalescing                          bool
+	manyHandles                           bool    // few actors share a handle
 	profile                               string  // see profiles
 	hold                                  float64 // chance that a commit is held before it is sent
 	// seek is the chance that a commit is held until others have written where it has read; own, that these others must
@@ -92,8 +91,8 @@ func drawKnobs(rng *rand.Rand) *knobs {
 		handles: 1 + rng.IntN(mostHandles), groups: 1 + rng.IntN(12),
 		producers: 1 + rng.IntN(4), workers: 1 + rng.IntN(8), takers: max(0, rng.IntN(4)-1), operators: rng.IntN(3),
 		batch: 1 + rng.IntN(6), receive: 1 + rng.IntN(8),
-		path: layer.Adaptive, noCoalescing: rng.IntN(4) == 0,
-		shortPause: 0.05 * rng.Float64(), longPause: half(0.002),
+		manyHandles: rng.IntN(4) == 0,
+		shortPause:  0.05 * rng.Float64(), longPause: half(0.002),
 		versionJump: half(0.005), holdWatches: half(0.5), giveUp: half(0.1),
 		die: half(0.1), freeze: half(0.1), partial: half(0.4), nack: half(0.3), reject: half(0.1), fuse: half(0.6),
 		think: time.Duration(rng.Int64N(int64(time.Second))), wait: time.Duration(rng.Int64N(int64(10 * time.Second))),
@@ -103,11 +102,9 @@ func drawKnobs(rng *rand.Rand) *knobs {
 		k.groups = 1 + rng.IntN(3) // scarce: everybody meets in the same groups, which are often empty
 		k.batch = 1 + rng.IntN(2)
 	}
-	switch rng.IntN(6) {
-	case 0:
-		k.path = layer.Staged
-	case 1:
-		k.path = layer.Direct
+	rng.IntN(6) // was a choice: so a seed keeps those that follow
+	if k.manyHandles {
+		k.handles = mostHandles
 	}
 	skewed := rng.IntN(2) == 0
 	for range mostHandles {
@@ -216,7 +213,7 @@ func (k *knobs) stage(rng *rand.Rand) {
 		k.blowEvery, k.stop, k.kill = 200+rng.IntN(800), 3, 1
 		k.config.MaxWaiting, k.delayed = 0, 0
 	}
-	k.path = []layer.Path{layer.Staged, layer.Adaptive}[rng.IntN(2)]
+	rng.IntN(2) // was a choice, too
 	k.wait = time.Second + time.Duration(rng.Int64N(int64(40*time.Second)))
 }
 

@@ -41,7 +41,7 @@ func (k *knobs) owing(rng *rand.Rand) {
 	k.owes, k.hold = true, 0
 	k.handles, k.groups, k.batch = 2+rng.IntN(mostHandles-1), 1, 10
 	k.producers, k.workers, k.takers, k.operators, k.consumers, k.stewards = 1, 0, 0, 0, 0, 0
-	k.think, k.path, k.noCoalescing = 200*time.Millisecond, layer.Adaptive, false
+	k.think = 200 * time.Millisecond
 	k.config.Lease, k.config.Schedule = maxLease, layer.OldestHead
 	k.config.MaxAttempts, k.config.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate, k.config.Delay = 0, 0, layer.Rate{}, 0

@@ -19,10 +19,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.faults[fault.Conflict] = 0
 		k.hold = 0.3 * rng.Float64()
 	},
-	// The same, where all receives wait in line.
+	// The same, where nearly all receives wait in line.
 	"staged": func(k *knobs, rng *rand.Rand) {
 		k.scarce(rng)
-		k.path, k.wait, k.takers = layer.Staged, 5*time.Second, 0
+		k.wait, k.takers = 5*time.Second, 0
 		k.handles, k.workers = 2+rng.IntN(4), 4+rng.IntN(5)
 		k.hold = 0.2 * rng.Float64()
 	},

@@ -174,11 +174,11 @@ func (k *knobs) aged(rng *rand.Rand) {
 // granted: receives that wait in line for long, by clocks that differ, in handles that stand still and die.
 func (k *knobs) granted(rng *rand.Rand) {
 	k.seeking(rng)
-	k.path, k.takers, k.operators, k.consumers = layer.Staged, 0, rng.IntN(2), 0
+	k.takers, k.operators, k.consumers = 0, rng.IntN(2), 0
 	k.handles, k.workers, k.producers = 3+rng.IntN(3), 6+rng.IntN(6), 1
 	k.groups, k.batch, k.receive = 4+rng.IntN(6), 1+rng.IntN(10), 1
 	k.think, k.wait, k.giveUp = 2*time.Second, time.Second+time.Duration(rng.Int64N(int64(60*time.Second))), 0.2
-	k.delayed, k.config.Delay, k.noCoalescing = 0, 0, false
+	k.delayed, k.config.Delay = 0, 0
 	k.operations = []int{14, 14, 7, 9}
 	if rng.IntN(2) == 0 {
 		k.apart(rng)
@@ -209,10 +209,10 @@ func (k *knobs) hourly(rng *rand.Rand) {
 // renewed: requests that wait for long, and whose deadlines pass by one clock when they are renewed by another.
 func (k *knobs) renewed(rng *rand.Rand) {
 	k.seeking(rng)
-	k.path, k.takers, k.operators, k.operations = layer.Staged, 0, 1, []int{14}
+	k.takers, k.operators, k.operations = 0, 1, []int{14}
 	k.handles, k.workers, k.producers = 2+rng.IntN(3), 4+rng.IntN(4), 1
 	k.groups, k.batch, k.receive = 1+rng.IntN(3), 1, 1
-	k.think, k.wait, k.giveUp, k.noCoalescing = 10*time.Second, 60*time.Second, 0, false
+	k.think, k.wait, k.giveUp = 10*time.Second, 60*time.Second, 0
 	k.longPause, k.shortPause = 0, 0.02
 	for i := range k.skew {
 		k.skew[i] = time.Duration(2*(i%2)-1)*15*time.Second - 2*time.Second
@@ -225,7 +225,7 @@ func (k *knobs) twinned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.batch, k.producers, k.workers, k.operators = 3, 3, 2, 4, 0
 	k.handles, k.repeat, k.twin, k.fuse, k.inTx, k.giveUp = 1+rng.IntN(2), 1, 0.7, 0, 0, 0.2
-	k.takers, k.noCoalescing = 0, false
+	k.takers = 0
 }
 
 // uncertain: claims of several items whose outcome is unknown, beside enqueues that commit late.

@@ -20,7 +20,7 @@ import (
 
 const (
 	wakingHold = 20 * time.Millisecond
-	// wakingLate is what a few looks take, the last of which comes four times as late as the longest commit, where
+	// wakingLate is what a few looks take, the last of which comes twice as late as the longest commit, where
 	// every transaction may be held and tried again.
 	wakingLate = 700 * time.Millisecond
 	wakingPoll = 20 * time.Second
@@ -37,10 +37,7 @@ func (k *knobs) waking(rng *rand.Rand) {
 	k.wakes, k.poll, k.hold, k.holdMost = true, wakingPoll, 0.3+0.6*rng.Float64(), wakingHold
 	k.handles, k.groups, k.batch = 1+rng.IntN(4), 1+rng.IntN(4), 1
 	k.producers, k.workers, k.takers, k.operators, k.consumers, k.stewards = 2, 0, 0, 0, 0, 0
-	k.think, k.noCoalescing = time.Duration(1+rng.Int64N(int64(500*time.Millisecond))), rng.IntN(4) == 0
-	if k.path == layer.Direct {
-		k.path = layer.Adaptive
-	}
+	k.think = time.Duration(1 + rng.Int64N(int64(500*time.Millisecond)))
 	k.config.Lease, k.config.Retry = maxLease, layer.RetryPolicy{Kind: layer.RetryAtOnce}
 	k.config.MaxAttempts, k.config.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate, k.config.Delay = 0, 0, layer.Rate{}, 0

@@ -50,9 +50,6 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 		OnError: func(err error) { a.workerError(h, err) }, Logger: slog.New(slog.DiscardHandler),
 		Test: a.w.testOptions(h.who, a.w.workerSeed()), StayWhenStuck: true,
 	}
-	if k.path == layer.Direct {
-		o.Concurrency = 1 // two that look again at the same instant would have one name
-	}
 	if a.rng.IntN(2) == 0 {
 		o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
 	}

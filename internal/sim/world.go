@@ -354,7 +354,7 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 // testOptions are the knobs of a handle, and of the workers on it.
 func (w *world) testOptions(who int, seed uint64) *layer.TestOptions {
 	return &layer.TestOptions{
-		Seed: seed, Path: w.knobs.path, NoCoalescing: w.knobs.noCoalescing,
+		Seed: seed,
 		Yield: func(ctx context.Context, what string) {
 			actor, _ := ctx.Value(actorKey{}).(int)
 			w.sched.park(place{what, who, -actor})

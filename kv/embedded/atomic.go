@@ -6,7 +6,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// Mutations beside the public atomic operations, with FoundationDB's codes.
+// The mutations that are not public atomic operations, with FoundationDB's codes.
 const (
 	opSet   kv.MutationType = 0
 	opClear kv.MutationType = 1 // of a range: key is its begin, value its end

@@ -27,8 +27,8 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 	return newPending(t, c.done, func() (struct{}, error) { return struct{}{}, c.err }, nil)
 }
 
-// send hands the commit over. An error says that it is not even sent, because a read has failed: FoundationDB 7.3 then
-// tells neither the versionstamp's future nor the watches.
+// send submits the commit. If a read of the transaction has failed, it returns that error and sends nothing. As in
+// FoundationDB 7.3, the versionstamp's future and the watches do not get the error then.
 func (t *transaction) send(c *commit) error {
 	defer t.letGo()
 	if t.poison != nil {
@@ -46,8 +46,8 @@ func (t *transaction) send(c *commit) error {
 		c.err = t.db.refuses
 		c.finish(t.db)
 	} else {
-		// Before the commit: a snapshot that nobody reads costs the store in memory nothing, and what another process
-		// is told leaves in one write.
+		// The snapshot is released before the commit. Without a reader it costs the store in memory nothing, and the
+		// release and the commit go to a serving process in one write.
 		t.letGo()
 		t.db.submit(c)
 	}
@@ -90,7 +90,7 @@ func (t *transaction) commitOfAttempt() *commit {
 	return t.current.commit
 }
 
-// prepare fills in what the pipeline needs.
+// prepare fills in the fields that the pipeline reads.
 func (t *transaction) prepare(c *commit) error {
 	all := keyRange{"", maxKey}
 	c.mutations = t.own.mutations(t.sent, all)
@@ -98,7 +98,7 @@ func (t *transaction) prepare(c *commit) error {
 	if c.readOnly() {
 		return nil
 	}
-	// Sorting the reads must not disturb ConflictRanges' list, but for its order.
+	// Sorting the reads must not change ConflictRanges' list, except its order.
 	t.reads = merge(t.reads)
 	c.reads = t.reads
 	limit := int64(kv.MaxTransactionSize)
@@ -119,7 +119,7 @@ func (t *transaction) prepare(c *commit) error {
 	return nil
 }
 
-// size is FoundationDB's count of what a commit sends.
+// size returns the bytes of a commit as FoundationDB counts them.
 func (c *commit) size() int64 {
 	n := 0
 	for _, m := range c.mutations {
@@ -133,7 +133,7 @@ func (c *commit) size() int64 {
 	return int64(n)
 }
 
-// CommittedVersion implements kv.ManagedTx. It outlives a reset, and a commit that fails.
+// CommittedVersion implements kv.ManagedTx. The version stays the same after a reset, and after a commit that fails.
 func (t *transaction) CommittedVersion() (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

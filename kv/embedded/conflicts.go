@@ -1,8 +1,8 @@
 package embedded
 
 // The read conflict ranges of reads, as FoundationDB's client derives them (ReadYourWrites.actor.cpp,
-// addConflictRange): first the range a read's outcome depends on, then of that only what was read from the
-// database.
+// addConflictRange). A read first gives the range that its outcome depends on. The conflict ranges are the parts of it
+// that were read from the database.
 
 // readThrough appends the parts of r that this transaction has not written itself, or only by an atomic
 // operation on a value it does not know.
@@ -26,7 +26,7 @@ func (o *overlay) readThrough(out []keyRange, r keyRange) []keyRange {
 	return out
 }
 
-// keyReadRange is what resolving s to key depends on.
+// keyReadRange returns the range of keys that the resolution of s to key depends on.
 func keyReadRange(s selector, key string) keyRange {
 	if s.offset <= 0 {
 		return keyRange{key, s.key}
@@ -43,8 +43,8 @@ type rangeRead struct {
 	readToBegin, readThroughEnd bool
 }
 
-// forwardRange is what the outcome of an ascending read depends on: all of it, or up to the last row if a limit
-// stopped it.
+// forwardRange returns the range that the outcome of an ascending read depends on. It is the whole range, or the range
+// up to the last row if a limit stopped the read.
 func (q rangeRead) forwardRange() keyRange {
 	var r keyRange
 	if q.begin.key < q.end.key {
@@ -88,7 +88,7 @@ func (q rangeRead) reverseRange() keyRange {
 	return r
 }
 
-// widen takes in the end of the key space that a selector ran off.
+// widen extends r to the end of the key space if a selector ran past it.
 func (q rangeRead) widen(r *keyRange) {
 	if q.readToBegin && q.begin.offset <= 0 {
 		r.begin = ""

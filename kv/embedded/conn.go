@@ -37,14 +37,14 @@ type call struct {
 	err    error
 }
 
-// errLost is the error of a read whose connection has ended: its version is gone with that.
+// errLost is the error of a read whose connection has ended. The read version ended with the connection.
 var errLost = &kv.Error{Code: kv.CodeTransactionTooOld, Cause: errors.New("embedded: the serving process has ended")}
 
-// maxUnsent is how much may wait for a server that does not read. Further frames are refused.
+// maxUnsent is the most bytes that may wait for a server that does not read. Further frames are refused.
 const maxUnsent = 64 << 20
 
-// The bounds of a handshake: how long a server waits for a client's hello, and a client for the answer. That may take
-// until the server has opened its file.
+// The bounds of a handshake: how long a server waits for a client's hello, and a client for the answer. The answer may
+// come only when the server has opened its file.
 const (
 	helloLimit     = 2 * time.Second
 	handshakeLimit = 5 * time.Second
@@ -53,7 +53,7 @@ const (
 // errProtocol says that the other process speaks another protocol.
 var errProtocol = errors.New("embedded: the process that serves the folder speaks another protocol")
 
-// clientID tells clients apart, so that a server knows one that comes back.
+// clientID identifies a client, so that a server recognizes a client that reconnects.
 type clientID [16]byte
 
 // handshake makes a connection of c. It ends with ctx, or with the limit.
@@ -69,7 +69,7 @@ func handshake(ctx context.Context, c net.Conn, l *link) (*conn, error) {
 	if _, err := c.Write(hello); err != nil {
 		return nil, err
 	}
-	// The answer is read by itself: what follows belongs to the buffered reader.
+	// This reads exactly the answer, because the buffered reader must get all bytes after it.
 	kind, f, err := (&frameReader{r: c, limit: maxHello}).next()
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func newConn(c net.Conn, l *link) *conn {
 	return n
 }
 
-// ask sends a request that is answered with one frame. It does not wait, and does not write either.
+// ask queues a request that is answered with one frame. It neither waits nor writes to the connection.
 func (c *conn) ask(kind frameKind, fields func(b []byte) []byte) (uint64, *call) {
 	k := &call{done: make(chan struct{})}
 	c.mu.Lock()
@@ -150,8 +150,8 @@ func (c *conn) submit(m *commit) bool {
 	return true
 }
 
-// register tells the server of watches, which compares the baselines with the newest values. Those that the connection
-// did not live to see are returned.
+// register sends watches to the server, which compares their baselines with the newest values. It returns the watches
+// that were not sent because the connection has ended.
 func (c *conn) register(watches []*watch) (rest []*watch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +187,7 @@ func (c *conn) remove(w *watch) {
 	c.out.kick()
 }
 
-// read takes in what the server says, until the connection ends.
+// read handles the frames of the server until the connection ends.
 func (c *conn) read() error {
 	r := frameReader{r: bufio.NewReaderSize(c, grownFrame), limit: maxFrame}
 	for {
@@ -205,8 +205,8 @@ func (c *conn) take(kind frameKind, f fields) error {
 	id := f.number()
 	switch kind {
 	case frameOpened, frameValue, frameRows:
-		// Requests that need a read version are sent behind the request for it. So a read waits for its own answer, not
-		// for the version.
+		// The client sends the request for a read version first, and reads that need it right after. So a read waits
+		// only for its own answer.
 		if v := f; kind == frameOpened && (v.version() <= 0 || v.end() != nil) {
 			return fmt.Errorf("%w: read version", errFrame)
 		}
@@ -253,7 +253,7 @@ func farError(code int, text string) error {
 	return e
 }
 
-// fail ends what has the number: a watch, a call or a commit.
+// fail ends the watch, call or commit with this number.
 func (c *conn) fail(id uint64, kind frameKind, err error) {
 	if kind == frameFired {
 		c.mu.Lock()
@@ -278,7 +278,7 @@ func (c *conn) fail(id uint64, kind frameKind, err error) {
 	c.settle(id, noVersion, 0, err)
 }
 
-// settle ends a commit with what the server says of it.
+// settle ends a commit with the server's answer.
 func (c *conn) settle(id uint64, version int64, index uint16, err error) {
 	c.mu.Lock()
 	m := c.commits[id]
@@ -290,7 +290,8 @@ func (c *conn) settle(id uint64, version int64, index uint16, err error) {
 	}
 }
 
-// end gives up the connection. Reads fail; commits, whose outcome nobody knows, and watches are returned.
+// end gives up the connection. Reads in flight fail. It returns the commits in flight, whose outcome is unknown, and
+// the watches.
 func (c *conn) end(err error) (commits []*commit, watches []*watch) {
 	_ = c.Close()
 	c.mu.Lock()

@@ -20,7 +20,8 @@ func requireCut(t *testing.T, c net.Conn, within time.Duration) {
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// TestSilentCrowd: any number of connections that say no hello keep nobody out. The oldest of them goes first.
+// TestSilentCrowd: connections that say no hello keep no client out, however many they are. The server closes the
+// oldest of them first.
 func TestSilentCrowd(t *testing.T) {
 	path := t.TempDir()
 	server := openHere(t, path, Options{})

@@ -59,8 +59,8 @@ func OpenMemory(o Options) *DB {
 	return db
 }
 
-// Begin starts a transaction. It never waits and fails only on a closed database. Batch and Tag of the options mean
-// nothing here.
+// Begin starts a transaction. It never waits, and fails only on a closed database. It ignores Batch and Tag of the
+// options.
 func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	if db.closed.Load() {
 		return nil, &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
@@ -68,12 +68,12 @@ func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	return newTransaction(db, o), nil
 }
 
-// Serves reports whether this DB has the database open itself; it does in memory. It is false while another DB of the
-// folder has it, in this process or another, and turns true when this one takes over.
+// Serves reports whether this DB has the database open itself. A DB in memory always has. For a folder it is false
+// while another DB, in this process or another, has the database open. It becomes true when this DB takes over.
 func (db *DB) Serves() bool { return db.local.Load() != nil }
 
-// Close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second Close
-// does nothing.
+// Close finishes the commits already sent, fails the watches with 1101 and releases the store. A second Close does
+// nothing.
 func (db *DB) Close() error {
 	if db.closed.Swap(true) {
 		return nil
@@ -90,8 +90,8 @@ func (db *DB) Close() error {
 // silentLimit is how long OpenDisk waits for a process that has the folder and shows no sign of life.
 const silentLimit = 10 * time.Second
 
-// join opens the database in the folder, or finds the process that has it. While the folder changes hands it waits: an
-// opening takes long with a large file, and the process that opens the folder may be killed.
+// join opens the database in the folder, or connects to the process that has it open. It waits while another process
+// opens the folder. That may take long with a large file, and the other process may be killed.
 func (db *DB) join(f *folder) error {
 	l := newLink(db, f)
 	last, seen := time.Now(), f.sign()

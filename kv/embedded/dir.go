@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// dir is a folder that is held open. Its files are named relative to the folder, so nobody can put another folder, or a
-// link, in the place of the one that was checked.
+// dir is a folder that is held open. Its files are named relative to the open folder. So a check stays true if another
+// process puts another folder, or a link, at the path.
 type dir struct {
 	*os.Root
 	path string // as the caller named it, for errors and for the socket
@@ -38,7 +38,7 @@ func (d *dir) foreign() bool { return os.Geteuid() == 0 && d.uid > 0 }
 // mine reports whether this process may serve the folder to others.
 func (d *dir) mine() bool { return d.uid == os.Geteuid() }
 
-// otherUser is the error of root's when nobody serves the folder.
+// otherUser returns the error that root gets if the folder is another user's and no process serves it.
 func (d *dir) otherUser() error {
 	name := fmt.Sprintf("#%d", d.uid)
 	if u, err := user.LookupId(name[1:]); err == nil {
@@ -49,7 +49,8 @@ func (d *dir) otherUser() error {
 }
 
 // checkFile returns an error unless info is of a regular file that this process may trust to be the folder's own. For
-// root, that is one of the folder's owner: in the folder of another user, a second name of a file of root's is none.
+// root the file must belong to the folder's owner. Otherwise a user could put a hard link to a file of root's into the
+// folder.
 func (d *dir) checkFile(name string, info fs.FileInfo) error {
 	name = filepath.Join(d.path, name)
 	switch mode := info.Mode(); {
@@ -82,7 +83,7 @@ func (d *dir) openFile(name string, flag int, mode fs.FileMode) (_ *os.File, err
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	// The opened file must be the one that the name stood for, and not the target of a link that has come between.
+	// The opened file must be the file with this name, and not the target of a link that was made between the checks.
 	opened, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (d *dir) openFile(name string, flag int, mode fs.FileMode) (_ *os.File, err
 		return nil, err
 	}
 	if !os.SameFile(opened, named) {
-		return nil, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: errors.New("replaced meanwhile")}
+		return nil, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: errors.New("replaced just now")}
 	}
 	return f, nil
 }

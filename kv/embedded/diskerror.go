@@ -19,7 +19,7 @@ import (
 // Errors of the file and of the system. ErrCorrupt is a verdict on bytes: they were read, and they are wrong. Every
 // other error names the call and carries the errno, and says nothing about the data.
 
-// openError tells apart the ways in which opening the file fails.
+// openError returns the error for a file that could not be opened, by the cause.
 func (d *dir) openError(err error) error {
 	var unread *pageFault
 	switch {
@@ -28,7 +28,7 @@ func (d *dir) openError(err error) error {
 	case errors.Is(err, ErrNewerFormat):
 		return fmt.Errorf("%w (in %s)", err, d.path)
 	case errors.Is(err, ErrCorrupt), errors.As(err, &unread):
-		// bbolt takes a page that it cannot read for a wrong one.
+		// bbolt reports a page that it cannot read as a corrupt one.
 		if failed := d.readWhole(fileName); failed != nil {
 			return explained("embedded: read "+d.path, failed)
 		}
@@ -186,14 +186,15 @@ func uninterrupted(fn func() error) error {
 	}
 }
 
-// pageFault is a page that the system could not bring into memory. It is a damaged file if it lies outside the file:
-// then another page has led there. In the file it says nothing about the data.
+// pageFault is a page that the system could not bring into memory. If the page lies outside the file, the file is
+// damaged, because another page points there. If it lies in the file, the fault says nothing about the data.
 type pageFault struct{ address uintptr }
 
 func (f *pageFault) Error() string { return "the system could not read a page of the file into memory" }
 
-// recoverCorrupt makes a panic of bbolt over a damaged page the error ErrCorrupt: bbolt says what is wrong with the
-// page, or has read a number there that leads out of it. Another panic says nothing about the data.
+// recoverCorrupt turns a panic of bbolt over a damaged page into ErrCorrupt. In such a panic bbolt says what is wrong
+// with the page, or uses a number from the page that points out of it. It does not turn other panics, which say nothing
+// about the data.
 func recoverCorrupt(err *error) {
 	switch r := recover().(type) {
 	case nil:

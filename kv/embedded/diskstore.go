@@ -27,7 +27,7 @@ type diskStore struct {
 
 const (
 	fileName = "kv.bbolt"
-	// newMark stands in the name of a file that is being made.
+	// newMark is a part of the name of a file that is being made.
 	newMark = ".new-"
 
 	// formatVersion is the layout of the file: bucket "kv" holds keyMark + key -> value, bucket "meta" holds
@@ -129,7 +129,8 @@ func boltOptions() *bbolt.Options {
 	}
 }
 
-// createDatabase makes the file if there is none: aside and then in one step, so that a crash leaves no half of one.
+// createDatabase makes the file if there is none. It makes the file under another name and then renames it in one step,
+// so that a crash leaves no half-made file.
 func (d *dir) createDatabase() error {
 	d.removeStale()
 	if _, err := d.Lstat(fileName); !errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +168,7 @@ func (d *dir) createDatabase() error {
 	// A link fails if another process was faster; then that one's file is the database.
 	err = d.Link(temp, fileName)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = d.Lstat(fileName) // another process took ours for stale, and made the database
+		_, err = d.Lstat(fileName) // another process has removed our file as stale, and made the database
 	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		err = d.Rename(temp, fileName) // a file system without links
 	}
@@ -177,8 +178,8 @@ func (d *dir) createDatabase() error {
 	return d.sync()
 }
 
-// staleAfter is the age at which a file that is being made must be one that a killed process has left: making it takes
-// a few syncs.
+// staleAfter is the age of a file in the making from which on its process must have been killed, because making the
+// file takes only a few syncs.
 const staleAfter = 10 * time.Second
 
 // removeStale removes files that were being made when their process was killed. A file that cannot be removed does no
@@ -315,7 +316,7 @@ func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 
 func (s *diskStore) close() error {
 	if s.dir != nil {
-		_ = s.dir.Remove(pidName) // what is left there is not named: this process has the file no more
+		_ = s.dir.Remove(pidName) // a failure does no harm: this process has the file no more
 	}
 	return s.file.Close()
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // verifyDatabase reads the whole file before it is opened for writing. bbolt panics on a damaged page, partly in
-// goroutines of its own, and a page behind the end of a truncated file is a fault: here both become ErrCorrupt. If
-// another process has the file open to write, wait bounds the time until ErrTimeout.
+// goroutines of its own, and a page behind the end of a truncated file is a memory fault. verifyDatabase returns
+// ErrCorrupt for both. If another process has the file open to write, wait bounds the time until ErrTimeout.
 func (d *dir) verifyDatabase(wait time.Duration) (err error) {
 	var begin, end uintptr // of the file in memory
 	defer func() {

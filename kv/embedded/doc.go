@@ -8,22 +8,22 @@
 //   - a version clock: one 64-bit version, about a million a second, that also advances while idle;
 //   - an overlay of a transaction's own writes, cut into segments as FoundationDB's client does it;
 //   - a conflict history of the last five million versions;
-//   - a commit pipeline that applies whatever is waiting as one group, and so with one sync;
+//   - a commit pipeline that applies all waiting commits as one group, with one sync;
 //   - watches.
 //
 // Reads run when they are called, against an immutable snapshot, and their futures are ready at once.
 //
-// This engine never rejects a transaction that conflicts with nothing, never loses an acknowledgement of a store that
-// works, and its watches are neither late nor spurious. On a cluster all three happen. Package kv/fault adds such
-// faults for tests. No key at or above "\xff" can be read or written.
+// A cluster may reject a transaction without a conflict, may lose the acknowledgement of a commit, and has late and
+// spurious watches. This engine does none of that while its store works. Package kv/fault adds such faults for tests.
+// No key at or above "\xff" can be read or written.
 //
-// Package kv/kvtest/history holds what a cluster (7.3) answered to random transactions; this engine answers the same.
-// It is known to differ in this:
+// Package kv/kvtest/history holds the answers of a cluster (7.3) to random transactions. This engine gives the same
+// answers. These differences are known:
 //
-//   - A range with a bound that is neither the first key >= nor > another (an offset below or above 1), over an own
-//     pending versionstamped key or value: this engine fails with 1036 wherever the way to a bound crosses it. A
-//     cluster's client often answers, because a limit was reached or the range turned out to be empty before; at times
-//     it fails where this engine answers. That depends on what it has cached.
+//   - A range has a bound that is not the first key >= or > another (its offset is below or above 1), and the
+//     transaction has a pending versionstamped key or value. This engine fails with 1036 if the way to the bound
+//     crosses that key. A cluster's client often answers, because a limit was reached before, or the range is empty. At
+//     times it fails where this engine answers. That depends on its cache.
 //   - A watch that was not committed, of a transaction that was cancelled, has timed out or was given up by OnError,
 //     ends at once with the transaction's error. A cluster's client leaves it pending until the transaction is reset or
 //     collected, with 1025.
@@ -37,17 +37,17 @@
 // folder's lock opens the store, and serves the others over the Unix socket "kv.socket" in the folder. The socket has
 // mode 0600, and serves only processes of the folder's owner or of root. The others are clients as FoundationDB's are:
 // a transaction keeps its own writes and conflict ranges, and asks for reads at a version, commits and watches. It is
-// the same transaction, except that each read waits in a goroutine of its own, so that reads that start together
-// travel together.
+// the same transaction with one difference: each read waits in a goroutine of its own, so that reads that start
+// together are sent together.
 //
 // When the serving process ends, the others race for the lock. The winner opens the store and serves, which takes
-// milliseconds and the time to read the file. Reads under way fail with 1007, watches continue, and commits under way
+// milliseconds and the time to read the file. Reads in flight fail with 1007, watches continue, and commits in flight
 // end with 1021. Such a commit has landed or never will, because the lock proves that the earlier process is gone. A
 // server that is stopped (SIGSTOP) keeps the lock: calls end with their contexts and time-outs, and no process takes
 // over. If no process is left that can open the file, as on a read-only file system or with too little address space,
-// calls end with 1510 and the reason after two seconds, until a process can. A damaged file ends them at once. A
-// connection that ends while its server lives comes back under the same client id. The server lets the client in when
-// all its earlier messages are settled.
+// calls end with 1510 and the reason after two seconds, until a process can. A damaged file ends them at once. If a
+// connection ends while its server lives, the client reconnects under the same client id. The server accepts the client
+// when all its earlier messages are settled.
 //
 // Root serves only folders of its own. In the folder of another user root is a client of that user's process. If no
 // such process serves, calls end with ErrOtherUser (dir.go), because the owner could replace files that root creates
@@ -59,8 +59,8 @@
 // server keeps a bounded amount for each client (session.go), and frees it when the client goes.
 //
 // A process that opens the folder makes the socket first, and renews the socket's time each second until it serves
-// (holder.go). A process that waits for an answer sees by that that the other one is at work. The number of the process
-// that has the file open to write is in "kv.pid", for the text of ErrLocked.
+// (holder.go). So a process that waits for an answer sees that the other one is at work. The number of the process that
+// has the file open to write is in "kv.pid", for the text of ErrLocked.
 //
 // The name of a socket is short: for a long path a symbolic link in a private temporary folder stands in while the
 // socket is made or connected to. Where no socket can be made the folder belongs to its first process, as with

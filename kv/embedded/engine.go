@@ -58,8 +58,8 @@ func newEngine(s store, o Options, version int64, durable bool) *engine {
 // close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second close does
 // nothing.
 func (e *engine) close() error {
-	// Clients first: what they have sent is answered as ever. A client told that the database is closed would give up,
-	// and the database goes on in another process.
+	// Clients first: the server still answers the requests that they have sent. A client must not hear that the
+	// database is closed, because it would give up, and another process continues with the database.
 	if e.server != nil {
 		e.server.close()
 	}

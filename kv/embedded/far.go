@@ -4,10 +4,11 @@ import (
 	"fdbfifo/kv"
 )
 
-// Reads of a database that another process has open. Each runs in a goroutine of its own, over the transaction's own
-// writes as they were when it was called; the transaction goes on meanwhile.
+// Reads of a database that another process has open. Each read runs in a goroutine of its own. It sees the
+// transaction's own writes as they were at its call. The transaction may write more while the read runs.
 
-// writable returns the transaction's own writes, to be added to: a copy, if reads in flight look at them.
+// writable returns the transaction's own writes, for a caller that adds a write. It copies them first if reads in
+// flight may look at them.
 func (t *transaction) writable() *overlay {
 	if t.frozen != nil {
 		if t.current.reading > 0 {
@@ -107,7 +108,7 @@ func (t *transaction) farVersion(end func()) kv.Future[int64] {
 	return newPending(t, done, func() (int64, error) { return version, failed }, nil)
 }
 
-// lateVersion is a read version for a transaction that has called Commit and reads no more.
+// lateVersion returns a read version for a transaction that has called Commit and reads no more.
 func (t *transaction) lateVersion() kv.Future[int64] {
 	if home := t.db.local.Load(); home != nil {
 		var err error

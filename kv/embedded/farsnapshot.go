@@ -102,7 +102,7 @@ func (s *farSnapshot) release() {
 // farReads is a snapshot in another process, as one read sees it.
 type farReads struct {
 	snapshot *farSnapshot
-	stop     <-chan struct{} // closed when nobody waits for the read
+	stop     <-chan struct{} // closed when no caller waits for the read
 	expected int             // rows that the next walk will take; 0 = all
 }
 

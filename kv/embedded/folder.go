@@ -62,10 +62,10 @@ func (d *dir) await(ctx context.Context) error {
 	return nil
 }
 
-// serve opens the store, and serves it. The engine gives the lock back.
+// serve opens the store, and serves it. The engine releases the lock.
 func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
-	// A socket is a sign of life. While another process has the file for itself there is none: of several processes
-	// that want the folder, each would wait for the others.
+	// A socket is a sign of life. This process makes none while another process has the file for itself. Otherwise
+	// several processes that want the folder would wait for each other.
 	if err := lock.dir.await(ctx); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
@@ -105,8 +105,8 @@ type folderLock struct {
 
 func (l *folderLock) Close() error { return errors.Join(l.file.Close(), l.dir.Close()) }
 
-// join opens the database, or connects to the process that has it. If neither can be done now, the error is ErrLocked,
-// or ErrOtherUser if nobody has the database and this process must not.
+// join opens the database, or connects to the process that has it open. If neither is possible now, the error is
+// ErrLocked. It is ErrOtherUser if no process has the database open and this process must not open it.
 func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	d, err := openDir(f.path)
 	if err != nil {
@@ -145,7 +145,8 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	return nil, nil, d.locked(pid, err)
 }
 
-// connect connects to the process that has the folder open. Nothing is sent before it is known whose process that is.
+// connect connects to the process that has the folder open. It checks the user of that process before it sends
+// anything.
 func (d *dir) connect(ctx context.Context) (net.Conn, error) {
 	info, err := d.Lstat(socketName)
 	if err != nil {
@@ -170,8 +171,9 @@ func (d *dir) connect(ctx context.Context) (net.Conn, error) {
 	return c, nil
 }
 
-// checkServer returns an error unless the process at the other end is the folder owner's. To all but root, root will do
-// too: root must not be led to another folder of root's by a link in the place of the socket.
+// checkServer returns an error unless the process at the other end belongs to the folder's owner. A user other than
+// root accepts a process of root's too. Root does not, because a link in the place of the socket could lead root to
+// another folder of root's.
 func (d *dir) checkServer(c net.Conn) error {
 	uid, _, err := peer(c)
 	if err != nil {
@@ -196,8 +198,8 @@ func checkClient(c net.Conn) error {
 	return nil
 }
 
-// maxSocketPath is the longest path of a folder whose socket, and the place where that is made, a system can name: the
-// whole may have 103 bytes on macOS, 107 on Linux, and the place has 39 behind the path.
+// maxSocketPath is the longest path, in bytes, of a folder in which a socket can be made and named. The whole name may
+// have 103 bytes on macOS and 107 on Linux. The private folder in which the socket is made adds 39 to the path.
 const maxSocketPath = 64
 
 // short calls fn with a path of the folder that is short enough to name a socket in it. If the folder's own is not, fn
@@ -222,8 +224,8 @@ func short(path string, fn func(path string) error) (err error) {
 	return fn(link)
 }
 
-// listener is the folder's socket. Close takes its name away, in this folder and not in one that was made under the
-// same name since. The folder is still locked then.
+// listener is the folder's socket. Close removes its name from this folder, not from a folder that was made under the
+// same path since. The folder must still be locked at that time.
 type listener struct {
 	net.Listener
 	dir *dir
@@ -237,8 +239,8 @@ func (l *listener) Close() error {
 	return errors.Join(l.Listener.Close(), err)
 }
 
-// listen makes the folder's socket, which must not be closed after the folder. The socket is made aside, where nobody
-// else comes, and moved into place when its mode is right: that also replaces what a killed process has left.
+// listen makes the folder's socket, which must not be closed after the folder. It makes the socket in a private folder,
+// and moves it to its place when its mode is right. The move also replaces the socket that a killed process has left.
 func (d *dir) listen() (_ *listener, err error) {
 	if err := d.removeAside(); err != nil {
 		return nil, err
@@ -258,7 +260,8 @@ func (d *dir) listen() (_ *listener, err error) {
 		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
-	// Only the socket's making goes by the path. If that leads elsewhere by now, the socket is not found here.
+	// Only the call that makes the socket uses the path. If the path leads to another folder by now, the socket is not
+	// found here, and Chmod fails.
 	err = d.Chmod(name, 0o600)
 	if err == nil {
 		err = d.Rename(name, socketName)
@@ -269,7 +272,7 @@ func (d *dir) listen() (_ *listener, err error) {
 	return &listener{l, d}, nil
 }
 
-// removeAside removes what processes that were killed have left of a socket in the making.
+// removeAside removes the private folders that killed processes have left while they made a socket.
 func (d *dir) removeAside() error {
 	left, err := fs.ReadDir(d.FS(), ".") // not Glob: the path may have a bracket in it
 	if err != nil {

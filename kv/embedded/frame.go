@@ -11,7 +11,7 @@ import (
 )
 
 // A frame is its length without these four bytes, big-endian; a byte that says its kind; and its fields: numbers as
-// varints, strings with their length before them. All of a frame is checked before any of it counts.
+// varints, strings with their length before them. The reader checks the whole frame before it acts on any of it.
 
 // frameKind says what a frame is.
 type frameKind byte
@@ -114,7 +114,7 @@ func (f *frameReader) next() (frameKind, fields, error) {
 }
 
 // read reads n bytes. The result shares nothing with the reader's buffer, which stays small. A large frame is copied
-// only where it has to grow. It grows with the bytes that have come: a length alone takes no memory.
+// only when it must grow. It grows with the bytes that have arrived, so a length alone takes no memory.
 func (f *frameReader) read(n int) (string, error) {
 	if step := min(n, grownFrame); cap(f.buf) < step {
 		f.buf = make([]byte, step)
@@ -165,7 +165,7 @@ func (f *fields) number() uint64 {
 
 func (f *fields) fail() { f.bad, f.rest = true, "" }
 
-// count is a number that stands before as many things of at least size bytes each.
+// count reads the number of the elements that follow, of at least size bytes each.
 func (f *fields) count(size int) int {
 	n := f.number()
 	if n > uint64(len(f.rest)/size) {
@@ -212,8 +212,8 @@ func (f *fields) value() value {
 	return value{}
 }
 
-// elements is the number of things to come that a commit counts at least overhead bytes for, however few they take
-// here. No room is made for more of them than a commit can have.
+// elements reads the number of the elements that follow. A commit counts at least overhead bytes for each, even if it
+// takes fewer here. So a number that no commit can have is refused before memory is taken for it.
 func (f *fields) elements(size, overhead int) int {
 	n := f.count(size)
 	if n > kv.MaxTransactionSize/overhead {
@@ -235,7 +235,7 @@ func (f *fields) ranges() []keyRange {
 	return out
 }
 
-// end returns an error if the fields were not what they had to be, or more is left.
+// end returns an error if a field was malformed, or if bytes are left.
 func (f *fields) end() error {
 	if f.bad || f.rest != "" {
 		return fmt.Errorf("%w: fields", errFrame)
@@ -253,7 +253,8 @@ func appendCommit(b []byte, c *commit) []byte {
 	return b
 }
 
-// commit reads a commit, and checks all of what a transaction checks: nothing else stands before the store.
+// commit reads a commit. It makes all checks that a transaction makes, because no later step checks the commit of a
+// client.
 func (f *fields) commit() (*commit, error) {
 	c := &commit{version: noVersion, done: make(chan struct{}), bytes: len(f.rest)}
 	c.readVersion = f.version()
@@ -286,8 +287,8 @@ func (f *fields) commit() (*commit, error) {
 	return c, nil
 }
 
-// detach gives the ranges memory of their own. The conflict history keeps what was written long after the commit, and
-// must not keep the frame with all its values for that.
+// detach gives the ranges memory of their own. The conflict history keeps the written ranges long after the commit.
+// They must not keep the frame with all its values in memory.
 func detach(ranges []keyRange) {
 	n := 0
 	for _, r := range ranges {

@@ -126,7 +126,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// nopConn is a connection at whose other end nobody is.
+// nopConn is a connection without a peer.
 type nopConn struct{ net.Conn }
 
 func (nopConn) Write(b []byte) (int, error)      { return len(b), nil }

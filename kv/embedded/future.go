@@ -15,7 +15,7 @@ type pending[T any] struct {
 	of     *attempt
 	done   <-chan struct{}
 	result func() (T, error) // valid once done is closed
-	giveUp func()            // tells the operation that nobody waits for it; may be nil
+	giveUp func()            // tells the operation that no caller waits for it; may be nil
 
 	once      sync.Once
 	cancelled chan struct{}

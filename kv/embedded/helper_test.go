@@ -52,8 +52,8 @@ func put(t *testing.T, db kv.DB, key, value string) int64 {
 	return v
 }
 
-// read returns the value of key, "" for absent. It tries again what is too old, as what is read from a process that has
-// been stopped for some seconds may be.
+// read returns the value of key, "" for absent. It retries a transaction that is too old, because the process that
+// serves may have been stopped for some seconds.
 func read(t *testing.T, db kv.DB, key string) (value string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

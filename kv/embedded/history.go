@@ -13,8 +13,8 @@ const window = 5_000_000
 // a second: a transaction is checked only against those younger than its read version, and old ones are dropped
 // whole. One goroutine uses it.
 //
-// A range may hold very many keys that were written lately, none of them since the transaction began. So the last
-// writes are kept as a list too: nearly all transactions are young, and little was written since.
+// A range may hold very many keys that were written lately, but none since the transaction began. So history also keeps
+// the last writes as a list. Nearly all transactions are young, so the list has few writes to compare.
 type history struct {
 	generations []*generation // oldest first
 
@@ -115,7 +115,8 @@ func (h *history) conflicts(reads []keyRange, version int64) bool {
 	return false
 }
 
-// maxSteps is how many writes of a generation a range is compared with before the list of recent ones is asked instead.
+// maxSteps is how many writes of a generation a range is compared with, before the list of recent writes is used
+// instead.
 const maxSteps = 32
 
 func (h *history) written(r keyRange, version int64) bool {

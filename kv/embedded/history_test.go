@@ -59,8 +59,9 @@ func historyAgainstList(t *testing.T, step int64, commits int) {
 	require.LessOrEqual(t, len(h.generations), window/generationSpan+2, "what is older than the window is dropped")
 }
 
-// A range written at a version conflicts with a transaction that began before it and with none that began at it,
-// for each version, be it kept as recent or not. Commits share versions, as those of a group do.
+// A range written at a version conflicts with each transaction that began before the version, and with none that began
+// at it. This holds for recent versions and for older ones, which are stored differently. Some commits share a version,
+// as the commits of a group do.
 func TestHistoryAtEachVersion(t *testing.T) {
 	var h history
 	key := func(i int) string { return fmt.Sprintf("%06d", i) }

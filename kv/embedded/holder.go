@@ -18,7 +18,8 @@ const pidName = "kv.pid"
 // maxPid is the length of the longest number of a process.
 const maxPid = 20
 
-// leavePid is called by the process that has the database file open. A number that cannot be left is not named.
+// leavePid writes the number of this process, which must have the database file open. If it cannot, errors do not have
+// the number.
 func (d *dir) leavePid() {
 	f, err := d.openFile(pidName, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -65,7 +66,8 @@ func (d *dir) locked(peer int, cause error) error {
 // beatEvery is how often a process that opens the folder renews the time of its socket.
 const beatEvery = time.Second
 
-// beat shows those that wait for the socket to answer that this process is at work, until stop is called.
+// beat renews the time of the socket until stop is called. So the processes that wait for an answer see that this
+// process is at work.
 func (l *listener) beat() (stop func()) {
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -88,8 +90,8 @@ func (l *listener) beat() (stop func()) {
 	}
 }
 
-// sign is what a process that opens the folder changes: each such process makes a socket, and renews its time. It is
-// nil where there is no socket.
+// sign is the state of the folder's socket. A process that opens the folder makes the socket and renews its time, so a
+// change is a sign of life. nil = there is no socket.
 type sign struct{ fs.FileInfo }
 
 func (f *folder) sign() sign {

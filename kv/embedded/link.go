@@ -11,8 +11,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// link is how a DB that did not get the folder meets the database: over a connection to the process that has it, or to
-// the next one; until that is this process itself.
+// link connects a DB that did not get the folder to the process that has the database open. When that process ends,
+// link connects to the next one, or this process becomes the next one.
 type link struct {
 	db     *DB
 	folder *folder
@@ -39,7 +39,7 @@ func newLink(db *DB, f *folder) *link {
 	return l
 }
 
-// snapshot returns what a transaction is to read from. It does not wait.
+// snapshot returns the snapshot that a transaction reads from. It does not wait.
 func (l *link) snapshot(version int64) *farSnapshot {
 	s := &farSnapshot{link: l, want: version}
 	l.mu.Lock()
@@ -51,7 +51,7 @@ func (l *link) snapshot(version int64) *farSnapshot {
 	return s
 }
 
-// now returns the connection. If there is none, changed is closed when that may be otherwise.
+// now returns the connection. If there is none, changed is closed when there may be one.
 func (l *link) now() (c *conn, changed <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *link) submit(m *commit) {
 		m.err = err
 		m.finish(l)
 	case !c.submit(m):
-		l.submit(m) // the connection has just ended: not to that one
+		l.submit(m) // the connection has just ended: try the next one
 	}
 }
 
@@ -129,7 +129,7 @@ func (l *link) run(c *conn) {
 
 // lose takes back what was under way on a connection that has ended.
 func (l *link) lose(c *conn, err error) {
-	// From here on nobody begins anything on c.
+	// From here on no call begins an operation on c.
 	l.mu.Lock()
 	l.conn = nil
 	l.mu.Unlock()
@@ -150,8 +150,8 @@ const (
 	lastRetry  = 100 * time.Millisecond
 )
 
-// again finds the database: this process opens it, or connects to the one that has. It returns nil in the first case,
-// and when the link was closed.
+// again finds the database. It returns a connection to the process that has it open. It returns nil if this process has
+// opened the database itself, or if the link was closed.
 func (l *link) again() *conn {
 	begun := time.Now()
 	for wait := firstRetry; l.ctx.Err() == nil; wait = min(2*wait, lastRetry) {
@@ -173,9 +173,9 @@ func (l *link) again() *conn {
 	return nil
 }
 
-// join goes on with a new connection, or with a database of this process's own. Either proves that the outcome of every
-// commit before is settled: the server before has ended, or it has told of an earlier connection of this client that
-// nothing more will come of that.
+// join continues with a new connection, or with the database in this process. Either proves that every earlier commit
+// is settled. The earlier server has ended, or the server has confirmed that no commit of this client's earlier
+// connection can still happen.
 func (l *link) join(c *conn, e *engine) {
 	l.mu.Lock()
 	l.conn, l.failed = c, nil
@@ -203,8 +203,8 @@ func (l *link) signal() {
 	l.changed = make(chan struct{})
 }
 
-// fail notes why the database cannot be opened: at once if that does not pass by itself, else if this process has not
-// been able to open the folder, and no other process has had it, for unservedLimit.
+// fail notes why the database cannot be opened. It does so at once if the cause is permanent. Otherwise it does so if
+// for unservedLimit this process could not open the folder, and no other process had it.
 func (l *link) fail(err error, unserved time.Duration) {
 	var own *unservable
 	lasts := errors.Is(err, ErrCorrupt) || errors.Is(err, ErrNewerFormat) || errors.Is(err, errProtocol)
@@ -230,7 +230,7 @@ func (l *link) fail(err error, unserved time.Duration) {
 	}
 }
 
-// settle ends commits whose outcome nobody will know.
+// settle ends commits whose outcome stays unknown.
 func (l *link) settle(commits []*commit) {
 	for _, m := range commits {
 		m.err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: errLost.Cause}
@@ -241,7 +241,7 @@ func (l *link) settle(commits []*commit) {
 // closeLimit bounds how long Close waits for the answers to commits.
 const closeLimit = time.Second
 
-// close ends the link. Commits that were sent are answered before, if the server answers at all.
+// close ends the link. It first waits for the answers to commits that were sent, for closeLimit at most.
 func (l *link) close() {
 	l.mu.Lock()
 	c := l.conn

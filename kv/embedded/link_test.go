@@ -39,8 +39,8 @@ func TestLinkedFile(t *testing.T) {
 	require.Equal(t, "1", read(t, openDisk(t, filepath.Join(home, "link"), embedded.Options{}), "a"))
 }
 
-// TestStaleServer: a process whose folder was removed, or moved, and made anew by another one takes nothing away from
-// that when it closes.
+// TestStaleServer: a process closes after its folder was removed or moved, and another process has made a new folder at
+// the path. The close removes nothing from the new folder.
 func TestStaleServer(t *testing.T) {
 	if !embedded.Sharable {
 		t.Skip("no socket here")

@@ -14,7 +14,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// largestCommits are commits of nearly 10 MB that a server may be sent, by what they consist of.
+// largestCommits returns commits of nearly 10 MB that a client may send, by their kind of content.
 func largestCommits() map[string][]byte {
 	const size = kv.MaxTransactionSize - 1<<16
 	frame := func(fields []byte) []byte {

@@ -17,7 +17,7 @@ type memStore struct {
 
 type pair struct{ key, value string }
 
-// treeDegree balances what a lookup compares with what a write below a fresh snapshot copies.
+// treeDegree is a compromise: a lookup compares fewer keys, or a write after a fresh snapshot copies fewer.
 const treeDegree = 8
 
 func newMemStore() *memStore {
@@ -39,8 +39,9 @@ func (s *memStore) apply(_ int64, batch []mutation) error {
 	return execute(s, batch)
 }
 
-// forgetClosed undoes what the views since the last write did to the tree, if all of them are closed: nobody would see
-// what the copies are made for. Older views have nodes that the tree copied before.
+// forgetClosed spares the next write its copies if all views since the last write are closed. The tree copies a node
+// before it changes it only because a view may read the node. forgetClosed restores the tree from before those views.
+// Older views are safe, because the tree has copied their nodes already.
 func (s *memStore) forgetClosed() {
 	if len(s.views) == 0 {
 		return

@@ -2,14 +2,14 @@ package embedded
 
 import "fdbfifo/kv"
 
-// merged is what a transaction reads: its overlay over a snapshot. Both are frozen for the time of one read, which
+// merged is the view that a transaction reads: its overlay over a snapshot. Both are frozen during one read, which
 // starts with transaction.startRead and ends with endRead.
 type merged struct {
 	own    *overlay
 	tx     *transaction
 	fresh  bool      // the read version was not known when the read was begun
 	pinned *snapshot // fetched only when the overlay alone cannot answer
-	far    *farReads // what takes its place in a read that waits for another process
+	far    *farReads // used instead of pinned in a read that waits for another process
 
 	// walk is the selector being resolved, if it is one that goes over the keys.
 	walk *walk
@@ -155,8 +155,8 @@ type selector struct {
 // firstAt reports whether s is "the first key >= key", which bounds a range without being resolved.
 func (s selector) firstAt() bool { return s.offset == 1 }
 
-// resolved is the key a selector names. If there is none, key is the end of the key space that the walk ran to,
-// and offset what was left of the selector's; else offset is 1.
+// resolved is the key that a selector names, with an offset of 1. If there is no such key, key is the end of the key
+// space that the walk reached, and offset is the rest of the selector's offset.
 type resolved struct {
 	key    string
 	offset int
@@ -186,8 +186,8 @@ func (m *merged) resolve(s selector, within keyRange, bound bool) (resolved, err
 	return w.resolved, err
 }
 
-// walk resolves a selector key by key. A key that own operations leave absent, as a compare-and-clear may, is counted
-// all the same: FoundationDB's client does not look at values on its way.
+// walk resolves a selector key by key. It counts also a key that the transaction's own operations leave absent, as a
+// compare-and-clear may, because FoundationDB's client does not look at values on the way.
 type walk struct {
 	resolved
 	ahead bool
@@ -216,8 +216,8 @@ func (w *walk) step(key string, present bool) (more bool) {
 	return w.offset < 1
 }
 
-// bounds resolves the selectors of a range. A walk towards the other bound stops there, if that one is fixed: the
-// range is empty then, and what lies behind is none of its business. ok is false if the range is empty so.
+// bounds resolves the selectors of a range. A walk towards the other bound stops there if that bound is fixed. The
+// range is then empty, ok is false, and the keys beyond the bound are not read.
 func (m *merged) bounds(b, e selector) (begin, end resolved, ok bool, err error) {
 	begin, end = resolved{b.key, 1}, resolved{e.key, 1}
 	ordered := b.key < e.key

@@ -43,7 +43,7 @@ func (s *opStack) replaceTop(m op) {
 
 func (s *opStack) reset(m op) { *s = opStack{n: 1, first: m} }
 
-// dependent reports whether the key's value depends on what the database holds.
+// dependent reports whether the key's value depends on the stored value.
 func (s *opStack) dependent() bool {
 	kind := s.first.kind
 	return s.n > 0 && kind != opSet && kind != kv.SetVersionstampedKey && kind != kv.SetVersionstampedValue

@@ -15,17 +15,17 @@ type Options struct {
 	// socket.
 	Exclusive bool
 
-	// ReadOnly opens a folder as it lies there: a copy without write permission, say, or one on a read-only file
-	// system. Nothing is created or changed. Reads see the last commit; a commit that writes ends with 2023 and
-	// ErrReadOnly. While another process has the folder open to write, the error is ErrLocked, for either side. A
-	// folder without a database is fs.ErrNotExist. OpenMemory has no use for it.
+	// ReadOnly opens a folder without a change to it, for example a copy without write permission, or a folder on a
+	// read-only file system. Reads see the last commit. A commit that writes ends with 2023 and ErrReadOnly. A DB that
+	// writes and one with ReadOnly exclude each other: the second to open gets ErrLocked. For a folder without a
+	// database the error is fs.ErrNotExist. OpenMemory ignores it.
 	ReadOnly bool
 
 	Hooks Hooks
 }
 
-// Hooks let a test provoke what a wrapper around the engine cannot. All are optional. They are called by one
-// goroutine at a time and must not call the engine.
+// Hooks let a test cause events that a wrapper around the engine cannot cause. All are optional. One goroutine at a
+// time calls them. They must not call the engine.
 type Hooks struct {
 	// VersionGap returns how many versions to skip before a commit group, as a recovery of a cluster does.
 	// A gap of five million ends every open transaction with 1007.
@@ -38,8 +38,8 @@ type Hooks struct {
 	// as a failure of the store: the group ends with 1021, and every later read and commit with 1510.
 	Apply func() error
 
-	// Synced is called on disk when a group was written, with the store's own error; what it returns counts.
-	// An error here stands for a sync that failed although the data may have reached the disk.
+	// Synced is called on disk when a group was written, with the store's own error. The error that it returns replaces
+	// the store's. It stands for a sync that failed although the data may have reached the disk.
 	Synced func(err error) error
 
 	// HoldWatches returns true to leave due watches unfired until the next commit group: watches may be late.

@@ -38,7 +38,7 @@ func (o *outbox) put(kind frameKind, fields func(b []byte) []byte) {
 	}
 }
 
-// kick lets the goroutine write.
+// kick tells the goroutine to write.
 func (o *outbox) kick() {
 	select {
 	case o.wake <- struct{}{}:
@@ -46,7 +46,7 @@ func (o *outbox) kick() {
 	}
 }
 
-// flush writes what waits, unless somebody is writing: then that one writes it.
+// flush writes the waiting frames. If another goroutine is writing, that one writes them too, and flush returns.
 func (o *outbox) flush() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,7 +80,7 @@ func (o *outbox) write(b []byte) error {
 	}
 	_, err := o.conn.Write(b)
 	if err != nil {
-		// A frame may be cut in two: nothing sensible can follow.
+		// A frame may be cut in two, so nothing may follow on this connection.
 		_ = o.conn.Close()
 	}
 	return err
@@ -105,7 +105,7 @@ func (o *outbox) size() int {
 	return len(o.waiting)
 }
 
-// makeRoom waits until no more than most bytes wait, or nothing more is written.
+// makeRoom blocks until at most most bytes wait, or the outbox is closed or broken.
 func (o *outbox) makeRoom(most int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,7 +114,7 @@ func (o *outbox) makeRoom(most int) {
 	}
 }
 
-// close lets nothing more in.
+// close refuses further frames with err.
 func (o *outbox) close(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"fdbfifo/kv"
 )
 
-// overlay is what a transaction has written: FoundationDB's WriteMap. It cuts the key space into segments, each
-// either one written key or a range that is unmodified or cleared, with a write conflict or without, readable or
-// not. An entry describes its own key and, until the next entry, the keys behind it.
+// overlay holds the writes of a transaction, like FoundationDB's WriteMap. It cuts the key space into segments, each
+// either one written key or a range that is unmodified or cleared, with a write conflict or without, readable or not.
+// An entry describes its own key and, until the next entry, the keys behind it.
 //
 // The zero value is an untouched key space. Entries are kept in sorted chunks, so that a small transaction is one
 // slice and a large one still inserts in O(log n).

@@ -29,7 +29,7 @@ func openHere(t *testing.T, path string, o Options) *DB {
 	return db
 }
 
-// rawPeer is a connection to the process that serves a folder, of somebody who need not speak the protocol.
+// rawPeer returns a connection to the process that serves a folder. The test need not speak the protocol on it.
 func rawPeer(t *testing.T, path string, greets bool) net.Conn {
 	t.Helper()
 	c, err := net.Dial("unix", filepath.Join(path, socketName))
@@ -182,7 +182,7 @@ func TestClientIsBounded(t *testing.T) {
 	s.mu.Unlock()
 }
 
-// readerOf takes what waits in an outbox.
+// readerOf takes the waiting frames out of an outbox.
 func readerOf(o *outbox) io.Reader {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -36,10 +36,10 @@ func (c *commit) finished() bool {
 	}
 }
 
-// watcher is where the watches of a commit go on.
+// watcher takes over the watches of a commit.
 type watcher interface{ register(watches []*watch) }
 
-// finish makes the result known. Watches are registered before, so that no change is missed after.
+// finish publishes the result. It registers the watches first, so that no change after the commit is missed.
 func (c *commit) finish(at watcher) {
 	if c.err == nil {
 		at.register(c.watches)
@@ -132,7 +132,7 @@ func (p *pipeline) take() []*commit {
 	return group
 }
 
-// more reports whether the leader must go on; if not, it leads no longer.
+// more reports whether the leader must continue. If not, the caller is not the leader any more.
 func (p *pipeline) more() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -154,8 +154,8 @@ func (p *pipeline) drain() {
 	}
 }
 
-// group commits what was taken, under one version and with one write of the store. Nothing is visible before it
-// is durable, and futures complete in order.
+// group commits the taken commits, under one version and with one write of the store. Nothing is visible before it is
+// durable, and futures complete in order.
 func (e *engine) group(commits []*commit) {
 	if e.hooks.BeforeGroup != nil {
 		e.hooks.BeforeGroup(len(commits))
@@ -184,8 +184,8 @@ func (e *engine) group(commits []*commit) {
 	e.reap()
 }
 
-// beginGroup assigns the group's version. From here to endGroup the store is the leader's. It returns why the
-// store has failed, if it has.
+// beginGroup assigns the group's version. From here to endGroup only the leader may use the store. failed is the error
+// of a store that has failed.
 func (e *engine) beginGroup() (version int64, failed error) {
 	if e.hooks.VersionGap != nil {
 		e.base.Add(e.hooks.VersionGap())
@@ -195,7 +195,7 @@ func (e *engine) beginGroup() (version int64, failed error) {
 	version = max(e.version+1, e.now())
 	failed = e.failed
 	if e.durable && failed == nil {
-		// A group takes as long as the disk: reads go on meanwhile, and need a snapshot for it.
+		// The write of a group takes as long as the disk. Reads continue in that time, and need a snapshot.
 		failed = e.viewLocked()
 	}
 	e.applying = true

@@ -55,8 +55,8 @@ func (g *gate) close() (open func()) {
 	}
 }
 
-// Commits that arrive during a write are one group: one version, one write, checked in order, so that an earlier
-// one can reject a later one. Reads go on meanwhile and do not see it before it is written.
+// Commits that arrive during a write are one group with one version and one write. They are checked in order, so an
+// earlier one can reject a later one. Reads continue during the write, and see the group only when it is written.
 func TestGroupCommit(t *testing.T) {
 	g := &gate{}
 	db := openDisk(t, t.TempDir(), embedded.Options{Hooks: g.hooks()})

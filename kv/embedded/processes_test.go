@@ -32,15 +32,15 @@ var (
 	killsFlag = flag.Int("embedded.kills", 6, "processes that TestProcesses kills or stops")
 )
 
-// troupe is the processes that work together in a folder, and what they have told.
+// troupe is the processes that work together in a folder, and the lines that they have printed.
 type troupe struct {
 	t      *testing.T
 	folder string
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	members  []*member
 	lives    int
-	outcome  map[string]map[int]string // of each worker and transaction, the last that was told
+	outcome  map[string]map[int]string // of each worker and transaction, the last one that it printed
 	done     []line
 	broken   []string
 	finished int
@@ -216,7 +216,7 @@ func TestProcesses(t *testing.T) {
 	t.Logf("seed %d: %d transactions, %d of them of unknown outcome, takeovers %v", seed, there, unknown, takeovers)
 }
 
-// check holds what is in the folder to what was told.
+// check compares the content of the folder with the lines that the processes printed.
 func (r *troupe) check() (there, unknown int) {
 	t := r.t
 	db := openDisk(t, r.folder, embedded.Options{})

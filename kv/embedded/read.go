@@ -69,11 +69,11 @@ func (t *transaction) keepError(err error) error {
 	return err
 }
 
-// reading is one read: what it asks and, once it ran, what it found.
+// reading is one read. It holds the request and, after run, the result.
 type reading[T any] interface {
-	// run reads. It may run again: then what it found before does not count.
+	// run reads. It may run again, and then replaces the earlier result.
 	run(m *merged) error
-	// depends adds the conflict ranges of what was found to the transaction's.
+	// depends adds the conflict ranges of the result to the transaction's.
 	depends(t *transaction, own *overlay)
 	result() T
 }
@@ -171,7 +171,7 @@ func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) kv.Future[[]byte]
 	return kv.Done(r.result(), nil)
 }
 
-// newSelector is s, of which the key is given once more, padded.
+// newSelector returns s as a selector of the engine. padded must be s.Key with a zero byte behind it.
 func newSelector(padded string, s kv.KeySelector) selector {
 	if s.OrEqual {
 		return selector{padded, s.Offset}
@@ -276,8 +276,8 @@ func (m *merged) rows(q *stretch) error {
 	return nil
 }
 
-// moreRows is for how many rows a read makes room at once that has found some. Most ranges that are read have none or a
-// few, whatever the limit; one that has more has many.
+// moreRows returns for how many more rows a read makes room at once, after it has found so many. Most ranges have no
+// row or a few, whatever the limit. A range with more rows usually has many.
 func moreRows(found, limit int) int {
 	const few, many = 10, 128
 	switch {
@@ -299,7 +299,7 @@ func newKV(key, value string) kv.KV {
 	return kv.KV{Key: b[:n:n], Value: b[n:]}
 }
 
-// rangeOverhead is what FoundationDB counts for a conflict range beside its two keys.
+// rangeOverhead is the bytes that FoundationDB counts for a conflict range in addition to its two keys.
 const rangeOverhead = 24
 
 // firstReads is for how many ranges a transaction that adds a read conflict makes room.

@@ -87,8 +87,8 @@ func TestReadOnlyFolder(t *testing.T) {
 	require.Equal(t, before, contents(t, path))
 }
 
-// TestReadOnlyWithout: a folder, or a database in it, that is not there is not made; one that others write in is
-// locked, and a damaged one is found out.
+// TestReadOnlyWithout: a read-only open makes neither a missing folder nor a missing database. It returns ErrLocked if
+// another process writes in the folder, and ErrCorrupt if the database is damaged.
 func TestReadOnlyWithout(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "none")
 	_, err := embedded.OpenDisk(path, embedded.Options{ReadOnly: true})

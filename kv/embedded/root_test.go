@@ -190,7 +190,7 @@ func TestRootIsNotLedElsewhere(t *testing.T) {
 	_, err = embedded.OpenDisk(path, embedded.Options{})
 	require.ErrorIs(t, err, embedded.ErrLocked)
 	require.ErrorContains(t, err, "not a socket")
-	// A second name of the socket stands for what a link would lead to that came after the look.
+	// A hard link to the socket stands for a symbolic link that is made after the check: both lead to the other socket.
 	require.NoError(t, os.Remove(socket))
 	require.NoError(t, os.Link(filepath.Join(own, "kv.socket"), socket))
 	_, err = embedded.OpenDisk(path, embedded.Options{})

@@ -23,17 +23,18 @@ type server struct {
 }
 
 const (
-	// maxClients bounds the clients, and with what each may hold the memory of all.
+	// maxClients bounds the clients. The memory of one client is bounded too, so this bounds the memory of all.
 	maxClients = 1000
 	// maxStrange bounds the connections that have not said hello. One more, and the oldest goes.
 	maxStrange = 100
-	// quietClient is how long a client may ask nothing until it is one that goes for another, if there are maxClients.
+	// quietClient is the time without a request after which a client may lose its place to a new one, if there are
+	// maxClients.
 	quietClient = 10 * time.Second
-	// slowClient is how long a client may leave what it is sent unread.
+	// slowClient is how long a client may leave a frame unread.
 	slowClient = 10 * time.Second
 )
 
-// newServer returns a server for which others wait already: start lets them in.
+// newServer returns a server that accepts no connection yet. Other processes may wait already, and start accepts them.
 func newServer(listener net.Listener, allowed func(net.Conn) error) *server {
 	return &server{
 		listener: listener, allowed: allowed, clients: map[net.Conn]bool{}, sessions: map[clientID]*session{},
@@ -68,7 +69,8 @@ func (s *server) accept() {
 	}
 }
 
-// enterLocked lets a connection in. A client that says hello at once does not lose its place to those that never do.
+// enterLocked adds a connection. It closes only connections without a hello, so a client that says hello at once keeps
+// its place.
 func (s *server) enterLocked(c net.Conn) {
 	if len(s.strange) == maxStrange {
 		_ = s.strange[0].Close()
@@ -89,7 +91,7 @@ func (s *server) admit(id clientID, n *session) (before *session, ok bool) {
 	defer s.mu.Unlock()
 	at := slices.Index(s.strange, n.Conn)
 	if at < 0 || s.closed {
-		return nil, false // another one came in its place, or close did not see that it was to become a client
+		return nil, false // a newer connection has its place, or the server is closed
 	}
 	before = s.sessions[id]
 	if before != nil && before.number > n.number {
@@ -103,8 +105,8 @@ func (s *server) admit(id clientID, n *session) (before *session, ok bool) {
 	return before, true
 }
 
-// dismissLocked ends the oldest session whose client has asked nothing for long. An honest client comes back when it
-// has something to ask.
+// dismissLocked ends the oldest session whose client has sent no request for quietClient. An honest client reconnects
+// when it has a request.
 func (s *server) dismissLocked() bool {
 	var oldest *session
 	for _, n := range s.sessions {
@@ -148,7 +150,7 @@ func (s *server) serve(c net.Conn, number uint64) {
 	if !ok {
 		return
 	}
-	// A client that comes back learns that what it has sent before is settled: nothing of it happens later.
+	// A client that reconnects learns that its earlier messages are settled: none of them takes effect later.
 	if before != nil {
 		_ = before.Close()
 		<-before.settled

@@ -12,13 +12,13 @@ import (
 	"fdbfifo/kv"
 )
 
-// session is a client, as the server sees it. One goroutine reads its frames and does what they say.
+// session is a client on the side of the server. One goroutine reads its frames and executes them.
 type session struct {
 	net.Conn
 	engine  *engine
 	number  uint64 // of the connection, in the order in which they were made
 	out     *outbox
-	settled chan struct{} // closed when nothing that the client has sent can happen any more
+	settled chan struct{} // closed when no message of the client can take effect any more
 	begun   time.Time
 	asked   atomic.Bool // the client has sent a frame
 
@@ -41,8 +41,8 @@ type farVersion struct {
 
 // Bounds of a client. Its memory is their sum, and a frame or two.
 const (
-	maxUnread       = 1 << 20  // bytes of answers that it has not read; then it is not listened to
-	maxCommitting   = 16 << 20 // bytes of commits under way; then it is not listened to
+	maxUnread       = 1 << 20  // bytes of answers that it has not read; with more the server reads none of its frames
+	maxCommitting   = 16 << 20 // bytes of commits in flight; with more the server reads none of its frames
 	maxSnapshots    = 1 << 16
 	maxFarWatches   = 100_000
 	maxWatchedBytes = 64 << 20
@@ -89,7 +89,7 @@ func (s *session) run() {
 	s.out.close(net.ErrClosed)
 }
 
-// read does what the client asks, until it stops or does not speak the protocol.
+// read executes the client's frames until the client stops or breaks the protocol.
 func (s *session) read() {
 	in := bufio.NewReaderSize(s.Conn, grownFrame)
 	r := frameReader{r: in, limit: maxFrame}

@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostile is the connection of a client that sends what it likes, and reads all that is answered.
+// hostile is the connection of a client that sends any bytes, and reads all answers.
 type hostile struct {
 	net.Conn
 	sends    []byte
 	frames   int
-	commits  map[uint64]*commit // what is well-formed of what it sends, by number
-	rest     []byte             // of what it sends
-	mu       sync.Mutex         // guards what follows
+	commits  map[uint64]*commit // the well-formed commits that it sends, by number
+	rest     []byte             // the bytes of sends that were not yet read
+	mu       sync.Mutex         // guards the fields below
 	answered []byte
 }
 
@@ -100,7 +100,8 @@ func (h *hostile) told(t *testing.T) (all []*commit) {
 	}
 }
 
-// piped starts a session of a client that behaves, and returns the client's end, and what is closed when it is over.
+// piped starts a session for a client that keeps to the protocol. It returns the client's end, and a channel that is
+// closed when the session is over.
 func piped(e *engine) (c net.Conn, over <-chan struct{}) {
 	c, at := net.Pipe()
 	s, ended := newSession(e, at), make(chan struct{})
@@ -149,9 +150,9 @@ func contentsOf(t *testing.T, s store) map[string]string {
 	return all
 }
 
-// FuzzSession: whatever a client sends, in whatever order, and wherever it breaks off, the server lives; other clients
-// are answered; memory stays in proportion to what was sent; what it held is given back; and exactly those commits have
-// happened that the client was told of.
+// FuzzSession: a client sends any frames in any order, and breaks off anywhere. The server survives and answers other
+// clients. Its memory stays in proportion to the bytes sent, and it releases all that the client held. Exactly the
+// commits that it has confirmed to the client have happened.
 func FuzzSession(f *testing.F) {
 	frame := func(kind frameKind, b ...byte) []byte { return append([]byte{byte(kind), byte(len(b))}, b...) }
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Elsewhere a folder belongs to one process at a time.
+// On these systems a folder belongs to one process at a time.
 
 const Sharable = false
 
 const openFlags = 0
 
-// mayWrite is answered by the modes alone.
+// mayWrite returns true: on these systems only the modes of the files decide.
 func mayWrite(string) bool { return true }
 
-// userOf is asked of nobody: files have no user that is a number everywhere.
+// userOf returns -1, because files do not have a numeric user on every system.
 func userOf(fs.FileInfo) int { return -1 }
 
 func (d *dir) lock() (*os.File, error) { return nil, errors.ErrUnsupported }
@@ -27,12 +27,12 @@ func (d *dir) lock() (*os.File, error) { return nil, errors.ErrUnsupported }
 // lockFile leaves the lock to bbolt.
 func lockFile(*os.File, bool, time.Duration) error { return nil }
 
-// addressSpace is not known here.
+// addressSpace returns most, because the limit is not known here.
 func addressSpace(most int) int { return most }
 
 func peer(net.Conn) (uid, pid int, err error) { return 0, 0, errors.ErrUnsupported }
 
 func (d *dir) fileHeld() bool { return false }
 
-// alive is not known here.
+// alive returns true, because the processes are not known here.
 func alive(int) bool { return true }

@@ -17,7 +17,8 @@ import (
 // Sharable says whether several processes can have a folder open on this system.
 const Sharable = true
 
-// openFlags are for every file that is opened: a link is not followed, and a pipe in its place not waited for.
+// openFlags are set for every file that is opened. They do not follow a link, and do not wait for a pipe that stands in
+// the place of a file.
 const openFlags = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 
 // lock locks the folder for this process, as long as that lives or the file is closed; errHeld if another has it.

@@ -48,8 +48,9 @@ func (e *engine) now() int64 {
 	return e.base.Load() + e.clock.Now().Sub(e.start).Microseconds()
 }
 
-// idleSpan is after how many versions without a commit a read version is taken from the clock, as an empty
-// commit would give it: versions advance while idle, and transactions close together still share one.
+// idleSpan is the number of versions without a commit after which a read version is taken from the clock, as if an
+// empty commit had been made. So versions advance while the database is idle, and transactions that begin close
+// together still share a version.
 const idleSpan = 100_000
 
 // acquire returns a read version and the snapshot at it. The caller releases it.
@@ -113,7 +114,7 @@ func (e *engine) advanceLocked() error {
 		if e.applying || v-e.version < idleSpan {
 			return nil
 		}
-		// A failed store commits nothing more, so its versions bind nobody.
+		// A failed store commits nothing more, so no process after this one depends on its versions.
 		if e.failed != nil || !e.durable || v-e.stored < reopenJump/2 {
 			e.version = v
 			return nil
@@ -182,7 +183,8 @@ func (e *engine) oldAtLocked(v int64) int {
 	return sort.Search(len(e.old), func(i int) bool { return e.old[i].until > v })
 }
 
-// retireLocked takes the current snapshot out of use at a commit and returns it if nobody reads from it.
+// retireLocked takes the current snapshot out of use at a commit. It returns the snapshot if no transaction reads from
+// it.
 func (e *engine) retireLocked(version int64) *snapshot {
 	s := e.current
 	e.current = nil

@@ -86,8 +86,8 @@ func TestHandOver(t *testing.T) {
 	wait(t, w)
 }
 
-// A DB that has the database closes while others work: what they have under way is answered, or is tried again. Nobody
-// but the DB that closes is told that it is closed.
+// A DB that serves the database closes while others work. Their operations in flight are answered or retried. Only the
+// callers of the closed DB get the error that it is closed.
 func TestHandOverUnderLoad(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -1,17 +1,18 @@
 package embedded
 
-// store keeps the committed data. One goroutine at a time calls snapshot, apply and close, and none of them while
-// another runs; views are read by many goroutines beside that.
+// store keeps the committed data. Calls of snapshot, apply and close must not overlap. Many goroutines may read views
+// at the same time as such a call.
 type store interface {
 	// snapshot returns the data as the last apply left it.
 	snapshot() (view, error)
-	// apply executes the batch in order, all or nothing, and returns when it is durable. After an error the
-	// store must not be used again, but for close and views taken before.
+	// apply executes the batch in order, all or nothing, and returns when it is durable. After an error only close and
+	// the views taken before may be used.
 	apply(version int64, batch []mutation) error
 	close() error
 }
 
-// view is an immutable snapshot. Several goroutines may read it at once; none may when close is called.
+// view is an immutable snapshot. Several goroutines may read it at once. The caller must not call close while a read
+// runs.
 type view interface {
 	get(key string) (value, error)
 	// ascend calls fn for the pairs of r in order until it returns false; r.end "" = no end. With keysOnly the

@@ -13,7 +13,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// steppedClock moves on whenever somebody waits for it.
+// steppedClock moves on at each wait for it.
 type steppedClock struct {
 	mu  sync.Mutex
 	now time.Time

@@ -43,11 +43,11 @@ type transaction struct {
 // attempt is what futures know of the attempt they belong to. Its fields are guarded by the transaction's mutex.
 type attempt struct {
 	err    error         // why it ended; nil while it is good
-	ended  chan struct{} // closed with err; made when somebody waits
+	ended  chan struct{} // closed with err; made at the first wait
 	commit *commit       // made by Commit, or by Versionstamp before it
 
 	reading int           // reads in flight
-	idle    chan struct{} // closed when there are none; made when somebody waits
+	idle    chan struct{} // closed when there are none; made at the first wait
 }
 
 var (

@@ -77,7 +77,7 @@ func (t *transaction) readBaseline(m *merged, w *watch) {
 	})
 }
 
-// triggerWatches ends the watches in r whose baseline differs from what was just written there.
+// triggerWatches ends the watches in r whose baseline differs from the value that was just written.
 func (t *transaction) triggerWatches(r keyRange, v value, known bool) {
 	if len(t.watches) == 0 {
 		return

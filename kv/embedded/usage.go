@@ -2,8 +2,8 @@ package embedded
 
 import "os"
 
-// Usage is what a database holds on behalf of transactions and watches: what must go back to where it was when they
-// are gone.
+// Usage counts the resources that a database holds for transactions and watches. The counts must return to their
+// earlier values when those have ended.
 type Usage struct {
 	Snapshots    int   // views of the store: the newest, if it was read, and older ones still read from
 	Transactions int   // transactions that hold a snapshot

@@ -38,7 +38,7 @@ type write struct {
 	known bool
 }
 
-// registry is what knows of a watch that was committed.
+// registry is the place where a committed watch is registered.
 type registry interface{ remove(w *watch) }
 
 // watchSlots counts the watches of a DB, from their creation on.
@@ -175,8 +175,8 @@ func (e *engine) fire(batch []mutation) {
 	e.compare(t.touched(batch))
 }
 
-// register makes watches known and ends those whose key has changed since their transaction read it: what is
-// committed before is seen here, what is committed after finds them.
+// register adds watches, and then ends those whose key has changed since their transaction read it. So no change is
+// missed: register sees earlier commits, and later commits see the watch.
 func (e *engine) register(watches []*watch) {
 	added := make([]*watch, 0, len(watches))
 	for _, w := range watches {

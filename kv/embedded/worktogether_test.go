@@ -21,7 +21,7 @@ import (
 const (
 	toldServing = "serving"  // this process has the database
 	toldOpening = "opening"  // this process opens the database, until it is told to go on
-	toldBegun   = "begun"    // transaction; from now on nobody knows
+	toldBegun   = "begun"    // transaction; from now on its outcome is unknown
 	toldDone    = "done"     // transaction, version, nanoseconds of its begin and of its end
 	toldNot     = "not"      // transaction: surely not committed
 	toldUnknown = "unknown"  // transaction
@@ -209,7 +209,7 @@ func watchTotal(db kv.DB, over *atomic.Bool, tell func(string, ...any)) {
 	}
 }
 
-// line is one line of what a process tells.
+// line is one line that a process prints.
 type line struct {
 	what   string
 	worker string

@@ -7,7 +7,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// mutationOverhead is what FoundationDB 7.3 counts for a mutation beside its key and value.
+// mutationOverhead is the bytes that FoundationDB 7.3 counts for a mutation in addition to its key and value.
 const mutationOverhead = 44
 
 // deferError keeps the first error of a write: every later read and the commit fail with it. Later writes do
@@ -188,9 +188,8 @@ func (t *transaction) Atomic(kind kv.MutationType, key, operand []byte) {
 	t.triggerWatches(singleKey(k), value{}, false)
 }
 
-// reserveStamped makes unreadable where a versionstamped key may come to lie, and returns the template, padded,
-// with the lowest stamp filled in. The lowest is the read version if that is known, else zero, as in
-// FoundationDB 7.3.
+// reserveStamped makes the range in which a versionstamped key may lie unreadable. It returns the template, padded,
+// with the lowest stamp filled in. The lowest is the read version if that is known, else zero, as in FoundationDB 7.3.
 func (t *transaction) reserveStamped(template string, offset int) string {
 	key := template[:len(template)-1]
 	r := stampRange(key, offset, t.readVersion)
@@ -209,7 +208,7 @@ func (t *transaction) reserveStamped(template string, offset int) string {
 	return template[:offset] + string(lowest[:]) + template[offset+stampSize:]
 }
 
-// stampRange is where a versionstamped key may come to lie if it commits after version.
+// stampRange returns the range in which a versionstamped key may lie if it commits after version.
 func stampRange(template string, offset int, version int64) keyRange {
 	key := template[:len(template)-offsetSize]
 	lowest := makeStamp(version, 0)

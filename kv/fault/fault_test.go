@@ -63,8 +63,8 @@ func set(t *testing.T, db kv.DB, key, value string) error {
 	return commit(t, tx)
 }
 
-// Each fault of the commit has its code, is applied or not as it says, and leaves a transaction that OnError
-// starts anew exactly if FoundationDB retries that code.
+// Each fault of the commit has its code, and the commit is applied or not, as the kind says. OnError restarts the
+// transaction exactly if FoundationDB retries that code.
 func TestCommitFaults(t *testing.T) {
 	for _, c := range []struct {
 		kind      fault.Kind

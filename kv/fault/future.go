@@ -19,7 +19,7 @@ type result[T any] struct {
 	err error
 }
 
-// override replaces the result. The engine's operation is cancelled, which wakes whoever waits.
+// override replaces the result. It cancels the engine's operation, which ends every Wait.
 func (o *overridable[T]) override(v T, err error) {
 	o.forced.CompareAndSwap(nil, &result[T]{v, err})
 	o.Future.Cancel()

@@ -47,8 +47,8 @@ func (p *Plan) overtake() {
 	}
 }
 
-// Land sends the late commits that are still held back, and waits for the end of them all. Whether each was
-// applied is the engine's decision, as ever: a late commit can conflict. The error is ctx's.
+// Land sends the late commits that are still held back, and waits until all of them have ended. A late commit can
+// conflict like any other, so Land does not promise that each is applied. The error is ctx's.
 //
 // Without Land a late commit is sent before one of the next commits, or at Close.
 func (p *Plan) Land(ctx context.Context) error {

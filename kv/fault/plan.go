@@ -15,21 +15,21 @@ import (
 	"fdbfifo/kv"
 )
 
-// Plan says which faults strike. The n-th call at a place (read version, read, commit, watch) draws its fault
-// from Seed, the place and n alone, so a single-threaded caller meets the same faults in every run. With several
-// goroutines the order of their calls decides who meets them.
+// Plan says which faults strike. The n-th call at a place (read version, read, commit, watch) draws its fault from
+// Seed, the place and n alone, so a single-threaded caller meets the same faults in every run. With several goroutines
+// the order of their calls decides which of them meets a fault.
 //
-// The zero value injects nothing but what is forced. Set the fields before Wrap. A Plan is safe for concurrent
-// use and counts on when a closed database is opened and wrapped again.
+// The zero value injects only the forced faults. Set the fields before Wrap. A Plan is safe for concurrent use. Its
+// counts continue when a closed database is opened and wrapped again.
 type Plan struct {
 	Seed uint64
 	// Chances is the probability, 0 to 1, of each kind at a call of its place.
 	Chances map[Kind]float64
-	// OnCommit, if not nil, chooses the fault of the n-th commit that writes something, counted from 1, unless
-	// Force has chosen already. It returns a kind of the commit, None or Chance. What it does with tx happens
-	// without faults, inside the transaction that is about to commit.
+	// OnCommit, if not nil, chooses the fault of the n-th commit that writes something, counted from 1, unless Force
+	// has chosen already. It returns a kind of the commit, None or Chance. Its operations on tx meet no faults, and
+	// belong to the transaction that is about to commit.
 	OnCommit func(n int, tx kv.Tx) Kind
-	// KeepLate leaves late commits to Land and Close; otherwise a number of commits that the seed says overtake them.
+	// KeepLate leaves late commits to Land and Close; otherwise a few commits overtake each, as many as the seed draws.
 	KeepLate bool
 
 	mu       sync.Mutex
@@ -114,8 +114,8 @@ func (p *Plan) Counts() map[Kind]int {
 	return counts
 }
 
-// String describes the plan and what it did, for the message of a failed test: the seed and the probabilities
-// replay a single-threaded run, and the list of faults, each with the number of its call, can be forced.
+// String describes the plan and the injected faults, for the message of a failed test. The seed and the probabilities
+// replay a single-threaded run. Each fault has the number of its call, so a test can force it.
 func (p *Plan) String() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -197,9 +197,9 @@ func (t *faultyTx) CommittedVersion() (int64, error) {
 	return t.inner.CommittedVersion()
 }
 
-// OnError is the engine's, but after an injected 1039: an engine need not retry that, and FoundationDB's client of
-// several versions does, without a delay, in a new transaction. An attempt that was begun anew forgets the faults of the
-// one before.
+// OnError is the engine's, except after an injected 1039. An engine need not retry that code. FoundationDB's
+// multi-version client does retry it, without a delay, in a new transaction, and so does OnError. A new attempt forgets
+// the faults of the one before.
 func (t *faultyTx) OnError(err error) kv.Future[struct{}] {
 	t.mu.Lock()
 	if t.changed && kv.Code(err) == kv.CodeClusterVersionChanged {

@@ -12,8 +12,8 @@ import (
 	"fdbfifo/kv/fault"
 )
 
-// A commit that ended with 1039 may land, its caller is told so, and its transaction starts anew at a later version:
-// without what it wrote, and with its retry's own reads and writes.
+// A commit that ended with 1039 may still land, and its error says so. Its transaction restarts at a later version,
+// without the writes of the first attempt. The retry has its own reads and writes.
 func TestVersionChangedLate(t *testing.T) {
 	plan := &fault.Plan{}
 	engine, db := open(t, plan)
@@ -44,8 +44,8 @@ func TestVersionChangedLate(t *testing.T) {
 	require.Equal(t, map[fault.Kind]int{fault.VersionChangedLate: 1}, plan.Counts())
 }
 
-// A retry whose commit is the next one: the late commit goes before it or behind it, as the seed has it, and both orders
-// are met. What conflicts is refused in either.
+// The retry makes the next commit after a late one. The seed decides whether the late commit lands before or after it,
+// and both orders occur. In each order the second of two conflicting commits is refused.
 func TestVersionChangedLateBeforeAndBehind(t *testing.T) {
 	orders := make(map[string]int)
 	for seed := range uint64(40) {

@@ -88,9 +88,9 @@ func (d *driver) get(p *pair) error {
 	})
 }
 
-// plainOnly reports whether p must keep to the four usual selectors. FoundationDB counts a key that an own
-// compare-and-clear removed when it walks an offset, and what a walk over unreadable keys touches depends on what
-// it has cached: neither is a promise.
+// plainOnly reports whether p must keep to the four usual selectors. FoundationDB promises neither of two things. When
+// it walks an offset, it counts a key that the transaction's own compare-and-clear has removed. A walk over unreadable
+// keys touches keys that depend on its cache.
 func (p *pair) plainOnly() bool {
 	return p.twin.log.has(kv.CompareAndClear) || p.twin.log.has(kv.SetVersionstampedValue)
 }

@@ -157,7 +157,8 @@ func usesAfterCommit(u *suite) {
 	})
 }
 
-// unsentCommits: a commit that a failed read refuses is never sent. FoundationDB 7.3 tells its error to nobody else.
+// unsentCommits: a commit that a failed read refuses is never sent. FoundationDB 7.3 returns the error of the read only
+// from Commit.
 func unsentCommits(u *suite) {
 	refused := func(s *space) kv.ManagedTx {
 		tx := s.begin()
@@ -171,7 +172,7 @@ func unsentCommits(u *suite) {
 		require.Equal(s.T, kv.CodeAccessedUnreadable, code(s, tx.Commit()))
 		require.False(s.T, stamp.Ready())
 		tx.Reset()
-		const brokenPromise = 1100 // what a client may say that has nothing more in flight
+		const brokenPromise = 1100 // a client without operations in flight may return it
 		require.Contains(s.T, []int{kv.CodeTransactionCancelled, brokenPromise}, code(s, stamp))
 	})
 	u.promise("the watches of a commit that a failed read refuses end with the reset at the latest", func(s *space) {

@@ -17,9 +17,9 @@ const (
 	benchValueSize = 100 // bytes
 )
 
-// Bench measures the engine that open returns. One operation is one transaction; sub-benchmarks are named for what
-// it does, then "keys=" per transaction and "goroutines=" at once. Goroutines write disjoint keys: what is measured
-// is the engine, not its conflicts.
+// Bench measures the engine that open returns. One operation is one transaction. A sub-benchmark is named for the
+// operation, then "keys=" for the keys of a transaction and "goroutines=" for the goroutines at once. Goroutines write
+// disjoint keys, so the figures are without conflicts.
 func Bench(b *testing.B, open func(b *testing.B) Engine) {
 	for _, keys := range []int{1, 10, 100} {
 		for _, goroutines := range []int{1, 16, 64} {

@@ -20,7 +20,7 @@ func openMemory(t testing.TB) Engine {
 	return Engine{DB: db, ExactConflicts: true, Advance: clock.advance}
 }
 
-// jumpClock is the wall clock, set forward by what was added.
+// jumpClock is the wall clock, set forward by the sum of all calls of advance.
 type jumpClock struct{ ahead atomic.Int64 }
 
 func (c *jumpClock) advance(d time.Duration) { c.ahead.Add(int64(d)) }

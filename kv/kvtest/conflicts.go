@@ -36,8 +36,8 @@ func (s *space) fight(d duel) int {
 	return code(s, first.Commit())
 }
 
-// conflicts holds the table of conflict ranges, operation by operation: for each what it must conflict with, and
-// what it must not.
+// conflicts holds the table of conflict ranges. For each operation it has other operations that must conflict with it,
+// and others that must not.
 func conflicts(u *suite) {
 	const conflict = kv.CodeNotCommitted
 	for _, d := range []duel{

@@ -87,7 +87,7 @@ type pair struct {
 	name     string
 	real     kv.ManagedTx
 	twin     *modelTx
-	pending  []func() error // comparisons of reads whose results nobody has waited for
+	pending  []func() error // comparisons of reads whose results are not yet read
 	began    time.Time
 	borrowed bool // its read version was set: an engine may then find it too old
 	tooOld   bool // a read ended with 1007, legally
@@ -145,10 +145,10 @@ func (d *driver) close() {
 	for _, p := range d.pairs {
 		p.real.Cancel()
 	}
-	// A fresh context: the run's own may have ended, and the prefix must go all the same.
+	// A fresh context: the run's own may have ended, and the prefix must still be cleared.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = clearPrefix(ctx, d.engine.DB, d.prefix) // leaves rubbish behind at worst, under a name nobody else uses
+	_ = clearPrefix(ctx, d.engine.DB, d.prefix) // at worst rows stay, under a prefix that no other run uses
 }
 
 // fresh gives p a new twin, after the engine's transaction was reset.

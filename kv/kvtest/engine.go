@@ -10,7 +10,7 @@
 // KVTEST_WHOLE=1 in the environment has each pair of selectors of the chapter Ranges tried, not a quarter of them, or a
 // sixteenth with -test.short.
 //
-// What engines may do differently is declared in Engine; nothing depends on an engine's name.
+// Engine declares the differences that engines may have. Nothing depends on an engine's name.
 package kvtest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// Engine is an engine under test and what it declares about itself. Whoever opens it also closes it, by Cleanup.
+// Engine is an engine under test, with its declarations. The function that opens it must also close it, by Cleanup.
 type Engine struct {
 	DB kv.DB
 
@@ -28,8 +28,8 @@ type Engine struct {
 	// ends with 1021 by itself. FoundationDB allows both: without the declaration a promise gets three attempts.
 	ExactConflicts bool
 
-	// Advance makes the engine's clock jump forward by d; between jumps that clock runs as usual. It is nil for
-	// an engine that has no clock of its own: tests of the 5 s window then wait, and are left out by -short.
+	// Advance makes the engine's clock jump forward by d. Between jumps the clock runs as usual. nil = the engine has
+	// no clock of its own: tests of the 5 s window then wait, and -short leaves them out.
 	Advance func(d time.Duration)
 
 	// RetriesClusterVersionChanged says that OnError retries 1039, as FoundationDB's multi-version client does.

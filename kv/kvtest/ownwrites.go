@@ -39,7 +39,7 @@ func ownWrites(u *suite) {
 				require.Equal(s.T, c.want, s.rows(view, s.all(), kv.RangeOptions{}))
 				s.requireEachGet(view, c.want)
 			}
-			// What the transaction saw is what it commits.
+			// The transaction commits the values that it saw.
 			s.commit(tx)
 			require.Equal(s.T, c.want, s.rows(s.begin(), s.all(), kv.RangeOptions{}))
 		})

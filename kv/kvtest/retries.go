@@ -135,7 +135,7 @@ func timeouts(u *suite) {
 	})
 }
 
-// pass lets d go by on the engine's clock.
+// pass waits until d has passed on the engine's clock.
 func (s *space) pass(d time.Duration) {
 	if s.Advance != nil {
 		s.Advance(d)

@@ -45,7 +45,7 @@ func versionChanges(u *suite) {
 		require.Equal(s.T, []kv.Attempt{{}, {N: 1, MaybeCommitted: true, InFlight: true},
 			{N: 2, MaybeCommitted: true, InFlight: true}}, attempts)
 	})
-	// stillInFlight holds an error to what it has to say.
+	// stillInFlight requires that an error says that a commit may still be in flight.
 	stillInFlight := func(s *space, err error) {
 		var e *kv.Error
 		require.ErrorAs(s.T, err, &e)

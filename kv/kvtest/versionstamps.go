@@ -310,7 +310,8 @@ func unreadableKeys(u *suite) {
 			tx, _ := s.at()
 			script := fmt.Sprintf(c.script, inside)
 			require.Equal(s.T, c.want, errCode(s, s.run(tx, script)))
-			// The writes count all the same: here without the read, which may have failed the transaction.
+			// The writes still have their effect. This runs them without the read, which may have failed the
+			// transaction.
 			tx.Reset()
 			wait(s, tx.ReadVersion())
 			require.NoError(s.T, s.run(tx, script[:strings.LastIndex(script, ";")]))

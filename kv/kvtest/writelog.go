@@ -19,9 +19,9 @@ type write struct {
 // it again from the start: slow, and hard to get wrong.
 type writeLog []write
 
-// ownState is what the log alone says of one key.
+// ownState is the state of one key by the log alone, without the stored value.
 type ownState struct {
-	known      bool    // the value does not depend on what is stored
+	known      bool    // the value does not depend on the stored one
 	value      []byte  // if known; nil = absent
 	pending    []write // if not known: atomic operations over the stored value
 	unreadable bool    // a versionstamped value is pending

@@ -265,7 +265,7 @@ func TestReset(t *testing.T) {
 	require.Equal(t, []record.Op{{Kind: record.Set, Key: []byte("b")}}, log[0].Ops)
 }
 
-// What is noted does not change with the caller's buffers.
+// The recorded operations do not change with the caller's buffers.
 func TestOpsAreCopies(t *testing.T) {
 	db := record.Wrap(open(t))
 	buffer := []byte("k")
@@ -335,7 +335,7 @@ func TestConcurrent(t *testing.T) {
 	require.Equal(t, int64(4*goroutines), db.Counters().Mutations)
 }
 
-// What counting costs a transaction of one read and one write, beside the engine itself.
+// The cost of counting and of logging for a transaction of one read and one write, compared with the engine alone.
 func BenchmarkCounting(b *testing.B) {
 	engine := open(b)
 	for name, db := range map[string]kv.DB{"engine": engine, "counting": record.WrapCounting(engine), "logging": record.Wrap(engine)} {

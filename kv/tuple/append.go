@@ -108,14 +108,7 @@ func AppendVersionstamp(dst []byte, v Versionstamp) []byte {
 }
 
 // AppendNested appends a nested tuple of the elements that the function appends. Not for nil, which has another form
-// within a nested tuple: that takes AppendTuple.
+// within a nested tuple: use Append with a Tuple.
 func AppendNested(dst []byte, elements func(dst []byte) []byte) []byte {
 	return append(elements(append(dst, codeNested)), nestedEnd)
-}
-
-// AppendTuple appends t as one nested element. It panics where Pack does.
-func AppendTuple(dst []byte, t Tuple) []byte {
-	p := packer{buf: dst}
-	p.nested(t)
-	return p.buf
 }

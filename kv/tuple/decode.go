@@ -9,9 +9,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// The Decode functions take the first element of b, which must be of their type, and return what follows it.
-// What they return shares no memory with b, except rest. Only the encoding that Append writes is taken: an
-// integer with leading zero bytes is malformed, so that a key decoded and built again is the same key.
+// The Decode functions decode the first element of b, which must be of their type. rest is the bytes after it. The
+// other results share no memory with b. The functions accept only the encoding that Append writes: an integer with
+// leading zero bytes is malformed. So a key that is decoded and built again is the same key.
 
 // DecodeString decodes a Unicode string. Its bytes are not checked to be UTF-8.
 func DecodeString(b []byte) (s string, rest []byte, err error) {

@@ -9,7 +9,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Any bytes are refused or are the one encoding of what they decode to.
+// Unpack refuses any bytes that are not the one encoding of the tuple that they decode to.
 func FuzzUnpack(f *testing.F) {
 	for _, g := range goldens(f) {
 		f.Add(g.packed)

@@ -74,7 +74,7 @@ func TestUnpackTruncated(t *testing.T) {
 	}
 }
 
-// What is not a tuple of this package's types is refused.
+// Unpack refuses bytes that are not a tuple of this package's types.
 func TestUnpackMalformed(t *testing.T) {
 	deep := bytes.Repeat([]byte{0x05}, tuple.MaxDepth+1)
 	for name, b := range map[string][]byte{

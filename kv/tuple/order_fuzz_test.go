@@ -11,7 +11,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// awkward are tuples at the edges of each type, and beside each other in the order.
+// awkward returns tuples at the edges of each type. They are neighbours in the order.
 func awkward() []tuple.Tuple {
 	quiet, negative := math.NaN(), math.Float64frombits(1<<63|math.Float64bits(math.NaN()))
 	all := []tuple.Tuple{
@@ -52,8 +52,8 @@ func requireInOrder(t *testing.T, a, b tuple.Tuple) {
 	}
 }
 
-// TestAwkwardOrder: the edges of all types sort as the specification says, each beside each other, alone and nested,
-// and in front of something else.
+// TestAwkwardOrder: the edges of all types sort as the specification says. Each is compared with each other one, alone,
+// nested, and with another element after it.
 func TestAwkwardOrder(t *testing.T) {
 	for _, a := range awkward() {
 		for _, b := range awkward() {

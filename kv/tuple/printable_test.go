@@ -26,7 +26,7 @@ func TestParsePrintable(t *testing.T) {
 	}
 }
 
-// What is printed is read back.
+// Bytes that are printed and parsed are the same bytes.
 func TestPrintableRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")

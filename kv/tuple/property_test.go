@@ -54,7 +54,8 @@ func tuples(depth int) *rapid.Generator[tuple.Tuple] {
 	return rapid.Map(rapid.SliceOfN(element(depth), 0, 4), func(e []any) tuple.Tuple { return e })
 }
 
-// What was packed, or formatted, is read back as the same tuple. Bytes are compared: a NaN equals itself there.
+// A tuple that is packed and unpacked, or formatted and parsed, is the same tuple. The test compares bytes, in which a
+// NaN equals itself.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := tuples(3).Draw(t, "tuple")
@@ -189,7 +190,7 @@ func TestTypedFunctions(t *testing.T) {
 				continue
 			}
 			if nested, ok := e.(tuple.Tuple); ok {
-				b = b[len(tuple.AppendTuple(nil, nested)):]
+				b = b[len(tuple.Append(nil, nested)):]
 				continue
 			}
 			var got any
@@ -224,7 +225,7 @@ func appendTyped(b []byte, e any) []byte {
 		return tuple.AppendVersionstamp(b, e)
 	case tuple.Tuple:
 		if slices.Contains(e, nil) {
-			return tuple.AppendTuple(b, e)
+			return tuple.Append(b, e)
 		}
 		return tuple.AppendNested(b, func(b []byte) []byte {
 			for _, e := range e {
@@ -276,7 +277,7 @@ func TestTypedRefusals(t *testing.T) {
 	require.ErrorIs(t, err, tuple.ErrMalformed)
 }
 
-// What is decoded belongs to the caller: it does not change with the buffer it came from.
+// A decoded value belongs to the caller. It does not change with the buffer it came from.
 func TestDecodedIsOwned(t *testing.T) {
 	b := tuple.Tuple{[]byte("abc"), "def"}.Pack()
 	out, err := tuple.Unpack(b)

@@ -1,8 +1,8 @@
-// Package tuple is FoundationDB's tuple encoding: it packs elements into bytes that sort as the elements do, and
-// is byte-compatible with the official bindings (design/tuple.md of FoundationDB 7.3).
+// Package tuple is FoundationDB's tuple encoding. It packs elements into bytes that sort as the elements do. The bytes
+// are the same as those of the official bindings (design/tuple.md of FoundationDB 7.3).
 //
-// Three ways in: Tuple with Pack and Unpack for any shape, the Append and Decode functions for keys of a known
-// shape (they allocate nothing but what they return), and Format and Parse for people.
+// Use Tuple with Pack and Unpack for any shape. Use the Append and Decode functions for keys of a known shape: they
+// allocate only their results. Use Format and Parse for text that people read.
 //
 //	element       type code    Go type
 //	nil           00           nil

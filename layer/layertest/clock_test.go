@@ -751,8 +751,8 @@ func TestRetentionOfARestoredQueue(t *testing.T) {
 	}
 }
 
-// TestALapseInARestoredQueue (G7): a backup of a queue with a claim is restored into a database whose versions are lower,
-// an hour later. The lease is over, and counts an attempt.
+// TestALapseInARestoredQueue (G7): a backup of a queue with a claim is restored an hour later into a database whose
+// versions are lower. The lease is over, and counts an attempt.
 func TestALapseInARestoredQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

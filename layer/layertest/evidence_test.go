@@ -528,13 +528,6 @@ func (t *proofFailsTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
-func (t *proofFailsTx) OnError(err error) kv.Future[struct{}] {
-	if kv.Code(err) == t.d.code {
-		return kv.Done(struct{}{}, err)
-	}
-	return t.ManagedTx.OnError(err)
-}
-
 // TestSuspectWithoutProof (G7): a suspect message was claimed, and then the handle cannot note that the caller has the
 // claim. The receive does not say that nothing has happened. The handle gives the claim back as soon as the database
 // allows it, or keeps the claim for the caller that repeats the receive under its id. No attempt is counted.
@@ -589,6 +582,49 @@ func suspectWithoutProof(t *testing.T, id string, outage time.Duration) {
 	require.NoError(t, other.Close(ctx))
 	require.NoError(t, q.Close(ctx))
 	require.NoError(t, raw.Close())
+}
+
+// TestSuspectOfACallerThatLeaves (G7): a suspect message was claimed, and the caller leaves while the handle cannot
+// note that the caller has the claim. The receive does not say that nothing has happened. The same receive again gets
+// the claim.
+func TestSuspectOfACallerThatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
+		db := &proofFails{DB: raw, code: kv.CodeNotCommitted}
+		var failing sync.Once // until the second receive
+		q, err := layer.Create(ctx, db, testPrefix, testQueue, layer.Options{
+			Config: layer.Config{Lease: time.Minute},
+			Test: &layer.TestOptions{Yield: func(_ context.Context, what string) {
+				if what == "prove" {
+					failing.Do(func() { db.on.Store(true) })
+				}
+			}},
+		})
+		require.NoError(t, err)
+		_, err = q.Enqueue(ctx, layer.Message{Group: "A"})
+		require.NoError(t, err)
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		time.Sleep(2 * time.Minute)
+
+		o := layer.ReceiveOptions{ReceiveID: "again"}
+		leaving, leave := context.WithTimeout(ctx, time.Second)
+		defer leave()
+		_, err = q.Receive(leaving, o)
+		require.Error(t, err)
+		require.True(t, kv.MaybeCommitted(err), "%v", err)
+		db.on.Store(false)
+		s, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, s.InFlight)
+		claims, err = q.Receive(ctx, o)
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.NoError(t, q.Ack(ctx, claims[0]))
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, raw.Close())
+	})
 }
 
 // slowCommits is an engine whose commits take a while.

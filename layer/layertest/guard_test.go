@@ -160,25 +160,27 @@ func TestRepeatableIsNotGivenBack(t *testing.T) {
 	e.enqueue("A", "a1")
 	var given atomic.Bool
 	o := e.options(3)
-	o.Test.NoCoalescing = true // its transaction runs beside its caller, who can leave
-	gone := make(chan struct{})
 	o.Test.Yield = func(_ context.Context, what string) {
 		if strings.HasPrefix(what, "give back") {
 			given.Store(true)
 		}
 	}
 	ctx, cancel := context.WithCancel(e.ctx)
-	db := &beforeCommit{DB: e.raw, run: func() {
-		cancel()
-		<-gone
-	}}
+	db := &holdCommits{DB: e.raw, entered: make(chan struct{}, 1), release: make(chan struct{})}
 	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
 	require.NoError(t, err)
-	db.left.Store(1)
-	_, err = q.Receive(ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
-	require.ErrorIs(t, err, context.Canceled)
-	close(gone)
-	require.Eventually(t, func() bool { return q.Paths().Shared > 0 }, time.Minute, time.Millisecond)
+	db.armed.Store(true)
+	ended := make(chan error, 2)
+	// While an enqueue is in flight, the receive's transaction runs in another goroutine than its caller's.
+	go func() { _, err := q.Enqueue(e.ctx, layer.Message{Group: "B"}); ended <- err }()
+	<-db.entered
+	go func() { _, err := q.Receive(ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"}); ended <- err }()
+	<-db.entered
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	close(db.release)
+	require.NoError(t, <-ended)
+	require.Eventually(t, func() bool { return q.Paths().Shared == 2 }, time.Minute, time.Millisecond)
 	require.Never(t, given.Load, 300*time.Millisecond, time.Millisecond) // far longer than it takes to begin
 	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "once"})
 	require.NoError(t, err)

@@ -344,10 +344,10 @@ func TestWaitByTemplateByTheClock(t *testing.T) {
 					require.NoError(t, err)
 					require.Len(t, claims, 1)
 					require.InDelta(t, c.after, time.Since(begun), float64(10*time.Millisecond+c.slack))
-					// A look at each poll, and four more between 5 ms and a poll after the wait began: each comes four
-					// times as late as the one before.
+					// A look at each poll, and twelve more before the first poll: each comes twice as late as the one
+					// before.
 					polls := int64((c.after + c.slack) / (750 * time.Millisecond))
-					require.LessOrEqual(t, l.q.Paths().Looks, polls+5+4)
+					require.LessOrEqual(t, l.q.Paths().Looks, polls+5+12)
 					require.NoError(t, l.q.Close(e.ctx))
 				})
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -145,6 +146,49 @@ func TestWaitThatBeginsBesideACommit(t *testing.T) {
 				require.Equal(t, "A", claim.Group)
 			})
 		}
+	}
+}
+
+// TestLooksFollowTheWait (G5): what commits a time d after a receive has begun to wait, and was begun before, reaches
+// the receive at most d after its commit, whatever d is. A poll never comes.
+func TestLooksFollowTheWait(t *testing.T) {
+	for _, ms := range []int{2, 9, 33, 140, 600, 2000} {
+		d := time.Duration(ms) * time.Millisecond
+		t.Run(d.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				e.clock.real.Store(true)
+				g := newGate(e.db)
+				late, err := layer.Open(e.ctx, g, testPrefix, testQueue, e.options(2))
+				require.NoError(t, err)
+				g.shut.Store(true)
+				done := make(chan error)
+				go func() {
+					_, err := late.Enqueue(e.ctx, layer.Message{Group: "A"})
+					done <- err
+				}()
+				<-g.reached
+				options := e.options(3)
+				options.Poll = never
+				q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+				require.NoError(t, err)
+				got := make(chan time.Time)
+				go func() {
+					claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+					require.NoError(t, err)
+					require.Len(t, claims, 1)
+					got <- time.Now()
+				}()
+				time.Sleep(d)
+				close(g.open)
+				require.NoError(t, <-done)
+				sent := time.Now()
+				received := <-got
+				require.LessOrEqual(t, received.Sub(sent), d+time.Millisecond)
+				require.NoError(t, q.Close(e.ctx))
+				require.NoError(t, late.Close(e.ctx))
+			})
+		})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -46,26 +45,22 @@ type lender struct {
 	q    *layer.Queue
 }
 
-// lend runs a test of memory that a caller lends: with operations that share transactions, and with each alone.
+// lend runs a test of memory that a caller lends.
 func lend(t *testing.T, c layer.Config, fn func(t *testing.T, l *lender)) {
 	t.Helper()
-	for _, alone := range []bool{false, true} {
-		t.Run(fmt.Sprintf("alone=%t", alone), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				plan := &fault.Plan{}
-				db := fault.Wrap(embedded.OpenMemory(embedded.Options{}), plan)
-				q, err := layer.Create(t.Context(), db, testPrefix, testQueue,
-					layer.Options{Config: c, Test: &layer.TestOptions{Seed: 1, NoCoalescing: alone}})
-				require.NoError(t, err)
-				fn(t, &lender{t: t, plan: plan, q: q})
-				report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
-				require.NoError(t, err)
-				require.Empty(t, report.Violations)
-				require.NoError(t, q.Close(t.Context()))
-				require.NoError(t, db.Close())
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		plan := &fault.Plan{}
+		db := fault.Wrap(embedded.OpenMemory(embedded.Options{}), plan)
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue,
+			layer.Options{Config: c, Test: &layer.TestOptions{Seed: 1}})
+		require.NoError(t, err)
+		fn(t, &lender{t: t, plan: plan, q: q})
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	})
 }
 
 // busy begins a transaction that stays in flight for half a second, so that the next operation of the handle runs in

@@ -202,7 +202,6 @@ func (e *env) callTogether(h *linear.History, sort callersSort, first, count int
 		o := e.options(uint64(10 + i))
 		o.Now = func() time.Time { return e.clock.now().Add(skew) }
 		o.Tx.MaxRetryDelay = 5 * time.Millisecond
-		o.Test.NoCoalescing = i == 3
 		d := &doubts{DB: db}
 		q, err := layer.Open(e.ctx, d, testPrefix, sort.queue(), o)
 		require.NoError(t, err)

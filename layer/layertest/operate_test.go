@@ -284,7 +284,7 @@ func TestPausedQueueWaits(t *testing.T) {
 	_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{Reason: "rollout"})
 	require.NoError(t, err)
 	o := e.options(2)
-	o.Poll = time.Hour
+	o.Poll, o.Test.NoLooks = time.Hour, true
 	waiter, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
 	require.NoError(t, err)
 	got := make(chan []*layer.Claim, 1)

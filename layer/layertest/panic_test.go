@@ -51,12 +51,6 @@ func TestNilErrorIsSuccess(t *testing.T) {
 	for _, slip := range nilErrors {
 		plain := func(context.Context, *worker.Delivery) error { return slip }
 		inTx := func(context.Context, kv.Tx, *worker.Delivery) error { return slip }
-		pass := func(ctx context.Context, _ []*worker.Delivery, next func(context.Context) error) error {
-			if err := next(ctx); err != nil {
-				return err
-			}
-			return slip
-		}
 		good := func(context.Context, *worker.Delivery) (int, error) { return 1, nil }
 		for kind, h := range map[string]worker.Handler{
 			"Handle":   worker.Handle(plain),
@@ -69,7 +63,6 @@ func TestNilErrorIsSuccess(t *testing.T) {
 				func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil }),
 			"HandleCommit, commit": worker.HandleCommit(good,
 				func(context.Context, kv.Tx, *worker.Delivery, int) error { return slip }),
-			"Around": worker.Around(pass)(worker.Handle(func(context.Context, *worker.Delivery) error { return nil })),
 		} {
 			inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
 				b.fill(1)

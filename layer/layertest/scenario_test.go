@@ -33,9 +33,7 @@ var tokens = regexp.MustCompile(`token \d+`)
 //
 //	create [NAME=VALUE...]                    first of all: makes the queue with this configuration; a line NAME=VALUE
 //	                                          each for what has blanks. Without it the queue has retry=at_once alone.
-//	worker NAME [skew=30s] [apart] [path=direct]
-//	        opens a handle whose clock is off by skew; apart: each operation has a transaction of its own; path:
-//	        direct or staged, see layer.Path
+//	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
 //	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] [delay=10s] [at=10s] [at-once]
 //	        or without arguments, one line "GROUP BODY..." for each group: one transaction. BODY~ID in such a line has
 //	        that dedup id, BODY+10s that delay, and {K:V} behind it is a header. Tells of each duplicate.
@@ -196,7 +194,7 @@ func (s *scenario) begin(c layer.Config) {
 	s.facets = len(c.Facets) > 0
 	_, err := layer.Create(s.e.ctx, s.e.raw, testPrefix, s.queue, layer.Options{Config: c})
 	require.NoError(s.t, err)
-	s.open(s.t, "w1", layer.Options{}, 0)
+	s.open(s.t, "w1", 0)
 }
 
 // create is the verb: the configuration of the queue, what is fixed at its creation too.
@@ -215,16 +213,16 @@ func (s *scenario) create(a *arguments) (string, error) {
 }
 
 // open opens a handle whose faults are those of the scenario and, before these, those that commands choose.
-func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Duration) {
+func (s *scenario) open(t *testing.T, name string, skew time.Duration) {
 	w := &scenarioWorker{
 		line: &line{DB: s.db}, stops: &stops{ctx: s.e.ctx, told: &s.told}, claims: make(map[string]*layer.Claim),
 	}
 	w.plan = &fault.Plan{OnCommit: w.stops.onCommit, KeepLate: true}
-	if o.Test == nil {
-		o.Test = &layer.TestOptions{}
+	o := layer.Options{
+		Owner: name, Test: &layer.TestOptions{Seed: s.e.seed + s.opened},
+		Tx:  kv.TxOptions{MaxRetryDelay: time.Millisecond},
+		Now: func() time.Time { return s.e.clock.now().Add(skew) },
 	}
-	o.Owner, o.Test.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
-	o.Now = func() time.Time { return s.e.clock.now().Add(skew) }
 	s.opened++
 	var err error
 	w.q, err = layer.Open(s.e.ctx, fault.Wrap(w.line, w.plan), testPrefix, s.queue, o)
@@ -239,17 +237,7 @@ func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Du
 }
 
 func (s *scenario) openWorker(a *arguments) (string, error) {
-	o := layer.Options{Test: &layer.TestOptions{NoCoalescing: a.flag("apart")}}
-	switch path := a.text("path", ""); path {
-	case "direct":
-		o.Test.Path = layer.Direct
-	case "staged":
-		o.Test.Path = layer.Staged
-	case "":
-	default:
-		a.d.Fatalf(a.t, "unknown path %q", path)
-	}
-	s.open(a.t, a.word(0), o, a.duration("skew"))
+	s.open(a.t, a.word(0), a.duration("skew"))
 	return "", nil
 }
 

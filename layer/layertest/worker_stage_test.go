@@ -276,7 +276,7 @@ func TestAdvancedBesideAcked(t *testing.T) {
 func TestStageWantsFacets(t *testing.T) {
 	inBubble(t, layer.Config{}, func(b *bubble) {
 		stage := worker.HandleStage(func(context.Context, *worker.Delivery) (layer.Template, error) { return nil, nil })
-		_, err := worker.New(b.q, worker.Typed[int](layer.JSON[int](), stage), worker.Options{})
+		_, err := worker.New(b.q, stage, worker.Options{})
 		require.ErrorIs(b.t, err, layer.ErrOptions)
 		require.ErrorContains(b.t, err, "no facets")
 	})

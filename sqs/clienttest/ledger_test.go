@@ -56,9 +56,10 @@ const (
 	leave  verdict = "leave"  // it may be another's by now
 )
 
-// got notes that a worker has a message, which it had asked for some time ago, and is its handler's work. None of a
-// group may come after a later one, or after its delete, or while another worker is at work on one of the group. The
-// work is over before the worker deletes the message, so that whoever gets the next one may begin with it.
+// got notes that a worker has received a message, and does the work of its handler. age is how long ago the worker sent
+// the receive. A message must not come after a later one of its group, after its own delete, or while another worker
+// works on the group. The work ends before the worker deletes the message, so the worker that gets the next message may
+// start at once.
 func (l *ledger) got(worker, body string, age time.Duration) verdict {
 	v, lasts := l.begin(worker, body, age)
 	time.Sleep(lasts)

@@ -115,9 +115,9 @@ func (d *demoRun) finish() {
 	require.EqualValues(d.t, messages, d.stats().Acked, "counted once each")
 }
 
-// TestServerKilled: the server of an ssd cluster is killed with SIGKILL and started anew, once while the producer
-// enqueues and twice while four processes work. Commits under way then have an unknown outcome; all the same
-// nothing is lost, nothing doubled, and order is kept.
+// TestServerKilled: the server of an ssd cluster is killed with SIGKILL and restarted, once while the producer enqueues
+// and twice while four processes work. The outcome of commits in flight is then unknown. Still no message is lost or
+// doubled, and order is kept.
 func TestServerKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not with -short")
@@ -142,8 +142,8 @@ func TestServerKilled(t *testing.T) {
 	d.finish()
 }
 
-// TestTrouble: a process of the demo is killed, and meanwhile the servers of a cluster of several are killed, frozen,
-// excluded and configured anew.
+// TestTrouble: a process of the demo is killed while the servers of a cluster of several are killed, frozen, excluded
+// and reconfigured.
 func TestTrouble(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not with -short")

@@ -13,15 +13,15 @@ import (
 	"fdbfifo/kv"
 )
 
-// apiVersion is what the command asks the client library for. The choice is the process's, so it is made here and
-// not by package fdbkv.
+// apiVersion is the API version that the command asks the client library for. A process can choose only one, so the
+// command chooses it, not package fdbkv.
 const apiVersion = 730
 
 // selectAPIVersion chooses the version once; the binding does not let it be chosen again, nor changed.
 var selectAPIVersion = sync.OnceValue(func() error { return fdb.APIVersion(apiVersion) })
 
-// openCluster is the engine fdb. It asks whether the cluster answers, so that a command fails in a few seconds rather
-// than wait for a cluster for ever.
+// openCluster opens the engine fdb. It asks whether the cluster answers. Without a cluster a command so fails in a few
+// seconds, and does not wait without end.
 func openCluster(ctx context.Context, o cli.EngineOptions) (kv.DB, error) {
 	if err := selectAPIVersion(); err != nil {
 		return nil, wrongVersion(err)

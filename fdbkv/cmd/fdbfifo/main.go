@@ -1,6 +1,6 @@
-// Command fdbfifo keeps grouped FIFO queues: the command of the module fdbfifo with one engine more, a FoundationDB
-// cluster. --engine fdb is the cluster of FDB_CLUSTER_FILE, of ./fdb.cluster, or of the system's default file;
-// --engine fdb:CLUSTERFILE is another.
+// Command fdbfifo keeps grouped FIFO queues. It is the command of the module fdbfifo with one more engine, a
+// FoundationDB cluster. The engine fdb (--engine fdb) is the cluster of FDB_CLUSTER_FILE, of ./fdb.cluster, or of the
+// system's default file. The engine fdb:CLUSTERFILE is the cluster of that file.
 //
 // Building it needs cgo, FoundationDB's header and libfdb_c (7.3), running it needs libfdb_c.
 package main

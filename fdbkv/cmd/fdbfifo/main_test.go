@@ -126,8 +126,8 @@ func TestDirectories(t *testing.T) {
 	require.Contains(t, stderr, "has: part, queues.")
 }
 
-// Four worker processes, one of which ends by SIGKILL with groups in flight: by what is in the database nothing is
-// lost, nothing doubled, nothing out of order, and the dead one's groups were taken over.
+// Four worker processes work on a queue. SIGKILL ends one of them with groups in flight. The content of the database
+// shows that no message is lost, doubled or out of order, and that others took over the groups of the dead process.
 func TestDemoProcessesKilled(t *testing.T) {
 	stdout, stderr, code := run(t, nil, "demo", "--engine", "fdb", "--queue", queue(t), "--data", departures(t, 5000),
 		"--processes", "4", "--kill", "--lease", "2s", "--json")
@@ -182,7 +182,7 @@ func TestClusterFileVariable(t *testing.T) {
 	require.Contains(t, stderr, "/no/such/file")
 }
 
-// unusedAddress is one that nobody listens on.
+// unusedAddress returns an address on which no process listens.
 func unusedAddress(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -190,7 +190,7 @@ func unusedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A database that an operator has locked is not waited for. It is one that nobody else uses.
+// A command does not wait for a database that an operator has locked. The test locks a cluster of its own.
 func TestLocked(t *testing.T) {
 	c, err := cluster.Start(t.Context())
 	if errors.Is(err, cluster.ErrNoBinaries) {

@@ -183,7 +183,7 @@ func (c *Cluster) Kill() (err error) {
 	return err
 }
 
-// Restart starts the servers anew after Kill, on the same data, and waits until the cluster answers.
+// Restart starts the servers again after Kill, on the same data, and waits until the cluster answers.
 func (c *Cluster) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -207,12 +207,12 @@ func (c *Cluster) run(ctx context.Context, command string) error {
 
 // Stop ends the servers and removes their folders.
 func (c *Cluster) Stop() error {
-	// Some may have ended by themselves: the folder has to go all the same.
+	// Kill fails if a server has ended by itself. The folder must still be removed.
 	_ = c.Kill()
 	return os.RemoveAll(c.dir)
 }
 
-// freeAddress returns a loopback address that nobody listened on a moment ago.
+// freeAddress returns a loopback address that was free a moment ago.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

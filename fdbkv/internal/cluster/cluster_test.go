@@ -82,7 +82,7 @@ func TestStop(t *testing.T) {
 	requireNothingLeft(t)
 }
 
-// TestKillAndRestart: what was written before the servers were killed is there after they were started anew.
+// TestKillAndRestart: the data that was written before the servers were killed is there after their restart.
 func TestKillAndRestart(t *testing.T) {
 	t.Setenv(cluster.EngineVariable, "ssd")
 	c, err := cluster.Start(t.Context())
@@ -97,7 +97,8 @@ func TestKillAndRestart(t *testing.T) {
 	require.Contains(t, fdbcli(t, c, "get here"), "still")
 }
 
-// TestTrouble: whatever is done to a cluster of several, what was written is there, and no server is left out then.
+// TestTrouble: the servers of a cluster of several meet all kinds of trouble. The written data is then still there, and
+// no server stays excluded.
 func TestTrouble(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not with -short")

@@ -28,8 +28,8 @@ const (
 	harmFreeze    = "frozen"      // SIGSTOP, and SIGCONT after at most maxFrozen
 	harmExclude   = "excluded"    // an operator takes a server's work away, and includes it again
 	harmConfigure = "configured"  // another number of proxies and of resolvers
-	harmPower     = "power cuts"  // all at once killed and started anew
-	harmEnded     = "ended alone" // a server that ended by itself, and was started anew
+	harmPower     = "power cuts"  // all at once killed and restarted
+	harmEnded     = "ended alone" // a server that ended by itself, and was restarted
 	harmRefused   = "refused"     // a command of an operator: a cluster that moves its data may not exclude
 )
 
@@ -50,7 +50,7 @@ type trouble struct {
 	seed    uint64
 	rng     *rand.Rand
 	harm    Harm
-	tellFor time.Duration // how long an operator tells a command anew
+	tellFor time.Duration // how long an operator repeats a command
 }
 
 func newTrouble(c *Cluster, seed uint64) *trouble {
@@ -123,9 +123,9 @@ func (t *trouble) try(ctx context.Context, command string) {
 	}
 }
 
-// tell executes a command of an operator, which may meet a cluster that is recovering. An fdbcli that has met a server
-// just before that was killed may wait on, and then another one is told. So is one that asks whether the cluster
-// answers, and fails: a read version may be of a server that has been replaced meanwhile (1009).
+// tell executes a command of an operator, while the cluster may be recovering. An fdbcli that is connected to a killed
+// server may hang, and then tell runs another one. It also repeats the question whether the cluster answers, if that
+// fails: a read version may be from a server that has been replaced since (1009).
 func (t *trouble) tell(ctx context.Context, command string) (err error) {
 	for until := time.Now().Add(t.tellFor); ; {
 		begun, cancel := context.WithTimeout(ctx, startTimeout/2)

@@ -1,9 +1,9 @@
-// Command hookpoints measures what hooks cost the life of a message, by CPU: the places where a handle without hooks
-// asks whether it has any, and all hooks set.
+// Command hookpoints measures the CPU time that hooks add to the life of a message. It has two figures: the cost of the
+// places where a handle without hooks checks whether it has any, and the cost of all hooks.
 //
-// It builds itself twice, the second time with a layer whose operations are never observed: the compiler then leaves
-// out all that is there for hooks. The programs run in turn, each many times, with hooks and without; a figure is the
-// median of the ratios of neighbours. What else the machine does costs them the same.
+// It builds itself twice, the second time with a layer whose operations are never observed. The compiler then leaves
+// out all code for hooks. The programs run in turn, each many times, with hooks and without. A figure is the median of
+// the ratios of neighbouring runs, because other work on the machine slows both in the same way.
 package main
 
 import (

@@ -36,7 +36,7 @@ func TestUnobserved(t *testing.T) {
 	require.NoError(t, err, "%s", said)
 }
 
-// TestMeasure: the programs run in turn, and each figure is told. What they are here means nothing.
+// TestMeasure: the programs run in turn, and each figure is printed. The values mean nothing here.
 func TestMeasure(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ type floor struct {
 // settingsFloor is the name of the floor that says what may be set together.
 const settingsFloor = "settings"
 
-// floors is the layer from the bottom to the top. Every file of the package, but for tests, stands on one of them.
+// floors is the layer from the bottom to the top. Every file of the package except the tests stands on one of them.
 var floors = []floor{
 	{"base", "errors, limits, guards, words: what knows nothing of a queue.", []string{
 		"doc.go", "errors.go", "guard.go", "guard_broken.go", "guard_whole.go", "limits.go", "message.go",

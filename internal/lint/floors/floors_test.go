@@ -21,8 +21,8 @@ var rewrite = flag.Bool("rewrite", false,
 
 var layer = sync.OnceValues(func() (*survey, error) { return look("../../../layer", floors) })
 
-// TestUpward: no file of the layer uses a file of a higher floor, but for those of testdata/upward.txt, which only
-// shrinks. To write the list anew: go test ./internal/lint/floors -run TestUpward -rewrite
+// TestUpward: no file of the layer uses a file of a higher floor. The exceptions are those of testdata/upward.txt,
+// which only shrinks. To write the list again: go test ./internal/lint/floors -run TestUpward -rewrite
 func TestUpward(t *testing.T) {
 	s, err := layer()
 	require.NoError(t, err)

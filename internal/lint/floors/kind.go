@@ -30,18 +30,22 @@ var (
 	kindMaker = "newLanePlan"
 )
 
-// kindQuestions lists the places that ask which kind of queue this is: plain or with facets, with unordered receives,
-// with a lease for each item, fair, with retroactive delay; or whether a lane or a holding is of a sort that only some
-// kinds have. A place is
+// kindQuestions lists the places in the code that ask which kind of queue this is. A queue is plain or with facets,
+// with unordered receives, with a lease for each item, fair, or with retroactive delay. A place may also ask whether a
+// lane or a holding is of a sort that only some kinds have. A place is
 //
 //   - a comparison of a plan (kindPlan) with nil;
 //   - a mention of one of kindFunctions, as a rule a call;
 //   - a read of one of kindFlags, unless the value is only copied to a field of a literal;
 //   - a comparison of one of kindValues with anything, or the length of one.
 //
-// Two questions in one condition are two places. No question is what stands in the functions that are the questions
-// (kindFunctions, kindMaker); in the files of the floor of the settings, which say what may be set together; and
-// whether one receive has a template or is unordered, which is the receive's own choice.
+// Two questions in one condition are two places. These are not counted:
+//
+// - the code of the functions that answer the questions (kindFunctions, kindMaker);
+//
+// - the files of the floor of the settings, which say which settings may be combined;
+//
+// - the question whether one receive has a template or is unordered, which that receive chooses.
 func kindQuestions(p *lint.Package, settings []string) []token.Pos {
 	k := &kinds{p: p, owners: fieldOwners(p.Types)}
 	var places []token.Pos

@@ -59,7 +59,7 @@ const (
 // testDirs are where tests of rules stand.
 var testDirs = []string{"layer", "layer/layertest", "internal/lint"}
 
-// readSource reads all of it. What it refuses, it names; several things at once.
+// readSource reads the whole source. Its error names all faults that it finds, not only the first.
 func readSource(root fs.FS) (*source, error) {
 	s := &source{files: make(map[string]string)}
 	var wrong []error

@@ -66,7 +66,8 @@ func (g *generator) begin(who int) {
 	}
 }
 
-// retry asks OnError about the last commit's error, as a retry loop does. What cannot be retried is reset.
+// retry asks OnError about the last commit's error, as a retry loop does. It resets a transaction without such an
+// error.
 func (g *generator) retry(who int) {
 	g.add(who, func(p *player, tx *party) string {
 		if tx.failure == nil {

@@ -14,7 +14,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// patience bounds every wait: no result of a stream stays out for ever.
+// patience bounds every wait for a result of a stream.
 const patience = time.Minute
 
 // Play runs the stream of seed on db and returns its history. It works under a random prefix, which it clears in the
@@ -306,7 +306,7 @@ func (p *player) close() {
 	for _, w := range p.live {
 		w.future.Cancel()
 	}
-	// A fresh context: the run's own may have ended, and the prefix must go all the same.
+	// A fresh context: the run's own may have ended, and the prefix must still be cleared.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := kv.Run(ctx, p.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {

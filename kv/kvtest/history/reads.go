@@ -114,7 +114,8 @@ func (g *generator) borrowVersion(who int) {
 			tx.tx.SetReadVersion(p.versions[len(p.versions)-1])
 			return fmt.Sprintf("#%d", len(p.versions))
 		}, "set read version")
-		// A read at once, or the version may be superseded first. It is of a fence, which nobody writes.
+		// The read follows at once, before another commit can supersede the version. It reads a fence, a key that is
+		// never written.
 		g.add(who, func(p *player, tx *party) string {
 			return ended(p, tx.tx.Snapshot().Get(p.key("b00")), p.show)
 		}, `snapshot get "b00"`)

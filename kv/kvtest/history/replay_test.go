@@ -13,7 +13,7 @@ import (
 
 func options() embedded.Options { return embedded.Options{Clock: &history.Clock{}, Seed: 1} }
 
-// replay compares what db answers with what the cluster answered, for every step-th seed.
+// replay compares the answers of db with those of the cluster, for every step-th seed.
 func replay(t *testing.T, db kv.DB, step uint64) {
 	for seed := uint64(1); seed <= history.Seeds; seed += step {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {

@@ -22,7 +22,7 @@ func shortKeys() []string {
 	}
 }
 
-// stream is what a seed stands for. Nothing in it depends on what an engine answers.
+// stream is the work that a seed draws. It does not depend on the answers of an engine.
 type stream struct {
 	initial []row
 	parties int
@@ -34,14 +34,14 @@ type row struct {
 	value []byte
 }
 
-// step is one operation of one transaction: the words for it, and what does it and returns the result in words.
+// step is one operation of one transaction. text describes it. do runs it, and returns the result as text.
 type step struct {
 	who  int
 	text string
 	do   func(p *player, tx *party) string
 }
 
-// steps is how long a stream is, without what it takes to end all transactions.
+// steps is the number of steps in a stream, without the last ones, which end all transactions.
 const steps = 110
 
 func newStream(seed uint64) *stream {
@@ -80,8 +80,8 @@ type generator struct {
 type outline struct {
 	started bool  // it may have a read version
 	plain   bool  // its ranges keep to plain selectors from now on
-	over    bool  // nothing but a new start is of use
-	pending []int // reads nobody has waited for
+	over    bool  // all operations fail until a new start
+	pending []int // reads whose results are not yet read
 }
 
 type choice struct {

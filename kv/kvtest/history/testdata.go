@@ -39,8 +39,8 @@ func Write(dir string, seed uint64, head []string, history string) error {
 
 func file(dir string, seed uint64) string { return filepath.Join(dir, fmt.Sprintf("%d.txt", seed)) }
 
-// Compare returns nil if the histories are equal, else an error that shows the first line that differs and what the
-// same transaction did before it.
+// Compare returns nil if the histories are equal. Otherwise the error shows the first line that differs, and the
+// earlier steps of the same transaction.
 func Compare(got, want string) error {
 	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range max(len(g), len(w)) {
