@@ -39,6 +39,12 @@ func (s *session) printStats(st layer.Stats) error {
 	if s.json {
 		return printJSON(s.stdout, console.JSONOfStats(s.queue, st))
 	}
+	if st.ClocksApart > 0 {
+		_, err := fmt.Fprintf(s.stdout, "the clocks of the queue's processes differ by %s\n", short(st.ClocksApart))
+		if err != nil {
+			return err
+		}
+	}
 	t := newTable()
 	alignRight(t, 2)
 	t.AppendRows([]tableRow{

@@ -151,6 +151,7 @@ type JSONStats struct {
 	FailingGroups int64     `json:"failing_groups"`
 	LongestHoldMS int64     `json:"longest_hold_ms"`
 	Waiting       int64     `json:"waiting_handles"`
+	ClocksApartMS int64     `json:"clocks_apart_ms,omitempty"` // of processes that have just written
 	PausedGroups  int64     `json:"paused_groups"`
 	HaltedGroups  int64     `json:"halted_groups"`
 	OldestReadyMS int64     `json:"oldest_ready_ms"`
@@ -191,7 +192,7 @@ func JSONOfStats(queue string, st layer.Stats) JSONStats {
 		OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received, Acked: st.Acked,
 		Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken, DeadLettered: st.DeadLettered,
 		Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead, Cancelled: st.Cancelled, Purged: st.Purged,
-		PastRetention: st.PastRetention, Forced: st.Forced,
+		PastRetention: st.PastRetention, Forced: st.Forced, ClocksApartMS: st.ClocksApart.Milliseconds(),
 	}
 	for _, v := range st.Views {
 		j.Views = append(j.Views, JSONView(v))

@@ -486,8 +486,9 @@ func TestHeartbeatOptions(t *testing.T) {
 // both would commit.
 func TestHeartbeatConflicts(t *testing.T) {
 	type side = func(w *txn, claims []*Claim) error
+	var other *Queue
 	var end side = func(w *txn, claims []*Claim) error {
-		w.nowMS += time.Minute.Milliseconds()
+		w.q, w.nowMS = other, w.nowMS+time.Minute.Milliseconds() // no handle ends its own
 		_, err := w.endBeats([]dueBeat{{handle: claims[0].beat}})
 		return err
 	}
@@ -515,6 +516,7 @@ func TestHeartbeatConflicts(t *testing.T) {
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+				other = beside(t, q.db, "other")
 				send(t, q, groupsNamed(2)...)
 				claims := byHeart(t, q, ReceiveOptions{Max: 1})
 				require.Len(t, claims, 1)

@@ -89,6 +89,7 @@ var missing = map[guard]string{
 	guardBeatMove:          "TestHeartbeatConflicts/beat-move:_move_of_the_beat,_end_of_the_handle",
 	guardBeatEnd:           "TestHeartbeatConflicts/beat-end:_end_of_the_handle,_move_of_the_beat",
 	guardBeatLock:          "TestHeartbeatConflicts/beat-lock:_end_of_the_handle,_ack_of_a_claim",
+	guardOwnClaim:          "TestAStepUnderAWorker",
 	guardStateLock:         "TestConflicts/change_of_the_state,_claim_of_the_group",
 	guardStateExclude:      "TestConflicts/claim_that_reads_the_state,_change_of_it",
 	guardKeepExclude:       "TestConflicts/takeover_that_reads_the_state,_holder's_change_of_it",
@@ -159,6 +160,8 @@ var missing = map[guard]string{
 	guardOrphan:          "TestReceiveThatNobodyHearsOf",
 	guardExtendApart:     "TestSlowHandlers",
 	guardTxBound:         "TestTransactionTooLong",
+	guardClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
+	guardClockLease:      "TestNoAttemptByAWrongClock/a_lease_for_each_claim_ahead",
 	guardClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 

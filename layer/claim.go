@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,6 +63,7 @@ type Claim struct {
 type pulse struct {
 	handle uuid.UUID
 	dueMS  atomic.Int64              // as last committed, as far as the handle knows
+	clock  atomic.Int64              // the version then
 	due    atomic.Pointer[time.Time] // the end of the lease, by the monotonic clock; nil = none yet
 	ended  chan struct{}             // closed when the handle no longer moves the beat
 }
@@ -101,6 +103,79 @@ func (c *Claim) Left() time.Duration {
 // claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
 // held for an assignment, never during a transaction, so one for all claims is enough.
 var claimsMu sync.Mutex
+
+// A handle does not take a group from itself before the lease is over, whatever the wall clock says: it may step.
+// Example: a laptop wakes after an hour, and so the leases of all claims have ended. The handle first gives those that
+// its goroutines hold a new end. A heartbeat that is due by the wall clock alone is left to its goroutine:
+// see ownBeat.
+
+// ownClaims are the claims that a handle has made or extended, and has not ended, as far as the handle knows. A
+// transaction notes a claim before the commit, so the claim may be missing in the database. Claims by heartbeat are not
+// among them.
+type ownClaims struct {
+	mu      sync.Mutex
+	all     map[string]ownClaim // by lane; guarded by mu
+	firstMS int64               // guarded by mu; none of them ends before
+}
+
+// ownClaim is one of them.
+type ownClaim struct {
+	token   int64
+	sinceMS int64         // tells the claim from one of another handle, whose receive read the same version
+	endMS   int64         // in the database
+	ends    time.Time     // endMS by the monotonic clock
+	clock   int64         // the version at which it was made or extended
+	lease   time.Duration // from then on
+}
+
+// ownSlack is the least that is left of a lease that is saved.
+const ownSlack = 100 * time.Millisecond
+
+// left returns how much is left of the lease by the monotonic clock or by versions, whichever has gone further.
+func (c *ownClaim) left(m moment) time.Duration {
+	return min(time.Until(c.ends), c.lease-m.span(c.clock))
+}
+
+func (o *ownClaims) note(lane string, c ownClaim) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.all) == 0 {
+		o.all, o.firstMS = make(map[string]ownClaim), c.endMS
+	}
+	o.all[lane], o.firstMS = c, min(o.firstMS, c.endMS)
+}
+
+func (o *ownClaims) drop(lane string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.all, lane)
+}
+
+// due reports whether a claim may have ended by the wall clock.
+func (o *ownClaims) due(nowMS int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.all) > 0 && o.firstMS <= nowMS
+}
+
+// early returns the claims that have ended by the wall clock alone, and forgets those that have ended.
+func (o *ownClaims) early(m moment) map[string]ownClaim {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	early := make(map[string]ownClaim)
+	o.firstMS = math.MaxInt64
+	for lane, c := range o.all {
+		switch {
+		case c.endMS > m.nowMS:
+			o.firstMS = min(o.firstMS, c.endMS)
+		case c.left(m) > ownSlack:
+			early[lane], o.firstMS = c, min(o.firstMS, c.endMS)
+		default:
+			delete(o.all, lane)
+		}
+	}
+	return early
+}
 
 // snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
 func (c *Claim) snapshot() *Claim {

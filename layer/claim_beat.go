@@ -114,7 +114,7 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 // Footprint: a read conflict on the beat, so that either a move or an end fails. A move of unknown outcome that lands
 // late fails too, because the retry has written the beat. A retry does no harm otherwise: each reads the beat anew.
 func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
-	var dueMS int64
+	var dueMS, clock int64
 	var due time.Time
 	_, err = kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
@@ -126,6 +126,9 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 			return err
 		}
 		due = w.at.Add(config.Lease)
+		if clock, err = w.clock(); err != nil {
+			return err
+		}
 		return w.finish()
 	})
 	if err != nil || dueMS == 0 {
@@ -133,15 +136,8 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 	}
 	p.dueMS.Store(dueMS)
 	p.due.Store(&due)
+	p.clock.Store(clock)
 	return true, nil
-}
-
-// left returns for how long the beat still keeps its claims, by the monotonic clock.
-func (p *pulse) left() time.Duration {
-	if due := p.due.Load(); due != nil {
-		return time.Until(*due)
-	}
-	return 0
 }
 
 // moveBeat moves a beat to a lease from now, but never back, because receives have told an end of their claims. It

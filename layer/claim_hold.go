@@ -469,7 +469,12 @@ func (c *claimer) answer(r *reception) error {
 	if err != nil {
 		return err
 	}
-	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() || ahead(kept.ms, c.nowMS) {
+	m, err := c.moment()
+	if err != nil {
+		return err
+	}
+	over := c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() || ahead(kept.ms, c.nowMS)
+	if over && m.old(kept.claims[0].token, ReceiveIDLife) {
 		return nil
 	}
 	// The caller must not work on a claim whose lease has ended: the next receive takes the group over.

@@ -241,6 +241,9 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 		if err := w.checkRoom(); err != nil {
 			return err
 		}
+		if err := keepOwn(w); err != nil {
+			return err
+		}
 		c := w.newClaimer(r.where, []*reception{r})
 		c.begin()
 		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.dueBeats) == 0 {

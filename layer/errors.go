@@ -16,6 +16,10 @@ import (
 var (
 	// ErrNoQueue: the queue does not exist under this prefix. Create it.
 	ErrNoQueue = errors.New("no such queue")
+	// ErrClock: the clock of this process is ahead by more than five minutes of a clock that was written down in the
+	// last 90 s, by another process or by this one before its clock stepped. It is not known which of the two is
+	// wrong, so nothing was removed that is old by this clock alone. The text has both times. Set the clock.
+	ErrClock = errors.New("clocks disagree")
 	// ErrQueueExists: Create found the queue there already. Open it.
 	ErrQueueExists = errors.New("queue exists already")
 	// ErrNoQueueName: a queue's name may not be empty.

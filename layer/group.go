@@ -3,7 +3,9 @@ package layer
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -192,6 +194,9 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		return
 	}
 	w.count(countReturned, leaving(old, next))
+	if next.claim() == nil {
+		w.q.owns.drop(lane)
+	}
 	keys, was, is := w.keys, old.holding(), next.holding()
 	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
 		w.noteTurn(lane, next == nil)
@@ -211,6 +216,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 			w.tx.Set(keys.held(is.beat, lane), packTimer(is.kind, head))
 		case is != nil:
 			w.tx.Set(keys.timer(is.endMS, lane), packTimer(is.kind, head))
+			noteOwn(w, lane, next.claim())
 		}
 		if random, ok := next.grantedTo(); ok {
 			w.tx.Set(keys.grant(random, lane), packInt(is.token))
@@ -231,6 +237,57 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		w.readKept(lane) // the timers beside the kept hints are at the old end
 	}
 	w.tx.Set(keys.lock(lane), next.pack())
+}
+
+// noteOwn notes a claim that this transaction makes or extends; nil = it is none.
+func noteOwn(w *txn, lane string, c *holding) {
+	if c == nil {
+		return
+	}
+	if clock, err := w.clock(); err == nil {
+		w.q.owns.note(lane, ownClaim{
+			token: c.token, sinceMS: c.sinceMS, endMS: c.endMS, ends: byMonotonic(&w.view, c.endMS), clock: clock,
+			lease: time.Duration(c.endMS-w.nowMS) * time.Millisecond,
+		})
+	}
+}
+
+// keepOwn extends the claims of the handle that have ended by its wall clock alone, by the rest of their leases. A
+// transaction that may end lapsed claims must call keepOwn first. A claim that is gone is left alone.
+//
+// Footprint: read conflicts on the locks of these claims.
+func keepOwn(w *txn) error {
+	if !w.q.owns.due(w.nowMS) || lacks(guardOwnClaim) {
+		return nil
+	}
+	m, err := w.moment()
+	if err != nil {
+		return err
+	}
+	early := w.q.owns.early(m)
+	locks := make(map[string]kv.Future[[]byte], len(early))
+	for lane := range early {
+		locks[lane] = guardOwnClaim.get(w.tx, w.keys.lock(lane))
+	}
+	for _, lane := range slices.Sorted(maps.Keys(early)) {
+		c := early[lane]
+		v, err := locks[lane].Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read lock: %w", err)
+		}
+		var r *record
+		if v != nil {
+			r, err = unpackRecord(w.keys.lock(lane), v)
+		}
+		h := r.claim()
+		if err != nil || h == nil || h.token != c.token || h.sinceMS != c.sinceMS {
+			w.q.owns.drop(lane)
+			continue
+		}
+		w.put(lane, r, r.until(max(h.endMS, w.nowMS+c.left(m).Milliseconds())), h.items[0].index)
+		w.wrote = true
+	}
+	return nil
 }
 
 // leaving returns how many items leave a claim when a record changes from old to next. An ack takes the acked items off
@@ -547,16 +604,20 @@ func (f *failure) deadLetter(w *txn) (bool, error) {
 	if value == nil {
 		return false, nil
 	}
-	w.putDeadLetter(f, value)
+	deadMS, err := w.present()
+	if err != nil {
+		return false, err
+	}
+	w.putDeadLetter(f, value, deadMS)
 	return true, nil
 }
 
 // putDeadLetter moves an item with the given value to the dead letters, with the reason and the attempts of f.
-func (w *txn) putDeadLetter(f *failure, value []byte) {
+func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 	keys := w.keys
 	d := dead{
 		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
-		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: w.nowMS, item: value,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: deadMS, item: value,
 		deliveredMS: f.record.deliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())

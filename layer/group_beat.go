@@ -26,6 +26,13 @@ func (w *txn) meetBeat(lane string, r *record) (dueMS int64, err error) {
 	if found = found || w.passes(err); !found {
 		return 0, err
 	}
+	own, err := ownBeat(w, h.beat)
+	if err != nil {
+		return 0, err
+	}
+	if own && !b.ended && b.dueMS <= w.nowMS {
+		return w.nowMS + time.Second.Milliseconds(), nil // keepBeating moves it
+	}
 	if b.ended || b.dueMS <= w.nowMS {
 		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: [][]byte{w.keys.held(h.beat, lane)}})
 	}
@@ -110,6 +117,9 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if v == nil || !b.ended && b.dueMS > w.nowMS {
 		return 0, nil
 	}
+	if own, err := ownBeat(w, d.handle); err != nil || own && !b.ended {
+		return 0, err // keepBeating moves it
+	}
 	if err := guardBeatJoin.write(w.tx, keys.beatJoin(d.handle)); err != nil {
 		return 0, err
 	}
@@ -144,6 +154,16 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 		w.tx.Set(key, b.pack())
 	}
 	return ended, nil
+}
+
+// ownBeat reports whether a beat is the handle's own and is due by the wall clock alone: see ownClaims.
+func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
+	p := w.q.heart.of(handle)
+	if p == nil || lacks(guardOwnClaim) {
+		return false, nil
+	}
+	m, err := w.moment()
+	return p.left() > ownSlack && m.span(p.clock.Load()) < w.q.knownConfig().Lease, err
 }
 
 // endByBeat gives the claims in rows, by the heartbeat of a handle, a lease that has ended at dueMS. cut: it has left

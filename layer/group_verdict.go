@@ -304,8 +304,12 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if row.dueMS > w.nowMS {
 			break // later items wait behind the delayed item
 		}
-		if len(out) > 0 && w.isOverdue(&config, e) {
-			break // an item past retention is handled once it is the head
+		if len(out) > 0 {
+			if old, err := isOld(w, &config, row); err != nil {
+				return nil, nil, err
+			} else if old {
+				break // an item past retention is handled once it is the head
+			}
 		}
 		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
 			break // the ack writes all items again
@@ -361,7 +365,17 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 // which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are never
 // touched: nobody looks at a group under a claim whose lease has not ended.
 
-// isOverdue reports whether an item is past retention.
+// isOld reports whether an item is past retention by both clocks. A delay counts for neither.
+func isOld(w *txn, config *Config, r *row) (bool, error) {
+	if r.tamed || !w.isOverdue(config, &r.envelope) {
+		return false, nil
+	}
+	delay := config.retro().waitsSince(&r.envelope) - r.envelope.enqueuedMS
+	m, err := w.moment()
+	return err == nil && m.old(r.index, config.Retention+min(time.Duration(delay)*time.Millisecond, MaxDelay)), err
+}
+
+// isOverdue reports whether an item is past retention by the handle's clock.
 func (w *txn) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
 }
@@ -378,8 +392,11 @@ func (w *txn) overdue(all rows) (rows, error) {
 	sizes, size, keys := w.keys.sizesIn(all.group, config.Changes), 0, 0
 	for i := range all.len() {
 		row := all.at(i)
-		if row.err != nil || row.tamed || !w.isOverdue(&config, &row.envelope) {
+		if row.err != nil {
 			return all.first(i), nil // whoever would deliver an unreadable item reports the error
+		}
+		if old, err := isOld(w, &config, row); err != nil || !old {
+			return all.first(i), err
 		}
 		size += len(row.Value)
 		keys += sizes.expire(len(row.facets))
@@ -424,9 +441,13 @@ func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 		return false, err
 	}
 	reason := "waited longer than " + durationText(config.Retention)
+	deadMS, err := w.present()
+	if err != nil {
+		return false, err
+	}
 	for i := range out {
 		id := old.id(i)
-		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
+		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value, deadMS)
 	}
 	return free, nil
 }
@@ -578,6 +599,8 @@ func (a allowance) after(n int64) pace {
 //     alone when its lease expired excludes all others. Otherwise two of them would be handled at the same time in one
 //     process, and one would kill the other.
 //   - An item is suspect until a call of its handler ends: with an ack, or with a nack that has a text.
+//   - If the lease has expired by the handle's clock, and not by versions, nothing counts: the handle's clock is ahead,
+//     or the holder's was behind, and the holder lives.
 //
 // Example: a group has the messages 1 to 5, and the handler of 4 kills its process. The claim of all five expires: 1
 // counts an attempt. Then 1, 2 and 3 come alone, and are acked. Then 4 comes alone, again and again, until it has used
@@ -603,10 +626,14 @@ func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
 	}
 	before := records[first]
 	f, err := w.judge(first, before.failed(c.sinceMS, w.nowMS, c.lapseText()), "")
-	if err != nil || r.proven() || w.countExpired {
+	if err != nil {
 		return &f, err
 	}
-	if before.suspect() || f.reason != "" {
+	early, err := isEarly(w, c)
+	if err != nil || !early && (r.proven() || w.countExpired) {
+		return &f, err
+	}
+	if before.suspect() || early || f.reason != "" {
 		f.record, f.reason = before.suspected(c.lapseText()), ""
 	}
 	f.suspects = make([]failure, 0, len(c.items)-1)
@@ -615,6 +642,20 @@ func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
 		f.suspects = append(f.suspects, failure{id: id, record: records[id].suspected(c.lapseText())})
 	}
 	return &f, nil
+}
+
+// isEarly reports whether the lease of a claim lasts by versions, though it has expired by the handle's clock, and by
+// more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are left. The claim's
+// token is the version at which it was made, and one clock has written both of its times. A token that is still to come
+// is from before a restore, and tells nothing.
+func isEarly(w *txn, h *holding) (bool, error) {
+	if h.sinceMS == 0 || lacks(guardClockLease) {
+		return false, nil
+	}
+	m, err := w.moment()
+	left := time.Duration(h.endMS-h.sinceMS)*time.Millisecond - m.span(h.token)
+	apart := left + time.Duration(w.nowMS-h.endMS)*time.Millisecond
+	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease && h.token <= m.clock+offsetSlack, err
 }
 
 // lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which

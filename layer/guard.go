@@ -283,6 +283,11 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
+	// guardClockAsk (G3): a process whose clock is ahead removes messages, dead letters and receipts as too old.
+	guardClockAsk guard = "clock-ask"
+	// guardClockLease (G7): a process whose clock is ahead takes the messages of workers that live, and counts
+	// attempts, until they become dead letters.
+	guardClockLease guard = "clock-lease"
 	// guardClockBound (contract): what a process has stored whose clock was a year ahead stays in force for a year.
 	guardClockBound guard = "clock-bound"
 	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
@@ -340,6 +345,8 @@ const (
 	// guardOrphan (G7): the claims of a receive whose outcome stays unknown hold their groups until their leases
 	// expire.
 	guardOrphan guard = "orphan"
+	// guardOwnClaim (G2): a handle whose clock steps ahead takes the groups that it holds itself.
+	guardOwnClaim guard = "own-claim"
 	// The two guards of package worker: see worker/guard.go.
 
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and

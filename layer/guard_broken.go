@@ -56,9 +56,9 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardClockBound,
+	guardClockAsk, guardClockLease, guardClockBound,
 	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardGrow,
 	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
 	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock,
-	guardSuspect, guardSuspectTurn, guardProof, guardOrphan, guardExtendApart, guardTxBound,
+	guardSuspect, guardSuspectTurn, guardProof, guardOrphan, guardOwnClaim, guardExtendApart, guardTxBound,
 }

@@ -23,6 +23,7 @@ type interleaved struct {
 	kv.DB
 	armed  atomic.Bool
 	before func()
+	gap    atomic.Int64 // how many versions to skip before the next commit
 	// err, if not nil, is what that commit is said to have ended with, though it was applied.
 	err error
 }
@@ -66,7 +67,10 @@ func (t *interleavedTx) Commit() kv.Future[struct{}] {
 
 // newInterleaved returns a queue on such an engine.
 func newInterleaved(t *testing.T, config Config) (*interleaved, *Queue) {
-	db := &interleaved{DB: embedded.OpenMemory(embedded.Options{})}
+	db := &interleaved{}
+	db.DB = embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{
+		VersionGap: func() int64 { return db.gap.Swap(0) },
+	}})
 	t.Cleanup(func() { require.NoError(t, db.DB.Close()) })
 	q, err := Create(t.Context(), db, nil, "q", Options{Test: &TestOptions{Seed: 1}, Config: config})
 	require.NoError(t, err)
@@ -98,33 +102,35 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		key   func(q *Queue) []byte
-		value func(ms int64) []byte
+		value func(ms, clock int64) []byte
 		part  func(s *sweeper) error
 	}{
-		{"dedup", func(q *Queue) []byte { return q.keys.dedupKey(DedupInQueue, "", "x") }, func(ms int64) []byte {
-			return remembered{id: ID{Group: "A", Index: 1, Random: uuid.UUID{1}}, untilMS: ms + 1, clock: 1}.pack()
+		{"dedup", func(q *Queue) []byte {
+			return q.keys.dedupKey(DedupInQueue, "", "x")
+		}, func(ms, clock int64) []byte {
+			return remembered{id: ID{Group: "A", Index: 1, Random: uuid.UUID{1}}, untilMS: ms + 1, clock: clock}.pack()
 		}, (*sweeper).dedup},
-		{"purge", func(q *Queue) []byte { return q.keys.purged("A") }, func(ms int64) []byte {
-			return tuple.Tuple{int64(1), ms}.Pack()
+		{"purge", func(q *Queue) []byte { return q.keys.purged("A") }, func(ms, clock int64) []byte {
+			return tuple.Tuple{clock, ms}.Pack()
 		}, (*sweeper).purges},
-		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms int64) []byte {
-			return tuple.Tuple{ms, "A", int64(1)}.Pack()
+		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms, clock int64) []byte {
+			return tuple.Tuple{ms, "A", clock}.Pack()
 		}, (*sweeper).repeats},
-		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms int64) []byte {
+		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms, _ int64) []byte {
 			return pace{us: ms * 1000, of: 1}.pack()
 		}, (*sweeper).paces},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			db, q := newInterleaved(t, Config{MaxRate: Rate{Count: 1, Per: time.Second}})
 			key, now := c.key(q), q.nowMS()
-			db.put(t, key, c.value(now-long))
-			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds())) }
+			db.put(t, key, c.value(now-long, -long*versionsPerMS))
+			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds(), 1)) }
 			db.armed.Store(true)
 			require.NoError(t, c.part(&sweeper{q: q, ctx: t.Context()}))
 			require.False(t, db.armed.Load())
 			require.NotNil(t, db.get(t, key))
 			// Out of date, it goes.
-			db.put(t, key, c.value(now-long))
+			db.put(t, key, c.value(now-long, -long*versionsPerMS))
 			require.NoError(t, c.part(&sweeper{q: q, ctx: t.Context()}))
 			require.Nil(t, db.get(t, key))
 		})
@@ -326,6 +332,8 @@ func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	q.opts.Now = func() time.Time { return now().Add(ahead) }
 	claims := meetClaim(t, db, q, func() error {
 		ahead = time.Hour
+		db.gap.Store(ahead.Microseconds())
+		db.put(t, []byte{0xfe}, nil) // from here on the versions are an hour later, too
 		return (&sweeper{q: q, ctx: t.Context()}).overdue()
 	})
 	require.NoError(t, q.Ack(t.Context(), claims[0]))

@@ -106,6 +106,10 @@ type Queue struct {
 	counting    counting
 	followed    followed
 	aging       aging
+	// restored is up to where receipts tell nothing, because they may be older than a restore; 0 = the handle has found
+	// no versions that went back.
+	restored int64
+	owns     ownClaims
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID

@@ -413,11 +413,11 @@ func TestWhyGroup(t *testing.T) {
 
 // stillClock is the clock of an engine whose versions go on as a test says: those of a folder stand still while nobody
 // has the folder open, and jump when somebody opens it.
-type stillClock struct{ now time.Time }
+type stillClock struct{ now *time.Time }
 
-func (c *stillClock) Now() time.Time { return c.now }
+func (c stillClock) Now() time.Time { return *c.now }
 
-func (c *stillClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+func (c stillClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // TestBlockedBesideVersions: how long a group is held, and whether a ready group is there for long, is told by the
 // times that the claim and the head bear, also where versions and times have nothing to do with each other.
@@ -439,14 +439,14 @@ func TestBlockedBesideVersions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := time.UnixMilli(1_700_000_000_000)
-			clock := &stillClock{now: now}
-			db := embedded.OpenMemory(embedded.Options{Clock: clock})
+			version := now
+			db := embedded.OpenMemory(embedded.Options{Clock: stillClock{&version}})
 			q, err := Create(t.Context(), db, nil, "q", Options{Now: func() time.Time { return now }})
 			require.NoError(t, err)
 			send(t, q, "held", "ready")
 			claimOf(t, q, "held", 2*hour)
 			claimed := now
-			now, clock.now = now.Add(c.later), clock.now.Add(c.version)
+			now, version = now.Add(c.later), version.Add(c.version)
 			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{HeldFor: c.forLong, ReadyFor: c.forLong})
 			require.NoError(t, err)
 			listed := make(map[string]Cause)

@@ -525,6 +525,9 @@ type Stats struct {
 	LongestHold time.Duration
 	// WaitingHandles is how many handles have receives which wait, up to 1,000.
 	WaitingHandles int64
+	// ClocksApart is how far the clocks of the handles differ that have written in the last 90 s, and of this one;
+	// 0 = by five minutes at most. Of the first 1,000 receipts.
+	ClocksApart time.Duration
 	// Groups which are paused or halted, or will be when their claim ends; empty groups included.
 	PausedGroups int64
 	HaltedGroups int64
@@ -705,6 +708,9 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 		return s, err
 	}
 	if s.WaitingHandles, _, err = v.waitingHandles(); err != nil {
+		return s, err
+	}
+	if s.ClocksApart, err = v.clocksApart(); err != nil {
 		return s, err
 	}
 	if s.Delayed, err = c.messages(); err != nil {

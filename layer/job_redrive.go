@@ -385,10 +385,11 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !w.isOverdue(&config, &e) {
-		return value, nil
+	now, err := w.present()
+	if err != nil || now-config.retro().waitsSince(&e) <= config.Retention.Milliseconds() {
+		return value, err
 	}
-	e.enqueuedMS = w.nowMS
+	e.enqueuedMS = now
 	return append(e.append(make([]byte, 0, len(value)+16)), body...), nil
 }
 

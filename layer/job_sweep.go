@@ -61,7 +61,10 @@ type SweepReport struct {
 // the program must call Sweep, or run the command, about once a day. If Sweep returns an error, the report has what was
 // done before the error.
 //
-// Errors: *LimitError, ErrClosed, and the engine's.
+// Sweep removes nothing by its age alone while the clock of another process disagrees. Then the rest is swept, and the
+// error wraps ErrClock.
+//
+// Errors: *LimitError, ErrClock, ErrClosed, and the engine's.
 func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
@@ -78,15 +81,41 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{
-		s.unreadable, s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived,
-		s.letters, s.changes, s.hints, s.raise,
+	for _, part := range []struct {
+		byAge bool // the part removes rows by their age, and asks no second clock for each
+		sweep func() error
+	}{
+		{false, s.unreadable}, {true, s.receipts}, {false, s.named}, {false, s.wakes}, {true, s.repeats},
+		{true, s.dedup}, {true, s.purges}, {false, s.paces}, {false, s.overdue}, {true, s.archived},
+		{true, s.letters}, {true, s.changes}, {false, s.hints}, {false, s.raise},
 	} {
-		if err := part(); err != nil {
+		if part.byAge {
+			if err := s.ask(); err != nil {
+				return s.report, wrap("sweep", err)
+			}
+			if s.refused != nil {
+				continue
+			}
+		}
+		if err := part.sweep(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
 	}
+	if s.refused != nil {
+		return s.report, wrap("sweep", s.refused)
+	}
 	return s.report, nil
+}
+
+// ask asks the second clock before the sweep removes anything by its age alone. After a refusal it does not ask again.
+func (s *sweeper) ask() error {
+	if s.refused != nil {
+		return nil
+	}
+	return s.q.view(s.ctx, func(v *view) (err error) {
+		s.refused, err = v.disagreement()
+		return err
+	})
 }
 
 // raise finishes a raise of the shards which was interrupted, or begun in a caller's transaction.
@@ -157,6 +186,8 @@ type sweeper struct {
 	o      SweepOptions
 	report SweepReport
 	config *Config // nil = not read yet
+	// refused is why nothing is removed by its age alone; nil = no clock disagrees.
+	refused *clockError
 }
 
 // configuration returns the queue's configuration, as stored.
@@ -214,8 +245,14 @@ func (s *sweeper) begin() (mine bool, err error) {
 // receipts clears receipts left behind. A retry that needed such a receipt has long ended, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, _, err := unpackReceipt(row.Key, row.Value)
-		if err != nil || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
+		writtenMS, rest, err := unpackReceipt(row.Key, row.Value)
+		m, err2 := momentOf(s.ctx, s.q, tx)
+		if err2 != nil {
+			return false, err2
+		}
+		written, dated := witnessOf(writtenMS, rest)
+		young := writtenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
+		if err != nil || young && !lacks(guardReceiptLife) {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -230,14 +267,15 @@ func (s *sweeper) purges() error {
 		if err != nil {
 			return false, nil
 		}
-		if ahead(note.ms, s.q.nowMS()) {
-			m, err := momentOf(s.ctx, s.q, tx)
-			if err != nil {
-				return false, err
-			}
+		m, err := momentOf(s.ctx, s.q, tx)
+		if err != nil {
+			return false, err
+		}
+		if ahead(note.ms, m.nowMS) {
 			note.ms = m.at(note.clock)
 		}
-		if note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+		const life = MaxDedupWindow + sweepSlack
+		if note.ms > m.nowMS-life.Milliseconds() || !m.old(note.clock, life) {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -338,12 +376,6 @@ func (s *sweeper) archived() error {
 	return entries.run(true)
 }
 
-// momentOf returns the time of a transaction of a sweep by both clocks.
-func momentOf(ctx context.Context, q *Queue, tx kv.Tx) (moment, error) {
-	v := q.viewOf(ctx, tx.Snapshot())
-	return v.moment()
-}
-
 // forget clears the archived items of entries which are too old, and returns how many items, and the entries done. The
 // first entry young enough ends the work, and so does the bound archiveSweepItems.
 func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int64, done []kv.KV, err error) {
@@ -356,10 +388,11 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 		if err != nil {
 			continue // Check names the entry
 		}
-		if p, err := s.q.keys.parse(row.Key); err == nil && ahead(e.completedMS, m.nowMS) {
+		p, err := s.q.keys.parse(row.Key)
+		if err == nil && ahead(e.completedMS, m.nowMS) {
 			e.completedMS = m.at(p.index)
 		}
-		if m.nowMS-e.completedMS < keep.Milliseconds() ||
+		if m.nowMS-e.completedMS < keep.Milliseconds() || err == nil && !m.old(p.index, keep) ||
 			items > 0 && items+int64(len(e.items)) > archiveSweepItems {
 			return items, rows[:i], nil
 		}
@@ -380,7 +413,12 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRepeat(row.Key, row.Value)
-		if now := s.q.nowMS(); err == nil && r.ms > now-receiptLife.Milliseconds() && !tooLate(r.ms, now, sweepSlack) {
+		m, err2 := momentOf(s.ctx, s.q, tx)
+		if err2 != nil {
+			return false, err2
+		}
+		if err == nil && (r.ms > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.ms, m.nowMS, sweepSlack) ||
+			!m.old(r.claims[0].token, receiptLife)) {
 			return false, nil
 		}
 		// The id may be in use again by now.
@@ -402,7 +440,6 @@ func (s *sweeper) changes() error {
 	if err != nil {
 		return err
 	}
-	oldest := s.q.nowMS() - config.Changes.Milliseconds()
 	return s.pagesUntil(s.q.keys.section(nameChange), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		if len(rows) == 0 {
 			return 0, nil
@@ -412,10 +449,15 @@ func (s *sweeper) changes() error {
 		if err != nil {
 			return 0, err
 		}
+		m, err := momentOf(s.ctx, s.q, tx)
+		if err != nil {
+			return 0, err
+		}
 		var unseen, unreadable []byte
 		for _, row := range rows {
 			ms, _, err := unpackChanges(row.Key, row.Value)
-			if err != nil || ahead(ms, s.q.nowMS()) {
+			p, perr := s.q.keys.parse(row.Key)
+			if err != nil || perr != nil || ahead(ms, m.nowMS) {
 				// Nobody knows its time, so it goes with the next row: the rows lie in the order of their commits.
 				if unreadable == nil {
 					unreadable = row.Key
@@ -424,7 +466,8 @@ func (s *sweeper) changes() error {
 			}
 			at := s.q.keys.relative(row.Key)
 			passed := bytes.Compare(at, seen) < 0 // never if there is no subscription
-			if !passed && config.Changes > 0 && ms > oldest {
+			young := ms > m.nowMS-config.Changes.Milliseconds() || !m.old(p.version(), config.Changes)
+			if !passed && config.Changes > 0 && young {
 				break
 			}
 			if tx.Clear(row.Key); unreadable != nil {
@@ -483,6 +526,10 @@ func (s *sweeper) letters() error {
 	looked := 0
 	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		w := s.q.txn(s.ctx, tx)
+		m, err := w.moment()
+		if err != nil {
+			return 0, err
+		}
 		var old []deadRow
 		for _, row := range rows {
 			d, err := unpackDead(row.Key, row.Value)
@@ -490,7 +537,7 @@ func (s *sweeper) letters() error {
 				continue // Check names what cannot be read
 			}
 			p, err := s.q.keys.parse(row.Key)
-			if s.q.passes(err) {
+			if s.q.passes(err) || !m.old(p.index, config.DeadRetention) {
 				continue
 			}
 			old = append(old, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}, dead: d})
@@ -595,7 +642,6 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	}
 	if !lacks(guardDedupSlack) {
 		now.nowMS -= dedupSlack.Milliseconds()
-		now.clock -= dedupSlack.Microseconds()
 	}
 	for _, row := range rows {
 		r, err := unpackRemembered(row.Key, row.Value)
@@ -758,6 +804,9 @@ type overdueStep struct {
 }
 
 func (t *overdueStep) run(w *txn, width int) error {
+	if err := keepOwn(w); err != nil {
+		return err
+	}
 	rows, err := w.read.GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)

@@ -36,7 +36,7 @@ var packedExamples = map[string]struct {
 	nameDedup:    {remembered{id: ID{Group: "g"}}.pack(), "string int uuid int int"},
 	namePurged:   {purgeNote{}.pack(), "int int"},
 	nameRepeat:   {repeat{claims: []claimRef{{"g", 1}}}.pack(), "int string int"},
-	nameReceipt:  {packReceipt(5, 1), "int int"},
+	nameReceipt:  {packReceipt(moment{nowMS: 5, clock: 7}, 1), "int int int"},
 	nameCursor:   {(&progress{position: position{from: []byte("x")}}).pack(), "uuid bytes int"},
 	nameReader:   {(&reader{owner: "w"}).pack(), "uuid string int"},
 	nameArchived: {(&archiveEntry{group: "g", items: []delivered{{}}}).pack(), "int string int uuid int"},

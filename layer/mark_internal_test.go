@@ -23,9 +23,12 @@ type markSteps struct {
 }
 
 func newMarkSteps(t *testing.T) *markSteps {
-	s := &markSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{}), now: time.UnixMilli(1_700_000_000_000)}
+	s := &markSteps{t: t, ctx: t.Context(), now: time.UnixMilli(1_700_000_000_000)}
+	s.db = embedded.OpenMemory(embedded.Options{Clock: stillClock{&s.now}})
 	var err error
-	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 1}, Owner: "w", Now: func() time.Time { return s.now }})
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{
+		Test: &TestOptions{Seed: 1}, Owner: "w", Now: func() time.Time { return s.now },
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.sound()

@@ -563,6 +563,11 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err := w.enqueue(enqueue...); err != nil {
 		return staged{}, err
 	}
+	if !receive.none() {
+		if err := keepOwn(w); err != nil {
+			return staged{}, err
+		}
+	}
 	outcome, err := w.receive(&receive, conflicts)
 	if err != nil {
 		return outcome, err

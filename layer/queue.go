@@ -17,10 +17,6 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// offsetSlack is how far the items may run ahead of the clock before Open concludes: the database's versions went back.
-// Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
-const offsetSlack = 10_000_000 // versions
-
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
 // ErrQueueExists if the queue exists, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the
 // queue is being dropped. prefix is the caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize
@@ -324,10 +320,53 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 		return nil
 	}
 	if p.index > rv+q.offset+offsetSlack {
-		q.offset = p.index - rv
+		clock, err := q.restoredAt(ctx, tx.Snapshot(), p)
+		if err != nil {
+			return err
+		}
+		q.offset = clock - rv
+		q.restored = clock
 		tx.Set(offsetKey, packInt(q.offset))
 	}
 	return nil
+}
+
+// restoredAt returns the version, as indexes count, from which on a restored queue continues: that of the newest thing
+// which is known, and the time since. The time is the shortest that any of them tells, as each was written by a clock
+// that may have been wrong. newest is the newest hint.
+func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey) (int64, error) {
+	v := q.viewOf(ctx, read)
+	head := v.read.GetRange(v.keys.items(groupOf(newest.lane)).Selectors(), kv.RangeOptions{Limit: 1})
+	receipts := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
+	rows, err := head.Wait(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read head: %w", err)
+	}
+	var all []moment
+	for _, row := range rows {
+		p, err := v.keys.parse(row.Key)
+		e, _, err2 := openEnvelope(row.Value)
+		if err == nil && err2 == nil {
+			all = append(all, moment{nowMS: e.enqueuedMS, clock: p.index})
+		}
+	}
+	if rows, err = receipts.Wait(ctx); err != nil {
+		return 0, fmt.Errorf("read receipts: %w", err)
+	}
+	for _, row := range rows {
+		ms, rest, err := unpackReceipt(row.Key, row.Value)
+		if w, ok := witnessOf(ms, rest); err == nil && ok {
+			all = append(all, w)
+		}
+	}
+	last, since := newest.index, int64(math.MaxInt64)
+	for _, m := range all {
+		last, since = max(last, m.clock), min(since, m.clock+(v.nowMS-m.nowMS)*versionsPerMS)
+	}
+	if len(all) == 0 {
+		return last, nil
+	}
+	return max(last, since), nil
 }
 
 // Queues returns the names of the queues under prefix, in order.

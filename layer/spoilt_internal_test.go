@@ -280,7 +280,7 @@ func (s *spoiling) others() {
 		SubscribeOptions{FromOldest: s.n(2) == 0}))
 	s.set(s.q.keys.request(1, uuid.New()), request{owner: "gone", wants: 3, deadlineMS: s.q.nowMS() + 60_000}.pack())
 	s.set(s.q.keys.named("g7", uuid.New()), request{owner: "gone", wants: 1, deadlineMS: s.q.nowMS() + 60_000}.pack())
-	s.set(s.q.keys.receipt(uuid.New()), packReceipt(s.q.nowMS(), 1))
+	s.set(s.q.keys.receipt(uuid.New()), packReceipt(moment{nowMS: s.q.nowMS()}, 1))
 	s.set(s.q.keys.wake(uuid.New()), packCount(3))
 }
 

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -102,8 +104,11 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 }
 
 // renew moves the deadline of the handle's request. If a sweep has cleared the request, the next turn writes another.
+// renew also writes the handle's last receipt again: other handles learn the clock of one that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
+	receipt := q.receipts.take()
+	defer q.returnReceipt(ctx, receipt)
 	var outcome staged
 	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
@@ -122,7 +127,12 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 		r.wants = int64(min(max(q.line.length(), 1), maxWave))
 		tx.Set(key, r.pack())
 		outcome = staged{request: index, deadlineMS: r.deadlineMS}
-		return nil
+		if receipt == uuid.Nil {
+			return nil
+		}
+		now, err := momentOf(ctx, q, tx)
+		tx.Set(q.keys.receipt(receipt), packReceipt(now, 0))
+		return err
 	})
 	if err == nil {
 		q.staging.set(outcome)

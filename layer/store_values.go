@@ -247,13 +247,23 @@ func unpackRepeat(key, value []byte) (repeat, error) {
 	return r, d.end(key)
 }
 
-// packReceipt is the value of a receipt: when written, and by which attempt of the transaction.
-func packReceipt(writtenMS, attempt int64) []byte {
-	return tuple.AppendInt(tuple.AppendInt(make([]byte, 0, 9+9), writtenMS), attempt)
+// packReceipt is the value of a receipt: when written, by which attempt of the transaction.
+func packReceipt(written moment, attempt int64) []byte {
+	b := tuple.AppendInt(tuple.AppendInt(make([]byte, 0, 3*9), written.nowMS), attempt)
+	return tuple.AppendInt(b, written.clock)
 }
 
-// unpackReceipt returns when a receipt was written, and what else is in it: the attempt. Earlier versions wrote the
-// result of the transaction there.
+// witnessOf returns when a receipt was written, by both clocks. Earlier versions wrote only one.
+func witnessOf(writtenMS int64, rest tuple.Tuple) (w moment, ok bool) {
+	if len(rest) != 2 {
+		return w, false
+	}
+	clock, ok := rest[1].(int64)
+	return moment{nowMS: writtenMS, clock: clock}, ok
+}
+
+// unpackReceipt returns when a receipt was written, and the rest of it: the attempt, and see witnessOf. Earlier
+// versions wrote the result of the transaction there.
 func unpackReceipt(key, value []byte) (writtenMS int64, rest tuple.Tuple, err error) {
 	t, err := tuple.Unpack(value)
 	if err != nil {
@@ -634,6 +644,10 @@ const clockSlack = 5 * time.Minute
 // versionsPerMS is how fast the database's versions advance, about.
 const versionsPerMS = 1000
 
+// offsetSlack is how far the items may run ahead of the clock before Open concludes: the database's versions went back.
+// Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
+const offsetSlack = 10_000_000 // versions
+
 // paceAhead is how far the time up to which a rate is used up may lie ahead of a handle's clock. No handle writes a
 // time ahead of its own clock. So a time that lies further ahead was written by a clock that was wrong, or is read by
 // one.
@@ -650,6 +664,23 @@ type moment struct {
 
 // at returns when (ms), by the handle's clock, the queue's version was clock.
 func (m moment) at(clock int64) int64 { return m.nowMS - max(0, m.clock-clock)/versionsPerMS }
+
+// span is how long ago a version was, by versions.
+func (m moment) span(clock int64) time.Duration {
+	return time.Duration(m.clock-clock) * time.Microsecond
+}
+
+// lag is how much further the wall time has gone than the version since both were read.
+func (m moment) lag(w moment) time.Duration {
+	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)
+}
+
+// old reports whether something that was written at a version is d old by versions. A wall time says that it is, and
+// the clock that has written it, or the one that reads it, may be wrong. A version that is still to come is from before
+// a restore, and tells nothing.
+func (m moment) old(clock int64, d time.Duration) bool {
+	return m.span(clock) >= d || clock > m.clock+offsetSlack || lacks(guardClockAsk)
+}
 
 // ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.
 func ahead(ms, nowMS int64) bool {
@@ -686,7 +717,9 @@ func (m moment) lasts(r remembered, window time.Duration) bool {
 	if tooLate(untilMS, m.nowMS, MaxDedupWindow) || tooLate(untilMS, m.nowMS, window) && m.at(r.clock) < m.nowMS {
 		untilMS = m.at(r.clock) + window.Milliseconds()
 	}
-	return untilMS > m.nowMS
+	// The window may have been shorter when the entry was written, though not much if the clocks agree.
+	early := window-time.Duration(untilMS-m.at(r.clock))*time.Millisecond > clockSlack
+	return untilMS > m.nowMS || early && !m.old(r.clock, window)
 }
 
 // plausible returns the pace, or that of a single item if the time is ahead of now: no handle writes a time ahead of

@@ -43,7 +43,7 @@ import (
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          the failure, then the item's value: see store_item.go
 //	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
-//	receipt  ("receipt", random)                     tuple: time (ms), attempt of the transaction
+//	receipt  ("receipt", random)                     tuple: time (ms), attempt of the transaction, clock
 //	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: see store_values.go
 //	cursor   ("cursor", subscription)                tuple: holder's token, place: key, changes done of the row
 //	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
@@ -350,6 +350,11 @@ type parsedKey struct {
 	id    uuid.UUID
 	n     int64 // part, change; ready, timer: shard
 	stamp tuple.Versionstamp
+}
+
+// version is when the row of a change was written, as indexes count.
+func (p parsedKey) version() int64 {
+	return int64(binary.BigEndian.Uint64(p.stamp.Stamp[:8])) + p.index
 }
 
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }

@@ -74,6 +74,9 @@ func (q *Queue) takeTx(
 		if err := w.checkRoom(); err != nil {
 			return err
 		}
+		if err := keepOwn(w); err != nil {
+			return err
+		}
 		if o.Group == nil {
 			items, err = w.takeTo(where, max)
 		} else {

@@ -61,7 +61,9 @@ type txn struct {
 	// grants has the keys of the grants to this handle which are not taken yet.
 	grants   map[string]bool
 	dueBeats []dueBeat // met by this transaction's looks
-	broken   error     // of a take: the error of the first unreadable group
+	// presentMS is the answer of present; 0 = not asked.
+	presentMS int64
+	broken    error // of a take: the error of the first unreadable group
 	chores
 }
 
@@ -646,7 +648,7 @@ func onceKnown[T any](
 			return nil
 		}
 		results[int64(a.N)] = found
-		return r.write(tx, a)
+		return r.write(ctx, tx, a)
 	})
 	r.succeeded = err == nil
 	if proved {
@@ -695,7 +697,7 @@ func (r *ownReceipt) look(
 }
 
 // write writes the receipt of an attempt, and clears the old one.
-func (r *ownReceipt) write(tx kv.Tx, a kv.Attempt) error {
+func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	r.written, r.cleared = true, true
 	if !a.MaybeCommitted {
 		// Before the set: a commit which may still land at the next attempt (1039) then fails by the fence.
@@ -703,7 +705,11 @@ func (r *ownReceipt) write(tx kv.Tx, a kv.Attempt) error {
 			return err
 		}
 	}
-	tx.Set(r.key, packReceipt(r.q.nowMS(), int64(a.N)))
+	written, err := momentOf(ctx, r.q, tx)
+	if err != nil {
+		return err
+	}
+	tx.Set(r.key, packReceipt(written, int64(a.N)))
 	if r.old != uuid.Nil {
 		tx.Clear(r.q.keys.receipt(r.old))
 	}
@@ -717,8 +723,18 @@ func (r *ownReceipt) end(ctx context.Context) {
 	if r.written {
 		q.receipts.free(r.own)
 	}
-	if r.old != uuid.Nil && (!r.succeeded || !r.cleared) {
-		q.receipts.free(r.old)
+	left := r.old
+	if r.succeeded && r.cleared {
+		q.receipts.forget(r.old)
+		left = uuid.Nil
+	}
+	q.returnReceipt(ctx, left)
+}
+
+// returnReceipt keeps a receipt to clear, unless it is uuid.Nil. After Close it clears all that are kept.
+func (q *Queue) returnReceipt(ctx context.Context, id uuid.UUID) {
+	if id != uuid.Nil {
+		q.receipts.free(id)
 	}
 	if q.isClosed() {
 		q.clearLate(ctx)
@@ -739,7 +755,7 @@ func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt 
 	if err != nil {
 		return 0, false, err
 	}
-	if len(rest) == 1 {
+	if len(rest) > 0 {
 		if n, ok := rest[0].(int64); ok {
 			return n, true, nil
 		}
@@ -775,8 +791,23 @@ func (q *Queue) clearLate(ctx context.Context) {
 // receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears a
 // receipt, so there are never more receipts than there were transactions at a time.
 type receipts struct {
-	mu   sync.Mutex
-	idle []uuid.UUID // guarded by mu
+	mu    sync.Mutex
+	idle  []uuid.UUID        // guarded by mu
+	there map[uuid.UUID]bool // guarded by mu; idle ones, and those that a transaction is clearing
+}
+
+// has reports whether a receipt is the handle's own.
+func (r *receipts) has(id uuid.UUID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.there[id]
+}
+
+// forget is for a receipt that is no longer in the database.
+func (r *receipts) forget(id uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.there, id)
 }
 
 // take returns a receipt to clear, or uuid.Nil.
@@ -795,14 +826,17 @@ func (r *receipts) take() uuid.UUID {
 func (r *receipts) free(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.idle = append(r.idle, id)
+	if r.idle = append(r.idle, id); r.there == nil {
+		r.there = make(map[uuid.UUID]bool)
+	}
+	r.there[id] = true
 }
 
 func (r *receipts) takeAll() []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.idle
-	r.idle = nil
+	r.idle, r.there = nil, nil
 	return all
 }
 

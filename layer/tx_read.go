@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -39,6 +40,12 @@ func byMonotonic(v *view, ms int64) time.Time {
 func (v *view) moment() (moment, error) {
 	rv, err := v.read.ReadVersion().Wait(v.ctx)
 	return moment{nowMS: v.nowMS, clock: rv + v.q.offset}, err
+}
+
+// momentOf returns the time of a transaction by both clocks.
+func momentOf(ctx context.Context, q *Queue, tx kv.Tx) (moment, error) {
+	v := q.viewOf(ctx, tx.Snapshot())
+	return v.moment()
 }
 
 // view runs a body that only reads, at snapshot.
@@ -863,4 +870,135 @@ func tooLarge(err error) bool {
 	}
 	code := kv.Code(err)
 	return errors.Is(err, errTooLarge) || code == kv.CodeTransactionTooLarge || code == kv.CodeValueTooLarge
+}
+
+// Nothing is removed by its age because of one process's clock. The database's version is the second clock: see moment.
+// A handle never compares a version with a time, only how far both have gone since something was written. So there are
+// two checks:
+//
+//   - A row must be old by its own version, too: see moment.old. Example: a message says that it was enqueued
+//     45 days ago, and its index is ten seconds of versions old. Either its producer's clock was behind or this
+//     process's is ahead: the message stays.
+//   - Each transaction of a handle leaves a receipt with the wall time and the version. Example: a receipt says
+//     12:00:00 at version V. A handle that reads 12:00:10 two days later, at V + 10,000,000, does not know whose clock
+//     is wrong. Its sweeps remove nothing. For a dead letter has no version of its own.
+//
+// Versions may stand while time passes: a cluster is down. So something may be removed too late, never too early.
+
+const (
+	// witnessLife is how long a receipt is a witness, by versions. It is less than the jump of versions at a recovery.
+	witnessLife = 90 * time.Second
+	// witnessPage bounds the receipts that a transaction reads for that.
+	witnessPage = 1000
+)
+
+// clockError is an ErrClock.
+type clockError struct {
+	queue, own   string
+	nowMS        int64
+	apart, since time.Duration // the clocks; since the receipt, by versions
+}
+
+func (e *clockError) Unwrap() error { return ErrClock }
+
+func (e *clockError) Error() string {
+	return fmt.Sprintf("%v: it is %s by the clock of %s, and %s by what was written in queue %q %s ago: "+
+		"nothing is removed by its age until they agree", ErrClock, timeWords(e.nowMS), e.own,
+		timeWords(e.nowMS-e.apart.Milliseconds()), e.queue, e.since.Round(time.Second))
+}
+
+// witness is the time of a transaction that left a receipt, by both clocks.
+type witness struct {
+	moment
+	own bool // the receipt is the handle's own
+}
+
+// witnesses returns what the receipts say of the clocks at the view's time.
+func (v *view) witnesses() (m moment, all []witness, err error) {
+	read := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
+	if m, err = v.moment(); err != nil {
+		return m, nil, fmt.Errorf("read version: %w", err)
+	}
+	rows, err := read.Wait(v.ctx)
+	if err != nil {
+		return m, nil, fmt.Errorf("read receipts: %w", err)
+	}
+	for _, row := range rows {
+		ms, rest, err := unpackReceipt(row.Key, row.Value)
+		if v.passes(err) {
+			continue
+		}
+		w, ok := witnessOf(ms, rest)
+		if ok && w.clock > v.q.restored && w.clock <= m.clock && m.span(w.clock) < witnessLife {
+			p, err := v.keys.parse(row.Key)
+			all = append(all, witness{w, err == nil && v.q.receipts.has(p.id)})
+		}
+	}
+	return m, all, nil
+}
+
+// disagreement returns an error if a clock that has just been written down is behind this one by more than clockSlack,
+// or nil.
+func (v *view) disagreement() (*clockError, error) {
+	if lacks(guardClockAsk) {
+		return nil, nil
+	}
+	m, all, err := v.witnesses()
+	if err != nil {
+		return nil, err
+	}
+	var found *clockError
+	for _, w := range all {
+		if lag := m.lag(w.moment); lag > clockSlack && (found == nil || lag > found.apart) {
+			found = &clockError{
+				queue: v.q.name, own: v.q.opts.Owner, nowMS: m.nowMS, apart: lag, since: m.span(w.clock),
+			}
+		}
+	}
+	return found, nil
+}
+
+// clocksApart returns how far the clocks differ that have just been written down, and this one; 0 = by clockSlack at
+// most.
+func (v *view) clocksApart() (time.Duration, error) {
+	m, all, err := v.witnesses()
+	if err != nil {
+		return 0, err
+	}
+	least, most := time.Duration(0), time.Duration(0)
+	for _, w := range all {
+		least, most = min(least, m.lag(w.moment)), max(most, m.lag(w.moment))
+	}
+	if most-least <= clockSlack {
+		return 0, nil
+	}
+	return most - least, nil
+}
+
+// present returns the time (ms) that is right as far as a handle can tell: the one in the middle of its own clock and
+// those that others have just written down, or of two the later. present is for a stored time that has no version, and
+// by which another process removes something.
+func (w *txn) present() (int64, error) {
+	if w.presentMS > 0 {
+		return w.presentMS, nil
+	}
+	if w.presentMS = w.nowMS; lacks(guardClockAsk) {
+		return w.nowMS, nil
+	}
+	m, all, err := w.witnesses()
+	if err != nil {
+		return 0, err
+	}
+	times := []int64{m.nowMS}
+	for _, one := range all {
+		if one.own {
+			continue
+		}
+		times = append(times, m.nowMS-m.lag(one.moment).Milliseconds())
+	}
+	slices.Sort(times)
+	if middle := times[len(times)/2]; ahead(middle, m.nowMS) || ahead(m.nowMS, middle) {
+		w.presentMS = middle
+	}
+	return w.presentMS, nil
 }

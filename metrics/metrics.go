@@ -147,6 +147,7 @@ func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
 	p.add("fdbfifo_queue_messages_in_flight", float64(st.InFlight), "queue", name)
 	p.add("fdbfifo_queue_dead_letters", float64(st.Dead), "queue", name)
 	p.add("fdbfifo_queue_waiting_handles", float64(st.WaitingHandles), "queue", name)
+	p.add("fdbfifo_queue_clocks_apart_seconds", st.ClocksApart.Seconds(), "queue", name)
 	p.add("fdbfifo_queue_paused", bit(st.Paused != nil), "queue", name)
 	p.add("fdbfifo_queue_counts_truncated", bit(st.ReadyGroups == layer.StatsCap), "queue", name)
 	for state, n := range map[string]int64{
@@ -200,6 +201,7 @@ var known = map[string]metric{
 	"fdbfifo_queue_groups":                {"gauge", "Groups by state; failing groups are delayed too."},
 	"fdbfifo_queue_oldest_age_seconds":    {"gauge", "Age of the oldest ready head, oldest head, and longest hold."},
 	"fdbfifo_queue_waiting_handles":       {"gauge", "Processes whose receives wait."},
+	"fdbfifo_queue_clocks_apart_seconds":  {"gauge", "How far clocks of processes differ; 0 = up to 5 minutes."},
 	"fdbfifo_queue_paused":                {"gauge", "1 if the whole queue is paused."},
 	"fdbfifo_queue_counts_truncated":      {"gauge", "1 if there are more ready groups than are counted."},
 	"fdbfifo_queue_events_total":          {"counter", "What has happened to messages, by the queue's counters."},

@@ -60,8 +60,8 @@ func readAll(t *testing.T, name string) (found []string) {
 	synctest.Test(t, func(t *testing.T) {
 		d, err := earlier.Read(storedFolder, name)
 		require.NoError(t, err)
-		time.Sleep(time.Until(d.At)) // takes no real time
-		db := embedded.OpenMemory(embedded.Options{})
+		db := embedded.OpenMemory(embedded.Options{}) // its versions have passed those of the rows by then
+		time.Sleep(time.Until(d.At))                  // takes no real time
 		defer func() {
 			synctest.Wait()
 			require.NoError(t, db.Close())

@@ -21,6 +21,7 @@ import (
 // diskStore keeps pairs in a bbolt file. A bbolt read transaction is a snapshot; one update is a commit group.
 type diskStore struct {
 	file *bbolt.DB
+	at   timeline
 	dir  *dir // of a store that is open to write, for as long as it is open; else nil
 }
 
@@ -30,7 +31,7 @@ const (
 	newMark = ".new-"
 
 	// formatVersion is the layout of the file: bucket "kv" holds keyMark + key -> value, bucket "meta" holds
-	// formatKey and versionKey, big-endian.
+	// formatKey, versionKey and, since the first write by a version that knows it, aheadKey, big-endian.
 	formatVersion = 1
 
 	// keyMark stands before each key, for bbolt has no empty key.
@@ -45,6 +46,7 @@ var (
 	metaBucket = []byte("meta")
 	formatKey  = []byte("format")
 	versionKey = []byte("version")
+	aheadKey   = []byte("ahead") // see timeline
 )
 
 // mapSize is the address space reserved for the file: 16 GiB, or 256 MiB where addresses have 32 bits, or less where
@@ -209,24 +211,24 @@ func (d *dir) sync() error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// openDatabase opens the verified file for writing. It raises the version above all versions that were given out
-// before.
-func (d *dir) openDatabase(mapped int) (_ *diskStore, version int64, err error) {
+// openDatabase opens the verified file for writing and moves its version up: see timeline.
+func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
 	db, err := d.openMapped(boltOptions(), mapped)
 	if err != nil {
 		return nil, 0, err
 	}
+	var at timeline
 	err = update(db, func(tx *bbolt.Tx) error {
 		meta := tx.Bucket(metaBucket)
-		version = int64(binary.BigEndian.Uint64(meta.Get(versionKey))) + reopenJump
-		return putVersion(meta, version)
+		at, version = reopen(meta, clock)
+		return at.put(meta, version)
 	})
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
 	d.leavePid()
-	return &diskStore{file: db, dir: d}, version, nil
+	return &diskStore{file: db, at: at, dir: d}, version, nil
 }
 
 // openReadOnly opens the database in the folder without leaving anything there.
@@ -248,7 +250,7 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	}
 	var version int64
 	err = file.View(func(tx *bbolt.Tx) error {
-		version = int64(binary.BigEndian.Uint64(tx.Bucket(metaBucket).Get(versionKey))) + reopenJump
+		_, version = reopen(tx.Bucket(metaBucket), o.Clock)
 		return nil
 	})
 	if err != nil {
@@ -304,7 +306,7 @@ func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
 			return err
 		}
-		return putVersion(tx.Bucket(metaBucket), version)
+		return s.at.put(tx.Bucket(metaBucket), version)
 	})
 	if err != nil {
 		err = explained("write "+s.file.Path(), err)

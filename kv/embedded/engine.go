@@ -39,7 +39,7 @@ type engine struct {
 // firstVersion is where a new database begins: a window above nothing, so that no version is negative.
 const firstVersion = 2 * window
 
-// reopenJump is how far versions jump when a stored database is opened, to be above every version given out
+// reopenJump is how far versions jump at least when a stored database is opened, to be above every version given out
 // before: those run ahead of the stored one by at most half of it.
 const reopenJump = 2 * window
 

@@ -37,7 +37,7 @@ func (f *folder) open(d *dir) (*engine, error) {
 	var s *diskStore
 	var version int64
 	err := uninterrupted(func() (err error) {
-		s, version, err = d.openDatabase(f.mapped)
+		s, version, err = d.openDatabase(f.options.Clock, f.mapped)
 		return err
 	})
 	if err != nil {

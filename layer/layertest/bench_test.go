@@ -41,8 +41,9 @@ var atOnce = layer.RetryPolicy{Kind: layer.RetryAtOnce}
 
 // clock is the workers' clock; it stands still unless told.
 type clock struct {
-	ms   *atomic.Int64
-	real atomic.Bool // it is the machine's
+	ms       *atomic.Int64
+	versions atomic.Int64 // by how many the database is ahead of its engine
+	real     atomic.Bool  // it is the machine's
 }
 
 func newClock() *clock {
@@ -58,7 +59,72 @@ func (c *clock) now() time.Time {
 	return time.UnixMilli(c.ms.Load())
 }
 
-func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
+// advance lets time pass, for the database's versions, too. A negative d sets the workers' clock back.
+func (c *clock) advance(d time.Duration) {
+	c.ms.Add(d.Milliseconds())
+	c.versions.Add(max(0, d.Microseconds()))
+}
+
+// timedDB is an engine whose versions follow the clock of the test.
+type timedDB struct {
+	kv.DB
+	clock *clock
+}
+
+func (d timedDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	if err != nil {
+		return nil, err
+	}
+	t := timedTx{tx, d.clock}
+	if reporter, ok := tx.(kv.ConflictReporter); ok {
+		return timedReporter{t, reporter}, nil
+	}
+	return t, nil
+}
+
+type timedReporter struct {
+	timedTx
+	kv.ConflictReporter
+}
+
+type timedTx struct {
+	kv.ManagedTx
+	clock *clock
+}
+
+func (t timedTx) ReadVersion() kv.Future[int64] {
+	return timedVersion{t.ManagedTx.ReadVersion(), t.clock}
+}
+
+func (t timedTx) SetReadVersion(v int64) { t.ManagedTx.SetReadVersion(v - t.clock.versions.Load()) }
+
+func (t timedTx) Snapshot() kv.ReadTx { return timedReads{t.ManagedTx.Snapshot(), t} }
+
+func (t timedTx) CommittedVersion() (int64, error) {
+	v, err := t.ManagedTx.CommittedVersion()
+	if v >= 0 {
+		v += t.clock.versions.Load()
+	}
+	return v, err
+}
+
+type timedReads struct {
+	kv.ReadTx
+	tx timedTx
+}
+
+func (r timedReads) ReadVersion() kv.Future[int64] { return r.tx.ReadVersion() }
+
+type timedVersion struct {
+	kv.Future[int64]
+	clock *clock
+}
+
+func (v timedVersion) Wait(ctx context.Context) (int64, error) {
+	version, err := v.Future.Wait(ctx)
+	return version + v.clock.versions.Load(), err
+}
 
 // onEngines runs a test on each engine: without faults, and with the default ones, which are seeded conflicts,
 // unknown commits (applied and lost), failing reads. Each run ends with a full check. The test runs beside others from
@@ -83,7 +149,7 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 	if faults {
 		e.plan = fault.Default(e.seed)
 	}
-	e.raw = open(t)
+	e.raw = timedDB{open(t), e.clock}
 	e.db = fault.Wrap(e.raw, e.plan)
 	t.Cleanup(func() {
 		if t.Failed() {

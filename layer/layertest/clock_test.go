@@ -2,15 +2,26 @@ package layer_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/seeds"
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
+	"fdbfifo/worker"
 )
 
 const year = 365 * 24 * time.Hour
@@ -91,6 +102,17 @@ func (c *clocks) row(key []byte) (value []byte) {
 	})
 	require.NoError(c, err)
 	return value
+}
+
+// rows is all rows of the queue.
+func (c *clocks) rows() (rows []kv.KV) {
+	_, err := kv.Run(c.Context(), c.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		all := kv.KeyRange{End: []byte{0xff}}
+		rows, err = tx.GetRange(all.Selectors(), kv.RangeOptions{}).Wait(c.Context())
+		return err
+	})
+	require.NoError(c, err)
+	return rows
 }
 
 func (c *clocks) put(key, value []byte) {
@@ -323,5 +345,859 @@ func TestWhyTellsOfAWrongClock(t *testing.T) {
 		require.Contains(c, why.String(), "the clock of its process was ahead")
 		require.NoError(c, ahead.Ack(c.Context(), claim))
 		require.NoError(c, ahead.Close(c.Context()))
+	})
+}
+
+// TestAWrongClockDestroysNothing (G3): the clock of a process is ahead, or steps ahead while the process runs. The
+// process removes no message past retention, no dead letter, archived message, change, dedup entry or receive id. Its
+// sweep fails with an error that names both times, if another process has just written.
+func TestAWrongClockDestroysNothing(t *testing.T) {
+	t.Parallel()
+	const few = 5 * time.Minute
+	for name, by := range map[string]time.Duration{
+		"10 minutes ahead": 10 * time.Minute, "2 days ahead": 48 * time.Hour, "a year ahead": year,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{
+				Retention: few, DeadRetention: few, Archive: few, Changes: few, DedupWindow: few,
+			}, func(c *clocks) {
+				step := time.Duration(0)
+				handles := map[string]*layer.Queue{
+					"before": c.off(by), // the messages are younger than the handle
+					"steps":  c.clock(func() time.Time { return time.Now().Add(step) }),
+				}
+				for i := range 3 {
+					c.send(c.q, layer.Message{DedupID: fmt.Sprint(i)}, layer.Message{})
+				}
+				handles["after"] = c.off(by)
+				require.NoError(c, c.q.Ack(c.Context(), c.claim(c.q, layer.ReceiveOptions{ReceiveID: "once"})))
+				bad := c.claim(c.q, layer.ReceiveOptions{})
+				require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+				time.Sleep(time.Second)
+				step = by
+				before := len(c.rows())
+				for name, q := range handles {
+					report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+					require.ErrorIs(c, err, layer.ErrClock, name)
+					require.Contains(c, err.Error(), q.Now().UTC().Format("2006-01-02 15:04"))
+					require.Contains(c, err.Error(), c.q.Now().UTC().Format("2006-01-02 15:04"))
+					require.Zero(c, report.PastRetention+report.Dead+report.Archived)
+					require.Zero(c, report.Changes+report.Dedup+report.Repeats+report.Receipts)
+					claim := c.claim(q, layer.ReceiveOptions{})
+					require.NoError(c, q.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+				}
+				require.GreaterOrEqual(c, len(c.rows()), before)
+				stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+				require.NoError(c, err)
+				require.Zero(c, stats.PastRetention)
+				require.EqualValues(c, 4, stats.Depth)
+				for _, q := range handles {
+					require.NoError(c, q.Close(c.Context()))
+				}
+			})
+		})
+	}
+}
+
+// TestAClockAheadAlone (G3): a process whose clock is two days ahead finds messages of a process that has just ended.
+// It removes none.
+func TestAClockAheadAlone(t *testing.T) {
+	const day = 24 * time.Hour
+	inClocks(t, layer.Config{Retention: day, DeadRetention: day, Archive: day}, func(c *clocks) {
+		ended := c.off(0)
+		for range 301 {
+			c.send(ended, layer.Message{})
+		}
+		require.NoError(c, ended.Ack(c.Context(), c.claim(ended, layer.ReceiveOptions{})))
+		bad := c.claim(ended, layer.ReceiveOptions{})
+		require.NoError(c, ended.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		require.NoError(c, ended.Close(c.Context()))
+		ahead := c.off(48 * time.Hour)
+		report, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.NoError(c, err)
+		require.Zero(c, report.Dead+report.Archived)
+		stats, err := ahead.Stats(c.Context(), layer.StatsOptions{})
+		require.NoError(c, err)
+		require.Zero(c, stats.PastRetention)
+		require.EqualValues(c, 299, stats.Depth)
+		require.NoError(c, ahead.Close(c.Context()))
+	})
+}
+
+// TestAWaitingHandleTellsItsClock (G3): a process that has done nothing for most of an hour, except to wait, is a
+// witness. So is the one whose clock is ahead: the clocks are known to differ within a minute.
+func TestAWaitingHandleTellsItsClock(t *testing.T) {
+	inClocks(t, layer.Config{DeadRetention: 10 * time.Minute}, func(c *clocks) {
+		c.send(c.q, layer.Message{})
+		bad := c.claim(c.q, layer.ReceiveOptions{})
+		require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		ctx, end := context.WithCancel(c.Context())
+		var all sync.WaitGroup
+		wait := func(q *layer.Queue) {
+			all.Go(func() {
+				_, err := q.Receive(ctx, layer.ReceiveOptions{Wait: time.Hour})
+				require.ErrorIs(c, err, context.Canceled)
+				require.NoError(c, q.Close(c.Context()))
+			})
+		}
+		apart := func() time.Duration {
+			looks := c.off(0)
+			stats, err := looks.Stats(c.Context(), layer.StatsOptions{})
+			require.NoError(c, err)
+			require.NoError(c, looks.Close(c.Context()))
+			return stats.ClocksApart
+		}
+		wait(c.off(0))
+		time.Sleep(45 * time.Minute)
+		require.Zero(c, apart())
+		ahead := c.off(year)
+		report, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.ErrorIs(c, err, layer.ErrClock)
+		require.Zero(c, report.Dead)
+		wait(ahead)
+		for range 5 {
+			time.Sleep(time.Minute)
+			require.InDelta(c, year, apart(), float64(time.Second))
+		}
+		end()
+		all.Wait()
+	})
+}
+
+// TestAMessageOfAClockBehind (G3): a message of a producer whose clock is a year behind is not past retention.
+func TestAMessageOfAClockBehind(t *testing.T) {
+	inClocks(t, layer.Config{Retention: 24 * time.Hour}, func(c *clocks) {
+		behind := c.off(-year)
+		late := c.off(0)
+		time.Sleep(2 * time.Second)
+		c.send(behind, layer.Message{})
+		for _, q := range []*layer.Queue{c.q, late} {
+			claim := c.claim(q, layer.ReceiveOptions{})
+			require.NoError(c, q.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+		}
+		require.NoError(c, behind.Close(c.Context()))
+		c.drain(1, layer.ReceiveOptions{})
+		require.NoError(c, late.Close(c.Context()))
+	})
+}
+
+// TestAMessageOfADeadClockBehind (G3): a process whose clock is 45 days behind enqueues, and dies. No process that was
+// there before removes the message, and none that comes later, until it is past retention by versions.
+func TestAMessageOfADeadClockBehind(t *testing.T) {
+	inClocks(t, layer.Config{Retention: 24 * time.Hour}, func(c *clocks) {
+		behind := c.off(-45 * 24 * time.Hour)
+		before := c.off(0)
+		c.send(behind, layer.Message{})
+		require.NoError(c, behind.Close(c.Context()))
+		time.Sleep(10 * time.Minute)
+		later := c.off(0)
+		handles := []*layer.Queue{c.q, before, later}
+		for _, q := range handles {
+			report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.NoError(c, err)
+			require.Zero(c, report.PastRetention)
+			claim := c.claim(q, layer.ReceiveOptions{})
+			require.NoError(c, q.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+		}
+		time.Sleep(24 * time.Hour)
+		report, err := later.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.NoError(c, err)
+		require.EqualValues(c, 1, report.PastRetention)
+		for _, q := range handles[1:] {
+			require.NoError(c, q.Close(c.Context()))
+		}
+	})
+}
+
+// TestADelayIsNoAge (G3): a process whose clock is ahead removes no message whose delay is longer than the retention.
+func TestADelayIsNoAge(t *testing.T) {
+	inClocks(t, layer.Config{Retention: time.Hour}, func(c *clocks) {
+		c.send(c.q, layer.Message{Delay: 24 * time.Hour})
+		time.Sleep(23 * time.Hour)
+		ahead := c.off(year)
+		report, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+		require.Zero(c, report.PastRetention)
+		require.NoError(c, ahead.Close(c.Context()))
+		time.Sleep(time.Hour)
+		c.drain(1, layer.ReceiveOptions{})
+	})
+}
+
+// TestNoIDEndsEarly (G3): a deduplication id and a receive id hold for their time by versions, whether the clock that
+// has written the id was behind or the one that reads it is ahead.
+func TestNoIDEndsEarly(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string][2]time.Duration{
+		"the writer is behind": {-year, 0}, "the reader is ahead": {0, year}, "the writer is ahead": {year, 0},
+		"both, and apart": {-year, year},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{DedupWindow: layer.ReceiveIDLife}, func(c *clocks) {
+				writer, reader := c.off(by[0]), c.off(by[1])
+				c.send(writer, layer.Message{DedupID: "x"}, layer.Message{})
+				first := c.claim(writer, layer.ReceiveOptions{ReceiveID: "once"})
+				require.NoError(c, writer.Ack(c.Context(), first))
+				require.NoError(c, writer.Close(c.Context()))
+				again := func() (duplicate, repeated bool) {
+					_, err := reader.Admin().Sweep(c.Context(), layer.SweepOptions{})
+					require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+					sent, err := reader.Enqueue(c.Context(), layer.Message{Group: "A", DedupID: "x"})
+					require.NoError(c, err)
+					claims, err := reader.Receive(c.Context(), layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
+					require.NoError(c, err)
+					for _, claim := range claims {
+						require.NoError(c, reader.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+					}
+					return sent[0].Duplicate, len(claims) == 0
+				}
+				time.Sleep(layer.ReceiveIDLife - 2*time.Second)
+				duplicate, repeated := again()
+				require.True(c, duplicate)
+				require.True(c, repeated)
+				time.Sleep(3 * time.Second)
+				duplicate, repeated = again()
+				require.False(c, duplicate)
+				require.False(c, repeated)
+				require.NoError(c, reader.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestADeadLetterOfAClockBehind (G3): a process whose clock is 45 days behind makes a dead letter of an old message, or
+// redrives one. Others that have just written know better: the letter is kept for its time, and the message comes.
+func TestADeadLetterOfAClockBehind(t *testing.T) {
+	const day = 24 * time.Hour
+	config := layer.Config{Retention: 7 * day / 2, DeadRetention: day}
+	inClocks(t, config, func(c *clocks) {
+		behind := c.off(-45 * day)
+		c.send(c.q, layer.Message{})
+		time.Sleep(3 * day)
+		claim := c.claim(c.q, layer.ReceiveOptions{})
+		require.NoError(c, c.q.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+		bad := c.claim(behind, layer.ReceiveOptions{})
+		require.NoError(c, behind.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		sweep := func() layer.SweepReport {
+			report, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+			return report
+		}
+		require.Zero(c, sweep().Dead)
+		time.Sleep(10 * time.Minute) // until the receipt of the clock behind counts no more
+		require.Zero(c, sweep().Dead)
+		time.Sleep(day - 12*time.Minute)
+		require.Zero(c, sweep().Dead)
+		time.Sleep(30 * time.Second)
+		_, err := c.q.Enqueue(c.Context(), layer.Message{Group: "B"})
+		require.NoError(c, err)
+		_, err = behind.Admin().Redrive(c.Context(), layer.DeadFilter{All: true}, layer.RedriveOptions{})
+		require.NoError(c, err)
+		time.Sleep(2 * time.Minute)
+		require.Zero(c, sweep().PastRetention)
+		require.NoError(c, behind.Close(c.Context()))
+		c.drain(2, layer.ReceiveOptions{})
+	})
+}
+
+// folderClock is the clock of the computer with a folder.
+type folderClock struct{ now *time.Time }
+
+func (c folderClock) Now() time.Time                         { return *c.now }
+func (c folderClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestRetentionOfAFolderThatWasClosed: a folder that was closed for a week does not stop retention. The last process
+// may have closed the queue or died.
+func TestRetentionOfAFolderThatWasClosed(t *testing.T) {
+	t.Parallel()
+	type opening func(context.Context, kv.DB, []byte, string, layer.Options) (*layer.Queue, error)
+	for _, dies := range []bool{false, true} {
+		dir, now := t.TempDir(), time.Now()
+		begin := func(open opening) (kv.DB, *layer.Queue) {
+			db, err := embedded.OpenDisk(dir, embedded.Options{Clock: folderClock{&now}})
+			require.NoError(t, err)
+			q, err := open(t.Context(), db, nil, "q", layer.Options{
+				Now:    func() time.Time { return now },
+				Config: layer.Config{Retention: 24 * time.Hour, DeadRetention: 24 * time.Hour},
+			})
+			require.NoError(t, err)
+			return db, q
+		}
+		db, q := begin(layer.Create)
+		for range 5 {
+			_, err := q.Enqueue(t.Context(), layer.Message{Group: "A"})
+			require.NoError(t, err)
+		}
+		claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.NoError(t, q.Nack(t.Context(), claims[0], layer.NackOptions{Reject: "bad"}))
+		if !dies {
+			require.NoError(t, q.Close(t.Context()))
+		}
+		require.NoError(t, db.Close())
+		now = now.Add(7 * 24 * time.Hour)
+		db, q = begin(layer.Open)
+		report, err := q.Admin().Sweep(t.Context(), layer.SweepOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 4, report.PastRetention)
+		require.EqualValues(t, 1, report.Dead)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
+}
+
+// TestAFolderOfAClockBehind (G3): a process whose clock is 45 days behind opens the folder, enqueues, and closes it.
+// The next process, whose clock is right, delivers the message.
+func TestAFolderOfAClockBehind(t *testing.T) {
+	t.Parallel()
+	dir, off := t.TempDir(), time.Duration(0)
+	start := time.Now()
+	in := func(step func(q *layer.Queue)) {
+		now := start.Add(off)
+		db, err := embedded.OpenDisk(dir, embedded.Options{Clock: folderClock{&now}})
+		require.NoError(t, err)
+		q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{
+			Now: func() time.Time { return now }, Config: layer.Config{Retention: 24 * time.Hour},
+		})
+		if errors.Is(err, layer.ErrQueueExists) {
+			q, err = layer.Open(t.Context(), db, nil, "q", layer.Options{Now: func() time.Time { return now }})
+		}
+		require.NoError(t, err)
+		step(q)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
+	send := func(q *layer.Queue) {
+		_, err := q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+	}
+	in(func(*layer.Queue) {})
+	off = -45 * 24 * time.Hour
+	in(send)
+	for _, d := range []struct {
+		off time.Duration
+		old int64
+	}{{time.Minute, 0}, {23 * time.Hour, 0}, {25 * time.Hour, 1}} {
+		off = d.off
+		in(func(q *layer.Queue) {
+			report, err := q.Admin().Sweep(t.Context(), layer.SweepOptions{})
+			require.NoError(t, err)
+			require.Equal(t, d.old, report.PastRetention, "%s", d.off)
+		})
+	}
+}
+
+// TestRetentionAfterAStep: the clock of a computer that has slept for a week steps when it wakes, and its versions have
+// stood. Retention continues: it does not count the week.
+func TestRetentionAfterAStep(t *testing.T) {
+	inClocks(t, layer.Config{DeadRetention: 24 * time.Hour}, func(c *clocks) {
+		step := time.Duration(0)
+		q := c.clock(func() time.Time { return time.Now().Add(step) })
+		sweep := func() int64 {
+			report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+			return report.Dead
+		}
+		c.send(q, layer.Message{})
+		bad := c.claim(q, layer.ReceiveOptions{})
+		require.NoError(c, q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		require.Zero(c, sweep())
+		step = 7 * 24 * time.Hour
+		require.Zero(c, sweep())
+		time.Sleep(23 * time.Hour)
+		require.Zero(c, sweep())
+		time.Sleep(time.Hour)
+		require.EqualValues(c, 1, sweep())
+		require.NoError(c, q.Close(c.Context()))
+	})
+}
+
+// TestRetentionOfARestoredQueue: a backup of a running queue is restored a week later into a database whose versions
+// are lower, or far higher. Retention does not stop.
+func TestRetentionOfARestoredQueue(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []int64{0, 1_000_000_000_000} {
+		synctest.Test(t, func(t *testing.T) {
+			old := inMemory(t)
+			q, err := layer.Create(t.Context(), old, nil, "q", layer.Options{
+				Config: layer.Config{Retention: 24 * time.Hour},
+			})
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			for range 3 {
+				_, err := q.Enqueue(t.Context(), layer.Message{Group: "A"})
+				require.NoError(t, err)
+			}
+			rows := (&clocks{T: t, db: old}).rows()
+			require.NoError(t, q.Close(t.Context()))
+			require.NoError(t, old.Close())
+
+			time.Sleep(7 * 24 * time.Hour)
+			restored := embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{VersionGap: func() (gap int64) {
+				gap, ahead = ahead, 0
+				return gap
+			}}})
+			for _, row := range rows {
+				(&clocks{T: t, db: restored}).put(row.Key, row.Value)
+			}
+			q, err = layer.Open(t.Context(), restored, nil, "q", layer.Options{})
+			require.NoError(t, err)
+			report, err := q.Admin().Sweep(t.Context(), layer.SweepOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, 3, report.PastRetention)
+			require.NoError(t, q.Close(t.Context()))
+			require.NoError(t, restored.Close())
+		})
+	}
+}
+
+// TestALapseInARestoredQueue (G7): a backup of a queue with a claim is restored an hour later into a database whose
+// versions are lower. The lease is over, and counts an attempt.
+func TestALapseInARestoredQueue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		old := inMemory(t)
+		q, err := layer.Create(t.Context(), old, nil, "q", layer.Options{Config: layer.Config{Lease: clockLease}})
+		require.NoError(t, err)
+		time.Sleep(3 * time.Hour)
+		c := &clocks{T: t, db: old}
+		c.send(q, layer.Message{})
+		c.claim(q, layer.ReceiveOptions{CountExpired: true})
+		rows := c.rows()
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, old.Close())
+
+		time.Sleep(time.Hour)
+		c.db = inMemory(t)
+		for _, row := range rows {
+			c.put(row.Key, row.Value)
+		}
+		q, err = layer.Open(t.Context(), c.db, nil, "q", layer.Options{})
+		require.NoError(t, err)
+		require.Equal(t, 1, c.claim(q, layer.ReceiveOptions{}).Items[0].Attempts)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, c.db.Close())
+	})
+}
+
+// TestRetentionAmidRecoveries: neither 20 recoveries of a cluster in an hour nor a restore stop retention.
+func TestRetentionAmidRecoveries(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jump := int64(0)
+		db := embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{VersionGap: func() int64 {
+			gap := jump
+			jump = 0
+			return gap
+		}}})
+		q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{Config: layer.Config{Retention: time.Hour}})
+		require.NoError(t, err)
+		other, err := layer.Open(t.Context(), db, nil, "q", layer.Options{})
+		require.NoError(t, err)
+		send := func() {
+			for _, q := range []*layer.Queue{q, other} {
+				_, err := q.Enqueue(t.Context(), layer.Message{Group: "A"})
+				require.NoError(t, err)
+			}
+		}
+		for range 20 {
+			send()
+			jump = 100_000_000
+			send()
+			time.Sleep(3 * time.Minute)
+			_, err := other.Admin().Sweep(t.Context(), layer.SweepOptions{})
+			require.NoError(t, err)
+		}
+		jump = 1_000_000_000_000 // a restore into a cluster whose versions are higher
+		send()
+		time.Sleep(time.Hour + time.Second)
+		send()
+		_, err = q.Admin().Sweep(t.Context(), layer.SweepOptions{})
+		require.NoError(t, err)
+		stats, err := q.Stats(t.Context(), layer.StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, stats.Depth)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, other.Close(t.Context()))
+		require.NoError(t, db.Close())
+	})
+}
+
+// wrongClocks are the ways in which a clock is wrong, by the time that has passed since the process began.
+var wrongClocks = map[string]func(rng *rand.Rand) func(passed time.Duration) time.Duration{
+	"ahead":  func(rng *rand.Rand) func(time.Duration) time.Duration { return offBy(some(rng, year)) },
+	"behind": func(rng *rand.Rand) func(time.Duration) time.Duration { return offBy(-some(rng, year)) },
+	"stands": func(*rand.Rand) func(time.Duration) time.Duration {
+		return func(passed time.Duration) time.Duration { return -passed }
+	},
+	"steps back": func(rng *rand.Rand) func(time.Duration) time.Duration {
+		return stepBy(some(rng, 20*time.Minute), -some(rng, year))
+	},
+	"steps ahead": func(rng *rand.Rand) func(time.Duration) time.Duration {
+		return stepBy(some(rng, 20*time.Minute), some(rng, year))
+	},
+}
+
+func stepBy(at, by time.Duration) func(time.Duration) time.Duration {
+	return func(passed time.Duration) time.Duration {
+		if passed < at {
+			return 0
+		}
+		return by
+	}
+}
+
+func offBy(d time.Duration) func(time.Duration) time.Duration {
+	return func(time.Duration) time.Duration { return d }
+}
+
+// some is a duration up to most, of any size.
+func some(rng *rand.Rand, most time.Duration) time.Duration {
+	return max(time.Minute, most>>rng.IntN(20))
+}
+
+// clockRun is a run of processes of which one has a wrong clock.
+type clockRun struct {
+	*clocks
+	config layer.Config
+	mu     sync.Mutex
+	sent   map[layer.ID]bool // guarded by mu; true = acked
+}
+
+// TestClocksAtRandom (G3, contract): five processes enqueue, receive, ack, nack, extend and sweep. The clock of one is
+// ahead, behind, stands or steps, by up to a year, or the clocks of all are wrong, each in its way. No message is
+// removed by its age. Once they are dead, a process with a right clock finishes each message within twice the lease and
+// the delays.
+func TestClocksAtRandom(t *testing.T) {
+	t.Parallel()
+	kinds := slices.Sorted(maps.Keys(wrongClocks))
+	for _, name := range append(kinds, "all wrong") {
+		for i := range 4 {
+			t.Run(fmt.Sprint(name, " ", i), func(t *testing.T) {
+				rng := rand.New(rand.NewPCG(seeds.Of(t.Name()), 1))
+				config := layer.Config{
+					Retention: 2 * time.Hour, DeadRetention: 2 * time.Hour, MaxAttempts: layer.Unlimited,
+					Retry:    layer.RetryPolicy{Kind: layer.RetryConstant, Base: clockDelay},
+					LeasePer: layer.LeasePer(rng.IntN(2)), RetroactiveDelay: rng.IntN(2) == 0,
+				}
+				if rng.IntN(2) == 0 {
+					config.Delay = clockDelay
+				}
+				inClocks(t, config, func(c *clocks) {
+					run := &clockRun{clocks: c, config: config, sent: map[layer.ID]bool{}}
+					wrong := make([]func(time.Duration) time.Duration, 5)
+					for i := range wrong {
+						wrong[i] = offBy(0)
+						if draw := wrongClocks[name]; draw != nil && i == 0 {
+							wrong[i] = draw(rng)
+						} else if draw == nil {
+							wrong[i] = wrongClocks[kinds[rng.IntN(len(kinds))]](rng)
+						}
+					}
+					run.run(rng, wrong)
+				})
+			})
+		}
+	}
+}
+
+const clockDelay = 20 * time.Second
+
+func (r *clockRun) run(rng *rand.Rand, wrong []func(time.Duration) time.Duration) {
+	begun := time.Now()
+	var all sync.WaitGroup
+	for _, wrong := range wrong {
+		own := rand.New(rand.NewPCG(rng.Uint64(), 2))
+		ends := begun.Add(some(rng, 30*time.Minute))
+		q := r.clock(func() time.Time { return time.Now().Add(wrong(time.Since(begun))) })
+		all.Go(func() {
+			for time.Now().Before(ends) {
+				r.step(own, q)
+				time.Sleep(time.Duration(own.IntN(10_000)) * time.Millisecond)
+			}
+			require.NoError(r, q.Close(r.Context()))
+		})
+	}
+	all.Wait()
+	left := time.Now()
+	for rest := r.rest(); rest > 0; rest = r.rest() {
+		// Clocks may differ by five minutes before one counts as wrong; each message of a group may be delayed.
+		bound := 5*time.Minute + 2*(clockLease+clockDelay) + time.Duration(len(r.sent))*clockDelay
+		require.Less(r, time.Since(left), bound, "%d messages are left", rest)
+		r.receive(r.q, func(c *layer.Claim) (bool, error) { return true, r.q.Ack(r.Context(), c) })
+		time.Sleep(time.Second)
+	}
+	stats, err := r.q.Stats(r.Context(), layer.StatsOptions{})
+	require.NoError(r, err)
+	require.Zero(r, stats.PastRetention)
+	require.Zero(r, stats.Depth)
+	require.Zero(r, stats.Dead)
+}
+
+// rest is how many messages are not acked.
+func (r *clockRun) rest() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, acked := range r.sent {
+		if !acked {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *clockRun) step(rng *rand.Rand, q *layer.Queue) {
+	switch rng.IntN(6) {
+	case 0, 1:
+		m := layer.Message{Group: fmt.Sprint(rng.IntN(5))}
+		if rng.IntN(2) == 0 {
+			m.Delay = clockDelay
+		}
+		sent, err := q.Enqueue(r.Context(), m)
+		require.NoError(r, err)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sent[sent[0].ID] = false
+	case 2:
+		_, err := q.Admin().Sweep(r.Context(), layer.SweepOptions{})
+		require.True(r, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+	default:
+		r.receive(q, func(c *layer.Claim) (acked bool, err error) {
+			switch rng.IntN(4) {
+			case 0:
+				return false, q.Nack(r.Context(), c, layer.NackOptions{})
+			case 1: // the handler dies
+				return false, nil
+			case 2:
+				time.Sleep(clockLease / 3)
+				if _, err := q.Extend(r.Context(), c, 0); err != nil {
+					return false, err
+				}
+			}
+			return true, q.Ack(r.Context(), c)
+		})
+	}
+}
+
+// receive settles claims by end, and notes those that were acked.
+func (r *clockRun) receive(q *layer.Queue, end func(c *layer.Claim) (acked bool, err error)) {
+	claims, err := q.Receive(r.Context(), layer.ReceiveOptions{Max: 3})
+	require.NoError(r, err)
+	for _, c := range claims {
+		ids := make([]layer.ID, len(c.Items))
+		for i, item := range c.Items {
+			ids[i] = item.ID
+		}
+		acked, err := end(c)
+		require.True(r, err == nil || errors.Is(err, layer.ErrClaimLost), "%v", err)
+		if err != nil || !acked {
+			continue
+		}
+		r.mu.Lock()
+		for _, id := range ids {
+			require.False(r, r.sent[id], "acked twice")
+			r.sent[id] = true
+		}
+		r.mu.Unlock()
+	}
+}
+
+// steppedHandles are the ways in which a handle holds claims.
+var steppedHandles = map[string]struct {
+	config    layer.Config
+	heartbeat bool
+}{
+	"a lease for each claim":   {},
+	"a lease for each message": {config: layer.Config{LeasePer: layer.LeasePerItem}},
+	"heartbeat":                {heartbeat: true},
+}
+
+// TestAStepUnderAWorker (G2): the clock steps one hour forward under a worker, as that of a laptop does that wakes. Its
+// goroutines do not take each other's groups: each message is handled once, though a second attempt is forbidden.
+// Guard own-claim.
+func TestAStepUnderAWorker(t *testing.T) {
+	t.Parallel()
+	for name, s := range steppedHandles {
+		t.Run(name, func(t *testing.T) {
+			s.config.MaxAttempts = 1
+			inClocks(t, s.config, func(c *clocks) {
+				var step atomic.Int64
+				q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+				for i := range 40 {
+					_, err := q.Enqueue(c.Context(), layer.Message{Group: fmt.Sprint(i % 20)})
+					require.NoError(c, err)
+				}
+				var mu sync.Mutex
+				calls := map[layer.ID]int{}
+				w, err := worker.New(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
+					mu.Lock()
+					calls[d.ID]++
+					n := len(calls)
+					mu.Unlock()
+					time.Sleep(time.Duration(1+n%7*7) * time.Second)
+					return ctx.Err()
+				}), quiet(worker.Options{Concurrency: 6, Heartbeat: s.heartbeat}))
+				require.NoError(c, err)
+				ctx, end := context.WithCancel(c.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				for range 20 {
+					time.Sleep(17 * time.Second)
+					step.Add(int64(time.Hour))
+				}
+				end()
+				require.NoError(c, <-ended)
+				require.Len(c, calls, 40)
+				for id, n := range calls {
+					require.Equal(c, 1, n, "%s", id)
+				}
+				stats, err := q.Stats(c.Context(), layer.StatsOptions{})
+				require.NoError(c, err)
+				require.Zero(c, stats.Dead+stats.Depth+stats.Expired)
+				require.NoError(c, q.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestNoAttemptByAWrongClock (G7): a process whose clock is a year ahead takes the message of a process that works on
+// it, again and again. No attempt counts, and so the message never becomes a dead letter. Nor does one of a process
+// whose clock is a year behind. Guard clock-lease.
+func TestNoAttemptByAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, s := range steppedHandles {
+		for who, by := range map[string][2]time.Duration{"ahead": {0, year}, "behind": {-year, 0}} {
+			t.Run(name+" "+who, func(t *testing.T) {
+				s.config.MaxAttempts = 1
+				inClocks(t, s.config, func(c *clocks) {
+					works, takes := c.off(by[0]), c.off(by[1])
+					c.send(c.q, layer.Message{})
+					for range 5 {
+						held := c.claim(works, layer.ReceiveOptions{Heartbeat: s.heartbeat})
+						time.Sleep(clockLease / 5)
+						_, err := works.Extend(c.Context(), held, clockLease)
+						require.NoError(c, err)
+						time.Sleep(clockLease / 5)
+						var claims []*layer.Claim
+						for range 3 { // a heartbeat is ended first
+							if claims, err = takes.Receive(c.Context(), layer.ReceiveOptions{}); len(claims) > 0 {
+								break
+							}
+							require.NoError(c, err)
+						}
+						for _, claim := range claims {
+							require.Zero(c, claim.Items[0].Attempts)
+							require.NoError(c, takes.Nack(c.Context(), claim, layer.NackOptions{Release: true}))
+						}
+						if len(claims) == 0 {
+							require.NoError(c, works.Nack(c.Context(), held, layer.NackOptions{Release: true}))
+						}
+					}
+					stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+					require.NoError(c, err)
+					require.Zero(c, stats.Dead)
+					require.EqualValues(c, 1, stats.Depth)
+					for _, q := range []*layer.Queue{works, takes} {
+						require.NoError(c, q.Close(c.Context()))
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAStepUnderAClaimOfAnother (G2): the receives of two processes read the same version, and so make the same token.
+// One is refused. Its process, whose clock is behind, does not take the claim of the other for its own when its clock
+// steps.
+func TestAStepUnderAClaimOfAnother(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		off, plan := -2*time.Minute, &fault.Plan{}
+		behind, err := layer.Open(c.Context(), fault.Wrap(c.db, plan), nil, "q", layer.Options{
+			Now: func() time.Time { return time.Now().Add(off) },
+		})
+		require.NoError(c, err)
+		c.send(c.q, layer.Message{})
+		var held *layer.Claim
+		plan.OnCommit = func(int, kv.Tx) fault.Kind {
+			if plan.OnCommit = nil; held == nil {
+				held = c.claim(c.q, layer.ReceiveOptions{})
+			}
+			return fault.None
+		}
+		claims, err := behind.Receive(c.Context(), layer.ReceiveOptions{})
+		require.NoError(c, err)
+		require.Empty(c, claims)
+		require.NotNil(c, held)
+		off += clockLease + time.Second
+		for _, q := range []*layer.Queue{behind, c.q} {
+			claims, err = q.Receive(c.Context(), layer.ReceiveOptions{})
+			require.NoError(c, err)
+			require.Empty(c, claims)
+		}
+		require.NoError(c, c.q.Ack(c.Context(), held))
+		require.NoError(c, behind.Close(c.Context()))
+	})
+}
+
+// TestAStepUnderAClaim (G2): after a step of its clock, a handle delivers nothing again, takes nothing and removes
+// nothing that it holds itself, until the lease is over by the time that has passed.
+func TestAStepUnderAClaim(t *testing.T) {
+	t.Parallel()
+	for name, s := range steppedHandles {
+		t.Run(name, func(t *testing.T) {
+			s.config.Retention = 10 * time.Minute
+			inClocks(t, s.config, func(c *clocks) {
+				step := time.Duration(0)
+				q := c.clock(func() time.Time { return time.Now().Add(step) })
+				c.send(q, layer.Message{}, layer.Message{})
+				o := layer.ReceiveOptions{Max: 2, Heartbeat: s.heartbeat}
+				claims, err := q.Receive(c.Context(), o)
+				require.NoError(c, err)
+				require.NotEmpty(c, claims)
+				time.Sleep(time.Second)
+				group := "A"
+				for range 3 {
+					step += time.Hour
+					for _, named := range []*string{nil, &group} {
+						o.Group = named
+						again, err := q.Receive(c.Context(), o)
+						require.NoError(c, err)
+						require.Empty(c, again)
+						err = q.Once(c.Context(), func(tx kv.Tx) error {
+							items, _, err := q.TakeTx(c.Context(), tx, 1, layer.TakeOptions{Group: named})
+							require.Empty(c, items)
+							return err
+						})
+						require.NoError(c, err)
+					}
+					report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+					require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+					require.Zero(c, report.PastRetention)
+					time.Sleep(clockLease / 10)
+				}
+				require.NoError(c, q.Ack(c.Context(), claims[0]))
+				require.NoError(c, q.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestAStepEndsNoLease: a handler has stopped without an ack, and then the clock steps. The claim ends after the rest
+// of its lease.
+func TestAStepEndsNoLease(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		step := time.Duration(0)
+		q := c.clock(func() time.Time { return time.Now().Add(step) })
+		c.send(q, layer.Message{})
+		c.claim(q, layer.ReceiveOptions{})
+		time.Sleep(clockLease / 2)
+		step = time.Hour
+		begun := time.Now()
+		claims, err := q.Receive(c.Context(), layer.ReceiveOptions{Wait: time.Minute})
+		require.NoError(c, err)
+		require.Len(c, claims, 1)
+		require.InDelta(c, clockLease/2, time.Since(begun), float64(2*time.Second))
+		require.NoError(c, q.Ack(c.Context(), claims[0]))
+		require.NoError(c, q.Close(c.Context()))
 	})
 }

@@ -217,10 +217,12 @@ func TestSweepOfDedupGoesOn(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	const n = 101_000
 	random := e.sendAs(e.q, "A", "x").ID
-	entry := func(ms int64) []byte {
-		return tuple.Tuple{"A", random.Index, random.Random, e.clock.now().UnixMilli() + ms, int64(1)}.Pack()
+	e.clock.advance(layer.DefaultDedupWindow)
+	entry := func(after time.Duration, clock int64) []byte {
+		return tuple.Tuple{"A", random.Index, random.Random, e.clock.now().Add(after).UnixMilli(), clock}.Pack()
 	}
-	good, over := entry(time.Hour.Milliseconds()), entry(-time.Minute.Milliseconds())
+	good := entry(time.Hour, random.Index+layer.DefaultDedupWindow.Microseconds())
+	over := entry(-time.Minute, random.Index)
 	for at := 0; at < n; at += 1000 {
 		e.write(func(tx kv.Tx) {
 			for i := at; i < at+1000; i++ {

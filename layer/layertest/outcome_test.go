@@ -196,8 +196,9 @@ func TestOutcomeOfFailedFolder(t *testing.T) {
 			require.ErrorContains(t, err, broken.Error())
 
 			require.NoError(t, e.raw.Close())
-			e.raw, err = embedded.OpenDisk(path, embedded.Options{})
+			again, err := embedded.OpenDisk(path, embedded.Options{})
 			require.NoError(t, err)
+			e.raw = timedDB{again, e.clock}
 			e.db = fault.Wrap(e.raw, e.plan)
 			require.False(t, slices.EqualFunc(before, e.content(), bytes.Equal), "the write had reached the disk")
 		})

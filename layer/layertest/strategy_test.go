@@ -222,27 +222,12 @@ func TestRoundRobinSchedule(t *testing.T) {
 	}
 }
 
-// newClockedEnv is newEnv on an engine whose versions go by the workers' clock, which stands still unless told.
+// newClockedEnv is newEnv on an engine whose versions stand still unless the workers' clock moves on.
 func newClockedEnv(t *testing.T) *env {
-	var clock engineClock
-	e := newEnv(t, func(*testing.T) kv.DB {
-		return embedded.OpenMemory(embedded.Options{Clock: &clock})
+	return newEnv(t, func(*testing.T) kv.DB {
+		return embedded.OpenMemory(embedded.Options{Clock: stillClock{}})
 	}, false)
-	clock.of.Store(e.clock)
-	return e
 }
-
-// engineClock is a worker's clock as an engine's; until there is one, the time at which each begins.
-type engineClock struct{ of atomic.Pointer[clock] }
-
-func (c *engineClock) Now() time.Time {
-	if of := c.of.Load(); of != nil {
-		return of.now()
-	}
-	return newClock().now()
-}
-
-func (c *engineClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // TestRoundRobinOfTimers: with RoundRobin a group whose lease or delay has ended is at the place of that end. Groups
 // that fail all the time do not starve the others of a single worker, and the others do not starve them.

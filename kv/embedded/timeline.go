@@ -1,0 +1,49 @@
+package embedded
+
+import (
+	"encoding/binary"
+
+	"go.etcd.io/bbolt"
+)
+
+// Versions advance by a million a second, also while no process has the folder open: the next opening adds the time
+// that has passed since the last commit. So the age of a row, by versions, is about its true age. Users of the database
+// rely on that before they remove a row because of its age.
+//
+// The folder has a time of its own for that, the version plus a number that is stored, in microseconds. The time never
+// goes back, and never lags behind the clock of the process that commits. Example: the clock of a process is a day
+// behind. The time of the folder continues while the process commits, and so the next process, whose clock is right,
+// does not add a day. After a process whose clock was a day ahead, openings add nothing for a day: rows look too young,
+// never too old.
+
+// unknownJump is the jump when a folder is opened whose time is not known, because an earlier version has written it:
+// as at the recovery of a cluster.
+const unknownJump = 100_000_000
+
+// timeline tells the time of a folder.
+type timeline struct {
+	clock Clock
+	ahead int64 // by how many microseconds the time, since 1970, is ahead of the version
+}
+
+// reopen returns the version from which on an opened folder continues.
+func reopen(meta *bbolt.Bucket, clock Clock) (t timeline, version int64) {
+	stored := int64(binary.BigEndian.Uint64(meta.Get(versionKey)))
+	now := clock.Now().UnixMicro()
+	v := meta.Get(aheadKey)
+	if len(v) != 8 {
+		version = stored + unknownJump
+		return timeline{clock: clock, ahead: now - version}, version
+	}
+	t = timeline{clock: clock, ahead: int64(binary.BigEndian.Uint64(v))}
+	return t, max(stored+reopenJump, now-t.ahead)
+}
+
+// put writes a version, and the time of it.
+func (t *timeline) put(meta *bbolt.Bucket, version int64) error {
+	t.ahead = max(t.ahead, t.clock.Now().UnixMicro()-version)
+	if err := meta.Put(aheadKey, binary.BigEndian.AppendUint64(nil, uint64(t.ahead))); err != nil {
+		return err
+	}
+	return putVersion(meta, version)
+}

@@ -1,0 +1,88 @@
+package embedded
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
+
+	"fdbfifo/kv"
+)
+
+// setClock is a clock that the test sets.
+type setClock struct{ now *time.Time }
+
+func (c setClock) Now() time.Time                         { return *c.now }
+func (c setClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestVersionsOfAClosedFolder: an opening moves the version on by the time since the last commit, as the folder tells
+// it. A clock that is behind, or was ahead, makes versions lag, and never go back.
+func TestVersionsOfAClosedFolder(t *testing.T) {
+	t.Parallel()
+	const week = 7 * 24 * time.Hour
+	now, dir := time.Now(), t.TempDir()
+	open := func() int64 {
+		db, err := OpenDisk(dir, Options{Clock: setClock{&now}, Exclusive: true})
+		require.NoError(t, err)
+		tx, err := db.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		tx.Set([]byte("a"), nil)
+		_, err = tx.Commit().Wait(t.Context())
+		require.NoError(t, err)
+		v, err := tx.CommittedVersion()
+		require.NoError(t, err)
+		require.NoError(t, db.Close())
+		return v
+	}
+	last := open()
+	for _, step := range []struct {
+		name  string
+		by    time.Duration // of the clock
+		moves time.Duration // of the version; 0 = by the least jump
+	}{
+		{"a week", week, week},
+		{"the clock is set back", -45 * 24 * time.Hour, 0},
+		{"it runs on", time.Minute, 0},
+		{"it is right again", 45*24*time.Hour + time.Hour, time.Hour},
+		{"it is set ahead", 10 * week, 10 * week},
+		{"and right again", -10 * week, 0},
+		{"a week more", week, 0},
+		{"ten weeks more", 10 * week, week},
+	} {
+		now = now.Add(step.by)
+		version := open()
+		moves := max(step.moves.Microseconds(), reopenJump)
+		require.InDelta(t, moves, version-last, 70*float64(time.Second.Microseconds()), step.name)
+		require.Greater(t, version, last, step.name)
+		last = version
+	}
+}
+
+// TestVersionsOfAnEarlierFolder: the time of a folder that an earlier version has written is not known. Versions jump,
+// and tell the time from then on.
+func TestVersionsOfAnEarlierFolder(t *testing.T) {
+	t.Parallel()
+	now, dir := time.Now(), t.TempDir()
+	open := func() int64 {
+		db, err := OpenDisk(dir, Options{Clock: setClock{&now}, Exclusive: true})
+		require.NoError(t, err)
+		tx, err := db.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		v, err := tx.ReadVersion().Wait(t.Context())
+		require.NoError(t, err)
+		tx.Cancel()
+		require.NoError(t, db.Close())
+		return v
+	}
+	first := open()
+	file, err := bbolt.Open(dir+"/"+fileName, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, file.Update(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Delete(aheadKey) }))
+	require.NoError(t, file.Close())
+	now = now.Add(24 * time.Hour)
+	second := open()
+	require.EqualValues(t, unknownJump, second-first)
+	now = now.Add(24 * time.Hour)
+	require.EqualValues(t, (24 * time.Hour).Microseconds(), open()-second)
+}
