@@ -62,8 +62,8 @@ func rowsOf(t *testing.T, q *Queue, name string) (n int) {
 	return n
 }
 
-// TestHeartbeatKeepsClaims (G2): what is claimed by heartbeat stays in flight for many leases, at a cost that does not
-// depend on the number of groups, and what is shown of it is right; the last ack and Close leave nothing behind.
+// TestHeartbeatKeepsClaims (G2): claims by heartbeat stay in flight for many leases, at a cost that does not depend on
+// the number of groups. The inspections show them correctly. The last ack and Close leave no rows behind.
 func TestHeartbeatKeepsClaims(t *testing.T) {
 	inABubble(t, Config{Shards: 3}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		const groups = 120
@@ -110,8 +110,9 @@ func receive(t *testing.T, q *Queue, o ReceiveOptions) []*Claim {
 	return claims
 }
 
-// TestHeartbeatEnds (G2, G5): what a dead handle had by heartbeat is nobody else's before its lease has ended, and then
-// another's, all of it, with an attempt counted; until it is taken over the old holder can ack it, and after that not.
+// TestHeartbeatEnds (G2, G5): a handle with claims by heartbeat dies. No other handle gets its groups before the lease
+// has expired. Then others get all of them, with an attempt counted. The old holder can ack a group until another has
+// taken it over.
 func TestHeartbeatEnds(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		const groups = 2*beatPage + 50
@@ -128,7 +129,7 @@ func TestHeartbeatEnds(t *testing.T) {
 		require.Equal(t, 1, first[0].Items[0].Attempts)
 
 		late := claims[len(claims)-1]
-		require.NoError(t, q.Ack(t.Context(), late), "nobody has taken it over")
+		require.NoError(t, q.Ack(t.Context(), late), "no other has taken it over")
 		taken := map[string]bool{first[0].Group: true}
 		for len(taken) < groups-1 {
 			next := receive(t, other, ReceiveOptions{Max: 100, CountExpired: true})
@@ -342,8 +343,8 @@ func TestHeartbeatMayBeExtended(t *testing.T) {
 	})
 }
 
-// TestHeartbeatAndItems: a claim by heartbeat that is acked in part keeps its heartbeat; given back, delayed, ended by
-// an operator, or marked it leaves nothing behind.
+// TestHeartbeatAndItems: a claim by heartbeat that is acked in part keeps its heartbeat. A claim that is returned,
+// delayed, ended by an operator or marked leaves no rows behind.
 func TestHeartbeatAndItems(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		ctx, a := t.Context(), q.Admin()
@@ -375,8 +376,8 @@ func TestHeartbeatAndItems(t *testing.T) {
 	})
 }
 
-// TestHeartbeatAmidPurge (I1): a purge of everything clears the heartbeat's timer with all timers, and what is claimed
-// by the same heartbeat afterwards still ends with the handle.
+// TestHeartbeatAmidPurge (I1): a purge of everything clears the heartbeat's timer with all timers, and a later claim by
+// the same heartbeat still ends with the handle.
 func TestHeartbeatAmidPurge(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		send(t, q, "a")
@@ -395,8 +396,8 @@ func TestHeartbeatAmidPurge(t *testing.T) {
 	})
 }
 
-// TestHeartbeatIsLeftByUnknown (G5): a claim which nobody may ever settle, because its ack has failed, ends within a
-// lease though the handle lives; the handle goes on under another number.
+// TestHeartbeatIsLeftByUnknown (G5): an ack has failed, so its claim may never be settled. The claim ends within a
+// lease, although the handle lives. The handle continues under another number.
 func TestHeartbeatIsLeftByUnknown(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		send(t, q, "a")
@@ -482,8 +483,8 @@ func TestHeartbeatOptions(t *testing.T) {
 	})
 }
 
-// TestHeartbeatConflicts: what may not happen beside the end of a handle. Each pair is named by the guard without which
-// both would commit.
+// TestHeartbeatConflicts: transactions that must conflict with the end of a handle. Each pair has the name of the guard
+// without which both would commit.
 func TestHeartbeatConflicts(t *testing.T) {
 	type side = func(w *txn, claims []*Claim) error
 	var other *Queue
@@ -543,10 +544,10 @@ func TestHeartbeatConflicts(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsAtRandom: handles whose clocks differ claim by heartbeat and by leases of their own, hold for less and
-// for more than a lease, ack, give back, stop beating while they go on, and die; with faults and without. No message is
-// acked twice or lost (G3), those of a group are acked in order (G1), and no claim is acked once a later one was handed
-// out (G2). Without faults, and with one clock, no handle that beats loses a claim.
+// TestHeartbeatsAtRandom: handles with different clocks claim by heartbeat and by leases of their own. They hold for
+// less and for more than a lease, ack, return, stop beating while they continue, and die. Runs are with faults and
+// without. No message is acked twice or lost (G3), those of a group are acked in order (G1), and no claim is acked once
+// a later one was handed out (G2). Without faults, and with one clock, no handle that beats loses a claim.
 func TestHeartbeatsAtRandom(t *testing.T) {
 	for _, disturbed := range []bool{false, true} {
 		for i := range 2 {
@@ -689,10 +690,10 @@ func (h *hearts) work(random *rand.Rand, skew time.Duration) {
 			})
 		}
 		switch random.IntN(60) {
-		case 0: // it goes on, and its heart does not
+		case 0: // it continues, and its heartbeat stops
 			stopped.Store(true)
 			dies(q)
-		case 1: // it dies, with what it has in flight
+		case 1: // it dies, with its groups in flight
 			stopped.Store(true)
 			old := q
 			hands.Go(func() { _ = old.Close(context.Background()) })
@@ -747,7 +748,8 @@ func (h *hearts) settle(q *Queue, c *Claim, act int, stopped *atomic.Bool) {
 		}
 		require.False(h.t, h.acked[item.ID], "acked twice")
 		h.acked[item.ID] = true
-		// An ack whose first commit lost its answer returns late, and the next item's may have returned meanwhile.
+		// An ack whose first commit lost its answer returns late, and the ack of the next item may have returned
+		// before.
 		require.Greater(h.t, item.ID.Index, last, "out of order")
 		h.last[c.Group] = max(h.last[c.Group], item.ID.Index)
 	}

@@ -165,7 +165,7 @@ var missing = map[guard]string{
 	guardClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 
-// programs are where a test is: those of layertest are built anew, without guards.
+// programs say where a test is. The tests of layertest are built again, without guards.
 type programs struct {
 	here    map[string]bool // the tests of this package
 	outside string          // the program of layertest's tests
@@ -234,7 +234,7 @@ func TestBrokenByTests(t *testing.T) {
 	}
 }
 
-// TestGuardsAreListed: the list that the broken build goes by has all that guard.go names.
+// TestGuardsAreListed: the list of the broken build has all guards of guard.go.
 func TestGuardsAreListed(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "guard.go", nil, 0)
 	require.NoError(t, err)

@@ -10,19 +10,21 @@ import (
 	"github.com/google/uuid"
 )
 
-// Claim is one holder's exclusive right to a group, or to what a template sees of a group, or to a single item, and the
-// items delivered under the claim, in order. A Claim is plain data: Ack, Nack and Extend need only Group, Token, the
-// items' ids, and, if set, Where and Hold, in any process. Stored returns just these, to be kept elsewhere.
+// Claim is one holder's exclusive right to a group, to the items of a group that match a template, or to a single item.
+// It has the items delivered under it, in order. A Claim is plain data: Ack, Nack and Extend need only Group, Token,
+// the items' ids, and, if set, Where and Hold, in any process. Stored returns just these, to be kept elsewhere.
 //
-// The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
-// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
-// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
+// After success, Ack, Nack and Extend update the Claim. Extend sets Until. An ack of some items, or a Nack with From,
+// removes the items that left the claim from Items. The …Tx forms do not update it, because their commit is the
+// caller's. So a loop that acks must range over the values. It then ranges over the items which the Claim had at the
+// start of the loop:
 //
 //	for _, item := range c.Items { // not: for i := range c.Items
 //		err := q.AckItems(ctx, c, []ID{item.ID})
 //	}
 //
-// An ack of all (Ack, FinishAll) leaves Items as is. An ack by ids takes them out, the last ones too.
+// An ack of all items (Ack, FinishAll) does not change Items. An ack by ids removes the named items, also if they are
+// the last.
 //
 // Calls on the same Claim may run at the same time, for example an Extend and an Ack. A goroutine must not read Until
 // or Items while another calls Ack, Nack or Extend on the Claim. It must read a copy of the Claim made before, or use a
@@ -37,9 +39,9 @@ type Claim struct {
 	// claim is of a group.
 	Hold ID
 	// Token grows from claim to claim of a group, and from claim to claim of each item. Pass the token to systems
-	// outside the database, so that such a system can refuse a holder who has been overtaken. A token alone names no
-	// claim: claims of several groups by the same receive have the same token, and so may two stages of one group,
-	// which are in flight at the same time. TokenKey says within what a system outside compares tokens.
+	// outside the database, so that such a system can refuse a holder whose group has a later claim. A token alone
+	// names no claim: claims of several groups by the same receive have the same token, and so may two stages of one
+	// group, which are in flight at the same time. TokenKey says within what a system outside compares tokens.
 	Token int64
 	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
 	Until time.Time // the end of the lease, by this worker's clock
@@ -68,10 +70,9 @@ type pulse struct {
 	ended  chan struct{}             // closed when the handle no longer moves the beat
 }
 
-// Lasts returns when the claim ends, by this process's clock, unless somebody extends it. A claim by heartbeat lasts
-// longer with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat. The
-// caller must then extend the claim, or stop its work. ended is nil if the claim has a lease of its own, and then until
-// is Until.
+// Lasts returns when the claim ends, by this process's clock, unless it is extended. A claim by heartbeat lasts longer
+// with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat. The caller must
+// then extend the claim, or stop its work. ended is nil if the claim has a lease of its own, and then until is Until.
 func (c *Claim) Lasts() (until time.Time, ended <-chan struct{}) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
@@ -104,10 +105,10 @@ func (c *Claim) Left() time.Duration {
 // held for an assignment, never during a transaction, so one for all claims is enough.
 var claimsMu sync.Mutex
 
-// A handle does not take a group from itself before the lease is over, whatever the wall clock says: it may step.
-// Example: a laptop wakes after an hour, and so the leases of all claims have ended. The handle first gives those that
-// its goroutines hold a new end. A heartbeat that is due by the wall clock alone is left to its goroutine:
-// see ownBeat.
+// The wall clock may step. So a handle does not take a group from itself before the lease is over by the monotonic
+// clock and by versions. Example: a laptop wakes after an hour, and by the wall clock all leases have ended. The handle
+// first gives the claims that its goroutines still hold a new end. It leaves a heartbeat that is due by the wall clock
+// alone to the goroutine of the heartbeat: see ownBeat.
 
 // ownClaims are the claims that a handle has made or extended, and has not ended, as far as the handle knows. A
 // transaction notes a claim before the commit, so the claim may be missing in the database. Claims by heartbeat are not
@@ -118,7 +119,7 @@ type ownClaims struct {
 	firstMS int64               // guarded by mu; none of them ends before
 }
 
-// ownClaim is one of them.
+// ownClaim is a claim that the handle has made or extended.
 type ownClaim struct {
 	token   int64
 	sinceMS int64         // tells the claim from one of another handle, whose receive read the same version
@@ -128,10 +129,10 @@ type ownClaim struct {
 	lease   time.Duration // from then on
 }
 
-// ownSlack is the least that is left of a lease that is saved.
+// ownSlack is the least rest of a lease for which keepOwn extends the claim.
 const ownSlack = 100 * time.Millisecond
 
-// left returns how much is left of the lease by the monotonic clock or by versions, whichever has gone further.
+// left returns the rest of the lease by the monotonic clock or by versions: the shorter of the two.
 func (c *ownClaim) left(m moment) time.Duration {
 	return min(time.Until(c.ends), c.lease-m.span(c.clock))
 }

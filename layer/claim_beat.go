@@ -75,8 +75,8 @@ func (c *claimer) waitJoin(j *joining) error {
 		return nil
 	}
 	if timer == nil {
-		// The beat has moved meanwhile, together with the timer, or a purge of all items has cleared the timer. A timer
-		// too many is cleared by the next search.
+		// The beat has moved since, together with the timer, or a purge of all items has cleared the timer. The next
+		// search clears a superfluous timer.
 		c.tx.Set(c.keys.beatTimer(b.dueMS, j.p.handle), packTimer(kindBeat, 0))
 	}
 	j.dueMS = b.dueMS
@@ -109,10 +109,12 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	h.wg.Go(func() { q.keepBeating(p) })
 }
 
-// writeBeat is moveBeat in a transaction of its own; anew begins the beat. there is false if another has ended it.
+// writeBeat is moveBeat in a transaction of its own. If anew is set, it begins the beat. there is false if another
+// handle has ended the beat.
 //
 // Footprint: a read conflict on the beat, so that either a move or an end fails. A move of unknown outcome that lands
-// late fails too, because the retry has written the beat. A retry does no harm otherwise: each reads the beat anew.
+// late fails too, because the retry has written the beat. Otherwise a retry is safe, because each attempt reads the
+// beat again.
 func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
 	var dueMS, clock int64
 	var due time.Time
@@ -140,9 +142,9 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 	return true, nil
 }
 
-// moveBeat moves a beat to a lease from now, but never back, because receives have told an end of their claims. It
-// matters when the queue's lease has just been made shorter. moveBeat returns when the beat is due; 0 = another has
-// ended the beat.
+// moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
+// claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. moveBeat returns
+// when the beat is due; 0 = another has ended the beat.
 func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 	keys, key := w.keys, w.keys.beat(handle)
 	config, err := w.config()
@@ -218,17 +220,17 @@ func isEnded(p *pulse) bool {
 	}
 }
 
-// leaveIfUnsettled makes the handle leave the beat of a claim that perhaps nobody settles any more, because the
-// operation that settles has failed with err. Example: the outcome of an ack is unknown. A claim with an own lease
-// would run into the end of the lease. The holders extend the handle's other claims.
+// leaveIfUnsettled makes the handle leave the beat of a claim whose settlement has failed with err, because perhaps no
+// call settles the claim any more. Example: the outcome of an ack is unknown. If the claim had a lease of its own, the
+// lease would expire. The holders of the handle's other claims must extend them.
 func (q *Queue) leaveIfUnsettled(handle uuid.UUID, err error) {
 	if err != nil && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions) {
 		q.heart.end(q.heart.of(handle))
 	}
 }
 
-// endDueBeats ends the beats which looks of the handle have met. An error is ignored: the next look meets the beats
-// again.
+// endDueBeats ends the due beats which looks of the handle have met. It ignores an error, because the next look meets
+// the beats again.
 func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
 	_, err := kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, a kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)

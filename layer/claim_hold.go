@@ -112,8 +112,8 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	return nil
 }
 
-// beforeSuspect returns how many of the items a receive gives, each by itself: those before the first suspect one, or
-// that one alone.
+// beforeSuspect returns how many of the items a receive gives, each under its own claim: the items before the first
+// suspect item, or, if the first item is suspect, that item alone.
 func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]attempt) (int, error) {
 	for i := range items {
 		if !r.alone(attempts[items[i].ID]) {
@@ -161,14 +161,15 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	}
 	group := laneName(groupOf(l.lane), c.keys.holdWhere())
 	if c.met[group] {
-		behind = nil // decided about, and what is free now is read again if there is reason to
+		behind = nil // already decided; the group is read again if there is reason to
 	}
 	c.changed(group)
 	return behind, nil
 }
 
-// reach ends the holds behind a free head whose time is over, so that a receive which wants more than the items before
-// them gets theirs, too, and reads the group again. A transaction that has ended enough holds leaves them to the next.
+// reach ends the holds behind a free head whose time is over, and reads the group again. So a receive which wants more
+// than the items before these holds gets the held items, too. A transaction that has ended enough holds leaves them to
+// the next.
 func (c *claimer) reach(l *look) error {
 	for l.err == nil && l.seen.behindOver && !c.tired() {
 		if _, err := c.endHolds(l.seen.group()); err != nil {
@@ -291,7 +292,7 @@ func (c *claimer) accept() error {
 	return nil
 }
 
-// holdsGrants reports whether grants are left which nobody took.
+// holdsGrants reports whether grants are left that no receive took.
 func (c *claimer) holdsGrants() bool {
 	return c == nil || len(c.grants) > 0 // nil: the grants were not read
 }
@@ -342,8 +343,8 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	return nil
 }
 
-// lookAgain starts the reads of the looks under way anew, because claimers of other templates have claimed lanes since,
-// in the same transaction. No conflict tells of a transaction's own claims.
+// lookAgain restarts the reads of the current looks, because claimers of other templates have since claimed lanes in
+// the same transaction. A transaction gets no conflict from its own claims.
 func (c *claimer) lookAgain() {
 	for i, l := range c.looks {
 		c.looks[i] = c.read(l.candidate, l.limit)

@@ -20,30 +20,31 @@ type ReceiveOptions struct {
 	MaxGroups int
 	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
-	// Heartbeat has the claims last as long as the handle lives, without being extended: the handle keeps all of them
-	// by a single write each third of the queue's lease (Config.Lease), however many groups are in flight. If the
-	// process dies, or cannot reach the database for a lease, all of its claims end, as leases do that nobody extends.
-	// A claim which is dropped without an ack, a nack or an Extend is held until then, too: so settle each, or Close
-	// the handle. Extend gives the claim a lease of its own. Claim.Until is when the claim ends if the handle dies now.
-	// While the handle cannot begin a heartbeat, or its heartbeat was just ended by another, claims have leases of
-	// their own. Not with Lease, ReceiveID and ReceiveTx, nor in a queue with facets or with Config.Unordered; and only
-	// once all processes that use the queue know of heartbeats.
+	// Heartbeat makes the claims last as long as the handle lives, without an Extend. The handle keeps all of them
+	// alive with a single write each third of the queue's lease (Config.Lease), however many groups are in flight. If
+	// the process dies, or cannot reach the database for a lease, all of its claims expire. A claim that is not settled
+	// also lasts until then, so the caller must ack, nack or Extend each claim, or Close the handle. Extend gives the
+	// claim a lease of its own. Claim.Until is when the claim ends if the handle dies now. While the handle cannot
+	// begin a heartbeat, or if another handle has just ended its heartbeat, claims have leases of their own. Heartbeat
+	// cannot be combined with Lease, ReceiveID and ReceiveTx, nor used in a queue with facets or with Config.Unordered.
+	// All processes that use the queue must know heartbeats.
 	Heartbeat bool
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
 	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
-	// Where, if not nil, is a template: the receive gets the items that agree with the template, a claim for each
-	// group, and other items of those groups stay free for others. nil = whole groups; a template without facets is
-	// refused (*TemplateError). In a queue with facets only: see Config. Not with State.
+	// Where, if not nil, is a template. The receive gets the items that match the template, with a claim for each
+	// group. Other items of those groups stay free. nil = whole groups. A template without facets is refused
+	// (*TemplateError). The queue must have facets: see Config. Not with State.
 	Where Template
-	// Unordered takes any items that nobody holds, each under a claim of its own (Claim.Hold), whatever the order, and
-	// leaves the rest of their groups to others, in a queue with Config.Unordered. A group that somebody holds as a
-	// whole is skipped. A receive of groups gets the items up to the first that is held, and so never sees a gap. Items
-	// are taken from the oldest groups, in each from the head; a delayed one keeps back those behind it. Not with
-	// Where, Strategy and State.
+	// Unordered takes any free items, each under a claim of its own (Claim.Hold), in any order. The rest of their
+	// groups stays free. The queue must have Config.Unordered. A group with a claim of the whole group is skipped. A
+	// receive of groups gets the items up to the first held one, so it never sees a gap. Items are taken from the
+	// oldest groups, in each from the head. A delayed item keeps back the items behind it. Not with Where, Strategy and
+	// State.
 	Unordered bool
-	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
+	// State asks for the groups' state, too: Claim.State. It costs one more read for each group, at the same time as
+	// the others.
 	State bool
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
 	// another process too. Within ReceiveIDLife a receive with the same id claims nothing more and returns the claims
@@ -54,16 +55,16 @@ type ReceiveOptions struct {
 	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
-	// failed attempt, whatever is known of the caller, and no item is delivered alone for it. Otherwise an attempt
-	// counts by evidence that a handler was called: see Receive.
+	// failed attempt in any case, and no item is delivered alone. Without CountExpired an attempt counts only if it
+	// shows that a handler was called: see Receive.
 	CountExpired bool
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.
 	Wait time.Duration
-	// OnlyIfAny ends the wait once there is nothing to wait for: no message in the queue, or in Group, be it in
-	// another's hands, delayed or paused. A message in another's hands which is then acked ends the wait too, within
-	// Options.Poll. The price is the read of a key for each look in vain. Not with Where: whether any group has a
-	// message for a template cannot be told without a look at every group.
+	// OnlyIfAny ends the wait once there is nothing to wait for: the queue, or Group, has no message, not even one in
+	// flight, delayed or paused. If the last message is in flight and is then acked, the wait ends within Options.Poll.
+	// It costs the read of a key for each look that finds nothing. Not with Where, because only a look at every group
+	// could show whether a group has a message for a template.
 	OnlyIfAny bool
 	// Stop, if not nil, ends the wait when it is closed. The receive then returns what it has, or nothing, without an
 	// error: for a consumer that stops in good order.
@@ -131,26 +132,27 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	return o, checkLease(o.Lease)
 }
 
-// Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
-// held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
+// Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. It
+// skips the whole of a group under another claim. It returns no claim if no group is ready, and none becomes ready
+// within o.Wait.
 //
-// A receive may give less than is ready if much was in the way, such as claims whose leases have ended, or messages
-// past retention, or if more would not fit into a transaction. The next call goes on. Example: if group names have
-// 1,024 letters, a receive claims some 300 groups.
+// A receive may return less than is ready. That happens if it first had to clear away much, such as claims with expired
+// leases or messages past retention, or if more would not fit into a transaction. The next call continues. Example: if
+// group names have 1,024 letters, a receive claims about 300 groups.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
 // worker, and the first item counts a failed attempt, unless it would be the last one. From then on the items of the
 // claim are suspect until they are acked, or nacked with an error: a receive gives a suspect item alone, and no other.
 // If the lease of an item that was given alone expires, the attempt counts, and may be the last. So an item that kills
-// its process fails for good, and the items around it do not. A lease that has ended takes nothing from its holder by
-// itself: until another receive takes the group over, the claim can be acked, nacked and extended. Under contention
-// the order between groups is given up for parallelism; the order within a group never is.
+// its process fails for good, and the items around it do not. A claim with an expired lease stays valid until another
+// receive takes the group over: until then it can be acked, nacked and extended. Under contention groups may be
+// delivered in another order than by age. The order within a group always holds.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
-// Waiting costs next to nothing: all receives of a handle wait on one request of the handle, which wakes when somebody
-// makes a group ready. For each Group that receives of the handle name, and each template, there is another, which such
-// a group or lane alone wakes.
+// Waiting costs almost nothing. All receives of a handle wait on one request of the handle, which wakes when a group
+// becomes ready. For each Group that receives of the handle name, and for each template, the handle has another
+// request. Only that group, or a lane of that template, wakes it.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -217,8 +219,8 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 // begin now, not at the commit. ReceiveTx cannot wait, and may claim nothing for the second reason that TakeTx gives.
 // The caller must handle an unknown commit, for example with Once.
 //
-// A group that the transaction has claimed is held from then on, so a second ReceiveTx in the same transaction goes on
-// with the next group. TakeTx holds nothing: a second one goes on in the same group.
+// A group that the transaction has claimed is held from then on, so a second ReceiveTx in the same transaction
+// continues with the next group. TakeTx holds nothing, so a second TakeTx continues in the same group.
 //
 // If the transaction has no room left for a claim, because it has half of FoundationDB's 10,000,000 bytes already, the
 // error is a *LimitError: the caller must commit, and receive in the next transaction.
@@ -278,11 +280,11 @@ type reception struct {
 	items   int
 	bytes   int
 	states  int   // bytes
-	refs    int   // bytes of what is kept under the receive id
+	refs    int   // bytes of the row that is kept under the receive id
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the error of the first unreadable group
 	more    bool  // the transaction has left something to the next, which may find more
-	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
+	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = not known
 	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
 	repeated bool
 	was      string
@@ -290,21 +292,21 @@ type reception struct {
 	nothing bool
 }
 
-// begin forgets what an earlier attempt left.
+// begin removes the results of an earlier attempt.
 func (r *reception) begin() {
 	r.claims, r.groups, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, 0, false, nil, false
 	r.more, r.dueMS, r.nothing, r.states, r.refs = false, 0, false, 0, 0
 }
 
-// hurries reports whether r has got nothing so far, and cannot wait for more.
+// hurries reports whether r has no claim so far, and does not wait for one.
 func hurries(r *reception) bool { return len(r.claims) == 0 && r.o.Wait == 0 }
 
-// unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
-// nothing is left waits for nothing, and neither does OnlyIfAny where there is nothing.
+// unserved reports whether r has no claim, so that a receive which waits must wait on. A repetition of which no claim
+// is left does not wait, and neither does a receive with OnlyIfAny if there is no message.
 func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated && !r.nothing }
 
-// lookForAny notes which of the unserved receives that wait only if there is any message have nothing to wait for. The
-// read is at snapshot: what is enqueued meanwhile came after the receive.
+// lookForAny notes which unserved receives with OnlyIfAny have nothing to wait for. It reads at snapshot, because
+// messages that are enqueued at the same time come after the receive.
 func (w *txn) lookForAny(rs []*reception) error {
 	for _, r := range rs {
 		if !r.o.OnlyIfAny || !r.unserved() {
@@ -353,7 +355,8 @@ func (r *reception) give(c *Claim, lane string) {
 	}
 }
 
-// err returns why nothing was received; nil if something was, or if simply no group is ready.
+// err returns the error because of which nothing was received. It returns nil if something was received, or if no group
+// is ready.
 func (r *reception) err() error {
 	if len(r.claims) > 0 {
 		return nil
@@ -387,7 +390,7 @@ type claimer struct {
 	twins  []candidate     // second hints and timers of groups not decided about
 	// granted is the read of the grants to the handle; nil = the handle has no request.
 	granted kv.Future[[]kv.KV]
-	// repeats has the reads of what is kept under the receive ids.
+	// repeats has the reads of the rows that are kept under the receive ids.
 	repeats map[string]kv.Future[[]byte]
 	join    *joining // of the handle's beat; nil = no receive asks for claims by heartbeat, or there is no beat
 	layered int      // groups that a receive by layers has found so far
@@ -534,7 +537,8 @@ func (c *claimer) receiveLayers(r *reception) error {
 		}
 		f, err := c.see(l)
 		for err == nil && f.verdict != verdictDeliver {
-			// A group not free is dealt with at once, and the rest of the group, if any, takes part instead.
+			// If a group is not free, clearAway writes what its verdict says at once. The rest of the group, if any,
+			// takes its place.
 			if l, err = c.clearAway(r, l, r.o.Max); l == nil {
 				break
 			}
@@ -590,8 +594,8 @@ func (c *claimer) see(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// passHold returns a look at a group: l, or, if a timer led to a hold, a look at the group that has become free by the
-// end of the hold; nil = there is none to look at now.
+// passHold returns a look at a group. That is l, unless a timer has led to a hold. Then passHold ends the hold, and
+// returns a look at the group that has become free. nil = there is no group to look at now.
 func (c *claimer) passHold(l *look, limit int) (*look, error) {
 	if !isHold(l.lane) {
 		return l, nil
@@ -642,7 +646,7 @@ func (c *claimer) next() (*look, bool, error) {
 				return nil, false, nil
 			}
 			// Nothing else is left. Whether the handle's other transactions take these groups is not known yet. A
-			// receive that waits looks again when they have ended, rather than fight with them.
+			// receive that waits looks again when they have ended, so that it has no conflict with them.
 			passed := c.passed[:min(n, len(c.passed))]
 			c.passed = c.passed[len(passed):]
 			for _, w := range passed {
@@ -716,8 +720,8 @@ func (c *claimer) read(w candidate, limit int) *look {
 	}
 }
 
-// settle decides about one candidate: claims up to limit of its items for r, takes the group over, or clears what is
-// stale. A group which cannot be read is left as found.
+// settle decides about one candidate. It claims up to limit of its items for r, takes the group over, or clears a stale
+// hint or timer. It leaves a group that cannot be read unchanged.
 func (c *claimer) settle(r *reception, l *look, limit int) error {
 	for l != nil {
 		var err error
@@ -752,7 +756,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 	return nil
 }
 
-// spoilt keeps the error of an unreadable group in r, and returns any other error.
+// spoilt stores the error of an unreadable group in r, and returns any other error.
 func (r *reception) spoilt(err error) error {
 	if !isCorrupt(err) {
 		return err
@@ -800,9 +804,10 @@ func (c *claimer) changed(lane string) {
 	}
 }
 
-// undecided has a group looked at again by what else leads there, after a timer of a holding that is gone. The timer
-// says nothing of the group. Example: a timer of a claim, which lies in the shard of an earlier number of shards
-// because the claim's end has cleared it in the shard of now, and the timer of the group's delayed head.
+// undecided makes the search look at a group again when another hint or timer leads there. It is called after a timer
+// of a holding that is gone. The timer says nothing of the group. Example: a timer of a claim, which lies in the shard
+// of an earlier number of shards because the claim's end has cleared it in the shard of now, and the timer of the
+// group's delayed head.
 func (c *claimer) undecided(lane string) {
 	delete(c.met, lane)
 	again := func(w candidate) bool { return w.lane == lane }
@@ -835,7 +840,8 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 		}
 		limit = min(limit, 1)
 	}
-	// Rows may exceed limit: earlier groups of the same wave have used part of what was wanted at the read.
+	// There may be more rows than limit, because earlier groups of the same wave have used a part of the limit at the
+	// time of the read.
 	items, out, err := c.runWithin(f, limit, r.fits(f.lane, false))
 	if err != nil || len(out) == 0 {
 		return err

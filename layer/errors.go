@@ -26,10 +26,11 @@ var (
 	ErrNoQueueName = errors.New("empty queue name")
 	// ErrInvalidUTF8: a group, a queue's name, or a header is not valid UTF-8.
 	ErrInvalidUTF8 = errors.New("invalid UTF-8")
-	// ErrClaimLost: the group is no longer held under the claim's token. Either the claim was ended before, as by an
-	// earlier ack of the same claim, and what was acked is done; or the lease ran out and another has taken over, and
-	// the items left are delivered anew. The text says whether somebody holds the group now; the queue keeps no more.
-	// Nothing was changed. Drop the claim. A call repeated after a lost answer may mean the former: see Once.
+	// ErrClaimLost: the group is no longer held under the claim's token. Nothing was changed, and the caller must drop
+	// the claim. There are two causes. The claim was ended before, for example by an earlier ack of it: then the acked
+	// items are done. Or the lease has expired and another has taken over: then the remaining items are delivered
+	// again. The text says whether the group is held now, because the queue stores no more than that. For a call that
+	// is repeated after a lost answer the first cause is likely: see Once.
 	ErrClaimLost = errors.New("claim lost")
 	// ErrNotInClaim: an item to be acked is not outstanding in the claim. Nothing was changed.
 	ErrNotInClaim = errors.New("item is not outstanding in this claim")
@@ -50,20 +51,20 @@ var (
 	ErrOptions = errors.New("contradictory or unknown options")
 	// ErrInvalidID: a message's id, or the text of an id, does not have the form of an id.
 	ErrInvalidID = errors.New("malformed message id")
-	// ErrChanged: the queue is no longer as the caller has seen it; nothing was changed.
+	// ErrChanged: the queue has changed since the caller looked at it. Nothing was changed by the call.
 	ErrChanged = errors.New("changed meanwhile")
 	// ErrForeignKeys: a queue cannot be created where keys of something else lie, because Drop would remove the keys.
 	ErrForeignKeys = errors.New("keys of something else are where the queue would be: use a prefix")
-	// ErrNoItem: there is no such item (any more): acked, taken, cancelled, purged, or never there.
+	// ErrNoItem: there is no such item. It was acked, taken, cancelled or purged, or was never there.
 	ErrNoItem = errors.New("no such item")
-	// ErrNotDead: there is no such dead letter (any more): redriven, discarded, or never there.
+	// ErrNotDead: there is no such dead letter. It was redriven or discarded, or was never there.
 	ErrNotDead = errors.New("no such dead letter")
 	// ErrInFlight: the item was delivered under a claim whose lease lasts. Wait for the claim to end, or end the claim
 	// with ForceRelease.
 	ErrInFlight = errors.New("item is in flight")
-	// ErrNotHeld: nobody holds the group.
+	// ErrNotHeld: the group has no claim.
 	ErrNotHeld = errors.New("group is not held")
-	// ErrHeld: somebody holds the group. Wait for the claim to end, or use force.
+	// ErrHeld: the group has a claim. Wait for the claim to end, or use force.
 	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("not paused")
@@ -96,7 +97,7 @@ func (e *FullError) Unwrap() error { return ErrFull }
 // you return the error.
 type LimitError struct {
 	What string // the name of the limited value, for example "group"
-	Unit string // of the numbers: "bytes", "items", …; "ns" for a duration, which the text prints as a duration
+	Unit string // of the numbers: "bytes" or "items" or another; "ns" = the text prints them as durations
 	Got  int64
 	Min  int64
 	Max  int64 // math.MaxInt64 = there is no upper limit
@@ -202,8 +203,8 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("queue %q has format %d, this version knows format %d alone: %s", e.Queue, e.Found, e.Known, use)
 }
 
-// callError is the error of a public call: "layer: CALL: …". A call may be made of other calls; the text has a single
-// prefix all the same, at the front.
+// callError is the error of a public call: "layer: CALL: …". A call may consist of other calls. The text then still has
+// a single prefix, at the front.
 type callError struct {
 	call string
 	err  error

@@ -38,9 +38,9 @@ const (
 	claimed                  // a claim whose lease has not ended
 	granted                  // a grant which has not ended
 	delayed                  // a retry delay which has not ended
-	lapsed                   // a claim whose lease has ended: the holder keeps the claim until somebody takes over
+	lapsed                   // a claim with an expired lease: the holder keeps the claim until another takes over
 	over                     // a grant or a delay which has ended
-	marked                   // paused or halted, and held by nobody
+	marked                   // paused or halted, without a holding
 )
 
 // at returns the group's condition at nowMS. r is nil if the group has no record.
@@ -110,7 +110,7 @@ func (r *record) with(items []delivered, endMS int64) *record {
 	return next
 }
 
-// marking returns the record with the mark m (nil = none). A claim goes on beside m; a grant or a delay ends.
+// marking returns the record with the mark m (nil = none). A claim stays together with m. A grant or a delay ends.
 func (r *record) marking(m *mark) *record {
 	if r.claim() == nil {
 		return r.without(m)
@@ -158,8 +158,8 @@ func (r *record) shape() shape {
 	return shapeClaim
 }
 
-// steps lists the allowed changes of a group's record. Not allowed, for example: a grant of a group which somebody
-// holds, and an end of a marked claim which loses the mark.
+// steps lists the allowed changes of a group's record. Examples of changes that are not allowed: a grant of a group
+// with a live claim, and an end of a marked claim that loses the mark.
 var steps = map[shape][]shape{
 	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapeHalt},
 	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapeHalt},
@@ -234,7 +234,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		return
 	}
 	if was != nil && is != nil && is.endMS < was.endMS {
-		w.readKept(lane) // the timers beside the kept hints are at the old end
+		w.readKept(lane) // the timers that belong to the kept hints are at the old end
 	}
 	w.tx.Set(keys.lock(lane), next.pack())
 }
@@ -331,15 +331,16 @@ func (w *txn) lapse(lane string, r *record, f *failure, spared ID) (free bool, e
 	return w.end(lane, r, m), nil
 }
 
-// leave makes a group which nobody holds findable: leave writes the head's hint, or adds a conflict on the emptiness.
-// first is the key of the first item as head reads the key; nil = leave reads the key, and sees the transaction's
-// writes. tried: the head may have failed before, and the hint says how often. The hint also leads to an item which
-// lands before the head; nobody removes such an item without the lock.
+// leave makes a group without a holding findable. It writes the hint of the head, or, if the group is empty, adds a
+// read conflict on the range of its items. first is the read of the first item's key, by head. nil = leave reads the
+// key itself, and sees the transaction's writes. tried: the head may have failed before, and the hint says how often.
+// The hint also leads to an item that lands before the head, because no transaction removes such an item without the
+// lock.
 func (w *txn) leave(
 	lane string, first kv.Future[[]byte], empty guard, tried bool,
 ) (c candidate, found bool, err error) {
 	if !isPart(lane) && !w.keys.wholeGroups() {
-		return c, false, nil // nobody receives the whole group
+		return c, false, nil // no receive claims the whole group
 	}
 	if isHold(lane) {
 		return w.letGo(lane)
@@ -628,11 +629,12 @@ func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 	w.change(ChangeDeadLettered, f.id, facets)
 }
 
-// A message may be delayed: the envelope has the earliest delivery time. The message delays its group, and no other:
-// the items behind wait too, and a claim ends before the delayed item. Meanwhile nobody holds the group, and there is
-// no lock; a timer of kind "head" leads to the group when the time has come, as a hint leads to a ready group. The
-// enqueue writes the timer if the group was empty. Otherwise whoever ends a claim writes a hint, having read only the
-// next head's key, not the value; the receive or take which meets the hint puts the timer in place of the hint.
+// A message may be delayed: the envelope has the earliest delivery time. The message delays its own group and no other.
+// The items behind it wait too, and a claim ends before the delayed item. While the head is delayed the group has no
+// holding and no lock. A timer of kind "head" leads to the group when the time has come, as a hint leads to a ready
+// group. The enqueue writes the timer if the group was empty. Otherwise the end of a claim writes a hint, because it
+// reads only the next head's key and not its value. The receive or take that meets this hint replaces it with the
+// timer.
 
 // rows is subspace.rows for the queue as the transaction knows it.
 func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
@@ -645,12 +647,13 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 	return all, err
 }
 
-// awaitHead leaves a group which nobody holds to a timer of its head, with the time timingMS in the timer's key. from
-// is the hint or timer which led here, or nil.
+// awaitHead leaves a group without a holding to a timer of its head, with the time timingMS in the timer's key. from is
+// the hint or timer that led here, or nil.
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
-// because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here. In a
-// queue with facets awaitHead adds a write conflict on the lane, which who joins it reads the last item of.
+// because an enqueue that saw the group empty may fill the gap, and write a hint with the same key that awaitHead
+// clears. In a queue with facets awaitHead adds a write conflict on the lane, because a transaction that lets an item
+// join the lane reads its last item.
 func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
 	gap := kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.laneItem(lane, head))}
 	if err := guardEarlyGap.read(w.tx, gap); err != nil {
@@ -669,14 +672,14 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	return nil
 }
 
-// timeHead sets the timer of a head, in a group held by nobody.
+// timeHead sets the timer of a head, in a group without a holding.
 func (w *txn) timeHead(lane string, index, timingMS int64) {
 	w.tx.Set(w.keys.timer(timingMS, lane), packTimer(kindHead, index))
 }
 
 // hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
 // on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of another
-// lane may have the head: then the head is not delayed. So it is with a hold of the head.
+// lane may have the head. Then the head is not delayed. The same applies to a hold of the head.
 func (w *txn) hasten(lane string) (early bool, err error) {
 	found := w.readItems(w.read, lane, 1)
 	pairs, err := found.Wait(w.ctx)

@@ -12,7 +12,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// beatPage is how many claims of a handle one transaction ends, beside those whose groups are asked for.
+// beatPage is how many claims of a handle one transaction ends, in addition to those whose groups are asked for.
 const beatPage = 100
 
 // meetBeat is called when a handle's heartbeat holds the lane. meetBeat returns the heartbeat's deadline (ms), 0 if
@@ -66,7 +66,8 @@ func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 		ended = ended || n > 0
 	}
 	if ended {
-		// A handle that waits for one of the groups, or by another template, has set its clock by no timer of theirs.
+		// A handle that waits for one of the groups, or by another template, does not wait for a timer of these claims:
+		// wake it.
 		return true, w.wakeAll()
 	}
 	return false, nil
@@ -89,7 +90,8 @@ func together(due []dueBeat) (all []dueBeat) {
 }
 
 // endBeat ends a page of the claims of a handle whose beat is due, and the claims that led here. Each gets the time at
-// which the beat was due as the end of a lease of its own, and a timer there. With the last page the beat is gone, too.
+// which the beat was due as the end of a lease of its own, and a timer there. The transaction that ends the last page
+// also removes the beat.
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
 // beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
@@ -103,7 +105,8 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	var b beat
 	if v != nil {
 		if b, err = unpackBeat(key, v); w.passes(err) {
-			// Nobody can tell how long the handle lives. It is ended now, which costs what a lease cut short costs.
+			// It is unknown whether the handle still lives. So the beat ends now, which has the same effect as a lease
+			// that was cut short.
 			b.dueMS = w.nowMS
 		}
 	}
@@ -140,7 +143,8 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	}
 	last := len(rows) < beatPage && !cut
 	if last && !b.ended {
-		// A claim which has joined the beat since these reads is in no page: only who reads the mark sees all.
+		// A claim may have joined the beat after these reads, and so be in no page. Once the beat is marked as ended,
+		// no claim can join. Without the mark, the conflict on the list of the handle's claims excludes such a claim.
 		if err := guardBeatLast.read(w.tx, keys.heldBy(d.handle)); err != nil {
 			return 0, err
 		}

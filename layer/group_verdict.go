@@ -13,8 +13,8 @@ type verdict int
 
 const (
 	verdictDeliver  verdict = iota
-	verdictStale            // somebody holds the group, or the holding which led here is gone
-	verdictEmpty            // no items: what is left of a holding is cleared
+	verdictStale            // the group is held, or the holding that led here is gone
+	verdictEmpty            // no items: the rest of a holding is cleared
 	verdictAged             // the head has waited longer than the queue's retention
 	verdictEnds             // a claim's end dead-letters the item, halts the group, or begins a mark
 	verdictEarly            // the head is not due, or the group's rate is used up
@@ -282,8 +282,8 @@ func (w *txn) clearLead(c *candidate, r *record) {
 	w.clear(c.key)
 }
 
-// run returns the items, from the head on, which may be delivered together: up to limit, and as long as the items fit.
-// fits is given the bytes of the next body; run returns nothing if fits refuses the first item.
+// run returns the items from the head on that may be delivered together, up to limit, and as long as fits accepts them.
+// fits gets the size of the next body, in bytes. run returns nothing if fits refuses the first item.
 func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
 	config, err := w.config()
 	if err != nil {
@@ -363,9 +363,9 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 
 // The transaction that finds an item past retention at the head of a group removes it: a claim, a take, or a sweep,
 // which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are never
-// touched: nobody looks at a group under a claim whose lease has not ended.
+// removed, because no transaction looks at a group under a live claim.
 
-// isOld reports whether an item is past retention by both clocks. A delay counts for neither.
+// isOld reports whether an item is past retention by both clocks. The time of a delay does not count as waiting.
 func isOld(w *txn, config *Config, r *row) (bool, error) {
 	if r.tamed || !w.isOverdue(config, &r.envelope) {
 		return false, nil
@@ -510,8 +510,8 @@ func (w *txn) overduePage(f *found) (rows, error) {
 //
 // A pair so old that the group has saved up the maximum means the same as no pair. A sweep clears the pair.
 
-// paceFresh is the longest wait by a rate for which the configuration is not read anew, because a handle's
-// configuration may be as old anyway.
+// paceFresh is the longest wait by a rate for which the configuration is not read again, because a handle's
+// configuration may be that old anyway.
 const paceFresh = followLimit
 
 // allowance is what a group's rate leaves, counted in parts of a microsecond, as many parts as the rate has items.
@@ -644,10 +644,10 @@ func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
 	return &f, nil
 }
 
-// isEarly reports whether the lease of a claim lasts by versions, though it has expired by the handle's clock, and by
-// more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are left. The claim's
-// token is the version at which it was made, and one clock has written both of its times. A token that is still to come
-// is from before a restore, and tells nothing.
+// isEarly reports whether the lease of a claim still lasts by versions though it has expired by the handle's clock, and
+// the two differ by more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are
+// left. The claim's token is the version at which it was made, and one clock has written both of its times. A token
+// that is still to come is from before a restore, and tells nothing.
 func isEarly(w *txn, h *holding) (bool, error) {
 	if h.sinceMS == 0 || lacks(guardClockLease) {
 		return false, nil

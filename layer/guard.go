@@ -19,7 +19,7 @@ type guard string
 // the colon: what goes wrong without the guard.
 const (
 	// guardTail (G3, I1, trap 3): the tail seen by an enqueue is acked before the enqueue commits. The group is left
-	// without a hint, so nobody finds the item.
+	// without a hint, so no receive finds the item.
 	guardTail guard = "tail"
 	// guardLaneTail (G3, I1, trap 3): as guardTail, for the last item of a lane that is no whole group.
 	guardLaneTail guard = "lane-tail"
@@ -39,7 +39,7 @@ const (
 	guardDedupPurge guard = "dedup-purge"
 	// guardDedupRename (G3): a dead letter redriven to the tail overwrites the dedup entry of a later message.
 	guardDedupRename guard = "dedup-rename"
-	// guardDedupSweep (G3): a sweep clears the dedup entry of a message which was enqueued meanwhile.
+	// guardDedupSweep (G3): a sweep clears the dedup entry of a message that was enqueued since.
 	guardDedupSweep guard = "dedup-sweep"
 	// guardDedupSlack (G3): a sweep whose clock is ahead ends the dedup window of an id early.
 	guardDedupSlack guard = "dedup-slack"
@@ -140,7 +140,7 @@ const (
 	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free, and, with
 	// retroactive delay, for lanes whose items leave with a claim of another lane.
 	guardFreeEmpty guard = "free-empty"
-	// guardMarkGroup (G2): a pause, halt or resume overwrites a lock which has changed meanwhile.
+	// guardMarkGroup (G2): a pause, halt or resume overwrites a lock that has changed since.
 	guardMarkGroup guard = "mark-group"
 	// guardForceLock (G2): a forced release whose claim has already ended also ends the next claim.
 	guardForceLock guard = "force-lock"
@@ -203,9 +203,9 @@ const (
 	// guardPaceFresh (G5, I1): as guardPaceExclude, by a handle which has not yet read the new configuration.
 	guardPaceFresh guard = "pace-fresh"
 
-	// guardGrantLease (G5): a requester who died keeps the groups granted to the request.
+	// guardGrantLease (G5): a dead requester keeps the groups granted to its request.
 	guardGrantLease guard = "grant-lease"
-	// guardRequestDeadline (G5): requesters who died are granted groups for ever.
+	// guardRequestDeadline (G5): dead requesters are granted groups again and again.
 	guardRequestDeadline guard = "request-deadline"
 	// guardWithdrawRequest (G5): a request is withdrawn while a group is granted to the request.
 	guardWithdrawRequest guard = "withdraw-request"
@@ -218,8 +218,8 @@ const (
 
 	// guardWakeTemplate (G5): a transaction that makes a lane ready wakes no handle that waits by its template.
 	guardWakeTemplate guard = "wake-template"
-	// guardWakeUnlocked (G5): the release of a lane's lock wakes nobody who waits for an intersecting lane of a
-	// named group.
+	// guardWakeUnlocked (G5): the release of a lane's lock does not wake a handle that waits for an intersecting lane
+	// of a named group.
 	guardWakeUnlocked guard = "wake-unlocked"
 	// guardPassOn (G5): of several lanes of a template which became ready at once, those beyond what the woken handle
 	// can take wait for the polls of the other handles.
@@ -253,7 +253,7 @@ const (
 	// guardReceiptTrust (G3, trap 4): a retry looks so late for its receipt that a sweep may have cleared the receipt,
 	// so "not found" means nothing.
 	guardReceiptTrust guard = "receipt-trust"
-	// guardClaimReceipt (G3, trap 4): a claim of unknown outcome locks a group for nobody.
+	// guardClaimReceipt (G3, trap 4): a claim of unknown outcome locks a group that no worker handles.
 	guardClaimReceipt guard = "claim-receipt"
 	// guardReloadToken (G2, trap 4): a claim of unknown outcome is answered with the claim of the worker who took over.
 	guardReloadToken guard = "reload-token"
@@ -301,16 +301,16 @@ const (
 	// guardSubscribeStop (contract): a subscription that is stopped while its handler runs is taken over, and another
 	// process calls its handler with the same changes.
 	guardSubscribeStop guard = "subscribe-stop"
-	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
-	// shards of the last, and nobody finds the hints.
+	// guardIncarnation (G3): a handle from before a drop continues with the next queue of the name, with the number of
+	// shards of the last one, and no receive finds its hints.
 	guardIncarnation guard = "incarnation"
-	// guardGrow (G5): a search ends without the shards of which the handle has learned meanwhile, so the first call of
-	// a handle that was idle does not find what is ready there.
+	// guardGrow (G5): a search ends without the shards that the handle has learned of during it. So the first call of
+	// an idle handle does not find the groups that are ready there.
 	guardGrow guard = "grow"
-	// guardTwin (G5): a timer of a claim that is gone, in the shard of an earlier number, has what truly leads to the
-	// group cleared as a second key.
+	// guardTwin (G5): a timer of a claim that is gone, in the shard of an earlier number, makes a transaction clear the
+	// right key of the group as a second one.
 	guardTwin guard = "twin"
-	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
+	// guardSweepTurn (contract): of several sweeps that begin at the same time, all continue.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.
 	guardRepeat guard = "repeat"
@@ -320,13 +320,13 @@ const (
 	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep (G3): a sweep clears the entry of a receive id which has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
-	// guardBeatJoin (G5, I1): a claim joins the beat of a handle which is being ended, and nobody ever ends the claim.
+	// guardBeatJoin (G5, I1): a claim joins the beat of a handle that is being ended, and the claim never ends.
 	guardBeatJoin guard = "beat-join"
-	// guardBeatLast (G5, I1): the end of a handle misses a claim which has just joined the beat, and nobody ever ends
-	// the claim.
+	// guardBeatLast (G5, I1): the end of a handle misses a claim that has just joined the beat, and the claim never
+	// ends.
 	guardBeatLast guard = "beat-last"
-	// guardBeatMove (contract): a handle goes on with a beat which another has begun to end, and its workers do not
-	// learn that groups may be another's.
+	// guardBeatMove (contract): a handle continues with a beat that another has begun to end, and its workers do not
+	// learn that others may get their groups.
 	guardBeatMove guard = "beat-move"
 	// guardBeatEnd (G5): a handle is ended which has just moved its beat.
 	guardBeatEnd guard = "beat-end"
@@ -352,7 +352,7 @@ const (
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
 	// fails the transaction again and again.
 	guardExtendApart guard = "extend-apart"
-	// guardTxBound (contract): a handler that takes longer than a transaction lasts is called for ever.
+	// guardTxBound (contract): a handler that takes longer than a transaction may last is called again and again.
 	guardTxBound guard = "tx-bound"
 )
 

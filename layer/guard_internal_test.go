@@ -95,8 +95,8 @@ func (d *interleaved) get(t *testing.T, key []byte) (v []byte) {
 	return v
 }
 
-// TestSweepKeepsWhatIsWrittenAnew: what a sweep has found out of date and is about to clear is written anew by another:
-// it stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
+// TestSweepKeepsWhatIsWrittenAnew: a sweep has found a row out of date and is about to clear it. Another transaction
+// writes the row again, and the row stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
 func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 	long := (MaxDedupWindow + 2*sweepSlack).Milliseconds()
 	for _, c := range []struct {
@@ -172,8 +172,8 @@ func TestRenewalOfSweptRequest(t *testing.T) {
 	require.Zero(t, index)
 }
 
-// TestWithdrawalMeetsTakeover: a grant that has ended while it is given back, and whose group another claims, ends
-// nobody's claim. Guard withdraw-lock.
+// TestWithdrawalMeetsTakeover: a grant ends while it is returned, and another handle claims the group. The return does
+// not end that claim. Guard withdraw-lock.
 func TestWithdrawalMeetsTakeover(t *testing.T) {
 	s := newStagedSteps(t)
 	s.run(s.grant(""))
@@ -309,7 +309,7 @@ func TestReloadPassesLateItem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in flight. Guard purge-lock.
+// TestPurgeMeetsClaim (G2): a group is claimed during a purge. The purge leaves the items in flight. Guard purge-lock.
 func TestPurgeMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	// A pause elsewhere: otherwise the purge first tries to remove all at once, and meets the claim there.
@@ -322,7 +322,8 @@ func TestPurgeMeetsClaim(t *testing.T) {
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
 }
 
-// TestSweepOfOverdueMeetsClaim (G2): likewise a sweep of what is overdue. Guard age-lock.
+// TestSweepOfOverdueMeetsClaim (G2): a group is claimed during a sweep of overdue items. The sweep leaves the items in
+// flight. Guard age-lock.
 func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })

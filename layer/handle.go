@@ -28,10 +28,10 @@ type Options struct {
 	Now func() time.Time
 	// Tx applies to every transaction which the handle begins itself, except UntilConflict.
 	Tx kv.TxOptions
-	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. Poll bounds how
-	// late a lost wake is noticed: by the first handle that waits, which serves the others, too. A handle with others
-	// before it looks less often, down to a fifth, and down to a 17th while those before it are served, until a look
-	// has found that they are dead. 0 = DefaultStagePoll.
+	// Poll is the mean pause between two looks of a handle whose receives wait and that is not woken; 0 =
+	// DefaultStagePoll. A lost wake is noticed after about Poll: the first waiting handle notices it, for the others
+	// too. A handle that is not the first in line looks up to 5 times less often, and up to 17 times less often while
+	// those before it are served. If a look finds that those are dead, the handle looks as often as the first.
 	Poll time.Duration
 	// Config is the configuration which Create writes, and with which Ensure compares the stored configuration. Open
 	// ignores this field and reads the stored configuration.
@@ -227,9 +227,9 @@ func (q *Queue) batchOptions() kv.TxOptions {
 	return o
 }
 
-// Admin is the operator's side of a queue, beside the programs which use the queue: look inside, change waiting
-// messages, pause, repair, configure. Admin is a view of the handle: copy an Admin freely, use an Admin from several
-// goroutines. Admin ends with the handle's Close. All calls work while the queue is in use.
+// Admin is the operator's side of a queue, while programs use the queue. It looks inside, changes waiting messages,
+// pauses, repairs and configures. An Admin is a view of the handle. You may copy it and use it from several goroutines.
+// It ends with the handle's Close. All calls work while the queue is in use.
 type Admin struct {
 	q  *Queue
 	by string // "" = the handle's Owner
@@ -238,13 +238,12 @@ type Admin struct {
 // Admin returns the operator's side of the handle.
 func (q *Queue) Admin() Admin { return Admin{q: q} }
 
-// As returns the operator's side for somebody: hooks are told that name has done what is done through the result, and
-// so are marks, dead letters and attempts which say who has made them, unless options name somebody else. At most
-// MaxQueueNameSize bytes of UTF-8, or else the operations fail with *LimitError or ErrInvalidUTF8; "" = the handle's
-// Owner.
+// As returns the operator's side under a name. Hooks get the name with each operation of the result. Marks, dead
+// letters and attempts get it as their author, unless options give another name. name has at most MaxQueueNameSize
+// bytes of UTF-8, or else the operations fail with *LimitError or ErrInvalidUTF8. "" = the handle's Owner.
 func (a Admin) As(name string) Admin { return Admin{q: a.q, by: name} }
 
-// who is who does it, for people.
+// who returns the name of the operator, for people.
 func (a Admin) who() string {
 	if a.by != "" {
 		return a.by
@@ -379,8 +378,8 @@ func depth(counts map[string]int64) int64 {
 	return n
 }
 
-// noticed is what a handle has noticed, and goes by until it notices better. See package advice: nothing in there can
-// touch a key, so that order and exclusion can be judged without it.
+// noticed is what a handle has learnt from earlier transactions, and uses until it learns better. See package advice.
+// Nothing in that package can touch a key, so order and exclusion do not depend on it.
 type noticed struct {
 	spreads  advice.Spreads
 	flights  advice.Flights
@@ -391,8 +390,8 @@ type noticed struct {
 	far      advice.Far
 }
 
-// advised is what goes along with a transaction of the handle, over all its attempts. A transaction of the caller's own
-// has the zero value.
+// advised is the advice of a transaction of the handle, for all its attempts. A transaction of the caller's own has the
+// zero value.
 type advised struct {
 	flight *advice.Flight   // the groups which no other transaction of the handle should claim; may be nil
 	booked *advice.Bookings // of the queue's rate; nil = what is booked stays so

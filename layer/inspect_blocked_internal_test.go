@@ -212,7 +212,7 @@ func TestBlockedSaysSinceWhen(t *testing.T) {
 	})
 }
 
-// TestBlockedPagesAndOptions: pages list every group once; what is no cause and what is out of bounds is refused.
+// TestBlockedPagesAndOptions: pages list every group once. Blocked refuses an unknown cause, and options out of bounds.
 func TestBlockedPagesAndOptions(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		for i := range 25 {
@@ -411,16 +411,16 @@ func TestWhyGroup(t *testing.T) {
 	})
 }
 
-// stillClock is the clock of an engine whose versions go on as a test says: those of a folder stand still while nobody
-// has the folder open, and jump when somebody opens it.
+// stillClock is the clock of an engine whose versions advance only when the test says so. The versions of a folder
+// stand still while no process has it open, and jump when one opens it.
 type stillClock struct{ now *time.Time }
 
 func (c stillClock) Now() time.Time { return *c.now }
 
 func (c stillClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// TestBlockedBesideVersions: how long a group is held, and whether a ready group is there for long, is told by the
-// times that the claim and the head bear, also where versions and times have nothing to do with each other.
+// TestBlockedBesideVersions: the times in the claim and in the head decide how long a group has been held or ready.
+// This holds also if versions and times are unrelated.
 func TestBlockedBesideVersions(t *testing.T) {
 	const hour = time.Hour
 	for _, c := range []struct {

@@ -416,7 +416,7 @@ func (c *groupCounts) passTimer(dueMS int64) {
 	}
 }
 
-// messages counts the messages of the delayed groups, those in flight not included: nobody holds a delayed group.
+// messages counts the messages of the delayed groups. None of them is in flight, because a delayed group has no claim.
 func (c *groupCounts) messages() (int64, error) {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
@@ -471,8 +471,8 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 }
 
 // Stats are figures about a queue. The counters run from its creation on and count items, each redelivery again. All
-// are of one moment. The counters, Depth, Dead and InFlight are exact, but for Duplicates; the comments say what is
-// bounded.
+// are of one moment. The counters, Depth, Dead and InFlight are exact, except Duplicates. The comments say which other
+// figures are bounded.
 type Stats struct {
 	Enqueued int64
 	// Duplicates were not enqueued, because a message with the same dedup id was remembered. After a commit of unknown
@@ -617,10 +617,10 @@ type StatsOptions struct {
 	// MaxTimers is how many timers are read, the first due first, 1 to 10,000; 0 = 10,000. Timers tell held groups from
 	// delayed groups, and lead to the oldest head and to the longest hold.
 	MaxTimers int
-	// Where, if not nil, has ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed, LongestHold,
-	// OldestReady and OldestHead speak of what the template sees of each group: ReadyGroups is then the number to scale
-	// the workers of a stage by. A group that waits because an intersecting template has it counts among
-	// DelayedGroups. All else is of the whole queue.
+	// Where, if not nil, is a template. ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed,
+	// LongestHold, OldestReady and OldestHead are then figures of the template's lanes. Use ReadyGroups to scale the
+	// workers of a stage. A group that waits for the claim of an intersecting template counts in DelayedGroups. All
+	// other figures are of the whole queue.
 	Where Template
 }
 

@@ -375,7 +375,8 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	return w.rejoin(guardRedriveExclude, id, value)
 }
 
-// renewed is the value of an item which comes back. Past retention, its time starts anew: else it would expire at once.
+// renewed returns the value of an item that comes back. If the item is past retention, its time starts again, because
+// otherwise it would expire at once.
 func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
@@ -493,7 +494,7 @@ func (f *DeadFilter) some() bool {
 	return f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()
 }
 
-// checkChosen is check for a call that removes or moves what the filter chooses: it must say what that is.
+// checkChosen is check for a call that removes or moves the chosen dead letters: the filter must not be empty.
 func (f *DeadFilter) checkChosen() error {
 	if !f.All && f.IDs == nil && !f.some() {
 		return fmt.Errorf("%w: an empty filter: set IDs, Group, Text, From or Before, or All for all dead letters",

@@ -11,14 +11,15 @@ import (
 	"fdbfifo/kv"
 )
 
-// A sweep clears what nobody needs any more and nobody else clears. Each part works in short transactions at batch
-// priority: read a page, clear what is out of date, with a conflict only on what decides a clear. So a sweep may be
-// stopped at any point and run again, and several sweeps at the same time do no harm but waste.
+// A sweep clears rows that are not needed any more and that no other call clears. Each part works in short transactions
+// at batch priority. A transaction reads a page and clears the rows that are out of date. It has conflicts only on the
+// keys that decide a clear. So a sweep may be stopped at any point and run again. Several sweeps at the same time are
+// safe, but waste work.
 
 const (
 
 	// sweepSlack is for clocks which differ. dedupSlack is the same for dedup entries, of which there may be many.
-	// Otherwise a worker whose clock is ahead would end an entry's window early for the others.
+	// Without it a worker whose clock is ahead would end an entry's window early for the others.
 	sweepSlack = 24 * time.Hour
 	dedupSlack = time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
@@ -35,7 +36,7 @@ type SweepOptions struct {
 	// Every, if not 0, makes the sweep one of many: if any sweep of the queue has begun less than Every ago, nothing is
 	// done. Of several sweeps beginning at the same time only one goes on.
 	Every time.Duration
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(SweepReport)
 }
 
@@ -49,11 +50,11 @@ type SweepReport struct {
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
 	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles for lanes
-	Dedup         int64 // entries cleared which make nothing a duplicate any more
+	Dedup         int64 // cleared entries whose time is over: they make no message a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
-	Hints         int64 // cleared: of lanes by which nobody receives, see docs/lanes.md
+	Hints         int64 // cleared: of lanes from which no handle receives, see docs/lanes.md
 	Unreadable    int64 // hints, timers, requests and the like cleared, because they could not be read
 }
 
@@ -82,7 +83,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []struct {
-		byAge bool // the part removes rows by their age, and asks no second clock for each
+		byAge bool // the part removes rows by their age, and does not check the version of each
 		sweep func() error
 	}{
 		{false, s.unreadable}, {true, s.receipts}, {false, s.named}, {false, s.wakes}, {true, s.repeats},
@@ -186,7 +187,7 @@ type sweeper struct {
 	o      SweepOptions
 	report SweepReport
 	config *Config // nil = not read yet
-	// refused is why nothing is removed by its age alone; nil = no clock disagrees.
+	// refused is the reason why the sweep removes no row by its age alone; nil = no clock disagrees.
 	refused *clockError
 }
 
@@ -348,7 +349,7 @@ const (
 	archiveSweepItems = 1000
 )
 
-// archived clears what was kept for as long as Config.Archive says, or everything if the queue keeps nothing any more.
+// archived clears the items that the archive has kept for Config.Archive, or all if the queue has no archive any more.
 func (s *sweeper) archived() error {
 	config, err := s.configuration()
 	if err != nil {
@@ -458,7 +459,8 @@ func (s *sweeper) changes() error {
 			ms, _, err := unpackChanges(row.Key, row.Value)
 			p, perr := s.q.keys.parse(row.Key)
 			if err != nil || perr != nil || ahead(ms, m.nowMS) {
-				// Nobody knows its time, so it goes with the next row: the rows lie in the order of their commits.
+				// Its time is unknown. The rows are in the order of their commits, so this one is cleared with the next
+				// row.
 				if unreadable == nil {
 					unreadable = row.Key
 				}
@@ -499,7 +501,7 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 		}
 		p, err := unpackProgress(row.Key, row.Value)
 		if s.q.passes(err) {
-			p.from = []byte{} // nobody knows what the subscription has seen
+			p.from = []byte{} // it is unknown which changes the subscription has seen
 		}
 		if from == nil || bytes.Compare(p.from, from) < 0 {
 			from = p.from
@@ -593,10 +595,11 @@ func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 	}
 }
 
-// dedup clears the entries whose time is over, or whose item is gone if the item decides. A sweep of many (Every) goes
-// on where the last ended. After sweepRows rows it ends at the first page of which it clears less than a quarter.
+// dedup clears the entries whose time is over. If an entry depends on its item, it clears the entry when the item is
+// gone. A sweep with Every continues where the last one ended. After sweepRows rows it ends at the first page of which
+// it clears less than a quarter.
 //
-// Footprint: a read conflict on each cleared entry, because an enqueue may write the entry anew.
+// Footprint: a read conflict on each cleared entry, because an enqueue may write the entry again.
 func (s *sweeper) dedup() error {
 	place := sweepPlace{s: s, section: s.q.keys.section(nameDedup), key: s.q.keys.meta(metaSweptTo)}
 	if err := place.resume(); err != nil {
@@ -673,9 +676,9 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	return over, nil
 }
 
-// hints clears the stale hints of lanes, in a queue with facets. A claim clears the hint of its own lane; the hints of
-// lanes by which nobody receives stay when the claims of other lanes have emptied these. Example: with the views "*;
-// state", of which all workers receive by state, each whole group keeps a hint for each time that it was empty.
+// hints clears the stale hints of lanes, in a queue with facets. A claim clears only the hint of its own lane. If the
+// claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*; state",
+// and all workers receive by state. Then each whole group keeps a hint for each time that it was empty.
 func (s *sweeper) hints() error {
 	if s.q.keys.plan == nil {
 		return nil
@@ -794,8 +797,8 @@ func (s *sweeper) overdue() error {
 
 // overdueStep is one attempt of a step of the sweep for items past retention.
 //
-// Footprint, per group with a head past retention: a read and a write conflict on the lock; if nobody holds the group,
-// and the group is empty now, a read conflict on the whole group.
+// Footprint, per group with a head past retention: a read and a write conflict on the lock; if the group has no holding
+// and is empty now, a read conflict on the whole group.
 type overdueStep struct {
 	rest kv.KeyRange // begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
@@ -937,8 +940,8 @@ func (s *sweeper) paces() error {
 				continue
 			}
 			if empty {
-				// A message enqueued meanwhile may wait by the rate of a newer configuration than ours. Then the pair
-				// must stay, because the next change of the rate finds the group by its pair.
+				// A message that was enqueued since may wait by the rate of a newer configuration than ours. Then the
+				// pair must stay, because the next change of the rate finds the group by its pair.
 				if err := guardPaceEmpty.read(tx, items); err != nil {
 					return 0, err
 				}
@@ -953,12 +956,12 @@ func (s *sweeper) paces() error {
 	}, &s.report.Paces, nil)
 }
 
-// repace makes a hint or a timer lead to a group with items when its rate lets the group go on.
+// repace writes a hint or a timer that leads to a group with items when its rate lets the group continue.
 //
-// Footprint: a write conflict on the lock, so that nobody leaves the group to an outdated rate, not at the end of a
-// claim or a delay either. If nothing has to be written, because somebody holds the group or the right timer is there
-// already, a read conflict on the lock, or on the timer. If the group has to wait, a read conflict on the gap up to the
-// head. All else is read at snapshot, because a hint or timer too many does no harm.
+// Footprint: a write conflict on the lock, so that no transaction leaves the group to an outdated rate, also not at the
+// end of a claim or a delay. If the group is held, or the right timer is there already, nothing is written: then a read
+// conflict on the lock, or on the timer. If the group must wait, a read conflict on the gap up to the head. All other
+// reads are at snapshot, because a superfluous hint or timer is harmless.
 func (w *txn) repace(group string, rate Rate, used pace) error {
 	found := w.read.GetRange(w.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)

@@ -13,8 +13,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// packedExamples has a value of each name of the key table that is a tuple, and what the table says of its elements, in
-// order; "…" stands for any further.
+// packedExamples has an example for each name of the key table whose value is a tuple, and the types of its elements by
+// the table, in order. "…" stands for any further elements.
 var packedExamples = map[string]struct {
 	value    []byte
 	elements string

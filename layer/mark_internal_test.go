@@ -123,8 +123,8 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 	}))
 }
 
-// TestMarkedGroupIsNobodys: a marked group is passed over by receives and takes, whatever it was before: ready,
-// empty, waiting for a retry, or granted; enqueues go on; and without the mark all its items are there, in order.
+// TestMarkedGroupIsNobodys: receives and takes pass over a marked group, whether it was ready, empty, waiting for a
+// retry or granted. Enqueues continue. Without the mark all its items are there, in order.
 func TestMarkedGroupIsNobodys(t *testing.T) {
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	for name, setup := range map[string]func(s *markSteps){
@@ -197,8 +197,8 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 	}
 }
 
-// TestMarkUnderAClaim: a group that is marked under its claim stays with the holder, and is marked when the claim
-// ends, however that comes about. An enqueue meanwhile is not lost.
+// TestMarkUnderAClaim: a group that is marked under its claim stays with the holder, and is marked when the claim ends,
+// however it ends. An enqueue in that time is not lost.
 func TestMarkUnderAClaim(t *testing.T) {
 	for name, end := range map[string]func(s *markSteps, c *Claim) error{
 		"ack":             func(s *markSteps, c *Claim) error { return s.q.Ack(s.ctx, c) },

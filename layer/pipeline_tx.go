@@ -409,7 +409,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 			if !slot {
 				return nil
 			}
-			wants = nil      // nobody knows which the transaction has written
+			wants = nil      // it is unknown which requests the transaction has written
 			outcome.cancel() // the watches of the attempt which was applied have failed with its commit
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
@@ -421,7 +421,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 	if err != nil {
 		outcome.cancel()
 		if kv.MaybeCommitted(err) && slices.ContainsFunc(batch, (*operation).byHeartbeat) {
-			q.heart.end(q.heart.pulse()) // nobody may ever learn of the claims
+			q.heart.end(q.heart.pulse()) // the claims may never reach a caller
 		}
 		return err
 	}
@@ -746,7 +746,7 @@ type landed struct {
 	waits     time.Duration
 	sent      []Sent
 	full      *FullError
-	given     []claimRef // the items are read anew, see reload
+	given     []claimRef // the items are read again, see reload
 }
 
 // results returns the results of the attempt under way.

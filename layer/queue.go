@@ -19,8 +19,8 @@ import (
 
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
 // ErrQueueExists if the queue exists, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the
-// queue is being dropped. prefix is the caller's: a directory's bytes, or a tuple; may be empty; at most MaxPrefixSize
-// bytes.
+// queue is being dropped. prefix belongs to the caller. It is a directory's bytes or a tuple, may be empty, and has at
+// most MaxPrefixSize bytes.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -154,7 +154,7 @@ func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if q, err = Create(ctx, db, prefix, name, o); err == nil {
 			return q, nil, nil
 		}
-		if errors.Is(err, ErrQueueExists) && tries < ensureTries { // created by another meanwhile
+		if errors.Is(err, ErrQueueExists) && tries < ensureTries { // another process has created it since
 			q, err = Open(ctx, db, prefix, name, o)
 		}
 	}
@@ -169,7 +169,7 @@ func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	return q, different, nil
 }
 
-// ensureTries bounds how often Ensure begins anew because others create and drop the queue meanwhile.
+// ensureTries bounds how often Ensure begins again because others create and drop the queue at the same time.
 const ensureTries = 10
 
 // differences compares the configuration which the new handle has read with the wanted, and mends if asked to.
@@ -331,9 +331,9 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	return nil
 }
 
-// restoredAt returns the version, as indexes count, from which on a restored queue continues: that of the newest thing
-// which is known, and the time since. The time is the shortest that any of them tells, as each was written by a clock
-// that may have been wrong. newest is the newest hint.
+// restoredAt returns the version, as indexes count, from which a restored queue continues. It is the newest version
+// that a hint, an item or a receipt has, and in addition the time since. Each of these rows was written by a clock that
+// may have been wrong, so the shortest of their times counts. newest is the newest hint.
 func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey) (int64, error) {
 	v := q.viewOf(ctx, read)
 	head := v.read.GetRange(v.keys.items(groupOf(newest.lane)).Selectors(), kv.RangeOptions{Limit: 1})
@@ -412,8 +412,8 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions. Close waits
 // for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
 // transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
-// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is closed all the same, and a sweep clears
-// its keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
+// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
+// keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
 // valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {

@@ -356,7 +356,7 @@ func (s *spoiling) spoilRow(row kv.KV) {
 		}
 		value[s.n(len(value))] ^= byte(1 + s.n(255))
 		how = "changed in a byte"
-	case 4: // a key which is none, beside the row
+	case 4: // a key that has no valid form, in addition to the row
 		key, how = append(bytes.Clone(key), s.bytes(1+s.n(4))...), "new"
 		if q, wrong := s.q.keys.parse(key); wrong == nil {
 			s.touch(q)
@@ -778,8 +778,8 @@ var leadsOf = map[string]func(t *testing.T, q *Queue){
 	},
 }
 
-// TestUnreadableLeadStopsNobody (G3): a hint, and a timer once due, which cannot be read keep no group from delivery,
-// not even their own; the handle counts them, and Check names them.
+// TestUnreadableLeadStopsNobody (G3): a hint or a due timer that cannot be read keeps no group from delivery, not even
+// its own. The handle counts such rows, and Check names them.
 func TestUnreadableLeadStopsNobody(t *testing.T) {
 	for name, lead := range leadsOf {
 		for how, spoil := range map[string]func(row kv.KV) kv.KV{
@@ -826,8 +826,8 @@ func TestUnreadableLeadStopsNobody(t *testing.T) {
 	}
 }
 
-// TestSweepOfUnreadableLead (G3): a sweep clears a timer which cannot be read, and the group is delivered all the same
-// when its lease has ended; so does a purge by force of another group's row.
+// TestSweepOfUnreadableLead (G3): a sweep clears a timer that cannot be read, and the group is still delivered when its
+// lease has expired. A purge by force does the same with another group's row.
 func TestSweepOfUnreadableLead(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		send(t, q, "bad")

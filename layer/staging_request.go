@@ -15,13 +15,13 @@ import (
 	"fdbfifo/kv"
 )
 
-// stage registers the handle's request if receives wait, makes the request want again if receives wait though all
-// wanted groups were granted, and clears the request when the last receive has been served. requests are the oldest
-// requests, as far as read.
+// stage keeps the handle's request in step with its waiting receives. It registers the request if receives wait. If all
+// wanted groups were granted and receives still wait, the request wants groups again. When the last receive has been
+// served, stage clears the request. requests are the oldest requests, as far as they were read.
 //
-// Footprint: registering adds no conflict. Rewriting adds a read conflict on the request, which meets only a sweep
-// taking the handle for dead, because nobody grants to a request which wants nothing. Clearing adds a read conflict on
-// the request, because a grant rewrites the request.
+// Footprint: registering adds no conflict. Rewriting adds a read conflict on the request. It conflicts only with a
+// sweep that takes the handle for dead, because no handle grants to a request that wants nothing. Clearing adds a read
+// conflict on the request, because a grant rewrites the request.
 func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
@@ -140,8 +140,8 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	return err
 }
 
-// withdraw clears the handle's requests for which nobody waits, and gives back the granted groups; index is 0 if there
-// is no request for any group. Repeating a withdraw does no harm.
+// withdraw clears the handle's requests for which no receive waits, and returns the granted groups. index is 0 if there
+// is no request for any group. It is safe to repeat a withdraw.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
 		if !q.line.rest(ctx, busyPause) { // a receive is about to use or clear the request
@@ -260,13 +260,13 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 	return nil
 }
 
-// A handle has a request of its own for each lane and each template that its receives wait for, beside the request for
-// any group. Nothing is granted to such a request. A transaction that leaves a lane ready touches the wake keys of the
-// oldest handles that wait for a lane like this one, as many as there are lanes. A woken handle that finds more than it
-// can take touches the next. A handle writes and clears its own requests only, so nobody conflicts but with a sweep
-// that takes the handle for dead.
+// Besides the request for any group, a handle has a request for each lane and each template that its receives wait for.
+// Nothing is granted to such a request. A transaction that leaves lanes ready touches the wake keys of the oldest
+// handles that wait for such lanes, one handle for each lane. A woken handle that finds more than it can take touches
+// the wake key of the next. A handle writes and clears only its own requests, so it conflicts only with a sweep that
+// takes it for dead.
 
-// want is what receives wait for which do not take any group. Comparable.
+// want is the lane or the template that receives wait for, if they do not take any group. It is comparable.
 type want struct {
 	one bool   // the lane of the name; otherwise any lane of the template, packed
 	of  string // the lane, or the template
@@ -307,8 +307,8 @@ func (q *Queue) wanted(w want, own ownRequest) []byte {
 	return q.keys.byLane(w.of, own.sinceMS, q.waitID)
 }
 
-// expect notes that a transaction is about to write requests, and returns those that are new. If the outcome is never
-// known, the requests are cleared all the same when nobody waits any more.
+// expect notes that a transaction is about to write requests, and returns those that are new. If the outcome stays
+// unknown, the requests are still cleared when no receive waits any more.
 func (s *staging) expect(wants []want, nowMS int64) (added []want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

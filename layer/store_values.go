@@ -323,8 +323,8 @@ func (s storedConfig) pack() ([]byte, error) {
 	return value, nil
 }
 
-// unpackConfig reads a stored configuration. No value means: no queue. No setting is known if the error is one of the
-// document; the incarnation is, all the same.
+// unpackConfig reads a stored configuration. No value means: no queue. If the error is one of the document, no setting
+// is known, but the incarnation is.
 func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	if value == nil {
 		return s, ErrNoQueue
@@ -344,7 +344,7 @@ func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	return s, err
 }
 
-// checkMarkKey checks the value beside the key of a mark.
+// checkMarkKey checks the value under the key of a mark.
 func checkMarkKey(key, value []byte) error {
 	if len(value) > 0 {
 		return corrupt(key, fmt.Errorf("%d bytes, should be none", len(value)))
@@ -484,7 +484,7 @@ type ChangeKind int
 
 // The kinds. The numbers are stored.
 const (
-	ChangeEnqueued     ChangeKind = iota // a new message, or an archived item enqueued anew by Replay
+	ChangeEnqueued     ChangeKind = iota // a new message, or an archived item that Replay has enqueued again
 	ChangeFinished                       // acked, or taken
 	ChangeDeadLettered                   // failed for good, or past retention
 	ChangeRedriven                       // a dead letter is in its group again; to the tail: under the ID's new index
@@ -533,7 +533,7 @@ type changed struct {
 	n     int         // only of a purge: how many items
 }
 
-// changeSize is how many bytes a change takes in its row, at most, beside the group's name.
+// changeSize is the most bytes that a change takes in its row, without the group's name.
 const changeSize = 2 + 2 + 9 + 17
 
 // appendItem appends the change of items[i] to a row.
@@ -665,19 +665,19 @@ type moment struct {
 // at returns when (ms), by the handle's clock, the queue's version was clock.
 func (m moment) at(clock int64) int64 { return m.nowMS - max(0, m.clock-clock)/versionsPerMS }
 
-// span is how long ago a version was, by versions.
+// span returns the time since a version, by versions.
 func (m moment) span(clock int64) time.Duration {
 	return time.Duration(m.clock-clock) * time.Microsecond
 }
 
-// lag is how much further the wall time has gone than the version since both were read.
+// lag returns by how much the wall time has advanced more than the version since w.
 func (m moment) lag(w moment) time.Duration {
 	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)
 }
 
-// old reports whether something that was written at a version is d old by versions. A wall time says that it is, and
-// the clock that has written it, or the one that reads it, may be wrong. A version that is still to come is from before
-// a restore, and tells nothing.
+// old reports whether a row that was written at a version is at least d old by versions. Callers ask when the row is so
+// old by wall time, because the clock that wrote the time, or the clock of this process, may be wrong. A version that
+// is still to come is from before a restore. It tells nothing, and then old returns true.
 func (m moment) old(clock int64, d time.Duration) bool {
 	return m.span(clock) >= d || clock > m.clock+offsetSlack || lacks(guardClockAsk)
 }

@@ -25,11 +25,11 @@ import (
 //	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
-//	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; see retro, too
-//	         ("timer", due (ms), handle)             likewise, of kind "beat": a handle's heartbeat, see store_lock.go
+//	         ("timer", (shard), due (ms), group)     the same, in the shards from 1 on; see retro, too
+//	         ("timer", due (ms), handle)             the same, of kind "beat": a handle's heartbeat, see store_lock.go
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
 //	held     ("held", handle, group)                 as a timer: a claim by the handle's heartbeat, and no other
-//	state    ("state", group)                        bytes: what is stored with the group; never empty
+//	state    ("state", group)                        bytes: the state of the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part, of (µs)
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_item.go
@@ -59,18 +59,19 @@ import (
 //	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
 //	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
 //
-// So has an unordered queue (store_lock.go), of its free lanes, which have the view 0 and no values. And:
+// An unordered queue (store_lock.go) has these keys too, for its free lanes, which have the view 0 and no values. And:
 //
 //	hold     ("hold", group, index, random)          as a lock: the item is claimed by itself, or delayed
 //	due      ("due", 0, due (ms), group, index, random)  as a timer: of a hold
 //
-// So has a queue with a lease for each item (group_hold.go), but for free lanes. The timer of a hold is there
+// A queue with a lease for each item (group_hold.go) has the same keys, except those of free lanes. Its timer of a hold
+// is
 //
 //	timer    ("timer", due (ms), group, index, random)  as a timer; from shard 1 on the shard as ("timer") has it
 //
-// In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
-// aside because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the
-// hint back.
+// In kept, holder and lane are nested tuples, (view, values …), or () for the whole group. A kept key is a hint of the
+// lane that was moved aside, because the lock of the holder, an intersecting lane, makes the hint useless. The release
+// of the lock puts the hint back.
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
@@ -80,8 +81,8 @@ import (
 // claimed until its end. As with a claim, every hint of the group is stale while the delay lasts. One of kind "grant"
 // keeps a group for the handle whose random is its owner, until the handle accepts or the short lease ends.
 //
-// A lock with a mark and no holding keeps the group from everybody: there is no end and no timer. Beside a claim the
-// mark waits until the claim ends.
+// A lock with a mark and no holding keeps the group from all receives. It has no end and no timer. Together with a
+// claim the mark takes effect when the claim ends.
 //
 // The stamp of a change is the versionstamp of its transaction, so changes lie in the order of commits. The offset is
 // the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart
@@ -92,7 +93,7 @@ import (
 // before request, so that a single range read finds the oldest requests, and whether there are requests of other kinds.
 // since is when the handle began to wait, by the handle's clock: it decides who is woken first, nothing else.
 //
-// Each operation says which keys may be written, and with what the writes conflict.
+// The comment of each operation says which keys it may write, and its conflicts.
 const (
 	nameMeta     = "meta"
 	nameItem     = "item"
@@ -128,12 +129,12 @@ const (
 type subspace struct {
 	prefix []byte
 	shards *sharding // of ready hints and timers; set when the queue is opened
-	plan   *lanePlan // of a queue with facets, likewise; else nil
+	plan   *lanePlan // of a queue with facets; set when the queue is opened; else nil
 	fixed  *fixedKeys
 	room   *room // of a transaction; nil = each key has memory of its own
 }
 
-// fixedKeys are what nearly every transaction needs, made once. Nobody changes them.
+// fixedKeys are keys that nearly every transaction needs. They are made once, and must not be changed.
 type fixedKeys struct {
 	dropped  kv.KeyRange // the mark of a drop
 	requests kv.KeyRange // see requests
@@ -340,7 +341,8 @@ type parsedKey struct {
 	field string
 	scope string // dedup
 	group string
-	// lane: of a lock, mark, hint, timer, grant, kept hint or lane key; a group's name if the lane is a whole group.
+	// lane is of a lock, mark, hint, timer, grant, kept hint or lane key. It is the group's name if the lane is a whole
+	// group.
 	lane   string
 	holder string // kept: the lane whose lock keeps the hint
 	where  string // reqlane: the packed template

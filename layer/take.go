@@ -10,7 +10,7 @@ import (
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
-// or if what was in the way was work enough for one transaction: many items past retention, or claims whose leases have
+// or if it had to clear away as much as one transaction may: many items past retention, or claims whose leases have
 // ended. max is 1 to MaxBatch. The caller must handle an unknown commit, for example with Once. If the transaction has
 // half of FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
 //
@@ -37,8 +37,8 @@ type TakeOptions struct {
 	// Where, if not nil, is the template of the items to take, as in ReceiveOptions. A template without facets is
 	// refused (*TemplateError).
 	Where Template
-	// Unordered takes items of the group that nobody holds, as ReceiveOptions.Unordered does: those that others have
-	// in flight are passed over. Not with Where.
+	// Unordered takes free items of the group, as ReceiveOptions.Unordered does, and passes over items in flight. Not
+	// with Where.
 	Unordered bool
 }
 
@@ -142,8 +142,8 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 	}
 }
 
-// takeFrom takes from one group. If somebody holds the group, or the group is empty, takeFrom clears the stale hint or
-// timer. The serialisable reads make the clearing conflict with a release and with an enqueue.
+// takeFrom takes from one group. If the group is held or empty, takeFrom clears the stale hint or timer. The
+// serialisable reads make the clearing conflict with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	if isHold(c.lane) { // its time is over, perhaps: then the item is free
 		if w.tired() {
@@ -181,7 +181,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		}
 		switch {
 		case err != nil:
-			return nil, w.breaks(err) // nobody can tell what may be taken
+			return nil, w.breaks(err) // it is unknown which items may be taken
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
 		case w.putsOff(f):
@@ -208,7 +208,7 @@ func (w *txn) endHoldAt(lane string) error {
 	return err
 }
 
-// takeItems takes up to limit items of a group which nobody holds.
+// takeItems takes up to limit items of a group without a holding.
 func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.runWithin(f, limit, func(next int) bool {
@@ -273,8 +273,8 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	return items, err
 }
 
-// breaks keeps the error of the first group of which a take can read something not, and has the take go on with other
-// groups; it returns any other error. The group is as before: nothing was written.
+// breaks stores the error of the first group that a take cannot read, so that the take continues with other groups. It
+// returns any other error. The unreadable group is unchanged.
 func (w *txn) breaks(err error) error {
 	if !isCorrupt(err) {
 		return err

@@ -156,7 +156,7 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 }
 
 // placeOfDue returns the place of a group to which a timer due at dueMS leads. With RoundRobin the place is where the
-// group became deliverable: two groups which fail all the time would otherwise come before all others for ever.
+// group became deliverable. Otherwise two groups that fail all the time would always come before all others.
 func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || config.Schedule != RoundRobin {
@@ -328,8 +328,8 @@ func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
 	return false, nil
 }
 
-// wakeNamed touches the wake keys of the requests for the groups left ready, a few for each: one of the receives gets
-// the group, the others go on waiting, and a handle which has died keeps nobody waiting.
+// wakeNamed touches the wake keys of the requests for the groups left ready, a few for each group. One of the woken
+// receives gets the group, and the others wait on. A dead handle so keeps no other handle waiting.
 func (w *txn) wakeNamed() error {
 	if len(w.ready) > wakeGroups {
 		for row, err := range walk(w.ctx, w.read, w.keys.section(nameNamed), wakePage) {
@@ -413,7 +413,7 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 	return nil
 }
 
-// leftOver are requests of a handle that nobody waits behind: commits of unknown outcome have left them.
+// leftOver are requests of a handle for which no receive waits. Commits of unknown outcome have left them.
 type leftOver struct {
 	of    uuid.UUID // whose
 	index int64     // of that for any group, which may have grants: the caller withdraws it; 0 = none was met
@@ -470,13 +470,14 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	return err
 }
 
-// chores is what a transaction of receives, or a take, has done for groups that have given nothing by it. Much of that
-// may be in the way: what a dead worker has left, say. Each chore takes reads that come after the others, so a
-// transaction that did everything would outlast itself on a slow engine, again and again. Therefore it leaves what is
-// more to the next transaction, and a handle whose transactions fail amid chores does fewer of them: see advice.Stride.
+// chores counts the work of a transaction of receives, or of a take, for groups that have given no items. Example: it
+// ends the expired claims of a dead worker. There may be many chores, and the reads of each come one after the other. A
+// transaction that did all of them would last too long on a slow engine, and fail again and again. Therefore it does a
+// bounded number and leaves the rest to the next transaction. If a handle's transactions fail during chores, the handle
+// does fewer of them: see advice.Stride.
 type chores struct {
 	halvings             int  // of the bounds, see advice.Stride
-	done                 int  // in all: each clears what it was about
+	done                 int  // in all: each removes its cause
 	lapsed               int  // holdings ended, see lapse
 	agedItems, agedBytes int  // items past retention removed, and the bytes of their values
 	postponed            bool // a group was left to the next transaction
@@ -485,17 +486,17 @@ type chores struct {
 const (
 	// maxChores bounds the chores of a transaction.
 	maxChores = 100
-	// maxLapsed bounds the holdings that a transaction ends beside those which it takes over.
+	// maxLapsed bounds the holdings that a transaction ends, besides those that it takes over.
 	maxLapsed = 8
 	// overdueWidth bounds the items which one look reads: 5 MB with the largest values.
 	overdueWidth = 50
-	// overdueItems and overdueBytes bound what a transaction removes before finding something to deliver, and what a
-	// step of a sweep removes: dead-lettered items are written again.
+	// overdueItems and overdueBytes bound the overdue items that a transaction removes before it finds an item to
+	// deliver. They also bound a step of a sweep. The bounds are small because dead-lettered items are written again.
 	overdueItems = 200
 	overdueBytes = 1 << 20
 )
 
-// most returns what is left of a bound.
+// most returns the bound after the halvings.
 func (c *chores) most(bound int) int { return halved(bound, c.halvings) }
 
 // halved halves a bound so many times; to 1 at least.
@@ -556,7 +557,7 @@ func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 
 func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) error) error {
 	_, err := onceFor(ctx, q, o, func(tx kv.Tx, _ kv.Attempt) (none struct{}, wrote bool, err error) {
-		// Before fn, which may change the configuration: the handle must not go by a change which is not committed.
+		// Before fn, which may change the configuration: the handle must not use a change that is not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
 			return none, false, err

@@ -104,8 +104,9 @@ func (v *view) readBeat(handle uuid.UUID) (b beat, found bool, err error) {
 // beatsSeen are the ends of beats, as a look for people has read them; 0 = the handle is being ended, or is gone.
 type beatsSeen map[uuid.UUID]int64
 
-// lasting returns r with the present end of a claim by heartbeat, for a call that shows the record to people. A claim
-// whose handle's beat is due, or gone, is shown as one whose lease has run out, though nobody has met the beat yet.
+// lasting returns r with the present end of a claim by heartbeat, for a call that shows the record to people. If the
+// beat of the claim's handle is due or gone, the claim is shown with an expired lease, also if no transaction has met
+// the beat yet.
 func (v *view) lasting(r *record, seen beatsSeen) (*record, error) {
 	h := r.holding()
 	if !h.byBeat() {
@@ -113,7 +114,7 @@ func (v *view) lasting(r *record, seen beatsSeen) (*record, error) {
 	}
 	if _, known := seen[h.beat]; !known {
 		b, found, err := v.readBeat(h.beat)
-		if err != nil && !v.passes(err) { // who meets a beat that cannot be read ends it
+		if err != nil && !v.passes(err) { // a transaction that meets a beat that cannot be read ends it
 			return nil, err
 		}
 		if seen[h.beat] = b.dueMS; !found || b.ended {

@@ -206,7 +206,7 @@ func (v *view) waitPace(group string, f kv.Future[[]byte]) (p pace, err error) {
 	return p.plausible(v.known().MaxRate, v.nowMS), err
 }
 
-// readPaceTotal returns how far the queue's rate is used up, as far as somebody has drawn it.
+// readPaceTotal returns how far the queue's rate is used up, by the portions that all handles have drawn.
 func (v *view) readPaceTotal(rate Rate) (p pace, err error) {
 	key := v.keys.meta(metaPace)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -230,8 +230,8 @@ func (v *view) readPause() (*mark, error) {
 	return v.q.pauseOf(key, value), nil
 }
 
-// pauseOf returns the pause which a value says; nil = the queue is not paused. A value that cannot be read is a pause
-// all the same, and the reason says so: Resume ends it.
+// pauseOf returns the pause in a value; nil = the queue is not paused. A value that cannot be read counts as a pause
+// too, with that as its reason. Resume ends it.
 func (q *Queue) pauseOf(key, value []byte) *mark {
 	m, err := unpackPause(key, value)
 	if q.passes(err) {
@@ -675,31 +675,31 @@ func (v *view) waitState(f kv.Future[[]byte]) ([]byte, error) {
 
 // How large a transaction of the queue may become. FoundationDB refuses a commit of more than 10,000,000 bytes
 // (transaction_too_large, 2101): the mutations and the conflict ranges, so that a written key counts three times, and a
-// cleared key four times. Group names, queue names and the prefix are in the keys. So how many groups a receive can
-// claim, or how many items an ack can finish, depends on the names, and no number of items is a bound.
+// cleared key four times. Group names, queue names and the prefix are in the keys. So the names decide how many groups
+// a receive can claim, and how many items an ack can finish. A fixed number of items would be no safe bound.
 //
-// Therefore each transaction counts what it adds. A call that can do less stops when the transaction is crowded: a
-// receive gives fewer claims, a claim has fewer items. A call that cannot, because its caller has named all items,
-// returns a *LimitError.
+// Therefore each transaction counts the bytes that it adds. A call that can do less stops when the transaction is
+// crowded: a receive gives fewer claims, a claim has fewer items. A call that cannot, because its caller has named all
+// items, returns a *LimitError.
 
 const (
 	// crowdedShare is the part of a transaction's limit, in percent, beyond which a receive takes no further group. The
-	// rest is for one claim more, and for what ends a transaction: hints put back, changes, counters, wakes.
+	// rest is for one more claim, and for the last writes of a transaction: kept hints, changes, counters, wakes.
 	crowdedShare = 50
-	// maxFinishSize bounds what the ack, or the take, of the items of a claim may add to its transaction, and what the
-	// claims of single items of a group may add. A first item alone may add more.
+	// maxFinishSize bounds the bytes that the ack or take of a claim's items may add to its transaction. It also bounds
+	// the bytes of the claims of single items of a group. A first item alone may add more.
 	maxFinishSize = 3_000_000 // bytes
 	// maxLockItems bounds the items in the value of a lock. The rest is for the owner and a mark: FoundationDB allows
 	// 100,000 bytes for a value.
 	maxLockItems = 90_000 // bytes
-	// maxRepeatSize bounds what is kept under a receive id, for the same reason.
+	// maxRepeatSize bounds the row under a receive id, for the same reason.
 	maxRepeatSize = 90_000 // bytes
 	// maxReceiveSize bounds the bodies and states of a receive together, whatever the caller allows: what the handle
 	// reads in one transaction, within the five seconds that a transaction may last. A first item alone may be larger.
 	maxReceiveSize = 8 << 20 // bytes
 )
 
-// What FoundationDB counts for a mutation, and for a conflict range, beside keys and values.
+// The bytes that FoundationDB counts for a mutation, and for a conflict range, in addition to keys and values.
 const (
 	mutationSize = 44
 	rangeSize    = 24
@@ -708,12 +708,13 @@ const (
 func setSize(key, value int) int { return 3*key + value + mutationSize + rangeSize + 1 }
 func conflictSize(key int) int   { return 2*key + rangeSize + 1 }
 
-// clearSize has the conflict too which a cleared key may cost: a read conflict on a range is split at each key in the
-// range that the transaction has written. Example: an ack clears the last three items of a group, one by one, and
-// conflicts on the emptiness of the group: four ranges.
+// clearSize includes the conflict range that a cleared key may cost, because a read conflict on a range is split at
+// each key in the range that the transaction has written. Example: an ack clears the last three items of a group, one
+// by one, and conflicts on the emptiness of the group: four ranges.
 func clearSize(key int) int { return 4*key + mutationSize + rangeSize + 2 + conflictSize(key) }
 
-// sized is a transaction that counts what it adds to its size: about as much as FoundationDB counts, or more.
+// sized is a transaction that counts the bytes that it adds to its size. It counts about as much as FoundationDB, or
+// more.
 type sized struct {
 	kv.Tx
 	added int // bytes
@@ -768,7 +769,7 @@ func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 // foundKey is what a key of an item has behind the key of its group.
 const foundKey = 32
 
-// used returns the size of the transaction, with what the caller has put into it before.
+// used returns the size of the transaction, with the writes that its caller has made before.
 func (w *txn) used() int { return w.callers + w.sized.added }
 
 // txLimit returns how large a transaction of the handle may become.
@@ -819,12 +820,12 @@ func (w *txn) checkSize() error {
 	return &LimitError{What: "transaction", Unit: "bytes", Got: int64(w.used()), Max: int64(w.q.txLimit())}
 }
 
-// itemSizes tells how much an item of a group adds to transactions, beside its value. facets is always the bytes of the
-// item's facets, packed.
+// itemSizes tells how many bytes an item of a group adds to transactions, without its value. facets is always the size
+// of the item's packed facets.
 type itemSizes struct {
 	key   int // the longest of an item's keys, without facets
 	lanes int // besides the whole group
-	told  int // what subscriptions are told; 0 = nothing
+	told  int // the item's part of a change for subscriptions; 0 = none
 }
 
 func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
@@ -872,27 +873,27 @@ func tooLarge(err error) bool {
 	return errors.Is(err, errTooLarge) || code == kv.CodeTransactionTooLarge || code == kv.CodeValueTooLarge
 }
 
-// Nothing is removed by its age because of one process's clock. The database's version is the second clock: see moment.
-// A handle never compares a version with a time, only how far both have gone since something was written. So there are
-// two checks:
+// The clock of one process is not enough to remove a row by its age. The database's version is the second clock: see
+// moment. A handle never compares a version with a time, only how far both have gone since something was written. So
+// there are two checks:
 //
 //   - A row must be old by its own version, too: see moment.old. Example: a message says that it was enqueued
 //     45 days ago, and its index is ten seconds of versions old. Either its producer's clock was behind or this
 //     process's is ahead: the message stays.
 //   - Each transaction of a handle leaves a receipt with the wall time and the version. Example: a receipt says
 //     12:00:00 at version V. A handle that reads 12:00:10 two days later, at V + 10,000,000, does not know whose clock
-//     is wrong. Its sweeps remove nothing. For a dead letter has no version of its own.
+//     is wrong. Its sweeps remove nothing, because some rows, such as dead letters, have no version of their own.
 //
 // Versions may stand while time passes: a cluster is down. So something may be removed too late, never too early.
 
 const (
 	// witnessLife is how long a receipt is a witness, by versions. It is less than the jump of versions at a recovery.
 	witnessLife = 90 * time.Second
-	// witnessPage bounds the receipts that a transaction reads for that.
+	// witnessPage bounds the receipts that a transaction reads to compare the clocks.
 	witnessPage = 1000
 )
 
-// clockError is an ErrClock.
+// clockError is the error that wraps ErrClock. It has the two times that disagree.
 type clockError struct {
 	queue, own   string
 	nowMS        int64
@@ -913,7 +914,8 @@ type witness struct {
 	own bool // the receipt is the handle's own
 }
 
-// witnesses returns what the receipts say of the clocks at the view's time.
+// witnesses returns the view's time by both clocks, and the times in the receipts that are young enough to be compared
+// with it.
 func (v *view) witnesses() (m moment, all []witness, err error) {
 	read := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
 	if m, err = v.moment(); err != nil {
@@ -937,8 +939,8 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 	return m, all, nil
 }
 
-// disagreement returns an error if a clock that has just been written down is behind this one by more than clockSlack,
-// or nil.
+// disagreement returns an error if a young receipt shows that another clock is behind this process's clock by more than
+// clockSlack; otherwise nil.
 func (v *view) disagreement() (*clockError, error) {
 	if lacks(guardClockAsk) {
 		return nil, nil
@@ -958,7 +960,7 @@ func (v *view) disagreement() (*clockError, error) {
 	return found, nil
 }
 
-// clocksApart returns how far the clocks differ that have just been written down, and this one; 0 = by clockSlack at
+// clocksApart returns how far this process's clock and the clocks in the young receipts differ; 0 = by clockSlack at
 // most.
 func (v *view) clocksApart() (time.Duration, error) {
 	m, all, err := v.witnesses()
@@ -975,9 +977,9 @@ func (v *view) clocksApart() (time.Duration, error) {
 	return most - least, nil
 }
 
-// present returns the time (ms) that is right as far as a handle can tell: the one in the middle of its own clock and
-// those that others have just written down, or of two the later. present is for a stored time that has no version, and
-// by which another process removes something.
+// present returns the time (ms) that is most likely right: the median of the handle's own clock and the clocks in the
+// young receipts of other handles, or the later of two. present is for a time that is stored without a version, and by
+// which another process later removes a row.
 func (w *txn) present() (int64, error) {
 	if w.presentMS > 0 {
 		return w.presentMS, nil

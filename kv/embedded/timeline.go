@@ -16,11 +16,11 @@ import (
 // does not add a day. After a process whose clock was a day ahead, openings add nothing for a day: rows look too young,
 // never too old.
 
-// unknownJump is the jump when a folder is opened whose time is not known, because an earlier version has written it:
-// as at the recovery of a cluster.
+// unknownJump is added to the version when a folder without a stored time is opened, because an earlier version of the
+// engine has written it. The recovery of a cluster makes the same jump.
 const unknownJump = 100_000_000
 
-// timeline tells the time of a folder.
+// timeline is the time of a folder.
 type timeline struct {
 	clock Clock
 	ahead int64 // by how many microseconds the time, since 1970, is ahead of the version
@@ -39,7 +39,7 @@ func reopen(meta *bbolt.Bucket, clock Clock) (t timeline, version int64) {
 	return t, max(stored+reopenJump, now-t.ahead)
 }
 
-// put writes a version, and the time of it.
+// put writes a version and its time.
 func (t *timeline) put(meta *bbolt.Bucket, version int64) error {
 	t.ahead = max(t.ahead, t.clock.Now().UnixMicro()-version)
 	if err := meta.Put(aheadKey, binary.BigEndian.AppendUint64(nil, uint64(t.ahead))); err != nil {

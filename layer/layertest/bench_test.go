@@ -126,9 +126,9 @@ func (v timedVersion) Wait(ctx context.Context) (int64, error) {
 	return version + v.clock.versions.Load(), err
 }
 
-// onEngines runs a test on each engine: without faults, and with the default ones, which are seeded conflicts,
-// unknown commits (applied and lost), failing reads. Each run ends with a full check. The test runs beside others from
-// here on: most of its time is spent asleep, for a disk or until a conflict is tried again.
+// onEngines runs a test on each engine: without faults, and with the default ones, which are seeded conflicts, unknown
+// commits (applied and lost), failing reads. Each run ends with a full check. The test runs in parallel with others
+// from here on, because it mostly waits for a disk, or until a conflict is tried again.
 func onEngines(t *testing.T, test func(e *env)) {
 	t.Helper()
 	t.Parallel()
@@ -223,7 +223,7 @@ func (e *env) enqueue(group string, bodies ...string) []layer.ID {
 	return idsOf(sent)
 }
 
-// idsOf is the ids of what was sent.
+// idsOf returns the ids of sent messages.
 func idsOf(sent []layer.Sent) []layer.ID {
 	ids := make([]layer.ID, len(sent))
 	for i := range sent {

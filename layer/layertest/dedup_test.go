@@ -92,8 +92,8 @@ func TestDedupUnderRace(t *testing.T) {
 	})
 }
 
-// TestDedupOfUnknownCommit: a commit of unknown outcome changes nothing of what the senders are told: neither is the
-// message a duplicate of itself, nor a duplicate taken for accepted.
+// TestDedupOfUnknownCommit: a commit of unknown outcome does not change the results for the senders. A message is not a
+// duplicate of itself, and a duplicate does not count as accepted.
 func TestDedupOfUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		e := newEnv(t, anyEngine, false)
@@ -146,7 +146,7 @@ func TestDuplicateWritesOnlyItsCount(t *testing.T) {
 	require.EqualValues(t, 1, r.Counters().Sub(before).Mutations, "the counter of Stats.Duplicates")
 }
 
-// TestDedupBudget: a message that goes by an id costs one read and one write more than one without.
+// TestDedupBudget: a message with a dedup id costs one read and one write more than one without.
 func TestDedupBudget(t *testing.T) {
 	e, r := recorded(t)
 	cost := func(ids ...string) record.Counters {
@@ -166,8 +166,8 @@ func TestDedupBudget(t *testing.T) {
 	require.Equal(t, without.RangeReads, with.RangeReads)
 }
 
-// TestSweepOfDedup: a sweep clears what makes nothing a duplicate any more, and nothing else: by time, or by what has
-// become of the message. One of many sweeps goes on where the last one ended.
+// TestSweepOfDedup: a sweep clears exactly the entries that make no message a duplicate any more: their time is over,
+// or their message is gone. A sweep with Every continues where the last one ended.
 func TestSweepOfDedup(t *testing.T) {
 	onEngines(t, func(e *env) {
 		calm := e.calm()
@@ -287,7 +287,7 @@ func TestSweepOfPurges(t *testing.T) {
 	require.EqualValues(t, 1, report.Purges)
 }
 
-// TestDedupIDLimits: an id that is none is refused, with what is allowed, and nothing is enqueued.
+// TestDedupIDLimits: an invalid id is refused. The error names the allowed values, and nothing is enqueued.
 func TestDedupIDLimits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Body: []byte("1")}, layer.Message{DedupID: strings.Repeat("x", layer.MaxDedupIDSize+1)})
@@ -305,7 +305,7 @@ func TestDedupIDLimits(t *testing.T) {
 	}
 }
 
-// TestEditOfDedupID: neither an edit nor a redrive changes what a message goes by.
+// TestEditOfDedupID: neither an edit nor a redrive changes the dedup id of a message.
 func TestEditOfDedupID(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	sent := e.sendAs(e.q, "A", "x")

@@ -17,8 +17,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestStrategies: the exact orders of the design (section 7), for A=5, B=3, C=2 items in that age order; a group in
-// other hands is passed over, whole.
+// TestStrategies: the exact orders of the design (section 7), for A=5, B=3, C=2 items in that age order. A held group
+// is skipped whole.
 func TestStrategies(t *testing.T) {
 	fill := func(e *env) {
 		e.enqueue("A", "A1", "A2", "A3", "A4", "A5")
@@ -155,8 +155,8 @@ func (e *env) configured(config layer.Config) *layer.Queue {
 	return q
 }
 
-// TestShardsHideNoGroup: with several shards groups are still found, the oldest first, and what is ready is found
-// whatever its shard; another handle reads the setting from the database.
+// TestShardsHideNoGroup: with several shards groups are still found, the oldest first, whatever their shard. Another
+// handle reads the setting from the database.
 func TestShardsHideNoGroup(t *testing.T) {
 	onEngines(t, func(e *env) {
 		q := e.configured(layer.Config{Shards: 7})
@@ -473,8 +473,8 @@ func TestLayersOfLargeBodies(t *testing.T) {
 	}
 }
 
-// TestRoundRobinTellsAttempts: a group that takes its turn has a hint whose place is not the head's; how often the head
-// has failed is told all the same, also in a take.
+// TestRoundRobinTellsAttempts: a group that takes its turn has a hint whose place is not the head's; the number of the
+// head's failures is still known, also in a take.
 func TestRoundRobinTellsAttempts(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.Schedule = layer.RoundRobin })
