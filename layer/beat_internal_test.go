@@ -110,9 +110,8 @@ func receive(t *testing.T, q *Queue, o ReceiveOptions) []*Claim {
 	return claims
 }
 
-// TestHeartbeatEnds (G2, G5): a handle with claims by heartbeat dies. No other handle gets its groups before the lease
-// has expired. Then others get all of them, with an attempt counted. The old holder can ack a group until another has
-// taken it over.
+// TestHeartbeatEnds (G2, G5): other handles get all groups that a dead handle had by heartbeat when the lease has
+// expired, and none before. An attempt is counted. The old holder can ack a group until another has taken it over.
 func TestHeartbeatEnds(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		const groups = 2*beatPage + 50
@@ -396,7 +395,7 @@ func TestHeartbeatAmidPurge(t *testing.T) {
 	})
 }
 
-// TestHeartbeatIsLeftByUnknown (G5): an ack has failed, so its claim may never be settled. The claim ends within a
+// TestHeartbeatIsLeftByUnknown (G5): a claim that may never be settled, because its ack has failed, ends within a
 // lease, although the handle lives. The handle continues under another number.
 func TestHeartbeatIsLeftByUnknown(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
@@ -544,10 +543,10 @@ func TestHeartbeatConflicts(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsAtRandom: handles with different clocks claim by heartbeat and by leases of their own. They hold for
-// less and for more than a lease, ack, return, stop beating while they continue, and die. Runs are with faults and
-// without. No message is acked twice or lost (G3), those of a group are acked in order (G1), and no claim is acked once
-// a later one was handed out (G2). Without faults, and with one clock, no handle that beats loses a claim.
+// TestHeartbeatsAtRandom: no message of handles that claim by heartbeat and by leases is acked twice or lost (G3). The
+// messages of a group are acked in order (G1), and no claim is acked once a later one was handed out (G2). The handles
+// have different clocks. They hold for less and for more than a lease, ack, return, stop beating while they continue,
+// and die. Runs are with faults and without. Without faults, and with one clock, no handle that beats loses a claim.
 func TestHeartbeatsAtRandom(t *testing.T) {
 	for _, disturbed := range []bool{false, true} {
 		for i := range 2 {

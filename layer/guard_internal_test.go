@@ -309,7 +309,7 @@ func TestReloadPassesLateItem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPurgeMeetsClaim (G2): a group is claimed during a purge. The purge leaves the items in flight. Guard purge-lock.
+// TestPurgeMeetsClaim (G2): a purge leaves the items of a group that is claimed during the purge. Guard purge-lock.
 func TestPurgeMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	// A pause elsewhere: otherwise the purge first tries to remove all at once, and meets the claim there.
@@ -322,8 +322,8 @@ func TestPurgeMeetsClaim(t *testing.T) {
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
 }
 
-// TestSweepOfOverdueMeetsClaim (G2): a group is claimed during a sweep of overdue items. The sweep leaves the items in
-// flight. Guard age-lock.
+// TestSweepOfOverdueMeetsClaim (G2): a sweep of overdue items leaves the items of a group that is claimed during the
+// sweep. Guard age-lock.
 func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })

@@ -101,9 +101,10 @@ func besideSlowNeighbours(t *testing.T, attempts int, after, takes time.Duration
 	require.NoError(t, raw.Close())
 }
 
-// TestSuspectsDelayNoOthers (G5): a process has died with messages of many groups. While the first of these is handled
-// again, alone and for long, messages of other groups are delivered at once, and the handle makes at most 20
-// transactions a second. The second one begins as soon as the first one is handled, and after 30 s at the latest.
+// TestSuspectsDelayNoOthers (G5): messages of other groups are delivered at once while a suspect message is handled,
+// alone and for long. The next suspect message begins as soon as that one is handled, and after 30 s at the latest. The
+// handle makes at most 20 transactions a second until then. The messages are suspect because a process has died with
+// them.
 func TestSuspectsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{20 * time.Second, 100 * time.Second} {
