@@ -43,8 +43,8 @@ func (d *drain) close(ctx context.Context) (err error) {
 
 // drainAhead is how far the drain's clock is ahead. So the drain need not wait for leases and delays to end, nor for
 // rows that queues keep for some seconds. It is less than the time for which receipts and receive ids are kept, because
-// a leak of those must show.
-const drainAhead = 10 * time.Minute
+// a leak of those must show, and twice of it is less than clocks may differ: otherwise sweeps remove nothing.
+const drainAhead = 2 * time.Minute
 
 // drainTime bounds a drain. Except on a slow engine a drain takes well under a second.
 const drainTime = 2 * time.Minute

@@ -361,10 +361,10 @@ func TestAWrongClockDestroysNothing(t *testing.T) {
 			inClocks(t, layer.Config{
 				Retention: few, DeadRetention: few, Archive: few, Changes: few, DedupWindow: few,
 			}, func(c *clocks) {
-				step := time.Duration(0)
+				var step atomic.Int64
 				handles := map[string]*layer.Queue{
 					"before": c.off(by), // the messages are younger than the handle
-					"steps":  c.clock(func() time.Time { return time.Now().Add(step) }),
+					"steps":  c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) }),
 				}
 				for i := range 3 {
 					c.send(c.q, layer.Message{DedupID: fmt.Sprint(i)}, layer.Message{})
@@ -374,7 +374,7 @@ func TestAWrongClockDestroysNothing(t *testing.T) {
 				bad := c.claim(c.q, layer.ReceiveOptions{})
 				require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
 				time.Sleep(time.Second)
-				step = by
+				step.Store(int64(by))
 				before := len(c.rows())
 				for name, q := range handles {
 					report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
@@ -691,8 +691,8 @@ func TestAFolderOfAClockBehind(t *testing.T) {
 // stood. Retention continues: it does not count the week.
 func TestRetentionAfterAStep(t *testing.T) {
 	inClocks(t, layer.Config{DeadRetention: 24 * time.Hour}, func(c *clocks) {
-		step := time.Duration(0)
-		q := c.clock(func() time.Time { return time.Now().Add(step) })
+		var step atomic.Int64
+		q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
 		sweep := func() int64 {
 			report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
 			require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
@@ -702,7 +702,7 @@ func TestRetentionAfterAStep(t *testing.T) {
 		bad := c.claim(q, layer.ReceiveOptions{})
 		require.NoError(c, q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
 		require.Zero(c, sweep())
-		step = 7 * 24 * time.Hour
+		step.Store(int64(7 * 24 * time.Hour))
 		require.Zero(c, sweep())
 		time.Sleep(23 * time.Hour)
 		require.Zero(c, sweep())
@@ -1147,8 +1147,8 @@ func TestAStepUnderAClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s.config.Retention = 10 * time.Minute
 			inClocks(t, s.config, func(c *clocks) {
-				step := time.Duration(0)
-				q := c.clock(func() time.Time { return time.Now().Add(step) })
+				var step atomic.Int64
+				q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
 				c.send(q, layer.Message{}, layer.Message{})
 				o := layer.ReceiveOptions{Max: 2, Heartbeat: s.heartbeat}
 				claims, err := q.Receive(c.Context(), o)
@@ -1157,7 +1157,7 @@ func TestAStepUnderAClaim(t *testing.T) {
 				time.Sleep(time.Second)
 				group := "A"
 				for range 3 {
-					step += time.Hour
+					step.Add(int64(time.Hour))
 					for _, named := range []*string{nil, &group} {
 						o.Group = named
 						again, err := q.Receive(c.Context(), o)
@@ -1186,12 +1186,12 @@ func TestAStepUnderAClaim(t *testing.T) {
 // of its lease.
 func TestAStepEndsNoLease(t *testing.T) {
 	inClocks(t, layer.Config{}, func(c *clocks) {
-		step := time.Duration(0)
-		q := c.clock(func() time.Time { return time.Now().Add(step) })
+		var step atomic.Int64
+		q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
 		c.send(q, layer.Message{})
 		c.claim(q, layer.ReceiveOptions{})
 		time.Sleep(clockLease / 2)
-		step = time.Hour
+		step.Store(int64(time.Hour))
 		begun := time.Now()
 		claims, err := q.Receive(c.Context(), layer.ReceiveOptions{Wait: time.Minute})
 		require.NoError(c, err)
