@@ -135,6 +135,48 @@ func someOf(share int) int {
 	return max(2, seedsWanted()/share)
 }
 
+// runSeeds runs that many seeds in parallel, with o but for the seed, and returns the sum of their reports.
+func runSeeds(t *testing.T, seeds int, o sim.Options) sim.Report {
+	t.Helper()
+	o.Operations, o.Trace, o.Linear = *operationsFlag, *linesFlag, true
+	reports := make([]*sim.Report, seeds)
+	t.Run("seeds", func(t *testing.T) {
+		for i := range reports {
+			o := o
+			o.Seed = *seedFlag + uint64(i)
+			t.Run(fmt.Sprint(o.Seed), func(t *testing.T) {
+				t.Parallel()
+				reports[i] = runAs(t, o)
+				requireSound(t, reports[i], o.Operations)
+			})
+		}
+	})
+	sum := sumOf(reports)
+	t.Log(&sum)
+	return sum
+}
+
+// sumOf sums up the reports of the seeds that have one.
+func sumOf(reports []*sim.Report) sim.Report {
+	sum := sim.Report{Marks: make(map[string]int)}
+	for _, r := range reports {
+		if r != nil {
+			sum.Add(r)
+		}
+	}
+	return sum
+}
+
+// requireSeen requires that the runs have met each of names.
+func requireSeen(t *testing.T, sum sim.Report, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		if sum.Marks[name] == 0 {
+			t.Errorf("not seen: %s", name)
+		}
+	}
+}
+
 // TestSeeds: the guarantees G1, G2 and G3 hold in every seed, and the queue drains when the faults stop. Every kind of
 // fault and every rare path is seen to happen, in as many seeds as make sim-ci has.
 func TestSeeds(t *testing.T) {
@@ -156,12 +198,7 @@ func TestSeeds(t *testing.T) {
 			})
 		}
 	})
-	sum := sim.Report{Marks: make(map[string]int)}
-	for _, r := range reports {
-		if r != nil {
-			sum.Add(r)
-		}
-	}
+	sum := sumOf(reports)
 	took := time.Since(begun)
 	t.Logf("seeds %d to %d: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(fixed)-1,
 		float64(sum.Operations)/took.Seconds(), &sum)
@@ -179,11 +216,7 @@ func TestSeeds(t *testing.T) {
 	if calls >= long {
 		names = slices.Concat(seen, seenAtLength)
 	}
-	for _, name := range names {
-		if sum.Marks[name] == 0 {
-			t.Errorf("not seen: %s", name)
-		}
-	}
+	requireSeen(t, sum, names...)
 }
 
 // failedOnce are seeds that failed once. A seed that make hunt finds is added here, with its fault.

@@ -1,7 +1,6 @@
 package sim_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -27,34 +26,10 @@ const enoughWorkers = 40
 // seeds half of them run.
 func TestWorkers(t *testing.T) {
 	seeds := min((seedsWanted()+1)/2, enoughWorkers)
-	reports := make([]*sim.Report, seeds)
-	t.Run("seeds", func(t *testing.T) {
-		for i := range seeds {
-			seed := *seedFlag + uint64(i)
-			t.Run(fmt.Sprint(seed), func(t *testing.T) {
-				t.Parallel()
-				o := sim.Options{
-					Seed: seed, Operations: *operationsFlag, Profile: "worked", Trace: *linesFlag, Linear: true,
-				}
-				reports[i] = runAs(t, o)
-				requireSound(t, reports[i], *operationsFlag)
-			})
-		}
-	})
-	sum := sim.Report{Marks: make(map[string]int)}
-	for _, r := range reports {
-		if r != nil {
-			sum.Add(r)
-		}
-	}
-	t.Logf("%s", &sum)
+	sum := runSeeds(t, seeds, sim.Options{Profile: "worked"})
 	if seeds < enoughWorkers {
 		return
 	}
-	for _, name := range seenOfWorkers {
-		if sum.Marks[name] == 0 {
-			t.Errorf("not seen: %s", name)
-		}
-	}
+	requireSeen(t, sum, seenOfWorkers...)
 	require.Zero(t, sum.Lost+sum.Doubled+sum.Unexpected)
 }
