@@ -142,9 +142,9 @@ func (s *sweeper) named() error {
 }
 
 func (s *sweeper) requestsOf(name string) error {
-	return s.pages(s.q.keys.section(name), func(tx kv.Tx, row kv.KV) (bool, error) {
+	return s.pages(s.q.keys.section(name), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := unpackRequest(row.Key, row.Value)
-		if err == nil && r.lives(s.q.nowMS()) { // of one that cannot be read the handle writes another
+		if err == nil && r.lives(m.nowMS) { // of one that cannot be read the handle writes another
 			return false, nil
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -245,12 +245,8 @@ func (s *sweeper) begin() (mine bool, err error) {
 
 // receipts clears receipts left behind. A retry that needed such a receipt has long ended, see receiptTrust.
 func (s *sweeper) receipts() error {
-	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
+	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		writtenMS, rest, err := unpackReceipt(row.Key, row.Value)
-		m, err2 := momentOf(s.ctx, s.q, tx)
-		if err2 != nil {
-			return false, err2
-		}
 		written, dated := witnessOf(writtenMS, rest)
 		young := writtenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
 		if err != nil || young && !lacks(guardReceiptLife) {
@@ -263,14 +259,10 @@ func (s *sweeper) receipts() error {
 
 // purges clears the notes of purges older than any dedup entry which may ask for the note.
 func (s *sweeper) purges() error {
-	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, row kv.KV) (bool, error) {
+	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		note, err := unpackPurged(row.Key, row.Value)
 		if err != nil {
 			return false, nil
-		}
-		m, err := momentOf(s.ctx, s.q, tx)
-		if err != nil {
-			return false, err
 		}
 		if ahead(note.ms, m.nowMS) {
 			note.ms = m.at(note.clock)
@@ -287,14 +279,22 @@ func (s *sweeper) purges() error {
 	}, &s.report.Purges)
 }
 
-// pages calls visit for each row of r, page by page, and adds to counted the rows which visit has cleared.
+// pages calls visit for each row of r, page by page, with the time of the page's transaction, and adds to counted the
+// rows which visit has cleared.
 func (s *sweeper) pages(
-	r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared bool, err error), counted *int64,
+	r kv.KeyRange, visit func(tx kv.Tx, m moment, row kv.KV) (cleared bool, err error), counted *int64,
 ) error {
 	return s.pagesUntil(r, func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
+		if len(rows) == 0 {
+			return 0, nil
+		}
+		m, err := momentOf(s.ctx, s.q, tx)
+		if err != nil {
+			return 0, err
+		}
 		cleared := int64(0)
 		for _, row := range rows {
-			ok, err := visit(tx, row)
+			ok, err := visit(tx, m, row)
 			if err != nil {
 				return 0, err
 			}
@@ -412,12 +412,8 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 
 // repeats clears the receive ids which are out of date, with time left for clocks which differ.
 func (s *sweeper) repeats() error {
-	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
+	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := unpackRepeat(row.Key, row.Value)
-		m, err2 := momentOf(s.ctx, s.q, tx)
-		if err2 != nil {
-			return false, err2
-		}
 		if err == nil && (r.ms > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.ms, m.nowMS, sweepSlack) ||
 			!m.old(r.claims[0].token, receiptLife)) {
 			return false, nil

@@ -131,8 +131,11 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			return nil
 		}
 		now, err := momentOf(ctx, q, tx)
+		if err != nil {
+			return err
+		}
 		tx.Set(q.keys.receipt(receipt), packReceipt(now, 0))
-		return err
+		return nil
 	})
 	if err == nil {
 		q.staging.set(outcome)
