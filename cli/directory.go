@@ -118,7 +118,7 @@ const listedDirectories = 20
 // findDirectory returns the prefix of the directory at path.
 func (s *session) findDirectory(ctx context.Context, db kv.DB, path []string) (key []byte, err error) {
 	var missing *Error
-	_, err = kv.Run(ctx, db, kv.TxOptions{Call: "directory"}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, db, kv.TxOptions{Call: "find directory"}, func(tx kv.Tx, _ kv.Attempt) error {
 		at := rootDirectory(nil)
 		missing = nil
 		for i, name := range path {

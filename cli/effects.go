@@ -70,7 +70,7 @@ func fitEffects(flights []departure) error {
 
 // clear removes the effects of an earlier demo.
 func (e effects) clear(ctx context.Context, db kv.DB) error {
-	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "effect"}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "clear effects"}, func(tx kv.Tx, _ kv.Attempt) error {
 		tx.ClearRange(kv.PrefixRange(e.prefix))
 		return nil
 	})

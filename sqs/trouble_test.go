@@ -15,25 +15,25 @@ import (
 	"fdbfifo/layer"
 )
 
-// behindDB fails all commits with an error that is tried again, while it is behind.
-type behindDB struct {
+// failingDB fails a commit if fails returns an error for the call. The commit is not applied.
+type failingDB struct {
 	kv.DB
-	behind *atomic.Bool
+	fails func(call string) error
 }
 
-func (d behindDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+func (d failingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	tx, err := d.DB.Begin(o)
-	return behindTx{tx, d.behind}, err
+	return failingTx{tx, func() error { return d.fails(o.Call) }}, err
 }
 
-type behindTx struct {
+type failingTx struct {
 	kv.ManagedTx
-	behind *atomic.Bool
+	fails func() error
 }
 
-func (t behindTx) Commit() kv.Future[struct{}] {
-	if t.behind.Load() {
-		return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeProcessBehind})
+func (t failingTx) Commit() kv.Future[struct{}] {
+	if err := t.fails(); err != nil {
+		return kv.Done(struct{}{}, err)
 	}
 	return t.ManagedTx.Commit()
 }
@@ -44,7 +44,13 @@ func (t behindTx) Commit() kv.Future[struct{}] {
 func TestServerSaysTrouble(t *testing.T) {
 	var log bytes.Buffer
 	var behind atomic.Bool
-	open := func(t *testing.T) kv.DB { return behindDB{inMemory(t), &behind} }
+	fails := func(string) error {
+		if behind.Load() {
+			return &kv.Error{Code: kv.CodeProcessBehind}
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{inMemory(t), fails} }
 	bubbleOn(t, open, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		a, b := e.create("a"), e.create("b")
 		behind.Store(true)
@@ -64,37 +70,17 @@ func TestServerSaysTrouble(t *testing.T) {
 	})
 }
 
-// refusingDB refuses the first commit of a nack.
-type refusingDB struct {
-	kv.DB
-	refused *atomic.Bool
-}
-
-func (d refusingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
-	tx, err := d.DB.Begin(o)
-	if err == nil && o.Call == string(layer.VerbNack) {
-		tx = refusingTx{tx, d.refused}
-	}
-	return tx, err
-}
-
-type refusingTx struct {
-	kv.ManagedTx
-	refused *atomic.Bool
-}
-
-func (t refusingTx) Commit() kv.Future[struct{}] {
-	if t.refused.CompareAndSwap(false, true) {
-		return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeClientInvalidOperation})
-	}
-	return t.ManagedTx.Commit()
-}
-
 // TestNoVisibilityAtAll: a receive with a visibility timeout of 0 makes the messages of all its groups visible again,
 // also if that fails for one group.
 func TestNoVisibilityAtAll(t *testing.T) {
 	var refused atomic.Bool
-	open := func(t *testing.T) kv.DB { return refusingDB{inMemory(t), &refused} }
+	fails := func(call string) error {
+		if call == string(layer.VerbNack) && refused.CompareAndSwap(false, true) {
+			return &kv.Error{Code: kv.CodeClientInvalidOperation}
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{inMemory(t), fails} }
 	bubbleOn(t, open, Options{}, func(e *env) {
 		url := e.create("orders.fifo")
 		for _, group := range []string{"a", "b", "c"} {

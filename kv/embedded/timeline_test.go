@@ -16,24 +16,32 @@ type setClock struct{ now *time.Time }
 func (c setClock) Now() time.Time                         { return *c.now }
 func (c setClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
+// inFolder opens a folder whose clock shows now, runs fn in a transaction, and closes the folder.
+func inFolder(t *testing.T, dir string, now *time.Time, fn func(tx kv.ManagedTx)) {
+	t.Helper()
+	db, err := OpenDisk(dir, Options{Clock: setClock{now}, Exclusive: true})
+	require.NoError(t, err)
+	tx, err := db.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	fn(tx)
+	require.NoError(t, db.Close())
+}
+
 // TestVersionsOfAClosedFolder: an opening moves the version on by the time since the last commit, as the folder tells
 // it. A clock that is behind, or was ahead, makes versions lag, and never go back.
 func TestVersionsOfAClosedFolder(t *testing.T) {
 	t.Parallel()
 	const week = 7 * 24 * time.Hour
 	now, dir := time.Now(), t.TempDir()
-	open := func() int64 {
-		db, err := OpenDisk(dir, Options{Clock: setClock{&now}, Exclusive: true})
-		require.NoError(t, err)
-		tx, err := db.Begin(kv.TxOptions{})
-		require.NoError(t, err)
-		tx.Set([]byte("a"), nil)
-		_, err = tx.Commit().Wait(t.Context())
-		require.NoError(t, err)
-		v, err := tx.CommittedVersion()
-		require.NoError(t, err)
-		require.NoError(t, db.Close())
-		return v
+	open := func() (version int64) {
+		inFolder(t, dir, &now, func(tx kv.ManagedTx) {
+			tx.Set([]byte("a"), nil)
+			_, err := tx.Commit().Wait(t.Context())
+			require.NoError(t, err)
+			version, err = tx.CommittedVersion()
+			require.NoError(t, err)
+		})
+		return version
 	}
 	last := open()
 	for _, step := range []struct {
@@ -64,16 +72,14 @@ func TestVersionsOfAClosedFolder(t *testing.T) {
 func TestVersionsOfAnEarlierFolder(t *testing.T) {
 	t.Parallel()
 	now, dir := time.Now(), t.TempDir()
-	open := func() int64 {
-		db, err := OpenDisk(dir, Options{Clock: setClock{&now}, Exclusive: true})
-		require.NoError(t, err)
-		tx, err := db.Begin(kv.TxOptions{})
-		require.NoError(t, err)
-		v, err := tx.ReadVersion().Wait(t.Context())
-		require.NoError(t, err)
-		tx.Cancel()
-		require.NoError(t, db.Close())
-		return v
+	open := func() (version int64) {
+		inFolder(t, dir, &now, func(tx kv.ManagedTx) {
+			v, err := tx.ReadVersion().Wait(t.Context())
+			require.NoError(t, err)
+			version = v
+			tx.Cancel()
+		})
+		return version
 	}
 	first := open()
 	file, err := bbolt.Open(dir+"/"+fileName, 0o600, nil)

@@ -1111,9 +1111,11 @@ func TestNoAttemptByAWrongClock(t *testing.T) {
 // steps.
 func TestAStepUnderAClaimOfAnother(t *testing.T) {
 	inClocks(t, layer.Config{}, func(c *clocks) {
-		off, plan := -2*time.Minute, &fault.Plan{}
+		var off atomic.Int64
+		off.Store(int64(-2 * time.Minute))
+		plan := &fault.Plan{}
 		behind, err := layer.Open(c.Context(), fault.Wrap(c.db, plan), nil, "q", layer.Options{
-			Now: func() time.Time { return time.Now().Add(off) },
+			Now: func() time.Time { return time.Now().Add(time.Duration(off.Load())) },
 		})
 		require.NoError(c, err)
 		c.send(c.q, layer.Message{})
@@ -1128,7 +1130,7 @@ func TestAStepUnderAClaimOfAnother(t *testing.T) {
 		require.NoError(c, err)
 		require.Empty(c, claims)
 		require.NotNil(c, held)
-		off += clockLease + time.Second
+		off.Add(int64(clockLease + time.Second))
 		for _, q := range []*layer.Queue{behind, c.q} {
 			claims, err = q.Receive(c.Context(), layer.ReceiveOptions{})
 			require.NoError(c, err)
