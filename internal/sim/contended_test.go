@@ -12,6 +12,7 @@ func TestContended(t *testing.T) {
 	seeds := someOf(12)
 	sum := runSeeds(t, seeds, sim.Options{Profile: "contended"})
 	if seeds >= 12 {
-		requireSeen(t, sum, "claim lost a conflict", "settled beside receives", "claim of a repeated receive", "claim proven")
+		requireSeen(t, sum, "claim lost a conflict", "settled beside receives",
+			"claim of a repeated receive", "claim proven")
 	}
 }

@@ -135,7 +135,7 @@ func someOf(share int) int {
 	return max(2, seedsWanted()/share)
 }
 
-// runSeeds runs that many seeds in parallel, with o but for the seed, and returns the sum of their reports.
+// runSeeds runs that many seeds of o in parallel, and returns the sum of their reports.
 func runSeeds(t *testing.T, seeds int, o sim.Options) sim.Report {
 	t.Helper()
 	o.Operations, o.Trace, o.Linear = *operationsFlag, *linesFlag, true
