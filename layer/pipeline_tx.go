@@ -370,7 +370,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 		defer q.staging.release()
 		wants = q.staging.expect(wantsOf(batch), q.nowMS())
 	}
-	along := advise(&q.noticed, batch, others)
+	along := advise(q, batch, others)
 	if along.kept.StandsBack() {
 		standBack(batch, q.pipeline.aWhile())
 		return nil
