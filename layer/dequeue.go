@@ -144,9 +144,15 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // worker, and the first item counts a failed attempt, unless it would be the last one. From then on the items of the
 // claim are suspect until they are acked, or nacked with an error: a receive gives a suspect item alone, and no other.
 // If the lease of an item that was given alone expires, the attempt counts, and may be the last. So an item that kills
-// its process fails for good, and the items around it do not. A claim with an expired lease stays valid until another
-// receive takes the group over: until then it can be acked, nacked and extended. Under contention groups may be
-// delivered in another order than by age. The order within a group always holds.
+// its process fails for good, and the items around it do not.
+//
+// A handle gives the next suspect item once the one before is settled, or after 30 s. If the lease of an item has
+// expired while it was alone, its handle gives no other suspect item until it is settled. A receive may therefore
+// return nothing while a group whose next item is suspect is ready. Other handles may give that item.
+//
+// A claim with an expired lease stays valid until another receive takes the group over: until then it can be acked,
+// nacked and extended. Under contention groups may be delivered in another order than by age. The order within a group
+// always holds.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
