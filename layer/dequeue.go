@@ -521,8 +521,20 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
-// receiveLayers looks at as many groups as there may be items, and then takes from each what the layers give.
+// receiveLayers takes layers. If all groups of a round have suspect items that the handle may not give now, the next
+// groups have their turn.
 func (c *claimer) receiveLayers(r *reception) error {
+	for {
+		more, err := c.takeLayers(r)
+		if err != nil || !more || r.items > 0 || r.full() {
+			return err
+		}
+	}
+}
+
+// takeLayers looks at as many groups as there may be items, and then takes from each what the layers give. more: there
+// may be further groups.
+func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 	var all []*look
 	var have []int
 	defer func() { c.layered = 0 }()
@@ -530,14 +542,14 @@ func (c *claimer) receiveLayers(r *reception) error {
 		c.layered = len(all)
 		l, ok, err := c.next()
 		if err != nil {
-			return err
+			return false, err
 		}
-		if !ok {
+		if more = ok; !ok {
 			break
 		}
 		if l, err = c.passHold(l, r.o.Max); l == nil {
 			if err := r.spoilt(err); err != nil {
-				return err
+				return false, err
 			}
 			continue
 		}
@@ -551,7 +563,7 @@ func (c *claimer) receiveLayers(r *reception) error {
 			f, err = c.see(l)
 		}
 		if err = r.spoilt(err); err != nil {
-			return err
+			return false, err
 		}
 		if l != nil && l.err == nil {
 			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
@@ -574,10 +586,10 @@ func (c *claimer) receiveLayers(r *reception) error {
 			continue
 		}
 		if err := c.settle(r, all[i], n); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return more, nil
 }
 
 // reads waits for the reads of a look; once.
