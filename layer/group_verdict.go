@@ -707,6 +707,9 @@ func mayGiveSuspect(w *txn, record attempt) (may bool, err error) {
 			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue
 		}
+		if g.number > w.suspectTurn.known {
+			return false, nil // the transaction may not see the claim yet
+		}
 		r, err := w.readLock(g.lane)
 		if err != nil {
 			return false, err

@@ -127,6 +127,7 @@ type Queue struct {
 type suspects struct {
 	mu    sync.Mutex
 	given []givenSuspect // guarded by mu; those that may last, in order
+	all   int            // guarded by mu; how many were given so far
 	by    *suspectTurn   // guarded by mu; nil = no transaction under way may
 
 	orphans  sync.WaitGroup // searches for claims of unknown outcome; added to under mu
@@ -136,12 +137,26 @@ type suspects struct {
 // givenSuspect is a claim of a suspect item.
 type givenSuspect struct {
 	claimRef
+	number  int // of all that the handle has given
 	sinceMS int64
 	grave   bool // its lease has expired under a proven claim before
 }
 
 // suspectTurn is of one transaction of the handle, over all its attempts: see runTogether.
-type suspectTurn struct{ q *Queue }
+type suspectTurn struct {
+	q     *Queue
+	known int // how many suspect items the handle had given before the attempt's read version
+}
+
+// attempt begins an attempt of the transaction, which has no read version yet.
+func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx) *txn {
+	t.q.suspects.mu.Lock()
+	t.known = t.q.suspects.all
+	t.q.suspects.mu.Unlock()
+	w := t.q.txn(ctx, tx)
+	w.suspectTurn = t
+	return w
+}
 
 // begin reports whether the transaction may look for a suspect item to give, and the claims that were given before.
 func (t *suspectTurn) begin() (given []givenSuspect, may bool) {

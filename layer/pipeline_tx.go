@@ -377,14 +377,14 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 	}
 	var due []dueBeat
 	defer along.flight.Land()
-	suspect := &suspectTurn{q}
+	suspect := &suspectTurn{q: q}
 	_, err := onceKnown(ctx, q, calledFor(batch, o),
 		func(tx kv.Tx, a kv.Attempt) ([]landed, bool, error) {
 			for ; conflicts < lost+a.Conflicts; conflicts++ {
 				q.eachSpread(batch, (*advice.Spread).Widen)
 			}
-			w := q.txn(ctx, tx)
-			w.mayStage, w.advised, w.suspectTurn = slot, along, suspect
+			w := suspect.attempt(ctx, tx)
+			w.mayStage, w.advised = slot, along
 			along.attempt()
 			outcome.cancel() // the watches of a failed attempt
 			var err error
@@ -802,7 +802,9 @@ func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
 		for _, c := range o.receive.claims {
 			if c.suspect {
 				ref := claimRef{lane: o.receive.lane(c), token: c.Token}
-				s.given = append(s.given, givenSuspect{ref, t.q.nowMS(), c.Items[0].Attempts >= graveAttempts})
+				grave := c.Items[0].Attempts >= graveAttempts
+				s.all++
+				s.given = append(s.given, givenSuspect{ref, s.all, t.q.nowMS(), grave})
 				s.given = s.given[max(0, len(s.given)-mostSuspects):]
 			}
 		}

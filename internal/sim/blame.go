@@ -17,6 +17,9 @@ import (
 //     claim, in a commit after that of the receive.
 //   - A dead letter by such an attempt is of a proven claim of a single item.
 //   - Only the claim's own handle notes that it has the claim, or one that a receive is repeated on.
+//   - If workers alone handle messages, a lease that counts was one under which a handler was called. Only the first of
+//     the item needs no evidence. A process may also die, stand still, or have a slow hook, between its note and the
+//     call.
 
 // blame is what the laws of blame know of the attempt records.
 type blame struct {
@@ -74,7 +77,7 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 	case next.count == old.count:
 		m.w.mark("lease that counted no attempt")
 	default:
-		_, l := m.holderOf(id)
+		lane, l := m.holderOf(id)
 		switch {
 		case next.count != old.count+1:
 			m.violation("G7: %s has %d attempts after %d", id, next.count, old.count)
@@ -82,8 +85,22 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 			m.violation("G7: an attempt of %s is counted, which was not the first of a claim", id)
 		case old.lapsed && !l.proven():
 			m.violation("G7: another attempt of %s is counted, of claim %d which is not proven", id, l.token)
+		case old.lapsed && m.w.knobs.worked:
+			m.called(id, claimKey{lane, l.token})
 		}
 		m.w.mark("lease that counted an attempt")
+	}
+}
+
+// called holds a lease that counts to the calls of the item's handler.
+func (m *model) called(id layer.ID, key claimKey) {
+	if m.w.law(id).claims[key.token] > 0 {
+		m.w.mark("lease that counted after a call")
+		return
+	}
+	h := m.w.handleOf(m.claims[key].r.who)
+	if died := h.died > 0 && h.died <= m.r.step; !died && h.stood == 0 && !m.w.slow {
+		m.violation("G7: claim %d of %q counts an attempt of %s, and no handler was called", key.token, key.group, id)
 	}
 }
 

@@ -129,6 +129,7 @@ var caught = map[string]known{
 	"beat-last":       {"beating", 5},
 	"beat-move":       {"beating", 1},
 	"suspect":         {"expiring", 1},
+	"suspect-turn":    {"lethal", 8},
 	"proof":           {"expiring", 2},
 }
 

@@ -36,8 +36,10 @@
 // - Stewards sweep in turns and pause the queue at the same time, workers ack items that they do not hold (turn.go),
 // and handlers panic.
 //
-// - Workers of every kind keep laws of progress (law.go, TestWorkers). So do handles that wait for one group while
-// others ack and at once receive again (owing.go, TestOwing).
+// - Workers of every kind keep laws of progress (law.go, TestWorkers), also with slow limiters and hooks (slow.go). So
+// do handles that wait for one group while others ack and at once receive again (owing.go, TestOwing).
+//
+// - Handlers kill their process. The message that always does becomes the only dead letter (lethal.go, TestLethal).
 //
 // - No receive waits for a poll, whatever is in flight when it begins to wait (waking.go, TestWaking). No ack waits for
 // receives that lose conflicts, and no call hides a claim that it has made (contended.go, TestContended).

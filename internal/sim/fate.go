@@ -10,9 +10,10 @@ import (
 
 // fate is what befalls the store and the processes, at any step.
 type fate struct {
-	w   *world
-	rng *rand.Rand
-	who int
+	w    *world
+	rng  *rand.Rand
+	who  int
+	rest time.Duration // longest until a process that has died is replaced
 }
 
 func (f *fate) wait(steps int) bool {
@@ -66,8 +67,7 @@ func (f *fate) pick() *handle {
 	return alive[f.rng.IntN(len(alive))]
 }
 
-// killHandle is the death of a process: its goroutines reach nothing any more, and its actors are gone. Another one
-// takes up their work after a while.
+// killHandle lets a process die.
 func (f *fate) killHandle() {
 	w, h := f.w, f.pick()
 	for range 60 {
@@ -78,14 +78,17 @@ func (f *fate) killHandle() {
 			return
 		}
 	}
-	w.sched.occupy(1)
-	defer w.sched.occupy(-1)
+	f.bury(h, w.die(h))
+}
+
+// die is the death of a process: its goroutines reach nothing any more, and its actors are gone. It returns those that
+// had work left.
+func (w *world) die(h *handle) (work []*actor) {
 	w.sched.trace.note("death of handle", h.who)
 	w.mark("death of a handle")
-	h.dead = true
+	h.dead, h.died = true, w.sched.step()
 	h.engine.dead.Store(true)
 	who := []int{h.who}
-	var work []*actor
 	for _, a := range h.actors {
 		who = append(who, firstActor+a.id)
 		if !a.over {
@@ -100,6 +103,14 @@ func (f *fate) killHandle() {
 			delete(w.attempts, id)
 		}
 	}
+	return work
+}
+
+// bury ends what is left of a process that has died. Another one takes up its work after a while.
+func (f *fate) bury(h *handle, work []*actor) {
+	w := f.w
+	w.sched.occupy(1)
+	defer w.sched.occupy(-1)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if h.consumer != nil {
@@ -112,7 +123,7 @@ func (f *fate) killHandle() {
 		return
 	}
 	if f.rng.IntN(2) == 0 {
-		time.Sleep(time.Duration(f.rng.Int64N(int64(90*time.Second))).Truncate(time.Microsecond) + 7)
+		time.Sleep(time.Duration(f.rng.Int64N(int64(f.rest))).Truncate(time.Microsecond) + 7)
 	}
 	if !f.wait(0) {
 		return

@@ -29,6 +29,7 @@ import (
 type lawful struct {
 	good   int           // calls of its handler that were not to fail
 	failed int           // calls that were
+	calls  int           // all
 	lost   int           // batches whose handler did not say how far it had come
 	claims map[int64]int // calls, by the claim's token
 }
@@ -50,10 +51,11 @@ func (w *world) law(id layer.ID) *lawful {
 // strict reports whether there are no faults in the run.
 func (w *world) strict() bool { return w.knobs.worked && w.knobs.strict }
 
-// readyToWork reports whether workers may begin: in a run without faults when all messages are there, because an
-// enqueue that meets the end of its group is a conflict, and so another call of a handler in a transaction.
+// readyToWork reports whether workers may begin. In runs without faults, or with handlers that kill, workers begin when
+// all messages are there. An enqueue that meets the end of its group is a conflict, and so another call of a handler in
+// a transaction.
 func (w *world) readyToWork() bool {
-	if !w.strict() {
+	if !w.strict() && w.knobs.lethal == harmless {
 		return true
 	}
 	for _, h := range w.handles {

@@ -139,6 +139,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"failing": (*knobs).failing, // see failing.go
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
 	"contended": (*knobs).contended, // see contended.go
+	"lethal":    (*knobs).lethals,   // see lethal.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -156,7 +157,7 @@ func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
-			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles)
+			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

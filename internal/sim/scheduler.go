@@ -189,6 +189,13 @@ func (s *scheduler) someoneAt(what string) bool {
 	return slices.ContainsFunc(s.parked, func(p *parked) bool { return p.what == what })
 }
 
+// isAt reports whether a goroutine of a handle or an actor is parked at that kind of step.
+func (s *scheduler) isAt(what string, who int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.parked, func(p *parked) bool { return p.what == what && p.who == who })
+}
+
 // freeze gives those no turn until they are thawed. Their timers run on.
 func (s *scheduler) freeze(frozen bool, who ...int) {
 	s.mu.Lock()

@@ -43,6 +43,7 @@ func (w *world) verify(drained bool) {
 	m.compareEnqueues()
 	m.compareFinished()
 	m.compareLaws()
+	m.compareDeadly(drained)
 	m.compareLanes()
 	m.compareClaims()
 	w.compareRepeats()

@@ -19,9 +19,11 @@ type tending struct {
 	dropped  bool       // the run ends with a drop of the queue
 	// recreated: if dropped: a new queue of the name is created while handles of the old one are open
 	recreated bool
-	panics    float64 // chance that a handler panics
-	worked    bool    // workers alone handle messages, see law.go
-	strict    bool    // if worked: without faults
+	panics    float64   // chance that a handler panics
+	worked    bool      // workers alone handle messages, see law.go
+	strict    bool      // if worked: without faults
+	lethal    lethality // handlers kill their process
+	poison    string    // the label of the message that always kills
 }
 
 // widen draws what stewards do. A run of a profile has what that says, and nothing of it by itself.

@@ -62,6 +62,9 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 	switch {
 	case k.worked:
 		o.Timeout = workTimeout
+		if k.lethal == harmless {
+			a.slowly(&o)
+		}
 	case a.rng.IntN(2) == 0:
 		o.Timeout = time.Second + a.below(maxLease)
 	}
@@ -83,7 +86,7 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 // stop stops a worker, in half of the cases by force.
 func (a *actor) stop(h *handle, served *worker.Worker) {
 	ctx, cancel := a.ctx, context.CancelFunc(func() {})
-	if !a.w.strict() && a.rng.IntN(2) == 0 {
+	if !a.w.strict() && a.w.knobs.lethal == harmless && a.rng.IntN(2) == 0 {
 		after := a.below(time.Second).Truncate(time.Microsecond) + time.Duration(500+a.id)
 		ctx, cancel = context.WithTimeout(a.ctx, after)
 	}
@@ -138,18 +141,18 @@ func (a *actor) workerError(h *handle, err error) {
 
 // handleItem is a handler.
 func (a *actor) handleItem(ctx context.Context, d *worker.Delivery) error {
-	return a.handled(ctx, &op{kind: "handle", by: byWorker, ids: []layer.ID{d.ID}}, d)
+	return a.oddly(d.ID, a.handled(ctx, &op{kind: "handle", by: byWorker, ids: []layer.ID{d.ID}}, d))
 }
 
 // handleTx is a handler in a transaction.
 func (a *actor) handleTx(ctx context.Context, tx kv.Tx, d *worker.Delivery) error {
 	addEffect(tx, d.ID)
-	return a.handled(ctx, &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}, d)
+	return a.oddly(d.ID, a.handled(ctx, &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}, d))
 }
 
 // handleWork is the slow half of a handler, whose effect is that of handleCommit.
 func (a *actor) handleWork(ctx context.Context, d *worker.Delivery) (string, error) {
-	return d.ID.String(), a.handled(ctx, &op{kind: "handle-work", by: byWorker}, d)
+	return d.ID.String(), a.oddly(d.ID, a.handled(ctx, &op{kind: "handle-work", by: byWorker}, d))
 }
 
 func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *worker.Delivery, result string) error {
@@ -192,10 +195,15 @@ func (a *actor) handled(ctx context.Context, o *op, ds ...*worker.Delivery) erro
 		return errHandler
 	}
 	act := h.drawn
-	if a.w.knobs.worked {
+	switch {
+	case a.w.knobs.lethal != harmless:
+		act = h.deadly
+	case a.w.knobs.worked:
 		act = h.planned
 	}
-	a.w.law(d.ID).claims[d.Token]++
+	law := a.w.law(d.ID)
+	law.calls++
+	law.claims[d.Token]++
 	if err := act(); err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ var seenOfWorkers = []string{
 	"handler timed out",
 	"handler waited for the end of its context", "handler ignored its context", "handler stuck", "item parked",
 	"takeover of an expired claim", "worker lost its claim", "worker stopped by force", "death of a handle",
+	"limiter slower than the lease", "limiter faster than the lease", "handler returned a typed nil",
+	"slow event: received", "slow event: started", "slow event: done", "slow event: failed",
 }
 
 // enoughWorkers is the number of seeds after which all of seenOfWorkers must have been seen.

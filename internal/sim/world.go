@@ -102,6 +102,7 @@ type world struct {
 	owing     *owingWorld          // nil = the run is not of the profile
 	waking    *wakingWorld         // nil = the run is not of the profile
 	made      map[claimKey]bool    // claims that were sent, see contended.go
+	slow      bool                 // hooks of a worker were slow
 	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom                // nil = not yet
@@ -122,6 +123,7 @@ type handle struct {
 	consumed  bool           // there was one
 	replaying bool           // an actor replays the archive, or one has failed to
 	dead      bool
+	died      int  // the step; 0 = it lives
 	retired   bool // Close was called while its actors worked
 	silent    bool // and has returned nil
 	stood     int  // how often the process has stood still
@@ -252,7 +254,7 @@ func (w *world) live() error {
 	}
 	w.faulty, w.plan.Chances, w.sched.leap = true, w.knobs.faults, w.knobs.leap
 	w.startActors()
-	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 5)), who: firstActor + 98}
+	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 5)), who: firstActor + 98, rest: 90 * time.Second}
 	go f.strike()
 	if err := w.sched.drive(ever); err != nil {
 		return fmt.Errorf("under faults: %w", err)
@@ -276,14 +278,13 @@ func (w *world) live() error {
 	calm := time.Now()
 	for i, h := range w.alive() {
 		a := w.actor(100+i, h)
-		drain := a.drain
-		switch {
+		switch a.role = (*actor).drain; {
 		case w.knobs.worked:
-			drain = a.finish
+			a.role = (*actor).finish
 		case w.knobs.plan != nil:
-			drain = a.drainLanes
+			a.role = (*actor).drainLanes
 		}
-		w.sched.start(firstActor+a.id, drain)
+		w.startActor(a)
 	}
 	w.finishTopics()
 	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
@@ -434,6 +435,9 @@ func (w *world) startActors() {
 
 // heal takes back what operators have done, so that everything can be delivered.
 func (w *world) heal() {
+	if w.knobs.lethal != harmless {
+		return
+	}
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
 		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = layer.Unlimited, a.w.knobs.calmRate }); err != nil {

@@ -37,7 +37,7 @@ func none(uint64) []string { return nil }
 func suites() []*suite {
 	return []*suite{
 		{
-			name: "sim", folder: "internal/sim", run: "^Test(Seeds|Workers|Contended)$",
+			name: "sim", folder: "internal/sim", run: "^Test(Seeds|Workers|Contended|Lethal)$",
 			args: seedAndSize("-seed", "-seeds", 60),
 		},
 		{name: "faults", folder: "layer/layertest", run: "^Test", args: none},

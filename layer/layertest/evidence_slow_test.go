@@ -6,12 +6,15 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
@@ -250,4 +253,76 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 			})
 		}
 	}
+}
+
+// staleDB is an engine that stops one transaction once it has its read version.
+type staleDB struct {
+	kv.DB
+	stops         atomic.Bool
+	reached, open chan struct{}
+}
+
+func (d *staleDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &staleTx{ManagedTx: tx, d: d}, err
+}
+
+type staleTx struct {
+	kv.ManagedTx
+	d *staleDB
+}
+
+func (t *staleTx) ReadVersion() kv.Future[int64] {
+	v, err := t.ManagedTx.ReadVersion().Wait(context.Background())
+	if t.d.stops.CompareAndSwap(true, false) {
+		close(t.d.reached)
+		<-t.d.open
+	}
+	return kv.Done(v, err)
+}
+
+// TestSuspectOfAnOlderReadVersion (G7): a handle gives a suspect message. A receive whose transaction began before that
+// does not see the claim. It gives no other suspect message: one would kill the other.
+func TestSuspectOfAnOlderReadVersion(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, inMemory, false)
+	receive := func(q *layer.Queue, group string) *layer.Claim {
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Group: layer.OnlyGroup(group)})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		return claims[0]
+	}
+	for _, group := range strings.Split("CDEFGHIJAB", "") {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: []byte(group)})
+		require.NoError(t, err)
+	}
+	receive(e.q, "A")
+	receive(e.q, "B")
+	e.clock.advance(2 * time.Minute)
+	for _, group := range []string{"A", "B"} { // their leases have expired
+		require.NoError(t, e.q.Nack(e.ctx, receive(e.q, group), layer.NackOptions{Release: true}))
+	}
+
+	db := &staleDB{DB: e.db, reached: make(chan struct{}), open: make(chan struct{})}
+	other, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(11))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Close(context.Background())) })
+	// Ready groups are plenty: from here on two transactions receive at the same time.
+	claims, err := other.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+	require.NoError(t, err)
+	require.NoError(t, other.Ack(e.ctx, claims[0]))
+	db.stops.Store(true)
+	late := make(chan []*layer.Claim)
+	go func() {
+		claims, err := other.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Group: layer.OnlyGroup("B")})
+		assert.NoError(t, err)
+		late <- claims
+	}()
+	<-db.reached
+	given := receive(other, "A")
+	close(db.open)
+	require.Empty(t, <-late, "B is given while A is in the hands of the same process")
+	require.NoError(t, other.Ack(e.ctx, given))
+	require.NoError(t, other.Ack(e.ctx, receive(other, "B")))
+	e.sound(testQueue)
 }
