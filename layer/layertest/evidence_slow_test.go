@@ -241,13 +241,14 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 					}
 				}
 				e.clock.advance(2 * time.Minute)
-				kind.o.Max = max
-				first := receive(q, kind.o)
+				next := kind.o
+				next.Max = max
+				first := receive(q, next)
 				require.Len(t, first, 1)
 				require.Len(t, first[0].Items, 1)
-				require.Empty(t, receive(q, kind.o))
+				require.Empty(t, receive(q, next))
 				send("other", "new")
-				claims := receive(q, kind.o)
+				claims := receive(q, next)
 				require.Len(t, claims, 1)
 				require.Equal(t, []string{"new"}, bodies(claims[0].Items))
 			})
