@@ -168,7 +168,12 @@ func (c *Console) route() error {
 	}
 	c.mux = http.NewServeMux()
 	asset := cached(func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFileFS(w, r, assets, r.PathValue("file"))
+		file := r.PathValue("file")
+		if !fs.ValidPath(file) { // else the answer is that of a broken server
+			http.NotFound(w, r)
+			return
+		}
+		http.ServeFileFS(w, r, assets, file)
 	})
 	c.mux.HandleFunc("GET /assets/{file}", asset)
 	c.mux.HandleFunc("GET /{left}/assets/{file}", asset) // of a page that was left open when the console ended

@@ -117,8 +117,8 @@ type lineEnv struct {
 	renew     func(ctx context.Context, index int64) error // moves the request's deadline
 	// sweep clears the requests of dead handles by the templates.
 	sweep func(ctx context.Context, templates []string) error
-	// watchFailed is told the error of a watch.
-	watchFailed func(err error)
+	// watchFailed is told the error of a watch, and reports whether to look again at once.
+	watchFailed func(err error) (again bool)
 	// gone is for how long the handle passes on wakes; 0 = there is nothing to pass on. lookGone reports whether the
 	// handle was woken, and otherwise returns a watch for the next wake. passOn passes wakes on.
 	gone     func() time.Duration
@@ -243,7 +243,7 @@ func (l *waitingLine) restUntil(ctx context.Context, d time.Duration, watch kv.F
 	if watch != nil {
 		_, err := watch.Wait(resting)
 		if woken = err == nil; !woken && resting.Err() == nil {
-			l.env.watchFailed(err)
+			woken = l.env.watchFailed(err)
 		}
 	}
 	if !woken {

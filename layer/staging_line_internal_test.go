@@ -108,7 +108,7 @@ func newTestLine() *testLine {
 		passOn: func(context.Context) error {
 			return note("pass on", func() { l.gone, l.missed = nil, false })
 		},
-		watchFailed: func(error) {},
+		watchFailed: func(error) bool { return false },
 	})
 	return l
 }

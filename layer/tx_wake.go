@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -321,13 +322,19 @@ func (p *lookPace) found() {
 	p.next = time.Time{}
 }
 
-// watchFailed writes the error of a watch to slog.Default, once for each handle.
-func (q *Queue) watchFailed(err error) {
+// watchFailed reports whether a watch that has failed may be set again at once: its read was too old, for example because
+// another process serves the folder now. Otherwise it writes the error to slog.Default, once for each handle.
+func (q *Queue) watchFailed(err error) (again bool) {
+	var e *kv.Error
+	if errors.As(err, &e) && e.Retryable() {
+		return true
+	}
 	if kv.Code(err) == kv.CodeOperationCancelled || q.watchTold.Swap(true) {
-		return // cancelled: the database was closed
+		return false // cancelled: the database was closed
 	}
 	_ = callback.Try("slog.Default", func() {
 		slog.Default().Warn("queue: a watch has failed, the handle looks at each poll",
 			"queue", q.name, "poll", q.opts.Poll, "error", err)
 	})
+	return false
 }

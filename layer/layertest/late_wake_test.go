@@ -149,6 +149,59 @@ func TestWaitThatBeginsBesideACommit(t *testing.T) {
 	}
 }
 
+// lostWatches is an engine whose watches fail when lost is closed, as reads do that are too old.
+type lostWatches struct {
+	kv.DB
+	lost chan struct{}
+}
+
+func (d *lostWatches) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return lostWatchesTx{tx, d}, err
+}
+
+type lostWatchesTx struct {
+	kv.ManagedTx
+	d *lostWatches
+}
+
+func (t lostWatchesTx) Watch(key []byte) kv.Future[struct{}] {
+	select {
+	case <-t.d.lost:
+		return t.ManagedTx.Watch(key)
+	default:
+		return hanging[struct{}]{t.d.lost}
+	}
+}
+
+// TestWatchThatIsTooOld (G5): a watch that fails because its read was too old, for example because another process
+// serves the folder now, is set again at once. The next message wakes the receive.
+func TestWatchThatIsTooOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, inMemory, false)
+		db := &lostWatches{DB: e.db, lost: make(chan struct{})}
+		options := e.options(3)
+		options.Poll = never
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, options)
+		require.NoError(t, err)
+		got := make(chan []*layer.Claim)
+		go func() {
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Hour})
+			require.NoError(t, err)
+			got <- claims
+		}()
+		time.Sleep(time.Hour / 2)
+		close(db.lost)
+		time.Sleep(time.Second)
+		sent := time.Now()
+		e.enqueue("A", "a")
+		require.Len(t, <-got, 1)
+		require.Less(t, time.Since(sent), 100*time.Millisecond)
+		require.NoError(t, q.Close(e.ctx))
+		e.sound(testQueue)
+	})
+}
+
 // TestLooksFollowTheWait (G5): what commits a time d after a receive has begun to wait, and was begun before, reaches
 // the receive at most d after its commit, whatever d is. A poll never comes.
 func TestLooksFollowTheWait(t *testing.T) {
