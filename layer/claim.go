@@ -2,12 +2,15 @@ package layer
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+
+	"fdbfifo/layer/internal/advice"
 )
 
 // Claim is one holder's exclusive right to a group, to the items of a group that match a template, or to a single item.
@@ -110,23 +113,30 @@ var claimsMu sync.Mutex
 // first gives the claims that its goroutines still hold a new end. It leaves a heartbeat that is due by the wall clock
 // alone to the goroutine of the heartbeat: see ownBeat.
 
-// ownClaims are the claims that a handle has made or extended, and has not ended, as far as the handle knows. A
-// transaction notes a claim before the commit, so the claim may be missing in the database. Claims by heartbeat are not
-// among them.
+// ownClaims are the claims that a handle has made or extended. Claims by heartbeat are not among them. A transaction
+// notes a claim before the commit, and a claim that it ends stays noted until after the commit: another transaction of
+// the handle may see the database before that or after. So some of these claims are not in the database, and
+// nothing but a transaction that was applied, or the time, removes a claim from the list.
 type ownClaims struct {
 	mu      sync.Mutex
-	all     map[string]ownClaim // by lane; guarded by mu
+	all     map[ownKey]ownClaim // guarded by mu
 	firstMS int64               // guarded by mu; none of them ends before
+	most    int                 // guarded by mu; with more of them, note removes those that have ended
+}
+
+// ownKey tells a claim from others of the same lane, also from one of another handle whose receive read the same
+// version.
+type ownKey struct {
+	lane           string
+	token, sinceMS int64
 }
 
 // ownClaim is a claim that the handle has made or extended.
 type ownClaim struct {
-	token   int64
-	sinceMS int64         // tells the claim from one of another handle, whose receive read the same version
-	endMS   int64         // in the database
-	ends    time.Time     // endMS by the monotonic clock
-	clock   int64         // the version at which it was made or extended
-	lease   time.Duration // from then on
+	endMS int64         // in the database, or later
+	ends  time.Time     // by the monotonic clock
+	clock int64         // the version at which it was made or extended
+	lease time.Duration // from then on
 }
 
 // ownSlack is the least rest of a lease for which keepOwn extends the claim.
@@ -137,19 +147,43 @@ func (c *ownClaim) left(m moment) time.Duration {
 	return min(time.Until(c.ends), c.lease-m.span(c.clock))
 }
 
-func (o *ownClaims) note(lane string, c ownClaim) {
+// note adds a claim. One that is extended ends as before until confirm, because the commit may fail.
+func (o *ownClaims) note(key ownKey, c ownClaim) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.all) == 0 {
-		o.all, o.firstMS = make(map[string]ownClaim), c.endMS
+		o.all, o.firstMS = make(map[ownKey]ownClaim), c.endMS
 	}
-	o.all[lane], o.firstMS = c, min(o.firstMS, c.endMS)
+	if before, ok := o.all[key]; ok {
+		c.endMS = min(c.endMS, before.endMS)
+	} else if len(o.all) >= o.most {
+		maps.DeleteFunc(o.all, func(_ ownKey, c ownClaim) bool { return time.Until(c.ends) <= 0 })
+		o.most = max(100, 2*len(o.all))
+	}
+	o.all[key], o.firstMS = c, min(o.firstMS, c.endMS)
 }
 
-func (o *ownClaims) drop(lane string) {
+// confirm tells the end of a claim in the database.
+func (o *ownClaims) confirm(key ownKey, endMS int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.all, lane)
+	if c, ok := o.all[key]; ok {
+		c.endMS = endMS
+		o.all[key], o.firstMS = c, min(o.firstMS, endMS)
+	}
+}
+
+// ending is for a claim that ends with a transaction of the caller's: nothing tells how the transaction ends, but it
+// ends soon.
+func (o *ownClaims) ending(key ownKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if c, ok := o.all[key]; ok {
+		if soon := time.Now().Add(transactionLife); soon.Before(c.ends) {
+			c.ends = soon
+		}
+		o.all[key] = c
+	}
 }
 
 // due reports whether a claim may have ended by the wall clock.
@@ -160,22 +194,48 @@ func (o *ownClaims) due(nowMS int64) bool {
 }
 
 // early returns the claims that have ended by the wall clock alone, and forgets those that have ended.
-func (o *ownClaims) early(m moment) map[string]ownClaim {
+func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	early := make(map[string]ownClaim)
+	early := make(map[ownKey]ownClaim)
 	o.firstMS = math.MaxInt64
-	for lane, c := range o.all {
+	for key, c := range o.all {
 		switch {
 		case c.endMS > m.nowMS:
 			o.firstMS = min(o.firstMS, c.endMS)
 		case c.left(m) > ownSlack:
-			early[lane], o.firstMS = c, min(o.firstMS, c.endMS)
+			early[key], o.firstMS = c, min(o.firstMS, c.endMS)
 		default:
-			delete(o.all, lane)
+			delete(o.all, key)
 		}
 	}
 	return early
+}
+
+// ownChanges are the changes that a transaction of the handle makes to its own claims. It goes along with the
+// transaction.
+type ownChanges struct {
+	owns  *ownClaims
+	ended []ownKey
+	ends  map[ownKey]int64 // of the claims that are made or extended, in Unix milliseconds
+}
+
+// Attempt begins another attempt.
+func (c *ownChanges) Attempt() { c.ended, c.ends = nil, nil }
+
+// End tells how the transaction has ended.
+func (c *ownChanges) End(outcome advice.Outcome) {
+	if outcome != advice.Applied {
+		return
+	}
+	for key, endMS := range c.ends {
+		c.owns.confirm(key, endMS)
+	}
+	c.owns.mu.Lock()
+	defer c.owns.mu.Unlock()
+	for _, key := range c.ended {
+		delete(c.owns.all, key)
+	}
 }
 
 // snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.

@@ -125,6 +125,7 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]atte
 		}
 		may, err := mayGiveSuspect(c.txn, attempts[items[i].ID])
 		if err != nil || !may {
+			r.stopped = false // the items behind this one, which may not fit, are not given either
 			return 0, err
 		}
 		r.stopped, c.gaveSuspect = true, true

@@ -144,9 +144,15 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // worker, and the first item counts a failed attempt, unless it would be the last one. From then on the items of the
 // claim are suspect until they are acked, or nacked with an error: a receive gives a suspect item alone, and no other.
 // If the lease of an item that was given alone expires, the attempt counts, and may be the last. So an item that kills
-// its process fails for good, and the items around it do not. A claim with an expired lease stays valid until another
-// receive takes the group over: until then it can be acked, nacked and extended. Under contention groups may be
-// delivered in another order than by age. The order within a group always holds.
+// its process fails for good, and the items around it do not.
+//
+// A handle gives the next suspect item once the one before is settled, or after 30 s. If the lease of an item has
+// expired while it was alone, its handle gives no other suspect item until it is settled. A receive may therefore
+// return nothing while a group whose next item is suspect is ready. Other handles may give that item.
+//
+// A claim with an expired lease stays valid until another receive takes the group over: until then it can be acked,
+// nacked and extended. Under contention groups may be delivered in another order than by age. The order within a group
+// always holds.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
@@ -515,8 +521,20 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
-// receiveLayers looks at as many groups as there may be items, and then takes from each what the layers give.
+// receiveLayers takes layers. If all groups of a round have suspect items that the handle may not give now, the next
+// groups have their turn.
 func (c *claimer) receiveLayers(r *reception) error {
+	for {
+		more, err := c.takeLayers(r)
+		if err != nil || !more || r.items > 0 || r.full() {
+			return err
+		}
+	}
+}
+
+// takeLayers looks at as many groups as there may be items, and then takes from each what the layers give. more: there
+// may be further groups.
+func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 	var all []*look
 	var have []int
 	defer func() { c.layered = 0 }()
@@ -524,14 +542,14 @@ func (c *claimer) receiveLayers(r *reception) error {
 		c.layered = len(all)
 		l, ok, err := c.next()
 		if err != nil {
-			return err
+			return false, err
 		}
-		if !ok {
+		if more = ok; !ok {
 			break
 		}
 		if l, err = c.passHold(l, r.o.Max); l == nil {
 			if err := r.spoilt(err); err != nil {
-				return err
+				return false, err
 			}
 			continue
 		}
@@ -545,7 +563,7 @@ func (c *claimer) receiveLayers(r *reception) error {
 			f, err = c.see(l)
 		}
 		if err = r.spoilt(err); err != nil {
-			return err
+			return false, err
 		}
 		if l != nil && l.err == nil {
 			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
@@ -568,10 +586,10 @@ func (c *claimer) receiveLayers(r *reception) error {
 			continue
 		}
 		if err := c.settle(r, all[i], n); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return more, nil
 }
 
 // reads waits for the reads of a look; once.

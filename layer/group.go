@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -194,8 +195,8 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		return
 	}
 	w.count(countReturned, leaving(old, next))
-	if next.claim() == nil {
-		w.q.owns.drop(lane)
+	if c := old.claim(); c != nil && (next.claim() == nil || next.claim().token != c.token) {
+		w.endOwn(ownKey{lane, c.token, c.sinceMS})
 	}
 	keys, was, is := w.keys, old.holding(), next.holding()
 	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
@@ -244,11 +245,29 @@ func noteOwn(w *txn, lane string, c *holding) {
 	if c == nil {
 		return
 	}
-	if clock, err := w.clock(); err == nil {
-		w.q.owns.note(lane, ownClaim{
-			token: c.token, sinceMS: c.sinceMS, endMS: c.endMS, ends: byMonotonic(&w.view, c.endMS), clock: clock,
-			lease: time.Duration(c.endMS-w.nowMS) * time.Millisecond,
-		})
+	clock, err := w.clock()
+	if err != nil {
+		return
+	}
+	key := ownKey{lane, c.token, c.sinceMS}
+	w.q.owns.note(key, ownClaim{
+		endMS: c.endMS, ends: byMonotonic(&w.view, c.endMS), clock: clock,
+		lease: time.Duration(c.endMS-w.nowMS) * time.Millisecond,
+	})
+	if w.own != nil {
+		if w.own.ends == nil {
+			w.own.ends = make(map[ownKey]int64)
+		}
+		w.own.ends[key] = c.endMS
+	}
+}
+
+// endOwn notes a claim that this transaction ends. It may be another handle's.
+func (w *txn) endOwn(key ownKey) {
+	if w.own == nil {
+		w.q.owns.ending(key)
+	} else {
+		w.own.ended = append(w.own.ended, key)
 	}
 }
 
@@ -265,27 +284,29 @@ func keepOwn(w *txn) error {
 		return err
 	}
 	early := w.q.owns.early(m)
-	locks := make(map[string]kv.Future[[]byte], len(early))
-	for lane := range early {
-		locks[lane] = guardOwnClaim.get(w.tx, w.keys.lock(lane))
+	locks := make(map[ownKey]kv.Future[[]byte], len(early))
+	for key := range early {
+		locks[key] = guardOwnClaim.get(w.tx, w.keys.lock(key.lane))
 	}
-	for _, lane := range slices.Sorted(maps.Keys(early)) {
-		c := early[lane]
-		v, err := locks[lane].Wait(w.ctx)
+	inOrder := slices.SortedFunc(maps.Keys(early), func(a, b ownKey) int { return cmp.Compare(a.lane, b.lane) })
+	for _, key := range inOrder {
+		v, err := locks[key].Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read lock: %w", err)
 		}
 		var r *record
 		if v != nil {
-			r, err = unpackRecord(w.keys.lock(lane), v)
+			r, err = unpackRecord(w.keys.lock(key.lane), v)
 		}
 		h := r.claim()
-		if err != nil || h == nil || h.token != c.token || h.sinceMS != c.sinceMS {
-			w.q.owns.drop(lane)
-			continue
+		switch c := early[key]; {
+		case err != nil, h == nil, h.token != key.token, h.sinceMS != key.sinceMS:
+		case h.endMS > w.nowMS:
+			w.q.owns.confirm(key, h.endMS)
+		default:
+			w.put(key.lane, r, r.until(w.nowMS+c.left(m).Milliseconds()), h.items[0].index)
+			w.wrote = true
 		}
-		w.put(lane, r, r.until(max(h.endMS, w.nowMS+c.left(m).Milliseconds())), h.items[0].index)
-		w.wrote = true
 	}
 	return nil
 }

@@ -411,11 +411,12 @@ type advised struct {
 	flight *advice.Flight   // the groups which no other transaction of the handle should claim; may be nil
 	booked *advice.Bookings // of the queue's rate; nil = what is booked stays so
 	kept   *advice.Keep     // may be nil
-	beside int              // how many groups the handle's other transactions in flight are likely to take
+	own    *ownChanges
+	beside int // how many groups the handle's other transactions in flight are likely to take
 }
 
 func (a *advised) companions() []advice.Companion {
-	return []advice.Companion{a.flight, a.booked, a.kept}
+	return []advice.Companion{a.flight, a.booked, a.kept, a.own}
 }
 
 // attempt tells that another attempt begins.

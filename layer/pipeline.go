@@ -130,7 +130,7 @@ type batch struct {
 	groups     int // how many groups the receives are likely to take; 0 = there are no receives
 	others     int // how many groups the receives of other batches in flight are likely to take
 	ctx        context.Context
-	cancel     context.CancelFunc
+	cancel     context.CancelCauseFunc
 	left       int // guarded by the pipeline's mutex, as a ticket is; how many callers have not gone
 	// losing: the receives have lost a conflict, and try again. Guarded by the pipeline's mutex.
 	losing bool
@@ -377,7 +377,7 @@ func (p *pipeline) enter(ctx context.Context, o *operation) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if o.batch == b {
-			p.abandon(o)
+			p.abandon(o, context.Cause(ctx))
 		}
 	})
 	defer stop()
@@ -397,13 +397,14 @@ func (p *pipeline) releaseSlot() {
 	}
 }
 
-// abandon notes that no caller waits for a running operation any more. The caller must hold mu.
-func (p *pipeline) abandon(o *operation) {
+// abandon notes that no caller waits for a running operation any more, and why. The caller must hold mu.
+func (p *pipeline) abandon(o *operation, cause error) {
 	o.abandoned = true
 	if o.batch.left--; o.batch.left == 0 {
 		// The transaction may still end well, and then its claims are given back. But it must not hold up others
 		// without end, for example if the database does not answer.
-		time.AfterFunc(abandonedTimeout, o.batch.cancel)
+		cancel := o.batch.cancel
+		time.AfterFunc(abandonedTimeout, func() { cancel(cause) })
 	}
 }
 
@@ -438,7 +439,7 @@ func (p *pipeline) leave(o *operation, cause error) error {
 		} // else o is about to have a turn, and ends there
 		return cause
 	}
-	p.abandon(o)
+	p.abandon(o, cause)
 	if o.enqueue == nil && o.settle == nil {
 		return cause
 	}
@@ -505,7 +506,7 @@ func (p *pipeline) drive() {
 func (p *pipeline) newBatch(os []*operation) *batch {
 	b := &batch{operations: os, left: len(os), begun: time.Now()}
 	p.running += len(os)
-	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.ctx, b.cancel = context.WithCancelCause(context.Background())
 	for _, o := range os {
 		o.state, o.batch = opRunning, b
 		if o.receive != nil && !o.first {
@@ -629,7 +630,7 @@ func (b *batch) interrupted(cause error) {
 
 // settle removes an ended batch from the books, and ends its operations or returns waiting receives to the line.
 func (p *pipeline) settle(b *batch) {
-	b.cancel()
+	b.cancel(nil)
 	took := time.Since(b.begun)
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -370,7 +370,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 		defer q.staging.release()
 		wants = q.staging.expect(wantsOf(batch), q.nowMS())
 	}
-	along := advise(&q.noticed, batch, others)
+	along := advise(q, batch, others)
 	if along.kept.StandsBack() {
 		standBack(batch, q.pipeline.aWhile())
 		return nil
@@ -811,27 +811,30 @@ func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
 	}
 }
 
-// landsWithin is for how long a handle looks whether a commit of unknown outcome has landed. A commit that begins to
-// wait more than 5 s after its read version fails.
-const landsWithin = 10 * time.Second
+// searchesFor is for how long a handle asks at least whether a commit of unknown outcome has landed. One answer is
+// enough: see settleReceipt.
+const searchesFor = 10 * time.Second
 
-// firstLook is the pause before the first look. It doubles, up to a second.
+// firstLook is the pause after the first look that failed. It doubles, up to a second.
 const firstLook = 20 * time.Millisecond
 
 // giveBackUnknown finds out whether a receive whose outcome is unknown has made claims, and gives them back: no caller
-// knows of them. given has the claims of each attempt that may have landed. giveBackUnknown ends when it has found the
-// receipt and given back, when the leases have expired, and at Close.
+// knows of them. given has the claims of each attempt that may have landed. giveBackUnknown ends when the database has
+// answered, when the leases have expired, and at Close.
 func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]claimRef, lease time.Duration) {
 	ctx := q.named(context.Background(), "give back by receipt %s", r.own)
 	q.yield(ctx, "begin")
 	defer r.end(ctx)
 	r.written, r.succeeded = true, false
-	ctx, cancel := context.WithTimeout(ctx, max(lease, landsWithin))
+	ctx, cancel := context.WithTimeout(ctx, max(lease, searchesFor))
 	defer cancel()
 	defer context.AfterFunc(q.heart.life, cancel)()
 	for pause := firstLook; ; pause = min(2*pause, time.Second) {
-		if landed, found, err := findReceipt(ctx, q, r.key); err == nil && found {
-			releaseAll(ctx, q, claimsOf(q, given[landed]))
+		landed, found, err := settleReceipt(ctx, q, r.key)
+		if err == nil {
+			if r.written = found; found {
+				releaseAll(ctx, q, claimsOf(q, given[landed]))
+			}
 			return
 		}
 		if !pauseBackground(ctx, q, pause) {
@@ -840,11 +843,14 @@ func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]claimRef, lease 
 	}
 }
 
-// findReceipt returns which attempt of an operation was applied, if one was.
-func findReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, found bool, err error) {
+// settleReceipt returns which attempt of an operation was applied, if one was. Otherwise none will be: as in
+// fenceReceipt, a commit that may still land fails.
+func settleReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, found bool, err error) {
 	_, err = kv.Run(ctx, q.db, txFor(q, "receipt"), func(tx kv.Tx, _ kv.Attempt) (err error) {
-		landed, found, err = q.readReceipt(ctx, tx, key)
-		return err
+		if landed, found, err = q.readReceipt(ctx, tx, key); err != nil || found {
+			return err
+		}
+		return tx.AddWriteConflictRange(kv.SingleKey(key))
 	})
 	return landed, found, err
 }

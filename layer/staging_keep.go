@@ -11,9 +11,11 @@ import (
 )
 
 // advise begins what goes along with a transaction of the operations. The caller lands the flight.
-func advise(n *noticed, batch []*operation, beside int) advised {
+func advise(q *Queue, batch []*operation, beside int) advised {
+	n := &q.noticed
 	return advised{
-		flight: n.flights.Begin(), booked: n.portions.Begin(), kept: keepFor(&n.keeping, batch), beside: beside,
+		flight: n.flights.Begin(), booked: n.portions.Begin(), kept: keepFor(&n.keeping, batch),
+		own: &ownChanges{owns: &q.owns}, beside: beside,
 	}
 }
 

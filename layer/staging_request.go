@@ -10,8 +10,6 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
 )
 
@@ -107,8 +105,8 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 // renew also writes the handle's last receipt again: other handles learn the clock of one that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
-	receipt := q.receipts.take()
-	defer q.returnReceipt(ctx, receipt)
+	last := q.receipts.take(1)
+	defer q.returnReceipts(ctx, last)
 	var outcome staged
 	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
@@ -127,14 +125,14 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 		r.wants = int64(min(max(q.line.length(), 1), maxWave))
 		tx.Set(key, r.pack())
 		outcome = staged{request: index, deadlineMS: r.deadlineMS}
-		if receipt == uuid.Nil {
+		if len(last) == 0 {
 			return nil
 		}
 		now, err := momentOf(ctx, q, tx)
 		if err != nil {
 			return err
 		}
-		tx.Set(q.keys.receipt(receipt), packReceipt(now, 0))
+		tx.Set(q.keys.receipt(last[0]), packReceipt(now, 0))
 		return nil
 	})
 	if err == nil {

@@ -667,15 +667,16 @@ func onceKnown[T any](
 // ownReceipt is the receipt of one operation, over all attempts of its transaction.
 type ownReceipt struct {
 	q                *Queue
-	own, old         uuid.UUID // old is a receipt of the handle's that is not needed any more; uuid.Nil = there is none
-	key              []byte    // of own
+	own              uuid.UUID
+	old              []uuid.UUID // receipts of the handle that are not needed any more
+	key              []byte      // of own
 	begunMS          int64
-	written, cleared bool // own is in the database; old is gone
+	written, cleared bool // own is in the database; old are gone
 	succeeded        bool
 }
 
 func (q *Queue) beginReceipt() *ownReceipt {
-	r := &ownReceipt{q: q, own: q.random.uuid(), old: q.receipts.take(), begunMS: q.nowMS()}
+	r := &ownReceipt{q: q, own: q.random.uuid(), old: q.receipts.take(receiptsCleared), begunMS: q.nowMS()}
 	r.key = q.keys.receipt(r.own)
 	return r
 }
@@ -697,7 +698,7 @@ func (r *ownReceipt) look(
 	return 0, false, nil
 }
 
-// write writes the receipt of an attempt, and clears the old one.
+// write writes the receipt of an attempt, and clears the old ones.
 func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	r.written, r.cleared = true, true
 	if !a.MaybeCommitted {
@@ -711,8 +712,8 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 		return err
 	}
 	tx.Set(r.key, packReceipt(written, int64(a.N)))
-	if r.old != uuid.Nil {
-		tx.Clear(r.q.keys.receipt(r.old))
+	for _, id := range r.old {
+		tx.Clear(r.q.keys.receipt(id))
 	}
 	return nil
 }
@@ -727,14 +728,14 @@ func (r *ownReceipt) end(ctx context.Context) {
 	left := r.old
 	if r.succeeded && r.cleared {
 		q.receipts.forget(r.old)
-		left = uuid.Nil
+		left = nil
 	}
-	q.returnReceipt(ctx, left)
+	q.returnReceipts(ctx, left)
 }
 
-// returnReceipt keeps a receipt to clear, unless it is uuid.Nil. After Close it clears all that are kept.
-func (q *Queue) returnReceipt(ctx context.Context, id uuid.UUID) {
-	if id != uuid.Nil {
+// returnReceipts keeps receipts to clear. After Close it clears all that are kept.
+func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
+	for _, id := range ids {
 		q.receipts.free(id)
 	}
 	if q.isClosed() {
@@ -789,8 +790,12 @@ func (q *Queue) clearLate(ctx context.Context) {
 	_ = q.clearReceipts(ctx)
 }
 
-// receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears a
-// receipt, so there are never more receipts than there were transactions at a time.
+// receiptsCleared is how many receipts a transaction that writes one clears. With more than one, the receipts of
+// transactions that failed go soon.
+const receiptsCleared = 2
+
+// receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears up
+// to receiptsCleared of them. So there are not many more receipts than there are transactions at a time.
 type receipts struct {
 	mu    sync.Mutex
 	idle  []uuid.UUID        // guarded by mu
@@ -804,24 +809,23 @@ func (r *receipts) has(id uuid.UUID) bool {
 	return r.there[id]
 }
 
-// forget is for a receipt that is no longer in the database.
-func (r *receipts) forget(id uuid.UUID) {
+// forget is for receipts that are no longer in the database.
+func (r *receipts) forget(ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.there, id)
+	for _, id := range ids {
+		delete(r.there, id)
+	}
 }
 
-// take returns a receipt to clear, or uuid.Nil.
-func (r *receipts) take() uuid.UUID {
+// take returns receipts to clear, at most so many.
+func (r *receipts) take(most int) []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.idle)
-	if n == 0 {
-		return uuid.Nil
-	}
-	id := r.idle[n-1]
-	r.idle = r.idle[:n-1]
-	return id
+	n := max(0, len(r.idle)-most)
+	ids := slices.Clone(r.idle[n:])
+	r.idle = r.idle[:n]
+	return ids
 }
 
 func (r *receipts) free(id uuid.UUID) {

@@ -203,7 +203,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 // finish finishes or advances the item.
 func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
 	err := t.d.finish(ctx, tx)
-	t.d.in.lost = t.d.in.lost || errors.Is(err, layer.ErrClaimLost)
+	t.d.in.lost = t.d.in.lost || lostBy(ctx, err)
 	return err
 }
 
@@ -407,7 +407,7 @@ func (h *inHand) leaseTime() time.Duration {
 // The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
 	err := h.extendAs(ctx, h.claim)
-	h.lost = h.lost || errors.Is(err, layer.ErrClaimLost)
+	h.lost = h.lost || lostBy(ctx, err)
 	return err
 }
 

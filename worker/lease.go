@@ -67,7 +67,7 @@ func (h *hand) endExtend(c *call) {
 	err := in.extending.err
 	in.extending = nil
 	switch {
-	case errors.Is(err, layer.ErrClaimLost):
+	case lostBy(in.ctx, err):
 		c.gone = true
 		c.cancel(err)
 	case err != nil && h.ctx.Err() == nil && in.ctx.Err() == nil:
@@ -85,6 +85,12 @@ func (h *inHand) lapse(tell bool) {
 	if tell {
 		h.report(err)
 	}
+}
+
+// lostBy reports whether the queue has said that a claim is lost. If ctx has ended because the lease has ended, an error
+// of a call under ctx names that cause. Then another may have taken the claim over, or not.
+func lostBy(ctx context.Context, err error) bool {
+	return errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, context.Cause(ctx))
 }
 
 // cutOff reports whether the call's context has ended with the lease: then the item has not failed.

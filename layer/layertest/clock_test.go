@@ -1060,6 +1060,71 @@ func TestAStepUnderAWorker(t *testing.T) {
 	}
 }
 
+// TestAStepDuringACommit (G2): the clock steps one hour forward while a commit is under way that makes, extends or ends
+// a claim. Another receive of the handle sees the database as it is before that commit. It does not take the group, nor
+// does a receive after the commit.
+func TestAStepDuringACommit(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"receive", "extend", "ack", "ack in a transaction"} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				var step atomic.Int64
+				db := &beforeCommit{DB: c.db}
+				q, err := layer.Open(c.Context(), db, nil, "q", layer.Options{
+					Now: func() time.Time { return time.Now().Add(time.Duration(step.Load())) },
+				})
+				require.NoError(c, err)
+				c.send(c.q, layer.Message{})
+				held := c.claim(q, layer.ReceiveOptions{})
+				if name == "receive" {
+					require.NoError(c, q.Nack(c.Context(), held, layer.NackOptions{Release: true}))
+				}
+				others := func(o layer.ReceiveOptions) { // not through the handle's pipeline, which holds back the second of two receives
+					var claims []*layer.Claim
+					require.NoError(c, q.Once(c.Context(), func(tx kv.Tx) (err error) {
+						claims, err = q.ReceiveTx(c.Context(), tx, o)
+						return err
+					}))
+					require.Empty(c, claims)
+				}
+				db.run = func() {
+					step.Add(int64(time.Hour))
+					o := layer.ReceiveOptions{}
+					if other := "B"; name == "receive" { // the message is free before the commit
+						o.Group = &other
+					}
+					others(o)
+				}
+				db.left.Store(1)
+				switch name {
+				case "receive":
+					held = c.claim(q, layer.ReceiveOptions{})
+				case "extend":
+					_, err = q.Extend(c.Context(), held, clockLease)
+					require.NoError(c, err)
+				case "ack":
+					require.NoError(c, q.Ack(c.Context(), held))
+				case "ack in a transaction":
+					require.NoError(c, q.Once(c.Context(), func(tx kv.Tx) error {
+						return q.AckTx(c.Context(), tx, held)
+					}))
+				}
+				others(layer.ReceiveOptions{})
+				step.Add(int64(time.Hour))
+				others(layer.ReceiveOptions{})
+				if name == "receive" || name == "extend" {
+					require.NoError(c, q.Ack(c.Context(), held))
+				}
+				stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+				require.NoError(c, err)
+				require.EqualValues(c, 1, stats.Acked)
+				require.Zero(c, stats.Expired)
+				require.NoError(c, q.Close(c.Context()))
+			})
+		})
+	}
+}
+
 // TestNoAttemptByAWrongClock (G7): a process whose clock is a year ahead takes the message of a process that works on
 // it, again and again. No attempt counts, and so the message never becomes a dead letter. Nor does one of a process
 // whose clock is a year behind. Guard clock-lease.

@@ -258,6 +258,41 @@ func TestReceiveThatNobodyHearsOf(t *testing.T) {
 	}
 }
 
+// TestFewReceiptsAfterTimeouts: calls that time out leave a receipt each. The next calls clear all of them but one, and
+// a search for claims that no caller knows of ends with one answer of the database.
+func TestFewReceiptsAfterTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		e := newEnv(t, inMemory, false)
+		db := &lateCommits{DB: e.db, lands: 20 * time.Millisecond, timesOut: 10 * time.Millisecond}
+		q, err := layer.Open(ctx, db, testPrefix, testQueue, layer.Options{Owner: "cut off"})
+		require.NoError(t, err)
+		for range 40 {
+			_, err := q.Enqueue(ctx, layer.Message{Group: "A"})
+			require.NoError(t, err)
+		}
+		db.on.Store(true)
+		for n := range 40 {
+			if n%2 == 0 {
+				_, err = q.Enqueue(ctx, layer.Message{Group: "A"})
+			} else {
+				_, err = q.Receive(ctx, layer.ReceiveOptions{})
+			}
+			require.True(t, kv.MaybeCommitted(err), "%v", err)
+		}
+		db.on.Store(false)
+		time.Sleep(time.Second) // less than a search may take if the database does not answer
+		for range 45 {
+			_, err := q.Enqueue(ctx, layer.Message{Group: "A"})
+			require.NoError(t, err)
+		}
+		require.Len(t, e.rows(kv.PrefixRange(key("receipt"))), 1)
+		require.NoError(t, q.Close(ctx))
+		require.Empty(t, e.rows(kv.PrefixRange(key("receipt"))))
+		e.sound(testQueue)
+	})
+}
+
 // mortal is the engine of one process. After its death nothing of the process reaches the engine any more.
 type mortal struct {
 	kv.DB

@@ -2,9 +2,11 @@ package layer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -248,6 +250,41 @@ func TestCloseIdle(t *testing.T) {
 		cancel()
 		require.NoError(b.t, q.Close(ended))
 	})
+}
+
+// TestErrorNamesTheCallersCause (G3): a call that ends with its context on a database that does not answer names the
+// cause of that context. The error of a context that only the handle knows would say nothing to the caller.
+func TestErrorNamesTheCallersCause(t *testing.T) {
+	t.Parallel()
+	errOwn := errors.New("the caller has no more time")
+	for name, call := range outcomeCalls {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				e.enqueue("A", "a1", "a2")
+				claim := e.receive(e.q, 2)
+				e.enqueue("B", "b1")
+				db := &cutDB{DB: e.db}
+				q, err := layer.Open(e.ctx, db, testPrefix, testQueue, layer.Options{})
+				require.NoError(t, err)
+				_, err = q.Stats(e.ctx, layer.StatsOptions{})
+				require.NoError(t, err)
+				db.cut(0)
+				whole := e.ctx
+				var cancel context.CancelFunc
+				e.ctx, cancel = context.WithTimeoutCause(whole, time.Second, errOwn)
+				begun := time.Now()
+				require.ErrorIs(t, call(e, q, claim), errOwn)
+				require.LessOrEqual(t, time.Since(begun), time.Second+late)
+				cancel()
+				e.ctx = whole
+				db.heal()
+				require.NoError(t, q.Close(e.ctx))
+				e.sound(testQueue)
+			})
+		})
+	}
 }
 
 // contextOf is a context that ends after d.
