@@ -139,6 +139,9 @@ type ownClaim struct {
 	lease time.Duration // from then on
 }
 
+// transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
+const transactionLife = 5 * time.Second
+
 // ownSlack is the least rest of a lease for which keepOwn extends the claim.
 const ownSlack = 100 * time.Millisecond
 

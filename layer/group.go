@@ -196,7 +196,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 	}
 	w.count(countReturned, leaving(old, next))
 	if c := old.claim(); c != nil && (next.claim() == nil || next.claim().token != c.token) {
-		w.endOwn(ownKey{lane, c.token, c.sinceMS})
+		endOwn(w, ownKey{lane, c.token, c.sinceMS})
 	}
 	keys, was, is := w.keys, old.holding(), next.holding()
 	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
@@ -263,7 +263,7 @@ func noteOwn(w *txn, lane string, c *holding) {
 }
 
 // endOwn notes a claim that this transaction ends. It may be another handle's.
-func (w *txn) endOwn(key ownKey) {
+func endOwn(w *txn, key ownKey) {
 	if w.own == nil {
 		w.q.owns.ending(key)
 	} else {

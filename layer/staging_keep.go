@@ -227,9 +227,6 @@ func (r *rest) lookAgain(at cue, aWhile time.Duration) {
 	}
 }
 
-// transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
-const transactionLife = 5 * time.Second
-
 // lookSoon returns the time until the handle looks again without a wake; 0 = at the poll.
 //
 // A transaction that makes a group ready reads the requests, and may commit after the handle has looked. Example: an

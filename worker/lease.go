@@ -87,8 +87,8 @@ func (h *inHand) lapse(tell bool) {
 	}
 }
 
-// lostBy reports whether the queue has said that a claim is lost. If ctx has ended because the lease has ended, an error
-// of a call under ctx names that cause. Then another may have taken the claim over, or not.
+// lostBy reports whether the queue has said that a claim is lost. An error of a call under ctx may only name the cause
+// with which ctx has ended, which is the end of the lease. Then another may have taken the claim over, or not.
 func lostBy(ctx context.Context, err error) bool {
 	return errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, context.Cause(ctx))
 }

@@ -1084,7 +1084,8 @@ func TestAStepDuringACommit(t *testing.T) {
 				if name == "receive" {
 					require.NoError(c, q.Nack(c.Context(), held, layer.NackOptions{Release: true}))
 				}
-				others := func(o layer.ReceiveOptions) { // not through the handle's pipeline, which holds back the second of two receives
+				// Not through the handle's pipeline, which holds back the second of two receives.
+				others := func(o layer.ReceiveOptions) {
 					var claims []*layer.Claim
 					require.NoError(c, q.Once(c.Context(), func(tx kv.Tx) (err error) {
 						claims, err = q.ReceiveTx(c.Context(), tx, o)

@@ -177,6 +177,85 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
 	require.NoError(t, raw.Close())
 }
 
+// TestSuspectsHideNoOthers (G5): a process has died with the messages of two groups, and another handles one of them,
+// alone. Its next receive passes over the other suspect messages, and gives a message of another group.
+func TestSuspectsHideNoOthers(t *testing.T) {
+	t.Parallel()
+	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
+	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
+	unordered := func(c *layer.Config) { c.Unordered = true }
+	for _, kind := range []struct {
+		name   string
+		change func(c *layer.Config)
+		o      layer.ReceiveOptions
+	}{
+		{"groups", nil, layer.ReceiveOptions{}},
+		{"heads", nil, layer.ReceiveOptions{Strategy: layer.Heads}},
+		{"layers", nil, layer.ReceiveOptions{Strategy: layer.Layers}},
+		{"whole groups", facets, layer.ReceiveOptions{}},
+		{"template", facets, layer.ReceiveOptions{Where: layer.Template{"state": "new"}}},
+		{"layers of a template", facets,
+			layer.ReceiveOptions{Where: layer.Template{"state": "new"}, Strategy: layer.Layers}},
+		{"in turn", turns, layer.ReceiveOptions{}},
+		{"layers in turn", turns, layer.ReceiveOptions{Strategy: layer.Layers}},
+		{"unordered", unordered, layer.ReceiveOptions{Unordered: true}},
+	} {
+		for _, max := range []int{1, 2, 10} {
+			t.Run(fmt.Sprintf("%s/%d", kind.name, max), func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, inMemory, false)
+				o := e.options(10)
+				if kind.change != nil {
+					kind.change(&o.Config)
+				}
+				q, err := layer.Create(e.ctx, e.db, testPrefix, "hidden", o)
+				require.NoError(t, err)
+				t.Cleanup(func() { e.sound("hidden") })
+				send := func(group, body string) {
+					m := layer.Message{Group: group, Body: []byte(body)}
+					if len(o.Config.Facets) > 0 {
+						m.Headers = map[string]string{"state": "new"}
+					}
+					_, err := q.Enqueue(e.ctx, m)
+					require.NoError(t, err)
+				}
+				large := strings.Repeat("x", layer.DefaultMaxBytes*2/3) // two do not fit into a receive
+				for range 2 {
+					send("A", large)
+					send("B", large)
+				}
+				receive := func(q *layer.Queue, o layer.ReceiveOptions) []*layer.Claim {
+					claims, err := q.Receive(e.ctx, o)
+					require.NoError(t, err)
+					return claims
+				}
+				dies, err := layer.Open(e.ctx, e.db, testPrefix, "hidden", e.options(11))
+				require.NoError(t, err)
+				died := kind.o
+				died.Max, died.MaxBytes, died.Group, died.Strategy = 10, 10*layer.DefaultMaxBytes, nil, layer.FillGroup
+				for n := 0; n < 4; {
+					claims := receive(dies, died)
+					require.NotEmpty(t, claims)
+					for _, c := range claims {
+						n += len(c.Items)
+					}
+				}
+				e.clock.advance(2 * time.Minute)
+				next := kind.o
+				next.Max = max
+				first := receive(q, next)
+				require.Len(t, first, 1)
+				require.Len(t, first[0].Items, 1)
+				require.Empty(t, receive(q, next))
+				send("other", "new")
+				claims := receive(q, next)
+				require.Len(t, claims, 1)
+				require.Equal(t, []string{"new"}, bodies(claims[0].Items))
+			})
+		}
+	}
+}
+
 // staleDB is an engine that stops one transaction once it has its read version.
 type staleDB struct {
 	kv.DB
@@ -247,82 +326,4 @@ func TestSuspectOfAnOlderReadVersion(t *testing.T) {
 	require.NoError(t, other.Ack(e.ctx, given))
 	require.NoError(t, other.Ack(e.ctx, receive(other, "B")))
 	e.sound(testQueue)
-}
-
-// TestSuspectsHideNoOthers (G5): a process has died with the messages of two groups, and another handles one of them,
-// alone. Its next receive passes over the other suspect messages, and gives a message of another group.
-func TestSuspectsHideNoOthers(t *testing.T) {
-	t.Parallel()
-	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
-	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
-	unordered := func(c *layer.Config) { c.Unordered = true }
-	for _, kind := range []struct {
-		name   string
-		change func(c *layer.Config)
-		o      layer.ReceiveOptions
-	}{
-		{"groups", nil, layer.ReceiveOptions{}},
-		{"heads", nil, layer.ReceiveOptions{Strategy: layer.Heads}},
-		{"layers", nil, layer.ReceiveOptions{Strategy: layer.Layers}},
-		{"whole groups", facets, layer.ReceiveOptions{}},
-		{"template", facets, layer.ReceiveOptions{Where: layer.Template{"state": "new"}}},
-		{"layers of a template", facets,
-			layer.ReceiveOptions{Where: layer.Template{"state": "new"}, Strategy: layer.Layers}},
-		{"in turn", turns, layer.ReceiveOptions{}},
-		{"layers in turn", turns, layer.ReceiveOptions{Strategy: layer.Layers}},
-		{"unordered", unordered, layer.ReceiveOptions{Unordered: true}},
-	} {
-		for _, max := range []int{1, 2, 10} {
-			t.Run(fmt.Sprintf("%s/%d", kind.name, max), func(t *testing.T) {
-				t.Parallel()
-				e := newEnv(t, inMemory, false)
-				o := e.options(10)
-				if kind.change != nil {
-					kind.change(&o.Config)
-				}
-				q, err := layer.Create(e.ctx, e.db, testPrefix, "hidden", o)
-				require.NoError(t, err)
-				t.Cleanup(func() { e.sound("hidden") })
-				send := func(group, body string) {
-					m := layer.Message{Group: group, Body: []byte(body)}
-					if len(o.Config.Facets) > 0 {
-						m.Headers = map[string]string{"state": "new"}
-					}
-					_, err := q.Enqueue(e.ctx, m)
-					require.NoError(t, err)
-				}
-				large := strings.Repeat("x", layer.DefaultMaxBytes*2/3) // two do not fit into a receive
-				for range 2 {
-					send("A", large)
-					send("B", large)
-				}
-				receive := func(q *layer.Queue, o layer.ReceiveOptions) []*layer.Claim {
-					claims, err := q.Receive(e.ctx, o)
-					require.NoError(t, err)
-					return claims
-				}
-				dies, err := layer.Open(e.ctx, e.db, testPrefix, "hidden", e.options(11))
-				require.NoError(t, err)
-				died := kind.o
-				died.Max, died.MaxBytes, died.Group, died.Strategy = 10, 10*layer.DefaultMaxBytes, nil, layer.FillGroup
-				for n := 0; n < 4; {
-					claims := receive(dies, died)
-					require.NotEmpty(t, claims)
-					for _, c := range claims {
-						n += len(c.Items)
-					}
-				}
-				e.clock.advance(2 * time.Minute)
-				kind.o.Max = max
-				first := receive(q, kind.o)
-				require.Len(t, first, 1)
-				require.Len(t, first[0].Items, 1)
-				require.Empty(t, receive(q, kind.o))
-				send("other", "new")
-				claims := receive(q, kind.o)
-				require.Len(t, claims, 1)
-				require.Equal(t, []string{"new"}, bodies(claims[0].Items))
-			})
-		}
-	}
 }
