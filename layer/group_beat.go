@@ -394,7 +394,7 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 }
 
 // delayIsWrong reports whether the end of a retry delay is wrong, and for how long the nack wanted the delay to last:
-// the end and the time of the last failure are by one clock. The queue's lease stands for a delay without a failure.
+// the end and the time of the last nack are by one clock. The queue's lease stands for a delay without that time.
 func delayIsWrong(v *view, lane string, h *holding) (wait time.Duration, wrong bool, err error) {
 	wait, wrong = v.known().Lease, h.isWrong(v.nowMS)
 	id, found, err := headOf(v, lane)
@@ -402,7 +402,7 @@ func delayIsWrong(v *view, lane string, h *holding) (wait time.Duration, wrong b
 		return wait, wrong, err
 	}
 	last, err := v.readAttempt(id)
-	if err != nil || last.count == 0 || !ahead(last.lastMS, v.nowMS) {
+	if err != nil || !ahead(last.lastMS, v.nowMS) {
 		return wait, wrong, err
 	}
 	wait = time.Duration(h.endMS-last.lastMS) * time.Millisecond

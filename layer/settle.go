@@ -806,6 +806,10 @@ func (s *settlement) giveBack(w *txn) error {
 	}
 	s.waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
+		if s.back.Release { // without a failure the record tells when the delay has begun: see delayIsWrong
+			record.lastMS = w.nowMS
+			w.tx.Set(key, record.pack())
+		}
 		// A delay has no holder: until its end every hint of the group is stale.
 		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
 		w.put(s.lane, s.held, heldBy(delay, nil), first.Index)

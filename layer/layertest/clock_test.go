@@ -181,6 +181,11 @@ var storedTimes = []struct {
 			c.send(c.q, layer.Message{})
 			require.NoError(c, ahead.Nack(c.Context(), c.claim(ahead, layer.ReceiveOptions{}), layer.NackOptions{}))
 		}, within: 2 * time.Minute},
+	{name: "a delay of a nack that counts no attempt", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(c.q, layer.Message{})
+		claim := c.claim(ahead, layer.ReceiveOptions{})
+		require.NoError(c, ahead.Nack(c.Context(), claim, layer.NackOptions{Release: true, Delay: time.Minute}))
+	}, within: 2 * time.Minute},
 	{name: "the retry delay of an item", config: layer.Config{
 		LeasePer: layer.LeasePerItem, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
 	}, store: func(c *clocks, ahead *layer.Queue) {
@@ -284,7 +289,7 @@ func TestAClockAYearAhead(t *testing.T) {
 // clock is so much ahead end in time, too.
 func TestAClockAheadByLess(t *testing.T) {
 	t.Parallel()
-	for _, s := range storedTimes[:11] {
+	for _, s := range storedTimes[:12] {
 		t.Run(s.name, func(t *testing.T) {
 			inClocks(t, s.config, func(c *clocks) {
 				ahead := c.off(47 * time.Hour)
