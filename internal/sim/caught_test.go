@@ -141,7 +141,7 @@ var caughtAlone = map[string]known{
 	"claim-lock":   {"operated", 1},
 	"token":        {"expiring", 2},
 	"settle-lock":  {"expiring", 1},
-	"park-lock":    {"expiring", 105},
+	"park-lock":    {"aged", 22},
 	"exact-clear":  {"uncertain", 8},
 	"take-lock":    {"stated", 2},
 	"take-exclude": {"scarce", 27},
