@@ -53,10 +53,9 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	}
 	n, err := c.beforeSuspect(r, items, attempts)
 	c.unreserve(len(items) - n)
-	if items, out = items[:n], out[:n]; n == 0 {
-		if err == nil && r.o.Unordered && r.items == 0 {
-			return c.takeOthers(r, f, limit)
-		}
+	if items, out = items[:n], out[:n]; n == 0 && err == nil && r.o.Unordered && r.items == 0 {
+		return c.takeOthers(r, f, limit)
+	} else if n == 0 {
 		return err
 	}
 	lease, err := c.lease(r.o.Lease)

@@ -322,8 +322,8 @@ func (p *lookPace) found() {
 	p.next = time.Time{}
 }
 
-// watchFailed reports whether a watch that has failed may be set again at once: its read was too old, for example because
-// another process serves the folder now. Otherwise it writes the error to slog.Default, once for each handle.
+// watchFailed reports whether a watch that has failed may be set again at once: its read was too old, for example
+// because another process serves the folder now. Otherwise it writes the error to slog.Default, once for each handle.
 func (q *Queue) watchFailed(err error) (again bool) {
 	var e *kv.Error
 	if errors.As(err, &e) && e.Retryable() {
