@@ -50,7 +50,7 @@ func TestLinksOfPages(t *testing.T) {
 
 func headings(text string) (anchors []string) {
 	for line := range strings.Lines(text) {
-		if title, ok := strings.CutPrefix(line, "## "); ok {
+		if title, ok := strings.CutPrefix(strings.Replace(line, "### ", "## ", 1), "## "); ok {
 			anchors = append(anchors, anchor(strings.TrimSpace(title)))
 		}
 	}
