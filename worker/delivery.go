@@ -185,8 +185,12 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	h.commits.Store(false)
 	err = t.fn(ctx, tx)
 	h.commits.Store(true)
-	if err == nil && mayAdvance {
+	switch {
+	case err != nil:
+	case mayAdvance:
 		err = t.finish(ctx, tx) // the handler has called AdvanceTo by now
+	default:
+		err = d.refused // AdvanceTo has refused, because the queue has no facets
 	}
 	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
 		t.failed = timedOut(ctx, err)
