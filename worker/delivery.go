@@ -43,10 +43,10 @@ func (d *Delivery) TokenKey() string { return d.in.claim.TokenKey() }
 
 // State returns the state of the group (see layer.Settlement.State), as the item before has left it, or as SetState has
 // set it; nil = the group has no state. The first call in a worker costs a read of its own. From then on the worker
-// receives the state with its claims.
+// receives the state with its claims. The bytes belong to the handler.
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d.sets {
-		return d.state, nil
+		return bytes.Clone(d.state), nil
 	}
 	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
 		return nil, wrap("state", errLaneState)
@@ -60,7 +60,7 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 		}
 		c.State, d.in.stateKnown = state, true
 	}
-	return c.State, nil
+	return bytes.Clone(c.State), nil
 }
 
 // SetState stores state with the group, in the transaction that acks the item. If the handler fails, the stored state

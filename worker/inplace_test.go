@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -37,6 +38,40 @@ func handled(t *testing.T, h worker.Handler, then func(t *testing.T, q *layer.Qu
 		require.NoError(t, q.Close(ctx))
 		require.NoError(t, db.Close())
 	})
+}
+
+// again makes each transaction run twice: its first attempt has a conflict.
+func again(do func(ctx context.Context, d *worker.Delivery) error) worker.Handler {
+	calls := 0
+	return worker.HandleTx(func(ctx context.Context, _ kv.Tx, d *worker.Delivery) error {
+		err := do(ctx, d)
+		if calls++; calls%2 == 1 {
+			return &kv.Error{Code: kv.CodeNotCommitted}
+		}
+		return err
+	})
+}
+
+// TestStateChangedInPlace: a handler may change the state that it got in place. SetState stores it in any case, and
+// another attempt of a transaction gets the state as it is stored.
+func TestStateChangedInPlace(t *testing.T) {
+	count := func(ctx context.Context, d *worker.Delivery) error {
+		state, err := d.State(ctx)
+		if state == nil {
+			state = []byte{0}
+		}
+		state[0]++
+		return errors.Join(err, d.SetState(state))
+	}
+	for kind, h := range map[string]worker.Handler{"Handle": worker.Handle(count), "HandleTx": again(count)} {
+		t.Run(kind, func(t *testing.T) {
+			handled(t, h, func(t *testing.T, q *layer.Queue) {
+				state, err := q.GroupState(t.Context(), "A")
+				require.NoError(t, err)
+				require.Equal(t, []byte{4}, state)
+			})
+		})
+	}
 }
 
 // TestAdvanceRefusedWithoutFacets: a message that AdvanceTo has refused to advance has failed, also in a queue without
