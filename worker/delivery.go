@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -116,7 +117,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	defer h.end()
 	h.commits.Store(true)
 	defer h.commits.Store(false)
-	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
+	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime(), sent: lent(d.Item)}
 	for {
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
 			return err
@@ -142,7 +143,9 @@ type handlerTx struct {
 	of    context.Context
 	fn    func(ctx context.Context, tx kv.Tx) error
 	lease time.Duration
+	sent  layer.Item // as the first attempt gets it, whose handler may change the body and the headers
 
+	called      bool          // an attempt has called the handler
 	failed      error         // the handler's, with errGiveUp
 	took, bound time.Duration // the time that the attempt before took, and its bound
 	n           int           // attempts so far
@@ -182,6 +185,11 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 			return err
 		}
 	}
+	if t.called {
+		same := lent(t.sent)
+		d.Body, d.Headers = same.Body, same.Headers
+	}
+	t.called = true
 	h.commits.Store(false)
 	err = t.fn(ctx, tx)
 	h.commits.Store(true)
@@ -202,6 +210,12 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 		err = q.Admin().SetGroupStateTx(ctx, tx, h.claim.Group, d.state, o)
 	}
 	return err
+}
+
+// lent returns the item with a body and headers of its own, which a handler may change.
+func lent(item layer.Item) layer.Item {
+	item.Body, item.Headers = bytes.Clone(item.Body), maps.Clone(item.Headers)
+	return item
 }
 
 // finish finishes or advances the item.

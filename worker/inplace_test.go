@@ -74,6 +74,40 @@ func TestStateChangedInPlace(t *testing.T) {
 	}
 }
 
+// TestDeliveryChangedInPlace: a handler may change the body and the headers of a delivery. A call that follows for the
+// same message gets them as they were sent.
+func TestDeliveryChangedInPlace(t *testing.T) {
+	var wrong []string
+	change := func(_ context.Context, d *worker.Delivery) error {
+		if string(d.Body) == "!" || d.Headers["name"] != string(d.Body) {
+			wrong = append(wrong, string(d.Body)+" "+d.Headers["name"])
+		}
+		d.Body[0] = '!'
+		clear(d.Headers)
+		return nil
+	}
+	halved := worker.HandleBatch(func(ctx context.Context, ds []*worker.Delivery) error {
+		for _, d := range ds {
+			_ = change(ctx, d)
+		}
+		if len(ds) > 1 {
+			return errors.New("too many")
+		}
+		return nil
+	})
+	for kind, h := range map[string]worker.Handler{"HandleTx": again(change), "HandleBatch": halved} {
+		t.Run(kind, func(t *testing.T) {
+			wrong = nil
+			handled(t, h, func(t *testing.T, q *layer.Queue) {
+				require.Empty(t, wrong)
+				stats, err := q.Stats(t.Context(), layer.StatsOptions{})
+				require.NoError(t, err)
+				require.Zero(t, stats.Depth)
+			})
+		})
+	}
+}
+
 // TestAdvanceRefusedWithoutFacets: a message that AdvanceTo has refused to advance has failed, also in a queue without
 // facets: the transaction of its handler does not finish it.
 func TestAdvanceRefusedWithoutFacets(t *testing.T) {
