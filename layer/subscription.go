@@ -741,7 +741,8 @@ func (s *subscription) handleTx(ctx context.Context, page changePage) (at positi
 		bounded, cancel := context.WithTimeoutCause(ctx, handlerTxLife, late)
 		defer cancel()
 		begun := time.Now()
-		err = s.call(page.changes, func() error { return s.inTx(bounded, tx, page.changes) })
+		mine := lentChanges(page.changes) // the handler may change them, and be called again
+		err = s.call(page.changes, func() error { return s.inTx(bounded, tx, mine) })
 		switch {
 		case time.Since(begun) < handlerTxLife, err != nil && kv.Code(err) == 0:
 			return err
@@ -752,6 +753,15 @@ func (s *subscription) handleTx(ctx context.Context, page changePage) (at positi
 		return s.failed(page.changes, fmt.Errorf("%w: %v", late, errors.Unwrap(err)))
 	})
 	return at, err
+}
+
+// lentChanges returns a copy of changes, which a handler may sort, filter or change.
+func lentChanges(all []Change) []Change {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Facets, all[i].Was = maps.Clone(all[i].Facets), maps.Clone(all[i].Was)
+	}
+	return all
 }
 
 // callAll calls a plain handler: once, or in parallel with the changes of some groups each.

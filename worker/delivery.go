@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -43,10 +44,10 @@ func (d *Delivery) TokenKey() string { return d.in.claim.TokenKey() }
 
 // State returns the state of the group (see layer.Settlement.State), as the item before has left it, or as SetState has
 // set it; nil = the group has no state. The first call in a worker costs a read of its own. From then on the worker
-// receives the state with its claims.
+// receives the state with its claims. The bytes belong to the handler.
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d.sets {
-		return d.state, nil
+		return bytes.Clone(d.state), nil
 	}
 	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
 		return nil, wrap("state", errLaneState)
@@ -60,7 +61,7 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 		}
 		c.State, d.in.stateKnown = state, true
 	}
-	return c.State, nil
+	return bytes.Clone(c.State), nil
 }
 
 // SetState stores state with the group, in the transaction that acks the item. If the handler fails, the stored state
@@ -116,7 +117,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	defer h.end()
 	h.commits.Store(true)
 	defer h.commits.Store(false)
-	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
+	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime(), sent: lent(d.Item)}
 	for {
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
 			return err
@@ -142,7 +143,9 @@ type handlerTx struct {
 	of    context.Context
 	fn    func(ctx context.Context, tx kv.Tx) error
 	lease time.Duration
+	sent  layer.Item // as the first attempt gets it, whose handler may change the body and the headers
 
+	called      bool          // an attempt has called the handler
 	failed      error         // the handler's, with errGiveUp
 	took, bound time.Duration // the time that the attempt before took, and its bound
 	n           int           // attempts so far
@@ -182,11 +185,20 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 			return err
 		}
 	}
+	if t.called {
+		same := lent(t.sent)
+		d.Body, d.Headers = same.Body, same.Headers
+	}
+	t.called = true
 	h.commits.Store(false)
 	err = t.fn(ctx, tx)
 	h.commits.Store(true)
-	if err == nil && mayAdvance {
+	switch {
+	case err != nil:
+	case mayAdvance:
 		err = t.finish(ctx, tx) // the handler has called AdvanceTo by now
+	default:
+		err = d.refused // AdvanceTo has refused, because the queue has no facets
 	}
 	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
 		t.failed = timedOut(ctx, err)
@@ -198,6 +210,12 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 		err = q.Admin().SetGroupStateTx(ctx, tx, h.claim.Group, d.state, o)
 	}
 	return err
+}
+
+// lent returns the item with a body and headers of its own, which a handler may change.
+func lent(item layer.Item) layer.Item {
+	item.Body, item.Headers = bytes.Clone(item.Body), maps.Clone(item.Headers)
+	return item
 }
 
 // finish finishes or advances the item.

@@ -246,6 +246,9 @@ func (h *hand) newCall(in *inHand) *call {
 	items = h.w.free(items)
 	c := &call{in: in}
 	for _, item := range items {
+		if len(items) > 1 { // the handler may change the body, and be called again with half of the items
+			item.Body = bytes.Clone(item.Body)
+		}
 		item.Headers = maps.Clone(item.Headers) // the handler may change them while an ack reads the claim's
 		c.ds = append(c.ds, &Delivery{
 			Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in,

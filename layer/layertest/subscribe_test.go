@@ -678,3 +678,30 @@ func TestSubscribeByTemplate(t *testing.T) {
 	err = e.q.Subscribe(e.ctx, "s", handler, layer.SubscribeOptions{Where: isNew})
 	require.ErrorAs(t, err, &refused)
 }
+
+// TestChangesChangedInPlace: a handler may sort or filter its changes in place. Another attempt of its transaction gets
+// them as they are stored.
+func TestChangesChangedInPlace(t *testing.T) {
+	inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+		b.fill(2)
+		ctx, cancel := context.WithCancel(b.t.Context())
+		var got [][]layer.ID
+		err := b.q.SubscribeTx(ctx, "s", func(_ context.Context, _ kv.Tx, changes []layer.Change) error {
+			var ids []layer.ID
+			for _, c := range changes {
+				ids = append(ids, c.ID)
+			}
+			got = append(got, ids)
+			clear(changes)
+			if len(got) == 1 {
+				return &kv.Error{Code: kv.CodeNotCommitted}
+			}
+			cancel()
+			return nil
+		}, layer.SubscribeOptions{FromOldest: true})
+		require.NoError(b.t, err)
+		require.Len(b.t, got, 2)
+		require.Len(b.t, got[0], 2)
+		require.Equal(b.t, got[0], got[1])
+	})
+}
