@@ -199,7 +199,7 @@ says how many are done, and prints the id with which --after continues.`,
 			case !named && !all:
 				return usagef("nothing is chosen: give --group, --default-group, --older, --newer or --all")
 			}
-			if err := checkMost(limit); err != nil {
+			if err := checkSome(c, limit); err != nil {
 				return err
 			}
 			filter.All = all
@@ -233,7 +233,7 @@ says how many are done, and prints the id with which --after continues.`,
 	c.Flags().BoolVar(&all, "all", false, "all finished messages")
 	yes.add(c)
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; 0 = all chosen ones")
+	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; left out, all chosen ones")
 	return c
 }
 

@@ -264,6 +264,14 @@ func checkPage(n int) error {
 	return nil
 }
 
+// checkSome checks the -n of a command that changes messages. A number that is given is never without a limit.
+func checkSome(c *cobra.Command, n int) error {
+	if c.Flags().Changed("number") && n < 1 {
+		return usagef("-n is %d: 1 or more is wanted, or leave it out for all", n)
+	}
+	return nil
+}
+
 // checkMost checks the -n of a command that may run without a limit; 0 = no limit.
 func checkMost(n int) error {
 	if n < 0 {

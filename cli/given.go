@@ -48,6 +48,9 @@ func checkGiven(c *cobra.Command, args []string) (err error) {
 			err = usagef("argument %d is empty: give a value, or leave the argument out", i+1)
 		}
 	}
+	if f := c.Flags().Lookup(defaultGroup); err == nil && f != nil && f.Changed && f.Value.String() != "true" {
+		err = usagef("--%s takes no value: leave the flag out", defaultGroup)
+	}
 	if err == nil && c.Flags().Changed("group") && c.Flags().Changed(defaultGroup) {
 		err = usagef("--group and --%s do not go together: give one of them", defaultGroup)
 	}

@@ -107,6 +107,10 @@ func TestEmptyChoosesNothing(t *testing.T) {
 		{"enqueue", "--body", "x", "--group", ""}, {"enqueue", "--body", "x", "--queue", ""},
 		{"enqueue", "--body", "x", "--prefix", ""}, {"enqueue", "--body", "x", "--directory", ""},
 		{"config", "--set", "on_failure="}, {"config", "--set", "facets="}, {"create", "new", "--set", "views="},
+		{"dead", "discard", "--all", "-n", "0", "--yes"}, {"dead", "redrive", "--group", "g", "-n", "0", "--yes"},
+		{"archive", "replay", "--all", "--number", "0", "--yes"}, {"pause", "--default-group=false"},
+		{"resume", "--default-group=false"}, {"work", "--exec", "true", "--default-group=false", "--until-empty"},
+		{"work", "--exec", "true", "--where", "state=NEW", "--advance", "*", "--max", "1"},
 		{"peek", "--by", ""}, {"cancel", layer.ID{Group: "g"}.String(), "--by", ""}, {"key", "item", ""},
 	} {
 		var stderr bytes.Buffer

@@ -24,7 +24,7 @@ func (f *deadSweepFlags) add(s *session, c *cobra.Command) {
 	c.Flags().BoolVar(&f.all, "all", false, "all dead letters")
 	f.yes.add(c)
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all chosen ones")
+	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; left out, all chosen ones")
 }
 
 // chosen wants the letters to be named, or --all.
@@ -42,7 +42,7 @@ func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (lay
 			"or --all")
 	}
 	filter.All = f.all
-	return filter, checkMost(f.limit)
+	return filter, checkSome(c, f.limit)
 }
 
 // confirm asks before a command changes dead letters that no id names.

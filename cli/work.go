@@ -84,6 +84,9 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.timeout < 0 {
 				return usagef("--timeout is %s: 0s or more is wanted", f.timeout)
 			}
+			if c.Flags().Changed("advance") && f.advance.template == nil {
+				return usagef("--advance names no facet: give a TEMPLATE, as state=PAID")
+			}
 			if f.advance.template != nil && f.where.template == nil {
 				return usagef("--advance needs --where: it says which messages advance")
 			}

@@ -145,7 +145,7 @@ type apiDeed struct {
 	Queue  string  `json:"queue"`
 	Verb   string  `json:"verb"`
 	Group  *string `json:"group"` // "" = the default group; left out = none
-	ID     string  `json:"id"`
+	ID     *string `json:"id"`    // "" is no id, and refused where an id chooses
 	Reason string  `json:"reason"`
 	DryRun bool    `json:"dry_run"`
 	Expect struct {
@@ -174,8 +174,8 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	if d.Group != nil {
 		in.Set("g", *d.Group)
 	}
-	if d.ID != "" {
-		in.Set("id", d.ID)
+	if d.ID != nil {
+		in.Set("id", *d.ID)
 	}
 	if d.DryRun {
 		in.Set("dry_run", "1")

@@ -264,8 +264,11 @@ func (d *deed) release(ctx context.Context) (string, error) {
 // letters returns the filter of a redrive or a discard. Only an explicit field chooses all dead letters.
 func (d *deed) letters() (layer.DeadFilter, error) {
 	f, err := deadFilter(input{Values: d.in})
+	if err == nil && f.Text != "" && strings.TrimSpace(f.Text) == "" {
+		err = fmt.Errorf("%w: the text is blank", errAsk) // nearly every reason has a blank
+	}
 	if err == nil && f.Group == nil && f.IDs == nil && f.Text == "" && f.From.IsZero() && f.Before.IsZero() {
-		if f.All = d.in.Get("all") != ""; !f.All {
+		if f.All = d.in.Get("all") == "1"; !f.All {
 			err = fmt.Errorf("%w: say which dead letters", errAsk)
 		}
 	}
@@ -296,7 +299,7 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 func (d *deed) replay(ctx context.Context) (string, error) {
 	f, err := archiveFilter(input{Values: d.in})
 	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() {
-		if f.All = d.in.Get("all") != ""; !f.All {
+		if f.All = d.in.Get("all") == "1"; !f.All {
 			err = fmt.Errorf("%w: say which archived messages", errAsk)
 		}
 	}

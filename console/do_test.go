@@ -54,3 +54,36 @@ func TestActionsSayTheirGroup(t *testing.T) {
 	require.Equal(t, layer.Ready, info.Status)
 	require.Equal(t, http.StatusOK, send(`{"queue":"orders","verb":"pause","group":""}`))
 }
+
+// TestEmptyFieldsChooseNothing: an id, a text or an "all" that is there and empty or blank never chooses the other
+// letters, and a call that names a group with it does not fall back on the whole group.
+func TestEmptyFieldsChooseNothing(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "a1", "a2")
+	for range 2 {
+		_, err := s.q.Admin().Skip(t.Context(), "A", layer.SkipOptions{})
+		require.NoError(t, err)
+	}
+	for _, verb := range []string{"discard", "redrive", "replay"} {
+		deed := fmt.Sprintf(`{"queue":"orders","verb":%q,"group":"A","id":""}`, verb)
+		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, http.StatusBadRequest, w.Code, "%s: %s", deed, w.Body)
+	}
+	for _, form := range []url.Values{
+		{"g": {"A"}, "id": {""}}, {"g": {"A"}, "id": {" "}}, {"all": {""}}, {"all": {" "}}, {"all": {"0"}},
+		{"all": {"false"}}, {"text": {""}}, {"text": {" "}}, {"text": {"\t"}, "anygroup": {"1"}},
+	} {
+		for _, verb := range []string{"discard", "redrive"} {
+			form.Set("q", "orders")
+			form.Set("verb", verb)
+			r, body := s.post(form)
+			require.Equal(t, http.StatusBadRequest, r.StatusCode, "%v: %s", form, body)
+		}
+	}
+	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Dead)
+}

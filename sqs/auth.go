@@ -47,7 +47,7 @@ func (s *Server) admit(r *http.Request, kind string) (*signature, error) {
 		return nil, err
 	}
 	var ok bool
-	if sig.key, ok = s.options.Keys[sig.access]; !ok {
+	if sig.key, ok = s.options.Keys[sig.access]; !ok || sig.access == "" || sig.key.Secret == "" {
 		return nil, denied("InvalidClientTokenId", "The security token included in the request is invalid.")
 	}
 	if sig.at, err = s.checkTime(r, sig); err != nil {

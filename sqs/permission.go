@@ -100,6 +100,9 @@ func (s *Server) removePermission(ctx context.Context, c *call, in *removePermis
 		return err
 	}
 	defer q.release()
+	if in.Label == "" {
+		return missing("Label")
+	}
 	return s.change(ctx, q, func(r *record) error {
 		p, err := s.readPolicy(q.Name(), r)
 		if err != nil {

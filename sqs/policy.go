@@ -150,6 +150,9 @@ func (st statement) check() error {
 			}
 		}
 	}
+	if st.Resource != nil && len(st.Resource) == 0 {
+		return errors.New("a statement has an empty list of Resource")
+	}
 	for _, pattern := range st.Resource {
 		if st.Effect == effectDeny && !isResource(pattern) {
 			return fmt.Errorf("the Resource %q of a Deny is no ARN", pattern)

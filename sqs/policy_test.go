@@ -309,3 +309,35 @@ func TestFirstReceive(t *testing.T) {
 		}
 	})
 }
+
+// TestEmptyPartsAllowNothing: an empty list of resources is refused and allows nothing, a permission without a label
+// is none, and a key without a secret, or without a name, opens nothing.
+func TestEmptyPartsAllowNothing(t *testing.T) {
+	const guest = "111122223333"
+	policy := func(resource string) string {
+		return `{"Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*"` + resource + `}}`
+	}
+	const arn = "arn:aws:sqs:us-east-1:000000000000:jobs"
+	require.True(t, allows(policy(""), guest, "SendMessage", arn), "left out, it is the queue of the policy")
+	for _, resource := range []string{`, "Resource": []`, `, "Resource": ""`, `, "Resource": [""]`, `, "Resource": null`} {
+		require.False(t, allows(policy(resource), guest, "SendMessage", arn), resource)
+	}
+	require.Error(t, checkPolicy(policy(`, "Resource": []`)))
+	bubble(t, Options{}, func(e *env) {
+		const deny = `{"Statement": [{"Sid": "", "Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage"}]}`
+		url := e.create("jobs", policyAttribute, deny)
+		for _, body := range []object{{"QueueUrl": url}, {"QueueUrl": url, "Label": ""}, {"QueueUrl": url, "Label": nil}} {
+			code, _ := e.refused("RemovePermission", body)
+			require.Equal(e, "MissingRequiredParameterException", code)
+		}
+		require.JSONEq(e, deny, e.attributes(url)[policyAttribute].(string))
+	})
+	bubble(t, Options{Keys: map[string]Key{"OWN": {Secret: "a"}, "UNSET": {}, "": {Secret: "b"}}}, func(e *env) {
+		for access, secret := range map[string]string{"UNSET": "", "": "b"} {
+			status, _, answer := e.do(signed(e.T, access, secret, "ListQueues", object{}))
+			require.Equal(e, http.StatusForbidden, status, "%q: %s", access, answer)
+		}
+		status, _, answer := e.do(signed(e.T, "OWN", "a", "ListQueues", object{}))
+		require.Equal(e, http.StatusOK, status, answer)
+	})
+}
