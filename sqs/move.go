@@ -124,6 +124,9 @@ func (s *Server) startMessageMoveTask(
 		}
 		t.To = to.Name()
 		to.release()
+		if t.To == t.Source {
+			return nil, invalid("The destination of a move task must be another queue than its source.")
+		}
 	}
 	if r := in.MaxNumberOfMessagesPerSecond; r != nil {
 		if *r < 1 || *r > maxRate {
@@ -381,6 +384,9 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 			name := t.To
 			if name == "" {
 				name = item.Headers[headerSource]
+			}
+			if name == t.Source { // by its own redrive policy: the task would never end
+				return invalid("The messages of %q came from that queue: a move task needs a destination.", name)
 			}
 			if targets[name] == nil {
 				if targets[name], err = s.open(ctx, name); err != nil {

@@ -41,6 +41,31 @@ func TestMoveTaskGoesOn(t *testing.T) {
 	})
 }
 
+// TestMoveTaskToItsSource: a task cannot move the messages of a queue to the same queue, by its destination or by what
+// the messages say. It would never end, and would change the order of every group. No message is lost.
+func TestMoveTaskToItsSource(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		dead := e.create("dead.fifo")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":1}`, arn)
+		e.call("SetQueueAttributes", object{"QueueUrl": dead, "Attributes": object{redrivePolicy: policy}})
+		for i := range 3 {
+			e.send(dead, fmt.Sprint(i), fmt.Sprint(i))
+		}
+		code, _ := e.refused("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": arn})
+		require.Equal(e, "InvalidParameterValueException", code)
+		e.receive(dead)
+		time.Sleep(time.Minute) // each has been received once, and goes to the dead letter queue of the policy
+		e.receive(dead)
+		time.Sleep(time.Minute)
+		e.call("StartMessageMoveTask", object{"SourceArn": arn})
+		time.Sleep(time.Minute)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "FAILED", task["Status"])
+		require.Equal(e, "3", e.attributes(dead)["ApproximateNumberOfMessages"])
+	})
+}
+
 // TestMoveTaskPastRetention: a task whose queue has many messages past retention moves those behind them too. One take
 // removes some of the old ones, and gives nothing.
 func TestMoveTaskPastRetention(t *testing.T) {
