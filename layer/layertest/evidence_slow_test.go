@@ -106,43 +106,27 @@ func besideSlowNeighbours(t *testing.T, attempts int, after, takes time.Duration
 }
 
 // TestSuspectsDelayNoOthers (G5): messages of other groups are delivered at once while a suspect message is handled,
-// alone and for long. In an unordered queue those of the same group are delivered at the next poll at the latest. The
-// next suspect message begins as soon as that one is handled, and after 30 s at the latest. The handle makes at most 20
-// transactions a second until then. The messages are suspect because a process has died with them.
+// alone and for long. The next suspect message begins as soon as that one is handled, and after 30 s at the latest. The
+// handle makes at most 20 transactions a second until then. The messages are suspect because a process has died with
+// them.
 func TestSuspectsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{20 * time.Second, 100 * time.Second} {
-		for _, unordered := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				suspectsDelayNoOthers(t, takes, min(takes, 30*time.Second), unordered)
-			})
-		}
+		synctest.Test(t, func(t *testing.T) { suspectsDelayNoOthers(t, takes, min(takes, 30*time.Second)) })
 	}
 }
 
-func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bool) {
+func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
 	const many = 10
-	soon := 10 * time.Millisecond
-	if unordered {
-		soon = 1100 * time.Millisecond // the group is ready already, so the enqueue wakes no handle
-	}
-	group := func(name string, i int) string {
-		if unordered {
-			return "A"
-		}
-		return fmt.Sprint(name, i)
-	}
 	ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
 	db := record.WrapCounting(raw)
-	q, err := layer.Create(ctx, raw, testPrefix, testQueue, layer.Options{
-		Config: layer.Config{Lease: 5 * time.Second, Unordered: unordered},
-	})
+	q, err := layer.Create(ctx, raw, testPrefix, testQueue, layer.Options{Config: layer.Config{Lease: 5 * time.Second}})
 	require.NoError(t, err)
 	for i := range many {
-		_, err := q.Enqueue(ctx, layer.Message{Group: group("S", i), Body: []byte("suspect")})
+		_, err := q.Enqueue(ctx, layer.Message{Group: fmt.Sprint("S", i), Body: []byte("suspect")})
 		require.NoError(t, err)
 	}
-	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: many, Unordered: unordered})
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: many})
 	require.NoError(t, err)
 	require.Len(t, claims, many)
 	require.NoError(t, q.Close(ctx))
@@ -167,7 +151,7 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bo
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}), worker.Options{Concurrency: 4, Unordered: unordered, Logger: slog.New(slog.DiscardHandler)})
+	}), worker.Options{Concurrency: 4, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	w.Start()
 	time.Sleep(5 * time.Second)
@@ -177,9 +161,9 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bo
 	require.LessOrEqual(t, made.Commits, int64(20*10))
 	for i := range 3 {
 		sent := time.Now()
-		_, err := mine.Enqueue(ctx, layer.Message{Group: group("other", i)})
+		_, err := mine.Enqueue(ctx, layer.Message{Group: fmt.Sprint("other", i)})
 		require.NoError(t, err)
-		require.Less(t, (<-others).Sub(sent), soon)
+		require.Less(t, (<-others).Sub(sent), 10*time.Millisecond)
 	}
 	time.Sleep(20 * time.Second)
 	mu.Lock()
@@ -194,8 +178,7 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bo
 }
 
 // TestSuspectsHideNoOthers (G5): a process has died with the messages of two groups, and another handles one of them,
-// alone. Its next receive passes over the other suspect messages, and gives a message that was never in flight: of
-// another group, or, in an unordered queue, of the same group.
+// alone. Its next receive passes over the other suspect messages, and gives a message of another group.
 func TestSuspectsHideNoOthers(t *testing.T) {
 	t.Parallel()
 	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
@@ -205,20 +188,17 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 		name   string
 		change func(c *layer.Config)
 		o      layer.ReceiveOptions
-		group  string // of the message that was never in flight
 	}{
-		{"groups", nil, layer.ReceiveOptions{}, "other"},
-		{"heads", nil, layer.ReceiveOptions{Strategy: layer.Heads}, "other"},
-		{"layers", nil, layer.ReceiveOptions{Strategy: layer.Layers}, "other"},
-		{"whole groups", facets, layer.ReceiveOptions{}, "other"},
-		{"template", facets, layer.ReceiveOptions{Where: layer.Template{"state": "new"}}, "other"},
+		{"groups", nil, layer.ReceiveOptions{}},
+		{"heads", nil, layer.ReceiveOptions{Strategy: layer.Heads}},
+		{"layers", nil, layer.ReceiveOptions{Strategy: layer.Layers}},
+		{"whole groups", facets, layer.ReceiveOptions{}},
+		{"template", facets, layer.ReceiveOptions{Where: layer.Template{"state": "new"}}},
 		{"layers of a template", facets,
-			layer.ReceiveOptions{Where: layer.Template{"state": "new"}, Strategy: layer.Layers}, "other"},
-		{"in turn", turns, layer.ReceiveOptions{}, "other"},
-		{"layers in turn", turns, layer.ReceiveOptions{Strategy: layer.Layers}, "other"},
-		{"unordered", unordered, layer.ReceiveOptions{Unordered: true}, "other"},
-		{"unordered in the same group", unordered, layer.ReceiveOptions{Unordered: true}, "B"},
-		{"unordered of the group", unordered, layer.ReceiveOptions{Unordered: true, Group: layer.OnlyGroup("B")}, "B"},
+			layer.ReceiveOptions{Where: layer.Template{"state": "new"}, Strategy: layer.Layers}},
+		{"in turn", turns, layer.ReceiveOptions{}},
+		{"layers in turn", turns, layer.ReceiveOptions{Strategy: layer.Layers}},
+		{"unordered", unordered, layer.ReceiveOptions{Unordered: true}},
 	} {
 		for _, max := range []int{1, 2, 10} {
 			t.Run(fmt.Sprintf("%s/%d", kind.name, max), func(t *testing.T) {
@@ -267,7 +247,7 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 				require.Len(t, first, 1)
 				require.Len(t, first[0].Items, 1)
 				require.Empty(t, receive(q, next))
-				send(kind.group, "new")
+				send("other", "new")
 				claims := receive(q, next)
 				require.Len(t, claims, 1)
 				require.Equal(t, []string{"new"}, bodies(claims[0].Items))
