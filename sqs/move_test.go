@@ -41,8 +41,8 @@ func TestMoveTaskGoesOn(t *testing.T) {
 	})
 }
 
-// TestMoveTaskToItsSource: a task cannot move the messages of a queue to the same queue, by its destination or by what
-// the messages say. It would never end, and would change the order of every group. No message is lost.
+// TestMoveTaskToItsSource: a task cannot move the messages of a queue to the same queue, by its destination or by the
+// header of each message. It would never end, and would change the order of every group. No message is lost.
 func TestMoveTaskToItsSource(t *testing.T) {
 	inBothKinds(t, func(e *env) {
 		dead := e.create("dead.fifo")

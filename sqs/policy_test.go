@@ -319,14 +319,18 @@ func TestEmptyPartsAllowNothing(t *testing.T) {
 	}
 	const arn = "arn:aws:sqs:us-east-1:000000000000:jobs"
 	require.True(t, allows(policy(""), guest, "SendMessage", arn), "left out, it is the queue of the policy")
-	for _, resource := range []string{`, "Resource": []`, `, "Resource": ""`, `, "Resource": [""]`, `, "Resource": null`} {
+	for _, resource := range []string{
+		`, "Resource": []`, `, "Resource": ""`, `, "Resource": [""]`, `, "Resource": null`,
+	} {
 		require.False(t, allows(policy(resource), guest, "SendMessage", arn), resource)
 	}
 	require.Error(t, checkPolicy(policy(`, "Resource": []`)))
 	bubble(t, Options{}, func(e *env) {
 		const deny = `{"Statement": [{"Sid": "", "Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage"}]}`
 		url := e.create("jobs", policyAttribute, deny)
-		for _, body := range []object{{"QueueUrl": url}, {"QueueUrl": url, "Label": ""}, {"QueueUrl": url, "Label": nil}} {
+		for _, body := range []object{
+			{"QueueUrl": url}, {"QueueUrl": url, "Label": ""}, {"QueueUrl": url, "Label": nil},
+		} {
 			code, _ := e.refused("RemovePermission", body)
 			require.Equal(e, "MissingRequiredParameterException", code)
 		}
