@@ -116,7 +116,7 @@ ReceiveTx(p, c, now, end) ==
                 EXCEPT !.starts = {Of(k, mine) : k \in out}, !.ends = {Of(k, Record.held[k]) : k \in out \cap InHand}]
 
 \* layer/settle.go: check. A worker's items are settled one by one, or together; those of them that are lost are left out.
-Mine(p) == {h.item : h \in {h \in flight[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
+Mine(p) == {h.item : h \in {h \in hand[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
 
 \* layer/settle.go: finish, giveBack, extend.
 SettleTx(p, what, ids, end) ==
@@ -124,7 +124,7 @@ SettleTx(p, what, ids, end) ==
         gone == IF what = "ack" THEN ids ELSE {}
         next == [k \in (IF what = "extend" THEN InHand ELSE InHand \ ids) |->
                     IF k \in ids THEN [r.held[k] EXCEPT !.end = end] ELSE r.held[k]]
-        was == {[h EXCEPT !.owner = p] : h \in {[Of(h.item, r.held[h.item]) EXCEPT !.token = h.token] : h \in {h \in flight[p] : h.item \in ids}}}
+        was == {[h EXCEPT !.owner = p] : h \in {[Of(h.item, r.held[h.item]) EXCEPT !.token = h.token] : h \in {h \in hand[p] : h.item \in ids}}}
     IN [Put(Tx(what, Guard("settle-lock", {Lock}), None, gone), next, Items \ gone)
             EXCEPT !.ends = was, !.starts = IF what = "extend" THEN {[h EXCEPT !.end = end] : h \in was} ELSE {},
                    !.done = {k[3] : k \in gone}]
@@ -149,7 +149,7 @@ Receive(p) ==
     /\ p \in Holders /\ Idle(p) /\ hand[p] = {}
     /\ \E now \in 0..LastDue, end \in 1..LastDue : \E c \in Candidates(now) :
         LET t == ReceiveTx(p, c, now, end)
-            overtaken == \E e \in t.ends : [item |-> e.item, token |-> e.token] \in flight[e.owner]
+            overtaken == \E e \in t.ends : [item |-> e.item, token |-> e.token] \in hand[e.owner]
         IN /\ t.what # "none"
            /\ end = 1 \/ t.starts # {}
            /\ IF overtaken THEN Fault ELSE faults' = faults
