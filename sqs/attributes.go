@@ -1,9 +1,7 @@
 package sqs
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -146,10 +144,8 @@ func checkAttribute(name, value string) error {
 			return invalidPolicy(err)
 		}
 	case name == redriveAllowPolicy:
-		var object map[string]any
-		if json.Unmarshal([]byte(value), &object) != nil {
-			return invalidAttribute(name)
-		}
+		_, err := parseRedriveAllowPolicy(value)
+		return err
 	}
 	return nil
 }
@@ -254,43 +250,6 @@ func (r record) configure(c *layer.Config) {
 	if c.DedupScope = layer.DedupInQueue; r.dedupInGroup() {
 		c.DedupScope = layer.DedupInGroup
 	}
-}
-
-// redrive is a RedrivePolicy. The zero value is none.
-type redrive struct {
-	queue string // the name of the dead letter queue
-	count int    // after so many receives
-}
-
-// parseRedrivePolicy reads a RedrivePolicy, whose number may be a text.
-func parseRedrivePolicy(text string) (redrive, error) {
-	if text == "" {
-		return redrive{}, nil
-	}
-	bad := func(reason string) error { return invalidValue(text, redrivePolicy, reason) }
-	var p struct {
-		Target *string `json:"deadLetterTargetArn"`
-		Count  any     `json:"maxReceiveCount"`
-	}
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
-		return redrive{}, bad("Redrive policy is not a valid JSON map.")
-	}
-	if p.Target == nil {
-		return redrive{}, bad("Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
-	}
-	if p.Count == nil {
-		return redrive{}, bad("Redrive policy does not contain mandatory attribute: maxReceiveCount.")
-	}
-	name, err := arnName(*p.Target)
-	if err != nil {
-		return redrive{}, bad("Invalid value for deadLetterTargetArn.")
-	}
-	count, err := strconv.Atoi(fmt.Sprint(p.Count))
-	if err != nil || count < 1 || count > 1000 {
-		return redrive{}, bad(fmt.Sprintf(
-			"Invalid value for maxReceiveCount: %v, valid values are from 1 to 1000 both inclusive.", p.Count))
-	}
-	return redrive{queue: name, count: count}, nil
 }
 
 var errARN = errors.New("no ARN of a queue")

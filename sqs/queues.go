@@ -3,7 +3,6 @@ package sqs
 import (
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -119,38 +118,6 @@ func (r record) agrees(attributes map[string]string) error {
 			return fail(schemas.QueueNameExists,
 				"A queue already exists with the same name and a different value for attribute %s", name)
 		}
-	}
-	return nil
-}
-
-// checkDeadLetterQueue checks by AWS's rules that the dead letter queue of a record may be one.
-func (s *Server) checkDeadLetterQueue(ctx context.Context, name string, r record) error {
-	dead := r.deadLetterQueue()
-	if dead == "" {
-		return nil
-	}
-	text := r.Attributes[redrivePolicy]
-	target, _, err := s.look(ctx, dead)
-	if err != nil {
-		return err
-	}
-	if !target.live() {
-		return invalidValue(text, redrivePolicy, "Dead letter target does not exist.")
-	}
-	if target.fifo() != r.fifo() {
-		return invalidValue(text, redrivePolicy, "Dead-letter queue must be same type of queue as the source.")
-	}
-	var allow struct {
-		Permission string   `json:"redrivePermission"`
-		Sources    []string `json:"sourceQueueArns"`
-	}
-	if text := target.Attributes[redriveAllowPolicy]; text != "" && json.Unmarshal([]byte(text), &allow) != nil {
-		return nil
-	}
-	own := func(arn string) bool { n, err := arnName(arn); return err == nil && n == name }
-	if allow.Permission == "denyAll" || allow.Permission == "byQueue" && !slices.ContainsFunc(allow.Sources, own) {
-		return invalidValue(text, redrivePolicy,
-			"The RedriveAllowPolicy of the dead letter queue does not allow the queue "+name+".")
 	}
 	return nil
 }
