@@ -48,7 +48,11 @@ func (s *Server) inUse() (names []string) {
 	return names
 }
 
-// moveDead moves the dead letters of a queue to its dead letter queue. Without one they stay.
+// errOwnDead: a queue names itself in its RedrivePolicy, so its dead letters would come back again and again.
+var errOwnDead = errors.New("sqs: the queue is its own dead letter queue: set another RedrivePolicy")
+
+// moveDead moves the dead letters of a queue to its dead letter queue. Without one, or if it is the queue itself, they
+// stay.
 func (s *Server) moveDead(ctx context.Context, source string) error {
 	from, err := s.open(ctx, source)
 	if errors.Is(err, layer.ErrNoQueue) || isNoQueue(err) {
@@ -59,7 +63,11 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 	}
 	defer from.release()
 	dead := from.record.deadLetterQueue()
-	if dead == "" {
+	switch dead {
+	case "":
+		return nil
+	case source: // an earlier version has stored the policy
+		s.tellStay(from, errOwnDead)
 		return nil
 	}
 	to, err := s.open(ctx, dead)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 // TestMoveTaskGoesOn: a task whose server has gone is gone on with by another, and can be cancelled.
@@ -45,19 +46,19 @@ func TestMoveTaskGoesOn(t *testing.T) {
 // header of each message. It would never end, and would change the order of every group. No message is lost.
 func TestMoveTaskToItsSource(t *testing.T) {
 	inBothKinds(t, func(e *env) {
-		dead := e.create("dead.fifo")
-		arn := e.attributes(dead)["QueueArn"].(string)
-		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":1}`, arn)
-		e.call("SetQueueAttributes", object{"QueueUrl": dead, "Attributes": object{redrivePolicy: policy}})
-		for i := range 3 {
-			e.send(dead, fmt.Sprint(i), fmt.Sprint(i))
+		_, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		arn := e.attributes(dead)["QueueArn"]
+		q, err := layer.Open(e.Context(), e.db, nil, "dead.fifo", layer.Options{})
+		require.NoError(e, err)
+		defer q.Close(e.Context())
+		for i := range 3 { // as earlier versions moved dead letters of a queue that was its own dead letter queue
+			_, err := q.Enqueue(e.Context(), layer.Message{
+				Group: fmt.Sprint(i), Body: []byte("x"), Headers: map[string]string{headerSource: "dead.fifo"},
+			})
+			require.NoError(e, err)
 		}
 		code, _ := e.refused("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": arn})
 		require.Equal(e, "InvalidParameterValueException", code)
-		e.receive(dead)
-		time.Sleep(time.Minute) // each has been received once, and goes to the dead letter queue of the policy
-		e.receive(dead)
-		time.Sleep(time.Minute)
 		e.call("StartMessageMoveTask", object{"SourceArn": arn})
 		time.Sleep(time.Minute)
 		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)

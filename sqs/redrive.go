@@ -91,14 +91,18 @@ func (p redriveAllow) allows(name string) bool {
 	})
 }
 
-// checkDeadLetterQueue checks by AWS's rules that the dead letter queue of a record may be one. An earlier version may
-// have stored a RedriveAllowPolicy that this server refuses. Such a policy allows no further queue.
+// checkDeadLetterQueue checks by AWS's rules that the dead letter queue of a record may be one. It also refuses the
+// queue itself, which AWS allows: its dead letters would never expire. An earlier version may have stored a
+// RedriveAllowPolicy that this server refuses. Such a policy allows no further queue.
 func (s *Server) checkDeadLetterQueue(ctx context.Context, name string, r record) error {
 	dead := r.deadLetterQueue()
 	if dead == "" {
 		return nil
 	}
 	bad := func(reason string) error { return invalidValue(r.Attributes[redrivePolicy], redrivePolicy, reason) }
+	if dead == name {
+		return bad("The dead letter queue must be another queue than its source.")
+	}
 	target, _, err := s.look(ctx, dead)
 	if err != nil {
 		return err

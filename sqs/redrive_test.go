@@ -1,8 +1,12 @@
 package sqs
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -72,5 +76,90 @@ func TestStoredRedriveAllowPolicy(t *testing.T) {
 		require.Contains(e, text, "set it again")
 		e.call("SetQueueAttributes", object{"QueueUrl": dead, "Attributes": object{redriveAllowPolicy: ""}})
 		e.create("new.fifo", redrivePolicy, policy)
+	})
+}
+
+// TestOwnDeadLetterQueue: a queue is never its own dead letter queue, however the queue is made or changed. The queue
+// keeps the policy that it has.
+func TestOwnDeadLetterQueue(t *testing.T) {
+	t.Parallel()
+	inBothKinds(t, func(e *env) {
+		for _, suffix := range []string{"", fifoSuffix} {
+			orders, dead := e.create("orders"+suffix), e.create("dead"+suffix)
+			policyTo := func(arn any) string {
+				return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":1}`, arn)
+			}
+			set := func(arn any) object {
+				return object{"QueueUrl": orders, "Attributes": object{redrivePolicy: policyTo(arn)}}
+			}
+			e.call("SetQueueAttributes", set(e.attributes(dead)["QueueArn"]))
+			before := e.attributes(orders)[redrivePolicy]
+			own := "arn:aws:sqs:us-east-1:000000000000:orders" + suffix
+			for _, arn := range []string{own, strings.Replace(own, "us-east-1", "eu-west-1", 1)} {
+				code, text := e.refused("SetQueueAttributes", set(arn))
+				require.Equal(e, "InvalidParameterValueException", code)
+				require.Contains(e, text, "another queue")
+			}
+			attributes := object{redrivePolicy: policyTo(strings.Replace(own, "orders", "new", 1))}
+			if suffix != "" {
+				attributes[fifoQueue] = "true"
+			}
+			_, text := e.refused("CreateQueue", object{"QueueName": "new" + suffix, "Attributes": attributes})
+			require.Contains(e, text, "another queue")
+			declared := Declared{
+				Name: "orders" + suffix, Attributes: map[string]string{redrivePolicy: policyTo("orders" + suffix)},
+			}
+			var refused *RefusedError
+			require.ErrorAs(e, e.s.Declare(e.Context(), []Declared{declared}), &refused)
+			require.Equal(e, before, e.attributes(orders)[redrivePolicy])
+		}
+	})
+}
+
+// TestStoredOwnDeadLetterQueue: an earlier version may have stored a queue that is its own dead letter queue. A message
+// that fails too often stays among the queue's dead letters. It does not come back again and again, and the log says
+// why.
+func TestStoredOwnDeadLetterQueue(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		orders, _ := e.withDead("orders.fifo", "dead.fifo", 1)
+		_, err := e.s.changeRecord(e.Context(), "orders.fifo", func(r *record) error {
+			r.Attributes[redrivePolicy] = strings.Replace(r.Attributes[redrivePolicy], ":dead", ":orders", 1)
+			return nil
+		})
+		require.NoError(e, err)
+		time.Sleep(2 * time.Second)
+		e.send(orders, "a", "poison", "next")
+		require.Equal(e, "poison next", bodies(e.receive(orders)))
+		time.Sleep(6 * time.Second)
+		e.delete(orders, e.receive(orders)...)
+		time.Sleep(2 * time.Second)
+		require.Empty(e, e.receive(orders))
+		require.Contains(e, e.letters("orders.fifo"), "poison")
+		require.NoError(e, e.s.Close(e.Context()))
+	})
+	require.Contains(t, log.String(), "its own dead letter queue")
+}
+
+// TestCycleOfDeadLetterQueues: two queues may be the dead letter queues of each other, as on AWS. A message that always
+// fails moves only as often as clients receive it, and is in exactly one of them.
+func TestCycleOfDeadLetterQueues(t *testing.T) {
+	t.Parallel()
+	inBothKinds(t, func(e *env) {
+		one, two := e.withDead("one.fifo", "two.fifo", 1)
+		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":1}`, e.attributes(one)["QueueArn"])
+		e.call("SetQueueAttributes", object{"QueueUrl": two, "Attributes": object{redrivePolicy: policy}})
+		e.send(one, "a", "poison")
+		for range 3 {
+			e.die(one)
+			time.Sleep(time.Minute)
+			require.Equal(e, "0 visible, 0 in flight", e.numbers(one))
+			require.Equal(e, "1 visible, 0 in flight", e.numbers(two))
+			e.die(two)
+			time.Sleep(time.Minute)
+			require.Equal(e, "1 visible, 0 in flight", e.numbers(one))
+			require.Equal(e, "0 visible, 0 in flight", e.numbers(two))
+		}
 	})
 }
