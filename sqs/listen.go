@@ -36,7 +36,13 @@ const (
 // finished, for up to ten seconds, and the server is closed. most bounds the connections that are served at the same
 // time; 0 = DefaultConnections. If there are more, a new one takes the place of one that has had no verified request at
 // work for a second, or waits.
+//
+// Errors: the options have no Keys, and l is not on this machine alone (Options.Open); or they have Open and Keys.
+// Serve then closes l and the server.
 func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
+	if err := s.checkListener(l); err != nil {
+		return errors.Join(err, l.Close(), s.Close(ctx))
+	}
 	if most <= 0 {
 		most = DefaultConnections
 	}

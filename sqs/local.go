@@ -1,16 +1,40 @@
 package sqs
 
 import (
+	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 
 	"fdbfifo/internal/hosts"
 )
 
+// isLocal reports whether only programs of this machine reach an address.
+func isLocal(a net.Addr) bool {
+	return strings.HasPrefix(a.Network(), "unix") || hosts.Local(a.String())
+}
+
+// checkListener refuses a listener that would serve clients of other machines without authentication, unless the
+// program has said that it means this.
+func (s *Server) checkListener(l net.Listener) error {
+	switch {
+	case s.options.Open && s.options.Keys != nil:
+		return errors.New("sqs: Open, with Keys")
+	case s.options.Keys == nil && !s.options.Open && !isLocal(l.Addr()):
+		return fmt.Errorf("sqs: anybody could use the queues at %s: set Keys, or Open if that is meant", l.Addr())
+	}
+	return nil
+}
+
 // checkLocal protects a server without keys from web pages in a browser on this machine: it refuses the requests that
 // such a page could send. A page whose host name was made to resolve to this machine (DNS rebinding) has the same
-// origin as the server. Only the Host header shows such a page.
+// origin as the server. Only the Host header shows such a page. checkLocal also refuses what checkListener could not:
+// the requests that another HTTP server of the program passes on from other machines.
 func (s *Server) checkLocal(r *http.Request) error {
+	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && !s.options.Open && !isLocal(at) {
+		return denied("AccessDenied", "A server without keys serves only this machine.")
+	}
 	if !hosts.Known(r.Host, s.host) {
 		return refuse(http.StatusMisdirectedRequest, "MisdirectedRequest", "MisdirectedRequest", "A server without "+
 			"keys does not answer to the name %q, but to localhost and the host of --url.", r.Host)

@@ -31,16 +31,22 @@ const (
 	nameFreeAfter = time.Minute
 )
 
-// Options configure a server. The zero value serves every client without authentication, under AWS's placeholder
-// account.
+// Options configure a server. The zero value serves every client on this machine without authentication, under AWS's
+// placeholder account.
 type Options struct {
 	// Prefix is where the queues are, as for layer.Create. The server keeps a copy.
 	Prefix []byte
-	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated, and the
-	// program must listen on the loopback only. Requests of web pages are then refused. A Host header that is neither
-	// localhost, nor an address of the loopback, nor the host of URL gets status 421. A GET that changes anything,
-	// without a signature in its Authorization header, gets 405. The server keeps a copy.
+	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated; see Open.
+	// An empty map refuses every request. The server keeps a copy.
+	//
+	// A server without keys refuses the requests of web pages. A Host header that is neither localhost, nor an address
+	// of the loopback, nor the host of URL gets status 421. A GET that changes anything, without a signature in its
+	// Authorization header, gets 405.
 	Keys map[string]Key
+	// Open lets a server without Keys serve other machines, for example behind TLS with certificates of the clients.
+	// Without Open and Keys, Serve refuses a listener that is neither on the loopback nor a Unix socket, and a request
+	// that came by such a listener of another HTTP server gets status 403. Serve refuses Open together with Keys.
+	Open bool
 	// Region and Account are named in ARNs and URLs. "" = us-east-1 and 000000000000.
 	Region, Account string
 	// URL is the beginning of the queues' URLs, such as https://sqs.example.com. "" = scheme and host as each client
