@@ -19,7 +19,7 @@ import (
 
 // task is a move task: messages of a dead letter queue go to another queue, or back to where they came from. Each step
 // is one transaction, which also counts the messages, so none is moved twice or lost. Any server that runs continues
-// it.
+// it. A message that cannot be moved stays in its queue; see sift.
 type task struct {
 	ID      string `json:"id"`
 	Source  string `json:"source"`
@@ -282,24 +282,36 @@ var errNotOurs = errors.New("sqs: another server runs the move task")
 
 // moveMessages does steps until the task is done, or the server stops.
 func (s *Server) moveMessages(ctx context.Context, t task) {
-	whole, pause := taskStep, time.Duration(0)
+	n, pause := taskStep, time.Duration(0)
 	if t.Rate > 0 {
-		whole = int(min(max(t.Rate/4, 1), taskStep))
-		pause = time.Duration(whole) * time.Second / time.Duration(t.Rate)
+		n = int(min(max(t.Rate/4, 1), taskStep))
+		pause = time.Duration(n) * time.Second / time.Duration(t.Rate)
 	}
-	step := whole
-	for {
-		after, err := s.moveStep(ctx, t, step)
-		if step = whole; errors.Is(err, layer.ErrFull) {
-			step = 1 // there may be room for one
+	for progress := time.Now(); ; {
+		after, err := s.moveStep(ctx, t, n)
+		wait, left := pause, 0
+		if err == nil {
+			progress = time.Now()
+		} else if stays(err) {
+			wait = time.Second
+			var p *sifting
+			if p, err = s.sift(ctx, t); p != nil {
+				after = p.after
+				if p.moved {
+					progress = time.Now()
+				}
+				if err == nil && p.why != nil && after.active() && !(p.waits() && time.Since(progress) < fullPatience) {
+					left, err = p.left, p.why
+				}
+			}
 		}
-		wait := pause
-		var known *apiError
 		switch {
 		case err == nil && !after.active(), errors.Is(err, errNotOurs), ctx.Err() != nil:
 			return
-		case errors.As(err, &known):
-			if s.end(ctx, t, known.code) == nil {
+		case stays(err):
+			if s.end(ctx, t, failureReason(err)) == nil {
+				s.options.Logger.Warn("sqs: a move task has failed, and left messages where they were",
+					"queue", t.Source, "left", left, "err", err)
 				return
 			}
 			wait = time.Second
@@ -307,9 +319,7 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 			s.options.Logger.Warn("sqs: a step of a move task has failed", "queue", t.Source, "err", err)
 			wait = time.Second
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
+		if s.rest(ctx, wait) != nil {
 			return
 		}
 	}
@@ -343,8 +353,46 @@ func (s *Server) end(ctx context.Context, t task, reason string) error {
 	return err
 }
 
-// moveStep moves up to n messages, and stores their number in the same transaction.
+// target is the name of the queue that a message goes to; "" = it is not known.
+func (t task) target(item layer.Item) string {
+	if t.To != "" {
+		return t.To
+	}
+	return item.Headers[headerSource]
+}
+
+// moveStep moves up to n messages from the head of the queue. It completes the task when none is left, or when the task
+// has moved as many messages as there were when it began. So each task ends: a message that has failed again since, or
+// that another task has moved back, waits for the next task.
 func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
+	from, err := s.open(ctx, t.Source)
+	if err != nil {
+		return t, err
+	}
+	defer from.release()
+	return s.moveBy(ctx, t, func(tx kv.Tx, now task) (items []layer.Item, done bool, err error) {
+		n := min(n, int(now.Total-now.Moved))
+		for size, begun := 0, time.Now(); len(items) < n && size < taskBytes && time.Since(begun) < taskTime; {
+			more, again, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
+			if err != nil {
+				return nil, false, err
+			}
+			if len(more) == 0 { // again: old messages were in the way, and the next step continues
+				return items, !again, nil
+			}
+			for _, item := range more {
+				items, size = append(items, item), size+len(item.Body)
+			}
+		}
+		return items, int64(len(items)) >= now.Total-now.Moved, nil
+	})
+}
+
+// moveBy moves the messages that take removes from the task's queue, and stores their number, in one transaction. take
+// says whether the task is done then. It is not called if the task is cancelled.
+func (s *Server) moveBy(
+	ctx context.Context, t task, take func(tx kv.Tx, now task) (items []layer.Item, done bool, err error),
+) (task, error) {
 	from, err := s.open(ctx, t.Source)
 	if err != nil {
 		return t, err
@@ -362,30 +410,26 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 		if err != nil {
 			return err
 		}
-		items, size, begun := []layer.Item(nil), 0, time.Now()
-		for now.Status == running && len(items) < n && size < taskBytes && time.Since(begun) < taskTime {
-			more, again, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{})
-			if err != nil {
+		var items []layer.Item
+		switch now.Status {
+		case cancelling:
+			now.Status = cancelled
+		case running:
+			var done bool
+			if items, done, err = take(tx, now); err != nil {
 				return err
 			}
-			if again {
-				break // old messages were in the way: the next step continues
-			}
-			if len(more) == 0 {
+			if done {
 				now.Status = completed
-				break
-			}
-			for _, item := range more {
-				items, size = append(items, item), size+len(item.Body)
 			}
 		}
 		standing := make(map[string]bool)
 		for _, item := range items {
-			name := t.To
-			if name == "" {
-				name = item.Headers[headerSource]
-			}
-			if name == t.Source { // by its own redrive policy: the task would never end
+			name := t.target(item)
+			switch name {
+			case "":
+				return noSource()
+			case t.Source: // by its own redrive policy: the messages would come back
 				return invalid("The messages of %q came from that queue: a move task needs a destination.", name)
 			}
 			if targets[name] == nil {
@@ -403,9 +447,6 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 			if err := targets[name].accept(ctx, tx, redriven(from, targets[name], item)); err != nil {
 				return err
 			}
-		}
-		if now.Status == cancelling {
-			now.Status = cancelled
 		}
 		now.Moved += int64(len(items))
 		tx.Set(s.taskKey(now), marshal(now))
