@@ -1,8 +1,10 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -158,12 +160,30 @@ type apiDeed struct {
 	} `json:"expect"`
 }
 
+// hasNull reports whether a text of JSON has a null, such as that of a variable which is not set. Go reads null as a
+// member that is left out, so an id of null would choose all letters of its group.
+func hasNull(text io.Reader) bool {
+	for dec := json.NewDecoder(text); ; {
+		switch word, err := dec.Token(); {
+		case err != nil:
+			return false
+		case word == nil:
+			return true
+		}
+	}
+}
+
 func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	var d apiDeed
-	dec := json.NewDecoder(r.Body)
+	var text bytes.Buffer
+	dec := json.NewDecoder(io.TeeReader(r.Body, &text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
 		c.fail(w, r, http.StatusBadRequest, "the request is no JSON of an action")
+		return
+	}
+	if hasNull(&text) {
+		c.fail(w, r, http.StatusBadRequest, "null is no value: leave the member out, or give it a value")
 		return
 	}
 	if d.Verb == "edit" || d.Verb == "configure" {

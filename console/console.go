@@ -118,7 +118,7 @@ type Console struct {
 }
 
 // New makes a console. It reads nothing before the first request. The caller must Close it. Errors: neither DB nor
-// Queues is set; none of Token, Role and Open is set, or Open with one of the others.
+// Queues is set; none of Token, Role and Open is set, or Open with one of the others; the Token is blank.
 func New(o Options) (*Console, error) {
 	guarded := o.Token != "" || o.Role != nil
 	switch {
@@ -126,6 +126,8 @@ func New(o Options) (*Console, error) {
 		return nil, errors.New("console: no database")
 	case !guarded && !o.Open:
 		return nil, errors.New("console: anybody could do everything: set Token or Role, or Open if that is meant")
+	case o.Token != "" && strings.TrimSpace(o.Token) == "":
+		return nil, errors.New("console: the Token is blank")
 	case guarded && o.Open:
 		return nil, errors.New("console: Open, with a Token or a Role")
 	}

@@ -134,10 +134,14 @@ func (d *deed) pause(ctx context.Context) (string, error) {
 	return "the group is " + m.String(), err
 }
 
-// mark returns the mark that the page has shown; nil = the form has none.
+// mark returns the mark that the page has shown; nil = the form has none, so the verb ends whatever mark there is. A
+// mark that is there and empty is refused.
 func (d *deed) mark() (*layer.Mark, error) {
-	if d.in.Get("mark") == "" {
+	if !d.in.Has("mark") {
 		return nil, nil
+	}
+	if d.in.Get("mark") == "" {
+		return nil, fmt.Errorf("%w: the mark is empty", errAsk)
 	}
 	ms, err := strconv.ParseInt(d.in.Get("mark_since"), 10, 64)
 	if err != nil {

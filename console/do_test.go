@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
 
@@ -86,4 +87,55 @@ func TestEmptyFieldsChooseNothing(t *testing.T) {
 	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 2, stats.Dead)
+}
+
+// TestNullIsNoValue: a null in a call of the API, such as that of a variable which is not set, is refused. It does not
+// mean that the member is left out, which could choose more. An empty mark does not mean any mark either.
+func TestNullIsNoValue(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "a1", "a2", "a3")
+	for range 2 {
+		_, err := s.q.Admin().Skip(t.Context(), "A", layer.SkipOptions{})
+		require.NoError(t, err)
+	}
+	_, err := s.q.Admin().PauseGroup(t.Context(), "A", layer.PauseOptions{})
+	require.NoError(t, err)
+	for _, deed := range []string{
+		`{"queue":"orders","verb":"discard","group":"A","id":null}`,
+		`{"queue":"orders","verb":"redrive","group":"A","id":null}`,
+		`{"queue":"orders","verb":"replay","group":"A","id":null}`,
+		`{"queue":"orders","verb":"discard","group":"A","dry_run":null}`,
+		`{"queue":"orders","verb":"discard","group":null}`,
+		`{"queue":"orders","verb":"resume","group":"A","expect":null}`,
+		`{"queue":"orders","verb":"resume","group":"A","expect":{"mark":null}}`,
+		`{"queue":"orders","verb":"resume","group":"A","expect":{"mark":{}}}`,
+		`{"queue":"orders","verb":"resume","group":"A","expect":{"mark":{"status":""}}}`,
+		`{"queue":"orders","verb":"pause","group":"A","reason":null}`,
+	} {
+		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, http.StatusBadRequest, w.Code, "%s: %s", deed, w.Body)
+	}
+	for _, verb := range []string{"resume", "resume-queue"} {
+		r, body := s.post(url.Values{"q": {"orders"}, "g": {"A"}, "verb": {verb}, "mark": {""}})
+		require.Equal(t, http.StatusBadRequest, r.StatusCode, body)
+	}
+	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Dead)
+	info, err := s.q.Admin().Group(t.Context(), "A", nil)
+	require.NoError(t, err)
+	require.Equal(t, layer.Paused, info.Status)
+}
+
+// TestBlankToken: a token of blanks is no secret, so a console is not made with it.
+func TestBlankToken(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	for _, token := range []string{" ", "\t", " \n "} {
+		_, err := New(Options{DB: db, Token: token})
+		require.ErrorContains(t, err, "blank", "%q", token)
+	}
 }
