@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -86,21 +87,42 @@ func checkValue(f *pflag.Flag) error {
 // defaultGroup is the flag that stands for --group with the name of the default group, which is empty.
 const defaultGroup = "default-group"
 
-// groupFlag is the group of a command: --group GROUP, or --default-group.
+// groupFlag is the group of a command: --group GROUP, or --default-group. In pause and resume neither of them means the
+// whole queue. Therefore no value of them does.
 type groupFlag struct {
-	name    string
+	name    onlyOnce
 	unnamed bool
 }
 
+// onlyOnce is a flag with a text that may be given once: of two the first would be ignored.
+type onlyOnce struct {
+	text  string
+	given bool
+}
+
+func (o *onlyOnce) String() string { return o.text }
+
+// Set takes the text.
+func (o *onlyOnce) Set(text string) error {
+	if o.given {
+		return errors.New("it is given twice")
+	}
+	o.text, o.given = text, true
+	return nil
+}
+
+// Type is what help calls the value.
+func (o *onlyOnce) Type() string { return "string" }
+
 func (g *groupFlag) add(c *cobra.Command, help string) {
-	c.Flags().StringVar(&g.name, "group", "", help)
+	c.Flags().Var(&g.name, "group", help)
 	c.Flags().BoolVar(&g.unnamed, defaultGroup, false, "the group without a name, in place of --group")
 }
 
 // given returns the group that the flags name; nil = they name none.
 func (g *groupFlag) given() *string {
-	if g.name == "" && !g.unnamed {
+	if g.name.text == "" && !g.unnamed {
 		return nil
 	}
-	return &g.name
+	return &g.name.text
 }

@@ -322,3 +322,32 @@ func TestTerminalIsAsked(t *testing.T) {
 	require.False(t, terminalInput(file))
 	require.False(t, terminalInput(strings.NewReader("y\n")))
 }
+
+// TestPauseOfTheQueueIsMeant: only a command without --group pauses or resumes the whole queue. A group that is given
+// and empty, given without a value, or given twice never stands for the queue, and neither does --default-group.
+func TestPauseOfTheQueueIsMeant(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 1)
+	ctx := t.Context()
+	forms := [][]string{
+		{"--group", ""}, {"--group="}, {"--group"}, {"--group", "g", "--group", ""},
+		{"--group", "", "--group", "g"}, {"--group", "g", "--group", "h"}, {"--group", "", "--default-group"},
+		{"--default-group=false"}, {"--group", "g", "--default-group=false"}, {""}, {"g"},
+	}
+	refusedAll := func(verb string) {
+		for _, form := range forms {
+			var stderr bytes.Buffer
+			err := app.Run(ctx, append([]string{verb}, form...), nil, io.Discard, &stderr)
+			require.Equal(t, ExitUsage, ExitCode(err), "%s %q: %s", verb, form, &stderr)
+		}
+	}
+	refusedAll("pause")
+	_, paused, err := q.Admin().Paused(ctx)
+	require.NoError(t, err)
+	require.False(t, paused)
+	require.NoError(t, app.Run(ctx, []string{"pause"}, nil, io.Discard, io.Discard))
+	refusedAll("resume")
+	_, paused, err = q.Admin().Paused(ctx)
+	require.NoError(t, err)
+	require.True(t, paused)
+}
