@@ -220,18 +220,29 @@ func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 type ownChanges struct {
 	owns  *ownClaims
 	ended []ownKey
-	ends  map[ownKey]int64 // of the claims that are made or extended, in Unix milliseconds
+	endMS map[ownKey]int64 // of the claims that are made or extended, in Unix milliseconds
 }
 
 // Attempt begins another attempt.
-func (c *ownChanges) Attempt() { c.ended, c.ends = nil, nil }
+func (c *ownChanges) Attempt() { c.ended, c.endMS = nil, nil }
+
+// lasts notes a claim that the transaction makes or extends.
+func (c *ownChanges) lasts(key ownKey, endMS int64) {
+	if c.endMS == nil {
+		c.endMS = make(map[ownKey]int64)
+	}
+	c.endMS[key] = endMS
+}
+
+// ends notes a claim that the transaction ends.
+func (c *ownChanges) ends(key ownKey) { c.ended = append(c.ended, key) }
 
 // End tells how the transaction has ended.
 func (c *ownChanges) End(outcome advice.Outcome) {
 	if outcome != advice.Applied {
 		return
 	}
-	for key, endMS := range c.ends {
+	for key, endMS := range c.endMS {
 		c.owns.confirm(key, endMS)
 	}
 	c.owns.mu.Lock()

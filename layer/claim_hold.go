@@ -54,6 +54,9 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	n, err := c.beforeSuspect(r, items, attempts)
 	c.unreserve(len(items) - n)
 	if items, out = items[:n], out[:n]; n == 0 {
+		if err == nil && r.o.Unordered && r.items == 0 {
+			return c.takeOthers(r, f, limit)
+		}
 		return err
 	}
 	lease, err := c.lease(r.o.Lease)
@@ -100,16 +103,18 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
 	_, more, err := c.leave(f.lane, nil, guardHoldEmpty, false)
-	if err != nil {
-		return err
-	}
-	if delete(c.remains, f.lane); more {
+	c.noteRemains(f.lane, more)
+	return err
+}
+
+// noteRemains notes whether a receive leaves items in a free lane for the next that waits.
+func (c *claimer) noteRemains(lane string, more bool) {
+	if delete(c.remains, lane); more {
 		if c.remains == nil {
 			c.remains = make(map[string]bool)
 		}
-		c.remains[f.lane] = true // for the next that waits
+		c.remains[lane] = true
 	}
-	return nil
 }
 
 // beforeSuspect returns how many of the items a receive gives, each under its own claim: the items before the first
@@ -132,6 +137,49 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]atte
 		return 1, nil
 	}
 	return len(items), nil
+}
+
+// takeOthers is takeHolds for the items that are not suspect. An unordered receive calls it if the handle may not give
+// the first item, which is suspect. takeOthers passes over up to MaxBatch suspect items.
+func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
+	of := c.keys.items(f.lane)
+	all, err := c.view.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: limit + MaxBatch}).Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read items: %w", err)
+	}
+	ids := make([]ID, len(all))
+	for i := range all {
+		p, err := c.keys.parseItem(all[i].Key, f.group(), of)
+		if err != nil {
+			return err
+		}
+		ids[i] = p.itemID()
+	}
+	attempts, err := c.readAttempts(ids[0], ids[len(ids)-1])
+	if err != nil {
+		return err
+	}
+	others := make([]kv.KV, 0, limit)
+	for i := range all {
+		if !r.alone(attempts[ids[i]]) && len(others) < limit {
+			others = append(others, all[i])
+		}
+	}
+	read := &laneRead{keys: c.keys, lane: f.lane, first: kv.Done(others, nil), values: c.view.read}
+	pairs, err := read.Wait(c.ctx)
+	if err != nil {
+		return err
+	}
+	rest := *f
+	if rest.rows, err = c.rows(f.lane, pairs); err != nil {
+		return err
+	}
+	old, err := c.overdue(rest.rows)
+	if err != nil || old.len() == rest.rows.len() {
+		return err
+	}
+	rest.rows = rest.rows.from(old.len())
+	return c.takeHolds(r, &rest, limit)
 }
 
 // leaveInHand clears the hint which led to a group, once a receive has taken hold of the items from the head on.

@@ -148,7 +148,8 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 //
 // A handle gives the next suspect item once the one before is settled, or after 30 s. If the lease of an item has
 // expired while it was alone, its handle gives no other suspect item until it is settled. A receive may therefore
-// return nothing while a group whose next item is suspect is ready. Other handles may give that item.
+// return nothing while a group whose next item is suspect is ready. Other handles may give that item. An unordered
+// receive passes over such items.
 //
 // A claim with an expired lease stays valid until another receive takes the group over: until then it can be acked,
 // nacked and extended. Under contention groups may be delivered in another order than by age. The order within a group

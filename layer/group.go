@@ -255,10 +255,7 @@ func noteOwn(w *txn, lane string, c *holding) {
 		lease: time.Duration(c.endMS-w.nowMS) * time.Millisecond,
 	})
 	if w.own != nil {
-		if w.own.ends == nil {
-			w.own.ends = make(map[ownKey]int64)
-		}
-		w.own.ends[key] = c.endMS
+		w.own.lasts(key, c.endMS)
 	}
 }
 
@@ -267,7 +264,7 @@ func endOwn(w *txn, key ownKey) {
 	if w.own == nil {
 		w.q.owns.ending(key)
 	} else {
-		w.own.ended = append(w.own.ended, key)
+		w.own.ends(key)
 	}
 }
 

@@ -145,14 +145,17 @@ type givenSuspect struct {
 // suspectTurn is of one transaction of the handle, over all its attempts: see runTogether.
 type suspectTurn struct {
 	q     *Queue
-	known int // how many suspect items the handle had given before the attempt's read version
+	known int // at least so many suspect items had the handle given before the attempt's read version
 }
 
-// attempt begins an attempt of the transaction, which has no read version yet.
-func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx) *txn {
-	t.q.suspects.mu.Lock()
-	t.known = t.q.suspects.all
-	t.q.suspects.mu.Unlock()
+// attempt begins an attempt of the transaction. The attempt has no read version yet, except after a commit of unknown
+// outcome: then the look for the receipt has read before, and known stays as it is.
+func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) *txn {
+	if !a.MaybeCommitted {
+		t.q.suspects.mu.Lock()
+		t.known = t.q.suspects.all
+		t.q.suspects.mu.Unlock()
+	}
 	w := t.q.txn(ctx, tx)
 	w.suspectTurn = t
 	return w

@@ -383,7 +383,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 			for ; conflicts < lost+a.Conflicts; conflicts++ {
 				q.eachSpread(batch, (*advice.Spread).Widen)
 			}
-			w := suspect.attempt(ctx, tx)
+			w := suspect.attempt(ctx, tx, a)
 			w.mayStage, w.advised = slot, along
 			along.attempt()
 			outcome.cancel() // the watches of a failed attempt

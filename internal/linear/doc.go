@@ -62,7 +62,8 @@
 // held message, and nothing if the head is held. No message can be held while a claim has its group as a whole. An
 // unordered receive or take gives the first messages that are not held. It may pass over a message whose lease or retry
 // delay has expired, until another call has ended that hold. It may also pass over a message whose hold ends while it
-// looks. Outsiders may hold messages too: Busy says when.
+// looks, and over one that is suspect because the lease of a claim of it has ended. Outsiders may hold messages too:
+// Busy says when.
 //
 // # In turn
 //

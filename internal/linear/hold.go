@@ -75,7 +75,7 @@ func (s state) free(l *lanes, p *step, all hands) (state, bool) {
 			in.waiting = in.waiting.without(setOf(l.rank(h.lane)))
 		}
 	}
-	in.waiting = in.waiting.with(p.messages.and(s.waiting))
+	in.waiting = in.waiting.without(p.suspect).with(p.messages.and(s.waiting))
 	if p.Outcome == Nothing {
 		return in, true
 	}
@@ -106,6 +106,36 @@ func busy(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 			if r, known := ranks[m.ID]; known {
 				all = append(all, r)
 			}
+		}
+	}
+	return setOf(all...)
+}
+
+// suspect returns the messages that may have been suspect when an unordered receive or take returned: each was given
+// before, and the lease of that claim may have ended. A message whose claim was settled is not suspect by that claim.
+func suspect(ops []*Operation, of *Operation, ranks map[layer.ID]int) set {
+	type claim struct {
+		id    layer.ID
+		token int64
+	}
+	settled, lapsed := make(map[claim]bool), make(map[claim]bool)
+	for _, o := range ops {
+		switch {
+		case o.Outcome == Done && (o.Kind == Ack || o.Kind == Nack):
+			for _, m := range o.Messages {
+				settled[claim{m.ID, o.Token}] = true
+			}
+			settled[claim{o.Hold, o.Token}] = true
+		case o.Kind == Receive && o.Call < of.Return && o.Until <= of.End:
+			for _, m := range o.Messages {
+				lapsed[claim{m.ID, o.Token}] = true
+			}
+		}
+	}
+	var all []int
+	for c := range lapsed {
+		if !settled[c] {
+			all = append(all, ranks[c.id])
 		}
 	}
 	return setOf(all...)

@@ -29,6 +29,7 @@ type step struct {
 	before   set  // the messages that were known to be there before it was called
 	ended    set  // of a receive in turn: it may have had claims of these, too, which ended before it returned
 	busy     set  // of an unordered receive or take: the messages that an outsider may have held
+	suspect  set  // of an unordered receive or take: the messages that it may have passed over as suspect
 	lane     int  // of a queue with facets, as the next two
 	next     byte // the kind that an advance or move gives its messages
 	kinds    facets

@@ -109,6 +109,7 @@ func prepare(l Law, history []Operation) *group {
 		}
 		if o.Unordered {
 			p.busy = busy(history, o, ranks)
+			p.suspect = suspect(ops, o, ranks)
 		}
 		if o.From != nil {
 			p.from = ranks[*o.From]

@@ -37,6 +37,16 @@ const lapsePrefix = "lease expired, held by "
 
 func newBlame() *blame { return &blame{records: make(map[string]attemptOf)} }
 
+// suspects reports whether an item is suspect: its last failure was a lease that expired.
+func (b *blame) suspects(id layer.ID) bool {
+	for _, of := range b.records {
+		if of.id == id && of.lapsed {
+			return true
+		}
+	}
+	return false
+}
+
 // blames holds the attempts and dead letters of a record to the laws, before its locks are replayed.
 func (m *model) blames(r *record) {
 	for _, w := range r.writes {

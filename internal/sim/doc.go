@@ -24,8 +24,8 @@
 //
 // Half of the others have an unordered queue (plain.go), with receives and workers of free items, and others of whole
 // groups. The claim of one item is also a lane of the model: its token, lease and timer must keep the laws of groups.
-// No item has two holders, a receive of groups passes over nothing, and an unordered receive gets the first free items.
-// When the faults have stopped, receives of groups, of items or of both drain the queue.
+// No item has two holders, a receive of groups passes over nothing, and an unordered receive passes over suspect items
+// only. When the faults have stopped, receives of groups, of items or of both drain the queue.
 //
 // The seed also draws the settings of the queue: batches, leases, delays, shards, windows, retention, an archive, and a
 // rate of the groups that stewards change all the time. Further parts of a run, each with its laws:

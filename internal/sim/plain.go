@@ -247,7 +247,7 @@ func (m *model) settlesPlain(id layer.ID, was, is *stored) {
 }
 
 // holdBegins takes the item of a hold out of the free ones. The first free item goes first: no free item that the
-// receive must have seen may be before it.
+// receive must have seen may be before it, except a suspect item.
 func (m *model) holdBegins(lane string, next *lockState) {
 	id := m.lanes.item[lane]
 	free := m.group(freeLaneOf(id.Group)).items
@@ -264,7 +264,7 @@ func (m *model) holdBegins(lane string, next *lockState) {
 		m.violation("the claim %d of %s alone has %v", next.token, id, next.out)
 	}
 	for other, s := range free {
-		if m.seen(s) && before(other, id) {
+		if m.seen(s) && before(other, id) && !m.blame.suspects(other) {
 			m.violation("%s was claimed by itself, and %s, which is before it, is free", id, other)
 		}
 	}

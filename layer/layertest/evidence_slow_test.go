@@ -16,6 +16,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
@@ -106,27 +107,46 @@ func besideSlowNeighbours(t *testing.T, attempts int, after, takes time.Duration
 }
 
 // TestSuspectsDelayNoOthers (G5): messages of other groups are delivered at once while a suspect message is handled,
-// alone and for long. The next suspect message begins as soon as that one is handled, and after 30 s at the latest. The
-// handle makes at most 20 transactions a second until then. The messages are suspect because a process has died with
-// them.
+// alone and for long. In an unordered queue those of the same group are delivered at the next poll at the latest. The
+// next suspect message begins as soon as that one is handled, and after 30 s at the latest. The handle makes at most 20
+// transactions a second until then. The messages are suspect because a process has died with them.
 func TestSuspectsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	for _, takes := range []time.Duration{20 * time.Second, 100 * time.Second} {
-		synctest.Test(t, func(t *testing.T) { suspectsDelayNoOthers(t, takes, min(takes, 30*time.Second)) })
+		for _, unordered := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				suspectsDelayNoOthers(t, takes, min(takes, 30*time.Second), unordered)
+			})
+		}
 	}
 }
 
-func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
-	const many = 10
+func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bool) {
+	const (
+		many = 10
+		poll = 1150 * time.Millisecond // 1 s, and the most that chance adds
+	)
+	soon := 10 * time.Millisecond
+	if unordered {
+		soon = poll // the group is ready already, so the enqueue wakes no handle
+	}
+	group := func(name string, i int) string {
+		if unordered {
+			return "A"
+		}
+		return fmt.Sprint(name, i)
+	}
 	ctx, raw := t.Context(), embedded.OpenMemory(embedded.Options{})
 	db := record.WrapCounting(raw)
-	q, err := layer.Create(ctx, raw, testPrefix, testQueue, layer.Options{Config: layer.Config{Lease: 5 * time.Second}})
+	q, err := layer.Create(ctx, raw, testPrefix, testQueue, layer.Options{
+		Config: layer.Config{Lease: 5 * time.Second, Unordered: unordered},
+	})
 	require.NoError(t, err)
 	for i := range many {
-		_, err := q.Enqueue(ctx, layer.Message{Group: fmt.Sprint("S", i), Body: []byte("suspect")})
+		_, err := q.Enqueue(ctx, layer.Message{Group: group("S", i), Body: []byte("suspect")})
 		require.NoError(t, err)
 	}
-	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: many})
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: many, Unordered: unordered})
 	require.NoError(t, err)
 	require.Len(t, claims, many)
 	require.NoError(t, q.Close(ctx))
@@ -151,7 +171,7 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-	}), worker.Options{Concurrency: 4, Logger: slog.New(slog.DiscardHandler)})
+	}), worker.Options{Concurrency: 4, Unordered: unordered, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	w.Start()
 	time.Sleep(5 * time.Second)
@@ -161,14 +181,14 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
 	require.LessOrEqual(t, made.Commits, int64(20*10))
 	for i := range 3 {
 		sent := time.Now()
-		_, err := mine.Enqueue(ctx, layer.Message{Group: fmt.Sprint("other", i)})
+		_, err := mine.Enqueue(ctx, layer.Message{Group: group("other", i)})
 		require.NoError(t, err)
-		require.Less(t, (<-others).Sub(sent), 10*time.Millisecond)
+		require.Less(t, (<-others).Sub(sent), soon)
 	}
 	time.Sleep(20 * time.Second)
 	mu.Lock()
 	require.Len(t, begun, 2)
-	require.InDelta(t, next.Seconds(), begun[1].Sub(begun[0]).Seconds(), 1.1) // at the next poll at the latest
+	require.InDelta(t, next.Seconds(), begun[1].Sub(begun[0]).Seconds(), poll.Seconds())
 	mu.Unlock()
 	gone, cancel := context.WithCancel(ctx)
 	cancel()
@@ -178,7 +198,8 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration) {
 }
 
 // TestSuspectsHideNoOthers (G5): a process has died with the messages of two groups, and another handles one of them,
-// alone. Its next receive passes over the other suspect messages, and gives a message of another group.
+// alone. Its next receive passes over the other suspect messages, and gives a message that was never in flight: of
+// another group, or, in an unordered queue, of the same group.
 func TestSuspectsHideNoOthers(t *testing.T) {
 	t.Parallel()
 	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
@@ -188,17 +209,20 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 		name   string
 		change func(c *layer.Config)
 		o      layer.ReceiveOptions
+		group  string // of the message that was never in flight
 	}{
-		{"groups", nil, layer.ReceiveOptions{}},
-		{"heads", nil, layer.ReceiveOptions{Strategy: layer.Heads}},
-		{"layers", nil, layer.ReceiveOptions{Strategy: layer.Layers}},
-		{"whole groups", facets, layer.ReceiveOptions{}},
-		{"template", facets, layer.ReceiveOptions{Where: layer.Template{"state": "new"}}},
+		{"groups", nil, layer.ReceiveOptions{}, "other"},
+		{"heads", nil, layer.ReceiveOptions{Strategy: layer.Heads}, "other"},
+		{"layers", nil, layer.ReceiveOptions{Strategy: layer.Layers}, "other"},
+		{"whole groups", facets, layer.ReceiveOptions{}, "other"},
+		{"template", facets, layer.ReceiveOptions{Where: layer.Template{"state": "new"}}, "other"},
 		{"layers of a template", facets,
-			layer.ReceiveOptions{Where: layer.Template{"state": "new"}, Strategy: layer.Layers}},
-		{"in turn", turns, layer.ReceiveOptions{}},
-		{"layers in turn", turns, layer.ReceiveOptions{Strategy: layer.Layers}},
-		{"unordered", unordered, layer.ReceiveOptions{Unordered: true}},
+			layer.ReceiveOptions{Where: layer.Template{"state": "new"}, Strategy: layer.Layers}, "other"},
+		{"in turn", turns, layer.ReceiveOptions{}, "other"},
+		{"layers in turn", turns, layer.ReceiveOptions{Strategy: layer.Layers}, "other"},
+		{"unordered", unordered, layer.ReceiveOptions{Unordered: true}, "other"},
+		{"unordered in the same group", unordered, layer.ReceiveOptions{Unordered: true}, "B"},
+		{"unordered of the group", unordered, layer.ReceiveOptions{Unordered: true, Group: layer.OnlyGroup("B")}, "B"},
 	} {
 		for _, max := range []int{1, 2, 10} {
 			t.Run(fmt.Sprintf("%s/%d", kind.name, max), func(t *testing.T) {
@@ -247,7 +271,7 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 				require.Len(t, first, 1)
 				require.Len(t, first[0].Items, 1)
 				require.Empty(t, receive(q, next))
-				send("other", "new")
+				send(kind.group, "new")
 				claims := receive(q, next)
 				require.Len(t, claims, 1)
 				require.Equal(t, []string{"new"}, bodies(claims[0].Items))
@@ -261,6 +285,7 @@ type staleDB struct {
 	kv.DB
 	stops         atomic.Bool
 	reached, open chan struct{}
+	doubt         func() // not nil: the transaction stops after a commit of unknown outcome, which doubt follows
 }
 
 func (d *staleDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
@@ -270,22 +295,53 @@ func (d *staleDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 
 type staleTx struct {
 	kv.ManagedTx
-	d *staleDB
+	d       *staleDB
+	doubted bool
 }
 
 func (t *staleTx) ReadVersion() kv.Future[int64] {
 	v, err := t.ManagedTx.ReadVersion().Wait(context.Background())
-	if t.d.stops.CompareAndSwap(true, false) {
-		close(t.d.reached)
-		<-t.d.open
+	if t.d.doubt == nil {
+		t.stop()
 	}
 	return kv.Done(v, err)
 }
 
-// TestSuspectOfAnOlderReadVersion (G7): a handle gives a suspect message. A receive whose transaction began before that
-// does not see the claim. It gives no other suspect message: one would kill the other.
+func (t *staleTx) Get(key []byte) kv.Future[[]byte] {
+	if !t.doubted {
+		return t.ManagedTx.Get(key)
+	}
+	v, err := t.ManagedTx.Get(key).Wait(context.Background())
+	t.stop()
+	return kv.Done(v, err)
+}
+
+func (t *staleTx) OnError(err error) kv.Future[struct{}] {
+	if kv.MaybeCommitted(err) && t.d.stops.Load() {
+		t.doubted = true
+		t.d.doubt()
+	}
+	return t.ManagedTx.OnError(err)
+}
+
+func (t *staleTx) stop() {
+	if t.d.stops.CompareAndSwap(true, false) {
+		close(t.d.reached)
+		<-t.d.open
+	}
+}
+
+// TestSuspectOfAnOlderReadVersion (G7): a handle gives a suspect message. A receive whose transaction has read the
+// database before does not see the claim. It gives no other suspect message: one would kill the other. The second case
+// is a transaction whose first commit was of unknown outcome: the next attempt first looks for the receipt.
 func TestSuspectOfAnOlderReadVersion(t *testing.T) {
 	t.Parallel()
+	for _, unknown := range []bool{false, true} {
+		t.Run(fmt.Sprintf("unknown commit=%t", unknown), func(t *testing.T) { suspectOfAnOlderReadVersion(t, unknown) })
+	}
+}
+
+func suspectOfAnOlderReadVersion(t *testing.T, unknown bool) {
 	e := newEnv(t, inMemory, false)
 	receive := func(q *layer.Queue, group string) *layer.Claim {
 		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Group: layer.OnlyGroup(group)})
@@ -300,22 +356,36 @@ func TestSuspectOfAnOlderReadVersion(t *testing.T) {
 	receive(e.q, "A")
 	receive(e.q, "B")
 	e.clock.advance(2 * time.Minute)
-	for _, group := range []string{"A", "B"} { // their leases have expired
-		require.NoError(t, e.q.Nack(e.ctx, receive(e.q, group), layer.NackOptions{Release: true}))
-	}
+	release := layer.NackOptions{Release: true}
+	require.NoError(t, e.q.Nack(e.ctx, receive(e.q, "A"), release)) // its lease has expired
+	b := receive(e.q, "B")
 
-	db := &staleDB{DB: e.db, reached: make(chan struct{}), open: make(chan struct{})}
+	plan := &fault.Plan{}
+	db := &staleDB{DB: fault.Wrap(e.raw, plan), reached: make(chan struct{}), open: make(chan struct{})}
 	other, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(11))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, other.Close(context.Background())) })
 	// Ready groups are plenty: from here on two transactions receive at the same time.
 	claims, err := other.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
 	require.NoError(t, err)
-	require.NoError(t, other.Ack(e.ctx, claims[0]))
+	if unknown {
+		db.doubt = func() { assert.NoError(t, e.q.Nack(e.ctx, b, release)) }
+		plan.ForceNext(fault.UnknownLost)
+	} else {
+		require.NoError(t, other.Ack(e.ctx, claims[0]))
+		require.NoError(t, e.q.Nack(e.ctx, b, release))
+	}
 	db.stops.Store(true)
 	late := make(chan []*layer.Claim)
 	go func() {
-		claims, err := other.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Group: layer.OnlyGroup("B")})
+		o := layer.ReceiveOptions{Max: 1, Group: layer.OnlyGroup("B")}
+		if unknown {
+			claims, err := other.SettleReceive(e.ctx, layer.Settlement{Claim: claims[0], FinishAll: true}, o)
+			assert.NoError(t, err)
+			late <- claims
+			return
+		}
+		claims, err := other.Receive(e.ctx, o)
 		assert.NoError(t, err)
 		late <- claims
 	}()

@@ -268,7 +268,7 @@ func (r *holdRun) anyOf(o layer.ReceiveOptions) (all []*laneItem) {
 		}
 		free := r.free(group)
 		for _, i := range r.of(group) {
-			if len(free) > 0 && free[0] == i.id {
+			if slices.Contains(free, i.id) {
 				all = append(all, i)
 			}
 		}

@@ -235,7 +235,8 @@ func groupsOfCallers() (groups []string) {
 	return groups
 }
 
-// doubts is the database of one handle, and counts the commits of unknown outcome after which the handle tries again.
+// doubts is the database of one handle, and counts the commits of unknown outcome after which the handle tries again:
+// in the same transaction or, after a timeout, in another one.
 type doubts struct {
 	kv.DB
 	n atomic.Int64
@@ -255,7 +256,7 @@ type doubtedTx struct {
 
 func (t *doubtedTx) OnError(err error) kv.Future[struct{}] {
 	var e *kv.Error
-	if errors.As(err, &e) && e.MaybeCommitted() {
+	if errors.As(err, &e) && (e.MaybeCommitted() || e.Code == kv.CodeTransactionTimedOut) {
 		t.d.n.Add(1)
 		if t.d.next != nil {
 			t.d.next()
