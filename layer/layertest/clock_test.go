@@ -223,6 +223,20 @@ var storedTimes = []struct {
 	}, within: 2 * time.Minute},
 	{name: "the delay of a queue", config: layer.Config{Delay: time.Minute},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
+	{name: "the delay of a message that was redriven later",
+		config: layer.Config{Retention: 24 * time.Hour},
+		store: func(c *clocks, ahead *layer.Queue) {
+			c.send(ahead, layer.Message{Delay: time.Minute})
+			time.Sleep(time.Minute)
+			bad := c.claim(ahead, layer.ReceiveOptions{})
+			require.NoError(c, ahead.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+			time.Sleep(2 * time.Minute) // no other clock is known by then
+			later := c.off(time.Until(ahead.Now()) + 48*time.Hour)
+			report, err := later.Admin().Redrive(c.Context(), layer.DeadFilter{All: true}, layer.RedriveOptions{})
+			require.NoError(c, err)
+			require.EqualValues(c, 1, report.Done)
+			require.NoError(c, later.Close(c.Context()))
+		}, within: time.Minute},
 	{name: "a retroactive delay", config: layer.Config{Delay: time.Minute, RetroactiveDelay: true},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
 	{name: "a delay by an operator", store: func(c *clocks, ahead *layer.Queue) {
@@ -310,7 +324,7 @@ func TestAClockAYearAhead(t *testing.T) {
 // clock is so much ahead end in time, too.
 func TestAClockAheadByLess(t *testing.T) {
 	t.Parallel()
-	for _, s := range storedTimes[:14] {
+	for _, s := range storedTimes[:15] {
 		t.Run(s.name, func(t *testing.T) {
 			inClocks(t, s.config, func(c *clocks) {
 				ahead := c.off(47 * time.Hour)
