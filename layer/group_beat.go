@@ -356,7 +356,7 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 		return t, h.isWrong(v.nowMS), grantLease, nil
 	}
 	if r.claim() == nil {
-		wait, wrong, err = delayIsWrong(v, p.lane, h)
+		wait, wrong, err = delayIsWrong(v, p.lane, h, index)
 		return t, wrong, wait, err
 	}
 	return t, h.isWrong(v.nowMS), lease, nil
@@ -394,19 +394,33 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 }
 
 // delayIsWrong reports whether the end of a retry delay is wrong, and for how long the nack wanted the delay to last:
-// the end and the time of the last nack are by one clock. The queue's lease stands for a delay without that time.
-func delayIsWrong(v *view, lane string, h *holding) (wait time.Duration, wrong bool, err error) {
+// the end and the time of the last nack are by one clock. The queue's lease stands for a delay without that time. The
+// message of the delay has the index in the timer. It need not be the head any more: a dead letter may have returned to
+// its place before it. A delay whose message is gone is wrong.
+func delayIsWrong(v *view, lane string, h *holding, index int64) (wait time.Duration, wrong bool, err error) {
 	wait, wrong = v.known().Lease, h.isWrong(v.nowMS)
-	id, found, err := headOf(v, lane)
-	if err != nil || !found {
-		return wait, wrong, err
+	first := ID{Group: groupOf(lane), Index: index}
+	past := ID{Group: first.Group, Index: index + 1}
+	records := kv.KeyRange{Begin: v.keys.attempt(first), End: v.keys.attempt(past)}
+	rows, err := v.read.GetRange(records.Selectors(), kv.RangeOptions{}).Wait(v.ctx)
+	if err != nil {
+		return 0, false, fmt.Errorf("read attempts: %w", err)
 	}
-	last, err := v.readAttempt(id)
-	if err != nil || !ahead(last.lastMS, v.nowMS) {
-		return wait, wrong, err
+	for _, row := range rows {
+		last, err := unpackAttempt(row.Key, row.Value)
+		if err == nil && ahead(last.lastMS, v.nowMS) && last.lastMS <= h.endMS {
+			return min(time.Duration(h.endMS-last.lastMS)*time.Millisecond, MaxDelay), true, nil
+		}
 	}
-	wait = time.Duration(h.endMS-last.lastMS) * time.Millisecond
-	return min(max(wait, 0), MaxDelay), true, nil
+	if len(rows) > 0 {
+		return wait, wrong, nil
+	}
+	messages := kv.KeyRange{Begin: v.keys.item(first), End: v.keys.item(past)}
+	items, err := v.read.GetRange(messages.Selectors(), kv.RangeOptions{Limit: 1}).Wait(v.ctx)
+	if err != nil {
+		return 0, false, fmt.Errorf("read items: %w", err)
+	}
+	return wait, wrong || len(items) == 0, nil
 }
 
 // endFar ends the holding of a wrong timer, if the timer still stands for it.

@@ -376,7 +376,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 }
 
 // renewed returns the value of an item that comes back. If the item is past retention, its time starts again, because
-// otherwise it would expire at once.
+// otherwise it would expire at once. Its delay is over then: the old end of it and the new time may be by two clocks.
 func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
@@ -390,7 +390,7 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	if err != nil || now-config.retro().waitsSince(&e) <= config.Retention.Milliseconds() {
 		return value, err
 	}
-	e.enqueuedMS = now
+	e.enqueuedMS, e.dueMS = now, config.retro().own(now)
 	return append(e.append(make([]byte, 0, len(value)+16)), body...), nil
 }
 

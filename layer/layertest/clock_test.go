@@ -95,6 +95,19 @@ func (c *clocks) subscribe(q *layer.Queue, begun func()) {
 	require.NoError(c, err)
 }
 
+// delayBehind makes a handle delay a group for a message that is then no longer the first: a dead letter comes back to
+// its place before it.
+func (c *clocks) delayBehind(q *layer.Queue) layer.ID {
+	c.send(c.q, layer.Message{}, layer.Message{})
+	bad := c.claim(c.q, layer.ReceiveOptions{})
+	require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+	claim := c.claim(q, layer.ReceiveOptions{})
+	require.NoError(c, q.Nack(c.Context(), claim, layer.NackOptions{}))
+	_, err := c.q.Admin().Redrive(c.Context(), layer.DeadFilter{All: true}, layer.RedriveOptions{})
+	require.NoError(c, err)
+	return claim.Items[0].ID
+}
+
 func (c *clocks) row(key []byte) (value []byte) {
 	_, err := kv.Run(c.Context(), c.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		value, err = tx.Get(key).Wait(c.Context())
@@ -192,6 +205,14 @@ var storedTimes = []struct {
 		c.send(c.q, layer.Message{})
 		require.NoError(c, ahead.Nack(c.Context(), c.claim(ahead, layer.ReceiveOptions{}), layer.NackOptions{}))
 	}, within: 2 * time.Minute},
+	{name: "a retry delay behind a dead letter that came back", config: layer.Config{
+		Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
+	}, store: func(c *clocks, ahead *layer.Queue) { c.delayBehind(ahead) }, within: 2 * time.Minute},
+	{name: "a retry delay whose message is gone", config: layer.Config{
+		Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
+	}, store: func(c *clocks, ahead *layer.Queue) {
+		require.NoError(c, c.q.Admin().Cancel(c.Context(), c.delayBehind(ahead)))
+	}, within: 2 * time.Minute},
 	{name: "the delay of a message", store: func(c *clocks, ahead *layer.Queue) {
 		c.send(ahead, layer.Message{Delay: time.Minute})
 	}, within: 2 * time.Minute},
@@ -202,6 +223,20 @@ var storedTimes = []struct {
 	}, within: 2 * time.Minute},
 	{name: "the delay of a queue", config: layer.Config{Delay: time.Minute},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
+	{name: "the delay of a message that was redriven later",
+		config: layer.Config{Retention: 24 * time.Hour},
+		store: func(c *clocks, ahead *layer.Queue) {
+			c.send(ahead, layer.Message{Delay: time.Minute})
+			time.Sleep(time.Minute)
+			bad := c.claim(ahead, layer.ReceiveOptions{})
+			require.NoError(c, ahead.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+			time.Sleep(2 * time.Minute) // no other clock is known by then
+			later := c.off(time.Until(ahead.Now()) + 48*time.Hour)
+			report, err := later.Admin().Redrive(c.Context(), layer.DeadFilter{All: true}, layer.RedriveOptions{})
+			require.NoError(c, err)
+			require.EqualValues(c, 1, report.Done)
+			require.NoError(c, later.Close(c.Context()))
+		}, within: time.Minute},
 	{name: "a retroactive delay", config: layer.Config{Delay: time.Minute, RetroactiveDelay: true},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
 	{name: "a delay by an operator", store: func(c *clocks, ahead *layer.Queue) {
@@ -289,7 +324,7 @@ func TestAClockAYearAhead(t *testing.T) {
 // clock is so much ahead end in time, too.
 func TestAClockAheadByLess(t *testing.T) {
 	t.Parallel()
-	for _, s := range storedTimes[:12] {
+	for _, s := range storedTimes[:15] {
 		t.Run(s.name, func(t *testing.T) {
 			inClocks(t, s.config, func(c *clocks) {
 				ahead := c.off(47 * time.Hour)
