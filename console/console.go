@@ -148,7 +148,9 @@ func New(o Options) (*Console, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	o.Logger = callback.Logger(o.Logger, func(err error) { callback.Report("console: the log has panicked", err) })
+	o.Logger = callback.Logger(o.Logger, callback.Shield(callback.Patience), func(err error) {
+		callback.Report("console: the log has panicked", err)
+	})
 	o.Prefix, o.Hosts = bytes.Clone(o.Prefix), slices.Clone(o.Hosts) // the caller's may change
 	c := &Console{
 		o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{},

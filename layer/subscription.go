@@ -172,8 +172,8 @@ func (s *subscription) report(err error) {
 
 // log writes an error to the log.
 func (s *subscription) log(err error) {
-	_ = callback.Try("slog.Default", func() {
-		slog.Default().Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
+	callback.Default(func(log *slog.Logger) {
+		log.Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
 	})
 }
 

@@ -281,7 +281,7 @@ func sayTrouble(q *Queue, t kv.Trouble, observed bool) {
 		}
 	}
 	if !told {
-		_ = callback.Try("slog.Default", func() { logTrouble(slog.Default(), q.name, t) })
+		callback.Default(func(log *slog.Logger) { logTrouble(log, q.name, t) })
 	}
 }
 

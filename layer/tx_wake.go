@@ -332,8 +332,8 @@ func (q *Queue) watchFailed(err error) (again bool) {
 	if kv.Code(err) == kv.CodeOperationCancelled || q.watchTold.Swap(true) {
 		return false // cancelled: the database was closed
 	}
-	_ = callback.Try("slog.Default", func() {
-		slog.Default().Warn("queue: a watch has failed, the handle looks at each poll",
+	callback.Default(func(log *slog.Logger) {
+		log.Warn("queue: a watch has failed, the handle looks at each poll",
 			"queue", q.name, "poll", q.opts.Poll, "error", err)
 	})
 	return false

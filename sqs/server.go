@@ -100,7 +100,9 @@ func NewServer(db kv.DB, o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	o.Logger = callback.Logger(o.Logger, func(err error) { callback.Report("sqs: the log has panicked", err) })
+	o.Logger = callback.Logger(o.Logger, callback.Shield(callback.Patience), func(err error) {
+		callback.Report("sqs: the log has panicked", err)
+	})
 	o.Prefix, o.Keys = bytes.Clone(o.Prefix), maps.Clone(o.Keys)
 	s := &Server{
 		db: db, options: o, id: uuid.NewString(), memory: memory{taken: make(map[string]int64)},

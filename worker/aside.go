@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
@@ -14,40 +15,79 @@ import (
 // An ack waits for nothing but its own transaction. The worker does not know how long a function of its options takes:
 // a limiter, a hook, the log. Such a function runs on the goroutine of the calls if the hand has an ack to make or a
 // claim to keep. Unless the function returns at once, the hand acks, and it extends the claim until the function
-// returns.
+// returns. The goroutine of the calls is also the function's shield: the hand replaces it if the function ends it or is
+// stuck. A callback.Shield would do the same, but its second goroutine takes so long that no function returns at once.
 
-// aside calls a function of the options while a claim is in flight. The hand acks what is handled, and extends the
-// claim, until the function has returned. It reports false if the function is stuck: then the hand continues without
-// the function.
-func (h *hand) aside(in *inHand, fn func()) bool {
-	c := &call{in: in, hook: true, begun: time.Now(), done: make(chan struct{}), cancel: in.cancel}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.ctx), hookTimeout) // the function does not see it
+// try calls one function of the options on the goroutine of the calls, while the claim of c is in flight. After an
+// error, which is a *PanicError or a *StuckError, the caller must not read the variables that fn writes.
+func (h *hand) try(c *call, what string, fn func()) error {
+	h.startTry(c, what, fn)
+	return h.tried(c, what, h.attend(c))
+}
+
+func (h *hand) startTry(c *call, what string, fn func()) {
+	c.begun, c.done = time.Now(), make(chan struct{})
+	h.start(c, func(ctx context.Context) error {
+		h.w.o.Test.Pause(ctx, "aside")
+		return callback.Try("Options."+what, fn)
+	})
+}
+
+// tried is the error of a function that startTry has called. returned: the function is not stuck.
+func (h *hand) tried(c *call, what string, returned bool) error {
+	switch {
+	case !returned:
+		h.endCalls()
+		return &StuckError{Since: c.begun, Stack: c.stack(), Hook: true}
+	case c.exited:
+		h.calls = nil
+		return &callback.PanicError{What: "Options." + what, Value: callback.ErrGoexit}
+	}
+	return c.err
+}
+
+// try calls a function of the options that must return soon. It reports false, and tells the user, if the function has
+// failed.
+func (h *inHand) try(what string, fn func()) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), callback.Patience) // the function does not see it
 	defer cancel()
-	c.ctx = ctx
+	err := h.hand.try(&call{in: h, ctx: ctx, cancel: h.cancel}, what, fn)
+	if err != nil {
+		h.hand.aside(h, func() { h.hand.w.failing(err) })
+	}
+	return err == nil
+}
+
+// aside calls a function of the worker while a claim is in flight. It may call functions of the options behind the
+// worker's shield. The hand acks what is handled, and extends the claim, until the function has returned.
+func (h *hand) aside(in *inHand, fn func()) {
+	c := &call{in: in, begun: time.Now(), done: make(chan struct{}), cancel: in.cancel}
+	c.ctx = context.WithoutCancel(in.ctx)
 	h.start(c, func(ctx context.Context) error {
 		h.w.o.Test.Pause(ctx, "aside")
 		fn()
 		return nil
 	})
-	if !h.attend(c) {
-		h.endCalls()
-		return false
-	}
-	h.over(c)
-	return true
+	h.attend(c)
 }
 
-// emit tells the log and a hook of an event of the claim. The hand extends the claim until both
-// have returned.
+// emit tells the log and a hook of an event of the claim. The hand extends the claim until both have returned.
 func (h *inHand) emit(hook func(Event), level slog.Level, text string, event func() Event) {
 	w := h.hand.w
+	logs := w.log.Enabled(context.Background(), level)
 	switch {
-	case hook == nil && !w.log.Enabled(context.Background(), level):
+	case hook == nil && !logs:
+		return
 	case h.over || h.lost || h.stale:
 		w.emit(hook, level, text, event)
-	default:
-		e := event() // made here, because a stuck function must not read what the hand still changes
-		h.hand.aside(h, func() { w.emit(hook, level, text, func() Event { return e }) })
+		return
+	}
+	e := event() // made here, because the hand may change the claim while the hook runs
+	if logs {
+		h.try("Logger", func() { w.o.Logger.LogAttrs(context.Background(), level, text, e.attrs()...) })
+	}
+	if hook != nil {
+		h.try("Events, "+text, func() { hook(e) })
 	}
 }
 
@@ -60,30 +100,37 @@ func (h *inHand) report(err error) {
 	})
 }
 
-// settleBefore calls a function that may take long. It settles done before, unless the function returns at once: then
-// it returns done as it is. done may be nil.
-func (h *hand) settleBefore(done *finished, fn func()) *finished {
-	if done == nil {
-		defer h.call()()
-		fn()
-		return nil
-	}
-	c := &call{begun: time.Now(), done: make(chan struct{}), ctx: h.ctx}
-	h.start(c, func(ctx context.Context) error {
-		h.w.o.Test.Pause(ctx, "before")
-		fn()
-		return nil
-	})
+// settleBefore calls one function of the options that may take long, with the context of c. It settles done before,
+// unless the function returns at once: then it returns done as it is. done may be nil. The error is that of hand.try.
+func (h *hand) settleBefore(done *finished, c *call, what string, fn func()) (*finished, error) {
+	h.startTry(c, what, fn)
+	returned := true
 	if runtime.Gosched(); !isClosed(c.done) {
 		h.settle(done)
 		done = nil
 		over := h.call()
-		<-c.done
+		returned = c.wait()
 		over()
 		h.yield("asked")
 	}
-	h.over(c)
-	return done
+	return done, h.tried(c, what, returned)
+}
+
+// wait waits for the end of a call without a claim. It reports false if the call is stuck.
+func (c *call) wait() bool {
+	select {
+	case <-c.done:
+		return true
+	case <-c.ctx.Done():
+	}
+	timer := time.NewTimer(c.grace)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+		return true
+	case <-timer.C:
+		return isClosed(c.done)
+	}
 }
 
 // settle settles the last ack of a claim alone, and reports an error. done may be nil.

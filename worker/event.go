@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -65,10 +66,10 @@ func (e *HandlerError) Unwrap() error {
 	return e.Err
 }
 
-// StuckError: a handler has not returned 5 s after the end of its context, or a function of the options has not
-// returned after two minutes.
+// StuckError: a handler has not returned 5 s after the end of its context. Or a function of the options has not
+// returned after two minutes; a Limiter, 5 s after the end of its context.
 type StuckError struct {
-	ID    layer.ID
+	ID    layer.ID  // of the handler's item; zero for a function of the options
 	Since time.Time // of its call
 	Stack string    // of its goroutine
 	Hook  bool      // it is a function of the options
@@ -78,11 +79,11 @@ func (e *StuckError) Error() string {
 	if e == nil {
 		return "<nil>"
 	}
-	what, since := "handler", e.Since.Format(time.RFC3339)
+	since := e.Since.Format(time.RFC3339)
 	if e.Hook {
-		what = "function of the options"
+		return wrap("function of the options", fmt.Errorf("stuck since %s\n%s", since, e.Stack)).Error()
 	}
-	return wrap(what, fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
+	return wrap("handler", fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
 }
 
 // Running is a call of a handler that has not returned.
@@ -135,32 +136,39 @@ func (w *Worker) report(err error) {
 
 // told passes an error that is in the log to OnError, too.
 func (w *Worker) told(err error) {
-	if w.o.OnError == nil {
-		return
-	}
-	if failed := callback.Try("Options.OnError", func() { w.o.OnError(err) }); failed != nil {
-		w.log.Error("worker: OnError has panicked", "error", failed)
+	if w.o.OnError != nil {
+		w.try("OnError", func() { w.o.OnError(err) })
 	}
 }
 
-// logPanicked tells OnError that the handler of the log has panicked. If OnError panics too, logPanicked writes to
-// slog.Default.
-func (w *Worker) logPanicked(err error) {
-	if w.o.OnError == nil {
-		callback.Report("worker: the log has panicked", err)
-		return
+// shield is for the functions of the options. All are called behind a shield, or as hand.startTry does.
+const shield = callback.Shield(callback.Patience)
+
+// try calls a function of the options behind a shield, and tells the user if the function has failed.
+func (w *Worker) try(what string, fn func()) {
+	if err := shield.Try("Options."+what, fn); err != nil {
+		w.failing(err)
 	}
-	callback.Report("worker: OnError has panicked", callback.Try("Options.OnError", func() { w.o.OnError(err) }))
 }
 
-// try calls a function of the options. It reports a panic, and returns whether there was none.
-func (w *Worker) try(what string, fn func()) bool {
-	err := callback.Try("Options."+what, fn)
-	if err != nil {
-		w.log.Error("worker: a function of the options has panicked", "error", err)
-		w.told(err)
+// failing reports a function of the options that has failed. The log and OnError may be what has failed. So each gets a
+// second, and its own failure is dropped, except that slog.Default gets the report if OnError does not.
+func (w *Worker) failing(err error) {
+	short := callback.Shield(time.Second)
+	if stuck, ok := as[callback.StuckError](err); ok {
+		err = &StuckError{Since: stuck.Since, Stack: stuck.Stack, Hook: true}
 	}
-	return err == nil
+	write := func(log *slog.Logger) {
+		if errors.As(err, new(*StuckError)) {
+			log.Error("worker: a function of the options is stuck", "error", err)
+			return
+		}
+		log.Error("worker: a function of the options has panicked", "error", err)
+	}
+	told := w.o.OnError != nil && short.Try("Options.OnError", func() { w.o.OnError(err) }) == nil
+	if short.Try("slog.Handler", func() { write(w.o.Logger) }) != nil && !told {
+		_ = short.Try("slog.Default", func() { write(slog.Default()) })
+	}
 }
 
 // emit tells the log and a function of Events, which may be nil.

@@ -100,7 +100,7 @@ func (h *hand) start(c *call, fn func(ctx context.Context) error) {
 		calls := make(chan func(*string))
 		h.calls = calls
 		go func() {
-			id := goroutineID()
+			id := callback.GoroutineID()
 			for call := range calls {
 				call(&id)
 			}
@@ -126,24 +126,38 @@ func (h *hand) admit(done *finished) *finished {
 	if h.w.o.Limiter == nil || h.may {
 		return done
 	}
-	done = h.settleBefore(done, func() { h.w.limit(h.staying) })
+	var waited error
+	done, err := h.settleBefore(done, &call{ctx: h.staying, grace: stuckAfter}, "Limiter", func() {
+		waited = callback.Sound(h.w.o.Limiter.Wait(h.staying))
+	})
+	failed := err != nil
+	if !failed {
+		err = waited
+	}
+	if err != nil {
+		h.settle(done)
+		done = nil
+		over := h.call()
+		h.w.limitFailed(h.staying, failed, err)
+		over()
+	}
 	h.may = h.staying.Err() == nil
 	return done
 }
 
-// limiterPause is the wait after a limiter has panicked.
+// limiterPause is the wait after a limiter has failed to wait.
 const limiterPause = time.Second
 
-// limit waits for the limiter, and reports its error.
-func (w *Worker) limit(ctx context.Context) {
-	var err error
-	if !w.try("Limiter", func() { err = callback.Sound(w.o.Limiter.Wait(ctx)) }) {
+// limitFailed reports an error of the limiter, or its failure (see try), and then waits in its place.
+func (w *Worker) limitFailed(ctx context.Context, failed bool, err error) {
+	switch {
+	case failed:
+		w.failing(err)
 		select {
 		case <-time.After(limiterPause):
 		case <-ctx.Done():
 		}
-	}
-	if err != nil && ctx.Err() == nil {
+	case ctx.Err() == nil:
 		w.report(wrap("limiter", err))
 	}
 }
@@ -218,11 +232,12 @@ func (h *hand) work(r received) *finished {
 	}
 }
 
-// call is one call of a handler, or of a function of the options while a claim is in flight.
+// call is one call of a handler, or a call of functions of the options while a claim is in flight.
 type call struct {
 	in    *inHand
 	ds    []*Delivery
 	begun time.Time
+	grace time.Duration // it is stuck if it has not returned so long after the end of its context
 
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
@@ -231,7 +246,6 @@ type call struct {
 	err       error
 	exited    bool // it has ended its goroutine
 	late      bool // it has outlived its context
-	hook      bool // it is a function of the options, which has hookTimeout
 	halved    bool // it has failed, and the next call is given half as many messages
 	gone      bool // the claim is another's, as an extension during the call has found
 }
@@ -244,7 +258,7 @@ func (h *hand) newCall(in *inHand) *call {
 		items = items[:1]
 	}
 	items = h.w.free(items)
-	c := &call{in: in}
+	c := &call{in: in, grace: stuckAfter}
 	for _, item := range items {
 		if len(items) > 1 { // the handler may change the body, and be called again with half of the items
 			item.Body = bytes.Clone(item.Body)
@@ -285,16 +299,19 @@ func (h *hand) limit(c *call) bool {
 	}
 	ctx, cancel := context.WithCancelCause(h.w.taking)
 	defer cancel(nil)
-	wait := &call{in: c.in, begun: time.Now(), ctx: ctx, cancel: cancel, done: make(chan struct{})}
-	h.start(wait, func(ctx context.Context) error {
-		for range n {
-			h.w.limit(ctx)
+	for range n {
+		var waited error
+		wait := &call{in: c.in, ctx: ctx, cancel: cancel, grace: stuckAfter}
+		err := h.try(wait, "Limiter", func() { waited = callback.Sound(h.w.o.Limiter.Wait(ctx)) })
+		failed := err != nil
+		if !failed {
+			err = waited
 		}
-		return ctx.Err()
-	})
-	h.attend(wait)
-	h.over(wait)
-	return wait.err == nil && !c.in.lost
+		if err != nil {
+			h.aside(c.in, func() { h.w.limitFailed(ctx, failed, err) })
+		}
+	}
+	return ctx.Err() == nil && !c.in.lost
 }
 
 // perform calls the handler. It reports false if the call is stuck, and was left behind.
@@ -322,18 +339,13 @@ func (h *hand) perform(c *call) bool {
 		return false
 	}
 	w.returns(c)
-	h.over(c)
+	if c.exited {
+		h.calls = nil
+	}
 	return true
 }
 
 var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit), as require does in a test")
-
-// over notes that a call has ended.
-func (h *hand) over(c *call) {
-	if c.exited {
-		h.calls = nil
-	}
-}
 
 // run calls fn; a panic becomes an error, with its stack.
 func (c *call) run(fn func(ctx context.Context) error) {
@@ -398,8 +410,7 @@ func (h *hand) attend(c *call) bool {
 			h.endExtend(c)
 			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
-			if ended, giveUp = nil, now; !c.hook {
-				giveUp = now.Add(stuckAfter)
+			if ended, giveUp = nil, now.Add(c.grace); c.ds != nil {
 				h.w.outlives(c)
 			}
 		case in.beat.Load() != nil && !in.beats():
@@ -421,8 +432,7 @@ func (h *hand) attend(c *call) bool {
 				in.lapse(giveUp.IsZero())
 			}
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
-			if c.hook {
-				h.tellStuck(c)
+			if c.ds == nil {
 				return false
 			}
 			h.loosen(c)
@@ -622,7 +632,7 @@ func (w *Worker) endAck(in *inHand) {
 		return
 	case a.err != nil:
 		in.stale = true
-		w.report(a.err)
+		in.report(a.err)
 		return
 	}
 	for _, d := range a.ds {
@@ -714,39 +724,12 @@ func (w *Worker) judge(o *layer.NackOptions, d *Delivery, failed error) {
 	case again && retry.After > 0:
 		o.Delay, o.Err = min(retry.After, layer.MaxDelay), retry.Err
 	case w.o.RetryDelay != nil:
-		delay, sound := time.Duration(0), false
-		returned := d.in.hand.aside(d.in, func() {
-			sound = w.try("RetryDelay", func() { delay = w.o.RetryDelay(d.Attempt, failed) })
-		})
-		if returned && sound {
+		var delay time.Duration
+		if d.in.try("RetryDelay", func() { delay = w.o.RetryDelay(d.Attempt, failed) }) {
 			o.Delay = min(max(delay, 0), layer.MaxDelay)
 			o.AtOnce = o.Delay == 0
 		}
 	}
-}
-
-// goroutineID is the number that the runtime has for this goroutine.
-func goroutineID() string {
-	var buf [64]byte
-	_, after, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" "))
-	id, _, _ := bytes.Cut(after, []byte(" "))
-	return string(id)
-}
-
-// stackOf is the stack of a goroutine, if it still runs.
-func stackOf(id *string) string {
-	if id == nil {
-		return ""
-	}
-	all := make([]byte, 4<<20)
-	all = all[:runtime.Stack(all, true)]
-	begin := []byte("goroutine " + *id + " ")
-	for _, stack := range bytes.Split(all, []byte("\n\n")) {
-		if bytes.HasPrefix(stack, begin) {
-			return string(stack)
-		}
-	}
-	return ""
 }
 
 // vainReceives is how many receives in a row that get nothing end a hand beyond the least number.

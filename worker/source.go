@@ -68,7 +68,7 @@ func (s *source) receiveFrom(
 	o := s.receive
 	if s.next != nil {
 		var err error
-		if done = h.settleBefore(done, func() { err = s.ask(&o) }); err != nil {
+		if done, err = s.ask(h, done, &o); err != nil {
 			h.settle(done)
 			return received{source: s, err: err}
 		}
@@ -87,12 +87,17 @@ func (s *source) receiveFrom(
 	return r
 }
 
-// ask asks Next for the template and the group.
-func (s *source) ask(o *layer.ReceiveOptions) error {
-	if err := callback.Try("Options.Next", func() { o.Where, o.Group = s.next() }); err != nil {
-		return err
+// ask asks Next for the template and the group, and returns what is left of done: see settleBefore.
+func (s *source) ask(h *hand, done *finished, o *layer.ReceiveOptions) (*finished, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), callback.Patience) // Next does not see it
+	defer cancel()
+	asked := *o // Next may return when no goroutine waits for it any more
+	done, err := h.settleBefore(done, &call{ctx: ctx}, "Next", func() { asked.Where, asked.Group = s.next() })
+	if err != nil {
+		return done, err
 	}
-	return o.Check(s.q.Config())
+	*o = asked
+	return done, o.Check(s.q.Config())
 }
 
 // live returns the sources that are not gone; the source whose turn it is comes first. The second result has those of
@@ -203,7 +208,9 @@ func (w *Worker) await(ctx context.Context, all []*source, leaving <-chan struct
 	for i, s := range all {
 		ctx := w.o.Test.Named(ctx, "wait of %d for %s", i, s.q.Name())
 		wg.Go(func() {
-			results[i] = s.receiveFrom(ctx, nil, nil, s.receive.Wait, stop)
+			h := &hand{w: w, ctx: ctx}
+			defer h.endCalls()
+			results[i] = s.receiveFrom(ctx, h, nil, s.receive.Wait, stop)
 			if results[i].err != nil || len(results[i].claims) > 0 {
 				end()
 			}

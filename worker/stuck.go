@@ -6,12 +6,13 @@ import (
 	"log/slog"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/layer"
 )
 
 // A handler is stuck if it has not returned 5 s after the end of its context. The hand sees that by a timer of its own.
-// It reports the call once, leaves it alone, and continues without it. The same holds for a function of the options
-// that has not returned after hookTimeout.
+// It reports the call once, leaves it alone, and continues without it. A function of the options has a shield: see
+// aside.go.
 
 // ErrStuck: as many handlers are stuck as the worker may have goroutines, and so the worker has ended. See
 // Options.StayWhenStuck.
@@ -20,16 +21,11 @@ var ErrStuck = errors.New("as many handlers are stuck as the worker may have gor
 // stuckPause is for how long a group is delayed whose handler is stuck in this worker, so that another process gets it.
 const stuckPause = 2 * time.Second
 
-// hookTimeout is when a function of the options is stuck.
-const hookTimeout = 2 * time.Minute
-
 // outlives notes that the context of a handler's call has ended and the call has not returned: from now on the lease
 // may expire before the handler returns.
 func (w *Worker) outlives(c *call) {
-	if c.ds != nil {
-		c.late = true
-		w.late.Add(1)
-	}
+	c.late = true
+	w.late.Add(1)
 }
 
 // returns notes that a call has returned.
@@ -79,9 +75,6 @@ func (w *Worker) keepOff(of context.Context, in *inHand) {
 // if there are too many such handlers already. first is true if the call has not been reported yet.
 func (h *hand) leave(c *call, first bool) bool {
 	w := h.w
-	if c.ds == nil {
-		return false // the limiter
-	}
 	if first {
 		h.tellStuck(c)
 	}
@@ -104,23 +97,26 @@ func (h *hand) leave(c *call, first bool) bool {
 	return true
 }
 
-// tellStuck reports a call that is stuck.
+// tellStuck reports a call that is stuck. The hand does not wait for the report, because the call may return, and is
+// acked then.
 func (h *hand) tellStuck(c *call) {
-	w, stack := h.w, stackOf(c.goroutine.Load())
-	told := &StuckError{Since: c.begun, Stack: stack, Hook: c.hook}
-	if c.hook {
-		e := c.in.event()
-		e.Stack, e.Took, told.ID = stack, time.Since(c.begun), e.ID
-		w.emit(nil, slog.LevelError, "worker: a function of the options is stuck", func() Event { return e })
-	} else {
-		told.ID = c.ds[0].ID
-		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", func() Event {
-			e := c.event(c.ds[0])
-			e.Err, e.Stack = context.Cause(c.ctx), stack
-			return e
-		})
+	w, stack := h.w, c.stack()
+	e := c.event(c.ds[0])
+	e.Err, e.Stack = context.Cause(c.ctx), stack
+	w.wg.Go(func() {
+		w.o.Test.Pause(c.ctx, "stuck")
+		w.emit(w.o.Events.Stuck, slog.LevelError, "worker: a handler is stuck", func() Event { return e })
+		w.told(&StuckError{ID: e.ID, Since: c.begun, Stack: stack})
+	})
+}
+
+// stack is the stack of the call's goroutine, if it still runs.
+func (c *call) stack() string {
+	id := c.goroutine.Load()
+	if id == nil {
+		return ""
 	}
-	w.told(told)
+	return callback.Stacks("goroutine " + *id + " [")
 }
 
 // finishLate waits for a call that was left to itself. The call may return while the claim still lasts.

@@ -71,7 +71,7 @@ type Options struct {
 	// Limiter, if not nil, bounds the rate of items: each goroutine calls its Wait before each item. A *rate.Limiter of
 	// golang.org/x/time/rate is a Limiter. The worker acks what is handled before the wait, and extends a claim in
 	// flight during the wait; nothing is claimed before the first wait has ended. If the limiter panics, the goroutine
-	// waits for a second instead.
+	// waits for a second instead. Wait must return when its context ends; the worker continues without it 5 s later.
 	Limiter Limiter
 	// Also are further queues, each with a handler of its own. The same goroutines serve all queues. While several have
 	// ready groups, the worker handles as many items of each. It looks at an idle queue again within 0.1 s.
@@ -93,7 +93,8 @@ type Options struct {
 	// a warning, each claim and item at the level debug. nil = slog.Default().
 	Logger *slog.Logger
 	// Events are called as the worker meets them. The worker extends the claim while a function of Events runs, and
-	// acks what is handled.
+	// acks what is handled. The worker continues without a function of these options that has not returned after two
+	// minutes. One that calls runtime.Goexit counts as one that panics.
 	Events Events
 	// OnError, if not nil, gets every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError),
 	// the engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the
@@ -193,14 +194,14 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	if err := receive.Check(layer.Config{}); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	w := &Worker{o: o, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
 	w.trouble = newTrouble()
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
-	if w.log == nil {
-		w.log = slog.Default()
-	}
-	w.log = callback.Logger(w.log, w.logPanicked)
+	w.log = callback.Logger(o.Logger, shield, w.failing)
 	for i, from := range append([]Source{{q, h, o.Where, o.Group, o.Unordered, o.Next}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
@@ -236,21 +237,24 @@ func (w *Worker) Start() {
 	for i, s := range w.sources {
 		w.wg.Go(func() { w.sweep(s, w.random(i)) })
 	}
-	go func() {
+	least, most := w.least, w.most
+	go func() { // no line of the log is written under the mutex: its handler may ask the worker
+		w.log.Info("worker started", "queues", w.names(), "concurrency", least, "max_concurrency", most)
 		<-w.stopping
 		cancel()
+		w.log.Info("worker stops", "queues", w.names())
 		w.wg.Wait()
 		close(w.done)
 	}()
-	w.log.Info("worker started", "queues", w.names(), "concurrency", w.least, "max_concurrency", w.most)
 }
 
 // Run starts the worker and returns when it has ended. After the end of ctx it waits until every handler has finished
-// its present item: at most Timeout and 5 s. Then it returns nil, or a *StopError if handlers are stuck. Run ends by
-// itself with an error that wraps layer.ErrNoQueue or layer.ErrClosed when there is nothing left to work on, and with a
-// *StopError that wraps ErrStuck when stuck handlers have ended the worker. If the database does not answer, Run waits
-// for it no longer than a second after the last handler has returned, and returns ErrNoAnswer. Run waits for a database
-// that answers but is slow to commit. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
+// its present item: at most Timeout and 5 s, and two minutes for each function of the options that does not return.
+// Then it returns nil, or a *StopError if handlers are stuck. Run ends by itself with an error that wraps
+// layer.ErrNoQueue or layer.ErrClosed when there is nothing left to work on, and with a *StopError that wraps ErrStuck
+// when stuck handlers have ended the worker. If the database does not answer, Run waits for it no longer than a second
+// after the last handler has returned, and returns ErrNoAnswer. Run waits for a database that answers but is slow to
+// commit. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()
 	select {
@@ -382,9 +386,6 @@ func (w *Worker) end(err error) {
 		close(w.stopping)
 		for _, h := range w.hands {
 			h.dismiss()
-		}
-		if w.started {
-			w.log.Info("worker stops", "queues", w.names())
 		}
 	}
 }

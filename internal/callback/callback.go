@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -28,7 +29,8 @@ func (e *PanicError) Error() string {
 	return fmt.Sprintf("%s: panic: %v\n%s", e.What, e.Value, e.Stack)
 }
 
-// Try calls fn. The error is nil, or a *PanicError. If fn ends the goroutine (runtime.Goexit), Try does not return.
+// Try calls fn on the goroutine of its caller. The error is nil, or a *PanicError. Try does not return if fn never
+// returns, or ends the goroutine (runtime.Goexit): a goroutine of the library's own must use a Shield.
 func Try(what string, fn func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -39,10 +41,16 @@ func Try(what string, fn func()) (err error) {
 	return nil
 }
 
-// Report writes a panic to slog.Default. A panic of its handler is dropped, because nothing is left to tell it to.
+// Default calls write with slog.Default, behind a shield. An error of its handler is dropped, because nothing is left
+// to tell it to.
+func Default(write func(log *slog.Logger)) {
+	_ = Shield(Patience).Try("slog.Default", func() { write(slog.Default()) })
+}
+
+// Report writes an error to slog.Default.
 func Report(text string, err error, args ...any) {
 	if err != nil {
-		_ = Try("slog.Default", func() { slog.Default().Error(text, append(args, "error", err.Error())...) })
+		Default(func(log *slog.Logger) { log.Error(text, append(args, "error", err.Error())...) })
 	}
 }
 
@@ -87,45 +95,70 @@ func Clock(now func() time.Time) func() time.Time {
 	}
 }
 
-// Logger returns a logger like log. A record whose handler panics is lost, and told is called with a *PanicError.
-func Logger(log *slog.Logger, told func(err error)) *slog.Logger {
-	return slog.New(&handler{log.Handler(), told})
+// Logger returns a logger like log, whose handler is called behind a shield. A record whose handler fails is lost, and
+// told is called with the error of Shield.Try. The logger asks the handler at most once a second whether a level is
+// enabled, because a shield costs a goroutine and most calls are for records that are not enabled.
+func Logger(log *slog.Logger, shield Shield, told func(err error)) *slog.Logger {
+	return slog.New(&handler{inner: log.Handler(), shield: shield, told: told})
 }
 
 // handler is a slog.Handler of the user's.
 type handler struct {
-	inner slog.Handler
-	told  func(err error)
+	inner   slog.Handler
+	shield  Shield
+	told    func(err error)
+	answers sync.Map // of inner.Enabled: an answer for each slog.Level
 }
 
-func (h *handler) try(fn func()) {
-	if err := Try("slog.Handler", fn); err != nil {
+// answer is an answer of Enabled, and when it was asked.
+type answer struct {
+	enabled bool
+	at      time.Time
+}
+
+// try calls fn, which must write no variable that is read after an error.
+func (h *handler) try(fn func()) bool {
+	err := h.shield.Try("slog.Handler", fn)
+	if err != nil {
 		h.told(err)
 	}
+	return err == nil
 }
 
 // Enabled implements slog.Handler.
-func (h *handler) Enabled(ctx context.Context, l slog.Level) (enabled bool) {
-	h.try(func() { enabled = h.inner.Enabled(ctx, l) })
-	return enabled
+func (h *handler) Enabled(ctx context.Context, l slog.Level) bool {
+	if known, ok := h.answers.Load(l); ok && time.Since(known.(answer).at) < time.Second {
+		return known.(answer).enabled
+	}
+	enabled := false
+	now := h.try(func() { enabled = h.inner.Enabled(ctx, l) }) && enabled
+	h.answers.Store(l, answer{now, time.Now()})
+	return now
 }
 
 // Handle implements slog.Handler.
-func (h *handler) Handle(ctx context.Context, r slog.Record) (err error) {
-	h.try(func() { err = h.inner.Handle(ctx, r) })
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	var err error
+	if !h.try(func() { err = h.inner.Handle(ctx, r) }) {
+		return nil
+	}
 	return err
 }
 
 // WithAttrs implements slog.Handler.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	with := h.inner
-	h.try(func() { with = h.inner.WithAttrs(attrs) })
-	return &handler{with, h.told}
+	return h.with(func() slog.Handler { return h.inner.WithAttrs(attrs) })
 }
 
 // WithGroup implements slog.Handler.
 func (h *handler) WithGroup(name string) slog.Handler {
-	with := h.inner
-	h.try(func() { with = h.inner.WithGroup(name) })
-	return &handler{with, h.told}
+	return h.with(func() slog.Handler { return h.inner.WithGroup(name) })
+}
+
+func (h *handler) with(derive func() slog.Handler) slog.Handler {
+	var inner slog.Handler
+	if !h.try(func() { inner = derive() }) {
+		return h
+	}
+	return &handler{inner: inner, shield: h.shield, told: h.told}
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -58,9 +60,51 @@ func TestLogger(t *testing.T) {
 	var b bytes.Buffer
 	var told []error
 	tell := func(err error) { told = append(told, err) }
-	log := callback.Logger(slog.New(badHandler{slog.NewTextHandler(&b, nil)}), tell)
+	log := callback.Logger(slog.New(badHandler{slog.NewTextHandler(&b, nil)}), callback.Shield(time.Minute), tell)
 	log.Info("boom")
 	log.With("a", 1).WithGroup("g").Info("fine", "b", 2)
 	require.Len(t, told, 1)
 	require.Contains(t, b.String(), "msg=fine a=1 g.b=2")
+}
+
+// hangingHandler does not say whether a level is enabled.
+type hangingHandler struct {
+	slog.Handler
+	free chan struct{}
+}
+
+func (h hangingHandler) Enabled(context.Context, slog.Level) bool {
+	<-h.free
+	return true
+}
+
+// TestLoggerAsksOnceASecond: a logger waits for the answer of Enabled once a second, not for each record.
+func TestLoggerAsksOnceASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		told, free := 0, make(chan struct{})
+		hangs := slog.New(hangingHandler{slog.DiscardHandler, free})
+		log := callback.Logger(hangs, callback.Shield(time.Minute), func(error) { told++ })
+		for i := range 3 {
+			log.Debug("fine")
+			log.Debug("fine")
+			require.Equal(t, i+1, told)
+			time.Sleep(time.Second)
+		}
+		close(free)
+	})
+}
+
+// TestShield: a function that panics, ends its goroutine or hangs does not take its caller with it.
+func TestShield(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free, shield := make(chan struct{}), callback.Shield(time.Minute)
+		require.NoError(t, shield.Try("fn", func() {}))
+		require.ErrorContains(t, shield.Try("fn", func() { panic("boom") }), "fn: panic: boom")
+		require.ErrorContains(t, shield.Try("fn", runtime.Goexit), "runtime.Goexit")
+		begun, stuck := time.Now(), new(callback.StuckError)
+		require.ErrorAs(t, shield.Try("fn", func() { <-free }), &stuck)
+		require.Equal(t, time.Minute, time.Since(begun))
+		require.Contains(t, stuck.Stack, "callback_test.go")
+		close(free)
+	})
 }

@@ -1,0 +1,75 @@
+package callback
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// Shield calls functions of the user's, each on a goroutine of its own. So a function that panics, that ends its
+// goroutine, or that never returns does not take its caller with it. The value is how long a call waits.
+type Shield time.Duration
+
+// Patience is how long a function may take that must return soon: a hook, a log.
+const Patience = 2 * time.Minute
+
+// ErrGoexit is the Value of the PanicError of a function that has ended its goroutine.
+var ErrGoexit = errors.New("it has ended its goroutine (runtime.Goexit), as require does in a test")
+
+// StuckError: a function of the user's has not returned in time. The function still runs.
+type StuckError struct {
+	What  string    // the function
+	Since time.Time // of its call
+	Stack string    // of its goroutine, and of earlier calls of the same caller that are stuck
+}
+
+// Error has the stack, too.
+func (e *StuckError) Error() string {
+	if e == nil {
+		return "<nil>"
+	}
+	return fmt.Sprintf("%s: stuck since %s\n%s", e.What, e.Since.Format(time.RFC3339), e.Stack)
+}
+
+// Try calls fn and waits for it. The error is nil, a *PanicError, or a *StuckError. After a *StuckError fn still runs:
+// the caller must not read the variables that fn writes.
+func (f Shield) Try(what string, fn func()) error {
+	begun, done := time.Now(), make(chan error, 1)
+	go func() {
+		err := error(&PanicError{What: what, Value: ErrGoexit})
+		defer func() { done <- err }()
+		err = Try(what, fn)
+	}()
+	timer := time.NewTimer(time.Duration(f))
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		mine := "callback.Shield.Try in goroutine " + GoroutineID() + "\n"
+		return &StuckError{What: what, Since: begun, Stack: Stacks(mine)}
+	}
+}
+
+// GoroutineID is the number that the runtime has for this goroutine.
+func GoroutineID() string {
+	var buf [64]byte
+	_, after, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" "))
+	id, _, _ := bytes.Cut(after, []byte(" "))
+	return string(id)
+}
+
+// Stacks returns the stacks of the goroutines whose stack contains part.
+func Stacks(part string) string {
+	all := make([]byte, 4<<20)
+	all = all[:runtime.Stack(all, true)]
+	var found [][]byte
+	for stack := range bytes.SplitSeq(all, []byte("\n\n")) {
+		if bytes.Contains(append(bytes.Clone(stack), '\n'), []byte(part)) {
+			found = append(found, stack)
+		}
+	}
+	return string(bytes.Join(found, []byte("\n\n")))
+}
