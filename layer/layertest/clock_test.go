@@ -223,6 +223,14 @@ var storedTimes = []struct {
 	}, within: 2 * time.Minute},
 	{name: "the delay of a queue", config: layer.Config{Delay: time.Minute},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
+	{name: "the delay of a message that another wrong clock has met", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(ahead, layer.Message{Delay: time.Minute})
+		less := c.off(time.Until(ahead.Now()) - time.Hour)
+		claims, err := less.Receive(c.Context(), layer.ReceiveOptions{})
+		require.NoError(c, err)
+		require.Empty(c, claims)
+		require.NoError(c, less.Close(c.Context()))
+	}, within: 2 * time.Minute},
 	{name: "the delay of a message that was redriven later",
 		config: layer.Config{Retention: 24 * time.Hour},
 		store: func(c *clocks, ahead *layer.Queue) {
@@ -324,7 +332,7 @@ func TestAClockAYearAhead(t *testing.T) {
 // clock is so much ahead end in time, too.
 func TestAClockAheadByLess(t *testing.T) {
 	t.Parallel()
-	for _, s := range storedTimes[:15] {
+	for _, s := range storedTimes[:16] {
 		t.Run(s.name, func(t *testing.T) {
 			inClocks(t, s.config, func(c *clocks) {
 				ahead := c.off(47 * time.Hour)
