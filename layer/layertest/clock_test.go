@@ -315,9 +315,6 @@ var storedTimes = []struct {
 func testStoredTimes(t *testing.T, by time.Duration) {
 	t.Parallel()
 	for _, s := range storedTimes {
-		if by == time.Hour && s.name == "the lease of a subscription" {
-			continue
-		}
 		t.Run(s.name, func(t *testing.T) {
 			inClocks(t, s.config, func(c *clocks) {
 				ahead := c.off(by)
@@ -394,6 +391,33 @@ func TestALiveHeartbeatOfAWrongClock(t *testing.T) {
 					require.Empty(c, claims)
 				}
 				require.NoError(c, ahead.Ack(c.Context(), claim))
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestALiveSubscriptionOfAWrongClock: a process whose clock is ahead, or stands, keeps its subscription. Another
+// process waits whose own lease is shorter.
+func TestALiveSubscriptionOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, now := range liveClocks {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
+				ahead := c.clock(now)
+				key := tuple.Tuple{"q", "reader", "s"}.Pack()
+				c.subscribe(ahead, func() {
+					holder := c.row(key)[:17] // its token
+					ctx, end := context.WithTimeout(c.Context(), 4*clockLease)
+					defer end()
+					time.AfterFunc(4*clockLease-time.Second, func() { require.Equal(c, holder, c.row(key)[:17]) })
+					err := c.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+						return errors.New("taken over")
+					}, layer.SubscribeOptions{Lease: layer.MinLease})
+					require.NoError(c, err)
+					c.send(c.q, layer.Message{})
+				})
+				c.drain(1, layer.ReceiveOptions{})
 				require.NoError(c, ahead.Close(c.Context()))
 			})
 		})
