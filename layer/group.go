@@ -102,6 +102,22 @@ func (r *record) until(endMS int64) *record {
 	return next
 }
 
+// extended returns the record with an end of its claim by this handle's clock. If the clock has stepped ahead since the
+// claim was made, the begin of the claim is by the new clock too. Otherwise others would take the end for right.
+func (w *txn) extended(r *record, endMS int64) (*record, error) {
+	next := r.until(endMS)
+	if c := next.held; c.sinceMS > 0 && ahead(w.nowMS, c.sinceMS) {
+		m, err := w.moment()
+		if err != nil {
+			return nil, err
+		}
+		if begunMS := m.at(c.token); ahead(begunMS, c.sinceMS) {
+			c.sinceMS = begunMS
+		}
+	}
+	return next, nil
+}
+
 // with returns the record with the claim changed to items and endMS.
 func (r *record) with(items []delivered, endMS int64) *record {
 	h := *r.holding()
@@ -195,7 +211,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		return
 	}
 	w.count(countReturned, leaving(old, next))
-	if c := old.claim(); c != nil && (next.claim() == nil || next.claim().token != c.token) {
+	if c, n := old.claim(), next.claim(); c != nil && (n == nil || n.token != c.token || n.sinceMS != c.sinceMS) {
 		endOwn(w, ownKey{lane, c.token, c.sinceMS})
 	}
 	keys, was, is := w.keys, old.holding(), next.holding()
@@ -301,7 +317,11 @@ func keepOwn(w *txn) error {
 		case h.endMS > w.nowMS:
 			w.q.owns.confirm(key, h.endMS)
 		default:
-			w.put(key.lane, r, r.until(w.nowMS+c.left(m).Milliseconds()), h.items[0].index)
+			next, err := w.extended(r, w.nowMS+c.left(m).Milliseconds())
+			if err != nil {
+				return err
+			}
+			w.put(key.lane, r, next, h.items[0].index)
 			w.wrote = true
 		}
 	}

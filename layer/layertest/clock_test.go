@@ -108,6 +108,17 @@ func (c *clocks) delayBehind(q *layer.Queue) layer.ID {
 	return claim.Items[0].ID
 }
 
+// extendAfterStep lets a process claim, whose clock then steps to that of ahead, and which dies after extend.
+func (c *clocks) extendAfterStep(ahead *layer.Queue, extend func(q *layer.Queue, claim *layer.Claim)) {
+	var step atomic.Int64
+	q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+	claim := c.claim(q, layer.ReceiveOptions{})
+	time.Sleep(clockLease / 3)
+	step.Store(int64(time.Until(ahead.Now())))
+	extend(q, claim)
+	require.NoError(c, q.Close(c.Context()))
+}
+
 func (c *clocks) row(key []byte) (value []byte) {
 	_, err := kv.Run(c.Context(), c.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		value, err = tx.Get(key).Wait(c.Context())
@@ -174,6 +185,32 @@ var storedTimes = []struct {
 		_, err := ahead.Extend(c.Context(), claim, clockLease)
 		require.NoError(c, err)
 	}, within: 2 * clockLease},
+	{name: "a lease that was extended after a step", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(c.q, layer.Message{})
+		c.extendAfterStep(ahead, func(q *layer.Queue, claim *layer.Claim) {
+			_, err := q.Extend(c.Context(), claim, clockLease)
+			require.NoError(c, err)
+		})
+	}, within: 2 * clockLease},
+	{name: "a lease that was kept after a step", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(c.q, layer.Message{})
+		c.extendAfterStep(ahead, func(q *layer.Queue, _ *layer.Claim) {
+			claims, err := q.Receive(c.Context(), layer.ReceiveOptions{})
+			require.NoError(c, err)
+			require.Empty(c, claims)
+		})
+	}, within: 2 * clockLease},
+	{name: "the lease of an item that was extended after a step", config: layer.Config{LeasePer: layer.LeasePerItem},
+		store: func(c *clocks, ahead *layer.Queue) {
+			c.send(c.q, layer.Message{})
+			c.extendAfterStep(ahead, func(q *layer.Queue, claim *layer.Claim) {
+				err := q.Once(c.Context(), func(tx kv.Tx) error {
+					_, err := q.ExtendTx(c.Context(), tx, claim, clockLease)
+					return err
+				})
+				require.NoError(c, err)
+			})
+		}, within: 2 * clockLease},
 	{name: "the lease of an item", config: layer.Config{LeasePer: layer.LeasePerItem},
 		store: func(c *clocks, ahead *layer.Queue) {
 			c.send(c.q, layer.Message{})
