@@ -750,9 +750,27 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	}
 	e.dueMS = items.retro.own(e.enqueuedMS) // rather than now: clocks differ
 	if config.Retention > 0 {
-		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
+		if err := w.retime(&e, head.index, 0); err != nil { // otherwise it would have waited since the enqueue
+			return false, err
+		}
 	}
 	return true, rewriteHead(w, head, e, groupOf(lane))
+}
+
+// retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
+// item that is due now by this clock would still have a delay for others. Then the time of the enqueue and versions
+// tell the present.
+func (w *txn) retime(e *envelope, index, dueMS int64) error {
+	e.dueMS = cmp.Or(dueMS, w.nowMS)
+	if dueMS > 0 || !ahead(w.nowMS, e.enqueuedMS) {
+		return nil
+	}
+	m, err := w.moment()
+	since := m.span(index)
+	if presentMS := e.enqueuedMS + since.Milliseconds(); since >= 0 && ahead(w.nowMS, presentMS) {
+		e.dueMS = presentMS
+	}
+	return err
 }
 
 // rewriteHead writes the times of a head. In a queue with facets it leaves hints of the lanes that wait for the head.

@@ -119,6 +119,14 @@ func (c *clocks) extendAfterStep(ahead *layer.Queue, extend func(q *layer.Queue,
 	require.NoError(c, q.Close(c.Context()))
 }
 
+// endDelay lets a process end a delay of layer.MaxDelay whose clock is ahead, though by less than that.
+func (c *clocks) endDelay(ahead *layer.Queue, end func(q *layer.Queue) error) {
+	time.Sleep(time.Minute)
+	q := c.off(min(time.Until(ahead.Now()), layer.MaxDelay/2))
+	require.NoError(c, end(q))
+	require.NoError(c, q.Close(c.Context()))
+}
+
 func (c *clocks) row(key []byte) (value []byte) {
 	_, err := kv.Run(c.Context(), c.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		value, err = tx.Get(key).Wait(c.Context())
@@ -289,6 +297,30 @@ var storedTimes = []struct {
 		}, within: time.Minute},
 	{name: "a retroactive delay", config: layer.Config{Delay: time.Minute, RetroactiveDelay: true},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
+	{name: "the end of a delay by an operator", config: layer.Config{Retention: time.Hour},
+		store: func(c *clocks, ahead *layer.Queue) {
+			c.send(c.q, layer.Message{Delay: layer.MaxDelay})
+			c.endDelay(ahead, func(q *layer.Queue) error {
+				return q.Admin().RetryNow(c.Context(), "A", layer.RetryOptions{})
+			})
+		}, within: time.Second},
+	{name: "the present by an operator", store: func(c *clocks, ahead *layer.Queue) {
+		sent, err := c.q.Enqueue(c.Context(), layer.Message{Group: "A", Delay: layer.MaxDelay})
+		require.NoError(c, err)
+		c.endDelay(ahead, func(q *layer.Queue) error {
+			return q.Reschedule(c.Context(), sent[0].ID, time.Time{})
+		})
+	}, within: time.Second},
+	{name: "the present by an operator, in lanes", config: layer.Config{Facets: []string{"f"}, Views: "*; f"},
+		store: func(c *clocks, ahead *layer.Queue) {
+			sent, err := c.q.Enqueue(c.Context(), layer.Message{
+				Group: "A", Delay: layer.MaxDelay, Headers: map[string]string{"f": "1"},
+			})
+			require.NoError(c, err)
+			c.endDelay(ahead, func(q *layer.Queue) error {
+				return q.Reschedule(c.Context(), sent[0].ID, time.Time{})
+			})
+		}, within: time.Second},
 	{name: "a delay by an operator", store: func(c *clocks, ahead *layer.Queue) {
 		sent, err := c.q.Enqueue(c.Context(), layer.Message{Group: "A", Delay: time.Minute})
 		require.NoError(c, err)
