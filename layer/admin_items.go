@@ -446,7 +446,7 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if err != nil {
 		return err
 	}
-	if err := w.retime(&e, id.Index, dueMS); err != nil {
+	if err := retime(w, &e, id.Index, dueMS); err != nil {
 		return err
 	}
 	w.tx.Set(key, append(e.append(nil), body...))
@@ -638,7 +638,7 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 			return err
 		}
 	}
-	if err := w.retime(&e, id.Index, dueMS); err != nil {
+	if err := retime(w, &e, id.Index, dueMS); err != nil {
 		return err
 	}
 	w.tx.Set(key, append(e.append(nil), body...))

@@ -104,7 +104,7 @@ func (r *record) until(endMS int64) *record {
 
 // extended returns the record with an end of its claim by this handle's clock. If the clock has stepped ahead since the
 // claim was made, the begin of the claim is by the new clock too. Otherwise others would take the end for right.
-func (w *txn) extended(r *record, endMS int64) (*record, error) {
+func extended(w *txn, r *record, endMS int64) (*record, error) {
 	next := r.until(endMS)
 	if c := next.held; c.sinceMS > 0 && ahead(w.nowMS, c.sinceMS) {
 		m, err := w.moment()
@@ -317,7 +317,7 @@ func keepOwn(w *txn) error {
 		case h.endMS > w.nowMS:
 			w.q.owns.confirm(key, h.endMS)
 		default:
-			next, err := w.extended(r, w.nowMS+c.left(m).Milliseconds())
+			next, err := extended(w, r, w.nowMS+c.left(m).Milliseconds())
 			if err != nil {
 				return err
 			}
@@ -750,7 +750,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	}
 	e.dueMS = items.retro.own(e.enqueuedMS) // rather than now: clocks differ
 	if config.Retention > 0 {
-		if err := w.retime(&e, head.index, 0); err != nil { // otherwise it would have waited since the enqueue
+		if err := retime(w, &e, head.index, 0); err != nil { // otherwise it would have waited since the enqueue
 			return false, err
 		}
 	}
@@ -760,7 +760,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 // retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
 // item that is due now by this clock would still have a delay for others. Then the time of the enqueue and versions
 // tell the present.
-func (w *txn) retime(e *envelope, index, dueMS int64) error {
+func retime(w *txn, e *envelope, index, dueMS int64) error {
 	e.dueMS = cmp.Or(dueMS, w.nowMS)
 	if dueMS > 0 || !ahead(w.nowMS, e.enqueuedMS) {
 		return nil

@@ -895,7 +895,7 @@ func (s *settlement) extend(w *txn) error {
 		return err
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
-	next, err := w.extended(s.held, end)
+	next, err := extended(w, s.held, end)
 	if err != nil {
 		return err
 	}
