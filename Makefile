@@ -131,8 +131,8 @@ LINEAR ?= 1
 .PHONY: sim
 sim: ## prove: the simulation: SEEDS=700 from SEED on, OPERATIONS=300 calls each
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
-	$(GO) test ./internal/sim -run '^Test(Seeds|Workers|Contended|Lethal|SameSeedSameTrace)$$' -count 1 -parallel 3 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -linear $(LINEAR) \
-		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: Test(Seeds|Workers|Contended|Lethal)/)'; exit $${PIPESTATUS[0]}
+	$(GO) test ./internal/sim -run '^Test(Seeds|Workers|Contended|Lethal|Movers|SameSeedSameTrace)$$' -count 1 -parallel 3 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -linear $(LINEAR) \
+		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: Test(Seeds|Workers|Contended|Lethal|Movers)/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: sim-gate
 sim-gate: ## prove: the simulation with 150 fixed seeds

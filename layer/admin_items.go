@@ -446,7 +446,9 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if err != nil {
 		return err
 	}
-	e.dueMS = dueMS
+	if err := retime(w, &e, id.Index, dueMS); err != nil {
+		return err
+	}
 	w.tx.Set(key, append(e.append(nil), body...))
 	for _, lane := range i.heads {
 		if i.locks[lane] == nil {
@@ -560,7 +562,7 @@ func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time)
 		if left > MaxDelay {
 			return checkDelay(left)
 		}
-		dueMS := w.nowMS
+		var dueMS int64 // at once
 		if left > 0 {
 			dueMS = millis(at.Add(time.Millisecond - 1))
 		}
@@ -595,7 +597,8 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 	}))
 }
 
-// reschedule makes a waiting item due at dueMS. If both the old and the new time are over, nothing changes.
+// reschedule makes a waiting item due at dueMS; 0 = at once. If both the old and the new time are over, nothing
+// changes.
 func (w *txn) reschedule(id ID, dueMS int64) error {
 	if w.keys.plan != nil {
 		return w.rescheduleInLanes(id, dueMS)
@@ -635,7 +638,9 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 			return err
 		}
 	}
-	e.dueMS = dueMS
+	if err := retime(w, &e, id.Index, dueMS); err != nil {
+		return err
+	}
 	w.tx.Set(key, append(e.append(nil), body...))
 	switch {
 	case freeHead:

@@ -493,7 +493,7 @@ func TestHeartbeatConflicts(t *testing.T) {
 		return err
 	}
 	var move side = func(w *txn, claims []*Claim) error {
-		_, err := w.moveBeat(claims[0].beat, false)
+		_, err := w.moveBeat(claims[0].pulse, false)
 		return err
 	}
 	var claim side = func(w *txn, _ []*Claim) error {

@@ -120,7 +120,7 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 	var due time.Time
 	_, err = kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
-		if dueMS, err = w.moveBeat(p.handle, anew); err != nil {
+		if dueMS, err = w.moveBeat(p, anew); err != nil {
 			return err
 		}
 		config, err := w.config()
@@ -143,10 +143,12 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 }
 
 // moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
-// claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. moveBeat returns
-// when the beat is due; 0 = another has ended the beat.
-func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
-	keys, key := w.keys, w.keys.beat(handle)
+// claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. A beat that moves
+// always changes its time, because other handles take one that stands for dead. moveBeat returns when the beat is due;
+// 0 = another has ended the beat.
+func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
+	keys, handle := w.keys, p.handle
+	key := keys.beat(handle)
 	config, err := w.config()
 	if err != nil {
 		return 0, err
@@ -165,12 +167,12 @@ func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 			return 0, nil
 		}
 		w.tx.Clear(keys.beatTimer(b.dueMS, handle))
-		if !tooLate(b.dueMS, w.nowMS, MaxLease) { // else the handle's clock was ahead when it moved the beat last
-			dueMS = max(dueMS, b.dueMS)
+		if !tooLate(b.dueMS, w.nowMS, max(p.left(), 0)) { // else the handle's clock was ahead when it moved the beat
+			dueMS = max(dueMS, b.dueMS+1)
 		}
 	}
 	w.tx.Set(key, beat{dueMS: dueMS, owner: w.q.opts.Owner}.pack())
-	w.tx.Set(keys.beatTimer(dueMS, handle), packTimer(kindBeat, 0))
+	w.tx.Set(keys.beatTimer(dueMS, handle), packTimer(kindBeat, w.nowMS))
 	return dueMS, nil
 }
 

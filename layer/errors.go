@@ -245,7 +245,7 @@ func corrupt(key []byte, err error) error {
 	return fmt.Errorf("%w: key %s: %w", ErrCorrupt, tuple.Printable(key), err)
 }
 
-// errOutcomeLost says: the receipt was looked for too late, because a sweep may have cleared the receipt.
+// errOutcomeLost says: the receipt was looked for too late, because a sweep or a drop may have cleared the receipt.
 var errOutcomeLost = errors.New("too late to learn what became of the commit")
 
 // ErrDropping: the queue is being dropped, or a Drop was interrupted. ErrDropping wraps ErrNoQueue. Finish the Drop.

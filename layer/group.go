@@ -102,6 +102,22 @@ func (r *record) until(endMS int64) *record {
 	return next
 }
 
+// extended returns the record with an end of its claim by this handle's clock. If the clock has stepped ahead since the
+// claim was made, the begin of the claim is by the new clock too. Otherwise others would take the end for right.
+func extended(w *txn, r *record, endMS int64) (*record, error) {
+	next := r.until(endMS)
+	if c := next.held; c.sinceMS > 0 && ahead(w.nowMS, c.sinceMS) {
+		m, err := w.moment()
+		if err != nil {
+			return nil, err
+		}
+		if begunMS := m.at(c.token); ahead(begunMS, c.sinceMS) {
+			c.sinceMS = begunMS
+		}
+	}
+	return next, nil
+}
+
 // with returns the record with the claim changed to items and endMS.
 func (r *record) with(items []delivered, endMS int64) *record {
 	h := *r.holding()
@@ -195,7 +211,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		return
 	}
 	w.count(countReturned, leaving(old, next))
-	if c := old.claim(); c != nil && (next.claim() == nil || next.claim().token != c.token) {
+	if c, n := old.claim(), next.claim(); c != nil && (n == nil || n.token != c.token || n.sinceMS != c.sinceMS) {
 		endOwn(w, ownKey{lane, c.token, c.sinceMS})
 	}
 	keys, was, is := w.keys, old.holding(), next.holding()
@@ -301,7 +317,11 @@ func keepOwn(w *txn) error {
 		case h.endMS > w.nowMS:
 			w.q.owns.confirm(key, h.endMS)
 		default:
-			w.put(key.lane, r, r.until(w.nowMS+c.left(m).Milliseconds()), h.items[0].index)
+			next, err := extended(w, r, w.nowMS+c.left(m).Milliseconds())
+			if err != nil {
+				return err
+			}
+			w.put(key.lane, r, next, h.items[0].index)
 			w.wrote = true
 		}
 	}
@@ -730,9 +750,27 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	}
 	e.dueMS = items.retro.own(e.enqueuedMS) // rather than now: clocks differ
 	if config.Retention > 0 {
-		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
+		if err := retime(w, &e, head.index, 0); err != nil { // otherwise it would have waited since the enqueue
+			return false, err
+		}
 	}
 	return true, rewriteHead(w, head, e, groupOf(lane))
+}
+
+// retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
+// item that is due now by this clock would still have a delay for others. Then the time of the enqueue and versions
+// tell the present.
+func retime(w *txn, e *envelope, index, dueMS int64) error {
+	e.dueMS = cmp.Or(dueMS, w.nowMS)
+	if dueMS > 0 || !ahead(w.nowMS, e.enqueuedMS) {
+		return nil
+	}
+	m, err := w.moment()
+	since := m.span(index)
+	if presentMS := e.enqueuedMS + since.Milliseconds(); since >= 0 && ahead(w.nowMS, presentMS) {
+		e.dueMS = presentMS
+	}
+	return err
 }
 
 // rewriteHead writes the times of a head. In a queue with facets it leaves hints of the lanes that wait for the head.

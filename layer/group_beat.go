@@ -336,7 +336,11 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	lease := v.known().Lease
 	if p.name == nameTimer && p.id != uuid.Nil {
 		t.beat = p.id
-		return t, tooLate(p.index, v.nowMS, MaxLease), lease, nil
+		if index == 0 { // not known when it was moved
+			return t, tooLate(p.index, v.nowMS, MaxLease), lease, nil
+		}
+		lease = min(time.Duration(p.index-index)*time.Millisecond, MaxLease) // of the handle
+		return t, ahead(index, v.nowMS), lease, nil
 	}
 	r, err := v.readLock(p.lane)
 	if err != nil {

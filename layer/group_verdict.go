@@ -260,14 +260,12 @@ func (w *txn) disposeEarly(f *found) error {
 		return w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS))
 	}
 	// The head gets the time at which it is due by this clock, so that the head and its timer agree. The time of its
-	// enqueue stays: perhaps this clock is wrong.
+	// enqueue is by this clock too: if this clock is wrong, the next process sees that, because both are by one clock.
 	head.envelope.dueMS = head.dueMS
 	if err := w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS)); err != nil {
 		return err
 	}
-	e := head.envelope
-	e.enqueuedMS = head.sentMS
-	return rewriteHead(w, head, e, f.group())
+	return rewriteHead(w, head, head.envelope, f.group())
 }
 
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.

@@ -895,7 +895,10 @@ func (s *settlement) extend(w *txn) error {
 		return err
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
-	next := s.held.until(end)
+	next, err := extended(w, s.held, end)
+	if err != nil {
+		return err
+	}
 	if s.proves {
 		if s.claim.beat != uuid.Nil {
 			next, end = s.held, c.endMS

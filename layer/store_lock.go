@@ -383,7 +383,8 @@ const kindBeat kind = "beat"
 // before it writes the row or the timer:
 //
 //	beat   ("beat", handle)            tuple: due (ms), owner, and 1 if the handle is being ended
-//	timer  ("timer", due (ms), handle) as a timer of a group: kind "beat", index 0
+//	timer  ("timer", due (ms), handle) as a timer of a group: kind "beat", and instead of an index the time (ms) of
+//	                                   the last move; 0 = not known
 //	held   ("held", handle, group)     as a timer's value: of each claim by the handle's heartbeat
 //
 // handle is a random number of the beat. A number is never used again: a handle whose beat was ended takes another.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -614,7 +615,9 @@ func unpackProgress(key, value []byte) (p progress, err error) {
 	return p, d.end(key)
 }
 
-// reader is the value of a subscription's reader: its holder, and the end of the lease.
+// reader is the value of a subscription's reader: its holder, and the end of the lease. The token says how long the
+// lease is, so that others see that the end is wrong: the first four bytes are readerMark, and the next four the lease
+// (ms). A token of a version before is random.
 type reader struct {
 	token uuid.UUID
 	owner string
@@ -622,6 +625,27 @@ type reader struct {
 }
 
 func (r *reader) pack() []byte { return tuple.Tuple{r.token, r.owner, r.endMS}.Pack() }
+
+const readerMark = 0x6c656173
+
+// readerToken makes a token of a random number.
+func readerToken(random uuid.UUID, lease time.Duration) uuid.UUID {
+	binary.BigEndian.PutUint32(random[:4], readerMark)
+	binary.BigEndian.PutUint32(random[4:8], uint32(lease.Milliseconds()))
+	return random
+}
+
+// lease is the holder's lease; 0 = not known.
+func (r *reader) lease() time.Duration {
+	lease := time.Duration(binary.BigEndian.Uint32(r.token[4:8])) * time.Millisecond
+	if binary.BigEndian.Uint32(r.token[:4]) != readerMark || checkLease(lease) != nil {
+		return 0
+	}
+	return lease
+}
+
+// longest is the longest lease that the holder may have.
+func (r *reader) longest() time.Duration { return cmp.Or(r.lease(), MaxLease) }
 
 func unpackReader(key, value []byte) (r reader, err error) {
 	d := decoder{rest: value}

@@ -51,7 +51,7 @@ func TestHolderOfASubscription(t *testing.T) {
 	}
 	extend := func(t *testing.T, s *subscription) error {
 		return s.update(t.Context(), func(tx kv.Tx, _ *following) error {
-			return s.ifMine(t.Context(), tx, func() { s.setReader(tx) })
+			return s.ifMine(t.Context(), tx, func(r reader) { s.setReader(tx, r.endMS) })
 		})
 	}
 

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,6 +112,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	if s.o.Lease == 0 {
 		s.o.Lease = DefaultLease
 	}
+	s.token = readerToken(s.token, s.o.Lease)
 	if err := checkLease(s.o.Lease); err != nil {
 		return nil, err
 	}
@@ -285,7 +287,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 			return 0, err
 		}
 		if left := r.endMS - s.q.nowMS(); r.token != s.token && left > 0 && !s.outlived(held, r) {
-			return min(time.Duration(left)*time.Millisecond, s.o.Lease), nil
+			return min(time.Duration(left)*time.Millisecond, s.o.Lease, r.longest()), nil
 		}
 	}
 	v, err := cursorRead.Wait(ctx)
@@ -304,21 +306,22 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	}
 	s.stored = s.at
 	tx.Set(cursorKey, (&progress{token: s.token, position: s.at}).pack())
-	s.setReader(tx)
+	s.setReader(tx, 0)
 	return 0, nil
 }
 
-// outlived reports whether another process holds the subscription until a time that no process may store, and has not
-// extended its lease for as long as this call's lease. A process that lives extends, whichever of the clocks is wrong.
+// outlived reports whether another process holds the subscription until a time that no process with its lease may
+// store, and has not extended for as long as that lease. A process that lives extends, whichever of the clocks is
+// wrong.
 func (s *subscription) outlived(held []byte, r reader) bool {
-	if !tooLate(r.endMS, s.q.nowMS(), MaxLease) {
+	if !tooLate(r.endMS, s.q.nowMS(), r.longest()) {
 		return false
 	}
 	now := s.q.aging.now(s.q.opts.Now)
 	if !bytes.Equal(s.met, held) {
 		s.met, s.since = bytes.Clone(held), now
 	}
-	return now.Sub(s.since) >= s.o.Lease
+	return now.Sub(s.since) >= cmp.Or(r.lease(), s.o.Lease)
 }
 
 // begin is the place of a new subscription.
@@ -346,8 +349,13 @@ func (s *subscription) begin(ctx context.Context, tx kv.Tx) (position, error) {
 	return position{from: keys.relative(from)}, nil
 }
 
-func (s *subscription) setReader(tx kv.Tx) {
+// setReader takes or extends the lease, whose end was wasMS. A lease that is extended always changes its end: see
+// outlived.
+func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
 	r := reader{token: s.token, owner: s.q.opts.Owner, endMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
+	if r.endMS == wasMS {
+		r.endMS++
+	}
 	tx.Set(s.q.keys.reader(s.name), r.pack())
 }
 
@@ -358,7 +366,7 @@ func (s *subscription) release(ctx context.Context) {
 	defer cancel()
 	s.report(s.update(ctx, func(tx kv.Tx, _ *following) error {
 		key := s.q.keys.reader(s.name)
-		err := s.ifMine(ctx, tx, func() { tx.Clear(key) })
+		err := s.ifMine(ctx, tx, func(reader) { tx.Clear(key) })
 		if errors.Is(err, errNotHolder) {
 			return tx.AddWriteConflictRange(kv.SingleKey(key)) // a take that lands now would hold it for a lease
 		}
@@ -367,7 +375,7 @@ func (s *subscription) release(ctx context.Context) {
 }
 
 // ifMine calls write if this call still holds the subscription. Footprint: reads the reader with a conflict.
-func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error {
+func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r reader)) error {
 	key := s.q.keys.reader(s.name)
 	v, err := guardSubscribeHold.get(tx, key).Wait(ctx)
 	if err != nil {
@@ -383,7 +391,7 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error
 	if r.token != s.token {
 		return errNotHolder
 	}
-	write()
+	write(r)
 	return nil
 }
 
@@ -426,7 +434,7 @@ func (s *subscription) beat(ctx context.Context) error {
 		begun := time.Now()
 		within, cancel := context.WithDeadline(ctx, end) // when the lease has ended it is too late
 		err := s.update(within, func(tx kv.Tx, _ *following) error {
-			return s.ifMine(within, tx, func() { s.setReader(tx) })
+			return s.ifMine(within, tx, func(r reader) { s.setReader(tx, r.endMS) })
 		})
 		cancel()
 		switch {

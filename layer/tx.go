@@ -535,7 +535,8 @@ func (w *txn) spent() bool {
 //
 // If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
 // has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an
-// unknown commit, and if the outcome is unknown after half an hour. After any other error nothing has happened.
+// unknown commit, if the outcome is unknown after half an hour, and if a drop of the queue comes before it is known
+// (then the error wraps ErrNoQueue, too). After any other error nothing has happened.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	var own error // fn's, of the last attempt
 	o := txFor(q, "once")
@@ -695,7 +696,12 @@ func (r *ownReceipt) look(
 	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
 		return 0, false, errOutcomeLost
 	}
-	return 0, false, nil
+	// A drop clears the receipts, too.
+	v := r.q.viewOf(ctx, tx.Snapshot())
+	if _, err = v.readStored(); errors.Is(err, ErrNoQueue) {
+		err = fmt.Errorf("%w: %w", errOutcomeLost, err)
+	}
+	return 0, false, err
 }
 
 // write writes the receipt of an attempt, and clears the old ones.

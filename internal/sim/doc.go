@@ -47,6 +47,9 @@
 // - The archive is replayed, a few times at most. Each replay has the items that were finished when it began
 // (replay.go).
 //
+// - Messages pass to another queue and back, in one transaction each, while that queue is full, refuses messages, is
+// dropped and created again (mover.go, moverlaw.go, TestMovers).
+//
 // - Owners reschedule and replace their waiting messages and look for them (owner.go).
 //
 // - Subscribers share subscriptions of the queue's changes. The changes are complete and in order, and with SubscribeTx

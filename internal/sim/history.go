@@ -113,6 +113,7 @@ func judge(err error, limited bool) (outcome, bool) {
 	for _, e := range []error{
 		layer.ErrClaimLost, layer.ErrNotInClaim, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused,
 		layer.ErrNotDelayed, layer.ErrNotDead, layer.ErrHeld, layer.ErrNoSubscription,
+		errNotMoved,
 	} {
 		if errors.Is(err, e) {
 			return refused, true

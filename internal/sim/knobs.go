@@ -56,6 +56,7 @@ type knobs struct {
 	later
 	plainKnobs
 	beatKnobs
+	movingKnobs
 	owes  bool      // the run is held to the laws of owed wakes, see owing.go
 	wakes bool      // the run is held to the law of wakes, see waking.go
 	plan  *lanePlan // of a queue with facets; nil = it has none

@@ -182,19 +182,28 @@ func (c *historian) take(o *op, r linear.Operation) {
 	r.Kind, r.Where, r.Unordered = linear.Take, o.where, o.plain
 	switch o.told {
 	case linear.Done:
-		if len(o.items) > 0 {
-			r.Messages = c.items(o.items)
-			c.add(o.items[0].ID.Group, r)
-		}
+		c.taken(o.items, r)
 	case linear.Unknown:
 		for i, items := range o.tries {
 			same := func(t []layer.Item) bool {
 				return slices.EqualFunc(t, items, func(a, b layer.Item) bool { return a.ID == b.ID })
 			}
-			if len(items) > 0 && !slices.ContainsFunc(o.tries[:i], same) {
-				r.Messages = c.items(items)
-				c.add(items[0].ID.Group, r)
+			if !slices.ContainsFunc(o.tries[:i], same) {
+				c.taken(items, r)
 			}
+		}
+	}
+}
+
+// taken adds a take to the groups of its items: a transaction may take from several.
+func (c *historian) taken(items []layer.Item, r linear.Operation) {
+	for i := range items {
+		group := items[i].ID.Group
+		inGroup := func(item layer.Item) bool { return item.ID.Group == group }
+		if !slices.ContainsFunc(items[:i], inGroup) {
+			others := func(item layer.Item) bool { return !inGroup(item) }
+			r.Messages = c.items(slices.DeleteFunc(slices.Clone(items), others))
+			c.add(group, r)
 		}
 	}
 }

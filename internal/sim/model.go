@@ -763,6 +763,16 @@ func (m *model) madeDue(dueMS, wasMS int64) bool {
 	return m.w.knobs.config.Retention > 0 && earlier && dueMS <= m.r.nowMS
 }
 
+// tamed reports whether a head of a wrong clock was given both its times by its finder's clock. No other write changes
+// the time of an enqueue.
+func (m *model) tamed(was, is stored) bool {
+	wrong := was.enqueuedMS-m.r.begunMS > clocksDiffer
+	return wrong && is.dueMS != was.dueMS && is.enqueuedMS <= m.r.nowMS
+}
+
+// clocksDiffer is how far two clocks may differ before one counts as wrong.
+const clocksDiffer = 5 * 60_000 // ms
+
 // rewritten follows an item that stays: it was edited, or its delay was ended.
 func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[string][]byte) {
 	was := g.items[id]
@@ -772,7 +782,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 	m.passes(id, &was, &s)
 	m.settles(id, &was, &s)
 	switch {
-	case s.label != was.label || s.enqueuedMS != was.enqueuedMS || s.dedupID != was.dedupID:
+	case s.label != was.label || s.enqueuedMS != was.enqueuedMS && !m.tamed(was, s) || s.dedupID != was.dedupID:
 		m.violation("%s was %+v and is %+v", id, was.envelope, s.envelope)
 	case s.body != was.body:
 		m.edits[s.body] = m.r

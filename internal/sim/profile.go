@@ -140,6 +140,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
 	"contended": (*knobs).contended, // see contended.go
 	"lethal":    (*knobs).lethals,   // see lethal.go
+	"moved":     (*knobs).moving,    // see mover.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -157,7 +158,8 @@ func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
-			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles)
+			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles,
+			movingProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

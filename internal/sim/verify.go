@@ -55,6 +55,7 @@ func (w *world) verify(drained bool) {
 	m.compareDiscards()
 	m.compareTurns()
 	m.compareReplays()
+	m.compareMoves(records)
 	m.compareReschedules()
 	m.compareHearings()
 	m.compareTotal()

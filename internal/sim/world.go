@@ -101,6 +101,7 @@ type world struct {
 	laws      map[layer.ID]*lawful // of progress, see law.go
 	owing     *owingWorld          // nil = the run is not of the profile
 	waking    *wakingWorld         // nil = the run is not of the profile
+	moving    *movingWorld         // nil = there are no movers
 	made      map[claimKey]bool    // claims that were sent, see contended.go
 	slow      bool                 // hooks of a worker were slow
 	hangs     bool                 // a handler has ignored the end of its context
@@ -287,6 +288,7 @@ func (w *world) live() error {
 		w.startActor(a)
 	}
 	w.finishTopics()
+	w.finishMoves()
 	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
 	if w.knobs.worked {
 		bound += endOf * time.Duration(len(w.rows(section("item"), 0)))
@@ -430,6 +432,7 @@ func (w *world) startActors() {
 	}
 	w.startOwing()
 	w.startWaking()
+	w.startMovers()
 	w.retire()
 }
 

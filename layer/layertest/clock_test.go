@@ -108,6 +108,25 @@ func (c *clocks) delayBehind(q *layer.Queue) layer.ID {
 	return claim.Items[0].ID
 }
 
+// extendAfterStep lets a process claim, whose clock then steps to that of ahead, and which dies after extend.
+func (c *clocks) extendAfterStep(ahead *layer.Queue, extend func(q *layer.Queue, claim *layer.Claim)) {
+	var step atomic.Int64
+	q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+	claim := c.claim(q, layer.ReceiveOptions{})
+	time.Sleep(clockLease / 3)
+	step.Store(int64(time.Until(ahead.Now())))
+	extend(q, claim)
+	require.NoError(c, q.Close(c.Context()))
+}
+
+// endDelay lets a process end a delay of layer.MaxDelay whose clock is ahead, though by less than that.
+func (c *clocks) endDelay(ahead *layer.Queue, end func(q *layer.Queue) error) {
+	time.Sleep(time.Minute)
+	q := c.off(min(time.Until(ahead.Now()), layer.MaxDelay/2))
+	require.NoError(c, end(q))
+	require.NoError(c, q.Close(c.Context()))
+}
+
 func (c *clocks) row(key []byte) (value []byte) {
 	_, err := kv.Run(c.Context(), c.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		value, err = tx.Get(key).Wait(c.Context())
@@ -174,6 +193,32 @@ var storedTimes = []struct {
 		_, err := ahead.Extend(c.Context(), claim, clockLease)
 		require.NoError(c, err)
 	}, within: 2 * clockLease},
+	{name: "a lease that was extended after a step", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(c.q, layer.Message{})
+		c.extendAfterStep(ahead, func(q *layer.Queue, claim *layer.Claim) {
+			_, err := q.Extend(c.Context(), claim, clockLease)
+			require.NoError(c, err)
+		})
+	}, within: 2 * clockLease},
+	{name: "a lease that was kept after a step", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(c.q, layer.Message{})
+		c.extendAfterStep(ahead, func(q *layer.Queue, _ *layer.Claim) {
+			claims, err := q.Receive(c.Context(), layer.ReceiveOptions{})
+			require.NoError(c, err)
+			require.Empty(c, claims)
+		})
+	}, within: 2 * clockLease},
+	{name: "the lease of an item that was extended after a step", config: layer.Config{LeasePer: layer.LeasePerItem},
+		store: func(c *clocks, ahead *layer.Queue) {
+			c.send(c.q, layer.Message{})
+			c.extendAfterStep(ahead, func(q *layer.Queue, claim *layer.Claim) {
+				err := q.Once(c.Context(), func(tx kv.Tx) error {
+					_, err := q.ExtendTx(c.Context(), tx, claim, clockLease)
+					return err
+				})
+				require.NoError(c, err)
+			})
+		}, within: 2 * clockLease},
 	{name: "the lease of an item", config: layer.Config{LeasePer: layer.LeasePerItem},
 		store: func(c *clocks, ahead *layer.Queue) {
 			c.send(c.q, layer.Message{})
@@ -187,6 +232,11 @@ var storedTimes = []struct {
 	{name: "a heartbeat", store: func(c *clocks, ahead *layer.Queue) {
 		c.send(c.q, layer.Message{})
 		c.claim(ahead, layer.ReceiveOptions{Heartbeat: true})
+	}, within: 3 * clockLease},
+	{name: "a heartbeat that was moved", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(c.q, layer.Message{})
+		c.claim(ahead, layer.ReceiveOptions{Heartbeat: true})
+		time.Sleep(clockLease)
 	}, within: 3 * clockLease},
 	{name: "a retry delay",
 		config: layer.Config{Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute}},
@@ -223,6 +273,14 @@ var storedTimes = []struct {
 	}, within: 2 * time.Minute},
 	{name: "the delay of a queue", config: layer.Config{Delay: time.Minute},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
+	{name: "the delay of a message that another wrong clock has met", store: func(c *clocks, ahead *layer.Queue) {
+		c.send(ahead, layer.Message{Delay: time.Minute})
+		less := c.off(time.Until(ahead.Now()) - time.Hour)
+		claims, err := less.Receive(c.Context(), layer.ReceiveOptions{})
+		require.NoError(c, err)
+		require.Empty(c, claims)
+		require.NoError(c, less.Close(c.Context()))
+	}, within: 2 * time.Minute},
 	{name: "the delay of a message that was redriven later",
 		config: layer.Config{Retention: 24 * time.Hour},
 		store: func(c *clocks, ahead *layer.Queue) {
@@ -239,6 +297,30 @@ var storedTimes = []struct {
 		}, within: time.Minute},
 	{name: "a retroactive delay", config: layer.Config{Delay: time.Minute, RetroactiveDelay: true},
 		store: func(c *clocks, ahead *layer.Queue) { c.send(ahead, layer.Message{}) }, within: 2 * time.Minute},
+	{name: "the end of a delay by an operator", config: layer.Config{Retention: time.Hour},
+		store: func(c *clocks, ahead *layer.Queue) {
+			c.send(c.q, layer.Message{Delay: layer.MaxDelay})
+			c.endDelay(ahead, func(q *layer.Queue) error {
+				return q.Admin().RetryNow(c.Context(), "A", layer.RetryOptions{})
+			})
+		}, within: time.Second},
+	{name: "the present by an operator", store: func(c *clocks, ahead *layer.Queue) {
+		sent, err := c.q.Enqueue(c.Context(), layer.Message{Group: "A", Delay: layer.MaxDelay})
+		require.NoError(c, err)
+		c.endDelay(ahead, func(q *layer.Queue) error {
+			return q.Reschedule(c.Context(), sent[0].ID, time.Time{})
+		})
+	}, within: time.Second},
+	{name: "the present by an operator, in lanes", config: layer.Config{Facets: []string{"f"}, Views: "*; f"},
+		store: func(c *clocks, ahead *layer.Queue) {
+			sent, err := c.q.Enqueue(c.Context(), layer.Message{
+				Group: "A", Delay: layer.MaxDelay, Headers: map[string]string{"f": "1"},
+			})
+			require.NoError(c, err)
+			c.endDelay(ahead, func(q *layer.Queue) error {
+				return q.Reschedule(c.Context(), sent[0].ID, time.Time{})
+			})
+		}, within: time.Second},
 	{name: "a delay by an operator", store: func(c *clocks, ahead *layer.Queue) {
 		sent, err := c.q.Enqueue(c.Context(), layer.Message{Group: "A", Delay: time.Minute})
 		require.NoError(c, err)
@@ -298,14 +380,13 @@ var storedTimes = []struct {
 		}, within: 2 * clockLease},
 }
 
-// TestAClockAYearAhead: no time that a process stored whose clock was a year ahead keeps a message from the others for
-// longer than twice the lease, delay, rate or window that it stands for.
-func TestAClockAYearAhead(t *testing.T) {
+// testStoredTimes runs the rows with a process whose clock is ahead by that much.
+func testStoredTimes(t *testing.T, by time.Duration) {
 	t.Parallel()
 	for _, s := range storedTimes {
 		t.Run(s.name, func(t *testing.T) {
 			inClocks(t, s.config, func(c *clocks) {
-				ahead := c.off(year)
+				ahead := c.off(by)
 				s.store(c, ahead)
 				require.NoError(c, ahead.Close(c.Context()))
 				begun := time.Now()
@@ -320,21 +401,16 @@ func TestAClockAYearAhead(t *testing.T) {
 	}
 }
 
-// TestAClockAheadByLess: 47 hours are less than the longest delay. A claim, a retry and a delay of a process whose
-// clock is so much ahead end in time, too.
-func TestAClockAheadByLess(t *testing.T) {
-	t.Parallel()
-	for _, s := range storedTimes[:15] {
-		t.Run(s.name, func(t *testing.T) {
-			inClocks(t, s.config, func(c *clocks) {
-				ahead := c.off(47 * time.Hour)
-				s.store(c, ahead)
-				require.NoError(c, ahead.Close(c.Context()))
-				require.LessOrEqual(c, c.drain(1, layer.ReceiveOptions{Unordered: s.config.Unordered}), s.within)
-			})
-		})
-	}
-}
+// TestAClockAYearAhead: no time that a process stored whose clock was a year ahead keeps a message from the others for
+// longer than twice the lease, delay, rate or window that it stands for.
+func TestAClockAYearAhead(t *testing.T) { testStoredTimes(t, year) }
+
+// TestAClockAheadByLess: 47 hours are less than the longest delay. The times of a process whose clock is so much ahead
+// end in time, too.
+func TestAClockAheadByLess(t *testing.T) { testStoredTimes(t, 47*time.Hour) }
+
+// TestAClockAnHourAhead: an hour is less than the longest lease.
+func TestAClockAnHourAhead(t *testing.T) { testStoredTimes(t, time.Hour) }
 
 // TestAClockAYearBehind (G2): to a process whose clock is a year behind, the end of each claim looks wrong. It ends no
 // claim that its holder extends, and no delay.
@@ -361,6 +437,60 @@ func TestAClockAYearBehind(t *testing.T) {
 		require.Zero(c, stats.Expired)
 		require.NoError(c, behind.Close(c.Context()))
 	})
+}
+
+// liveClocks are clocks of processes that live: their heartbeats and subscriptions never end.
+var liveClocks = map[string]func() time.Time{
+	"an hour ahead": func() time.Time { return time.Now().Add(time.Hour) },
+	"standing":      func() time.Time { return time.Date(2000, 1, 1, 1, 0, 0, 0, time.UTC) }, // an hour ahead at first
+}
+
+// TestALiveHeartbeatOfAWrongClock (G2): a process whose clock is ahead, or stands, keeps its claim by heartbeat.
+func TestALiveHeartbeatOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, now := range liveClocks {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				ahead := c.clock(now)
+				c.send(c.q, layer.Message{})
+				claim := c.claim(ahead, layer.ReceiveOptions{Heartbeat: true})
+				for begun := time.Now(); time.Since(begun) < 6*clockLease; time.Sleep(clockLease / 5) {
+					claims, err := c.q.Receive(c.Context(), layer.ReceiveOptions{})
+					require.NoError(c, err)
+					require.Empty(c, claims)
+				}
+				require.NoError(c, ahead.Ack(c.Context(), claim))
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestALiveSubscriptionOfAWrongClock: a process whose clock is ahead, or stands, keeps its subscription. Another
+// process waits whose own lease is shorter.
+func TestALiveSubscriptionOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, now := range liveClocks {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
+				ahead := c.clock(now)
+				key := tuple.Tuple{"q", "reader", "s"}.Pack()
+				c.subscribe(ahead, func() {
+					holder := c.row(key)[:17] // its token
+					ctx, end := context.WithTimeout(c.Context(), 4*clockLease)
+					defer end()
+					time.AfterFunc(4*clockLease-time.Second, func() { require.Equal(c, holder, c.row(key)[:17]) })
+					err := c.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+						return errors.New("taken over")
+					}, layer.SubscribeOptions{Lease: layer.MinLease})
+					require.NoError(c, err)
+					c.send(c.q, layer.Message{})
+				})
+				c.drain(1, layer.ReceiveOptions{})
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
 }
 
 // TestWhyTellsOfAWrongClock: a claim and a delay that end later than any process may make them end are listed as

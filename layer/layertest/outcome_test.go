@@ -249,3 +249,44 @@ func createAndDrop(e *env, first fault.Kind) {
 	strike(fault.Chance)
 	require.NoError(e.t, layer.Drop(e.ctx, db, testPrefix, "other", layer.DropOptions{}))
 }
+
+// TestOutcomeAfterDrop (G3, trap 4): the queue is dropped, and perhaps created again, between a commit of unknown
+// outcome and the next attempt. The receipt is gone with the queue, so its absence proves nothing. The commit was
+// applied, and the other queue has the message. So the call must say that its outcome is unknown.
+func TestOutcomeAfterDrop(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("created again %t", again), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { outcomeAfterDrop(newEnv(t, inMemory, false), again) })
+		})
+	}
+}
+
+func outcomeAfterDrop(e *env, again bool) {
+	e.doomed("doomed", 5)
+	target := e.q
+	db := between{e.db, func() {
+		require.NoError(e.t, layer.Drop(e.ctx, e.raw, testPrefix, "doomed", layer.DropOptions{}))
+		if again {
+			e.doomed("doomed", 7)
+		}
+	}}
+	source, err := layer.Open(e.ctx, db, testPrefix, "doomed", e.options(6))
+	require.NoError(e.t, err)
+	e.plan.ForceNext(fault.UnknownApplied)
+	moved := 0
+	err = source.Once(e.ctx, func(tx kv.Tx) error {
+		items, _, err := source.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
+		if moved = len(items); err != nil || moved == 0 {
+			return err
+		}
+		_, err = target.EnqueueTx(e.ctx, tx, layer.Message{Group: "moved", Body: items[0].Body})
+		return err
+	})
+	claims, err2 := target.Receive(e.ctx, layer.ReceiveOptions{})
+	require.NoError(e.t, err2)
+	require.Len(e.t, claims, 1, "the first commit was applied")
+	require.ErrorIs(e.t, err, layer.ErrNoQueue)
+	require.True(e.t, kv.MaybeCommitted(err), "%v", err)
+	require.NoError(e.t, target.Ack(e.ctx, claims[0]))
+	require.NoError(e.t, source.Close(e.ctx))
+}
