@@ -123,11 +123,7 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 		if dueMS, err = w.moveBeat(p, anew); err != nil {
 			return err
 		}
-		config, err := w.config()
-		if err != nil {
-			return err
-		}
-		due = w.at.Add(config.Lease)
+		due = byMonotonic(&w.view, dueMS)
 		if clock, err = w.clock(); err != nil {
 			return err
 		}

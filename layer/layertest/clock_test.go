@@ -466,6 +466,32 @@ func TestALiveHeartbeatOfAWrongClock(t *testing.T) {
 	}
 }
 
+// TestALongerHeartbeat (G2): the queue's lease becomes shorter while a process has a claim by heartbeat. No beat makes
+// the claim end earlier than the process was told.
+func TestALongerHeartbeat(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		lease := func(d time.Duration) {
+			_, _, err := c.q.Admin().Configure(c.Context(), func(config *layer.Config) { config.Lease = d })
+			require.NoError(c, err)
+		}
+		lease(time.Hour)
+		works := c.off(0)
+		c.send(c.q, layer.Message{})
+		claim := c.claim(works, layer.ReceiveOptions{Heartbeat: true})
+		told, _ := claim.Lasts()
+		lease(clockLease)
+		for begun := time.Now(); time.Since(begun) < 50*time.Minute; time.Sleep(10 * time.Second) {
+			claims, err := c.q.Receive(c.Context(), layer.ReceiveOptions{})
+			require.NoError(c, err)
+			require.Empty(c, claims)
+		}
+		require.NoError(c, works.Close(c.Context())) // the beat is not moved any more
+		begun := time.Now()
+		c.drain(1, layer.ReceiveOptions{})
+		require.False(c, time.Now().Before(told), time.Since(begun))
+	})
+}
+
 // TestALiveSubscriptionOfAWrongClock: a process whose clock is ahead, or stands, keeps its subscription. Another
 // process waits whose own lease is shorter.
 func TestALiveSubscriptionOfAWrongClock(t *testing.T) {
