@@ -89,7 +89,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	o.outcome, expected = judge(err, limited || a.w.knobs.mayFail(err))
 	if a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
 		o.outcome = refused
-	} else if !expected {
+	} else if !expected && !a.w.knobs.refusesClock(err) {
 		a.w.violation("unexpected error of %s: %v", o, err)
 	}
 	if (o.sweeping || o.is("replay")) && o.outcome == refused {
@@ -160,7 +160,7 @@ func (a *actor) messages(o *op) (msgs []layer.Message) {
 			case 0:
 				m.Delay = time.Millisecond + a.below(maxDelay)
 			case 1:
-				m.DeliverAt = time.Now().Add(a.w.skewOf(a.who) + a.below(maxDelay))
+				m.DeliverAt = a.w.handleOf(a.who).now().Add(a.below(maxDelay))
 			case 2:
 				m.AtOnce = true
 			}
@@ -232,7 +232,7 @@ func (a *actor) send() {
 func (a *actor) receiveOptions() layer.ReceiveOptions {
 	k := a.w.knobs
 	o := layer.ReceiveOptions{Max: 1 + a.rng.IntN(k.receive), Strategy: layer.Strategy(a.rng.IntN(3))}
-	if a.rng.IntN(3) == 0 {
+	if a.rng.IntN(3) == 0 && !k.clocks {
 		o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
 	}
 	if a.rng.IntN(4) == 0 {
@@ -514,6 +514,9 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 	}
 	if len(left) > 1 && n.From == nil && a.rng.IntN(2) == 0 {
 		o.ids = left[:1]
+	}
+	if n.Reject != "" {
+		o.rejected = left[len(o.ids)]
 	}
 	o.nack = n
 	a.settle(o, layer.Settlement{Claim: o.lendClaim(c), Finish: o.ids, Nack: &n})

@@ -98,6 +98,7 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 		case old.lapsed && m.w.knobs.worked:
 			m.called(id, claimKey{lane, l.token})
 		}
+		m.expired(id, l)
 		m.w.mark("lease that counted an attempt")
 	}
 }

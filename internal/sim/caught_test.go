@@ -131,6 +131,10 @@ var caught = map[string]known{
 	"suspect":         {"expiring", 1},
 	"suspect-turn":    {"lethal", 8},
 	"proof":           {"expiring", 2},
+	"clock-ask":       {"clocks", 1},
+	"clock-lease":     {"clocks", 1},
+	"clock-bound":     {"clocks", 1},
+	"own-claim":       {"clocks", 28},
 }
 
 // caughtAlone are runs in which porcupine alone finds that a guard is missing, from the answers that the callers got.

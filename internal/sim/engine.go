@@ -255,6 +255,7 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 	if err == nil {
 		w.sends(t)
 		r := record{step: w.sched.steps, who: t.e.who, tx: t.n, attempt: t.attempt, rv: rv, nowMS: t.e.now().UnixMilli(), begunMS: t.begunMS, writes: t.writes}
+		r.atMS = time.Now().UnixMilli()
 		key := append(append([]byte(recordPrefix), make([]byte, 10)...), 0, 0, 0, 0)
 		binary.LittleEndian.PutUint32(key[len(key)-4:], uint32(len(recordPrefix)))
 		t.ManagedTx.Atomic(kv.SetVersionstampedKey, key, r.pack(w.large))

@@ -64,6 +64,9 @@ func (f *fate) crashStore() {
 // pick is one of the handles that live.
 func (f *fate) pick() *handle {
 	alive := f.w.alive()
+	if f.w.knobs.clocks && len(alive) > 1 {
+		alive = alive[1:] // the first has the right time
+	}
 	return alive[f.rng.IntN(len(alive))]
 }
 
@@ -106,11 +109,8 @@ func (w *world) die(h *handle) (work []*actor) {
 	return work
 }
 
-// bury ends what is left of a process that has died. Another one takes up its work after a while.
-func (f *fate) bury(h *handle, work []*actor) {
-	w := f.w
-	w.sched.occupy(1)
-	defer w.sched.occupy(-1)
+// closeDead lets the goroutines of a dead process end.
+func (w *world) closeDead(h *handle) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if h.consumer != nil {
@@ -119,6 +119,14 @@ func (f *fate) bury(h *handle, work []*actor) {
 	if err := h.q.Close(ended); err == nil {
 		w.mark("death of an idle handle")
 	}
+}
+
+// bury ends what is left of a process that has died. Another one takes up its work after a while.
+func (f *fate) bury(h *handle, work []*actor) {
+	w := f.w
+	w.sched.occupy(1)
+	defer w.sched.occupy(-1)
+	w.closeDead(h)
 	if !f.wait(0) {
 		return
 	}

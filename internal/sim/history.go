@@ -92,6 +92,8 @@ type op struct {
 	item    *layer.Item // of a handler
 	plain   bool        // handler: its worker is unordered; or of a take
 	handled bool        // by a handler, without an error
+
+	rejected layer.ID // handler, nack: the item, if it is rejected
 }
 
 // author is who made a call.

@@ -47,6 +47,7 @@ type knobs struct {
 	holdLeast                   time.Duration // the shortest that a commit is held
 	holdMost                    time.Duration // the longest; 0 = a transaction's life
 	poll                        time.Duration // of the handles; 0 = the default
+	clocks                      bool          // processes have wrong clocks, see clocks.go
 	attempts                    int           // how many receive ids there are; 0 = each is used for one receive
 	twin                        float64       // chance that this is one of a receive under way
 	ids                         int           // how many dedup ids there are

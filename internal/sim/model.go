@@ -106,6 +106,8 @@ type lockState struct {
 	// marked is "pause" or "halt" if the lock is such a mark, or a claim that becomes one.
 	marked string
 	noted  int64 // the token of the record, which is greater than that of a claim which is proven
+	// trulyMS is its end by the world's clock, and wrongMS how far its writer's clock is ahead of that: see clocks.go.
+	trulyMS, wrongMS int64
 }
 
 // proven reports whether the handle of the claim has noted that it has it.
@@ -249,7 +251,11 @@ type finished struct {
 	overIn   map[string]bool // the same, by its lanes
 	held     []string        // the lanes of its group that were held
 	archived bool            // in the same transaction
+	wrong    bool            // clocks are wrong: the end of a lease tells nothing
 }
+
+// claimed reports whether the group was in the hands of others.
+func (f *finished) claimed() bool { return f.lock != nil && f.lock.endMS > f.r.nowMS && !f.wrong }
 
 // seen reports whether the record's transaction must have seen an item.
 func (m *model) seen(s stored) bool { return s.back || s.version <= m.r.rv }
@@ -616,7 +622,7 @@ func (m *model) archived(k string, after map[string][]byte) {
 		return
 	}
 	at, _ := t[0].(int64)
-	if keep := m.w.knobs.config.Archive.Milliseconds(); at+keep > m.r.nowMS {
+	if keep := m.w.knobs.config.Archive.Milliseconds(); at+keep > m.r.nowMS || m.w.knobs.clocks {
 		m.violation("%q left the archive after %d ms of %d", k, m.r.nowMS-at, keep)
 	}
 	m.w.mark("cleared from the archive")
@@ -727,7 +733,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		m.finished[id] = append(m.finished[id], finished{
 			r: m.r, item: s, lane: lane, lock: m.lasting(lock), under: lock.is("claim") && lock.has(id),
 			over: m.over(g, id), overIn: m.overIn(id, s), archived: archived,
-			held: m.spare(m.held(id.Group), []layer.ID{id}),
+			held: m.spare(m.held(id.Group), []layer.ID{id}), wrong: m.w.knobs.clocks,
 		})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
@@ -789,13 +795,13 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 		m.compareReplaced(id, s)
 	case s.dueMS != was.dueMS && m.retime(id, was, s):
 	case s.dueMS != was.dueMS && s.dueMS != m.w.knobs.atOnce(s.enqueuedMS) && !m.madeDue(s.dueMS, was.dueMS):
-		m.violation("%s was due at %d and is at %d", id, was.dueMS, s.dueMS)
+		m.mistimed("%s was due at %d and is at %d", id, was.dueMS, s.dueMS)
 	case s.dueMS != was.dueMS:
 		m.w.mark("delay of a head ended early")
 	}
 	m.dueLog[id] = append(m.dueLog[id], retimed{r: m.r, dueMS: s.dueMS})
 	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && m.lanes.passed[id] == 0 {
-		m.violation("G2: %s was changed in its holder's hands", id)
+		m.mistimed("G2: %s was changed in its holder's hands", id)
 	}
 }
 
@@ -836,7 +842,7 @@ func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 		void := was.rv <= max(m.voided[was.id.Group], m.voidedAll)
 		lasts := there
 		if config.DedupFor == layer.DedupForWindow {
-			lasts = s.enqueuedMS < was.untilMS && (!void || there)
+			lasts = (s.enqueuedMS < was.untilMS || m.w.knobs.clocks) && (!void || there)
 		}
 		if lasts {
 			m.violation("G3: %s was accepted though %s has the dedup id %q", id, was.id, key)
@@ -883,6 +889,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	old := g.lock
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
+	m.timed(old, next)
 	switch hold := isHoldLane(group); {
 	case hold && old == nil && next != nil:
 		m.holdBegins(group, next)
@@ -933,7 +940,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	case old.is("halt"), old.is("pause"):
 		m.violation("G2: %q is claimed under token %d though it is %sd", group, next.token, old.kind)
 	case live:
-		m.violation("G2: %q is claimed under token %d, while %s %d of %s lasts for %d ms",
+		m.mistimed("G2: %q is claimed under token %d, while %s %d of %s lasts for %d ms",
 			group, next.token, old.kind, old.token, old.owner, old.endMS-m.r.nowMS)
 	case old.is("claim"):
 		m.w.mark("takeover of an expired claim")
@@ -951,7 +958,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	}
 	if next.is("grant") {
 		if d := next.endMS - m.r.nowMS; d > longestGrant {
-			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
+			m.mistimed("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
 		}
 		m.grantedTo(next, group)
 		m.w.mark("grant given")
@@ -988,7 +995,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 			m.violation("G3: claim %d of %q has %s, which is not there", l.token, group, id)
 		}
 		if due := m.earliest(&s); due > m.r.nowMS {
-			m.violation("claim %d of %q has %s, which is due in %d ms", l.token, group, id, due-m.r.nowMS)
+			m.mistimed("claim %d of %q has %s, which is due in %d ms", l.token, group, id, due-m.r.nowMS)
 		}
 		if s.dueMS > 0 {
 			m.w.mark("claim of what was kept back")
@@ -1031,7 +1038,7 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	if m.w.handleOf(m.r.who).consumed && l.owner == fmt.Sprintf("handle %d", m.r.who) {
 		return // its worker has ended it
 	}
-	m.violation("G2: claim %d of %q, which lasts for %d ms, was ended by nobody", l.token, group, l.endMS-m.r.nowMS)
+	m.mistimed("G2: claim %d of %q, which lasts for %d ms, was ended by nobody", l.token, group, l.endMS-m.r.nowMS)
 }
 
 // spares reports whether an operation that may end claims was told that it has ended another.

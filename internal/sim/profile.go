@@ -141,6 +141,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"contended": (*knobs).contended, // see contended.go
 	"lethal":    (*knobs).lethals,   // see lethal.go
 	"moved":     (*knobs).moving,    // see mover.go
+	"clocks":    (*knobs).clocked,   // see clocks.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -159,7 +160,7 @@ func profileOf(rng *rand.Rand) string {
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
 			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles,
-			movingProfiles)
+			movingProfiles, clockProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

@@ -57,7 +57,12 @@ const knownFor = 600 // ms
 const freshBeyond = 1000 // ms
 
 // worldMS is the world's time when the record was sent, and begunMS when its attempt began.
-func (w *world) worldMS(r *record) int64 { return r.nowMS - w.skewOf(r.who).Milliseconds() }
+func (w *world) worldMS(r *record) int64 {
+	if w.knobs.clocks {
+		return r.atMS
+	}
+	return r.nowMS - w.skewOf(r.who).Milliseconds()
+}
 
 func newPacing(w *world, records []record) *pacing {
 	p := &pacing{
@@ -254,7 +259,7 @@ func (m *model) delivered(group string, n int) {
 		next = min(next, from+float64(n)*c.item())
 	}
 	if late := next - float64(r.nowMS+1)*1000; late > 10 {
-		m.violation("%q is given %d items, %.3f s before its rate allows it", group, n, late/1e6)
+		m.mistimed("%q is given %d items, %.3f s before its rate allows it", group, n, late/1e6)
 	}
 	p.used[group] = next
 	m.w.mark("delivery within a rate")

@@ -35,6 +35,7 @@ type record struct {
 	rv               int64 // its read version
 	nowMS            int64 // by the handle's clock, when the commit was sent
 	begunMS          int64 // by the handle's clock, when the attempt began
+	atMS             int64 // by the world's clock, when the commit was sent
 	writes           []write
 
 	stamp   [10]byte // of the commit: from the key
@@ -49,7 +50,7 @@ const largeValue = 400
 
 // pack puts large values aside, under their digests.
 func (r record) pack(large map[string][]byte) []byte {
-	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS, r.begunMS}
+	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS, r.begunMS, r.atMS}
 	for _, w := range r.writes {
 		if len(w.value) < largeValue {
 			t = append(t, int64(w.kind), w.key, w.value)
@@ -70,7 +71,8 @@ func unpackRecord(b []byte, large map[string][]byte) (record, error) {
 	}
 	n := func(i int) int { v, _ := t[i].(int64); return int(v) }
 	r := record{step: n(0), who: n(1), tx: n(2), attempt: n(3), rv: int64(n(4)), nowMS: int64(n(5)), begunMS: int64(n(6))}
-	for i := 7; i+2 < len(t); i += 3 {
+	r.atMS = int64(n(7))
+	for i := 8; i+2 < len(t); i += 3 {
 		key, _ := t[i+1].([]byte)
 		value, _ := t[i+2].([]byte)
 		if name, aside := t[i+2].(string); aside {

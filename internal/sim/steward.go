@@ -19,6 +19,9 @@ func (a *actor) steward() {
 	if a.w.knobs.replays {
 		can = append(can, a.replay)
 	}
+	if a.w.knobs.clocks {
+		can = append(can, a.sweep)
+	}
 	if a.w.knobs.rushes {
 		can = []func(){a.rush}
 	}
@@ -67,8 +70,11 @@ func (a *actor) setRate(rate layer.Rate) {
 }
 
 func (a *actor) sweep() {
-	a.call(&op{kind: "sweep"}, func(ctx context.Context) error {
+	err := a.call(&op{kind: "sweep"}, func(ctx context.Context) error {
 		_, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{})
 		return err
 	})
+	if a.w.knobs.refusesClock(err) {
+		a.w.mark("sweep refused by clocks")
+	}
 }

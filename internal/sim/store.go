@@ -46,6 +46,9 @@ func (s *store) open() error {
 		VersionGap:  s.w.versionGap,
 		HoldWatches: s.w.holdWatches,
 	}}
+	if s.w.knobs.clocks {
+		o.Clock = s.w.storeClock(s.opened)
+	}
 	var err error
 	switch {
 	case s.folder == "" && s.life != nil:

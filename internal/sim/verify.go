@@ -44,6 +44,7 @@ func (w *world) verify(drained bool) {
 	m.compareFinished()
 	m.compareLaws()
 	m.compareDeadly(drained)
+	m.compareClocks()
 	m.compareLanes()
 	m.compareClaims()
 	w.compareRepeats()
@@ -61,6 +62,9 @@ func (w *world) verify(drained bool) {
 	m.compareTotal()
 	w.compareHistories(m)
 	w.compareOrder(m)
+	if w.knobs.clocks {
+		return
+	}
 	w.compareExclusion()
 	if w.o.Linear {
 		w.report.calls = w.histories(m, drained)
@@ -264,7 +268,7 @@ func (m *model) compareDuplicate(o *op, i int) {
 	there := len(f) == 0 && m.discarded[id] == nil && !m.moved[id] || len(f) > 0 && f[0].r.to >= o.begin ||
 		m.discarded[id] != nil && m.discarded[id].to >= o.begin || m.moved[id]
 	begunMS := o.beginAt.Add(m.w.skewOf(o.who)).UnixMilli()
-	lasts := there || config.DedupFor == layer.DedupForWindow && begunMS < m.first[id].enqueuedMS+config.DedupWindow.Milliseconds()
+	lasts := there || config.DedupFor == layer.DedupForWindow && (m.w.knobs.clocks || begunMS < m.first[id].enqueuedMS+config.DedupWindow.Milliseconds())
 	if !lasts && !m.movedIn[id] {
 		m.w.violation("G3: %s is a duplicate of %s, which is remembered no more: %s", o.bodies[i], id, o)
 	}
@@ -400,24 +404,24 @@ func (o *op) mayFinish(f *finished) bool {
 		return !f.overIn[freeLaneOf(groupOfLane(f.lane))] && len(f.held) == 0
 	case o.is("take") && len(f.held) > 0:
 		return false
-	case o.is("take") && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS):
+	case o.is("take") && (f.over || f.claimed()):
 		return false // it takes heads, of groups without a claim
 	case o.by == byWorker:
 		return f.under && o.who == f.r.who && (o.handled || o.effect)
 	case o.settle:
 		return f.under && f.lock.token == o.token && f.lane == o.group
 	}
-	if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
+	if o.kind == "take" && (f.over || f.claimed()) {
 		return false // it takes heads, of groups without a claim
 	}
-	return !f.under || f.lock.endMS <= f.r.nowMS
+	return !f.under || !f.claimed()
 }
 
 // agedOut reports whether an item was dropped because it had waited too long. It may have been in the hands of a claim that
 // the same transaction gave back; whose right that was, is held to when the claim ends.
 func (m *model) agedOut(f *finished) bool {
 	c := m.w.knobs.config
-	if c.Retention == 0 || c.OnExpiry != layer.DropExpired {
+	if c.Retention == 0 || c.OnExpiry != layer.DropExpired || m.w.knobs.clocks {
 		return false
 	}
 	if f.under && f.lock.endMS > f.r.nowMS && m.claims[claimKey{f.lane, f.lock.token}].ends != f.r.step {

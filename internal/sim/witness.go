@@ -143,7 +143,7 @@ func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 		nowMS = m.latestMS + m.w.fastest().Milliseconds() + rounding
 	}
 	if due := g.items[*head].dueMS; first > due && first > nowMS {
-		m.violation("I1: %q has %s, due at %d, and nothing leads to it before %d", group, head, due, first)
+		m.mistimed("I1: %q has %s, due at %d, and nothing leads to it before %d", group, head, due, first)
 	}
 }
 
@@ -170,7 +170,7 @@ func (m *model) grantedTo(l *lockState, group string) {
 			continue
 		}
 		if deadline, _ := t[2].(int64); deadline+mostLate < m.r.nowMS {
-			m.violation("%q is granted to %s, whose request ended %d ms before", group, l.owner, m.r.nowMS-deadline)
+			m.mistimed("%q is granted to %s, whose request ended %d ms before", group, l.owner, m.r.nowMS-deadline)
 		}
 		return
 	}

@@ -50,7 +50,7 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 		OnError: func(err error) { a.workerError(h, err) }, Logger: slog.New(slog.DiscardHandler),
 		Test: a.w.testOptions(h.who, a.w.workerSeed()), StayWhenStuck: true,
 	}
-	if a.rng.IntN(2) == 0 {
+	if a.rng.IntN(2) == 0 && !k.clocks {
 		o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
 	}
 	a.beatWorker(&o)
@@ -134,7 +134,7 @@ func (a *actor) workerError(h *handle, err error) {
 			a.w.violation("a worker lost a claim without a fault: %v", err)
 		}
 	}
-	if _, expected := judge(err, true); !expected && !h.dead && !h.turnsAway(err) {
+	if _, expected := judge(err, true); !expected && !a.w.knobs.refusesClock(err) && !h.dead && !h.turnsAway(err) {
 		a.w.violation("unexpected error of a worker: %v", err)
 	}
 }
@@ -258,6 +258,7 @@ func (h *handling) drawn() error {
 		return errHandler
 	case a.chance(k.reject):
 		a.w.mark("handler rejected")
+		h.o.rejected = h.d.ID
 		return &worker.RejectError{Reason: "hopeless", Err: errHandler}
 	case k.panics > 0 && a.chance(k.panics):
 		h.vanish(a.rng.IntN(2) == 0)

@@ -119,6 +119,7 @@ type handle struct {
 	engine    *engine
 	who       int
 	skew      time.Duration
+	clock     *clock // nil = it is off by skew
 	actors    []*actor
 	consumer  *worker.Worker // that works now
 	consumed  bool           // there was one
@@ -271,6 +272,7 @@ func (w *world) live() error {
 	w.calm = w.sched.steps
 	w.sched.start(1, func() {
 		w.desert()
+		w.stopClocks()
 		w.heal()
 	})
 	if err := w.sched.drive(time.Hour); err != nil {
@@ -293,7 +295,9 @@ func (w *world) live() error {
 	if w.knobs.worked {
 		bound += endOf * time.Duration(len(w.rows(section("item"), 0)))
 	}
-	bound += w.totalFor()
+	if bound += w.totalFor(); w.knobs.clocks {
+		bound = w.knobs.drainsWithin()
+	}
 	if len(w.knobs.topics) > 0 {
 		bound += waitAtMost + 2*maxSkew + 10*time.Second
 	}
@@ -345,10 +349,12 @@ type opening func(ctx context.Context, db kv.DB, prefix []byte, name string, o l
 func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 	h := &handle{who: len(w.handles) + 1, skew: skew}
 	w.handles = append(w.handles, h)
-	now := func() time.Time { return time.Now().Add(skew) }
-	h.engine = &engine{w: w, who: h.who, now: now}
+	if w.knobs.clocks {
+		h.clock = w.clockOf(h.who)
+	}
+	h.engine = &engine{w: w, who: h.who, now: h.now}
 	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
-		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Config: w.knobs.config, Poll: w.knobs.poll,
+		Owner: fmt.Sprintf("handle %d", h.who), Now: h.now, Config: w.knobs.config, Poll: w.knobs.poll,
 		Test: w.testOptions(h.who, w.o.Seed<<8+uint64(h.who)),
 		Tx:   kv.TxOptions{OnTrouble: func(kv.Trouble) {}}, // keeps outages out of the log
 	})
