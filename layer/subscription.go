@@ -165,8 +165,9 @@ func (s *subscription) report(err error) {
 	switch {
 	case err == nil || errors.Is(err, errNotHolder):
 	case s.o.OnError != nil:
-		failed := callback.Try("SubscribeOptions.OnError", func() { s.o.OnError(err) })
-		callback.Report("subscription: OnError has panicked", failed, "queue", s.q.name, "subscription", s.name)
+		shield := callback.Shield(callback.Patience)
+		failed := shield.Try("SubscribeOptions.OnError", func() { s.o.OnError(err) })
+		callback.Report("subscription: OnError has failed", failed, "queue", s.q.name, "subscription", s.name)
 	default:
 		s.log(err)
 	}
@@ -772,13 +773,10 @@ func lentChanges(all []Change) []Change {
 	return all
 }
 
-// callAll calls a plain handler: once, or in parallel with the changes of some groups each.
+// callAll calls a plain handler, in parallel with the changes of some groups each.
 func (s *subscription) callAll(ctx context.Context, all []Change) error {
 	if len(all) == 0 {
 		return nil
-	}
-	if s.o.Parallel == 1 {
-		return s.call(all, func() error { return s.plain(ctx, all) })
 	}
 	shares := make([][]Change, s.o.Parallel)
 	for _, c := range all {
@@ -791,8 +789,8 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 		if len(mine) > 0 {
 			calls.Go(func() {
 				s.q.yield(ctx, fmt.Sprintf("share %d", i))
-				errs[i] = s.failed(mine, errGoexit) // until the handler has returned
-				errs[i] = s.call(mine, func() error { return s.plain(ctx, mine) })
+				lent := lentChanges(mine) // mine is also for the error
+				errs[i] = s.call(mine, func() error { return s.plain(ctx, lent) })
 			})
 		}
 	}
@@ -805,11 +803,19 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 	return nil
 }
 
-// call calls a handler and makes an error or a panic a *ChangeError.
-func (s *subscription) call(changes []Change, handler func() error) (err error) {
-	if failed := callback.Try("the handler", func() { err = callback.Sound(handler()) }); failed != nil {
-		err = failed
-	}
+// call calls a handler on a goroutine of its own, which the handler may end, and makes an error or a panic a
+// *ChangeError.
+func (s *subscription) call(changes []Change, handler func() error) error {
+	err, done := errGoexit, make(chan struct{})
+	go func() {
+		defer close(done)
+		var returned error
+		if failed := callback.Try("the handler", func() { returned = callback.Sound(handler()) }); failed != nil {
+			returned = failed
+		}
+		err = returned
+	}()
+	<-done
 	if err != nil {
 		return s.failed(changes, err)
 	}
@@ -901,8 +907,9 @@ func (e *MissedError) Error() string {
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to
-// pass over a change. The handler's context ends when another process has taken over, or ctx ends. For effects that
-// happen once use SubscribeTx.
+// pass over a change. The handler's context ends when another process has taken over, or ctx ends. The handler must
+// return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
+// once use SubscribeTx.
 //
 // Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
 // ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.

@@ -13,8 +13,10 @@ import (
 )
 
 // Hook is told of the operations of a handle: calls which run in transactions of the handle's own. The …Tx forms are
-// not told, because their commit is the caller's. Both functions are called by the goroutine of the caller, or of the
-// worker: they must be safe for concurrent use and return soon. A handle without hooks pays nothing.
+// not told, because their commit is the caller's. The functions are called by the goroutine of the caller, or of the
+// worker, which waits for them without a bound. They must be safe for concurrent use, must return at once, and must not
+// call runtime.Goexit: the operation then has no result, and a worker that has received or acked messages in it
+// delivers them again. A handle without hooks pays nothing.
 //
 // A panic of a hook does not change the operation. The handle writes the panic to slog.Default, with its stack, at most
 // once in ten seconds.

@@ -25,28 +25,34 @@ type Delivery struct {
 	// Attempt is the number of this delivery among those that count: 1 for the first, Item.Attempts + 1.
 	Attempt int
 
+	of    *Delivery // the worker's own, of which a handler has a copy
 	in    *inHand
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
 	// refused is the error of AdvanceTo, if it has refused next; nil = it has not.
 	refused error
-	slip    error          // a nil pointer that the handler has returned as an error; nil = there is none
+	slip    error          // a mistake of a handler that has succeeded; nil = there is none
 	next    layer.Template // to which the item is advanced, in the place of the ack; nil = it is finished
 }
 
 // Until is the end of the claim's lease, by this process's clock. The worker extends it while the handler runs, and
 // before a transaction of HandleTx or HandleCommit.
-func (d *Delivery) Until() time.Time { return time.UnixMilli(d.in.untilMS()) }
+func (d *Delivery) Until() time.Time { return time.UnixMilli(d.of.in.untilMS()) }
 
 // TokenKey is the key under which tokens are compared: see layer.Claim.TokenKey.
-func (d *Delivery) TokenKey() string { return d.in.claim.TokenKey() }
+func (d *Delivery) TokenKey() string { return d.of.in.claim.TokenKey() }
+
+// lend returns a copy of the delivery for one call of a handler, which may change the copy and all that is in it.
+func (d *Delivery) lend() *Delivery {
+	return &Delivery{Item: lent(d.Item), Queue: d.Queue, Token: d.Token, Attempt: d.Attempt, of: d}
+}
 
 // State returns the state of the group (see layer.Settlement.State), as the item before has left it, or as SetState has
 // set it; nil = the group has no state. The first call in a worker costs a read of its own. From then on the worker
 // receives the state with its claims. The bytes belong to the handler.
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
-	if d.sets {
+	if d = d.of; d.sets {
 		return bytes.Clone(d.state), nil
 	}
 	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
@@ -68,7 +74,7 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 // does not change. nil, or no bytes, clears the state. In a batch the last state that was set for a finished item
 // counts. The error is a *LimitError if state has more than MaxStateSize bytes.
 func (d *Delivery) SetState(state []byte) error {
-	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
+	if d = d.of; d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
 		return wrap("set state", errLaneState)
 	}
 	if len(state) > layer.MaxStateSize {
@@ -117,7 +123,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	defer h.end()
 	h.commits.Store(true)
 	defer h.commits.Store(false)
-	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime(), sent: lent(d.Item)}
+	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
 	for {
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
 			return err
@@ -143,9 +149,7 @@ type handlerTx struct {
 	of    context.Context
 	fn    func(ctx context.Context, tx kv.Tx) error
 	lease time.Duration
-	sent  layer.Item // as the first attempt gets it, whose handler may change the body and the headers
 
-	called      bool          // an attempt has called the handler
 	failed      error         // the handler's, with errGiveUp
 	took, bound time.Duration // the time that the attempt before took, and its bound
 	n           int           // attempts so far
@@ -185,11 +189,6 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 			return err
 		}
 	}
-	if t.called {
-		same := lent(t.sent)
-		d.Body, d.Headers = same.Body, same.Headers
-	}
-	t.called = true
 	h.commits.Store(false)
 	err = t.fn(ctx, tx)
 	h.commits.Store(true)
@@ -221,7 +220,7 @@ func lent(item layer.Item) layer.Item {
 // finish finishes or advances the item.
 func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
 	err := t.d.finish(ctx, tx)
-	t.d.in.lost = t.d.in.lost || lostBy(ctx, err)
+	t.d.in.lost = t.d.in.lost || lostBy(err)
 	return err
 }
 
@@ -425,7 +424,7 @@ func (h *inHand) leaseTime() time.Duration {
 // The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
 	err := h.extendAs(ctx, h.claim)
-	h.lost = h.lost || lostBy(ctx, err)
+	h.lost = h.lost || lostBy(err)
 	return err
 }
 

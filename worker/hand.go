@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -53,8 +52,8 @@ func (h *hand) yield(what string) { h.w.o.Test.Pause(h.ctx, what) }
 // loop runs until the worker stops. A claim that was handled to its end is acked in the transaction that receives the
 // next.
 func (h *hand) loop() {
-	w := h.w
-	defer w.ended(h)
+	w, returns := h.w, false
+	defer func() { w.ended(h, returns) }()
 	defer h.endCalls()
 	var done *finished
 	for pause, vain := firstWait, 0; ; {
@@ -91,6 +90,7 @@ func (h *hand) loop() {
 	if done != nil {
 		h.settle(done)
 	}
+	returns = true
 }
 
 // start runs a call on the goroutine of the hand's calls. One goroutine makes all calls, until a call has ended the
@@ -260,13 +260,9 @@ func (h *hand) newCall(in *inHand) *call {
 	items = h.w.free(items)
 	c := &call{in: in, grace: stuckAfter}
 	for _, item := range items {
-		if len(items) > 1 { // the handler may change the body, and be called again with half of the items
-			item.Body = bytes.Clone(item.Body)
-		}
-		item.Headers = maps.Clone(item.Headers) // the handler may change them while an ack reads the claim's
-		c.ds = append(c.ds, &Delivery{
-			Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in,
-		})
+		d := &Delivery{Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in}
+		d.of = d
+		c.ds = append(c.ds, d)
 	}
 	return c
 }
@@ -528,11 +524,11 @@ func (w *Worker) tellDone(c *call, n int) {
 	}
 }
 
-// tellSlip tells of a nil pointer that a handler has returned as an error: see Handler.
+// tellSlip tells of an error that a handler has returned although it has finished its items: see Handler and
+// BatchError.
 func (w *Worker) tellSlip(c *call) {
 	d := c.ds[0]
-	err := &HandlerError{ID: d.ID, Err: fmt.Errorf(
-		"a nil %T was returned as an error, and counts as nil: return nil, and declare the result as error", d.slip)}
+	err := &HandlerError{ID: d.ID, Err: d.slip}
 	w.log.Error("worker: wrong result of a handler", "queue", d.Queue.Name(), "error", err)
 	w.told(err)
 }
@@ -600,14 +596,18 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	// For as long as the lease lasts, so that what was handled is not handled again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
 	ctx = w.o.Test.Named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
+	a.err = errAckExit
 	go func() {
 		defer cancel()
+		defer close(a.ended)
 		w.o.Test.Pause(ctx, "ack")
 		a.err = in.settle(ctx, s, false)
 		w.o.Test.Pause(ctx, "acked")
-		close(a.ended)
 	}()
 }
+
+// errAckExit is the error of an ack until it has returned.
+var errAckExit = errors.New("a hook of the queue's handle has ended the goroutine of an ack (runtime.Goexit)")
 
 // awaitAck waits for the ack under way, if there is one.
 func (w *Worker) awaitAck(of context.Context, in *inHand) {
@@ -829,11 +829,15 @@ func (h *hand) dismiss() {
 	}
 }
 
-// ended removes a hand from the worker.
-func (w *Worker) ended(h *hand) {
+// ended removes a hand from the worker. If the hand has not returned, a hook of the queue's handle has ended its
+// goroutine (runtime.Goexit), and another hand takes its place.
+func (w *Worker) ended(h *hand, returns bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hands = slices.DeleteFunc(w.hands, func(o *hand) bool { return o == h })
+	if !returns && !h.ends {
+		w.hire()
+	}
 }
 
 // staying returns how many hands are not to end. The mutex is held.

@@ -1,9 +1,11 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -19,10 +21,11 @@ import (
 // *RetryError says; a *RejectError says that it will never succeed. The context ends when the item's Timeout is over,
 // when the claim is lost, or when the worker is stopped by force. The handler must return then.
 //
-// A nil pointer to an error type of this module, such as a nil *RetryError, counts as nil, and the worker reports the
-// mistake to the log and to OnError. Such an error is not equal to nil in Go, but its handler has met no error: the
-// item was handled, and another attempt would handle it twice. A nil pointer of any other type is a failed attempt: the
-// worker does not know the type, and an additional attempt does less harm than a lost message.
+// A nil pointer to an error type of this module, such as a nil *RetryError, counts as nil, also if errors.Join has
+// joined several. The worker reports the mistake to the log and to OnError. Such an error is not equal to nil in Go,
+// but its handler has met no error: the item was handled, and another attempt would handle it twice. A nil pointer of
+// any other type is a failed attempt: the worker does not know the type, and an additional attempt does less harm than
+// a lost message.
 type Handler struct {
 	call  func(ctx context.Context, ds []*Delivery) error // nil = no handler
 	batch bool                                            // call is given all items of a claim
@@ -39,7 +42,7 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 	if h == nil {
 		return Handler{}
 	}
-	return Handler{call: func(ctx context.Context, ds []*Delivery) error { return ds[0].meant(h(ctx, ds[0])) }}
+	return Handler{call: func(ctx context.Context, ds []*Delivery) error { return ds[0].meant(h(ctx, ds[0].lend())) }}
 }
 
 // HandleTx makes a handler of a function that runs in the transaction that acks the item. Its writes through tx happen
@@ -56,7 +59,9 @@ func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler 
 		return Handler{}
 	}
 	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
-		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error { return ds[0].meant(h(ctx, tx, ds[0])) })
+		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error {
+			return ds[0].meant(h(ctx, tx, ds[0].lend()))
+		})
 	}}
 }
 
@@ -71,12 +76,12 @@ func HandleCommit[T any](
 		return Handler{}
 	}
 	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
-		result, err := work(ctx, ds[0])
+		result, err := work(ctx, ds[0].lend())
 		if err = ds[0].meant(err); err != nil {
 			return err
 		}
 		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error {
-			return ds[0].meant(commit(ctx, tx, ds[0], result))
+			return ds[0].meant(commit(ctx, tx, ds[0].lend(), result))
 		})
 	}}
 }
@@ -93,7 +98,19 @@ func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 		return Handler{}
 	}
 	return Handler{batch: true, call: func(ctx context.Context, ds []*Delivery) error {
-		return ds[0].meant(h(ctx, ds))
+		mine := make([]*Delivery, len(ds))
+		for i, d := range ds {
+			mine[i] = d.lend()
+		}
+		err := ds[0].meant(h(ctx, mine))
+		partly, ok := as[BatchError](err)
+		if !ok || partly.Done < len(ds) {
+			return err
+		}
+		if partly.Err != nil && nilIn(partly.Err) == nil {
+			ds[0].slip = fmt.Errorf("all %d items of the call are finished: %w", len(ds), err)
+		}
+		return nil
 	}}
 }
 
@@ -105,20 +122,48 @@ var nilErrors = []error{
 	(*layer.UnknownSettingError)(nil), (*layer.ChangeError)(nil), (*layer.MissedError)(nil),
 }
 
-// meant returns what a function of the handler has meant by err: no error, if err is one of nilErrors.
-func (d *Delivery) meant(err error) error {
-	if err == nil || !slices.Contains(nilErrors, err) {
+// joined is the type of the errors of errors.Join.
+var joined = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
+
+// nilIn returns one of nilErrors if err is one, or joins nothing else; nil = err is an error.
+func nilIn(err error) (found error) {
+	if slices.Contains(nilErrors, err) {
 		return err
 	}
-	d.slip = err
+	if reflect.TypeOf(err) == joined {
+		for _, inner := range err.(interface{ Unwrap() []error }).Unwrap() {
+			slip := nilIn(inner)
+			if slip == nil {
+				return nil
+			}
+			found = cmp.Or(found, slip)
+		}
+	}
+	return found
+}
+
+// meant returns what a function of the handler has meant by err: no error, if only nil pointers are in it.
+func (d *Delivery) meant(err error) error {
+	if err == nil {
+		return nil
+	}
+	slip := nilIn(err)
+	if slip == nil {
+		return err
+	}
+	d.slip = fmt.Errorf(
+		"a nil %T was returned as an error, and counts as nil: return nil, and declare the result as error", slip)
 	return nil
 }
 
 // BatchError says how many items a handler of HandleBatch has finished: the first Done items are finished, and the next
 // has failed with Err.
 type BatchError struct {
-	Done int // 0 to the number of items less one
-	Err  error
+	// Done is 0 to the number of items less one. Less than 0 names no item: see HandleBatch. If Done is the number of
+	// items or more, all are finished, and the worker reports Err to the log and to OnError.
+	Done int
+	// Err may wrap a *RetryError or a *RejectError. nil = the item has failed for no known reason.
+	Err error
 }
 
 func (e *BatchError) Error() string {
@@ -199,13 +244,33 @@ func (e *RejectError) Unwrap() error {
 	return e.Err
 }
 
-// as is errors.As for a pointer, which is not nil if there is one.
+// as is errors.As for a pointer. It passes over nil pointers.
 func as[E any, P interface {
 	*E
 	error
 }](err error) (e P, ok bool) {
-	ok = errors.As(err, &e) && e != nil
-	return e, ok
+	for err != nil {
+		if e, ok = err.(P); ok {
+			return e, e != nil
+		}
+		if x, is := err.(interface{ As(target any) bool }); is && x.As(&e) && e != nil {
+			return e, true
+		}
+		switch x := err.(type) {
+		case interface{ Unwrap() error }:
+			err = x.Unwrap()
+		case interface{ Unwrap() []error }:
+			for _, inner := range x.Unwrap() {
+				if e, ok = as[E, P](inner); ok {
+					return e, true
+				}
+			}
+			return nil, false
+		default:
+			return nil, false
+		}
+	}
+	return nil, false
 }
 
 // wrap names the worker's call in an error.

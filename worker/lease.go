@@ -67,7 +67,7 @@ func (h *hand) endExtend(c *call) {
 	err := in.extending.err
 	in.extending = nil
 	switch {
-	case lostBy(in.ctx, err):
+	case lostBy(err):
 		c.gone = true
 		c.cancel(err)
 	case err != nil && h.ctx.Err() == nil && in.ctx.Err() == nil:
@@ -80,22 +80,24 @@ func (h *hand) endExtend(c *call) {
 func (h *inHand) lapse(tell bool) {
 	h.lapsed = true
 	err := fmt.Errorf("%w: group %q, token %d: its lease has ended, and the database has not extended it",
-		layer.ErrClaimLost, h.claim.Group, h.claim.Token)
+		errLapsed, h.claim.Group, h.claim.Token)
 	h.cancel(err)
 	if tell {
 		h.report(err)
 	}
 }
 
-// lostBy reports whether the queue has said that a claim is lost. An error of a call under ctx may only name the cause
-// with which ctx has ended, which is the end of the lease. Then another may have taken the claim over, or not.
-func lostBy(ctx context.Context, err error) bool {
-	return errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, context.Cause(ctx))
-}
+// errLapsed is the cause with which the handlers' context ends at the end of the lease. Then another may have taken the
+// claim over, or not.
+var errLapsed = fmt.Errorf("%w", layer.ErrClaimLost)
+
+// lostBy reports whether the queue has said that a claim is lost. An error may only name the cause with which the
+// context of a call has ended.
+func lostBy(err error) bool { return errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, errLapsed) }
 
 // cutOff reports whether the call's context has ended with the lease: then the item has not failed.
 func (c *call) cutOff() bool {
-	return c.in.lapsed && errors.Is(context.Cause(c.ctx), layer.ErrClaimLost)
+	return errors.Is(context.Cause(c.ctx), errLapsed)
 }
 
 // first is the item of the claim's next call.

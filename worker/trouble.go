@@ -41,8 +41,9 @@ func (w *Worker) ask(h *hand, done *finished) received {
 		}
 		h.yield("asks again")
 	}
-	r := w.next(h, done, alone)
-	w.trouble.leave(alone, r.err)
+	var r received
+	defer func() { w.trouble.leave(alone, r.err) }() // also if a hook of the handle ends the goroutine
+	r = w.next(h, done, alone)
 	return r
 }
 

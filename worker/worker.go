@@ -481,11 +481,12 @@ func HandleStage(h func(ctx context.Context, d *Delivery) (next layer.Template, 
 		return Handler{}
 	}
 	handler := Handle(func(ctx context.Context, d *Delivery) error {
+		own := d.of // d is the user's
 		next, err := h(ctx, d)
-		if err = d.meant(err); err != nil {
+		if err = own.meant(err); err != nil {
 			return err
 		}
-		return d.AdvanceTo(next)
+		return own.AdvanceTo(next)
 	})
 	handler.stage = true
 	return handler
@@ -499,6 +500,7 @@ func HandleStage(h func(ctx context.Context, d *Delivery) (next layer.Template, 
 // Errors: *ValueError if next names no facet, or one that the queue does not have; *LimitError and ErrInvalidUTF8 for a
 // value, as Enqueue's. The item has failed then, also if the handler returns nil.
 func (d *Delivery) AdvanceTo(next layer.Template) error {
+	d = d.of
 	d.next, d.refused = maps.Clone(next), nil
 	if next == nil {
 		return nil

@@ -332,42 +332,69 @@ func TestPanicOfAdvance(t *testing.T) {
 	})
 }
 
-// TestPanicsOfSubscribe: a panic of OnError ends no subscription, an error whose methods panic is a handler's error,
-// and a handler that ends its goroutine has not seen its changes.
+// TestPanicsOfSubscribe: a panic or an exit of OnError ends no subscription, an error whose methods panic is a
+// handler's error, and a handler that ends its goroutine has not seen its changes. The error names the first change,
+// also if the handler has cleared the slice.
 func TestPanicsOfSubscribe(t *testing.T) {
+	type handler = func(ctx context.Context, changes []layer.Change) error
+	type subscribe func(ctx context.Context, q *layer.Queue, h handler, o layer.SubscribeOptions) error
+	plain := func(parallel int) subscribe {
+		return func(ctx context.Context, q *layer.Queue, h handler, o layer.SubscribeOptions) error {
+			o.Parallel = parallel
+			return q.Subscribe(ctx, "s", h, o)
+		}
+	}
+	kinds := map[string]subscribe{
+		"one call": plain(1), "parallel": plain(2),
+		"tx": func(ctx context.Context, q *layer.Queue, h handler, o layer.SubscribeOptions) error {
+			inTx := func(ctx context.Context, _ kv.Tx, changes []layer.Change) error { return h(ctx, changes) }
+			return q.SubscribeTx(ctx, "s", inTx, o)
+		},
+	}
+	exit := func() error {
+		runtime.Goexit()
+		return nil
+	}
 	for name, fail := range map[string]func() error{
 		"panic":        func() error { panic("boom") },
 		"broken error": func() error { return (*brokenError)(nil) },
-		"Goexit": func() error {
-			runtime.Goexit()
-			return nil
-		},
+		"Goexit":       exit,
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
-				calls, seen := 0, 0
-				ctx, cancel := context.WithCancel(b.t.Context())
-				done := make(chan error)
-				go func() {
-					done <- b.q.Subscribe(ctx, "s", func(_ context.Context, changes []layer.Change) error {
-						if calls++; calls <= 2 {
-							return fail()
-						}
-						seen += len(changes)
-						return nil
-					}, layer.SubscribeOptions{FromOldest: true, Parallel: 2, OnError: func(err error) {
-						b.onError(errors.New(err.Error()))
-						panic("the report")
-					}})
-				}()
-				b.fill(3)
-				time.Sleep(time.Minute)
-				cancel()
-				require.NoError(t, <-done)
-				require.Equal(t, 3, seen)
-				require.NotEmpty(t, b.reported())
-				require.True(t, strings.Contains(b.reported()[0].Error(), "panic") || name == "Goexit")
+		for kind, subscribe := range kinds {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+					var calls, seen atomic.Int64
+					ctx, cancel := context.WithCancel(b.t.Context())
+					done := make(chan error, 1)
+					go func() {
+						defer close(done)
+						done <- subscribe(ctx, b.q, func(_ context.Context, changes []layer.Change) error {
+							if calls.Add(1) <= 2 {
+								clear(changes)
+								return fail()
+							}
+							seen.Add(int64(len(changes)))
+							return nil
+						}, layer.SubscribeOptions{FromOldest: true, OnError: func(err error) {
+							b.onError(err)
+							_ = fail()
+							panic("the report")
+						}})
+					}()
+					b.fill(3)
+					time.Sleep(time.Minute)
+					cancel()
+					err, returned := <-done
+					require.True(t, returned)
+					require.NoError(t, err)
+					require.EqualValues(t, 3, seen.Load())
+					require.NotEmpty(t, b.reported())
+					failed := new(layer.ChangeError)
+					require.ErrorAs(t, b.reported()[0], &failed)
+					require.NotZero(t, failed.First.ID)
+					require.True(t, strings.Contains(failed.Error(), "panic") || name == "Goexit")
+				})
 			})
-		})
+		}
 	}
 }
