@@ -203,32 +203,31 @@ func (a *actor) stopOther() {
 }
 
 func (a *actor) createTarget(config layer.Config) {
-	for {
+	a.insist("create", "created", layer.ErrQueueExists, func() error {
 		o := a.targetOptions()
 		o.Config = config
 		q, err := layer.Create(a.ctx, a.w.handleOf(a.who).engine, []byte(targetPrefix), targetName, o)
 		closeTarget(q)
-		a.park("created")
-		a.w.sched.trace.note("create the target", err)
-		if e := new(kv.Error); err == nil || errors.Is(err, layer.ErrQueueExists) {
-			return
-		} else if !errors.As(err, &e) {
-			a.w.violation("unexpected error of a create: %v", err)
-			return
-		}
-		a.sleep(time.Millisecond)
-	}
+		return err
+	})
 }
 
 func (a *actor) dropTarget() {
+	a.insist("drop", "dropped", layer.ErrNoQueue, func() error {
+		return layer.Drop(a.ctx, a.w.handleOf(a.who).engine, []byte(targetPrefix), targetName, layer.DropOptions{})
+	})
+}
+
+// insist makes a call for the target until the call, or one before it, has done its work: then it ends with already.
+func (a *actor) insist(verb, done string, already error, try func() error) {
 	for {
-		err := layer.Drop(a.ctx, a.w.handleOf(a.who).engine, []byte(targetPrefix), targetName, layer.DropOptions{})
-		a.park("dropped")
-		a.w.sched.trace.note("drop the target", err)
-		if e := new(kv.Error); err == nil || errors.Is(err, layer.ErrNoQueue) {
+		err := try()
+		a.park(done)
+		a.w.sched.trace.note(verb+" the target", err)
+		if e := new(kv.Error); err == nil || errors.Is(err, already) {
 			return
 		} else if !errors.As(err, &e) {
-			a.w.violation("unexpected error of a drop: %v", err)
+			a.w.violation("unexpected error of a %s: %v", verb, err)
 			return
 		}
 		a.sleep(time.Millisecond)
