@@ -112,10 +112,10 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	if s.o.Lease == 0 {
 		s.o.Lease = DefaultLease
 	}
-	s.token = readerToken(s.token, s.o.Lease)
 	if err := checkLease(s.o.Lease); err != nil {
 		return nil, err
 	}
+	s.token = readerToken(s.token, s.o.Lease)
 	s.width = s.o.Max
 	return s, nil
 }
