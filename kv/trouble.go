@@ -2,7 +2,6 @@ package kv
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -200,8 +199,7 @@ func (v *vigil) failed(err error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var e *Error
-	if errors.As(err, &e) && e.Code == CodeNotCommitted {
+	if Code(err) == CodeNotCommitted {
 		v.t.Since, v.t.Attempts, v.t.Err = time.Now(), 0, nil
 		return
 	}
