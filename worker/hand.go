@@ -261,7 +261,7 @@ func (h *hand) newCall(in *inHand) *call {
 	c := &call{in: in, grace: stuckAfter}
 	for _, item := range items {
 		d := &Delivery{Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in}
-		d.of = d
+		d.of, d.was, d.known = d, in.claim.State, in.stateKnown
 		c.ds = append(c.ds, d)
 	}
 	return c
@@ -450,15 +450,15 @@ func (h *hand) attend(c *call) bool {
 // held for as long as the process lives. If that fails, the handle begins a new heartbeat.
 func (h *hand) loosen(c *call) {
 	in := c.in
-	if !in.beats() || in.over || in.lost {
+	if !in.beats() {
 		return
 	}
 	in.noBeat()
-	same := *in.claim
-	ctx := h.w.o.Test.Named(h.ctx, "lease of %s under %d", c.first(), same.Token)
+	same := *in.as // the call may have a transaction open, which may be about to end the claim
+	ctx := h.w.o.Test.Named(h.ctx, "lease of %s under %d", c.ds[0].ID, same.Token)
 	h.w.wg.Go(func() {
 		h.w.o.Test.Pause(ctx, "loosen")
-		if _, err := in.source.q.Extend(ctx, &same, 0); err != nil && ctx.Err() == nil {
+		if _, err := in.source.q.Extend(ctx, &same, 0); err != nil && ctx.Err() == nil && !lostBy(err) {
 			h.w.report(err)
 		}
 	})
@@ -468,6 +468,7 @@ func (h *hand) loosen(c *call) {
 // travel with the next receive; more says that there are items left to handle.
 func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bool) {
 	in, err := c.in, timedOut(c.ctx, c.err)
+	in.learn(c.ds)
 	handled := 0
 	if partly, ok := as[BatchError](err); err == nil {
 		handled = len(c.ds)
@@ -568,7 +569,8 @@ func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
 // that ack is awaited first.
 func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
 	last := len(in.unhandled()) == 0
-	if !last && !in.source.handler.inTx && !ds[len(ds)-1].sets {
+	sets := slices.ContainsFunc(ds, func(d *Delivery) bool { return d.sets })
+	if !last && !in.source.handler.inTx && !sets {
 		return nil, true
 	}
 	w.awaitAck(of, in)
