@@ -341,8 +341,6 @@ func (h *hand) perform(c *call) bool {
 	return true
 }
 
-var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit), as require does in a test")
-
 // run calls fn; a panic becomes an error, with its stack.
 func (c *call) run(fn func(ctx context.Context) error) {
 	returned := false
@@ -350,7 +348,7 @@ func (c *call) run(fn func(ctx context.Context) error) {
 		if r := recover(); r != nil {
 			c.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		} else if !returned {
-			c.err, c.exited = errGoexit, true
+			c.err, c.exited = callback.ErrGoexit, true
 		}
 		close(c.done)
 	}()
@@ -598,7 +596,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	// For as long as the lease lasts, so that what was handled is not handled again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
 	ctx = w.o.Test.Named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
-	a.err = errAckExit
+	a.err = callback.ErrGoexit // until Settle has returned
 	go func() {
 		defer cancel()
 		defer close(a.ended)
@@ -607,9 +605,6 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 		w.o.Test.Pause(ctx, "acked")
 	}()
 }
-
-// errAckExit is the error of an ack until it has returned.
-var errAckExit = errors.New("a hook of the queue's handle has ended the goroutine of an ack (runtime.Goexit)")
 
 // awaitAck waits for the ack under way, if there is one.
 func (w *Worker) awaitAck(of context.Context, in *inHand) {
@@ -831,7 +826,7 @@ func (h *hand) dismiss() {
 	}
 }
 
-// ended removes a hand from the worker. If the hand has not returned, a hook of the queue's handle has ended its
+// ended removes a hand from the worker. If the hand has not returned, a clock of the queue's handle has ended its
 // goroutine (runtime.Goexit), and another hand takes its place.
 func (w *Worker) ended(h *hand, returns bool) {
 	w.mu.Lock()
