@@ -284,7 +284,7 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 	else \
 		command -v "$${FDB_BIN:+$$FDB_BIN/}fdbserver" >/dev/null || \
 			echo "SKIP: the tests that kill, restart or lock a cluster of their own: no fdbserver in FDB_BIN or on the PATH"; \
-		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 30m ./...; \
+		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 3h ./...; \
 	fi
 
 # The servers are killed, frozen, excluded and configured, by SEED, while HISTORIES runs of linear are checked.

@@ -345,11 +345,11 @@ func (d *deed) configure(ctx context.Context) (string, error) {
 	name, old, value := d.in.Get("setting"), d.in.Get("old"), d.in.Get("value")
 	changed := func(c *layer.Config) error {
 		now, err := c.Setting(name)
-		if err == nil && now != old {
-			err = fmt.Errorf("%w: %s is %s now", layer.ErrChanged, name, now)
-		}
-		if err != nil {
-			return err
+		switch {
+		case err != nil:
+			return fmt.Errorf("%w: %w", errAsk, err)
+		case now != old:
+			return fmt.Errorf("%w: %s is %s now", layer.ErrChanged, name, now)
 		}
 		return c.Set(name, value)
 	}

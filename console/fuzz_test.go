@@ -107,6 +107,7 @@ func FuzzConsoleForms(f *testing.F) {
 	}
 	f.Add(byte(byToken), "/do", "", "q~=orders&verb=skip&g~=%2522%253E&head=ID6&back=//evil.example")
 	f.Add(byte(byToken), "/queue", "q=", "")
+	f.Add(byte(byToken), "/do", "", "q=orders&verb=configure&old=30s&value=1m") // of no setting
 	f.Add(byte(byToken), "/blocked", "q=orders&cause=group+paused&after=A&rank=1&index=1&held=1s", "")
 	f.Add(byte(byToken), "/dead",
 		"q=orders&g=dead&text=script&from=2026-01-01T00:00&before=2027-01-01T00:00&after=ID3", "")

@@ -65,7 +65,7 @@ func advanceBesideEnd(t *testing.T, ackFirst, waits bool) {
 	}
 	q.run(ctx, both, 0)
 	for _, o := range both {
-		require.NoError(t, o.result())
+		require.NoError(t, o.Err())
 	}
 	var bodies []string
 	for _, c := range receive.receive.claims {

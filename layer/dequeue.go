@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/line"
 )
 
 // ReceiveOptions say what a receive may take. The zero value is the normal use.
@@ -421,9 +422,6 @@ type look struct {
 	assessed bool
 }
 
-// maxWave bounds the groups looked at together, and so the memory of a receive.
-const maxWave = 64
-
 func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 	w.countExpired = w.countExpired || slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
 	return &claimer{
@@ -438,7 +436,7 @@ func (c *claimer) begin() {
 	c.readJoin()
 	if index, _ := c.q.staging.requested(); index != 0 && c.where == "" {
 		random := c.q.waitID
-		c.granted = c.tx.Snapshot().GetRange(c.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
+		c.granted = c.tx.Snapshot().GetRange(c.keys.grants(random).Selectors(), kv.RangeOptions{Limit: line.MaxWave})
 	}
 	for _, r := range c.owed {
 		if r.o.Group == nil {
@@ -706,7 +704,7 @@ func (c *claimer) wanted() (groups, items int) {
 			items = max(items, (r.o.Max-r.items)/max(c.layered, 1))
 		}
 	}
-	return min(max(groups, 1), maxWave), items
+	return min(max(groups, 1), line.MaxWave), items
 }
 
 // wantedGroups returns how many more groups a receive is likely to take, 1 at least.

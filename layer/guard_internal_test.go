@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -214,7 +215,7 @@ func TestTogetherOfUnknownOutcome(t *testing.T) {
 		db.armed.Store(true)
 		q.run(t.Context(), both, 0)
 		for i, o := range both {
-			require.True(t, kv.MaybeCommitted(o.err), "%v", o.err)
+			require.True(t, kv.MaybeCommitted(o.TxErr), "%v", o.TxErr)
 			items, err := q.Peek(t.Context(), fmt.Sprint(i), 10, nil)
 			require.NoError(t, err)
 			require.Len(t, items, 1)
@@ -234,7 +235,7 @@ func TestTwinsOfOneAttempt(t *testing.T) {
 	}
 	q.run(t.Context(), twins, 0)
 	for _, o := range twins {
-		require.NoError(t, o.err)
+		require.NoError(t, o.TxErr)
 		require.Len(t, o.receive.claims, 1)
 		first, claim := *twins[0].receive.claims[0], *o.receive.claims[0]
 		first.ends, claim.ends = time.Time{}, time.Time{} // by when each has read its claim
@@ -262,7 +263,7 @@ func TestTwinsOfTwoTemplates(t *testing.T) {
 	}
 	q.run(t.Context(), twins, 0)
 	for _, o := range twins {
-		require.NoError(t, o.err)
+		require.NoError(t, o.TxErr)
 		require.Len(t, o.receive.claims, 1)
 		first, claim := *twins[0].receive.claims[0], *o.receive.claims[0]
 		first.ends, claim.ends = time.Time{}, time.Time{} // by when each has read its claim
@@ -361,26 +362,34 @@ func meetClaim(t *testing.T, db *interleaved, q *Queue, run func() error) (claim
 	return claims
 }
 
+// TestTurnsThatEndTheWait: receives that wait go on after a turn that has failed, but not if the queue is gone, and not
+// if the turn may have claimed.
+func TestTurnsThatEndTheWait(t *testing.T) {
+	for err, goesOn := range map[error]bool{
+		&kv.Error{Code: kv.CodeTransactionTimedOut}: true, errors.New("no database"): true,
+		fmt.Errorf("open: %w", ErrNoQueue): false, &kv.Error{Code: kv.CodeCommitUnknownResult}: false,
+		&kv.Error{Code: kv.CodeTransactionTimedOut, InFlight: true}: false,
+	} {
+		require.Equal(t, goesOn, mayRecover(err), "%v", err)
+	}
+}
+
 // TestTogetherInBounds (trap 7): what travels together is bounded by messages and by bytes; what is alone may be
 // larger. Guard batch-size.
 func TestTogetherInBounds(t *testing.T) {
-	_, q := newInterleaved(t, Config{})
 	for _, c := range []struct {
 		operations, messages, size int
 		first                      int // of them that travel in the first transaction
 	}{{3, MaxBatch/2 + 1, 1, 1}, {3, 1, maxBytes/2 + 1, 1}, {4, 1, maxBytes / 4, 3}, {2, 1, maxBytes + 1, 1}, {5, 1, 1, 5}} {
-		for range c.operations {
-			msgs := make([]Message, c.messages)
-			for i := range msgs {
-				msgs[i] = Message{Group: "A", Body: make([]byte, c.size)}
-			}
-			o := &operation{enqueue: &enqueuing{msgs: msgs, size: c.messages * (c.size + 1)}}
-			o.load = o.size()
-			q.pipeline.queue = append(q.pipeline.queue, o)
+		msgs := make([]Message, c.messages)
+		for i := range msgs {
+			msgs[i] = Message{Group: "A", Body: make([]byte, c.size)}
 		}
-		q.pipeline.flying = 1
-		require.Len(t, q.pipeline.nextBatch().operations, c.first, "%+v", c)
-		require.Len(t, q.pipeline.queue, c.operations-c.first)
-		q.pipeline.queue, q.pipeline.flying = nil, 0
+		o := &operation{enqueue: &enqueuing{msgs: msgs, size: c.messages * (c.size + 1)}}
+		total, first := o.Size(), 1
+		for ; first < c.operations && !total.Plus(o.Size()).Exceeds(mostTogether()); first++ {
+			total = total.Plus(o.Size())
+		}
+		require.Equal(t, c.first, first, "%+v", c)
 	}
 }

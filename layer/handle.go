@@ -14,6 +14,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/line"
 
 	crand "crypto/rand"
 )
@@ -103,7 +104,7 @@ type Queue struct {
 	// watchTold: a failed watch was reported.
 	watchTold atomic.Bool
 	// subscribers is the pace of the looks of subscriptions that find nothing.
-	subscribers lookPace
+	subscribers advice.Pace
 	counting    counting
 	followed    followed
 	aging       aging
@@ -115,10 +116,10 @@ type Queue struct {
 	// read by Open, and never changed after.
 	incarnation uuid.UUID
 
-	pipeline pipeline
+	pipeline line.Pipeline[*operation]
 	troubles kv.Troubles
 	waitID   uuid.UUID // in the keys of the handle's requests, of the grants to it, and of its wakes
-	line     waitingLine
+	line     line.Line[*operation]
 	staging  staging
 	heart    *heart
 }
@@ -218,7 +219,7 @@ func waitFor(ctx context.Context, all *sync.WaitGroup) error {
 }
 
 // isClosed reports whether the handle was closed.
-func (q *Queue) isClosed() bool { return q.pipeline.isClosed() }
+func (q *Queue) isClosed() bool { return q.pipeline.IsClosed() }
 
 // Now returns the time by the handle's clock (Options.Now): compare Claim.Until with Now.
 func (q *Queue) Now() time.Time { return q.opts.Now() }

@@ -13,15 +13,16 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/line"
 )
 
-// submit runs o together with other operations arriving at the same time, see pipeline.submit.
+// submit runs o together with other operations arriving at the same time, see line.Pipeline.Submit.
 func (q *Queue) submit(ctx context.Context, o *operation) error {
 	if err := q.prepare(o); err != nil {
 		return err
 	}
 	beat := o.settlesUnder()
-	err := q.pipeline.submit(ctx, o)
+	err := q.pipeline.Submit(ctx, o)
 	q.leaveIfUnsettled(beat, err)
 	return err
 }
@@ -71,18 +72,27 @@ func (q *Queue) settleSize(s *settlement) int {
 }
 
 // pipelineEnv returns what the handle's pipeline needs.
-func (q *Queue) pipelineEnv() pipelineEnv {
-	return pipelineEnv{
-		run: q.run, giveBack: q.giveBackAll, yield: q.yield,
-		groups: q.wantedGroups, plenty: q.spreadOf("").Plenty,
-		join: q.line.join, quit: q.line.quit, disband: q.line.disband, trouble: q.line.trouble,
+func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
+	return line.PipelineEnv[*operation]{
+		Most: mostTogether(), Closed: ErrClosed, Run: q.run, Yield: q.yield,
+		Groups: func(o *operation) int { return q.wantedGroups(o.receive) }, Plenty: q.spreadOf("").Plenty,
+		MayRecover: mayRecover, GiveBack: func(o *operation) { giveBackOf(q, o) },
+	}
+}
+
+// giveBackOf gives back the claims of a receive whose caller has left, unless the caller can repeat the receive.
+func giveBackOf(q *Queue, o *operation) {
+	r := o.receive
+	if len(r.claims) > 0 && (r.o.ReceiveID == "" || lacks(guardRepeatBack)) {
+		go q.giveBackAll(r.claims)
+		r.claims = nil
 	}
 }
 
 // run runs the operations. Operations that settle or enqueue travel without the receives after the first conflict.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	switch {
-	case slices.ContainsFunc(batch, func(o *operation) bool { return o.first }):
+	case slices.ContainsFunc(batch, func(o *operation) bool { return o.First }):
 		runFirst(ctx, q, batch)
 	case !slices.ContainsFunc(batch, receives):
 		runWhole(ctx, q, batch, others, q.runTogether(ctx, batch, others, q.opts.Tx))
@@ -154,7 +164,7 @@ func lostConflict(q *Queue, batch []*operation) {
 	q.eachSpread(batch, (*advice.Spread).Widen)
 	for _, o := range batch {
 		if o.receive != nil {
-			o.lost++
+			o.Lost++
 		}
 	}
 }
@@ -162,7 +172,7 @@ func lostConflict(q *Queue, batch []*operation) {
 // lostOf returns how many conflicts the receives have lost, in transactions before.
 func lostOf(batch []*operation) (lost int) {
 	for _, o := range batch {
-		lost = max(lost, o.lost)
+		lost = max(lost, o.Lost)
 	}
 	return lost
 }
@@ -175,7 +185,7 @@ func runFirst(ctx context.Context, q *Queue, batch []*operation) {
 			o.receive.begin()
 		}
 		if !writesFirst(o) {
-			o.err, o.later = nil, true
+			o.TxErr, o.Later = nil, true
 			continue
 		}
 		parts, wholes = append(parts, &operation{settle: o.settle, enqueue: o.enqueue}), append(wholes, o)
@@ -185,8 +195,8 @@ func runFirst(ctx context.Context, q *Queue, batch []*operation) {
 	}
 	runWhole(ctx, q, parts, 0, q.runTogether(ctx, parts, 0, q.opts.Tx))
 	for i, o := range wholes {
-		o.err, o.settleErr, o.used = parts[i].err, parts[i].settleErr, parts[i].used
-		o.later = o.receive != nil && o.err == nil && o.settleErr == nil
+		o.TxErr, o.settleErr, o.used = parts[i].TxErr, parts[i].settleErr, parts[i].used
+		o.Later = o.receive != nil && o.TxErr == nil && o.settleErr == nil
 	}
 }
 
@@ -209,7 +219,7 @@ func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) 
 			return err
 		}
 		lostConflict(q, batch)
-		conflicted(&q.pipeline, batch[0])
+		q.pipeline.Conflicted(batch[0])
 	}
 }
 
@@ -230,36 +240,6 @@ func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
 	}
 }
 
-// settlesFirst reports whether the operation settles in the next transaction and receives in another, because the
-// transactions that receive lose conflicts. mu is held.
-func settlesFirst(p *pipeline, o *operation) bool {
-	return o.settle != nil && o.receive != nil && p.losing > 0 && !p.mayReceive()
-}
-
-// conflicted notes that the transaction of o, which receives, has lost a conflict and tries again. The operations that
-// settle do not wait for it.
-func conflicted(p *pipeline, o *operation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	b := o.batch
-	if b == nil || b.losing {
-		return
-	}
-	b.losing = true
-	p.losing++
-	if slices.ContainsFunc(p.queue, writesFirst) && p.mayFly() {
-		p.flying++
-		go p.drive()
-	}
-}
-
-// receiveNext queues the receive of an operation whose settlement is done, in a transaction of its own. mu is held.
-func receiveNext(p *pipeline, o *operation) {
-	o.settle, o.first = nil, false
-	o.load = o.size()
-	p.queueUp(o)
-}
-
 // runSmaller goes on with an operation whose own transaction has ended with err. If the transaction was too large, a
 // receive asks for less and less; what has to be done as it is gets a *LimitError.
 func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err error) error {
@@ -275,7 +255,7 @@ func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err er
 
 // ranWith notes the outcome of an operation's transaction.
 func (o *operation) ranWith(err error) {
-	if o.err = err; o.settle != nil && err == nil && o.settleErr == nil {
+	if o.TxErr = err; o.settle != nil && err == nil && o.settleErr == nil {
 		o.settle.done.Store(true)
 	}
 }
@@ -372,7 +352,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 	}
 	along := advise(q, batch, others)
 	if along.kept.StandsBack() {
-		standBack(batch, q.pipeline.aWhile())
+		standBack(batch, q.pipeline.AWhile())
 		return nil
 	}
 	var due []dueBeat
@@ -482,12 +462,12 @@ func (q *Queue) applied(batch []*operation, outcome staged, conflicts int) {
 	if conflicts == 0 {
 		q.eachSpread(batch, (*advice.Spread).Narrow)
 	}
-	if t := batch[0].turn; t != nil {
+	if t := batch[0].Turn; t != nil {
 		if slices.ContainsFunc(batch, (*operation).served) {
-			t.serve()
+			t.Served()
 		}
-		t.found(outcome.rest)
-		if outcome.rest.watch != nil {
+		t.Rests(outcome.rest)
+		if outcome.rest.Watch != nil {
 			q.paths.looks.Add(1)
 		}
 	}
@@ -504,7 +484,7 @@ func (o *operation) byHeartbeat() bool { return o.receive != nil && o.receive.o.
 
 // waits reports whether receives of the batch wait for a group to become ready.
 func waits(batch []*operation) bool {
-	return slices.ContainsFunc(batch, func(o *operation) bool { return o.waits })
+	return slices.ContainsFunc(batch, func(o *operation) bool { return o.Waits })
 }
 
 // perform does the work of all operations: first the settlements, for each group one after the other, then the
@@ -611,10 +591,10 @@ func (r *receiving) add(o *operation) {
 		o.receive.begin()
 	}
 	r.operations = append(r.operations, o)
-	if o.waits {
+	if o.Waits {
 		r.waiting++
 	}
-	r.called = r.called || o.turn != nil
+	r.called = r.called || o.Turn != nil
 }
 
 func (r *receiving) none() bool { return len(r.operations) == 0 }
@@ -672,7 +652,7 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	for _, o := range all.operations {
 		if o.settleErr == nil {
 			rs = append(rs, o.receive)
-			if o.waits {
+			if o.Waits {
 				waiting = append(waiting, o)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/advice"
 )
 
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
@@ -251,12 +252,12 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		counting: counting{slot: int64(random.N(counterSlots))},
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
-		followed: followed{config: &Config{}}, subscribers: lookPace{pause: subscriptionsPause},
+		followed: followed{config: &Config{}}, subscribers: advice.Pace{Pause: subscriptionsPause},
 		hooksStuck: make([]atomic.Int64, len(o.Hooks)),
 	}
 	observeTrouble(q)
-	q.pipeline.env = q.pipelineEnv()
-	q.line.begin(q.lineEnv())
+	q.pipeline.Begin(q.pipelineEnv(), &q.line)
+	q.line.Begin(q.lineEnv())
 	q.noticed.keeping.Pay = q.payWake
 	return q, nil
 }
@@ -418,7 +419,7 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 // keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
 // valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
-	if !q.pipeline.close() {
+	if !q.pipeline.Close() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)

@@ -419,7 +419,7 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 	for i, o := range os {
 		beats[i] = o.settlesUnder()
 	}
-	for i, err := range q.pipeline.submitAll(ctx, os) {
+	for i, err := range q.pipeline.SubmitAll(ctx, os) {
 		errs[places[i]] = err
 		q.leaveIfUnsettled(beats[i], err)
 	}

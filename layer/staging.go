@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/line"
 )
 
 // Staging is the waiting line of receives for which nothing was ready.
@@ -32,10 +33,6 @@ const (
 	// requestLife. The time is much longer than clocks differ. If another handle takes a request for dead too early,
 	// its handle has to poll once, and nothing else is lost.
 	requestLife = 60 * time.Second
-	// busyPause is the pause before the next try when a transaction in flight may change the handle's request.
-	busyPause = 5 * time.Millisecond
-	// errorPause is the pause after a turn that failed.
-	errorPause = time.Second
 	// skewOfTurns bounds the time for which other handles wait after the end of a lease, so that the handle with the
 	// oldest request claims first.
 	skewOfTurns = 250 * time.Millisecond
@@ -55,19 +52,19 @@ type staged struct {
 	gone       bool // the request was cleared, or not found
 	// wants are the requests for lanes and by templates which were written, with their deadlines; 0 = cleared.
 	wants map[want]int64
-	began bool     // a request was written that is new, or that wants a group again
-	rest  rest     // what waiting receives wait for after a turn which found nothing
-	past  *goneFor // what the transaction has cleared requests for; nil = nothing
+	began bool      // a request was written that is new, or that wants a group again
+	rest  line.Rest // what waiting receives wait for after a turn which found nothing
+	past  *goneFor  // what the transaction has cleared requests for; nil = nothing
 }
 
 // cancel gives up the watch of an attempt which has failed.
 func (o *staged) cancel() {
-	o.rest.cancel()
+	o.rest.Cancel()
 	o.past = nil
 }
 
 // staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
-// the request stand in the handle's own waitingLine.
+// the request stand in the handle's own line.Line.
 //
 // Invariants: at most one transaction at a time may register or clear the request (acquire, release), so the handle
 // never has two requests. A transaction's change of the request is noted (set) when the outcome is known.
@@ -140,7 +137,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 		return nil, err
 	}
 	beat := o.settlesUnder()
-	if err := q.pipeline.submitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
+	if err := q.pipeline.SubmitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
 		q.leaveIfUnsettled(beat, err)
 		return nil, err
 	}
@@ -148,14 +145,18 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 }
 
 // lineEnv returns what the handle's waiting line needs.
-func (q *Queue) lineEnv() lineEnv {
-	return lineEnv{
-		runTurn: q.pipeline.runTurn, yield: q.yield, nowMS: q.nowMS,
-		requested: q.staging.requested, wants: q.staging.hasWants, lasts: q.lasts,
-		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
-		gone: q.staging.goneLeft, passOn: q.passWakeOn, watchFailed: q.watchFailed,
-		lookGone: func(ctx context.Context) (rest, bool, error) { return lookGone(ctx, q) },
-		aWhile:   q.pipeline.aWhile,
+func (q *Queue) lineEnv() line.Env[*operation] {
+	return line.Env[*operation]{
+		RunTurn: q.pipeline.RunTurn, Yield: q.yield,
+		Requested: func() (index int64, renew bool) {
+			index, deadlineMS := q.staging.requested()
+			return index, index != 0 && deadlineMS-q.nowMS() < requestLife.Milliseconds()/2
+		},
+		Wants: q.staging.hasWants, Glances: func(o *operation) bool { return glances(q, o) },
+		Withdraw: q.withdraw, Renew: q.renew, Sweep: q.sweepRequests,
+		Gone: q.staging.goneLeft, PassOn: q.passWakeOn, WatchFailed: q.watchFailed,
+		LookGone: func(ctx context.Context) (line.Rest, bool, error) { return lookGone(ctx, q) },
+		AWhile:   q.pipeline.AWhile,
 	}
 }
 
@@ -231,9 +232,9 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	if w.cleared || w.wrote && !(looked && stoodBack(waiting)) {
 		return outcome, err
 	}
-	outcome.rest, err = w.rest(turns, rs, waiting[0].turn.others)
+	outcome.rest, err = w.rest(turns, rs, waiting[0].Turn.Glances)
 	if alone || slices.ContainsFunc(claimers, func(c *claimer) bool { return len(c.passed) > 0 }) {
-		outcome.rest.lookAgain(waiting[0].turn.cue, w.q.pipeline.aWhile())
+		lookAgain(&outcome.rest, waiting[0].Turn.Cue, w.q.pipeline.AWhile())
 	}
 	return outcome, err
 }
@@ -244,7 +245,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 // another receive looks again. But here another handle has a request, and is woken for the group; and if it dies, a
 // poll finds the group.
 func stoodBack(waiting []*operation) bool {
-	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.cue.back })
+	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.Cue.Back })
 }
 
 // turning has the reads of a turn for the receives by one template, without the reads for the turn's claims.
@@ -273,10 +274,10 @@ func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 }
 
 // rest returns what the handle waits for after a turn that wrote nothing. others are the templates to glance at.
-func (w *txn) rest(turns []*turning, receives []*reception, others []string) (rest, error) {
+func (w *txn) rest(turns []*turning, receives []*reception, others []string) (line.Rest, error) {
 	q := w.q
 	poll := w.pollOf(turns, receives)
-	left := rest{wait: poll}
+	left := line.Rest{Wait: poll}
 	for _, t := range turns {
 		if t == nil {
 			continue
@@ -291,7 +292,7 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (re
 	for _, r := range receives {
 		if r.dueMS > 0 {
 			due := time.Duration(r.dueMS-w.nowMS) * time.Millisecond
-			left.wait = min(left.wait, max(due, time.Millisecond))
+			left.Wait = min(left.Wait, max(due, time.Millisecond))
 		}
 	}
 	paused, err := w.paused()
@@ -299,26 +300,26 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (re
 		return left, err
 	}
 	if paused {
-		left.wait = poll // a due timer makes nothing ready while the queue is paused
+		left.Wait = poll // a due timer makes nothing ready while the queue is paused
 	}
 	if w.shortMS > 0 { // nor while its rate is used up
-		left.wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
+		left.Wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
 	}
-	if left.next.why = whyWoken; left.wait == poll {
-		left.next.why = whyPoll
+	if left.Next.Why = line.Woken; left.Wait == poll {
+		left.Next.Why = line.Poll
 	}
 	if soon, err := w.lookSoon(turns, receives); err != nil {
 		return left, err
-	} else if soon > 0 && soon < left.wait {
-		left.wait, left.next.why = soon, whyNew
+	} else if soon > 0 && soon < left.Wait {
+		left.Wait, left.Next.Why = soon, line.New
 	}
-	left.watch = w.tx.Watch(q.keys.wake(q.waitID))
+	left.Watch = w.tx.Watch(q.keys.wake(q.waitID))
 	return left, nil
 }
 
 // restOfAny is rest for the receives which take any group, or any lane of a template: the next timer there ends the
 // rest, too.
-func (w *txn) restOfAny(t *turning, left *rest) error {
+func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	q := w.q
 	first := false
 	if len(t.rows) > 0 {
@@ -329,7 +330,7 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 		}
 		q.passes(err) // as one of a dead handle
 		if first = p.id == q.waitID; !first && !r.lives(w.nowMS) {
-			left.dead = append(left.dead, t.where)
+			left.Dead = append(left.Dead, t.where)
 		}
 	}
 	dueMS, found, err := w.firstDue(t)
@@ -342,7 +343,7 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 			// The oldest requester goes first; the others come a little later, in case the oldest is dead.
 			due += time.Duration(q.random.N(int(skewOfTurns)))
 		}
-		left.wait = min(left.wait, max(due, time.Millisecond))
+		left.Wait = min(left.Wait, max(due, time.Millisecond))
 	}
 	return nil
 }
@@ -405,12 +406,12 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 // any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	defer q.staging.takeGone()
-	if err := q.line.stop(ctx); err != nil {
+	if err := q.line.Stop(ctx); err != nil {
 		return err
 	}
 	// Transactions in flight may still register the request, or clear the request.
-	for q.pipeline.inFlight() {
-		if !q.line.rest(ctx, busyPause) {
+	for q.pipeline.InFlight() {
+		if !q.line.Rest(ctx, line.BusyPause) {
 			return context.Cause(ctx)
 		}
 	}
@@ -458,7 +459,7 @@ type Paths struct {
 func (q *Queue) Paths() Paths {
 	c := &q.paths
 	return Paths{
-		Queued: int64(q.pipeline.queued()),
+		Queued: int64(q.pipeline.Queued()),
 		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Granted: c.granted.Load(),
 		Looks: c.looks.Load(), Conflicts: c.conflicts.Load(), Shared: c.shared.Load(), Together: c.together.Load(),
 		Unreadable: q.unreadable.Load(), Waiting: q.troubles.Waiting(),
@@ -477,7 +478,7 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 		}
 		n := int64(len(o.receive.claims))
 		switch {
-		case o.turn != nil:
+		case o.Turn != nil:
 			c.staged.Add(n)
 		case conflicts > 0:
 			c.widened.Add(n)
@@ -545,7 +546,7 @@ func (s *staging) noteGone(o staged) {
 		s.past.any, s.past.until = s.past.any || o.past.any, o.past.until
 		maps.Copy(s.past.wants, o.past.wants)
 	}
-	if s.past == nil || o.rest.watch == nil {
+	if s.past == nil || o.rest.Watch == nil {
 		return
 	}
 	s.past.any = s.past.any && s.index == 0
@@ -562,7 +563,7 @@ func (s *staging) waitsSince() time.Duration {
 	return time.Since(s.began)
 }
 
-// goneLeft is lineEnv.gone.
+// goneLeft is line.Env.Gone.
 func (s *staging) goneLeft() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -585,8 +586,8 @@ func (s *staging) takeGone() *goneFor {
 	return past
 }
 
-// lookGone is lineEnv.lookGone.
-func lookGone(ctx context.Context, q *Queue) (r rest, woken bool, err error) {
+// lookGone is line.Env.LookGone.
+func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error) {
 	q.staging.mu.Lock()
 	past := q.staging.past
 	q.staging.mu.Unlock()
@@ -595,18 +596,18 @@ func lookGone(ctx context.Context, q *Queue) (r rest, woken bool, err error) {
 	}
 	key := q.keys.wake(q.waitID)
 	_, err = kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
-		r.cancel() // of a failed attempt
+		r.Cancel() // of a failed attempt
 		wakes, err := tx.Snapshot().Get(key).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read wake key: %w", err)
 		}
 		if woken = !bytes.Equal(wakes, past.wakes); !woken {
-			r.watch = tx.Watch(key)
+			r.Watch = tx.Watch(key)
 		}
 		return nil
 	})
 	if err != nil {
-		r.cancel()
+		r.Cancel()
 	}
 	return r, woken, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/line"
 )
 
 // stagedSteps are the steps of staging that run inside a handle's own transactions, while other handles run theirs. The
@@ -105,7 +106,7 @@ func (s *stagedSteps) withdrawn(tx kv.Tx) error {
 func (s *stagedSteps) served(tx kv.Tx) error {
 	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
-	o := &operation{waits: true, receive: &reception{claims: []*Claim{{}}}}
+	o := &operation{Op: line.Op{Waits: true}, receive: &reception{claims: []*Claim{{}}}}
 	outcome, err := w.stage([]*operation{o}, w.newClaimer("", nil), nil)
 	require.True(s.t, outcome.gone)
 	return err
@@ -117,7 +118,8 @@ func (s *stagedSteps) wanting(tx kv.Tx) error {
 	w.mayStage = true
 	requests, err := w.beginTurn("").requests.Wait(s.ctx)
 	require.NoError(s.t, err)
-	outcome, err := w.stage([]*operation{{waits: true, receive: &reception{}}}, w.newClaimer("", nil), requests)
+	o := &operation{Op: line.Op{Waits: true}, receive: &reception{}}
+	outcome, err := w.stage([]*operation{o}, w.newClaimer("", nil), requests)
 	require.NotZero(s.t, outcome.request)
 	return err
 }

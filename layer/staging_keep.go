@@ -8,6 +8,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/line"
 )
 
 // advise begins what goes along with a transaction of the operations. The caller lands the flight.
@@ -28,7 +29,7 @@ func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
 	for _, o := range batch {
 		any := o.receivesAny()
 		receives = receives || any
-		mayWait = mayWait && o.waits && o.settle == nil && any
+		mayWait = mayWait && o.Waits && o.settle == nil && any
 	}
 	if !receives {
 		return &advice.Keep{}
@@ -48,7 +49,7 @@ func (o *operation) acksAlone() bool {
 // receivesAny reports whether the operation is a receive from any whole group, and no turn of the waiting line.
 func (o *operation) receivesAny() bool {
 	r := o.receive
-	return r != nil && o.turn == nil && r.o.Group == nil && r.where == "" && !r.o.Unordered
+	return r != nil && o.Turn == nil && r.o.Group == nil && r.where == "" && !r.o.Unordered
 }
 
 // standBack sends the receives into the waiting line without a transaction: their first turn comes after the time of a
@@ -56,7 +57,7 @@ func (o *operation) receivesAny() bool {
 func standBack(batch []*operation, aWhile time.Duration) {
 	for _, o := range batch {
 		o.receive.begin()
-		o.standsBack, o.cue = aWhile, cue{back: true}
+		o.StandsBack, o.Cue = aWhile, line.Cue{Back: true}
 	}
 }
 
@@ -129,40 +130,9 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 
 // A poll may find a group that another handle is about to receive again: between the other's ack and the next receive
 // the group is ready for one round trip (see advice.Keeping). A claim of the group makes one of the two transactions
-// fail. So a poll remembers the hints, and looks again after four transaction times (aWhileMost at most). A hint that
+// fail. So a poll remembers the hints, and looks again after four transaction times (line.Pipeline.AWhile). A hint that
 // is still there was abandoned, because each item has a hint of its own: the handle claims. Another hint means that the
 // other handle is at work: the handle leaves the group alone.
-
-// cue says why waiting receives have a turn, and has the handle's knowledge from earlier turns.
-type cue struct {
-	why why
-	// seen are the hints which the handle met at the last look and did not claim.
-	seen map[string]bool
-	// fresh are the hints which this turn has met and did not claim; nil = none.
-	fresh map[string]bool
-	// again: the handle has looked a while ago.
-	again bool
-	// back: of a receive that stands back, the handle has just woken another.
-	back bool
-}
-
-type why int
-
-const (
-	whyNew   why = iota // the receives have just come into the line, or the last turn wrote
-	whyWoken            // by another handle, or by a time that has come
-	whyPoll
-)
-
-// aWhileMost bounds how long a handle stands back, and how long a poll leaves a group alone.
-const aWhileMost = 100 * time.Millisecond
-
-// aWhile is the time that a few transactions take, one after the other.
-func (p *pipeline) aWhile() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return min(max(4*p.took, time.Millisecond), aWhileMost)
-}
 
 // leaveAlone reports whether this transaction must not claim the hints that the search found, and stores the hints in
 // the cue. It applies to a turn started by a poll, and to the next receive and the next turn of a handle that has just
@@ -172,19 +142,19 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 		return false, nil
 	}
 	c, first := claimers[0], waiting[0]
-	at := &first.cue
-	if first.turn != nil {
-		at = &first.turn.cue
+	at := &first.Cue
+	if first.Turn != nil {
+		at = &first.Turn.Cue
 	}
 	switch {
-	case first.turn == nil:
-		if *at = (cue{again: conflicts > 0}); conflicts == 0 {
+	case first.Turn == nil:
+		if *at = (line.Cue{Again: conflicts > 0}); conflicts == 0 {
 			return false, nil
 		}
-	case at.why == whyWoken, at.why == whyNew && !first.cue.back && !w.q.spreadOf("").Contended():
+	case at.Why == line.Woken, at.Why == line.New && !first.Cue.Back && !w.q.spreadOf("").Contended():
 		return false, nil
-	case at.why == whyNew:
-		at.seen, at.again = first.cue.fresh, first.cue.again
+	case at.Why == line.New:
+		at.Seen, at.Again = first.Cue.Fresh, first.Cue.Again
 	}
 	other := func(o *operation) bool {
 		r := o.receive
@@ -208,22 +178,22 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 	}
 	fresh := make(map[string]bool, len(found))
 	for _, l := range found {
-		if l.timer || l.head || at.seen[string(l.key)] {
+		if l.timer || l.head || at.Seen[string(l.key)] {
 			return false, nil
 		}
 		fresh[string(l.key)] = true
 	}
-	at.fresh = fresh
+	at.Fresh = fresh
 	return true, nil
 }
 
 // lookAgain sets an earlier next look, after a turn which has left hints alone.
-func (r *rest) lookAgain(at cue, aWhile time.Duration) {
-	if r.next.why != whyWoken {
-		r.next = cue{why: whyPoll, seen: at.fresh, again: !at.again}
+func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
+	if r.Next.Why != line.Woken {
+		r.Next = line.Cue{Why: line.Poll, Seen: at.Fresh, Again: !at.Again}
 	}
-	if !at.again {
-		r.wait = min(r.wait, aWhile)
+	if !at.Again {
+		r.Wait = min(r.Wait, aWhile)
 	}
 }
 
@@ -252,7 +222,7 @@ func (w *txn) lookSoon(turns []*turning, receives []*reception) (time.Duration, 
 	if since >= transactionLife {
 		return 0, nil
 	}
-	soon := max(since, q.pipeline.aWhile()/4)
+	soon := max(since, q.pipeline.AWhile()/4)
 	if anyGroupAlone(turns, receives) {
 		soon += soon * time.Duration(w.before(turns[0])) / pollPlaces
 	}
@@ -290,7 +260,7 @@ const pollPlaces = 4
 
 // noteLostWake notes that a poll has claimed a group for which no live handle was woken.
 func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
-	if len(waiting) == 0 || waiting[0].turn == nil || waiting[0].turn.cue.why != whyPoll {
+	if len(waiting) == 0 || waiting[0].Turn == nil || waiting[0].Turn.Cue.Why != line.Poll {
 		return
 	}
 	if slices.ContainsFunc(receives, func(r *reception) bool { return len(r.claims) > 0 }) {

@@ -15,6 +15,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/line"
 )
 
 // keepSteps is a handle, and the waiting request of another handle, whose wakes the test counts. No handle answers the
@@ -177,7 +178,7 @@ func TestHandleKeepsNoGroupForEver(t *testing.T) {
 			begun := time.Now()
 			s.receive(ReceiveOptions{Wait: time.Second}) // no other handle came
 			require.Positive(s, time.Since(begun))
-			require.LessOrEqual(s, time.Since(begun), aWhileMost)
+			require.LessOrEqual(s, time.Since(begun), line.AWhileMost)
 		}, "g")
 	})
 	t.Run("slowly", func(t *testing.T) {
@@ -212,7 +213,7 @@ func TestPollFindsWhatIsLeft(t *testing.T) {
 		took, longest := time.Since(<-died), DefaultStagePoll*5/4
 		longest += longest / pollPlaces // there is a request before
 		require.Positive(s, took)
-		require.LessOrEqual(s, took, longest+aWhileMost)
+		require.LessOrEqual(s, took, longest+line.AWhileMost)
 		require.NoError(s, other.Close(s.ctx))
 	}, "g")
 }
@@ -243,7 +244,7 @@ func TestPollsAfterALostWake(t *testing.T) {
 			claims, err := other.Receive(s.ctx, ReceiveOptions{Wait: time.Minute})
 			require.NoError(s, err)
 			require.Len(s, claims, 1)
-			require.LessOrEqual(s, time.Since(<-sent), longest*5/4+aWhileMost, "wake %d that is lost", i+1)
+			require.LessOrEqual(s, time.Since(<-sent), longest*5/4+line.AWhileMost, "wake %d that is lost", i+1)
 			require.NoError(s, other.Ack(s.ctx, claims[0]))
 		}
 		require.NoError(s, other.Close(s.ctx))

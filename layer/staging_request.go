@@ -11,6 +11,7 @@ import (
 	"sort"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/line"
 )
 
 // stage keeps the handle's request in step with its waiting receives. It registers the request if receives wait. If all
@@ -62,7 +63,7 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && !q.line.awaitsAny() && !c.holdsGrants():
+	case unserved == 0 && index != 0 && !q.line.SomeTakeAny() && !c.holdsGrants():
 		key := q.keys.request(index, q.waitID)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
@@ -77,7 +78,7 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 func (w *txn) request(index int64, wants int) staged {
 	q := w.q
 	r := request{
-		owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds(),
+		owner: q.opts.Owner, wants: int64(min(wants, line.MaxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds(),
 	}
 	w.tx.Set(q.keys.request(index, q.waitID), r.pack())
 	w.wrote = true
@@ -122,7 +123,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			r = request{owner: q.opts.Owner}
 		}
 		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.wants = int64(min(max(q.line.length(), 1), maxWave))
+		r.wants = int64(min(max(q.line.Length(), 1), line.MaxWave))
 		tx.Set(key, r.pack())
 		outcome = staged{request: index, deadlineMS: r.deadlineMS}
 		if len(last) == 0 {
@@ -145,14 +146,14 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // is no request for any group. It is safe to repeat a withdraw.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		if !q.line.rest(ctx, busyPause) { // a receive is about to use or clear the request
+		if !q.line.Rest(ctx, line.BusyPause) { // a receive is about to use or clear the request
 			return context.Cause(ctx)
 		}
 		return nil
 	}
 	defer q.staging.release()
 	wants, own := q.staging.wanting()
-	wants = slices.DeleteFunc(wants, q.line.awaits)
+	wants = slices.DeleteFunc(wants, func(w want) bool { return q.line.Some(awaits(w)) })
 	outcome := staged{gone: true, wants: make(map[want]int64, len(wants))}
 	for _, w := range wants {
 		outcome.wants[w] = 0
@@ -353,7 +354,7 @@ func (s *staging) hasWants() bool {
 // wantsOf returns what the waiting receives of the batch want.
 func wantsOf(batch []*operation) (wants []want) {
 	for _, o := range batch {
-		if o.waits {
+		if o.Waits {
 			if w, any := o.receive.want(); !any {
 				wants = append(wants, w)
 			}
@@ -382,7 +383,7 @@ func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bo
 		}
 		r := request{owner: w.q.opts.Owner, wants: 1, deadlineMS: w.nowMS + requestLife.Milliseconds()}
 		if !wanted.one {
-			r.wants = int64(min(unserved[wanted], maxWave))
+			r.wants = int64(min(unserved[wanted], line.MaxWave))
 		}
 		w.tx.Set(w.q.wanted(wanted, own), r.pack())
 		written[wanted] = r.deadlineMS
@@ -399,8 +400,8 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 	}
 	wants, known := w.q.staging.wanting()
 	for _, wanted := range wants {
-		awaited := func(o *operation) bool { return o.awaits(wanted) && o.receive.unserved() }
-		if slices.ContainsFunc(waiting, awaited) || w.q.line.awaits(wanted) {
+		awaited := func(o *operation) bool { return awaits(wanted)(o) && o.receive.unserved() }
+		if slices.ContainsFunc(waiting, awaited) || w.q.line.Some(awaits(wanted)) {
 			continue
 		}
 		w.tx.Clear(w.q.wanted(wanted, known[wanted]))
@@ -446,23 +447,18 @@ func (c *claimer) left() int {
 	return n
 }
 
-// A turn looks for the receives of a few templates, because each has reads of its own: see namedWave. At the templates
-// of the other receives the turn only glances: it reads whether there is any hint, and the first timer. So a handle
-// whose receives wait by a hundred templates looks with one transaction, not with seven, and only where the glance has
-// found something do receives have a turn of their own. The receives that have had a turn stand last in the line, so
-// that a few polls later each has had one, which also meets the requests of dead handles.
+// A turn looks for the receives of a few templates, because each has reads of its own: see line.NamedWave. At the
+// templates of the other receives the turn only glances: it reads whether there is any hint, and the first timer. So a
+// handle whose receives wait by a hundred templates looks with one transaction, not with seven, and only where the
+// glance has found something do receives have a turn of their own. The receives that have had a turn stand last in the
+// line, so that a few polls later each has had one, which also meets the requests of dead handles.
 
-// glances reports whether a turn which does not serve the receive may glance at its template instead.
-func (l *waitingLine) glances(o *operation) bool {
-	if o.names() || o.receive.where == "" || o.receive.o.ReceiveID != "" || o.receive.o.OnlyIfAny {
+// glances is line.Env.Glances.
+func glances(q *Queue, o *operation) bool {
+	if o.Named() || o.receive.where == "" || o.receive.o.ReceiveID != "" || o.receive.o.OnlyIfAny {
 		return false
 	}
 	w, _ := o.receive.want()
-	return l.env.lasts(w)
-}
-
-// lasts is lineEnv.lasts.
-func (q *Queue) lasts(w want) bool {
 	q.staging.mu.Lock()
 	defer q.staging.mu.Unlock()
 	return q.staging.wants[w].lasts(q.nowMS())
@@ -473,7 +469,7 @@ func (r ownRequest) lasts(nowMS int64) bool { return r.deadlineMS-nowMS > reques
 
 // glance looks where there is anything at the templates, and until when there is nothing. While the queue is paused
 // there is nothing anywhere.
-func (w *txn) glance(templates []string, left *rest) error {
+func (w *txn) glance(templates []string, left *line.Rest) error {
 	if len(templates) == 0 {
 		return nil
 	}
@@ -493,8 +489,8 @@ func (w *txn) glance(templates []string, left *rest) error {
 			timers = append(timers, placed{r, where})
 		}
 	}
-	left.found = make(map[string]bool)
-	err = w.eachFirst(hints, func(_ []byte, where string) { left.found[where] = true })
+	left.Found = make(map[string]bool)
+	err = w.eachFirst(hints, func(_ []byte, where string) { left.Found[where] = true })
 	if err != nil {
 		return fmt.Errorf("read ready hints: %w", err)
 	}
@@ -504,20 +500,20 @@ func (w *txn) glance(templates []string, left *rest) error {
 		if known, ok := dueMS[where]; !ok || at < known {
 			dueMS[where] = at
 		}
-		left.found[where] = left.found[where] || at <= w.nowMS
+		left.Found[where] = left.Found[where] || at <= w.nowMS
 	})
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
-	maps.DeleteFunc(dueMS, func(where string, _ int64) bool { return left.found[where] })
+	maps.DeleteFunc(dueMS, func(where string, _ int64) bool { return left.Found[where] })
 	return w.restOfGlance(dueMS, left)
 }
 
 // restOfGlance ends the rest with the first of the times at which something is due at a template.
-func (w *txn) restOfGlance(dueMS map[string]int64, left *rest) error {
+func (w *txn) restOfGlance(dueMS map[string]int64, left *line.Rest) error {
 	soonest := slices.SortedFunc(maps.Keys(dueMS), func(a, b string) int { return cmp.Compare(dueMS[a], dueMS[b]) })
-	for _, where := range soonest[:min(len(soonest), namedWave)] {
-		if dueMS[where]-w.nowMS >= left.wait.Milliseconds() {
+	for _, where := range soonest[:min(len(soonest), line.NamedWave)] {
+		if dueMS[where]-w.nowMS >= left.Wait.Milliseconds() {
 			return nil
 		}
 		t := w.beginTurn(where)

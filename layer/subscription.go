@@ -16,6 +16,7 @@ import (
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/line"
 )
 
 // A subscription is a named place in the row of all changes of a queue, which the database keeps. One process at a time
@@ -152,7 +153,7 @@ func (s *subscription) waitAfter(wait time.Duration, err error) time.Duration {
 		return max(wait, leastPause)
 	}
 	s.errs++
-	return max(min(leastPause<<min(s.errs, 10), errorPause), s.q.subscribers.wait())
+	return max(min(leastPause<<min(s.errs, 10), line.ErrorPause), s.q.subscribers.Wait())
 }
 
 // final reports whether an error ends the subscription.
@@ -503,7 +504,7 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 	if time.Since(begun) >= s.q.opts.Poll {
 		s.vain = 0
 	} else if s.vain++; s.vain > 1 {
-		pause := max(min(leastPause<<min(s.vain-2, 10), s.q.opts.Poll), s.q.subscribers.wait())
+		pause := max(min(leastPause<<min(s.vain-2, 10), s.q.opts.Poll), s.q.subscribers.Wait())
 		if err := s.pause(ctx, "subscription", pause); err != nil {
 			return err
 		}

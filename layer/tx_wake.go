@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -279,47 +278,9 @@ func (w *txn) wakeReady() error {
 	return nil
 }
 
-// A loop that waits for the database looks again when something has woken the loop. If the watch fails, or fires for
-// nothing, the loop would look again at once, and so on: 200,000 times a second. So each loop keeps a pace while its
-// looks find nothing. All loops of a handle then begin at most 20 transactions a second: 16 of the waiting line,
-// 4 of the subscriptions.
-
-const (
-	// lineBurst is how many looks in a row the waiting line takes at once, and linePause the time for each look more.
-	lineBurst = 8
-	linePause = 125 * time.Millisecond
-	// subscriptionsPause is the time for each look of the subscriptions of a handle.
-	subscriptionsPause = 333 * time.Millisecond
-)
-
-// lookPace bounds the looks in vain of a loop, or of several.
-type lookPace struct {
-	burst int // looks in a row without a pause
-	pause time.Duration
-
-	mu   sync.Mutex
-	next time.Time // guarded by mu; when the next look would be if there were no burst
-}
-
-// wait books a look after one in vain, and returns the time until then.
-func (p *lookPace) wait() time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	if p.next.Before(now) {
-		p.next = now
-	}
-	left := p.next.Sub(now) - time.Duration(p.burst)*p.pause
-	p.next = p.next.Add(p.pause)
-	return max(left, 0)
-}
-
-// found notes that a look has found something: the next looks may follow at once.
-func (p *lookPace) found() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.next = time.Time{}
-}
+// subscriptionsPause is the time for each look in vain of the subscriptions of a handle. All loops of a handle begin at
+// most 20 transactions a second while their looks find nothing: 16 of the waiting line, 4 of the subscriptions.
+const subscriptionsPause = 333 * time.Millisecond
 
 // watchFailed reports whether a watch that has failed may be set again at once: its read was too old, for example
 // because another process serves the folder now. Otherwise it writes the error to slog.Default, once for each handle.

@@ -203,7 +203,7 @@ Renew(h) ==
        ELSE tx' = tx /\ request' = request \ {h} /\ resting' = resting \ {h}
     /\ UNCHANGED <<db, alive, waiting, holds, claims, faults, seen>>
 
-\* layer/pipeline.go: stopWaiting.
+\* layer/internal/line/pipeline.go: stopWaiting.
 GiveUp(h) ==
     /\ Free(h) /\ h \in waiting /\ Fault
     /\ waiting' = waiting \ {h} /\ resting' = resting \ {h}

@@ -38,7 +38,7 @@ var floors = []floor{
 		"claim_hold.go", "take.go", "settle.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_keep.go",
+		"operation.go", "pipeline_tx.go", "staging.go", "staging_request.go", "staging_keep.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_purge.go", "job_redrive.go", "job_sweep.go",

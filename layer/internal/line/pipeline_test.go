@@ -1,4 +1,4 @@
-package layer
+package line
 
 import (
 	"bytes"
@@ -15,22 +15,61 @@ import (
 	"fdbfifo/kv"
 )
 
+// testOp is an operation without a database.
+type testOp struct {
+	Op
+	settles, enqueues, receives bool
+
+	size     Size
+	named    bool
+	template string
+	groups   int
+	served   bool // the receive has got something
+}
+
+func (o *testOp) Size() Size {
+	s := o.size
+	if !o.settles {
+		s.Settled = 0
+	}
+	return s
+}
+
+func (o *testOp) Settles() bool    { return o.settles }
+func (o *testOp) Enqueues() bool   { return o.enqueues }
+func (o *testOp) Receives() bool   { return o.receives }
+func (o *testOp) Err() error       { return o.TxErr }
+func (o *testOp) Named() bool      { return o.named }
+func (o *testOp) Template() string { return o.template }
+func (o *testOp) Unserved() bool   { return !o.served }
+func (o *testOp) Forget()          { o.served = false }
+func (o *testOp) Settled()         { o.settles = false }
+
+// testMost bounds the transactions of the tests.
+var testMost = Size{Messages: 100, Bytes: 1000, Settled: 200, Received: 50}
+
+var (
+	errClosed = errors.New("closed")
+	errFinal  = errors.New("the queue is gone")
+)
+
 // rig is a pipeline and a waiting line without a database, in a bubble of testing/synctest: the test decides when time
 // passes and when goroutines run. A transaction of the pipeline stays in flight until the test ends it.
 type rig struct {
 	t      *testing.T
-	p      pipeline
-	l      waitingLine
+	p      Pipeline[*testOp]
+	l      Line[*testOp]
 	begun  chan *testFlight // in flight, and not known to the test yet
 	open   []*testFlight    // in flight, and known
-	back   chan []*Claim    // given back
+	back   chan *testOp     // given back
 	plenty bool
+	asked  func() // called by MayRecover; nil = nothing
 }
 
 // testFlight is a transaction that the pipeline has begun.
 type testFlight struct {
 	ctx    context.Context
-	os     []*operation
+	os     []*testOp
 	others int
 	by     string      // goroutine
 	land   chan func() // ends it, once; then it is nil
@@ -39,27 +78,38 @@ type testFlight struct {
 // testRig runs fn, and then checks that nothing has been left in the books and that close ends all.
 func testRig(t *testing.T, fn func(r *rig)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, begun: make(chan *testFlight, 1000), back: make(chan []*Claim, 1000)}
-		r.p.env = pipelineEnv{
-			run: r.run, giveBack: func(c []*Claim) { r.back <- c }, yield: func(context.Context, string) {},
-			groups: func(rc *reception) int { return rc.o.MaxGroups }, plenty: func() bool { return r.plenty },
-			join: r.l.join, quit: r.l.quit, disband: r.l.disband, trouble: r.l.trouble,
-		}
-		r.l.begin(lineEnv{
-			runTurn: r.p.runTurn, yield: r.p.env.yield, nowMS: func() int64 { return 0 },
-			requested: func() (int64, int64) { return 0, 0 },
-			wants:     func() bool { return false },
-			gone:      func() time.Duration { return 0 },
+		r := &rig{t: t, begun: make(chan *testFlight, 1000), back: make(chan *testOp, 1000)}
+		r.p.Begin(PipelineEnv[*testOp]{
+			Most: testMost, Closed: errClosed, Run: r.run, Yield: func(context.Context, string) {},
+			Groups: func(o *testOp) int { return o.groups }, Plenty: func() bool { return r.plenty },
+			MayRecover: func(err error) bool {
+				if r.asked != nil {
+					r.asked()
+				}
+				return !errors.Is(err, errFinal) && !kv.MaybeCommitted(err)
+			},
+			GiveBack: func(o *testOp) {
+				if o.served {
+					o.served = false
+					r.back <- o
+				}
+			},
+		}, &r.l)
+		r.l.Begin(Env[*testOp]{
+			RunTurn: r.p.RunTurn, Yield: r.p.env.Yield,
+			Requested: func() (int64, bool) { return 0, false },
+			Wants:     func() bool { return false },
+			Gone:      func() time.Duration { return 0 },
 		})
 		defer func() {
-			r.p.close()
+			r.p.Close()
 			for f := range r.inFlight() {
 				r.open = append(r.open, f)
 			}
 			for _, f := range r.open {
 				f.end()
 			}
-			_ = r.l.stop(context.Background())
+			_ = r.l.Stop(context.Background())
 			if !t.Failed() {
 				r.requireIdle()
 			}
@@ -69,12 +119,10 @@ func testRig(t *testing.T, fn func(r *rig)) {
 }
 
 // run is the environment's: it waits for the test.
-func (r *rig) run(ctx context.Context, os []*operation, others int) {
+func (r *rig) run(ctx context.Context, os []*testOp, others int) {
 	f := &testFlight{ctx: ctx, os: os, others: others, by: goroutine(), land: make(chan func())}
 	for _, o := range os {
-		if o.receive != nil {
-			o.receive.begin()
-		}
+		o.Forget()
 	}
 	land := f.land
 	r.begun <- f
@@ -106,7 +154,7 @@ func (r *rig) inFlight() func(func(*testFlight) bool) {
 }
 
 // next is the transaction that the pipeline has just begun, of these operations.
-func (r *rig) next(want ...*operation) *testFlight {
+func (r *rig) next(want ...*testOp) *testFlight {
 	r.t.Helper()
 	for f := range r.inFlight() {
 		require.Equal(r.t, len(want), len(f.os))
@@ -139,12 +187,10 @@ func (f *testFlight) endWith(fn func()) {
 }
 
 // end ends the transaction with this claim for each of the receives given, and nothing for others.
-func (f *testFlight) end(served ...*operation) {
+func (f *testFlight) end(served ...*testOp) {
 	f.endWith(func() {
 		for _, o := range f.os {
-			if o.ranWith(nil); slices.Contains(served, o) {
-				o.receive.claims = []*Claim{{Group: "A"}}
-			}
+			o.TxErr, o.served = nil, slices.Contains(served, o)
 		}
 	})
 }
@@ -152,7 +198,7 @@ func (f *testFlight) end(served ...*operation) {
 func (f *testFlight) fail(err error) {
 	f.endWith(func() {
 		for _, o := range f.os {
-			o.ranWith(err)
+			o.TxErr = err
 		}
 	})
 }
@@ -166,12 +212,12 @@ func (r *rig) requireIdle() {
 	require.Zero(r.t, r.p.receiving, "receiving")
 	require.Zero(r.t, r.p.taking, "taking")
 	require.Empty(r.t, r.p.queue, "queued")
-	require.Zero(r.t, r.l.length(), "waiting")
+	require.Zero(r.t, r.l.Length(), "waiting")
 }
 
 // caller is a goroutine that has submitted an operation.
 type caller struct {
-	o     *operation
+	o     *testOp
 	leave context.CancelCauseFunc
 	stop  chan struct{} // of a receive that waits
 	done  chan error
@@ -179,7 +225,7 @@ type caller struct {
 
 var errLeft = errors.New("the caller left")
 
-func (r *rig) calls(o *operation, submit func(ctx context.Context, c *caller) error) *caller {
+func (r *rig) calls(o *testOp, submit func(ctx context.Context, c *caller) error) *caller {
 	c := &caller{o: o, stop: make(chan struct{}), done: make(chan error, 1)}
 	ctx, leave := context.WithCancelCause(context.Background())
 	c.leave = leave
@@ -188,13 +234,15 @@ func (r *rig) calls(o *operation, submit func(ctx context.Context, c *caller) er
 	return c
 }
 
-func (r *rig) submit(o *operation) *caller {
-	return r.calls(o, func(ctx context.Context, c *caller) error { return r.p.submit(ctx, o) })
+func (r *rig) submit(o *testOp) *caller {
+	return r.calls(o, func(ctx context.Context, c *caller) error { return r.p.Submit(ctx, o) })
 }
 
 // submitWaiting submits a receive that waits for a minute.
-func (r *rig) submitWaiting(o *operation) *caller {
-	return r.calls(o, func(ctx context.Context, c *caller) error { return r.p.submitWaiting(ctx, o, time.Minute, c.stop) })
+func (r *rig) submitWaiting(o *testOp) *caller {
+	return r.calls(o, func(ctx context.Context, c *caller) error {
+		return r.p.SubmitWaiting(ctx, o, time.Minute, c.stop)
+	})
 }
 
 // result is what the caller got; err = nil: it has no error.
@@ -221,16 +269,12 @@ func (r *rig) leaves(c *caller) {
 	synctest.Wait()
 }
 
-func enqueueOf(messages int) *operation {
-	return &operation{enqueue: &enqueuing{msgs: make([]Message, messages)}}
-}
+func enqueueOf(messages int) *testOp { return &testOp{enqueues: true, size: Size{Messages: messages}} }
 
-func ackOf(items int) *operation {
-	return &operation{settle: &settlement{claim: &Claim{Items: make([]Item, items)}, all: true}}
-}
+func ackOf(items int) *testOp { return &testOp{settles: true, size: Size{Settled: items}} }
 
-func receiveOf(groups int) *operation {
-	return &operation{receive: &reception{o: ReceiveOptions{Max: 1, MaxGroups: groups}}}
+func receiveOf(groups int) *testOp {
+	return &testOp{receives: true, groups: groups, size: Size{Received: 1}}
 }
 
 // busy fills all slots with enqueues, and returns their transactions.
@@ -252,7 +296,7 @@ func TestPipelineTravelsTogether(t *testing.T) {
 		ack, enqueue, receive := ackOf(3), enqueueOf(2), receiveOf(1)
 		callers := []*caller{r.submit(ack), r.submit(enqueue), r.submit(receive)}
 		r.none()
-		require.Equal(t, 3, r.p.queued())
+		require.Equal(t, 3, r.p.Queued())
 		flights[2].end()
 		next := r.next(ack, enqueue, receive)
 		flights[0].end()
@@ -261,8 +305,7 @@ func TestPipelineTravelsTogether(t *testing.T) {
 		for _, c := range callers {
 			r.result(c, nil)
 		}
-		require.True(t, ack.settle.done.Load())
-		require.Len(t, receive.receive.claims, 1)
+		require.True(t, receive.served)
 	})
 }
 
@@ -273,7 +316,7 @@ func TestPipelineAloneNeedsNoGoroutine(t *testing.T) {
 		o := enqueueOf(1)
 		c := r.calls(o, func(ctx context.Context, c *caller) error {
 			by = goroutine()
-			return r.p.submit(ctx, o)
+			return r.p.Submit(ctx, o)
 		})
 		f := r.next(o)
 		require.Equal(t, by, f.by)
@@ -285,27 +328,25 @@ func TestPipelineAloneNeedsNoGoroutine(t *testing.T) {
 // TestPipelineInBounds: a transaction takes as many operations as its bounds allow. An operation that is larger than
 // the bounds has a transaction of its own.
 func TestPipelineInBounds(t *testing.T) {
-	large := func() *operation {
-		return &operation{enqueue: &enqueuing{msgs: make([]Message, 1), size: maxBytes/2 + 1}}
-	}
-	asks := func() *operation {
-		return &operation{receive: &reception{o: ReceiveOptions{Max: maxReceived/2 + 1, MaxGroups: 1}}}
+	large := func() *testOp { return &testOp{enqueues: true, size: Size{Bytes: testMost.Bytes/2 + 1}} }
+	asks := func() *testOp {
+		return &testOp{receives: true, groups: 1, size: Size{Received: testMost.Received/2 + 1}}
 	}
 	for name, c := range map[string]struct {
-		make         func() *operation
+		make         func() *testOp
 		count, first int
 	}{
-		"operations":     {func() *operation { return ackOf(1) }, maxOperations + 1, maxOperations},
-		"messages":       {func() *operation { return enqueueOf(maxMessages/2 + 1) }, 2, 1},
+		"operations":     {func() *testOp { return enqueueOf(0) }, maxOperations + 1, maxOperations},
+		"messages":       {func() *testOp { return enqueueOf(testMost.Messages/2 + 1) }, 2, 1},
 		"bytes":          {large, 2, 1},
-		"settled":        {func() *operation { return ackOf(maxSettled / 2) }, 3, 2},
-		"settled, alone": {func() *operation { return ackOf(maxSettled + 1) }, 2, 1},
+		"settled":        {func() *testOp { return ackOf(testMost.Settled / 2) }, 3, 2},
+		"settled, alone": {func() *testOp { return ackOf(testMost.Settled + 1) }, 2, 1},
 		"received":       {asks, 2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testRig(t, func(r *rig) {
 				flights := r.busy()
-				var os []*operation
+				var os []*testOp
 				for range c.count {
 					os = append(os, c.make())
 					r.submit(os[len(os)-1])
@@ -370,10 +411,10 @@ func TestPipelineLeaveQueued(t *testing.T) {
 }
 
 // TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome. The claims of a receive whose caller
-// leaves are given back, unless the receive has an id, by which it can be repeated, or has failed.
+// leaves are given back, unless the receive has failed.
 func TestPipelineLeaveRunning(t *testing.T) {
 	for name, c := range map[string]struct {
-		o       *operation
+		o       *testOp
 		err     error // of the transaction
 		unknown bool
 		back    bool
@@ -382,8 +423,6 @@ func TestPipelineLeaveRunning(t *testing.T) {
 		"ack":              {ackOf(1), nil, true, false},
 		"receive":          {receiveOf(1), nil, false, true},
 		"receive, refused": {receiveOf(1), errors.New("no"), false, false},
-		"receive, repeated": {&operation{receive: &reception{o: ReceiveOptions{ReceiveID: "x", MaxGroups: 1}}}, nil,
-			false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testRig(t, func(r *rig) {
@@ -396,15 +435,10 @@ func TestPipelineLeaveRunning(t *testing.T) {
 				err := <-who.done
 				require.ErrorIs(t, err, errLeft)
 				require.Equal(t, c.unknown, kv.MaybeCommitted(err))
-				f.endWith(func() {
-					c.o.ranWith(c.err)
-					if c.o.receive != nil {
-						c.o.receive.claims = []*Claim{{Group: "A"}}
-					}
-				})
+				f.endWith(func() { c.o.TxErr, c.o.served = c.err, c.o.receives })
 				if c.back {
 					require.Len(t, r.back, 1)
-					require.Equal(t, "A", (<-r.back)[0].Group)
+					require.Same(t, c.o, <-r.back)
 				}
 				require.Empty(t, r.back)
 			})
@@ -423,8 +457,8 @@ func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 		r.stillWaits(c)
 		f.end(o)
 		<-c.done
-		require.Len(t, <-r.back, 1)
-		require.Empty(t, o.receive.claims)
+		require.Same(t, o, <-r.back)
+		require.False(t, o.served)
 	})
 }
 
@@ -467,7 +501,7 @@ func TestPipelineApart(t *testing.T) {
 			r.submit(o)
 			flights = append(flights, r.next(o))
 		}
-		var later []*operation
+		var later []*testOp
 		for range fewCallers {
 			later = append(later, enqueueOf(1))
 			r.submit(later[len(later)-1])
@@ -491,19 +525,19 @@ func TestPipelineApart(t *testing.T) {
 func TestPipelineTurns(t *testing.T) {
 	testRig(t, func(r *rig) {
 		o := receiveOf(1)
-		o.settle = ackOf(1).settle
+		o.settles, o.size.Settled = true, 1
 		c := r.submitWaiting(o)
 		r.next(o).end()
 		r.stillWaits(c)
-		require.Nil(t, o.settle)
-		require.Equal(t, size{received: 1}, o.load, "without the settlement")
+		require.False(t, o.settles)
+		require.Equal(t, Size{Received: 1}, o.load, "without the settlement")
 		turn := r.next(o)
 		enqueue := enqueueOf(1)
 		r.submit(enqueue)
 		r.next(enqueue).end()
 		turn.end(o)
 		r.result(c, nil)
-		require.Len(t, o.receive.claims, 1)
+		require.True(t, o.served)
 	})
 }
 
@@ -530,8 +564,8 @@ func TestPipelineTurnInQueue(t *testing.T) {
 	})
 }
 
-// TestPipelineTurnFails: a turn that fails does not count: the receive continues to wait until a turn serves it. A
-// queue that is gone, or an outcome that is unknown, is the end of the wait.
+// TestPipelineTurnFails: a turn that fails does not count: the receive continues to wait until a turn serves it. After
+// an error from which no turn recovers, the wait ends.
 func TestPipelineTurnFails(t *testing.T) {
 	testRig(t, func(r *rig) {
 		o := receiveOf(1)
@@ -540,19 +574,17 @@ func TestPipelineTurnFails(t *testing.T) {
 		r.next(o).fail(errors.New("no database"))
 		r.none()
 		r.stillWaits(c)
-		time.Sleep(errorPause)
+		time.Sleep(ErrorPause)
 		r.next(o).end(o)
 		r.result(c, nil)
 	})
-	for _, err := range []error{ErrNoQueue, &kv.Error{Code: kv.CodeCommitUnknownResult}} {
-		testRig(t, func(r *rig) {
-			o := receiveOf(1)
-			c := r.submitWaiting(o)
-			r.next(o).end()
-			r.next(o).fail(err)
-			r.result(c, err)
-		})
-	}
+	testRig(t, func(r *rig) {
+		o := receiveOf(1)
+		c := r.submitWaiting(o)
+		r.next(o).end()
+		r.next(o).fail(errFinal)
+		r.result(c, errFinal)
+	})
 	testRig(t, func(r *rig) { // a first look that fails is no turn
 		o, refused := receiveOf(1), errors.New("no database")
 		c := r.submitWaiting(o)
@@ -569,7 +601,7 @@ var endings = map[string]struct {
 	"timeout": {func(r *rig, c *caller) { time.Sleep(time.Minute) }, nil},
 	"stop":    {func(r *rig, c *caller) { close(c.stop) }, nil},
 	"leave":   {func(r *rig, c *caller) { r.leaves(c) }, errLeft},
-	"close":   {func(r *rig, c *caller) { r.p.close() }, ErrClosed},
+	"close":   {func(r *rig, c *caller) { r.p.Close() }, errClosed},
 }
 
 // TestPipelineWaitEnds: each way to end a wait, in each state that the receive can be in. In the line a wait ends at
@@ -581,7 +613,7 @@ func TestPipelineWaitEnds(t *testing.T) {
 				o := receiveOf(1)
 				c := r.submitWaiting(o)
 				r.next(o).end()
-				r.next(o).restAfter(rest{watch: newTestWatch(), wait: time.Hour})
+				r.next(o).restAfter(Rest{Watch: newTestWatch(), Wait: time.Hour})
 				r.none()
 				by.end(r, c)
 				r.result(c, by.err)
@@ -624,11 +656,11 @@ func (r *rig) endsInFlight(turn, serve bool, end func(r *rig, c *caller), want e
 	}
 	switch {
 	case left && serve:
-		require.Len(r.t, <-r.back, 1)
+		require.Same(r.t, o, <-r.back)
 	case left:
 	case serve:
 		r.result(c, nil)
-		require.Len(r.t, o.receive.claims, 1)
+		require.True(r.t, o.served)
 	default:
 		r.result(c, want)
 	}
@@ -645,8 +677,8 @@ func TestPipelineCalledAndGone(t *testing.T) {
 			testRig(t, func(r *rig) {
 				o := receiveOf(1)
 				called, goOn := make(chan struct{}), make(chan struct{})
-				runTurn := r.l.env.runTurn
-				r.l.env.runTurn = func(os []*operation) {
+				runTurn := r.l.env.RunTurn
+				r.l.env.RunTurn = func(os []*testOp) {
 					close(called)
 					<-goOn
 					runTurn(os)
@@ -672,39 +704,28 @@ func TestPipelineClosed(t *testing.T) {
 		flights := r.busy()
 		queued := enqueueOf(1)
 		c := r.submit(queued)
-		require.True(t, r.p.close())
-		require.False(t, r.p.close(), "a second time")
-		require.True(t, r.p.isClosed())
-		r.result(r.submit(enqueueOf(1)), ErrClosed)
-		r.result(r.submitWaiting(receiveOf(1)), ErrClosed)
+		require.True(t, r.p.Close())
+		require.False(t, r.p.Close(), "a second time")
+		require.True(t, r.p.IsClosed())
+		r.result(r.submit(enqueueOf(1)), errClosed)
+		r.result(r.submitWaiting(receiveOf(1)), errClosed)
 		flights[0].end()
 		r.next(queued).end()
 		r.result(c, nil)
 	})
 }
 
-// askedError is an error that notices when mayRecover asks whether it is ErrNoQueue.
-type askedError struct{ asked func() }
-
-func (askedError) Error() string { return "no database" }
-
-func (e askedError) Is(target error) bool {
-	if target == ErrNoQueue {
-		e.asked()
-	}
-	return false
-}
-
-// TestPipelineCloseWhileATurnEnds: a receive that waits ends with ErrClosed when close comes while the pipeline decides
-// what becomes of its turn, which has failed. The pipeline asks the error whether the wait may go on: then close comes.
+// TestPipelineCloseWhileATurnEnds: a receive that waits ends with errClosed when close comes while the pipeline decides
+// what becomes of its turn, which has failed. The pipeline asks whether the wait may go on: then close comes.
 func TestPipelineCloseWhileATurnEnds(t *testing.T) {
 	testRig(t, func(r *rig) {
 		o, closed := receiveOf(1), make(chan bool)
 		c := r.submitWaiting(o)
 		r.next(o).end()
-		r.next(o).fail(askedError{asked: func() { go func() { closed <- r.p.close() }() }})
+		r.asked = func() { go func() { closed <- r.p.Close() }() }
+		r.next(o).fail(errors.New("no database"))
 		require.True(t, <-closed)
-		r.result(c, ErrClosed)
+		r.result(c, errClosed)
 	})
 }
 
@@ -715,7 +736,7 @@ func TestPipelinePanicOfCaller(t *testing.T) {
 		o := receiveOf(2)
 		c := r.calls(o, func(ctx context.Context, c *caller) (err error) {
 			defer func() { err = recover().(error) }()
-			return r.p.submit(ctx, o)
+			return r.p.Submit(ctx, o)
 		})
 		f := r.next(o)
 		behind := receiveOf(1)
@@ -735,21 +756,21 @@ func TestPipelinePanicOfCaller(t *testing.T) {
 func TestPipelinePanicInDriver(t *testing.T) {
 	testRig(t, func(r *rig) {
 		flights := r.busy()
-		os := []*operation{enqueueOf(1), ackOf(1), receiveOf(1)}
+		os := []*testOp{enqueueOf(1), ackOf(1), receiveOf(1)}
 		var callers []*caller
 		for _, o := range os {
 			callers = append(callers, r.submit(o))
 		}
 		flights[0].end()
 		r.next(os...).endWith(func() {
-			os[0].ranWith(nil)
+			os[0].TxErr = nil
 			panic("boom")
 		})
 		r.result(callers[0], nil)
 		for _, c := range callers[1:] {
 			err := <-c.done
 			require.ErrorContains(t, err, "boom")
-			require.ErrorContains(t, err, "pipeline_internal_test.go", "the stack")
+			require.ErrorContains(t, err, "pipeline_test.go", "the stack")
 			require.True(t, kv.MaybeCommitted(err))
 		}
 		after := enqueueOf(1)
@@ -783,7 +804,7 @@ func TestPipelineGoexit(t *testing.T) {
 		r.submit(o)
 		r.next(o).endWith(runtime.Goexit)
 		r.requireIdle()
-		require.ErrorIs(t, o.result(), errInterrupted)
+		require.ErrorIs(t, o.Err(), errInterrupted)
 	})
 	testRig(t, func(r *rig) {
 		first, behind := enqueueOf(1), enqueueOf(1)
@@ -791,7 +812,7 @@ func TestPipelineGoexit(t *testing.T) {
 		f := r.next(first)
 		r.submit(behind)
 		r.next(behind).endWith(runtime.Goexit)
-		require.ErrorIs(t, behind.result(), errInterrupted)
+		require.ErrorIs(t, behind.Err(), errInterrupted)
 		f.end()
 		r.requireIdle()
 	})

@@ -1,4 +1,4 @@
-package layer
+package line
 
 import (
 	"context"
@@ -43,24 +43,24 @@ func (w *testWatch) Ready() bool { return false }
 func (w *testWatch) Cancel() { w.cancelled = true }
 
 // restAfter ends a turn that has found nothing with r to wait for.
-func (f *testFlight) restAfter(r rest) {
-	f.os[0].turn.found(r)
+func (f *testFlight) restAfter(r Rest) {
+	f.os[0].Turn.Rests(r)
 	f.end()
 }
 
 // testLine is a waiting line without a pipeline: a turn is noted in log, and answered by turns, or by a rest without
 // end.
 type testLine struct {
-	*waitingLine
-	mu       sync.Mutex
-	log      []string // guarded by mu
-	by       string   // the goroutine of the last turn
-	turns    []func(called []*operation)
-	index    int64 // of the request
-	deadline int64
-	gone     *testWatch
-	missed   bool             // a wake came before the look
-	errs     map[string]error // of the next withdrawal, renewal or sweep
+	*Line[*testOp]
+	mu      sync.Mutex
+	log     []string // guarded by mu
+	by      string   // the goroutine of the last turn
+	turns   []func(called []*testOp)
+	index   int64 // of the request
+	renewAt time.Time
+	gone    *testWatch
+	missed  bool             // a wake came before the look
+	errs    map[string]error // of the next withdrawal, renewal or sweep
 }
 
 // onTestLine runs fn with a line, in a bubble of testing/synctest.
@@ -69,14 +69,14 @@ func onTestLine(t *testing.T, fn func(t *testing.T, l *testLine)) {
 		l := newTestLine()
 		defer func() {
 			l.disband()
-			_ = l.stop(context.Background())
+			_ = l.Stop(context.Background())
 		}()
 		fn(t, l)
 	})
 }
 
 func newTestLine() *testLine {
-	l := &testLine{waitingLine: &waitingLine{}, errs: make(map[string]error)}
+	l := &testLine{Line: &Line[*testOp]{}, errs: make(map[string]error)}
 	note := func(what string, done func()) error {
 		l.note(what)
 		err := l.errs[what]
@@ -85,30 +85,30 @@ func newTestLine() *testLine {
 		}
 		return err
 	}
-	l.begin(lineEnv{
-		runTurn: l.runTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
-		requested: func() (int64, int64) { return l.index, l.deadline },
-		wants:     func() bool { return false },
-		withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
-		renew: func(context.Context, int64) error {
-			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })
+	l.Begin(Env[*testOp]{
+		RunTurn: l.runTurn, Yield: func(context.Context, string) {},
+		Requested: func() (int64, bool) { return l.index, l.index != 0 && !time.Now().Before(l.renewAt) },
+		Wants:     func() bool { return false },
+		Withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
+		Renew: func(context.Context, int64) error {
+			return note("renew", func() { l.renewAt = time.Now().Add(testRenewal) })
 		},
-		sweep: func(context.Context, []string) error { return note("sweep", func() {}) },
-		gone: func() time.Duration {
+		Sweep: func(context.Context, []string) error { return note("sweep", func() {}) },
+		Gone: func() time.Duration {
 			if l.gone == nil {
 				return 0
 			}
 			return time.Second
 		},
-		lookGone: func(context.Context) (rest, bool, error) {
+		LookGone: func(context.Context) (Rest, bool, error) {
 			err := note("look", func() {})
-			return rest{watch: l.gone}, l.missed, err
+			return Rest{Watch: l.gone}, l.missed, err
 		},
-		aWhile: func() time.Duration { return time.Millisecond },
-		passOn: func(context.Context) error {
+		AWhile: func() time.Duration { return time.Millisecond },
+		PassOn: func(context.Context) error {
 			return note("pass on", func() { l.gone, l.missed = nil, false })
 		},
-		watchFailed: func(error) bool { return false },
+		WatchFailed: func(error) bool { return false },
 	})
 	return l
 }
@@ -119,11 +119,11 @@ func (l *testLine) note(what string) {
 	l.log = append(l.log, what)
 }
 
-func (l *testLine) runTurn(called []*operation) {
+func (l *testLine) runTurn(called []*testOp) {
 	l.note(fmt.Sprint("turn ", len(called)))
 	l.by = goroutine()
 	if len(l.turns) == 0 {
-		called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+		called[0].Turn.Rests(Rest{Watch: newTestWatch(), Wait: time.Hour})
 		l.comeBack(called)
 		return
 	}
@@ -133,7 +133,7 @@ func (l *testLine) runTurn(called []*operation) {
 }
 
 // comeBack is a turn that served no receive.
-func (l *testLine) comeBack(called []*operation) {
+func (l *testLine) comeBack(called []*testOp) {
 	for _, o := range called {
 		l.join(o)
 	}
@@ -149,7 +149,19 @@ func (l *testLine) require(t *testing.T, want ...string) {
 	l.log = nil
 }
 
-func waiter() *operation { return &operation{waits: true, receive: &reception{}} }
+// testRenewal is the time after which a request is renewed.
+const testRenewal = 30 * time.Second
+
+func waiter() *testOp { return &testOp{Op: Op{Waits: true}, receives: true} }
+
+// ends waits for the end of the attendance.
+func (l *testLine) ends(t *testing.T) {
+	t.Helper()
+	synctest.Wait()
+	l.Line.mu.Lock()
+	defer l.Line.mu.Unlock()
+	require.Nil(t, l.attended)
+}
 
 // TestLineIsAttended: the first to join has a turn, with all that have joined; and so has a receive that joins while
 // the others rest. A receive that returns from a turn that found nothing rests. When the last quits, the attendance
@@ -162,16 +174,16 @@ func TestLineIsAttended(t *testing.T) {
 		l.require(t)
 		l.join(b)
 		l.require(t, "turn 2")
-		require.Equal(t, 2, l.length())
+		require.Equal(t, 2, l.Length())
 		require.True(t, l.quit(b))
 		require.False(t, l.quit(b))
 		l.require(t, "turn 1")
 		require.True(t, l.quit(a))
-		l.attendance.Wait()
+		l.ends(t)
 		l.require(t)
 		l.join(c)
 		l.require(t, "turn 1")
-		require.Equal(t, []*operation{c}, l.disband())
+		require.Equal(t, []*testOp{c}, l.disband())
 	})
 }
 
@@ -183,12 +195,12 @@ func TestLineWakes(t *testing.T) {
 		a, b := waiter(), waiter()
 		l.join(a)
 		l.require(t, "turn 1")
-		l.turns = []func([]*operation){
-			func(called []*operation) {
-				called[0].turn.found(rest{watch: w, wait: time.Hour})
+		l.turns = []func([]*testOp){
+			func(called []*testOp) {
+				called[0].Turn.Rests(Rest{Watch: w, Wait: time.Hour})
 				l.comeBack(called)
 			},
-			func(called []*operation) { l.comeBack(called[1:]) },
+			func(called []*testOp) { l.comeBack(called[1:]) },
 		}
 		l.join(b)
 		l.require(t, "turn 2")
@@ -196,7 +208,7 @@ func TestLineWakes(t *testing.T) {
 		l.require(t, "turn 2", "turn 1")
 		require.Equal(t, w.by, l.by)
 		require.True(t, w.cancelled)
-		require.Equal(t, []*operation{b}, l.disband())
+		require.Equal(t, []*testOp{b}, l.disband())
 	})
 }
 
@@ -204,8 +216,8 @@ func TestLineWakes(t *testing.T) {
 func TestLineKeepsNudge(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		a, b := waiter(), waiter()
-		l.turns = []func([]*operation){func(called []*operation) {
-			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+		l.turns = []func([]*testOp){func(called []*testOp) {
+			called[0].Turn.Rests(Rest{Watch: newTestWatch(), Wait: time.Hour})
 			l.comeBack(called)
 			l.join(b)
 		}}
@@ -218,14 +230,13 @@ func TestLineKeepsNudge(t *testing.T) {
 // before they rest, because the request of the ended receive may have to be withdrawn, and no later event would say so.
 func TestLineEndsDuringATurn(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
-		group := "A"
 		any, named := waiter(), waiter()
-		named.receive.o.Group = &group
+		named.named = true
 		l.join(any)
 		l.require(t, "turn 1")
-		l.turns = []func([]*operation){func(called []*operation) {
-			l.index, l.deadline = 1, time.Now().Add(time.Hour).UnixMilli()
-			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+		l.turns = []func([]*testOp){func(called []*testOp) {
+			l.index, l.renewAt = 1, time.Now().Add(time.Hour)
+			called[0].Turn.Rests(Rest{Watch: newTestWatch(), Wait: time.Hour})
 			l.comeBack(called[1:]) // any has ended: its context, or its time
 		}}
 		l.join(named)
@@ -234,32 +245,32 @@ func TestLineEndsDuringATurn(t *testing.T) {
 }
 
 // TestLineRests: a turn is followed by the next when its time is up, also if the watch fails; a turn that could not
-// take place after errorPause; one that found nothing to watch twice in a row after busyPause.
+// take place after ErrorPause; one that found nothing to watch twice in a row after BusyPause.
 func TestLineRests(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
-		watch := func(called []*operation) {
-			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Second})
+		watch := func(called []*testOp) {
+			called[0].Turn.Rests(Rest{Watch: newTestWatch(), Wait: time.Second})
 			l.comeBack(called)
 		}
-		fail := func(called []*operation) {
-			called[0].turn.fail(errors.New("down"))
+		fail := func(called []*testOp) {
+			called[0].Turn.fail(errors.New("down"))
 			l.comeBack(called)
 		}
-		broken := func(called []*operation) {
-			called[0].turn.found(rest{watch: failingWatch{newTestWatch()}, wait: time.Minute})
+		broken := func(called []*testOp) {
+			called[0].Turn.Rests(Rest{Watch: failingWatch{newTestWatch()}, Wait: time.Minute})
 			l.comeBack(called)
 		}
-		l.turns = []func([]*operation){watch, fail, l.comeBack, l.comeBack, broken}
+		l.turns = []func([]*testOp){watch, fail, l.comeBack, l.comeBack, broken}
 		a := waiter()
 		l.join(a)
-		for _, pause := range []time.Duration{time.Second, errorPause} {
+		for _, pause := range []time.Duration{time.Second, ErrorPause} {
 			l.require(t, "turn 1")
 			time.Sleep(pause - 1)
 			l.require(t)
 			time.Sleep(time.Nanosecond)
 		}
 		l.require(t, "turn 1", "turn 1")
-		time.Sleep(busyPause)
+		time.Sleep(BusyPause)
 		l.require(t, "turn 1")
 		time.Sleep(time.Minute - 1)
 		l.require(t)
@@ -276,43 +287,43 @@ func (failingWatch) Wait(context.Context) (struct{}, error) {
 }
 
 // TestLineKeepsRequest: the request is renewed when half of its life is over. Dead requests are swept before the rest.
-// When no receive waits any more the request is withdrawn. A call that fails is tried again after errorPause.
+// When no receive waits any more the request is withdrawn. A call that fails is tried again after ErrorPause.
 func TestLineKeepsRequest(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
-		found := func(r rest) func([]*operation) {
-			return func(called []*operation) {
+		found := func(r Rest) func([]*testOp) {
+			return func(called []*testOp) {
 				l.index = 1
-				r.watch = newTestWatch()
-				called[0].turn.found(r)
+				r.Watch = newTestWatch()
+				called[0].Turn.Rests(r)
 				l.comeBack(called)
 			}
 		}
-		l.deadline = time.Now().Add(requestLife).UnixMilli()
+		l.renewAt = time.Now().Add(testRenewal)
 		l.errs["renew"], l.errs["withdraw"] = errors.New("no database"), errors.New("no database")
-		l.turns = []func([]*operation){found(rest{wait: requestLife}), found(rest{wait: time.Hour, dead: []string{""}})}
+		l.turns = []func([]*testOp){found(Rest{Wait: testRenewal}), found(Rest{Wait: time.Hour, Dead: []string{""}})}
 		a := waiter()
 		l.join(a)
 		l.require(t, "turn 1")
-		time.Sleep(requestLife)
+		time.Sleep(testRenewal)
 		l.require(t, "renew")
-		time.Sleep(errorPause)
+		time.Sleep(ErrorPause)
 		l.require(t, "renew", "turn 1", "sweep")
 		require.True(t, l.quit(a))
 		l.require(t, "withdraw")
-		time.Sleep(errorPause)
+		time.Sleep(ErrorPause)
 		l.require(t, "withdraw")
-		l.attendance.Wait()
+		l.ends(t)
 	})
 }
 
-// TestLineInWaves: a turn is for maxWave receives at most, the oldest first.
+// TestLineInWaves: a turn is for MaxWave receives at most, the oldest first.
 func TestLineInWaves(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
-		var all, order []*operation
-		serve := func(called []*operation) { order = append(order, called...) }
-		l.turns = []func([]*operation){
-			func(called []*operation) {
-				for range maxWave {
+		var all, order []*testOp
+		serve := func(called []*testOp) { order = append(order, called...) }
+		l.turns = []func([]*testOp){
+			func(called []*testOp) {
+				for range MaxWave {
 					all = append(all, waiter())
 					l.join(all[len(all)-1])
 				}
@@ -322,28 +333,28 @@ func TestLineInWaves(t *testing.T) {
 		}
 		all = append(all, waiter())
 		l.join(all[0])
-		l.attendance.Wait()
+		l.ends(t)
 		require.Equal(t, len(all), len(order))
 		for i := range all {
 			require.Same(t, all[i], order[i])
 		}
-		require.Equal(t, []string{"turn 1", fmt.Sprint("turn ", maxWave)}, l.log)
+		require.Equal(t, []string{"turn 1", fmt.Sprint("turn ", MaxWave)}, l.log)
 	})
 }
 
 // TestLineStops: the attendance ends with the line, whatever it is at.
 func TestLineStops(t *testing.T) {
-	for name, turn := range map[string]func(l *testLine, called []*operation){
-		"resting": func(l *testLine, called []*operation) {
-			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+	for name, turn := range map[string]func(l *testLine, called []*testOp){
+		"resting": func(l *testLine, called []*testOp) {
+			called[0].Turn.Rests(Rest{Watch: newTestWatch(), Wait: time.Hour})
 		},
-		"after a failure": func(l *testLine, called []*operation) { called[0].turn.fail(errors.New("down")) },
-		"busy":            func(l *testLine, called []*operation) {},
+		"after a failure": func(l *testLine, called []*testOp) { called[0].Turn.fail(errors.New("down")) },
+		"busy":            func(l *testLine, called []*testOp) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onTestLine(t, func(t *testing.T, l *testLine) {
 				for range 2 {
-					l.turns = append(l.turns, func(called []*operation) {
+					l.turns = append(l.turns, func(called []*testOp) {
 						turn(l, called)
 						l.comeBack(called)
 					})
@@ -351,7 +362,7 @@ func TestLineStops(t *testing.T) {
 				l.join(waiter())
 				synctest.Wait()
 				begun := time.Now()
-				_ = l.stop(context.Background())
+				_ = l.Stop(context.Background())
 				require.Zero(t, time.Since(begun))
 			})
 		})
@@ -378,7 +389,7 @@ func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 		l.require(t, "look")
 		close(l.gone.woken)
 		l.require(t, "pass on")
-		l.attendance.Wait()
+		l.ends(t)
 		require.Nil(t, l.gone)
 		l.gone, l.missed = newTestWatch(), true
 		c := waiter()
@@ -389,9 +400,9 @@ func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 		require.True(t, l.quit(c))
 		time.Sleep(2 * time.Millisecond)
 		l.require(t, "look")
-		time.Sleep(2*time.Millisecond + errorPause)
+		time.Sleep(2*time.Millisecond + ErrorPause)
 		l.require(t, "look", "pass on")
-		l.attendance.Wait()
+		l.ends(t)
 	})
 }
 
@@ -400,8 +411,8 @@ func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 func TestLinePassesOnBesideATurn(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		w := newTestWatch()
-		l.turns = []func([]*operation){func(called []*operation) {
-			called[0].turn.found(rest{watch: w, wait: time.Hour})
+		l.turns = []func([]*testOp){func(called []*testOp) {
+			called[0].Turn.Rests(Rest{Watch: w, Wait: time.Hour})
 			l.comeBack(called)
 		}}
 		l.join(waiter())

@@ -1,0 +1,502 @@
+// Package line makes the operations of a handle share transactions, and makes receives wait.
+//
+// A Pipeline starts an operation at once if nothing is in flight. Operations that arrive later travel together. A Line
+// has the receives for which nothing was ready. One goroutine attends to the line and gives turns.
+//
+// The package does not know groups, messages or keys. An Operation tells its size, and whether its receive has got
+// something. PipelineEnv and Env have the functions of the handle, which run the transactions. The tests need no
+// database.
+//
+// An operation ends exactly once. If the caller of a receive has left, its claims are given back. The numbered rules at
+// Pipeline and Line state this in full.
+package line
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer/internal/advice"
+)
+
+// Line is the line of a handle's receives for which nothing was ready, and the attendance which gives turns.
+//
+// Invariants:
+//
+//  1. A receive stands in the line once, or the pipeline has the receive. The call that removes a receive (call, quit,
+//     disband, all under mu) decides alone what follows. Example: a receive is called just when its time is up. If quit
+//     comes first, the receive ends now; otherwise quit returns false and the receive ends with the turn.
+//  2. While receives stand in the line, a goroutine attends to the line, and never more than one.
+//  3. The same goroutine waits for the watch and runs the turn: a change of goroutines would make a wake later.
+//  4. No change is missed: a nudge that comes outside of a rest ends the next rest at once, and a watch counts from the
+//     version at which there was nothing.
+//
+// The line calls nothing of env under mu. The pipeline calls join, quit and disband under its own mutex.
+type Line[O Operation] struct {
+	env     Env[O]
+	life    context.Context // of the attendance
+	endLife context.CancelFunc
+	pace    advice.Pace // of the turns that serve no receive
+
+	mu       sync.Mutex
+	waiting  []O           // guarded by mu; in the order of arrival
+	attended chan struct{} // guarded by mu; closed at the end of the attendance; nil = none is running
+	nudged   bool          // guarded by mu: something has changed
+	pause    time.Duration // guarded by mu; for how long the line stands back before the next turn
+	rouse    func()        // guarded by mu: ends the rest under way; nil = there is none
+	failing  error         // guarded by mu; the error of the latest transaction, nil = it succeeded
+}
+
+// Env has the functions of the handle that a line calls. If one returns an error, the line may call it again.
+type Env[O Operation] struct {
+	RunTurn func(called []O) // gives the receives a transaction, and returns after their turn
+	// Yield is called where another goroutine may go first.
+	Yield func(ctx context.Context, who string)
+	// Requested returns the index of the handle's request, 0 = there is none. renew: the request's deadline must be
+	// moved now.
+	Requested func() (index int64, renew bool)
+	Wants     func() bool                                  // the handle may have requests for lanes or by templates
+	Withdraw  func(ctx context.Context, index int64) error // clears the request
+	Renew     func(ctx context.Context, index int64) error // moves the request's deadline
+	// Sweep clears the requests of dead handles by the templates.
+	Sweep func(ctx context.Context, templates []string) error
+	// Glances reports whether a turn which does not serve the receive may glance at its template instead.
+	Glances func(o O) bool
+	// WatchFailed is told the error of a watch, and reports whether to look again at once.
+	WatchFailed func(err error) (again bool)
+	// Gone is for how long the handle passes on wakes; 0 = there is nothing to pass on. LookGone reports whether the
+	// handle was woken, and otherwise returns a watch for the next wake. PassOn passes wakes on.
+	Gone     func() time.Duration
+	LookGone func(ctx context.Context) (r Rest, woken bool, err error)
+	PassOn   func(ctx context.Context) error
+	AWhile   func() time.Duration // the time of a few transactions
+}
+
+const (
+	// MaxWave bounds the receives of a turn.
+	MaxWave = 64
+	// NamedWave bounds the receives which name a group, and the other templates, in one turn. Each has reads of its
+	// own. Where one read in thirty fails, a transaction of many reads would seldom succeed.
+	NamedWave = 16
+	// BusyPause is the pause before the next try when a transaction in flight may change the handle's request.
+	BusyPause = 5 * time.Millisecond
+	// ErrorPause is the pause after a turn that failed.
+	ErrorPause = time.Second
+
+	// burst is how many looks in vain the line takes in a row at once, and lookPause the time for each look more.
+	burst     = 8
+	lookPause = 125 * time.Millisecond
+)
+
+// Begin makes the line ready.
+func (l *Line[O]) Begin(env Env[O]) {
+	l.env = env
+	l.pace = advice.Pace{Burst: burst, Pause: lookPause}
+	l.life, l.endLife = context.WithCancel(context.Background())
+}
+
+// Stop ends the attendance, and waits for the end, or for the end of ctx: a turn may wait for the database.
+func (l *Line[O]) Stop(ctx context.Context) error {
+	l.endLife()
+	l.mu.Lock()
+	attended := l.attended
+	l.mu.Unlock()
+	if attended == nil {
+		return nil // also if ctx has ended
+	}
+	select {
+	case <-attended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// join puts a receive at the end of the line, and starts the attendance if none is running. A receive that comes back
+// from a turn does not nudge the attendance. Otherwise the next turn would follow at once after a turn that found
+// nothing.
+func (l *Line[O]) join(o O) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, o)
+	l.pause, o.op().StandsBack = max(l.pause, o.op().StandsBack), 0
+	if o.op().Turn == nil {
+		l.failing = nil // the database has answered the receive's first look
+	}
+	switch {
+	case l.attended == nil:
+		l.attended = make(chan struct{})
+		go l.attend(l.attended)
+	case o.op().Turn == nil:
+		l.nudge()
+	}
+}
+
+// quit removes a receive from the line. quit returns false if the receive does not stand there.
+func (l *Line[O]) quit(o O) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.Contains(l.waiting, o) {
+		return false
+	}
+	l.waiting = without(l.waiting, o)
+	l.nudge()
+	return true
+}
+
+// disband removes all receives from the line.
+func (l *Line[O]) disband() []O {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.waiting
+	l.waiting = nil
+	return all
+}
+
+// nudge ends the attendance's rest; if the attendance is not resting, the next rest. mu is held.
+func (l *Line[O]) nudge() {
+	l.nudged = true
+	if l.rouse != nil {
+		l.rouse()
+	}
+}
+
+// Some reports whether is is true of a receive in the line.
+func (l *Line[O]) Some(is func(o O) bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.waiting, is)
+}
+
+// SomeTakeAny reports whether a receive in the line takes any group of the queue.
+func (l *Line[O]) SomeTakeAny() bool { return l.Some(takesAny) }
+
+func takesAny[O Operation](o O) bool { return !o.Named() && o.Template() == "" }
+
+// Length returns the number of waiting receives, without the receives that have a turn.
+func (l *Line[O]) Length() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+// Rest waits for d, or for a nudge. Rest returns false if ctx has ended.
+func (l *Line[O]) Rest(ctx context.Context, d time.Duration) bool {
+	return l.restUntil(ctx, d, nil) != restStopped
+}
+
+// restEnd is what has ended a rest.
+type restEnd int
+
+const (
+	restOver    restEnd = iota // its time is over, and nothing else has happened
+	restNudged                 // by a change of the line
+	restWoken                  // by the watch
+	restStopped                // the context has ended
+)
+
+// restUntil waits for d, for watch (may be nil), or for a nudge.
+func (l *Line[O]) restUntil(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) restEnd {
+	resting, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	l.mu.Lock()
+	if l.rouse = cancel; l.nudged {
+		cancel()
+	}
+	l.mu.Unlock()
+	woken := false
+	if watch != nil {
+		_, err := watch.Wait(resting)
+		if woken = err == nil; !woken && resting.Err() == nil {
+			woken = l.env.WatchFailed(err)
+		}
+	}
+	if !woken {
+		<-resting.Done() // also for a watch which has failed: otherwise we would spin
+	}
+	l.env.Yield(context.Background(), "rest")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	nudged := l.nudged
+	l.nudged, l.rouse = false, nil
+	switch {
+	case ctx.Err() != nil:
+		return restStopped
+	case woken:
+		return restWoken
+	case nudged:
+		return restNudged
+	}
+	return restOver
+}
+
+// attend gives waiting receives a turn whenever there may be something for the receives, until no receive waits. attend
+// closes end.
+func (l *Line[O]) attend(end chan struct{}) {
+	defer close(end)
+	l.env.Yield(context.Background(), "attend")
+	ctx := l.life
+	var next Cue
+	for idle := false; ; {
+		waiting := l.Length()
+		index, renew := l.env.Requested()
+		switch {
+		case index != 0 && !l.SomeTakeAny(), waiting == 0 && l.env.Wants():
+			if l.met(l.env.Withdraw(ctx, index)) && !l.Rest(ctx, ErrorPause) {
+				return
+			}
+			continue
+		case waiting == 0:
+			if l.restGone(ctx) {
+				return
+			}
+			continue
+		case renew:
+			if l.met(l.env.Renew(ctx, index)) && !l.Rest(ctx, ErrorPause) {
+				return
+			}
+			continue
+		}
+		if pause := l.takePause(); pause > 0 {
+			if !l.Rest(ctx, pause) {
+				return
+			}
+			continue
+		}
+		r, failed := l.call(next) // call also registers the request, if there is none
+		next = Cue{}
+		if l.met(failed) {
+			r.Cancel()
+			if !l.Rest(ctx, ErrorPause) {
+				return
+			}
+			continue
+		}
+		if len(r.Dead) > 0 {
+			if err := l.env.Sweep(ctx, r.Dead); err != nil && !l.Rest(ctx, ErrorPause) {
+				r.Cancel()
+				return
+			}
+		}
+		if r.Watch != nil && l.Length() < waiting {
+			r.Cancel() // a receive has ended during its turn: its request may have to go, and no later event says so
+			continue
+		}
+		if r.Watch != nil {
+			idle = false
+			l.passMissed(ctx)
+			var end bool
+			if next, end = l.restAfter(ctx, &r); end {
+				return
+			}
+			continue
+		}
+		// The turn claimed, cleared stale keys or registered the request, or another transaction is about to.
+		if idle && l.Length() == waiting && !(l.Rest(ctx, BusyPause) && l.keepPace(ctx)) {
+			return
+		}
+		idle = true
+	}
+}
+
+// restAfter rests after a turn that found nothing, and returns what the next turn knows. end: the attendance ends.
+func (l *Line[O]) restAfter(ctx context.Context, r *Rest) (next Cue, end bool) {
+	how := l.restUntil(ctx, r.Wait, r.Watch)
+	r.Cancel()
+	switch next = (Cue{Why: Woken}); how {
+	case restStopped:
+		return next, true
+	case restOver:
+		next = r.Next
+	case restNudged:
+		return next, false
+	case restWoken:
+		if l.env.Gone() > 0 {
+			l.passOn(ctx) // the wake may be meant for another receive
+		}
+	}
+	return next, next.Why == Woken && !l.keepPace(ctx)
+}
+
+// restGone rests while no receive waits, for as long as a transaction that has read a request may wake the handle after
+// the request was cleared. The line passes such a wake on. It looks for one only after a while, because most handles
+// receive again before that, and then look for themselves. end: the attendance ends.
+func (l *Line[O]) restGone(ctx context.Context) (end bool) {
+	left := l.env.Gone()
+	if left == 0 {
+		return l.dismiss()
+	}
+	l.mu.Lock()
+	l.nudged = l.nudged && len(l.waiting) > 0 // a receive that has left the line needs no turn
+	l.mu.Unlock()
+	if how := l.restUntil(ctx, min(left, l.env.AWhile()), nil); how != restOver {
+		return how == restStopped
+	}
+	r, woken, err := l.env.LookGone(ctx)
+	if err != nil {
+		return !l.Rest(ctx, ErrorPause)
+	}
+	if !woken {
+		how := l.restUntil(ctx, left, r.Watch)
+		r.Cancel()
+		if how != restWoken {
+			return how == restStopped
+		}
+	}
+	l.passOn(ctx)
+	return !l.keepPace(ctx)
+}
+
+// passMissed passes on a wake that has come since the handle cleared a request, for a receive of another handle.
+func (l *Line[O]) passMissed(ctx context.Context) {
+	if l.env.Gone() == 0 {
+		return
+	}
+	r, woken, err := l.env.LookGone(ctx)
+	r.Cancel()
+	if woken && err == nil {
+		l.passOn(ctx)
+	}
+}
+
+// met stores the error of a transaction of the attendance, and reports whether the transaction has failed.
+func (l *Line[O]) met(err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failing = err
+	return err != nil
+}
+
+// trouble returns the error of the latest transaction of the attendance. trouble returns nil if that succeeded, or the
+// first look of a receive has succeeded since.
+func (l *Line[O]) trouble() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failing
+}
+
+// keepPace rests before a turn if many turns before it have served no receive. keepPace returns false if ctx has ended.
+func (l *Line[O]) keepPace(ctx context.Context) bool {
+	wait := l.pace.Wait()
+	return wait == 0 || l.Rest(ctx, wait)
+}
+
+// passOn passes on a wake. If it fails, a poll finds the group.
+func (l *Line[O]) passOn(ctx context.Context) { _ = l.env.PassOn(ctx) }
+
+// takePause returns for how long the line stands back; once.
+func (l *Line[O]) takePause() (pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pause, l.pause = l.pause, 0
+	return pause
+}
+
+// dismiss ends the attendance if no receive waits.
+func (l *Line[O]) dismiss() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) > 0 {
+		return false
+	}
+	l.attended = nil
+	return true
+}
+
+// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If these
+// receives found nothing, further receives may find something, and have a turn: each receive which names a group, and
+// the receives by each other template where a glance has found something.
+func (l *Line[O]) call(next Cue) (r Rest, failed error) {
+	var turns []*Turn
+	had := make(map[string]bool) // the templates by which receives have had a turn for any group
+	glanced := make(map[O]bool)  // the receives at whose templates the first turn has glanced
+	may := func(o O) bool {
+		switch {
+		case o.Named():
+			return !slices.Contains(turns, o.op().Turn)
+		case had[o.Template()]:
+			return false
+		case glanced[o]:
+			return r.Found[o.Template()]
+		}
+		return true
+	}
+	mayGlance := func(o O) bool {
+		glanced[o] = l.env.Glances(o)
+		return glanced[o]
+	}
+	for {
+		t := &Turn{Cue: next}
+		called := l.give(t, may, mayGlance)
+		mayGlance = nil
+		if len(called) == 0 {
+			return r, failed
+		}
+		for _, o := range called {
+			if !o.Named() {
+				had[o.Template()] = true
+			}
+		}
+		more, bad := t.outcome()
+		if t.hasServed() {
+			l.pace.Found()
+		}
+		if turns = append(turns, t); len(turns) == 1 {
+			r, failed = more, bad
+		} else {
+			failed = bad
+			r.Dead = append(r.Dead, more.Dead...)
+			if r.Wait = min(r.Wait, more.Wait); more.Watch == nil {
+				r.Cancel() // there was something
+			}
+			more.Cancel() // the first watch is older
+		}
+		if r.Watch == nil || failed != nil {
+			return r, failed
+		}
+	}
+}
+
+// give gives the turn to the oldest waiting receives of which may is true, and returns the receives. The turn glances
+// for the receives left of which mayGlance is true; nil = none.
+func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
+	l.mu.Lock()
+	var left []O
+	apart := 0 // receives and templates with reads of their own
+	templates := map[string]bool{"": true}
+	for _, o := range l.waiting {
+		alone := o.Named() || !templates[o.Template()]
+		if len(called) == MaxWave || alone && apart == NamedWave || !may(o) {
+			left = append(left, o)
+			continue
+		}
+		if alone {
+			apart++
+		}
+		if o.op().Turn != nil {
+			o.op().Cue = Cue{}
+		}
+		if o.op().Turn = t; !o.Named() {
+			templates[o.Template()] = true
+		}
+		called = append(called, o)
+	}
+	l.waiting = left
+	left = slices.Clone(left)
+	l.mu.Unlock()
+	if mayGlance != nil && apart > 0 {
+		for _, o := range left {
+			if mayGlance(o) {
+				t.Glances = append(t.Glances, o.Template())
+			}
+		}
+		slices.Sort(t.Glances)
+		t.Glances = slices.Compact(t.Glances)
+	}
+	if len(called) > 0 {
+		l.env.RunTurn(called)
+	}
+	return called
+}

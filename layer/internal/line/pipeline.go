@@ -1,0 +1,621 @@
+package line
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fdbfifo/internal/callback"
+	"fdbfifo/kv"
+)
+
+// Pipeline makes the operations of a handle travel together: operations which arrive while transactions of the handle
+// are in flight go into the next transaction. There is no timer: an operation alone is begun at once, by its caller.
+//
+// Invariants:
+//
+//  1. An operation ends once, and has its results then. Until then the operation is in one place: queued, in a batch,
+//     or in the line. Only running operations have a transaction.
+//  2. While operations are queued, a transaction is in flight, and the goroutine that ran it looks at the queue
+//     afterwards. So every queued operation is run. Example: a caller's goroutine runs its ack, and ten enqueues arrive
+//     in that time. Three drivers begin at once. If the drivers leave operations in the queue, a fourth driver takes
+//     the slot of the ack.
+//  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
+//     transactions receive; unless groups are plenty, only a single transaction receives.
+//  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). If the caller's
+//     goroutine runs the operation, the panic reaches the caller. In any other goroutine the panic becomes the error of
+//     the operations without an outcome, because their callers are not at fault when another operation of the batch
+//     panics.
+//  5. After Close nothing is submitted, and nothing waits: a receive that would have waited ends with env.Closed.
+//     closed changes under mu, so that its value stays the same while a batch's books are settled.
+//  6. No claim is lost when a caller leaves: the pipeline gives back what an abandoned receive has got.
+//
+// mu is held for bookkeeping alone, never during a transaction. The line has a mutex of its own, taken under mu, never
+// the other way round.
+type Pipeline[O Operation] struct {
+	env  PipelineEnv[O]
+	line *Line[O]
+
+	mu     sync.Mutex
+	queue  []O // guarded by mu; in the order of arrival
+	flying int // guarded by mu; transactions in flight
+	// running is how many operations the transactions in flight have, and took how long a transaction took lately.
+	// Guarded by mu.
+	running int
+	took    time.Duration
+	// receiving is how many transactions in flight receive; taking is how many groups the receives are likely to take.
+	// Guarded by mu.
+	receiving, taking int
+	// losing is how many of the transactions that receive have lost a conflict. Guarded by mu.
+	losing int
+	closed atomic.Bool // written under mu; a caller with nothing in the pipeline reads it without mu
+}
+
+// PipelineEnv is what a pipeline needs of the handle.
+type PipelineEnv[O Operation] struct {
+	// Most bounds a transaction of several operations. An operation alone may be larger.
+	Most Size
+	// Closed is the error of calls after Close.
+	Closed error
+	// Run runs the operations, in one transaction or several, and sets the results. Run sets TxErr of an operation,
+	// also to nil, once the outcome is known. others is how many groups the handle's other transactions are likely to
+	// take.
+	Run func(ctx context.Context, os []O, others int)
+	// Yield is called where another goroutine may go first.
+	Yield func(ctx context.Context, who string)
+
+	// The following are called with the pipeline's mutex held, so a callee must neither block nor call the pipeline.
+
+	Groups func(o O) int // how many groups a receive is likely to take, 1 at least
+	Plenty func() bool   // there are groups enough for several transactions to receive at the same time
+	// MayRecover reports whether the receives of a turn that has failed with err may wait for another.
+	MayRecover func(err error) bool
+	// GiveBack takes away what a receive has got, because its caller has left, and starts a goroutine that gives it
+	// back.
+	GiveBack func(o O)
+}
+
+// maxOperations bounds the operations of a transaction.
+const maxOperations = 256
+
+// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and keep the
+// database busy while the other transaction waits for its commit; more only make smaller batches and more conflicts.
+const maxFlying = 4
+
+// While few callers have operations in the pipeline, and the database is far away, up to maxApart transactions are in
+// flight. So no caller waits for the end of another's transaction, and the database has enough capacity. Example: 16
+// producers, each with one message at a time. More than fewCallers share transactions again.
+const (
+	maxApart   = 16
+	fewCallers = 32
+	// farAway is how long a transaction takes on the average, at least, if most of the time is spent waiting.
+	farAway = time.Millisecond
+)
+
+// maxReceiving is how many of a handle's transactions in flight may receive: while T1 waits for its commit, T2 reads.
+// T2 passes over the groups of T1, so groups must be plenty; otherwise a single transaction receives.
+const maxReceiving = 3
+
+// abandonedTimeout is the time after which a transaction is cancelled whose callers have all gone.
+const abandonedTimeout = time.Second
+
+// AWhileMost bounds AWhile.
+const AWhileMost = 100 * time.Millisecond
+
+// batch is the operations of one transaction.
+type batch[O Operation] struct {
+	transaction
+	operations []O
+}
+
+// errInterrupted is the outcome of an operation whose transaction has not come to its end: it may have committed.
+var errInterrupted error = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true}
+
+// Begin makes the pipeline ready. Receives that wait join the line.
+func (p *Pipeline[O]) Begin(env PipelineEnv[O], line *Line[O]) { p.env, p.line = env, line }
+
+// IsClosed reports whether Close was called.
+func (p *Pipeline[O]) IsClosed() bool { return p.closed.Load() }
+
+// Close ends the receives that wait, and lets nothing in any more. Operations that are queued or in flight still run to
+// their end. Close returns false if it was called before.
+func (p *Pipeline[O]) Close() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Swap(true) {
+		return false
+	}
+	for _, o := range p.line.disband() {
+		o.op().TxErr = p.env.Closed
+		p.end(o)
+	}
+	return true
+}
+
+// InFlight reports whether a transaction is in flight.
+func (p *Pipeline[O]) InFlight() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flying > 0
+}
+
+// Queued returns how many operations wait for the next transaction.
+func (p *Pipeline[O]) Queued() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue)
+}
+
+// AWhile is the time that a few transactions take, one after the other: 1 to 100 ms.
+func (p *Pipeline[O]) AWhile() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return min(max(4*p.took, time.Millisecond), AWhileMost)
+}
+
+// mayReceive reports whether another transaction may receive now. mu is held.
+func (p *Pipeline[O]) mayReceive() bool {
+	return p.receiving == 0 || p.receiving < maxReceiving && p.env.Plenty()
+}
+
+// mayFly reports whether another transaction may begin, for those that are queued. mu is held.
+func (p *Pipeline[O]) mayFly() bool { return p.flying < maxFlying || p.flying < maxApart && p.apart() }
+
+// apart reports whether few callers travel, each as far apart from the others as can be. mu is held.
+func (p *Pipeline[O]) apart() bool { return p.took >= farAway && p.running+len(p.queue) <= fewCallers }
+
+// Submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, a receive gives
+// back the claims that it still gets, and the outcome of any other operation is unknown.
+func (p *Pipeline[O]) Submit(ctx context.Context, o O) error {
+	if err := p.enter(ctx, o); err != nil {
+		return err
+	}
+	return p.await(ctx, o)
+}
+
+// SubmitAll is Submit for operations that travel in the next transaction together, as far as the bounds of a
+// transaction allow. It returns the error of each.
+func (p *Pipeline[O]) SubmitAll(ctx context.Context, os []O) []error {
+	errs := make([]error, len(os))
+	if err := p.enterAll(ctx, os); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	for i, o := range os {
+		errs[i] = p.await(ctx, o)
+	}
+	return errs
+}
+
+// SubmitWaiting is Submit for a receive that waits. After wait, or when stop is closed (which may be nil), the receive
+// ends with the claims got so far, or got by the turn under way.
+func (p *Pipeline[O]) SubmitWaiting(ctx context.Context, o O, wait time.Duration, stop <-chan struct{}) error {
+	o.op().Waits = true
+	if err := p.enter(ctx, o); err != nil {
+		return err
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-o.op().ended:
+	case <-ctx.Done():
+	case <-timer.C:
+		p.yieldUnless(ctx, o, "waited")
+		p.stopWaiting(o, p.line.trouble)
+	case <-stop:
+		p.yieldUnless(ctx, o, "stop")
+		p.stopWaiting(o, func() error { return nil })
+	}
+	return p.await(ctx, o)
+}
+
+// await waits until o has ended, or leaves it when ctx ends.
+func (p *Pipeline[O]) await(ctx context.Context, o O) error {
+	select {
+	case <-o.op().ended:
+		return o.Err()
+	case <-ctx.Done():
+		p.yieldUnless(ctx, o, "leave")
+		return p.leave(o, context.Cause(ctx))
+	}
+}
+
+// yieldUnless yields, unless o has ended: then the caller has nothing to wait for.
+func (p *Pipeline[O]) yieldUnless(ctx context.Context, o O, who string) {
+	select {
+	case <-o.op().ended:
+	default:
+		p.env.Yield(ctx, who)
+	}
+}
+
+// enterAll puts new operations into the queue, together.
+func (p *Pipeline[O]) enterAll(ctx context.Context, os []O) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, o := range os {
+		begin(o)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return p.env.Closed
+	}
+	p.queueUp(os...)
+	return nil
+}
+
+// begin makes a new operation ready. Its caller still owns it.
+func begin[O Operation](o O) { o.op().ended, o.op().load = make(chan struct{}), o.Size() }
+
+// enter puts a new operation into the queue, or runs the operation at once if nothing is in flight. In the latter case
+// enter returns when o has ended or waits for a group to become ready; if ctx ends in that time, enter returns when the
+// transaction has ended, or abandonedTimeout later.
+func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	begin(o)
+	p.mu.Lock()
+	if p.closed.Load() {
+		p.mu.Unlock()
+		return p.env.Closed
+	}
+	if p.flying > 0 || len(p.queue) > 0 {
+		p.queueUp(o)
+		p.mu.Unlock()
+		return nil
+	}
+	// There is nothing to wait for: the caller's goroutine runs o, which saves the change of goroutines.
+	p.flying++
+	b := p.newBatch([]O{o})
+	p.mu.Unlock()
+	defer p.releaseSlot()
+	stop := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if o.op().tx == &b.transaction {
+			o.op().abandon(context.Cause(ctx))
+		}
+	})
+	defer stop()
+	p.fly(b)
+	return nil
+}
+
+// releaseSlot ends one of the maxFlying transactions: if operations are queued the slot passes to a driver goroutine,
+// otherwise the slot is free.
+func (p *Pipeline[O]) releaseSlot() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) > 0 {
+		go p.drive()
+	} else {
+		p.flying--
+	}
+}
+
+// abandon notes that no caller waits for a running operation any more, and why. The pipeline's mutex is held.
+func (o *Op) abandon(cause error) {
+	o.abandoned = true
+	if o.tx.left--; o.tx.left == 0 {
+		// The transaction may still end well, and then its claims are given back. But it must not hold up others
+		// without end, for example if the database does not answer.
+		cancel := o.tx.cancel
+		time.AfterFunc(abandonedTimeout, func() { cancel(cause) })
+	}
+}
+
+// queueUp queues operations, together. mu is held.
+func (p *Pipeline[O]) queueUp(os ...O) {
+	for _, o := range os {
+		o.op().state = isQueued
+	}
+	p.queue = append(p.queue, os...)
+	if p.mayFly() {
+		p.flying++
+		go p.drive()
+	}
+}
+
+// leave is for a caller who goes, because of cause, before o has ended. If o has ended after all, leave returns the
+// error of o.
+func (p *Pipeline[O]) leave(o O, cause error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch o.op().state {
+	case hasEnded:
+		return o.Err()
+	case isQueued:
+		p.queue = without(p.queue, o)
+		p.end(o)
+		return cause
+	case isWaiting:
+		o.op().abandoned = true
+		if p.line.quit(o) {
+			p.end(o)
+		} // else o is about to have a turn, and ends there
+		return cause
+	case isRunning:
+		o.op().abandon(cause)
+	}
+	if !o.Enqueues() && !o.Settles() {
+		return cause
+	}
+	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
+}
+
+// stopWaiting ends a wait: o ends at once, with the error of trouble, if o stands in the line, and otherwise with the
+// turn under way.
+func (p *Pipeline[O]) stopWaiting(o O, trouble func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o.op().lastTurn = true
+	if o.op().state == isWaiting && p.line.quit(o) {
+		o.op().TxErr = trouble()
+		p.end(o)
+	}
+}
+
+// without returns list without o.
+func without[O comparable](list []O, o O) []O {
+	if i := slices.Index(list, o); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
+}
+
+// end makes an operation's results known. mu is held.
+func (p *Pipeline[O]) end(o O) {
+	o.op().state = hasEnded
+	close(o.op().ended)
+	o.op().comeBack()
+}
+
+// comeBack tells RunTurn, which had called a waiting receive, that the receive's turn is over.
+func (o *Op) comeBack() {
+	if o.back != nil {
+		close(o.back)
+		o.back = nil
+	}
+}
+
+// drive runs one transaction after the other until the queue is empty.
+func (p *Pipeline[O]) drive() {
+	over := false
+	defer func() {
+		if !over {
+			p.releaseSlot() // a function of a caller's has ended the goroutine, as a test's FailNow does
+		}
+	}()
+	for {
+		// Another goroutine that can run and is about to submit goes first, so its operation is in the same
+		// transaction. Without such a goroutine there is no delay.
+		runtime.Gosched()
+		p.env.Yield(context.Background(), "drive")
+		b := p.nextBatch()
+		if over = b == nil; over {
+			return
+		}
+		p.flyBehind(b)
+	}
+}
+
+// newBatch makes a batch of operations. mu is held.
+func (p *Pipeline[O]) newBatch(os []O) *batch[O] {
+	b := &batch[O]{operations: os, transaction: transaction{left: len(os), begun: time.Now()}}
+	p.running += len(os)
+	b.ctx, b.cancel = context.WithCancelCause(context.Background())
+	for _, o := range os {
+		o.op().state, o.op().tx = isRunning, &b.transaction
+		if o.Receives() && !o.op().First {
+			b.groups += p.env.Groups(o)
+		}
+	}
+	if b.groups > 0 {
+		b.others = p.taking
+		p.receiving, p.taking = p.receiving+1, p.taking+b.groups
+	}
+	return b
+}
+
+// nextBatch takes the operations of the next transaction from the queue. If there are none, nextBatch frees the slot in
+// flight and returns nil.
+func (p *Pipeline[O]) nextBatch() *batch[O] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.flying > maxFlying && !p.apart() {
+		p.flying-- // many callers have come: those in flight take the rest together
+		return nil
+	}
+	var total Size
+	var taken []O
+	left := p.queue[:0]
+	for _, o := range p.queue {
+		next := total.Plus(o.op().load)
+		o.op().First = p.settlesFirst(o)
+		switch {
+		case o.Receives() && !o.op().First && !p.mayReceive(),
+			len(taken) == maxOperations, len(taken) > 0 && next.Exceeds(p.env.Most),
+			len(taken) > 0 && !mayTravel(o.op(), taken[0].op()):
+			left = append(left, o)
+		default:
+			total = next
+			taken = append(taken, o)
+		}
+	}
+	clear(p.queue[len(left):])
+	p.queue = left
+	if len(taken) == 0 {
+		p.flying--
+		return nil
+	}
+	return p.newBatch(taken)
+}
+
+// mayTravel reports whether two operations may be in one transaction. A turn sets a watch if its transaction wrote
+// nothing else, so no other operation may join a turn. A receive that has lost a conflict may lose the next, and so
+// would the rest of the transaction.
+func mayTravel(a, b *Op) bool {
+	return (a.Turn != nil) == (b.Turn != nil) && (a.Lost > 0) == (b.Lost > 0)
+}
+
+// settlesFirst reports whether the operation settles in the next transaction and receives in another, because the
+// transactions that receive lose conflicts. mu is held.
+func (p *Pipeline[O]) settlesFirst(o O) bool {
+	return o.Settles() && o.Receives() && p.losing > 0 && !p.mayReceive()
+}
+
+// Conflicted notes that the transaction of o, which receives, has lost a conflict and tries again. The operations that
+// settle or enqueue do not wait for it.
+func (p *Pipeline[O]) Conflicted(o O) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	tx := o.op().tx
+	if tx == nil || tx.losing {
+		return
+	}
+	tx.losing = true
+	p.losing++
+	writes := func(o O) bool { return o.Settles() || o.Enqueues() }
+	if slices.ContainsFunc(p.queue, writes) && p.mayFly() {
+		p.flying++
+		go p.drive()
+	}
+}
+
+// RunTurn gives a transaction to the receives which the line has called, and returns when each receive has ended or
+// waits again. If possible, RunTurn runs the transaction itself: then the goroutine woken by the line's watch claims at
+// once.
+func (p *Pipeline[O]) RunTurn(called []O) {
+	p.mu.Lock()
+	var os []O
+	for _, o := range called {
+		switch {
+		case p.closed.Load():
+			o.op().TxErr = p.env.Closed
+			p.end(o)
+		case o.op().abandoned:
+			p.end(o)
+		default:
+			os = append(os, o)
+		}
+	}
+	if len(os) == 0 {
+		p.mu.Unlock()
+		return
+	}
+	if p.flying < maxFlying && p.mayReceive() {
+		p.flying++
+		b := p.newBatch(os)
+		p.mu.Unlock()
+		p.flyBehind(b)
+		p.releaseSlot()
+		return
+	}
+	backs := make([]chan struct{}, len(os))
+	for i, o := range os {
+		backs[i] = make(chan struct{})
+		o.op().back = backs[i]
+	}
+	p.queueUp(os...)
+	p.mu.Unlock()
+	for _, back := range backs {
+		<-back
+	}
+	p.env.Yield(context.Background(), "called")
+}
+
+// fly runs a batch, and settles the batch's books also after a panic.
+func (p *Pipeline[O]) fly(b *batch[O]) {
+	b.setErr(nil, errInterrupted) // until Run knows better
+	defer p.settle(b)
+	p.env.Run(b.ctx, b.operations, b.others)
+}
+
+// flyBehind is fly in a goroutine of no caller: a panic becomes the error of the operations that have no outcome yet.
+func (p *Pipeline[O]) flyBehind(b *batch[O]) {
+	b.setErr(nil, errInterrupted)
+	defer p.settle(b)
+	if err := callback.Try("a transaction", func() { p.env.Run(b.ctx, b.operations, b.others) }); err != nil {
+		b.setErr(errInterrupted, &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: err})
+	}
+}
+
+// setErr sets the error of the operations that have the error was; nil = of all.
+func (b *batch[O]) setErr(was, err error) {
+	for _, o := range b.operations {
+		if was == nil || o.op().TxErr == was {
+			o.op().TxErr = err
+		}
+	}
+}
+
+// settle removes an ended batch from the books, and ends its operations or returns waiting receives to the line.
+func (p *Pipeline[O]) settle(b *batch[O]) {
+	b.cancel(nil)
+	took := time.Since(b.begun)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running -= len(b.operations)
+	p.took += (took - p.took) / 8
+	if b.groups > 0 {
+		p.receiving, p.taking = p.receiving-1, p.taking-b.groups
+	}
+	if b.losing {
+		p.losing--
+	}
+	for _, o := range b.operations {
+		o.op().tx = nil
+		p.conclude(o)
+	}
+}
+
+// conclude ends an operation that has run, or puts it into the line. mu is held.
+func (p *Pipeline[O]) conclude(o O) {
+	at := o.op()
+	if at.Later {
+		if at.Later = false; o.Err() == nil && !at.abandoned {
+			// The receive has a transaction of its own.
+			at.First = false
+			p.settled(o)
+			p.queueUp(o)
+			return
+		}
+	}
+	if at.Turn != nil && at.TxErr != nil && p.env.MayRecover(at.TxErr) && !at.abandoned && !at.lastTurn {
+		// The receive continues to wait, because the database may answer again soon.
+		at.Turn.fail(at.TxErr)
+		at.TxErr = nil
+		o.Forget()
+	}
+	nothing := at.Waits && o.Err() == nil && o.Unserved()
+	switch {
+	case nothing && p.closed.Load():
+		at.TxErr = p.env.Closed
+	case nothing && !at.abandoned && !at.lastTurn:
+		p.settled(o)
+		at.Lost, at.state = 0, isWaiting
+		p.line.join(o)
+		at.comeBack()
+		return
+	// If the transaction failed, another may have claimed the same groups by now, under the same token (both
+	// transactions had the same read version). If the outcome is unknown, the claim runs into its lease. The caller may
+	// still be there, if it ran the transaction.
+	case at.abandoned && at.TxErr == nil && o.Receives():
+		p.env.GiveBack(o)
+	}
+	p.end(o)
+}
+
+// settled notes that only the receive of the operation is left. mu is held.
+func (p *Pipeline[O]) settled(o O) {
+	o.Settled()
+	o.op().load = o.Size()
+}

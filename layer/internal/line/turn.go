@@ -1,0 +1,99 @@
+package line
+
+import (
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Turn is one transaction which tries to serve waiting receives, or several transactions for many receives. Example:
+// three receives wait, two groups become ready: the turn claims both, and the third receive goes back into the line.
+type Turn struct {
+	// Cue is for the transaction, which may write it.
+	Cue Cue
+	// Glances are the templates at which the turn only glances, for receives that it does not serve.
+	Glances []string
+
+	mu     sync.Mutex
+	rest   Rest  // guarded by mu; what the receives wait for after the turn
+	failed error // guarded by mu; of a transaction of the turn
+	served bool  // guarded by mu: the turn has claimed something
+}
+
+// Rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, Watch is on the wake key,
+// from the very version on at which the turn found nothing, so that no wake is missed.
+type Rest struct {
+	Watch kv.Future[struct{}] // nil = take another turn at once
+	Wait  time.Duration       // until the next turn, if no wake comes
+	Dead  []string            // the templates whose oldest request belongs to a handle which has died
+	Next  Cue                 // of the turn at the end of Wait
+	Found map[string]bool     // the templates where a glance has found something
+}
+
+// Cancel gives up the watch.
+func (r *Rest) Cancel() {
+	if r.Watch != nil {
+		r.Watch.Cancel()
+		r.Watch = nil
+	}
+}
+
+// Cue says why waiting receives have a turn, and has the handle's knowledge from earlier turns.
+type Cue struct {
+	Why Why
+	// Seen are the hints which the handle met at the last look and did not claim.
+	Seen map[string]bool
+	// Fresh are the hints which this turn has met and did not claim; nil = none.
+	Fresh map[string]bool
+	// Again: the handle has looked a while ago.
+	Again bool
+	// Back: of a receive that stands back, the handle has just woken another.
+	Back bool
+}
+
+// Why is the reason of a turn.
+type Why int
+
+// The reasons.
+const (
+	New   Why = iota // the receives have just come into the line, or the last turn wrote
+	Woken            // by another handle, or by a time that has come
+	Poll
+)
+
+// Rests notes the rest after a transaction of the turn. Of several transactions the last decides.
+func (t *Turn) Rests(r Rest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rest.Cancel()
+	t.rest = r
+}
+
+// Served notes that a transaction of the turn has claimed something.
+func (t *Turn) Served() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.served = true
+}
+
+// fail notes that a transaction of the turn failed.
+func (t *Turn) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failed = err
+}
+
+// hasServed reports whether a transaction of the turn has claimed something.
+func (t *Turn) hasServed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.served
+}
+
+// outcome returns the turn's result, when the turn is over.
+func (t *Turn) outcome() (r Rest, failed error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rest, t.failed
+}
