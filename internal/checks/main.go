@@ -3,8 +3,8 @@
 //
 //	go run ./internal/checks [flags] TARGET ...
 //
-// The targets of -first run alone, in their order, before the others: they write files that the others read. Of the
-// others, -together run at a time. The output of a target is printed when the target has ended; the log of a failed
+// The targets of -first run alone, in their order, before the others: they write files that the others read. Those of
+// -last run alone after the others: they need the whole machine. Of the others, -together run at a time. The output of a target is printed when the target has ended; the log of a failed
 // target is kept in the folder of -out. The exit code is 1 if a target failed.
 package main
 
@@ -24,6 +24,7 @@ import (
 
 func main() {
 	first := flag.String("first", "", "targets that run alone, before the others, separated by blanks")
+	last := flag.String("last", "", "targets that run alone, after the others, separated by blanks")
 	together := flag.Int("together", 2, "number of targets that run at a time")
 	out := flag.String("out", "bin/failed", "folder for the logs of failed targets")
 	limit := flag.Duration("limit", 40*time.Minute, "time after which a target is ended, and has failed")
@@ -31,7 +32,10 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	r := &runner{out: *out, limit: *limit, command: makeTarget, print: os.Stdout}
-	results := append(r.run(ctx, strings.Fields(*first), 1), r.run(ctx, flag.Args(), *together)...)
+	var results []result
+	results = append(results, r.run(ctx, strings.Fields(*first), 1)...)
+	results = append(results, r.run(ctx, flag.Args(), *together)...)
+	results = append(results, r.run(ctx, strings.Fields(*last), 1)...)
 	if err := ctx.Err(); err != nil {
 		fmt.Fprintln(os.Stderr, "checks: stopped")
 		os.Exit(1)

@@ -171,7 +171,7 @@ func TestEveryTestRuns(t *testing.T) {
 	}
 	gate := append([]string{"lint", "unchanged"}, list("GATE")...)
 	require.Contains(t, makefile, `-first "lint unchanged" $(GATE)`)
-	require.Contains(t, makefile, "$(GATE) $(FULL)")
+	require.Contains(t, makefile, `-last "test-fdb" $(GATE) $(FULL)`)
 	// The target test-fdb runs its tests in a second make.
 	runs := recordedRuns(t, root, append(append(gate, list("FULL")...), "fdb-suites"))
 	require.Greater(t, len(runs), 10)

@@ -139,7 +139,7 @@ func (c *Cluster) start(ctx context.Context, program string, classes []string) e
 		configure = "configure new double " + engine + " tenant_mode=optional_experimental " + roles(2, 2)
 	}
 	// "configure" returns before the database is there.
-	return c.serve(ctx, configure, answers)
+	return c.serve(ctx, configure)
 }
 
 // roles is what "configure" is told of those that commit.
@@ -150,7 +150,8 @@ func roles(proxies, resolvers int) string {
 // answers is a command that ends when a key can be read.
 const answers = "get ready"
 
-// serve starts all servers and executes commands, each of which ends at once if a server has ended.
+// serve starts all servers, executes commands, and waits until the cluster answers. It ends at once if a server has
+// ended.
 func (c *Cluster) serve(ctx context.Context, commands ...string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -172,8 +173,23 @@ func (c *Cluster) serve(ctx context.Context, commands ...string) error {
 			return err
 		}
 	}
-	return nil
+	for {
+		err := c.run(ctx, answers)
+		if err == nil {
+			return nil
+		}
+		// A cluster that has just recovered may refuse a read: its version may be from a server that has been replaced
+		// since (1009).
+		select {
+		case <-time.After(askAgain):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
+
+// askAgain is the pause between two questions whether the cluster answers.
+const askAgain = 100 * time.Millisecond
 
 // Kill ends all servers with SIGKILL, as a power cut does: what they had not synced is gone. Their folders stay.
 func (c *Cluster) Kill() (err error) {
@@ -187,7 +203,7 @@ func (c *Cluster) Kill() (err error) {
 func (c *Cluster) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := c.serve(ctx, answers); err != nil {
+	if err := c.serve(ctx); err != nil {
 		return fmt.Errorf("cluster: restart: %w", err)
 	}
 	return nil

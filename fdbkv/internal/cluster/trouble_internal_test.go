@@ -53,6 +53,17 @@ func TestSeveral(t *testing.T) {
 	require.Error(t, err)
 }
 
+// TestRestartAsksAgain: a cluster that has just recovered refuses the first read, and answers the next.
+func TestRestartAsksAgain(t *testing.T) {
+	c, said := standIns(t)
+	refuse := "#!/bin/sh\necho \"$4\" >> " + said + "\n[ $(grep -c . " + said + ") -ge 5 ] && exit 0\n" +
+		"echo 'ERROR: Request for future version (1009)'; exit 1\n"
+	require.NoError(t, os.WriteFile(c.cli, []byte(refuse), 0o700))
+	require.NoError(t, c.Kill())
+	require.NoError(t, c.Restart(t.Context()))
+	require.True(t, strings.HasSuffix(read(t, said), "get ready\nget ready\nget ready\n"), "%s", read(t, said))
+}
+
 // TestHarmIsMended: whatever was done, and however early it is over, all servers run afterwards and none is excluded.
 func TestHarmIsMended(t *testing.T) {
 	c, said := standIns(t)
