@@ -138,8 +138,9 @@ var caught = map[string]known{
 }
 
 // caughtAlone are runs in which porcupine alone finds that a guard is missing, from the answers that the callers got.
-// It cannot find missing liveness, faults of the de-duplication entries, or a wrong body or state. Without "park-lock" a
-// message becomes a dead letter beside its ack: callers see that only if they redrive it, which is too rare here.
+// It cannot find missing liveness, faults of the de-duplication entries, or a wrong body or state. If "park-lock" is
+// left out, a message can be acked and become a dead letter. Callers see that only if they redrive it, which is too
+// rare.
 var caughtAlone = map[string]known{
 	"index":        {"operated", 4},
 	"lease":        {"expiring", 3},
