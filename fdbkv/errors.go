@@ -40,9 +40,8 @@ func converted(err error) error {
 
 // codeOf finds the code of an engine's error in err, whichever type carries it.
 func codeOf(err error) (code int, ok bool) {
-	var mine *kv.Error
-	if errors.As(err, &mine) && mine != nil {
-		return mine.Code, true
+	if code := kv.Code(err); code != 0 {
+		return code, true
 	}
 	var theirs fdb.Error
 	if errors.As(err, &theirs) {

@@ -1,9 +1,6 @@
 package kv
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
 // The FoundationDB error codes that engines return and callers check.
 const (
@@ -146,14 +143,37 @@ func (e *Error) Retryable() bool {
 	return e.MaybeCommitted()
 }
 
-// Code returns the code of the *Error that err is or wraps, or 0.
+// Code returns the code of the *Error that err is or wraps, or 0. Of several joined errors, the first counts that has
+// one. A nil *Error has none.
 func Code(err error) int {
-	if err == nil {
-		return 0 // a quick way out: errors.As below uses reflection
-	}
-	var e *Error
-	if errors.As(err, &e) && e != nil {
+	if e := first(err, func(*Error) bool { return true }); e != nil {
 		return e.Code
 	}
 	return 0
+}
+
+// first returns the first *Error in the tree of err that is not nil and for which is returns true; nil = there is none.
+// The outermost *Error stands for those that it wraps. errors.As would stop at a nil pointer.
+func first(err error, is func(e *Error) bool) *Error {
+	if x, ok := err.(interface{ As(target any) bool }); ok {
+		var e *Error
+		if x.As(&e) && e != nil && is(e) {
+			return e
+		}
+	}
+	switch x := err.(type) {
+	case *Error:
+		if x != nil && is(x) {
+			return x
+		}
+	case interface{ Unwrap() error }:
+		return first(x.Unwrap(), is)
+	case interface{ Unwrap() []error }:
+		for _, inner := range x.Unwrap() {
+			if e := first(inner, is); e != nil {
+				return e
+			}
+		}
+	}
+	return nil
 }

@@ -2,9 +2,7 @@ package kv
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 )
 
 // Attempt is what a transaction body may know of the attempts before it in the same loop.
@@ -63,8 +61,8 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 				return version(tx)
 			}
 		}
-		var e *Error
-		if !errors.As(err, &e) || e == nil {
+		e := first(err, func(*Error) bool { return true })
+		if e == nil {
 			if sent {
 				// Wait gave up on the commit because ctx ended.
 				err = &Error{Code: CodeOperationCancelled, InFlight: true, Cause: err}
@@ -123,12 +121,10 @@ func (e *Error) because(cause error) error {
 
 // failed is the error of a loop whose last attempt knew a and ended with last.
 func (a Attempt) failed(last error) error {
-	var e *Error
+	says := func(e *Error) bool { return e.InFlight || e.MaybeCommitted() && !a.InFlight }
 	switch {
-	case !a.MaybeCommitted:
+	case !a.MaybeCommitted, first(last, says) != nil:
 		return last
-	case errors.As(last, &e) && (e.InFlight || e.MaybeCommitted() && !a.InFlight):
-		return last // which says as much
 	case a.InFlight:
 		return &Error{Code: CodeClusterVersionChanged, InFlight: true, Cause: last, earlier: true}
 	}
@@ -140,8 +136,7 @@ func (a Attempt) failed(last error) error {
 // applied. If the last attempt's look has proved that none was and none will be, the last attempt's own error is the
 // outcome of the whole. Any other error comes back unchanged.
 func LastAttempt(err error) error {
-	var e *Error
-	if errors.As(err, &e) && e.earlier {
+	if e := first(err, func(e *Error) bool { return e.earlier }); e != nil {
 		return e.Cause
 	}
 	return err
@@ -151,15 +146,7 @@ func LastAttempt(err error) error {
 // 1021 or 1039, or one with InFlight set. Of several joined errors, one is enough. The caller must find out whether the
 // transaction was applied before it does the work again.
 func MaybeCommitted(err error) bool {
-	switch e := err.(type) {
-	case *Error:
-		return e != nil && (e.InFlight || e.MaybeCommitted())
-	case interface{ Unwrap() error }:
-		return MaybeCommitted(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(e.Unwrap(), MaybeCommitted)
-	}
-	return false
+	return first(err, func(e *Error) bool { return e.InFlight || e.MaybeCommitted() }) != nil
 }
 
 // notApplied reports whether a commit that ended with code was not applied and never will be. Each code that is not in

@@ -2,8 +2,9 @@ package kv
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,10 +144,26 @@ func (v *vigil) look() {
 	for t, is := v.trouble(false); is; t, is = v.trouble(true) {
 		for _, observe := range v.observers {
 			if observe != nil {
-				observe(t)
+				tell(observe, t)
 			}
 		}
 	}
+}
+
+// tell calls an observer on a goroutine of its own, which the observer may end. A panic of the observer does not end
+// the process.
+func tell(observe func(t Trouble), t Trouble) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() {
+			if r := recover(); r != nil {
+				slog.Error("kv: an observer of trouble has panicked", "panic", r, "stack", string(debug.Stack()))
+			}
+		}()
+		observe(t)
+	}()
+	<-done
 }
 
 // trouble returns what to tell now, if there is anything to tell. told: the goroutine has told of trouble. If another
@@ -200,8 +217,7 @@ func (v *vigil) failed(err error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	var e *Error
-	if errors.As(err, &e) && e.Code == CodeNotCommitted {
+	if Code(err) == CodeNotCommitted {
 		v.t.Since, v.t.Attempts, v.t.Err = time.Now(), 0, nil
 		return
 	}

@@ -43,14 +43,15 @@ func lend(fn func(id ID, m *Message) error) *lentAdvance {
 // errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
 
-// call calls the function. A panic becomes an error: the transaction, and the goroutine, may be those of other callers.
+// call calls the function. A panic becomes an error, and so does runtime.Goexit: the transaction, and the goroutine,
+// may be those of other callers.
 func (l *lentAdvance) call(id ID, m *Message) (err error) {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
 	if l.over {
 		return errReturned
 	}
-	if failed := callback.Try("Settlement.Advance", func() { err = l.fn(id, m) }); failed != nil {
+	if failed := callback.Shield(0).Try("Settlement.Change", func() { err = l.fn(id, m) }); failed != nil {
 		return failed
 	}
 	return err

@@ -32,7 +32,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
 		return q.enqueueNow(ctx, msgs)
 	}
-	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: slices.Clone(msgs)})
+	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: msgs})
 	sent, err := q.enqueueNow(ctx, w.Messages)
 	w.Sent = sent
 	for _, s := range sent {

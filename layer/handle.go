@@ -99,8 +99,9 @@ type Queue struct {
 	paths    pathCounts
 	// unreadable counts rows that could not be read, and were passed over.
 	unreadable atomic.Int64
-	// hookReported is when a panic of a hook was reported last, by the system's clock in nanoseconds; 0 = never.
+	// hookReported is when a failure of a hook was reported last, by the system's clock in nanoseconds; 0 = never.
 	hookReported atomic.Int64
+	hooksStuck   []atomic.Int64 // by Options.Hooks: how many calls still run that no operation waits for
 	// watchTold: a failed watch was reported.
 	watchTold atomic.Bool
 	// subscribers is the pace of the looks of subscriptions that find nothing.

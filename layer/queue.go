@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -253,6 +254,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		counting: counting{slot: int64(random.N(counterSlots))},
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
 		followed: followed{config: &Config{}}, subscribers: advice.Pace{Pause: subscriptionsPause},
+		hooksStuck: make([]atomic.Int64, len(o.Hooks)),
 	}
 	observeTrouble(q)
 	q.pipeline.Begin(q.pipelineEnv(), &q.line)

@@ -808,24 +808,13 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 // call calls a handler on a goroutine of its own, which the handler may end, and makes an error or a panic a
 // *ChangeError.
 func (s *subscription) call(changes []Change, handler func() error) error {
-	err, done := errGoexit, make(chan struct{})
-	go func() {
-		defer close(done)
-		var returned error
-		if failed := callback.Try("the handler", func() { returned = callback.Sound(handler()) }); failed != nil {
-			returned = failed
-		}
-		err = returned
-	}()
-	<-done
-	if err != nil {
+	var returned error
+	err := callback.Shield(0).Try("the handler", func() { returned = callback.Sound(handler()) })
+	if err = cmp.Or(err, returned); err != nil {
 		return s.failed(changes, err)
 	}
 	return nil
 }
-
-// errGoexit: a handler has ended its goroutine.
-var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit)")
 
 func (s *subscription) failed(changes []Change, err error) error {
 	return &ChangeError{Subscription: s.name, First: changes[0], Changes: len(changes), Err: err}

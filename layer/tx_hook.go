@@ -13,13 +13,13 @@ import (
 )
 
 // Hook is told of the operations of a handle: calls which run in transactions of the handle's own. The …Tx forms are
-// not told, because their commit is the caller's. The functions are called by the goroutine of the caller, or of the
-// worker, which waits for them without a bound. They must be safe for concurrent use, must return at once, and must not
-// call runtime.Goexit: the operation then has no result, and a worker that has received or acked messages in it
-// delivers them again. A handle without hooks pays nothing.
+// not told, because their commit is the caller's. Each function is called on a goroutine of its own, one after the
+// other. The functions must be safe for concurrent use and must return at once. A handle without hooks pays nothing.
 //
-// A panic of a hook does not change the operation. The handle writes the panic to slog.Default, with its stack, at most
-// once in ten seconds.
+// No hook changes what becomes of an operation. The handle survives a panic, and a runtime.Goexit. The operation waits
+// half a second for Begin, and for End. After that time it continues without the hook, and End is not called if Begin
+// has not returned. Until the function returns, the hook is not told of other operations that begin. The handle writes
+// such a failure to slog.Default, with its stack, at most once in ten seconds.
 type Hook struct {
 	// Begin, if not nil, is called before the operation reads or checks anything. The operation, and End, get the
 	// context which Begin returns; it must be ctx or made from ctx. Of an enqueue Begin may set headers
@@ -29,8 +29,9 @@ type Hook struct {
 	End func(ctx context.Context, o *Operation)
 	// Trouble, if not nil, is called when the database keeps a transaction of the handle waiting: after one second of
 	// attempts that fail, or five seconds without an answer. It is called again at most once in ten seconds, and once
-	// more, with Over set, when no transaction waits any more. No transaction waits for Trouble. If no hook has
-	// Trouble, and Options.Tx has no OnTrouble, the handle writes a warning to slog.Default instead.
+	// more, with Over set, when no transaction waits any more. No transaction waits for Trouble, and the handle
+	// continues without a call that takes two minutes. If no hook has Trouble, and Options.Tx has no OnTrouble, the
+	// handle writes a warning to slog.Default instead.
 	Trouble func(queue string, t kv.Trouble)
 }
 
@@ -95,7 +96,7 @@ type Operation struct {
 	// Messages are those of an enqueue. They belong to the caller of Enqueue, and a hook must not change them.
 	// SetHeader sets a header in a copy, which the caller does not see.
 	Messages []Message
-	own      []bool // whose headers are a copy
+	own      []bool // whose headers are a copy; nil = Messages is not the hook's own copy
 	// Sent is the result of an enqueue, one for each of Messages.
 	Sent []Sent
 	// Claims is the result of a receive.
@@ -118,7 +119,7 @@ type Operation struct {
 // SetHeader sets a header of the i-th of Messages, from 0 on. It must be called only in Hook.Begin.
 func (o *Operation) SetHeader(i int, name, value string) {
 	if o.own == nil {
-		o.own = make([]bool, len(o.Messages))
+		o.own, o.Messages = make([]bool, len(o.Messages)), slices.Clone(o.Messages)
 	}
 	m := &o.Messages[i]
 	if !o.own[i] {
@@ -135,8 +136,8 @@ func (v Verb) Operator() bool { return slices.Contains(operatorsVerbs, v) }
 // observed is an operation that hooks are told of.
 type observed struct {
 	Operation
-	hooks []Hook
 	q     *Queue
+	blind []bool // the hooks that are not told of it; nil = all are told
 }
 
 // observe begins an operation; without hooks nil, whose methods do nothing.
@@ -149,33 +150,58 @@ func (q *Queue) observe(ctx context.Context, o Operation) (context.Context, *obs
 
 // observeHooks is apart, so that observe is small, and o stays on the stack without hooks.
 func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context, *observed) {
-	w := &observed{Operation: o, hooks: q.opts.Hooks, q: q}
+	w := &observed{Operation: o, q: q}
 	w.Queue, w.Begun = q.name, time.Now()
-	for _, h := range w.hooks {
-		if h.Begin != nil {
-			w.call("Hook.Begin", func() {
-				if inner := h.Begin(ctx, &w.Operation); inner != nil {
-					ctx = inner
-				}
-			})
+	for i, h := range q.opts.Hooks {
+		stuck := q.hooksStuck[i].Load() > 0
+		if before := w.Operation; !stuck && h.Begin != nil {
+			of, told, inner := ctx, &w.Operation, ctx
+			told.own = nil // a hook that is stuck may still set headers, in its own copy
+			if stuck = !w.call(i, "Hook.Begin", func() { inner = h.Begin(of, told) }); stuck {
+				w = &observed{Operation: before, q: q, blind: w.blind}
+			} else if inner != nil {
+				ctx = inner
+			}
+		}
+		if stuck {
+			if w.blind == nil {
+				w.blind = make([]bool, len(q.opts.Hooks))
+			}
+			w.blind[i] = true
 		}
 	}
 	return ctx, w
 }
 
-// hookReports is how often a handle reports panics of its hooks at most.
-const hookReports = 10 * time.Second
+const (
+	// hookPatience is how long an operation waits for a function of a hook. The shortest lease is longer, so an ack is
+	// in time.
+	hookPatience = callback.Shield(MinLease / 2)
+	// hookReports is how often a handle reports failures of its hooks at most.
+	hookReports = 10 * time.Second
+)
 
-// call calls a function of a hook.
-func (w *observed) call(what string, fn func()) {
-	err := callback.Try(what, fn)
+// call calls a function of the i-th hook. It returns false if the function has not returned: then the caller must not
+// read the variables that fn writes.
+func (w *observed) call(i int, what string, fn func()) (returned bool) {
+	err := hookPatience.Try(what, fn)
 	if err == nil {
-		return
+		return true
+	}
+	stuck := new(callback.StuckError)
+	if returned = !errors.As(err, &stuck); !returned {
+		calls := &w.q.hooksStuck[i]
+		calls.Add(1)
+		go func() {
+			<-stuck.Returned
+			calls.Add(-1)
+		}()
 	}
 	now, last := time.Now().UnixNano(), w.q.hookReported.Load()
 	if (last == 0 || now-last >= int64(hookReports)) && w.q.hookReported.CompareAndSwap(last, now) {
-		callback.Report("queue: a hook has panicked", err, "queue", w.Queue, "verb", string(w.Verb))
+		callback.Report("queue: a hook has failed", err, "queue", w.Queue, "verb", string(w.Verb))
 	}
+	return returned
 }
 
 // end tells the hooks the outcome, the last hook first, and returns err.
@@ -184,9 +210,9 @@ func (w *observed) end(ctx context.Context, err error) error {
 		return err
 	}
 	w.Took, w.Err = time.Since(w.Begun), err
-	for i := len(w.hooks) - 1; i >= 0; i-- {
-		if h := w.hooks[i]; h.End != nil {
-			w.call("Hook.End", func() { h.End(ctx, &w.Operation) })
+	for i := len(w.q.opts.Hooks) - 1; i >= 0; i-- {
+		if h := w.q.opts.Hooks[i]; h.End != nil && (w.blind == nil || !w.blind[i]) {
+			w.call(i, "Hook.End", func() { h.End(ctx, &w.Operation) })
 		}
 	}
 	return err
@@ -278,13 +304,18 @@ func sayTrouble(q *Queue, t kv.Trouble, observed bool) {
 	for _, h := range q.opts.Hooks {
 		if h.Trouble != nil {
 			told = true
-			err := callback.Try("Hook.Trouble", func() { h.Trouble(q.name, t) })
-			callback.Report("queue: a hook has panicked", err, "queue", q.name)
+			trouble(q, "Hook.Trouble", func() { h.Trouble(q.name, t) })
 		}
 	}
 	if !told {
 		callback.Default(func(log *slog.Logger) { logTrouble(log, q.name, t) })
 	}
+}
+
+// trouble calls a function that is told of trouble.
+func trouble(q *Queue, what string, fn func()) {
+	err := callback.Shield(callback.Patience).Try(what, fn)
+	callback.Report("queue: a hook has failed", err, "queue", q.name)
 }
 
 // observeTrouble makes the transactions of the handle tell the hooks, and the observer of the caller's options.
@@ -293,8 +324,7 @@ func observeTrouble(q *Queue) {
 	q.troubles.Say = func(t kv.Trouble) { sayTrouble(q, t, outer != nil) }
 	q.opts.Tx.OnTrouble = func(t kv.Trouble) {
 		if outer != nil {
-			err := callback.Try("TxOptions.OnTrouble", func() { outer(t) })
-			callback.Report("queue: OnTrouble has panicked", err, "queue", q.name)
+			trouble(q, "TxOptions.OnTrouble", func() { outer(t) })
 		}
 		q.troubles.Note(t)
 	}

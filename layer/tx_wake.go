@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -287,11 +286,11 @@ const subscriptionsPause = 333 * time.Millisecond
 // watchFailed reports whether a watch that has failed may be set again at once: its read was too old, for example
 // because another process serves the folder now. Otherwise it writes the error to slog.Default, once for each handle.
 func (q *Queue) watchFailed(err error) (again bool) {
-	var e *kv.Error
-	if errors.As(err, &e) && e.Retryable() {
+	failed := kv.Error{Code: kv.Code(err)}
+	if failed.Retryable() {
 		return true
 	}
-	if kv.Code(err) == kv.CodeOperationCancelled || q.watchTold.Swap(true) {
+	if failed.Code == kv.CodeOperationCancelled || q.watchTold.Swap(true) {
 		return false // cancelled: the database was closed
 	}
 	callback.Default(func(log *slog.Logger) {

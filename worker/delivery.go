@@ -27,6 +27,8 @@ type Delivery struct {
 
 	of    *Delivery // the worker's own, of which a handler has a copy
 	in    *inHand
+	known bool   // was is the group's state before the call
+	was   []byte // only with known
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
@@ -41,7 +43,7 @@ type Delivery struct {
 func (d *Delivery) Until() time.Time { return time.UnixMilli(d.of.in.untilMS()) }
 
 // TokenKey is the key under which tokens are compared: see layer.Claim.TokenKey.
-func (d *Delivery) TokenKey() string { return d.of.in.claim.TokenKey() }
+func (d *Delivery) TokenKey() string { return d.of.in.as.TokenKey() }
 
 // lend returns a copy of the delivery for one call of a handler, which may change the copy and all that is in it.
 func (d *Delivery) lend() *Delivery {
@@ -55,26 +57,25 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d = d.of; d.sets {
 		return bytes.Clone(d.state), nil
 	}
-	if d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
+	if d.in.isLane() {
 		return nil, wrap("state", errLaneState)
 	}
-	c := d.in.claim
-	if !d.in.stateKnown {
+	if !d.known {
 		d.in.source.state.Store(true)
-		state, err := d.Queue.GroupState(ctx, c.Group)
+		state, err := d.Queue.GroupState(ctx, d.in.as.Group)
 		if err != nil {
 			return nil, err
 		}
-		c.State, d.in.stateKnown = state, true
+		d.was, d.known = state, true
 	}
-	return bytes.Clone(c.State), nil
+	return bytes.Clone(d.was), nil
 }
 
 // SetState stores state with the group, in the transaction that acks the item. If the handler fails, the stored state
 // does not change. nil, or no bytes, clears the state. In a batch the last state that was set for a finished item
 // counts. The error is a *LimitError if state has more than MaxStateSize bytes.
 func (d *Delivery) SetState(state []byte) error {
-	if d = d.of; d.in.claim.Where != nil || d.in.claim.Hold != (layer.ID{}) {
+	if d = d.of; d.in.isLane() {
 		return wrap("set state", errLaneState)
 	}
 	if len(state) > layer.MaxStateSize {
@@ -206,7 +207,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	if err == nil && d.sets {
 		// Under the ack's conflict on the lock.
 		o := layer.SetGroupStateOptions{Force: true}
-		err = q.Admin().SetGroupStateTx(ctx, tx, h.claim.Group, d.state, o)
+		err = q.Admin().SetGroupStateTx(ctx, tx, h.as.Group, d.state, o)
 	}
 	return err
 }
@@ -265,6 +266,7 @@ type inHand struct {
 	source *source
 	hand   *hand              // that has it now
 	test   *layer.TestOptions // the worker's
+	as     *layer.Claim       // as received; it is only read, so a call of a handler may read it at any time
 	claim  *layer.Claim       // Items are those not acked yet, State as the last acked item has left it
 	lease  time.Duration
 	until  atomic.Int64                // milliseconds
@@ -302,6 +304,20 @@ type acking struct {
 	err   error
 }
 
+// isLane reports whether others may hold the group, too: then its state is not the claim's.
+func (h *inHand) isLane() bool { return h.as.Where != nil || h.as.Hold != (layer.ID{}) }
+
+// learn notes the state of the group if a call has read it.
+func (h *inHand) learn(ds []*Delivery) {
+	for _, d := range ds {
+		if d.known && !h.stateKnown {
+			same := *h.claim
+			same.State = d.was
+			h.claim, h.stateKnown = &same, true
+		}
+	}
+}
+
 // acks is closed when the ack under way has ended; nil = there is none.
 func (h *inHand) acks() <-chan struct{} {
 	if h.acking == nil {
@@ -315,7 +331,7 @@ func (h *inHand) unhandled() []layer.Item { return h.claim.Items[len(h.handled):
 
 func (h *hand) newInHand(r received) *inHand {
 	c, s, test := r.claims[0], r.source, h.w.o.Test
-	in := &inHand{source: s, hand: h, test: test, claim: c, lease: s.receive.Lease, stateKnown: r.state}
+	in := &inHand{source: s, hand: h, test: test, as: c, claim: c, lease: s.receive.Lease, stateKnown: r.state}
 	in.turn = make(chan struct{}, 1)
 	in.ctx, in.cancel = context.WithCancelCause(test.Named(h.ctx, "call for %s under %d", c.Items[0].ID, c.Token))
 	in.lasts(c)
@@ -423,7 +439,8 @@ func (h *inHand) leaseTime() time.Duration {
 // extend extends the claim for leaseTime and no longer, because the group stays held for so long if this process dies.
 // The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
-	err := h.extendAs(ctx, h.claim)
+	same := *h.claim // because Extend changes the claim, and the hand may read it
+	err := h.extendAs(ctx, &same)
 	h.lost = h.lost || lostBy(err)
 	return err
 }

@@ -156,7 +156,7 @@ func (w *Worker) try(what string, fn func()) {
 func (w *Worker) failing(err error) {
 	short := callback.Shield(time.Second)
 	if stuck, ok := as[callback.StuckError](err); ok {
-		err = &StuckError{Since: stuck.Since, Stack: stuck.Stack, Hook: true}
+		err = &StuckError{Since: stuck.Since, Stack: stuck.Stack(), Hook: true}
 	}
 	write := func(log *slog.Logger) {
 		if errors.As(err, new(*StuckError)) {

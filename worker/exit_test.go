@@ -2,9 +2,10 @@ package worker_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,46 +17,106 @@ import (
 	"fdbfifo/worker"
 )
 
-// TestHooksOfTheHandleThatExit: a hook of the handle that ends its goroutine, in a receive or in an ack, costs a worker
-// none of its goroutines.
-func TestHooksOfTheHandleThatExit(t *testing.T) {
+// TestHooksOfTheHandle: a hook of the handle that ends its goroutine, panics, takes a minute or never returns costs a
+// worker none of its goroutines, and no message a second call of its handler.
+func TestHooksOfTheHandle(t *testing.T) {
 	t.Parallel()
-	for _, verb := range []layer.Verb{layer.VerbReceive, layer.VerbAck} {
-		t.Run(string(verb), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				ctx, db := context.Background(), embedded.OpenMemory(embedded.Options{})
-				var exits, handled atomic.Int64
-				q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{Hooks: []layer.Hook{{
-					Begin: func(ctx context.Context, o *layer.Operation) context.Context {
-						if o.Verb == verb && exits.Add(1) <= 2 {
-							runtime.Goexit()
-						}
-						return ctx
-					},
-				}}})
-				require.NoError(t, err)
-				w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
-					handled.Add(1)
-					time.Sleep(time.Second)
-					return nil
-				}), worker.Options{Concurrency: 2, Logger: slog.New(slog.DiscardHandler)})
-				require.NoError(t, err)
-				w.Start()
-				for range 4 {
-					_, err := q.Enqueue(ctx, layer.Message{Group: "a"}, layer.Message{Group: "b"})
-					require.NoError(t, err)
-				}
-				time.Sleep(5 * time.Minute)
-				require.Equal(t, worker.Hands{All: 2, Idle: 2}, w.Hands())
-				stats, err := q.Stats(ctx, layer.StatsOptions{})
-				require.NoError(t, err)
-				require.EqualValues(t, 8, stats.Acked)
-				require.GreaterOrEqual(t, exits.Load(), int64(2))
-				require.NoError(t, w.Stop(ctx))
-				require.NoError(t, q.Close(ctx))
-				require.NoError(t, db.Close())
-			})
-		})
+	wrong := map[string]func(){
+		"exits":         runtime.Goexit,
+		"panics":        func() { panic("the hook") },
+		"takes minutes": func() { time.Sleep(2 * time.Minute) },
+		"hangs":         nil,
 	}
+	for how, fail := range wrong {
+		for _, lease := range []time.Duration{layer.MinLease, layer.DefaultLease} {
+			for _, begin := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, lease %s, begin %v", how, lease, begin), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						fail := fail
+						if how == "hangs" {
+							stop := make(chan struct{})
+							defer close(stop)
+							fail = func() { <-stop }
+						}
+						withHook(t, lease, func(b bool) {
+							if b == begin {
+								fail()
+							}
+						})
+						time.Sleep(2 * time.Minute)
+					})
+				})
+			}
+		}
+	}
+}
+
+// withHook has a worker handle eight messages. hook is called by the second of three hooks of the handle.
+func withHook(t *testing.T, lease time.Duration, hook func(begin bool)) {
+	t.Helper()
+	ctx, db := context.Background(), embedded.OpenMemory(embedded.Options{})
+	var told [2]struct{ begun, ended int }
+	var mu sync.Mutex
+	calls := make(map[string]int)
+	good := func(i int) layer.Hook {
+		return layer.Hook{
+			Begin: func(ctx context.Context, _ *layer.Operation) context.Context {
+				mu.Lock()
+				defer mu.Unlock()
+				told[i].begun++
+				return ctx
+			},
+			End: func(context.Context, *layer.Operation) {
+				mu.Lock()
+				defer mu.Unlock()
+				told[i].ended++
+			},
+		}
+	}
+	bad := layer.Hook{
+		Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+			hook(true)
+			for i := range o.Messages {
+				o.SetHeader(i, "late", "yes")
+			}
+			return ctx
+		},
+		End: func(context.Context, *layer.Operation) { hook(false) },
+	}
+	q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{
+		Config: layer.Config{Lease: lease, MaxAttempts: 1}, Hooks: []layer.Hook{good(0), bad, good(1)},
+	})
+	require.NoError(t, err)
+	w, err := worker.New(q, worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+		mu.Lock()
+		calls[string(d.Body)]++
+		mu.Unlock()
+		time.Sleep(time.Second)
+		return nil
+	}), worker.Options{Concurrency: 2, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	w.Start()
+	for i := range 4 {
+		_, err := q.Enqueue(ctx, layer.Message{Group: "a", Body: fmt.Append(nil, "a", i)},
+			layer.Message{Group: "b", Body: fmt.Append(nil, "b", i)})
+		require.NoError(t, err)
+	}
+	time.Sleep(10 * time.Minute)
+	require.Equal(t, worker.Hands{All: 2, Idle: 2}, w.Hands())
+	stats, err := q.Stats(ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 8, stats.Acked)
+	require.Zero(t, stats.DeadLettered)
+	mu.Lock()
+	require.Len(t, calls, 8)
+	for body, n := range calls {
+		require.Equal(t, 1, n, body)
+	}
+	mu.Unlock()
+	require.NoError(t, w.Stop(ctx))
+	require.NoError(t, q.Close(ctx))
+	require.NoError(t, db.Close())
+	require.Equal(t, told[0], told[1])
+	require.Equal(t, told[0].begun, told[0].ended)
 }

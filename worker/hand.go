@@ -261,7 +261,7 @@ func (h *hand) newCall(in *inHand) *call {
 	c := &call{in: in, grace: stuckAfter}
 	for _, item := range items {
 		d := &Delivery{Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in}
-		d.of = d
+		d.of, d.was, d.known = d, in.claim.State, in.stateKnown
 		c.ds = append(c.ds, d)
 	}
 	return c
@@ -341,8 +341,6 @@ func (h *hand) perform(c *call) bool {
 	return true
 }
 
-var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit), as require does in a test")
-
 // run calls fn; a panic becomes an error, with its stack.
 func (c *call) run(fn func(ctx context.Context) error) {
 	returned := false
@@ -350,7 +348,7 @@ func (c *call) run(fn func(ctx context.Context) error) {
 		if r := recover(); r != nil {
 			c.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		} else if !returned {
-			c.err, c.exited = errGoexit, true
+			c.err, c.exited = callback.ErrGoexit, true
 		}
 		close(c.done)
 	}()
@@ -450,15 +448,15 @@ func (h *hand) attend(c *call) bool {
 // held for as long as the process lives. If that fails, the handle begins a new heartbeat.
 func (h *hand) loosen(c *call) {
 	in := c.in
-	if !in.beats() || in.over || in.lost {
+	if !in.beats() {
 		return
 	}
 	in.noBeat()
-	same := *in.claim
-	ctx := h.w.o.Test.Named(h.ctx, "lease of %s under %d", c.first(), same.Token)
+	same := *in.as // the call may have a transaction open, which may be about to end the claim
+	ctx := h.w.o.Test.Named(h.ctx, "lease of %s under %d", c.ds[0].ID, same.Token)
 	h.w.wg.Go(func() {
 		h.w.o.Test.Pause(ctx, "loosen")
-		if _, err := in.source.q.Extend(ctx, &same, 0); err != nil && ctx.Err() == nil {
+		if _, err := in.source.q.Extend(ctx, &same, 0); err != nil && ctx.Err() == nil && !lostBy(err) {
 			h.w.report(err)
 		}
 	})
@@ -468,6 +466,7 @@ func (h *hand) loosen(c *call) {
 // travel with the next receive; more says that there are items left to handle.
 func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bool) {
 	in, err := c.in, timedOut(c.ctx, c.err)
+	in.learn(c.ds)
 	handled := 0
 	if partly, ok := as[BatchError](err); err == nil {
 		handled = len(c.ds)
@@ -568,7 +567,8 @@ func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
 // that ack is awaited first.
 func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
 	last := len(in.unhandled()) == 0
-	if !last && !in.source.handler.inTx && !ds[len(ds)-1].sets {
+	sets := slices.ContainsFunc(ds, func(d *Delivery) bool { return d.sets })
+	if !last && !in.source.handler.inTx && !sets {
 		return nil, true
 	}
 	w.awaitAck(of, in)
@@ -596,7 +596,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	// For as long as the lease lasts, so that what was handled is not handled again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
 	ctx = w.o.Test.Named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
-	a.err = errAckExit
+	a.err = callback.ErrGoexit // until Settle has returned
 	go func() {
 		defer cancel()
 		defer close(a.ended)
@@ -605,9 +605,6 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 		w.o.Test.Pause(ctx, "acked")
 	}()
 }
-
-// errAckExit is the error of an ack until it has returned.
-var errAckExit = errors.New("a hook of the queue's handle has ended the goroutine of an ack (runtime.Goexit)")
 
 // awaitAck waits for the ack under way, if there is one.
 func (w *Worker) awaitAck(of context.Context, in *inHand) {
@@ -829,7 +826,7 @@ func (h *hand) dismiss() {
 	}
 }
 
-// ended removes a hand from the worker. If the hand has not returned, a hook of the queue's handle has ended its
+// ended removes a hand from the worker. If the hand has not returned, a clock of the queue's handle has ended its
 // goroutine (runtime.Goexit), and another hand takes its place.
 func (w *Worker) ended(h *hand, returns bool) {
 	w.mu.Lock()

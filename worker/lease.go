@@ -80,7 +80,7 @@ func (h *hand) endExtend(c *call) {
 func (h *inHand) lapse(tell bool) {
 	h.lapsed = true
 	err := fmt.Errorf("%w: group %q, token %d: its lease has ended, and the database has not extended it",
-		errLapsed, h.claim.Group, h.claim.Token)
+		errLapsed, h.as.Group, h.as.Token)
 	h.cancel(err)
 	if tell {
 		h.report(err)

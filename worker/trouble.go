@@ -42,7 +42,7 @@ func (w *Worker) ask(h *hand, done *finished) received {
 		h.yield("asks again")
 	}
 	var r received
-	defer func() { w.trouble.leave(alone, r.err) }() // also if a hook of the handle ends the goroutine
+	defer func() { w.trouble.leave(alone, r.err) }() // also if a clock of the handle ends the goroutine
 	r = w.next(h, done, alone)
 	return r
 }

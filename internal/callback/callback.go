@@ -50,7 +50,8 @@ func Default(write func(log *slog.Logger)) {
 // Report writes an error to slog.Default.
 func Report(text string, err error, args ...any) {
 	if err != nil {
-		Default(func(log *slog.Logger) { log.Error(text, append(args, "error", err.Error())...) })
+		args = append(args, "error", err.Error()) // here, because the stack of Default's own goroutine tells nothing
+		Default(func(log *slog.Logger) { log.Error(text, args...) })
 	}
 }
 

@@ -104,7 +104,7 @@ func TestShield(t *testing.T) {
 		begun, stuck := time.Now(), new(callback.StuckError)
 		require.ErrorAs(t, shield.Try("fn", func() { <-free }), &stuck)
 		require.Equal(t, time.Minute, time.Since(begun))
-		require.Contains(t, stuck.Stack, "callback_test.go")
+		require.Contains(t, stuck.Stack(), "callback_test.go")
 		close(free)
 	})
 }

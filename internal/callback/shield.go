@@ -9,20 +9,29 @@ import (
 )
 
 // Shield calls functions of the user's, each on a goroutine of its own. So a function that panics, that ends its
-// goroutine, or that never returns does not take its caller with it. The value is how long a call waits.
+// goroutine, or that never returns does not take its caller with it. The value is how long a call waits; 0 = without a
+// bound.
 type Shield time.Duration
 
 // Patience is how long a function may take that must return soon: a hook, a log.
 const Patience = 2 * time.Minute
 
-// ErrGoexit is the Value of the PanicError of a function that has ended its goroutine.
-var ErrGoexit = errors.New("it has ended its goroutine (runtime.Goexit), as require does in a test")
+// ErrGoexit: a function of the user's has ended its goroutine. It is the Value of the PanicError of such a function.
+var ErrGoexit = errors.New("runtime.Goexit has ended the goroutine, as require does in a test")
 
 // StuckError: a function of the user's has not returned in time. The function still runs.
 type StuckError struct {
-	What  string    // the function
-	Since time.Time // of its call
-	Stack string    // of its goroutine, and of earlier calls of the same caller that are stuck
+	What     string       // the function
+	Since    time.Time    // of its call
+	Returned <-chan error // gets a value when the function has returned
+
+	caller string // the number of the caller's goroutine
+}
+
+// Stack is the stack of the function's goroutine, if it still runs, and of earlier calls of the same caller that are
+// stuck.
+func (e *StuckError) Stack() string {
+	return Stacks("callback.Shield.Try in goroutine " + e.caller + "\n")
 }
 
 // Error has the stack, too.
@@ -30,7 +39,7 @@ func (e *StuckError) Error() string {
 	if e == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("%s: stuck since %s\n%s", e.What, e.Since.Format(time.RFC3339), e.Stack)
+	return fmt.Sprintf("%s: stuck since %s\n%s", e.What, e.Since.Format(time.RFC3339), e.Stack())
 }
 
 // Try calls fn and waits for it. The error is nil, a *PanicError, or a *StuckError. After a *StuckError fn still runs:
@@ -42,14 +51,24 @@ func (f Shield) Try(what string, fn func()) error {
 		defer func() { done <- err }()
 		err = Try(what, fn)
 	}()
-	timer := time.NewTimer(time.Duration(f))
-	defer timer.Stop()
+	// A function that returns at once needs no timer. The timer would take longer than the function.
+	runtime.Gosched()
 	select {
 	case err := <-done:
 		return err
-	case <-timer.C:
-		mine := "callback.Shield.Try in goroutine " + GoroutineID() + "\n"
-		return &StuckError{What: what, Since: begun, Stack: Stacks(mine)}
+	default:
+	}
+	var over <-chan time.Time
+	if f > 0 {
+		timer := time.NewTimer(time.Duration(f))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-over:
+		return &StuckError{What: what, Since: begun, Returned: done, caller: GoroutineID()}
 	}
 }
 

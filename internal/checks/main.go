@@ -4,8 +4,9 @@
 //	go run ./internal/checks [flags] TARGET ...
 //
 // The targets of -first run alone, in their order, before the others: they write files that the others read. Those of
-// -last run alone after the others: they need the whole machine. Of the others, -together run at a time. The output of a target is printed when the target has ended; the log of a failed
-// target is kept in the folder of -out. The exit code is 1 if a target failed.
+// -last run alone after the others: they need the whole machine. Of the others, -together run at a time. The output
+// of a target is printed when the target has ended; the log of a failed target is kept in the folder of -out. The
+// exit code is 1 if a target failed.
 package main
 
 import (

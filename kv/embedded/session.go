@@ -145,7 +145,7 @@ func (s *session) handle(kind frameKind, f fields) error {
 func (s *session) fail(id uint64, err error) {
 	code, text := kv.CodeIOError, err.Error()
 	var e *kv.Error
-	if errors.As(err, &e) {
+	if errors.As(err, &e) && e != nil {
 		code, text = e.Code, ""
 		if e.Cause != nil {
 			text = e.Cause.Error()

@@ -291,3 +291,62 @@ func TestLogHook(t *testing.T) {
 	}
 	require.NotContains(t, text.String(), "secret")
 }
+
+// TestHooksThatHang: an operation waits half a second for a hook that hangs, and is done without it. The hook is not
+// told of operations that begin until it has returned, and a header that it sets too late is in no message.
+func TestHooksThatHang(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"Begin", "End"} {
+		t.Run(in, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, layer.Config{}, func(b *bubble) {
+				hang := func(o *layer.Operation, here string) {
+					if in == here && string(o.Messages[0].Body) == "hangs" {
+						time.Sleep(time.Minute)
+					}
+				}
+				begun, ended, last := []string{}, []string{}, &heard{}
+				late := layer.Hook{
+					Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+						hang(o, "Begin")
+						begun = append(begun, string(o.Messages[0].Body))
+						o.SetHeader(0, "late", "yes")
+						return ctx
+					},
+					End: func(_ context.Context, o *layer.Operation) {
+						hang(o, "End")
+						ended = append(ended, string(o.Messages[0].Body))
+					},
+				}
+				o := layer.Options{Hooks: []layer.Hook{last.hook(), late, last.hook()}}
+				q, err := layer.Open(b.t.Context(), b.db, testPrefix, testQueue, o)
+				require.NoError(b.t, err)
+				for i, body := range []string{"first", "hangs", "untold", "last"} {
+					if body == "last" {
+						time.Sleep(time.Minute)
+					}
+					at := time.Now()
+					_, err := q.Enqueue(b.t.Context(), layer.Message{Group: body, Body: []byte(body)})
+					require.NoError(b.t, err)
+					require.LessOrEqual(b.t, time.Since(at), time.Second)
+					items, err := q.Peek(b.t.Context(), body, 1, nil)
+					require.NoError(b.t, err)
+					want := map[string]string{"trace": "0", "late": "yes"}
+					if body == "untold" || body == "hangs" && in == "Begin" {
+						delete(want, "late")
+					}
+					require.Equal(b.t, want, items[0].Headers)
+					require.Len(b.t, last.all, 2*(i+1))
+				}
+				time.Sleep(time.Minute)
+				require.Equal(b.t, []string{"first", "hangs", "last"}, begun)
+				if in == "Begin" {
+					require.Equal(b.t, []string{"first", "last"}, ended)
+				} else {
+					require.Equal(b.t, []string{"first", "hangs", "last"}, ended)
+				}
+				require.NoError(b.t, q.Close(b.t.Context()))
+			})
+		})
+	}
+}

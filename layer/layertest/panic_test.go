@@ -310,8 +310,16 @@ func TestPanicLeavesHandleUsable(t *testing.T) {
 }
 
 // TestPanicOfAdvance: a panic of Settlement.Change is the error of its settlement, with the stack, and not that of the
-// operations that share its transaction. The claim is unchanged.
+// operations that share its transaction. The claim is unchanged. So it is if Change ends its goroutine.
 func TestPanicOfAdvance(t *testing.T) {
+	t.Run("panic", func(t *testing.T) {
+		failsInChange(t, func() { panic("boom") }, "panic: boom", "panic_test.go")
+	})
+	t.Run("Goexit", func(t *testing.T) { failsInChange(t, runtime.Goexit, "runtime.Goexit", "Settlement.Change") })
+}
+
+func failsInChange(t *testing.T, fail func(), text, where string) {
+	t.Helper()
 	inBubble(t, layer.Config{Facets: []string{"state"}, Views: "*; state"}, func(b *bubble) {
 		ctx := b.t.Context()
 		_, err := b.q.Enqueue(ctx, append(bodiesIn("A", "1"), bodiesIn("B", "1")...)...)
@@ -320,10 +328,13 @@ func TestPanicOfAdvance(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, claims, 2)
 		err = b.q.Settle(ctx, layer.Settlement{
-			Claim: claims[0], AdvanceAll: true, Change: func(layer.ID, *layer.Message) error { panic("boom") },
+			Claim: claims[0], AdvanceAll: true, Change: func(layer.ID, *layer.Message) error {
+				fail()
+				return nil
+			},
 		}, layer.Settlement{Claim: claims[1], FinishAll: true})
-		require.ErrorContains(t, err, "panic: boom")
-		require.ErrorContains(t, err, "panic_test.go", "the stack")
+		require.ErrorContains(t, err, text)
+		require.ErrorContains(t, err, where)
 		var failed *layer.ClaimError
 		require.ErrorAs(t, err, &failed)
 		require.Same(t, claims[0], failed.Claim)

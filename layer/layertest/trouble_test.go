@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -111,16 +112,23 @@ func TestTroubleIsSaid(t *testing.T) {
 	}
 }
 
-// TestTroubleDelaysNothing: a transaction does not wait for a hook that hangs, and a hook or an observer that panics
-// ends nothing. The other observers are told.
+// TestTroubleDelaysNothing: a transaction does not wait for a hook that hangs, and a hook or an observer that panics or
+// ends its goroutine ends nothing. The other observers are told.
 func TestTroubleDelaysNothing(t *testing.T) {
 	t.Parallel()
+	t.Run("panic", func(t *testing.T) { failsInTrouble(t, func() { panic("observer") }) })
+	t.Run("Goexit", func(t *testing.T) { failsInTrouble(t, runtime.Goexit) })
+}
+
+func failsInTrouble(t *testing.T, fail func()) {
+	t.Helper()
 	inBubble(t, layer.Config{}, func(b *bubble) {
+		ctx := kv.WithTrouble(b.t.Context(), func(kv.Trouble) { fail() })
 		gate, told := make(chan struct{}), make(chan kv.Trouble, 100)
 		q, db := b.cutOffQueue(layer.Options{
-			Tx: kv.TxOptions{OnTrouble: func(kv.Trouble) { panic("observer") }},
+			Tx: kv.TxOptions{OnTrouble: func(kv.Trouble) { fail() }},
 			Hooks: []layer.Hook{
-				{Trouble: func(string, kv.Trouble) { panic("hook") }},
+				{Trouble: func(string, kv.Trouble) { fail() }},
 				{Trouble: func(_ string, t kv.Trouble) { told <- t }},
 				{Trouble: func(string, kv.Trouble) { <-gate }},
 			},
@@ -129,7 +137,7 @@ func TestTroubleDelaysNothing(t *testing.T) {
 			db.cut(kv.CodeProcessBehind)
 			time.AfterFunc(30*time.Second, db.heal)
 			begun := time.Now()
-			_, err := q.Enqueue(b.t.Context(), layer.Message{Group: "A"})
+			_, err := q.Enqueue(ctx, layer.Message{Group: "A"})
 			require.NoError(b.t, err)
 			require.Less(b.t, time.Since(begun), 32*time.Second)
 			require.False(b.t, (<-told).Over)
