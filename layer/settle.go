@@ -37,8 +37,9 @@ type Settlement struct {
 	// Change is required with items to advance, and refused without Advance and AdvanceAll.
 	//
 	// Change may run several times, in another goroutine than the caller's, but never after the call has returned. An
-	// error of Change ends the settlement without effect, and so does a panic, which comes back as an error with its
-	// stack. If ctx ends while Change runs, the call waits for Change to return.
+	// error of Change ends the settlement without effect, and so does a panic or a runtime.Goexit, which comes back as
+	// an error. If ctx ends while Change runs, the call waits for Change to return. Change must return at once, because
+	// other settlements of the handle may share its transaction.
 	Change func(id ID, m *Message) error
 	// Nack, if not nil, gives back all items that are neither in Finish nor in Advance, as Queue.Nack does.
 	Nack *NackOptions
