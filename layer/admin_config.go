@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Configure changes the queue's configuration: change gets the stored configuration and modifies the copy. Configure
@@ -141,8 +142,8 @@ func (a Admin) SetGroupStateTx(
 		if err != nil {
 			return err
 		}
-		if r.at(w.nowMS) == claimed && !o.Force {
-			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, r.claim().owner)
+		if r.At(w.nowMS) == rec.Claimed && !o.Force {
+			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, r.Claim().Owner)
 		}
 		if err := w.excludeHolders(guardStateExclude, group); err != nil {
 			return err
@@ -204,11 +205,11 @@ func (v inspection) subscriptionInfo(row kv.KV) (s SubscriptionInfo, err error) 
 		return s, err
 	}
 	s.Name = key.field
-	p, err := unpackProgress(row.Key, row.Value)
+	p, err := rec.UnpackCursor(row.Key, row.Value)
 	if err != nil {
 		return s, err
 	}
-	behind := kv.KeyRange{Begin: v.keys.absolute(p.from), End: v.keys.section(nameChange).End}
+	behind := kv.KeyRange{Begin: v.keys.absolute(p.From), End: v.keys.section(nameChange).End}
 	first := v.read.GetRange(behind.Selectors(), kv.RangeOptions{Limit: 1})
 	readerKey := v.keys.reader(s.Name)
 	held, err := v.read.Get(readerKey).Wait(v.ctx)
@@ -216,12 +217,12 @@ func (v inspection) subscriptionInfo(row kv.KV) (s SubscriptionInfo, err error) 
 		return s, fmt.Errorf("read reader: %w", err)
 	}
 	if held != nil {
-		r, err := unpackReader(readerKey, held)
+		r, err := rec.UnpackReader(readerKey, held)
 		if err != nil {
 			return s, err
 		}
-		if r.endMS > v.nowMS {
-			s.Owner, s.Until = r.owner, fromMillis(r.endMS)
+		if r.EndMS > v.nowMS {
+			s.Owner, s.Until = r.Owner, fromMillis(r.EndMS)
 		}
 	}
 	rows, err := first.Wait(v.ctx)
@@ -231,7 +232,7 @@ func (v inspection) subscriptionInfo(row kv.KV) (s SubscriptionInfo, err error) 
 	if len(rows) == 0 {
 		return s, nil
 	}
-	ms, _, err := unpackChanges(rows[0].Key, rows[0].Value)
+	ms, _, err := rec.UnpackChanges(rows[0].Key, rows[0].Value)
 	if err != nil {
 		return s, err
 	}

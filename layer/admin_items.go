@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // An operator's changes of items and groups that he does not hold. Each operation reads the lock of the group with a
@@ -103,7 +104,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 			if err != nil {
 				return err
 			}
-			f := failure{id: id, record: record, reason: cut(reason)}
+			f := failure{id: id, record: record, reason: rec.Cut(reason)}
 			_, err = f.deadLetter(w)
 			return err
 		})
@@ -139,9 +140,9 @@ func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Messa
 // waiting is an item that is not in flight, and the lock of its group.
 type waiting struct {
 	value  []byte
-	head   []byte  // the key of the group's first item
-	record *record // of the group; nil = it is not held
-	stuck  bool    // the item is outstanding in a claim whose lease has run out
+	head   []byte      // the key of the group's first item
+	record *rec.Record // of the group; nil = it is not held
+	stuck  bool        // the item is outstanding in a claim whose lease has run out
 }
 
 // waitingItem reads an item which is about to be changed. An error means: nothing was written.
@@ -168,15 +169,15 @@ func (w *txn) waitingItem(id ID) (waiting, error) {
 	if v == nil {
 		return i, nil
 	}
-	if i.record, err = unpackRecord(lockKey, v); err != nil {
+	if i.record, err = rec.UnpackRecord(lockKey, v); err != nil {
 		return i, err
 	}
-	c := i.record.claim()
-	if !c.holds(id) {
+	c := i.record.Claim()
+	if !hasItem(c, id) {
 		return i, nil
 	}
-	if i.stuck = i.record.at(w.nowMS) == lapsed; !i.stuck {
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, c.leftOf(w.nowMS))
+	if i.stuck = i.record.At(w.nowMS) == rec.Lapsed; !i.stuck {
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.Owner, leftOf(c, w.nowMS))
 	}
 	return i, nil
 }
@@ -214,8 +215,8 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 	case !isHead: // the hint or timer of the group's head stays right
 	case i.record == nil:
 		free = true
-	case i.record.is(kindDelay): // the delay was for this item
-		free = w.end(id.Group, i.record, i.record.mark)
+	case i.record.Is(rec.KindDelay): // the delay was for this item
+		free = w.end(id.Group, i.record, i.record.Mark())
 	}
 	if isHead {
 		w.tx.Clear(w.keys.ready(id.Index, id.Group))
@@ -239,9 +240,9 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
-	e, _, err := openEnvelope(i.value)
+	e, _, err := rec.OpenEnvelope(i.value)
 	if err != nil {
-		return corrupt(key, err)
+		return rec.Corrupt(key, err)
 	}
 	m := old.message()
 	if err := change(&m); err != nil {
@@ -284,9 +285,9 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 // laneWaiting is an item that is not in flight, in a queue with facets.
 type laneWaiting struct {
 	value []byte
-	locks map[string]*record // of the group's lanes
-	stuck string             // the lane in whose claim, whose lease has run out, the item is; "" = none
-	heads []string           // the lanes whose first item it is
+	locks map[string]*rec.Record // of the group's lanes
+	stuck string                 // the lane in whose claim, whose lease has run out, the item is; "" = none
+	heads []string               // the lanes whose first item it is
 }
 
 // waitingInLanes is waitingItem for a queue with facets.
@@ -301,15 +302,15 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 	if i.value == nil {
 		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
 	}
-	i.locks = make(map[string]*record, len(all))
+	i.locks = make(map[string]*rec.Record, len(all))
 	for _, held := range all {
 		i.locks[held.lane] = held.record
-		c := held.record.claim()
-		if !c.holds(id) {
+		c := held.record.Claim()
+		if !hasItem(c, id) {
 			continue
 		}
-		if held.record.at(w.nowMS) != lapsed {
-			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, c.leftOf(w.nowMS))
+		if held.record.At(w.nowMS) != rec.Lapsed {
+			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.Owner, leftOf(c, w.nowMS))
 		}
 		i.stuck = held.lane
 	}
@@ -363,11 +364,11 @@ func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	}
 	for _, lane := range i.heads {
 		r := i.locks[lane]
-		if r.is(kindDelay) && w.end(lane, r, r.mark) || r == nil {
+		if r.Is(rec.KindDelay) && w.end(lane, r, r.Mark()) || r == nil {
 			free = append(free, lane)
 		}
 	}
-	if r := i.locks[holdLane(id)]; r.is(kindDelay) {
+	if r := i.locks[holdLane(id)]; r.Is(rec.KindDelay) {
 		w.end(holdLane(id), r, nil)
 	}
 	if err := remove(i.value); err != nil {
@@ -423,9 +424,9 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 		return err
 	}
 	key := w.keys.item(id)
-	e, body, err := openEnvelope(i.value)
+	e, body, err := rec.OpenEnvelope(i.value)
 	if err != nil {
-		return corrupt(key, err)
+		return rec.Corrupt(key, err)
 	}
 	config, err := w.config()
 	if err != nil {
@@ -449,7 +450,7 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if err := retime(w, &e, id.Index, dueMS); err != nil {
 		return err
 	}
-	w.tx.Set(key, append(e.append(nil), body...))
+	w.tx.Set(key, append(e.Append(nil), body...))
 	for _, lane := range i.heads {
 		if i.locks[lane] == nil {
 			free = append(free, lane)
@@ -489,11 +490,11 @@ func (w *txn) endParts(group string) error {
 		return err
 	}
 	for _, held := range append(all, holds...) {
-		if !isPart(held.lane) || held.record.claim() == nil {
+		if !isPart(held.lane) || held.record.Claim() == nil {
 			continue
 		}
 		w.count(countForced, 1)
-		if !w.end(held.lane, held.record, held.record.mark) {
+		if !w.end(held.lane, held.record, held.record.Mark()) {
 			continue
 		}
 		if err := w.free(held.lane); err != nil {
@@ -504,7 +505,7 @@ func (w *txn) endParts(group string) error {
 }
 
 // unmarkAll removes the mark of a group and those of its other lanes, and returns the first; nil = there is none.
-func (w *txn) unmarkAll(group string, allow func(m *mark) error) (*mark, error) {
+func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
 	old, err := w.unmark(group, allow)
 	if err != nil || w.keys.plan == nil {
 		return old, err
@@ -514,7 +515,7 @@ func (w *txn) unmarkAll(group string, allow func(m *mark) error) (*mark, error) 
 		return nil, err
 	}
 	for _, held := range all {
-		if !isPart(held.lane) || held.record.bears() == nil {
+		if !isPart(held.lane) || held.record.Mark() == nil {
 			continue
 		}
 		m, err := w.unmark(held.lane, allow)
@@ -608,9 +609,9 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 		return err
 	}
 	key := w.keys.item(id)
-	e, body, err := openEnvelope(i.value)
+	e, body, err := rec.OpenEnvelope(i.value)
 	if err != nil {
-		return corrupt(key, err)
+		return rec.Corrupt(key, err)
 	}
 	config, err := w.config()
 	if err != nil {
@@ -641,7 +642,7 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	if err := retime(w, &e, id.Index, dueMS); err != nil {
 		return err
 	}
-	w.tx.Set(key, append(e.append(nil), body...))
+	w.tx.Set(key, append(e.Append(nil), body...))
 	switch {
 	case freeHead:
 		return w.retimeHead(id, oldMS, dueMS)

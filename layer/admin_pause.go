@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A pause keeps a group, or the whole queue, from being received and taken from, until the pause ends. Enqueues go on,
@@ -35,11 +36,11 @@ type ResumeOptions struct {
 }
 
 // seen returns an error if the caller has seen another mark than m.
-func (o *ResumeOptions) seen(m *mark) error {
+func (o *ResumeOptions) seen(m *rec.Mark) error {
 	if o.Mark == nil {
 		return nil
 	}
-	seen, now := *o.Mark, *m.public()
+	seen, now := *o.Mark, *publicMark(m)
 	if now.Status == seen.Status && now.By == seen.By && now.Reason == seen.Reason &&
 		millis(now.Since) == millis(seen.Since) {
 		return nil
@@ -48,14 +49,14 @@ func (o *ResumeOptions) seen(m *mark) error {
 }
 
 // pauseMark returns the mark of a pause which begins now, by whom o says, or else by who.
-func (w *txn) pauseMark(o PauseOptions, who string) (mark, error) {
+func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 	if o.By == "" {
 		o.By = who
 	}
 	if err := checkByReason(o.By, o.Reason); err != nil {
-		return mark{}, err
+		return rec.Mark{}, err
 	}
-	return mark{kind: markPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
+	return rec.Mark{Kind: rec.MarkPause, By: o.By, Reason: o.Reason, SinceMS: w.nowMS}, nil
 }
 
 // PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
@@ -83,7 +84,7 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	if o.Token != 0 && q.keys.plan != nil {
 		return Mark{}, wrap("pause", fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
-	var now mark
+	var now rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o, a.who()); err != nil {
@@ -96,17 +97,17 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 		if err != nil {
 			return err
 		}
-		now = *r.mark
-		if o.Force && r.claim() != nil {
+		now = *r.Mark()
+		if o.Force && r.Claim() != nil {
 			w.count(countForced, 1)
-			w.end(group, r, r.mark)
+			w.end(group, r, r.Mark())
 		}
 		if o.Force && q.keys.plan != nil {
 			return w.endParts(group)
 		}
 		return nil
 	})
-	return *now.public(), wrap("pause", err)
+	return *publicMark(&now), wrap("pause", err)
 }
 
 // sawToken returns an error if the group is held under another token than the caller has seen; 0 = any will do.
@@ -115,8 +116,8 @@ func (w *txn) sawToken(group string, seen int64) error {
 		return nil
 	}
 	r, err := w.guarded(guardMarkGroup).readLock(group)
-	if c := r.claim(); err == nil && c != nil && c.token != seen {
-		err = fmt.Errorf("%w: group %q is held under token %d, not %d", ErrChanged, group, c.token, seen)
+	if c := r.Claim(); err == nil && c != nil && c.Token != seen {
+		err = fmt.Errorf("%w: group %q is held under token %d, not %d", ErrChanged, group, c.Token, seen)
 	}
 	return err
 }
@@ -139,7 +140,7 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("resume", err)
 	}
-	var was mark
+	var was rec.Mark
 	err := a.q.operate(ctx, tx, func(w *txn) error {
 		old, err := w.unmarkAll(group, o.seen)
 		if err != nil {
@@ -151,7 +152,7 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 		was = *old
 		return nil
 	})
-	return *was.public(), wrap("resume", err)
+	return *publicMark(&was), wrap("resume", err)
 }
 
 // Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its
@@ -172,7 +173,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 	if o.Force || o.Token != 0 {
 		return Mark{}, wrap("pause", fmt.Errorf("%w: Force and Token are for one group", ErrOptions))
 	}
-	var now mark
+	var now rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o, a.who()); err != nil {
@@ -186,10 +187,10 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 			now = *old
 			return nil
 		}
-		tx.Set(q.keys.meta(metaPaused), now.packPause())
+		tx.Set(q.keys.meta(metaPaused), now.PackPause())
 		return nil
 	})
-	return *now.public(), wrap("pause", err)
+	return *publicMark(&now), wrap("pause", err)
 }
 
 // Resume ends the pause of the queue, returns the ended pause, and wakes waiting receives.
@@ -203,7 +204,7 @@ func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
 // ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
 func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, error) {
 	q := a.q
-	var was mark
+	var was rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		old, err := w.guarded(guardQueuePause).readPause()
 		if err != nil {
@@ -219,7 +220,7 @@ func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, e
 		tx.Clear(q.keys.meta(metaPaused))
 		return w.wakeAll()
 	})
-	return *was.public(), wrap("resume", err)
+	return *publicMark(&was), wrap("resume", err)
 }
 
 // Paused returns the pause of the queue; paused is false if there is none.
@@ -227,7 +228,7 @@ func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, e
 // Errors: ErrClosed, and the engine's.
 func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
 	q := a.q
-	var m *mark
+	var m *rec.Mark
 	err = q.view(ctx, func(v *view) (err error) {
 		m, err = v.readPause()
 		return err
@@ -235,7 +236,7 @@ func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) 
 	if err != nil || m == nil {
 		return Mark{}, false, wrap("paused", err)
 	}
-	return *m.public(), true, nil
+	return *publicMark(m), true, nil
 }
 
 // onceMark runs an operation which returns a mark, in a transaction that happens once.
@@ -331,20 +332,20 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		if err != nil {
 			return err
 		}
-		c := r.claim()
+		c := r.Claim()
 		if c == nil {
 			return fmt.Errorf("%w: %s", ErrNotHeld, what)
 		}
-		if o.Token != 0 && o.Token != c.token {
-			return fmt.Errorf("%w: %s is held under token %d, not %d", ErrClaimLost, what, c.token, o.Token)
+		if o.Token != 0 && o.Token != c.Token {
+			return fmt.Errorf("%w: %s is held under token %d, not %d", ErrClaimLost, what, c.Token, o.Token)
 		}
-		h = Holder{Owner: c.owner, Token: c.token, Outstanding: len(c.items)}
+		h = Holder{Owner: c.Owner, Token: c.Token, Outstanding: len(c.Items)}
 		w.count(countForced, 1)
-		m := r.mark
+		m := r.Mark()
 		if o.CountAttempt {
-			text := "released by force, held by " + c.owner
+			text := "released by force, held by " + c.Owner
 			if a.by != "" {
-				text = "released by " + a.by + ", held by " + c.owner
+				text = "released by " + a.by + ", held by " + c.Owner
 			}
 			if o.Reason != "" {
 				text += ": " + o.Reason
@@ -399,7 +400,7 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 		if err != nil {
 			return err
 		}
-		if r != nil && !r.is(kindDelay) {
+		if r != nil && !r.Is(rec.KindDelay) {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
 		if err := w.sawHead(lane, o.Head); err != nil {

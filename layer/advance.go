@@ -7,6 +7,7 @@ import (
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // advanced is an item as its holder has changed it.
@@ -83,13 +84,13 @@ func (s *settlement) readAdvancing(w *txn) {
 
 // divideAdvanced parts the items that leave the claim for good, finished, into those which are advanced and the acked.
 // After an error nothing was written.
-func (s *settlement) divideAdvanced(w *txn, finished []delivered) (moved, acked []delivered, err error) {
+func (s *settlement) divideAdvanced(w *txn, finished []rec.Item) (moved, acked []rec.Item, err error) {
 	if s.change == nil {
 		return nil, finished, nil
 	}
 	group := s.claim.Group
 	for _, d := range finished {
-		id := d.id(group)
+		id := idOf(d, group)
 		change := s.change(id)
 		if change == nil {
 			acked = append(acked, d)
@@ -99,7 +100,7 @@ func (s *settlement) divideAdvanced(w *txn, finished []delivered) (moved, acked 
 		if err != nil {
 			return nil, nil, err
 		}
-		a.had = d.parts
+		a.had = d.Parts
 		s.changed, moved = append(s.changed, a), append(moved, d)
 	}
 	return moved, acked, nil
@@ -116,7 +117,7 @@ func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a 
 		return a, fmt.Errorf("read item: %w", err)
 	}
 	if value == nil {
-		return a, corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
+		return a, rec.Corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
 	}
 	m, e, err := w.changedItem(id, value, change)
 	if err != nil {
@@ -130,10 +131,10 @@ func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a 
 }
 
 // given returns the advanced items with the facets that they are given, and the facets that each had before.
-func (s *settlement) given(moved []delivered) (all []delivered, was []string) {
+func (s *settlement) given(moved []rec.Item) (all []rec.Item, was []string) {
 	all, was = slices.Clone(moved), make([]string, len(moved))
 	for i := range all {
-		all[i].facets, was[i] = s.changed[i].facets, s.changed[i].was
+		all[i].Facets, was[i] = s.changed[i].facets, s.changed[i].was
 	}
 	return all, was
 }
@@ -165,11 +166,11 @@ func (s *settlement) joinLanes(w *txn) error {
 }
 
 // changedItem returns an item's message as change leaves it, checked, and the item's envelope.
-func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*Message, envelope, error) {
+func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*Message, rec.Envelope, error) {
 	key := w.keys.item(id)
-	e, _, err := openEnvelope(value)
+	e, _, err := rec.OpenEnvelope(value)
 	if err != nil {
-		return nil, e, corrupt(key, err)
+		return nil, e, rec.Corrupt(key, err)
 	}
 	old, err := w.readItem(kv.KV{Key: key, Value: value})
 	if err != nil {
@@ -198,7 +199,7 @@ func (s subspace) moves(id ID, old, next string) (left, joined []string) {
 	if s.plan == nil || old == next {
 		return nil, nil
 	}
-	was, is := s.plan.partsOf(id.Group, unpackStrings(old)), s.plan.partsOf(id.Group, unpackStrings(next))
+	was, is := s.plan.partsOf(id.Group, rec.UnpackStrings(old)), s.plan.partsOf(id.Group, rec.UnpackStrings(next))
 	for i := range was {
 		if was[i] != is[i] {
 			left, joined = append(left, was[i]), append(joined, is[i])

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // joining is the reads of a transaction which claims by heartbeat.
@@ -39,7 +40,7 @@ func (c *claimer) readJoin() {
 
 // byHeartbeat makes the claim of h a claim by heartbeat, if the handle's beat can be joined. Otherwise, for example if
 // the beat has just been ended, the claim has a lease of its own. byHeartbeat returns the end of the claim.
-func (c *claimer) byHeartbeat(r *reception, h *holding) error {
+func (c *claimer) byHeartbeat(r *reception, h *rec.Holding) error {
 	if !r.o.Heartbeat || c.join == nil {
 		return nil
 	}
@@ -51,7 +52,7 @@ func (c *claimer) byHeartbeat(r *reception, h *holding) error {
 		j.done = true
 	}
 	if j.dueMS > 0 {
-		h.beat, h.endMS = j.p.handle, j.dueMS
+		h.Beat, h.EndMS = j.p.handle, j.dueMS
 	}
 	return nil
 }
@@ -70,16 +71,16 @@ func (c *claimer) waitJoin(j *joining) error {
 	if v == nil {
 		return nil
 	}
-	b, err := unpackBeat(key, v)
-	if c.passes(err) || b.ended || b.dueMS <= c.nowMS {
+	b, err := rec.UnpackBeat(key, v)
+	if c.passes(err) || b.Ended || b.DueMS <= c.nowMS {
 		return nil
 	}
 	if timer == nil {
 		// The beat has moved since, together with the timer, or a purge of all items has cleared the timer. The next
 		// search clears a superfluous timer.
-		c.tx.Set(c.keys.beatTimer(b.dueMS, j.p.handle), packTimer(kindBeat, 0))
+		c.tx.Set(c.keys.beatTimer(b.DueMS, j.p.handle), rec.PackTimer(rec.KindBeat, 0))
 	}
-	j.dueMS = b.dueMS
+	j.dueMS = b.DueMS
 	return guardBeatJoin.read(c.tx, kv.SingleKey(c.keys.beatJoin(j.p.handle)))
 }
 
@@ -158,17 +159,17 @@ func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
 	}
 	dueMS = w.nowMS + config.Lease.Milliseconds()
 	if v != nil {
-		b, err := unpackBeat(key, v)
-		if w.passes(err) || b.ended {
+		b, err := rec.UnpackBeat(key, v)
+		if w.passes(err) || b.Ended {
 			return 0, nil
 		}
-		w.tx.Clear(keys.beatTimer(b.dueMS, handle))
-		if !tooLate(b.dueMS, w.nowMS, max(p.left(), 0)) { // else the handle's clock was ahead when it moved the beat
-			dueMS = max(dueMS, b.dueMS+1)
+		w.tx.Clear(keys.beatTimer(b.DueMS, handle))
+		if !tooLate(b.DueMS, w.nowMS, max(p.left(), 0)) { // else the handle's clock was ahead when it moved the beat
+			dueMS = max(dueMS, b.DueMS+1)
 		}
 	}
-	w.tx.Set(key, beat{dueMS: dueMS, owner: w.q.opts.Owner}.pack())
-	w.tx.Set(keys.beatTimer(dueMS, handle), packTimer(kindBeat, w.nowMS))
+	w.tx.Set(key, rec.Beat{DueMS: dueMS, Owner: w.q.opts.Owner}.Pack())
+	w.tx.Set(keys.beatTimer(dueMS, handle), rec.PackTimer(rec.KindBeat, w.nowMS))
 	return dueMS, nil
 }
 
@@ -274,10 +275,10 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 		if v == nil || len(rows) > 0 {
 			return nil
 		}
-		b, err := unpackBeat(key, v)
+		b, err := rec.UnpackBeat(key, v)
 		q.passes(err) // its timer is cleared when met
 		tx.Clear(key)
-		tx.Clear(q.keys.beatTimer(b.dueMS, p.handle))
+		tx.Clear(q.keys.beatTimer(b.DueMS, p.handle))
 		return nil
 	})
 	if err != nil {

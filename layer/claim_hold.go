@@ -10,9 +10,10 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
-// An unordered receive: see store_lock.go.
+// An unordered receive: see store_hold.go.
 
 // checkUnordered checks the options of an unordered receive.
 func (o *ReceiveOptions) checkUnordered(keys subspace) error {
@@ -82,11 +83,11 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 			c.tx.Clear(c.keys.laneItem(f.lane, item.ID))
 		}
 		suspect := r.alone(attempts[item.ID])
-		hold := heldBy(holding{
-			kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out[i : i+1 : i+1],
-			sinceMS: c.nowMS,
+		hold := rec.HeldBy(rec.Holding{
+			Kind: rec.KindClaim, Token: token, Owner: c.q.opts.Owner, EndMS: end, Items: out[i : i+1 : i+1],
+			SinceMS: c.nowMS,
 		}, nil)
-		hold.token += r.proof(suspect)
+		hold.Token += r.proof(suspect)
 		c.put(holdLane(item.ID), nil, hold, item.ID.Index)
 		r.give(&Claim{
 			Queue: c.q.name, Group: f.group(), Hold: item.ID, Token: token, Items: items[i : i+1 : i+1],
@@ -119,7 +120,7 @@ func (c *claimer) noteRemains(lane string, more bool) {
 
 // beforeSuspect returns how many of the items a receive gives, each under its own claim: the items before the first
 // suspect item, or, if the first item is suspect, that item alone.
-func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]attempt) (int, error) {
+func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.Attempt) (int, error) {
 	for i := range items {
 		if !r.alone(attempts[items[i].ID]) {
 			continue
@@ -240,13 +241,13 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 		return nil, false, fmt.Errorf("read hold: %w", err)
 	}
 	key := w.keys.lock(c.lane)
-	var r *record
+	var r *rec.Record
 	if v != nil {
-		if r, err = unpackRecord(key, v); err != nil {
+		if r, err = rec.UnpackRecord(key, v); err != nil {
 			return nil, false, err
 		}
 	}
-	if r == nil || r.at(w.nowMS).keeps() {
+	if r == nil || r.At(w.nowMS).Keeps() {
 		if err = guardStaleLock.read(w.tx, kv.SingleKey(key)); err == nil {
 			w.clear(c.key)
 		}
@@ -295,15 +296,15 @@ func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64,
 		if err != nil {
 			return 0, err
 		}
-		if !all[0].record.at(w.nowMS).keeps() {
+		if !all[0].record.At(w.nowMS).Keeps() {
 			if w.tired() {
 				break
 			}
 			if err := end(all[0].lane); err != nil {
 				return 0, err
 			}
-		} else if h := all[0].record.holding(); h != nil && (nextMS == 0 || h.endMS < nextMS) {
-			nextMS = h.endMS
+		} else if h := all[0].record.Holding(); h != nil && (nextMS == 0 || h.EndMS < nextMS) {
+			nextMS = h.EndMS
 		}
 	}
 	return nextMS, nil
@@ -327,7 +328,7 @@ func (c *claimer) accept() error {
 		if c.passes(err) {
 			continue
 		}
-		token, err := unpackInt(row.Key, row.Value)
+		token, err := rec.UnpackInt(row.Key, row.Value)
 		if c.passes(err) {
 			continue // the timer of the grant's end leads to the group
 		}
@@ -357,15 +358,15 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 		if q.passes(err) {
 			continue
 		}
-		r, err := unpackRequest(row.Key, row.Value)
+		r, err := rec.UnpackRequest(row.Key, row.Value)
 		if q.passes(err) {
 			continue
 		}
-		if p.id == q.waitID || !r.lives(c.nowMS) && !lacks(guardRequestDeadline) {
+		if p.id == q.waitID || !lives(r, c.nowMS) && !lacks(guardRequestDeadline) {
 			continue
 		}
 		given := int64(0)
-		for given < r.wants {
+		for given < r.Wants {
 			ok, err := c.grant(p.id)
 			if err != nil {
 				return err
@@ -379,13 +380,13 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 			if err := guardGrantRequest.read(c.tx, kv.SingleKey(row.Key)); err != nil {
 				return err
 			}
-			r.wants -= given
-			c.tx.Set(row.Key, r.pack())
+			r.Wants -= given
+			c.tx.Set(row.Key, r.Pack())
 			c.touch(p.id)
 			c.wrote = true
 			c.others += int(given)
 		}
-		if given == 0 && r.wants > 0 {
+		if given == 0 && r.Wants > 0 {
 			return nil // nothing more is ready
 		}
 	}
@@ -424,7 +425,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 		return false, c.settle(&reception{}, l, 0)
 	}
 	f, err := c.reads(l)
-	if err == nil && f.record != nil && !f.record.at(c.nowMS).keeps() && f.record.mark == nil {
+	if err == nil && f.record != nil && !f.record.At(c.nowMS).Keeps() && f.record.Mark() == nil {
 		return false, nil
 	}
 	f, err = c.see(l)
@@ -443,8 +444,8 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 		lease = MaxLease
 	}
 	end := c.nowMS + lease.Milliseconds()
-	grant := holding{kind: kindGrant, token: token, owner: random.String(), endMS: end}
-	c.hold(f, heldBy(grant, nil), f.rows.at(0).index)
+	grant := rec.Holding{Kind: rec.KindGrant, Token: token, Owner: random.String(), EndMS: end}
+	c.hold(f, rec.HeldBy(grant, nil), f.rows.at(0).Index)
 	c.met[f.lane] = true
 	return true, nil
 }
@@ -515,7 +516,7 @@ func (c *claimer) answer(r *reception) error {
 	if v == nil {
 		return nil
 	}
-	kept, err := unpackRepeat(key, v)
+	kept, err := rec.UnpackRepeat(key, v)
 	if err != nil {
 		return err
 	}
@@ -523,15 +524,15 @@ func (c *claimer) answer(r *reception) error {
 	if err != nil {
 		return err
 	}
-	over := c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() || ahead(kept.ms, c.nowMS)
-	if over && m.old(kept.claims[0].token, ReceiveIDLife) {
+	over := c.nowMS-kept.AtMS >= ReceiveIDLife.Milliseconds() || ahead(kept.AtMS, c.nowMS)
+	if over && m.old(kept.Claims[0].Token, ReceiveIDLife) {
 		return nil
 	}
 	// The caller must not work on a claim whose lease has ended: the next receive takes the group over.
-	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o, func(h *holding) bool { return h.endMS > c.nowMS })
+	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.Claims, &r.o, func(h *rec.Holding) bool { return h.EndMS > c.nowMS })
 	r.repeated = true
-	if len(kept.claims) > 0 {
-		_, r.was = splitLane(kept.claims[0].lane)
+	if len(kept.Claims) > 0 {
+		_, r.was = splitLane(kept.Claims[0].Lane)
 	}
 	return err
 }
@@ -552,7 +553,7 @@ func (c *claimer) keepRepeats(named []*reception) {
 			if c.named == nil {
 				c.named = make(map[string][]byte)
 			}
-			v := repeat{ms: c.nowMS, claims: r.given()}.pack()
+			v := rec.Repeat{AtMS: c.nowMS, Claims: r.given()}.Pack()
 			c.named[r.o.ReceiveID] = v
 			c.tx.Set(c.keys.repeat(r.o.ReceiveID), v)
 		}
@@ -560,31 +561,31 @@ func (c *claimer) keepRepeats(named []*reception) {
 }
 
 // reload rebuilds the claims of a receive after an unknown commit which turned out to have been applied.
-func (q *Queue) reload(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
-	return q.reclaim(ctx, tx, given, o, func(*holding) bool { return true })
+func (q *Queue) reload(ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *ReceiveOptions) ([]*Claim, error) {
+	return q.reclaim(ctx, tx, given, o, func(*rec.Holding) bool { return true })
 }
 
 // reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out,
 // and so is one which keeps refuses. If items are claimed in turn, those behind such an item are left out, too, unless
 // the item is finished: another may have it, and is to be first.
 func (q *Queue) reclaim(
-	ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions, keeps func(h *holding) bool,
+	ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *ReceiveOptions, keeps func(h *rec.Holding) bool,
 ) ([]*Claim, error) {
 	var claims []*Claim
 	v := q.viewOf(ctx, tx.Snapshot())
 	behind := make(map[string]bool) // groups
 	for _, ref := range given {
-		if behind[groupOf(ref.lane)] {
+		if behind[groupOf(ref.Lane)] {
 			continue
 		}
-		state := v.readState(groupOf(ref.lane), o.State)
-		r, err := v.readLock(ref.lane)
+		state := v.readState(groupOf(ref.Lane), o.State)
+		r, err := v.readLock(ref.Lane)
 		if err != nil {
 			return nil, err
 		}
-		h := r.claim()
-		hold, _ := holdOf(ref.lane)
-		if h == nil || h.token != ref.token && !lacks(guardReloadToken) || !keeps(h) {
+		h := r.Claim()
+		hold, _ := holdOf(ref.Lane)
+		if h == nil || h.Token != ref.Token && !lacks(guardReloadToken) || !keeps(h) {
 			if q.keys.inTurn() {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {
@@ -595,10 +596,10 @@ func (q *Queue) reclaim(
 			continue
 		}
 		c := &Claim{
-			Hold: hold, Queue: q.name, Group: groupOf(ref.lane), Where: q.keys.plan.whereOf(ref.lane), Token: ref.token,
-			Until: fromMillis(h.endMS), ends: byMonotonic(&v, h.endMS), beat: h.beat, pulse: q.heart.of(h.beat),
+			Hold: hold, Queue: q.name, Group: groupOf(ref.Lane), Where: q.keys.plan.whereOf(ref.Lane), Token: ref.Token,
+			Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS), beat: h.Beat, pulse: q.heart.of(h.Beat),
 		}
-		if c.Items, err = v.reloadItems(ref.lane, h); err != nil {
+		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err
 		}
 		if c.State, err = v.waitState(state); err != nil {

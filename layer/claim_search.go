@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/rec"
 )
 
 // search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
@@ -386,7 +387,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 		if due > s.w.nowMS && !lacks(guardRetroTimer) {
 			continue
 		}
-		kind, index, err := unpackTimer(row.Key, row.Value)
+		kind, index, err := rec.UnpackTimer(row.Key, row.Value)
 		if s.w.passes(err) { // the key says which lane is due
 			if kind, index, err = s.w.unknownTimer(due); err != nil {
 				return err
@@ -396,7 +397,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			return err
 		}
 		s.later = append(s.later, candidate{
-			key: row.Key, lane: p.lane, index: index, timer: kind != kindHead, head: kind == kindHead,
+			key: row.Key, lane: p.lane, index: index, timer: kind != rec.KindHead, head: kind == rec.KindHead,
 		})
 	}
 	return nil
@@ -458,9 +459,9 @@ func (s *search) addHints(rows []kv.KV) (last int64) {
 
 // unknownTimer returns what a timer would have said which is due at dueMS, and whose value cannot be read: it leads to
 // its lane as the timer of a head does, from the place where the lane became due.
-func (w *txn) unknownTimer(dueMS int64) (kind, int64, error) {
+func (w *txn) unknownTimer(dueMS int64) (rec.Kind, int64, error) {
 	now, err := w.clock()
-	return kindHead, max(0, now-(w.nowMS-dueMS)*versionsPerMS), err
+	return rec.KindHead, max(0, now-(w.nowMS-dueMS)*versionsPerMS), err
 }
 
 // Strategy says how a receive spreads over the ready groups.

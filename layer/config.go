@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Config has the settings of a queue. They are stored in the database and apply to every handle. Configure changes them
@@ -302,7 +303,7 @@ func readConfig(key []byte, document string) (Config, error) {
 	}
 	var unknown *UnknownSettingError
 	if err != nil && !errors.As(err, &unknown) {
-		err = corrupt(key, err)
+		err = rec.Corrupt(key, err)
 	}
 	return c, err
 }
@@ -486,6 +487,32 @@ func (r retro) dueOf(timingMS int64) int64 {
 
 // begunMS returns up to which enqueue the delay is over at nowMS.
 func (r retro) begunMS(nowMS int64) int64 { return max(nowMS-r.delayMS, 0) }
+
+// due returns the earliest delivery time (ms); 0 = the message is not delayed.
+func (r retro) due(e *rec.Envelope) int64 {
+	if e.DueMS > 0 || !r.on || r.delayMS == 0 {
+		return e.DueMS
+	}
+	return e.EnqueuedMS + r.delayMS
+}
+
+// deliverAt returns the earliest delivery as callers are told it; the zero time if the message is not delayed. A time
+// before the enqueue's is by another clock: that of the process that rescheduled the message.
+func (r retro) deliverAt(e *rec.Envelope) time.Time {
+	due := r.due(e)
+	if due == 0 || r.on && due == r.own(e.EnqueuedMS) {
+		return time.Time{}
+	}
+	return fromMillis(due)
+}
+
+// timing returns the time in the key of the timer that leads to a head until it is due.
+func (r retro) timing(e *rec.Envelope) int64 {
+	if e.DueMS > 0 || !r.on {
+		return e.DueMS
+	}
+	return sinceBase + e.EnqueuedMS
+}
 
 // own returns the dueMS of a message, at the time nowMS of its enqueue or later, that is to be delivered at once.
 func (r retro) own(nowMS int64) int64 {

@@ -8,6 +8,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // ReceiveOptions say what a receive may take. The zero value is the normal use.
@@ -344,7 +345,7 @@ func (r *reception) fits(lane string, byItem bool) func(body int) bool {
 	n, size, refs := r.items, r.bytes, r.refs
 	return func(body int) bool {
 		if byItem || n == r.items {
-			refs += claimRefSize(lane)
+			refs += rec.ClaimRefSize(lane)
 		}
 		size += body
 		r.stopped = n > 0 && (size > r.o.MaxBytes || size+r.states > maxReceiveSize ||
@@ -357,7 +358,7 @@ func (r *reception) fits(lane string, byItem bool) func(body int) bool {
 // give notes a claim given to the receive.
 func (r *reception) give(c *Claim, lane string) {
 	r.claims = append(r.claims, c)
-	r.items, r.states, r.refs = r.items+len(c.Items), r.states+len(c.State), r.refs+claimRefSize(lane)
+	r.items, r.states, r.refs = r.items+len(c.Items), r.states+len(c.State), r.refs+rec.ClaimRefSize(lane)
 	for i := range c.Items {
 		r.bytes += len(c.Items[i].Body)
 	}
@@ -373,10 +374,10 @@ func (r *reception) err() error {
 }
 
 // given returns the claims given to the receive, by group and token.
-func (r *reception) given() []claimRef {
-	refs := make([]claimRef, len(r.claims))
+func (r *reception) given() []rec.ClaimRef {
+	refs := make([]rec.ClaimRef, len(r.claims))
 	for i, c := range r.claims {
-		refs[i] = claimRef{lane: r.lane(c), token: c.Token}
+		refs[i] = rec.ClaimRef{Lane: r.lane(c), Token: c.Token}
 	}
 	return refs
 }
@@ -491,7 +492,7 @@ func (c *claimer) receive(r *reception) error {
 			return err
 		}
 		due := l.seen.dueMS()
-		if l.seen != nil && l.seen.record.holding().byBeat() {
+		if l.seen != nil && l.seen.record.Holding().ByBeat() {
 			if due, err = c.meetBeat(l.lane, l.seen.record); err != nil {
 				return err
 			}
@@ -571,7 +572,7 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 	n, bytes := 0, 0
 	fits := func(group, item int) bool {
 		row := all[group].seen.rows.at(item)
-		n, bytes = n+1, bytes+max(len(row.body), int(row.envelope.size))
+		n, bytes = n+1, bytes+max(len(row.body), int(row.envelope.Size))
 		return n == 1 || bytes <= r.o.MaxBytes
 	}
 	taken := make(map[string]bool, len(all))
@@ -872,7 +873,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.fenceOver(guardClaimLock, f.lane); err != nil {
 		return err
 	}
-	if err := c.fenceHolds(guardHolds, f.lane, out[len(out)-1].id(f.group())); err != nil {
+	if err := c.fenceHolds(guardHolds, f.lane, idOf(out[len(out)-1], f.group())); err != nil {
 		return err
 	}
 	c.succeed(f, claim, id, tried, known)
@@ -881,18 +882,18 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 		return err
 	}
 	end := c.nowMS + lease.Milliseconds()
-	held := holding{
-		kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out, sinceMS: c.nowMS,
+	held := rec.Holding{
+		Kind: rec.KindClaim, Token: token, Owner: c.q.opts.Owner, EndMS: end, Items: out, SinceMS: c.nowMS,
 	}
 	if err := c.byHeartbeat(r, &held); err != nil {
 		return err
 	}
-	claim.Until, claim.ends = fromMillis(held.endMS), byMonotonic(&c.view, held.endMS)
-	claim.beat, claim.pulse = held.beat, c.q.heart.of(held.beat)
-	next := heldBy(held, nil)
-	next.token += r.proof(suspect)
+	claim.Until, claim.ends = fromMillis(held.EndMS), byMonotonic(&c.view, held.EndMS)
+	claim.beat, claim.pulse = held.Beat, c.q.heart.of(held.Beat)
+	next := rec.HeldBy(held, nil)
+	next.Token += r.proof(suspect)
 	claim.suspect = suspect && !r.inTx
-	c.hold(f, next, out[0].index)
+	c.hold(f, next, out[0].Index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
 	r.stopped, c.gaveSuspect = r.stopped || suspect, c.gaveSuspect || suspect
@@ -904,21 +905,21 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 }
 
 // alone reports whether a receive that would give an item with this record has to give the item alone.
-func (r *reception) alone(record attempt) bool { return record.suspect() && !r.o.CountExpired }
+func (r *reception) alone(record rec.Attempt) bool { return isSuspect(record) && !r.o.CountExpired }
 
 // proof is by how much the token of a new claim's record is greater than the claim's.
 func (r *reception) proof(suspect bool) int64 {
 	switch {
 	case r.o.CountExpired:
-		return provenByReceive
+		return rec.ProvenByReceive
 	case suspect && r.inTx:
-		return provenByCaller // the caller answers for the commit
+		return rec.ProvenByCaller // the caller answers for the commit
 	}
 	return 0
 }
 
 // hold gives a group to a holder, and clears what led here.
-func (c *claimer) hold(f *found, next *record, head int64) {
+func (c *claimer) hold(f *found, next *rec.Record, head int64) {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
 		// Named by the caller: as a rule the group's hint has this key.
@@ -930,7 +931,7 @@ func (c *claimer) hold(f *found, next *record, head int64) {
 
 // succeed carries over the failed attempts: of the item id, as record says, unless the hint has said that the head has
 // never failed (known is false). The end of a delay or of a grant counts none.
-func (c *claimer) succeed(f *found, claim *Claim, id ID, record attempt, known bool) {
+func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, known bool) {
 	first := &claim.Items[0]
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
@@ -942,7 +943,7 @@ func (c *claimer) succeed(f *found, claim *Claim, id ID, record attempt, known b
 		return
 	}
 	if f.failure != nil {
-		claim.TakenFrom = f.record.claim().owner
+		claim.TakenFrom = f.record.Claim().Owner
 		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 	}
@@ -954,12 +955,12 @@ func (c *claimer) succeed(f *found, claim *Claim, id ID, record attempt, known b
 }
 
 // token returns the fencing token of a claim which replaces record r.
-func (c *claimer) token(r *record) (int64, error) {
+func (c *claimer) token(r *rec.Record) (int64, error) {
 	now, err := c.clock()
 	if r != nil && !lacks(guardTokenGrows) {
 		// Always so while all handles use the same offset. But a handle opened before the offset was raised has a clock
 		// behind, and must not make the token go back.
-		now = max(now, r.token+1)
+		now = max(now, r.Token+1)
 	}
 	return now, err
 }

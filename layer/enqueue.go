@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
@@ -268,7 +269,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		key = keys.dedupKey(a.config.DedupScope, m.Group, dedupID)
 		if met = a.met[string(key)]; met.lasts {
 			a.duplicates++
-			return Sent{ID: met.entry.id, Duplicate: true}, nil
+			return Sent{ID: rememberedID(met.entry), Duplicate: true}, nil
 		}
 	}
 	t := a.tails[m.Group]
@@ -284,7 +285,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if e.redriven {
 		dedupID = m.DedupID
 	}
-	env, delay := envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: a.due(e, m)}, a.config.retro()
+	env, delay := rec.Envelope{EnqueuedMS: a.nowMS, DedupID: dedupID, DueMS: a.due(e, m)}, a.config.retro()
 	due := delay.due(&env)
 	value, parts := split(a.value[:0], m, env)
 	if err := a.joinLanes(m, id, &env); err != nil {
@@ -440,7 +441,7 @@ func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
 		head += 2*(len(name)+len(value)) + 4
 	}
 	n := setSize(z.key, head+len(m.Body)) + z.change(len(facets))
-	for left := len(m.Body) + head - maxInline; left > 0; left -= maxInline {
+	for left := len(m.Body) + head - rec.MaxInline; left > 0; left -= rec.MaxInline {
 		n += setSize(z.key+9, 0)
 	}
 	if anew { // a hint, or a timer, or a conflict with the tail and the range behind it
@@ -601,7 +602,7 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 // joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that
 // was not empty, the last key gets a read conflict, because a transaction that removes that item may leave the lane
 // empty and without a hint.
-func (a *appending) joinLanes(m *Message, id ID, env *envelope) error {
+func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
 	if plan == nil {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // De-duplication. A message with a dedup id is accepted once and leaves an entry. While the entry lasts, a second
@@ -50,7 +51,7 @@ func (e *enqueuing) dedupID(i int, c *Config) string {
 // meeting is the state of a dedup id during an enqueue: the stored entry, if any, and whether it makes duplicates.
 type meeting struct {
 	stored kv.Future[[]byte]
-	entry  remembered
+	entry  rec.DedupEntry
 	lasts  bool // a message with the id is a duplicate
 	// The reads which decide about an entry whose time is not over.
 	item, dead, group, queue kv.Future[[]byte]
@@ -100,7 +101,7 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	if v == nil {
 		return nil
 	}
-	if m.entry, err = unpackRemembered(key, v); err != nil {
+	if m.entry, err = rec.UnpackDedupEntry(key, v); err != nil {
 		return err
 	}
 	now, err := w.moment()
@@ -108,18 +109,18 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 		return err
 	}
 	switch {
-	case m.entry.untilMS == 0:
+	case m.entry.UntilMS == 0:
 		return w.seek(m)
 	case now.lasts(m.entry, c.DedupWindow):
 		notes := guardDedupPurge.reads(w.tx)
-		m.group, m.queue = notes.Get(w.keys.purged(m.entry.id.Group)), notes.Get(w.keys.meta(metaPurged))
+		m.group, m.queue = notes.Get(w.keys.purged(m.entry.Group)), notes.Get(w.keys.meta(metaPurged))
 	}
 	return nil
 }
 
 // seek starts looking for an entry's item, without reading a body.
 func (w *txn) seek(m *meeting) error {
-	item, dead := w.keys.item(m.entry.id), w.keys.dead(m.entry.id)
+	item, dead := w.keys.item(rememberedID(m.entry)), w.keys.dead(rememberedID(m.entry))
 	for _, key := range [][]byte{item, dead} {
 		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
 			return err
@@ -150,7 +151,7 @@ func (w *txn) decide(m *meeting) error {
 	for _, f := range []struct {
 		found kv.Future[[]byte]
 		key   []byte
-	}{{m.item, w.keys.item(m.entry.id)}, {m.dead, w.keys.dead(m.entry.id)}} {
+	}{{m.item, w.keys.item(rememberedID(m.entry))}, {m.dead, w.keys.dead(rememberedID(m.entry))}} {
 		k, err := f.found.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("look for item: %w", err)
@@ -165,7 +166,7 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, f := range []struct {
 		note kv.Future[[]byte]
 		key  []byte
-	}{{m.group, w.keys.purged(m.entry.id.Group)}, {m.queue, w.keys.meta(metaPurged)}} {
+	}{{m.group, w.keys.purged(m.entry.Group)}, {m.queue, w.keys.meta(metaPurged)}} {
 		v, err := f.note.Wait(w.ctx)
 		if err != nil {
 			return false, fmt.Errorf("read purge: %w", err)
@@ -173,11 +174,11 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 		if v == nil {
 			continue
 		}
-		note, err := unpackPurged(f.key, v)
+		note, err := rec.UnpackPurgeNote(f.key, v)
 		if err != nil {
 			return false, err
 		}
-		if m.entry.clock <= note.clock {
+		if m.entry.Clock <= note.Clock {
 			return true, nil
 		}
 	}
@@ -186,11 +187,11 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 
 // remember writes the entry of an accepted message.
 func (a *appending) remember(m *meeting, key []byte, id ID) {
-	m.entry, m.lasts = remembered{id: id, clock: a.now}, true
+	m.entry, m.lasts = rec.DedupEntry{Group: id.Group, Index: id.Index, Random: id.Random, Clock: a.now}, true
 	if a.config.DedupFor == DedupForWindow {
-		m.entry.untilMS = a.nowMS + a.config.DedupWindow.Milliseconds()
+		m.entry.UntilMS = a.nowMS + a.config.DedupWindow.Milliseconds()
 	}
-	a.tx.Set(key, m.entry.pack())
+	a.tx.Set(key, m.entry.Pack())
 }
 
 // renamed points the entry of a message which goes on under another id to the new id.
@@ -210,12 +211,12 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 	if v == nil {
 		return nil
 	}
-	r, err := unpackRemembered(key, v)
-	if w.passes(err) || r.id != old {
+	r, err := rec.UnpackDedupEntry(key, v)
+	if w.passes(err) || rememberedID(r) != old {
 		return nil
 	}
-	r.id = id
-	w.tx.Set(key, r.pack())
+	r.Group, r.Index, r.Random = id.Group, id.Index, id.Random
+	w.tx.Set(key, r.Pack())
 	return nil
 }
 
@@ -234,6 +235,6 @@ func (w *txn) notePurge(group *string) error {
 	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
-	w.tx.Set(key, purgeNote{clock: clock, ms: w.nowMS}.pack())
+	w.tx.Set(key, rec.PurgeNote{Clock: clock, AtMS: w.nowMS}.Pack())
 	return nil
 }

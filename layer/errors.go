@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/internal/callback"
-	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Errors which a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. Unless an error's
@@ -36,7 +36,7 @@ var (
 	ErrNotInClaim = errors.New("item is not outstanding in this claim")
 	// ErrCorrupt: a key or value of the queue does not have the required form. Corrupt data is never taken for "empty";
 	// the text names the key as fdbcli prints keys.
-	ErrCorrupt = errors.New("corrupt data")
+	ErrCorrupt = rec.ErrCorrupt
 	// ErrClosed: the queue's handle, or the worker, was closed.
 	ErrClosed = errors.New("closed")
 	// ErrLimit: a value lies outside its limits. The error is a *LimitError, which names the value and the allowed
@@ -240,19 +240,11 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.err }
 
-// corrupt names the key whose value cannot be read.
-func corrupt(key []byte, err error) error {
-	return fmt.Errorf("%w: key %s: %w", ErrCorrupt, tuple.Printable(key), err)
-}
-
 // errOutcomeLost says: the receipt was looked for too late, because a sweep or a drop may have cleared the receipt.
 var errOutcomeLost = errors.New("too late to learn what became of the commit")
 
 // ErrDropping: the queue is being dropped, or a Drop was interrupted. ErrDropping wraps ErrNoQueue. Finish the Drop.
 var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
-
-// errStep says: a group's record was about to change in an illegal way, which is a fault of this package.
-var errStep = errors.New("illegal change of a group")
 
 // errorText returns the text of a caller's error. If its Error panics, the text says that.
 func errorText(err error) (text string) {

@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/rec"
 )
 
 // TestHandleFollowsNoOlderConfig: a transaction that read the configuration before another one did, and ends after it,
@@ -67,7 +68,7 @@ func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 	for name, look := range map[string]func(q *Queue, w *txn) error{
 		"end": func(_ *Queue, w *txn) error { return w.finish() },
 		"rate": func(q *Queue, w *txn) error {
-			w.tx.Set(q.keys.pace("A"), pace{us: (w.nowMS + time.Hour.Milliseconds()) * 1000, of: 1}.pack())
+			w.tx.Set(q.keys.pace("A"), rec.Pace{US: (w.nowMS + time.Hour.Milliseconds()) * 1000, Of: 1}.Pack())
 			_, err := w.allow("A", nil)
 			return err
 		},

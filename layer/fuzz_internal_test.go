@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"maps"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -15,195 +14,33 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
-// Every decoder of stored bytes refuses what it is given, with ErrCorrupt, or gives it back byte for byte when it is
-// encoded again: two values that differ never mean the same, and nothing behind a value is passed over.
-
-// FuzzEnvelope: the value of an item.
-func FuzzEnvelope(f *testing.F) {
-	f.Fuzz(func(t *testing.T, value []byte) {
-		e, body, err := openEnvelope(value)
-		if err != nil {
-			require.ErrorIs(t, err, ErrCorrupt)
-			return
-		}
-		require.Equal(t, string(value), string(append(e.append(nil), body...)))
-	})
-}
-
-// FuzzMessage: whatever a message has, its item's value and its parts give it back.
-func FuzzMessage(f *testing.F) {
-	f.Fuzz(func(t *testing.T, body []byte, repeat uint16, name, text, dedupID string, enqueuedMS, dueMS int64) {
-		body = bytes.Repeat(body, 1+int(repeat))
-		if len(body) > MaxBodySize || len(name)+len(text) > MaxHeadersSize || len(dedupID) > MaxDedupIDSize || dueMS < 0 {
-			return
-		}
-		m := Message{Body: body, DedupID: dedupID}
-		if name != "" {
-			m.Headers = map[string]string{name: text, text: name}
-		}
-		value, parts := split(nil, &m, envelope{enqueuedMS: enqueuedMS, dedupID: dedupID, dueMS: dueMS})
-		for _, v := range append([][]byte{value}, parts...) {
-			require.LessOrEqual(t, len(v), maxInline)
-		}
-		e, inline, err := openEnvelope(value)
-		require.NoError(t, err)
-		require.Equal(t, string(body), string(inline)+string(bytes.Join(parts, nil)))
-		require.True(t, maps.Equal(m.Headers, e.headers), "%v, %v", m.Headers, e.headers)
-		require.Equal(t, envelope{
-			enqueuedMS: enqueuedMS, headers: e.headers, size: e.size, parts: int64(len(parts)), dedupID: dedupID, dueMS: dueMS,
-		}, e)
-	})
-}
-
-// stored has, for each kind of value, what decodes one and encodes it again.
-var stored = map[string]func(key, value []byte) ([]byte, error){
-	"lock": func(key, value []byte) ([]byte, error) {
-		l, err := unpackRecord(key, value)
-		if err != nil {
-			return nil, err
-		}
-		return l.pack(), nil
-	},
-	"timer": func(key, value []byte) ([]byte, error) {
-		kind, head, err := unpackTimer(key, value)
-		return packTimer(kind, head), err
-	},
-	"beat": func(key, value []byte) ([]byte, error) {
-		b, err := unpackBeat(key, value)
-		return b.pack(), err
-	},
-	"attempt": func(key, value []byte) ([]byte, error) {
-		a, err := unpackAttempt(key, value)
-		return a.pack(), err
-	},
-	"dead": func(key, value []byte) ([]byte, error) {
-		d, err := unpackDead(key, value)
-		if err != nil {
-			return nil, err
-		}
-		return d.pack(), nil
-	},
-	"archive": func(key, value []byte) ([]byte, error) {
-		a, err := unpackArchived(key, value)
-		if err != nil {
-			return nil, err
-		}
-		return a.pack(), nil
-	},
-	"archived": func(key, value []byte) ([]byte, error) {
-		e, err := unpackArchiveEntry(key, value)
-		if err != nil {
-			return nil, err
-		}
-		return e.pack(), nil
-	},
-	"request": func(key, value []byte) ([]byte, error) {
-		r, err := unpackRequest(key, value)
-		return r.pack(), err
-	},
-	"dedup": func(key, value []byte) ([]byte, error) {
-		r, err := unpackRemembered(key, value)
-		return r.pack(), err
-	},
-	"purged": func(key, value []byte) ([]byte, error) {
-		n, err := unpackPurged(key, value)
-		return n.pack(), err
-	},
-	"pace": func(key, value []byte) ([]byte, error) {
-		p, err := unpackPace(key, value)
-		return p.pack(), err
-	},
-	"repeat": func(key, value []byte) ([]byte, error) {
-		r, err := unpackRepeat(key, value)
-		return r.pack(), err
-	},
-	"state": func(key, value []byte) ([]byte, error) { return value, checkStoredState(key, value) },
-	"integer": func(key, value []byte) ([]byte, error) {
-		n, err := unpackInt(key, value)
-		return packInt(n), err
-	},
-	"pause": func(key, value []byte) ([]byte, error) {
-		m, err := unpackPause(key, value)
-		if err != nil || m == nil {
-			return value, err
-		}
-		return m.packPause(), nil
-	},
-	"sweep": func(key, value []byte) ([]byte, error) {
-		n, err := unpackSweepNote(key, value)
-		return n.pack(), err
-	},
-	"swept-to": func(key, value []byte) ([]byte, error) {
-		last, err := unpackSweptTo(key, value)
-		return packSweptTo(last), err
-	},
-	"count": func(key, value []byte) ([]byte, error) {
-		n, err := unpackCount(key, value)
-		return packCount(n), err
-	},
-	"change": func(key, value []byte) ([]byte, error) {
-		ms, all, err := unpackChanges(key, value)
-		row := tuple.AppendInt(nil, ms)
-		for _, c := range all {
-			one := changed{kind: c.Kind, group: c.ID.Group, n: c.Items}
-			if c.Kind == ChangePurged {
-				row = one.appendPurge(row)
-				continue
-			}
-			one.items = []delivered{{index: c.ID.Index, random: c.ID.Random, facets: c.facets}}
-			one.was = []string{c.was}
-			row = one.appendItem(row, 0)
-		}
-		return row, err
-	},
-	"cursor": func(key, value []byte) ([]byte, error) {
-		p, err := unpackProgress(key, value)
-		return p.pack(), err
-	},
-	"reader": func(key, value []byte) ([]byte, error) {
-		r, err := unpackReader(key, value)
-		return r.pack(), err
-	},
-	"receipt": func(key, value []byte) ([]byte, error) {
-		ms, rest, err := unpackReceipt(key, value)
-		return append(tuple.AppendInt(nil, ms), rest.Pack()...), err
-	},
-}
-
-// TestEveryValueIsFuzzed: no kind of row is left out, and each kind of value has entries in the corpus.
-func TestEveryValueIsFuzzed(t *testing.T) {
+// TestEveryRowIsFuzzed: the fuzz tests of package rec, and those here, leave out no kind of row.
+func TestEveryRowIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
-		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
+		nameItem: "FuzzEnvelope", nameState: "FuzzState", nameMeta: "FuzzConfig, and kinds of their own",
 		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
 		nameDue: "as of a timer", nameHeld: "as of a timer", nameHold: "as of a lock",
 		nameByLane: "as request",
 	}
 	for _, name := range KeyNames() {
-		require.True(t, stored[name] != nil || elsewhere[name] != "", name)
-	}
-	for kind := range stored {
-		corpus, err := filepath.Glob("testdata/fuzz/FuzzStored/" + kind + "*")
+		corpus, err := filepath.Glob("internal/rec/testdata/fuzz/FuzzStored/" + name + "*")
 		require.NoError(t, err)
-		require.NotEmpty(t, corpus, kind)
+		require.True(t, len(corpus) > 0 || elsewhere[name] != "", name)
 	}
 }
 
-// FuzzStored: the values of all other rows.
-func FuzzStored(f *testing.F) {
-	f.Fuzz(func(t *testing.T, kind string, value []byte) {
-		recode := stored[kind]
-		if recode == nil {
-			return
-		}
-		again, err := recode([]byte("key"), value)
-		if err != nil {
+// FuzzState: the state of a group is refused with ErrCorrupt, or is neither empty nor larger than MaxStateSize.
+func FuzzState(f *testing.F) {
+	f.Fuzz(func(t *testing.T, state []byte) {
+		if err := checkStoredState([]byte("key"), state); err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
 		}
-		require.Equal(t, string(value), string(again))
+		require.True(t, 0 < len(state) && len(state) <= MaxStateSize)
 	})
 }
 
@@ -227,7 +64,7 @@ func (s subspace) rebuild(p parsedKey) []byte {
 	case nameTimer:
 		return s.timerAt(p.n, p.index, p.group)
 	case nameArchived:
-		return s.archived(completion{place: p.index, index: p.n, random: p.id})
+		return s.archived(rec.Completion{Place: p.index, Index: p.n, Random: p.id})
 	case nameDedup:
 		if p.scope == DedupInGroup.String() {
 			return s.dedupKey(DedupInGroup, p.group, p.field)

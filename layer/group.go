@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Status is the condition of a group which has items.
@@ -31,218 +30,65 @@ const (
 	Empty       Status = "empty"        // no items, and no mark: listed nowhere, see Admin.Group
 )
 
-// condition is the state of a group at a given time, as the group's record says.
-type condition int
-
-const (
-	unheld  condition = iota // there is no record
-	claimed                  // a claim whose lease has not ended
-	granted                  // a grant which has not ended
-	delayed                  // a retry delay which has not ended
-	lapsed                   // a claim with an expired lease: the holder keeps the claim until another takes over
-	over                     // a grant or a delay which has ended
-	marked                   // paused or halted, without a holding
-)
-
-// at returns the group's condition at nowMS. r is nil if the group has no record.
-func (r *record) at(nowMS int64) condition {
-	h := r.holding()
-	switch {
-	case r == nil:
-		return unheld
-	case h == nil:
-		return marked
-	}
-	ended := h.endMS <= nowMS && !h.byBeat()
-	switch h.kind {
-	case kindClaim:
-		if ended {
-			return lapsed
-		}
-		return claimed
-	case kindGrant:
-		if !ended {
-			return granted
-		}
-	case kindDelay, kindHead, kindBeat:
-		if !ended {
-			return delayed
-		}
-	}
-	return over
-}
-
-// keeps reports whether receives must pass over a group in this condition.
-func (c condition) keeps() bool { return c != unheld && c != lapsed && c != over }
-
-// bears returns the mark of r, which may be nil.
-func (r *record) bears() *mark {
-	if r == nil {
-		return nil
-	}
-	return r.mark
-}
-
-// without returns the record for when the holding has ended and the mark m, if any, stops the group. nil = no record.
-func (r *record) without(m *mark) *record {
-	if m == nil {
-		return nil
-	}
-	next := &record{mark: m}
-	if r != nil {
-		next.token = r.token
-	}
-	return next
-}
-
-// until returns the record with a claim which ends at endMS, whatever handle's heartbeat kept it before.
-func (r *record) until(endMS int64) *record {
-	next := r.with(r.holding().items, endMS)
-	next.held.beat = uuid.Nil
-	return next
-}
-
 // extended returns the record with an end of its claim by this handle's clock. If the clock has stepped ahead since the
 // claim was made, the begin of the claim is by the new clock too. Otherwise others would take the end for right.
-func extended(w *txn, r *record, endMS int64) (*record, error) {
-	next := r.until(endMS)
-	if c := next.held; c.sinceMS > 0 && ahead(w.nowMS, c.sinceMS) {
+func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
+	next := r.Until(endMS)
+	if c := next.Holding(); c.SinceMS > 0 && ahead(w.nowMS, c.SinceMS) {
 		m, err := w.moment()
 		if err != nil {
 			return nil, err
 		}
-		if begunMS := m.at(c.token); ahead(begunMS, c.sinceMS) {
-			c.sinceMS = begunMS
+		if begunMS := m.at(c.Token); ahead(begunMS, c.SinceMS) {
+			c.SinceMS = begunMS
 		}
 	}
 	return next, nil
-}
-
-// with returns the record with the claim changed to items and endMS.
-func (r *record) with(items []delivered, endMS int64) *record {
-	h := *r.holding()
-	h.items, h.endMS = items, endMS
-	next := heldBy(h, r.mark)
-	next.token = r.token
-	return next
-}
-
-// marking returns the record with the mark m (nil = none). A claim stays together with m. A grant or a delay ends.
-func (r *record) marking(m *mark) *record {
-	if r.claim() == nil {
-		return r.without(m)
-	}
-	next := *r
-	next.mark = m
-	return &next
-}
-
-// shape is a record without times, owners and items. The table steps is written in shapes.
-type shape string
-
-const (
-	shapeNone   shape = "none"
-	shapeClaim  shape = "claim"
-	shapeNoted  shape = "claim, mark to follow"
-	shapeGrant  shape = "grant"
-	shapeDelay  shape = "delay"
-	shapePause  shape = "pause"
-	shapeHalt   shape = "halt"
-	shapeBroken shape = "unreadable"
-)
-
-// unreadable stands for a record which cannot be read and is about to be removed.
-var unreadable = &record{}
-
-func (r *record) shape() shape {
-	h := r.holding()
-	switch {
-	case r == nil:
-		return shapeNone
-	case h == nil && r.mark == nil:
-		return shapeBroken
-	case h == nil && r.mark.kind == markHalt:
-		return shapeHalt
-	case h == nil:
-		return shapePause
-	case h.kind == kindGrant:
-		return shapeGrant
-	case h.kind == kindDelay:
-		return shapeDelay
-	case r.mark != nil:
-		return shapeNoted
-	}
-	return shapeClaim
-}
-
-// steps lists the allowed changes of a group's record. Examples of changes that are not allowed: a grant of a group
-// with a live claim, and an end of a marked claim that loses the mark.
-var steps = map[shape][]shape{
-	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapeHalt},
-	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapeHalt},
-	shapeNoted:  {shapeClaim, shapeNoted, shapePause, shapeHalt},
-	shapeGrant:  {shapeNone, shapeClaim, shapePause, shapeHalt},
-	shapeDelay:  {shapeNone, shapeClaim, shapePause, shapeHalt},
-	shapePause:  {shapeNone, shapeHalt},
-	shapeHalt:   {shapeNone},
-	shapeBroken: {shapeNone},
-}
-
-// step returns an error if a group's record may not change from old to next.
-func step(old, next *record) error {
-	from, to := old.shape(), next.shape()
-	if !slices.Contains(steps[from], to) {
-		return fmt.Errorf("%w: no step leads from %s to %s", errStep, from, to)
-	}
-	if old != nil && next != nil && next.token < old.token {
-		return fmt.Errorf("%w: token %d after %d", errStep, next.token, old.token)
-	}
-	return nil
 }
 
 // put changes the record of a group, or of another lane, from old to next (either may be nil), and keeps the timer, or
 // the key in the list of the claims by a heartbeat, the grant and the mark's key in step. head is the index of the
 // group's head, for a new timer. No other function writes a lock. The caller has a read conflict on the lock, by the
 // guard of the operation.
-func (w *txn) put(lane string, old, next *record, head int64) {
-	if err := step(old, next); err != nil {
+func (w *txn) put(lane string, old, next *rec.Record, head int64) {
+	if err := rec.Step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.
 		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", groupOf(lane), err))
 		return
 	}
-	w.count(countReturned, leaving(old, next))
-	if c, n := old.claim(), next.claim(); c != nil && (n == nil || n.token != c.token || n.sinceMS != c.sinceMS) {
-		endOwn(w, ownKey{lane, c.token, c.sinceMS})
+	w.count(countReturned, rec.Leaving(old, next))
+	if c, n := old.Claim(), next.Claim(); c != nil && (n == nil || n.Token != c.Token || n.SinceMS != c.SinceMS) {
+		endOwn(w, ownKey{lane, c.Token, c.SinceMS})
 	}
-	keys, was, is := w.keys, old.holding(), next.holding()
+	keys, was, is := w.keys, old.Holding(), next.Holding()
 	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
 		w.noteTurn(lane, next == nil)
 	}
-	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind || was.beat != is.beat {
+	if was == nil || is == nil || was.EndMS != is.EndMS || was.Kind != is.Kind || was.Beat != is.Beat {
 		switch {
-		case was.byBeat():
-			w.tx.Clear(keys.held(was.beat, lane))
-		case was != nil && (is == nil || was.endMS != is.endMS || is.byBeat()):
-			w.tx.Clear(keys.timer(was.endMS, lane))
+		case was.ByBeat():
+			w.tx.Clear(keys.held(was.Beat, lane))
+		case was != nil && (is == nil || was.EndMS != is.EndMS || is.ByBeat()):
+			w.tx.Clear(keys.timer(was.EndMS, lane))
 		}
-		if random, ok := old.grantedTo(); ok {
+		if random, ok := old.GrantedTo(); ok {
 			w.clear(keys.grant(random, lane))
 		}
 		switch {
-		case is.byBeat():
-			w.tx.Set(keys.held(is.beat, lane), packTimer(is.kind, head))
+		case is.ByBeat():
+			w.tx.Set(keys.held(is.Beat, lane), rec.PackTimer(is.Kind, head))
 		case is != nil:
-			w.tx.Set(keys.timer(is.endMS, lane), packTimer(is.kind, head))
-			noteOwn(w, lane, next.claim())
+			w.tx.Set(keys.timer(is.EndMS, lane), rec.PackTimer(is.Kind, head))
+			noteOwn(w, lane, next.Claim())
 		}
-		if random, ok := next.grantedTo(); ok {
-			w.tx.Set(keys.grant(random, lane), packInt(is.token))
+		if random, ok := next.GrantedTo(); ok {
+			w.tx.Set(keys.grant(random, lane), rec.PackInt(is.Token))
 		}
 	}
-	switch wasMarked, isMarked := old.bears() != nil, next.bears() != nil; {
+	switch wasMarked, isMarked := old.Mark() != nil, next.Mark() != nil; {
 	case isMarked && !wasMarked:
 		w.tx.Set(keys.mark(lane), nil)
-	case !isMarked && (wasMarked || old == unreadable):
+	case !isMarked && (wasMarked || old == rec.Unreadable):
 		w.tx.Clear(keys.mark(lane))
 	}
 	if next == nil {
@@ -250,14 +96,14 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		w.unlock(lane)
 		return
 	}
-	if was != nil && is != nil && is.endMS < was.endMS {
+	if was != nil && is != nil && is.EndMS < was.EndMS {
 		w.readKept(lane) // the timers that belong to the kept hints are at the old end
 	}
-	w.tx.Set(keys.lock(lane), next.pack())
+	w.tx.Set(keys.lock(lane), next.Pack())
 }
 
 // noteOwn notes a claim that this transaction makes or extends; nil = it is none.
-func noteOwn(w *txn, lane string, c *holding) {
+func noteOwn(w *txn, lane string, c *rec.Holding) {
 	if c == nil {
 		return
 	}
@@ -265,13 +111,13 @@ func noteOwn(w *txn, lane string, c *holding) {
 	if err != nil {
 		return
 	}
-	key := ownKey{lane, c.token, c.sinceMS}
+	key := ownKey{lane, c.Token, c.SinceMS}
 	w.q.owns.note(key, ownClaim{
-		endMS: c.endMS, ends: byMonotonic(&w.view, c.endMS), clock: clock,
-		lease: time.Duration(c.endMS-w.nowMS) * time.Millisecond,
+		endMS: c.EndMS, ends: byMonotonic(&w.view, c.EndMS), clock: clock,
+		lease: time.Duration(c.EndMS-w.nowMS) * time.Millisecond,
 	})
 	if w.own != nil {
-		w.own.lasts(key, c.endMS)
+		w.own.lasts(key, c.EndMS)
 	}
 }
 
@@ -307,44 +153,31 @@ func keepOwn(w *txn) error {
 		if err != nil {
 			return fmt.Errorf("read lock: %w", err)
 		}
-		var r *record
+		var r *rec.Record
 		if v != nil {
-			r, err = unpackRecord(w.keys.lock(key.lane), v)
+			r, err = rec.UnpackRecord(w.keys.lock(key.lane), v)
 		}
-		h := r.claim()
+		h := r.Claim()
 		switch c := early[key]; {
-		case err != nil, h == nil, h.token != key.token, h.sinceMS != key.sinceMS:
-		case h.endMS > w.nowMS:
-			w.q.owns.confirm(key, h.endMS)
+		case err != nil, h == nil, h.Token != key.token, h.SinceMS != key.sinceMS:
+		case h.EndMS > w.nowMS:
+			w.q.owns.confirm(key, h.EndMS)
 		default:
 			next, err := extended(w, r, w.nowMS+c.left(m).Milliseconds())
 			if err != nil {
 				return err
 			}
-			w.put(key.lane, r, next, h.items[0].index)
+			w.put(key.lane, r, next, h.Items[0].Index)
 			w.wrote = true
 		}
 	}
 	return nil
 }
 
-// leaving returns how many items leave a claim when a record changes from old to next. An ack takes the acked items off
-// the counter again.
-func leaving(old, next *record) int {
-	was, is := old.claim(), next.claim()
-	switch {
-	case was == nil:
-		return 0
-	case is == nil || is.token != was.token:
-		return len(was.items)
-	}
-	return len(was.items) - len(is.items)
-}
-
 // end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no
 // hint yet, so the caller has to write a hint.
-func (w *txn) end(lane string, r *record, m *mark) (free bool) {
-	w.put(lane, r, r.without(m), 0)
+func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
+	w.put(lane, r, r.WithoutHolding(m), 0)
 	return m == nil
 }
 
@@ -352,10 +185,10 @@ func (w *txn) end(lane string, r *record, m *mark) (free bool) {
 // was tried counts a failed attempt: f, if the caller has judged the attempt already. After a delay or a grant nothing
 // counts. free means: the group is free, and has no hint yet. The item spared, if any, is not dead-lettered, because
 // the caller is about to change or remove the item.
-func (w *txn) lapse(lane string, r *record, f *failure, spared ID) (free bool, err error) {
-	m := r.mark
+func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
+	m := r.Mark()
 	w.lapsed, w.cleared = w.lapsed+1, true
-	if c := r.claim(); c != nil && len(c.items) > 0 {
+	if c := r.Claim(); c != nil && len(c.Items) > 0 {
 		w.count(countExpired, 1)
 		if f == nil {
 			if f, err = judgeLapse(w, lane, r); err != nil {
@@ -412,12 +245,12 @@ func (w *txn) leave(
 	if tried {
 		record, err := w.readAttempt(p.itemID())
 		if w.passes(err) {
-			record.count, err = 1, nil // who claims the group reads the record, then
+			record.Count, err = 1, nil // who claims the group reads the record, then
 		}
 		if err != nil {
 			return c, false, err
 		}
-		c.attempts = record.hinted()
+		c.attempts = hinted(record)
 	}
 	c.key, err = w.rehint(p.index, lane, c.attempts)
 	return c, err == nil, err
@@ -434,24 +267,24 @@ func (w *txn) head(lane string) kv.Future[[]byte] {
 	return w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
 }
 
-// holds reports whether the claim contains the item.
-func (h *holding) holds(id ID) bool { return h != nil && place(h.items, id, id.Group) >= 0 }
+// hasItem reports whether the claim contains the item.
+func hasItem(h *rec.Holding, id ID) bool { return h != nil && place(h.Items, id, id.Group) >= 0 }
 
 // divide splits the items of a claim into the items named by ids, or all, and the rest, both in key order. Each of ids
 // must be in the claim.
-func (h *holding) divide(group string, ids []ID, all bool) (acked, left []delivered, err error) {
+func divide(h *rec.Holding, group string, ids []ID, all bool) (acked, left []rec.Item, err error) {
 	if len(ids) == 0 {
 		if all {
-			return h.items, nil, nil
+			return h.Items, nil, nil
 		}
-		return nil, h.items, nil
+		return nil, h.Items, nil
 	}
 	named := make(map[ID]bool, len(ids))
 	for _, id := range ids {
 		named[id] = true
 	}
-	for _, d := range h.items {
-		if id := d.id(group); named[id] {
+	for _, d := range h.Items {
+		if id := idOf(d, group); named[id] {
 			acked = append(acked, d)
 			delete(named, id)
 		} else {
@@ -465,15 +298,15 @@ func (h *holding) divide(group string, ids []ID, all bool) (acked, left []delive
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
 	}
 	if all {
-		return h.items, nil, nil
+		return h.Items, nil, nil
 	}
 	return acked, left, nil
 }
 
 // place returns the position of id in left, or -1.
-func place(left []delivered, id ID, group string) int {
+func place(left []rec.Item, id ID, group string) int {
 	return slices.IndexFunc(left,
-		func(d delivered) bool { return d.index == id.Index && d.random == id.Random && group == id.Group })
+		func(d rec.Item) bool { return d.Index == id.Index && d.Random == id.Random && group == id.Group })
 }
 
 // excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
@@ -484,18 +317,18 @@ func (w *txn) excludeHolders(g guard, lane string) error {
 // remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
 // the last would also clear an item whose enqueue committed late, between the acked items. A settlement may exclude
 // that: see settlement.remove.
-func (w *txn) remove(group string, all, acked []delivered, archived bool) {
+func (w *txn) remove(group string, all, acked []rec.Item, archived bool) {
 	for _, d := range acked {
-		w.clearItem(d.id(group), d.facets)
+		w.clearItem(idOf(d, group), d.Facets)
 	}
 	w.clearRest(group, all, acked, archived)
 }
 
 // clearRest clears the attempt records of the acked items, and their parts unless the parts are archived.
-func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
+func (w *txn) clearRest(group string, all, acked []rec.Item, archived bool) {
 	for _, d := range acked {
-		if d.parts > 0 && !archived {
-			w.tx.ClearRange(w.keys.parts(d.id(group)))
+		if d.Parts > 0 && !archived {
+			w.tx.ClearRange(w.keys.parts(idOf(d, group)))
 		}
 	}
 	w.clearAttempts(group, all, acked)
@@ -506,12 +339,12 @@ func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 //
 // An item with facets has a range of its own, because items of other lanes lie between those of a claim. Example: a
 // group has items of the states old, new, old. A claim of the two old items must not clear the record of the new one.
-func (w *txn) clearAttempts(group string, all, gone []delivered) {
+func (w *txn) clearAttempts(group string, all, gone []rec.Item) {
 	keys, tx := w.keys, w.tx
-	var run []delivered
+	var run []rec.Item
 	endRun := func() {
 		if len(run) > 0 {
-			first, last := run[0].id(group), run[len(run)-1].id(group)
+			first, last := idOf(run[0], group), idOf(run[len(run)-1], group)
 			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.after(keys.attempt(last))})
 			if lacks(guardExactClear) {
 				tx.ClearRange(kv.KeyRange{Begin: keys.item(first), End: kv.KeyAfter(keys.item(last))})
@@ -526,7 +359,7 @@ func (w *txn) clearAttempts(group string, all, gone []delivered) {
 		}
 		gone = gone[1:]
 		run = all[i-len(run) : i+1]
-		if d.facets != "" {
+		if d.Facets != "" {
 			endRun()
 		}
 	}
@@ -536,7 +369,7 @@ func (w *txn) clearAttempts(group string, all, gone []delivered) {
 // failure is a failed delivery of the item that was tried, and the consequences.
 type failure struct {
 	id     ID
-	record attempt // including this failure
+	record rec.Attempt // including this failure
 	fate   OnFailure
 	reason string // why the item is dead-lettered or the group halted; "" = neither, and the item is delivered again
 	// suspects are the records, from now on, of the items behind the item in a claim whose lease has expired.
@@ -544,7 +377,7 @@ type failure struct {
 }
 
 // judge decides what follows from the failure, which record counts already. rejected is the handler's reason, or "".
-func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
+func (w *txn) judge(id ID, record rec.Attempt, rejected string) (failure, error) {
 	f := failure{id: id, record: record}
 	config, err := w.config()
 	if err != nil {
@@ -554,9 +387,9 @@ func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
 	switch {
 	case f.fate == Block:
 	case rejected != "":
-		f.reason = cut(rejected)
-	case config.MaxAttempts > 0 && record.count >= config.MaxAttempts:
-		f.reason = countWords(record.count, "attempt") + " failed"
+		f.reason = rec.Cut(rejected)
+	case config.MaxAttempts > 0 && record.Count >= config.MaxAttempts:
+		f.reason = countWords(record.Count, "attempt") + " failed"
 	}
 	return f, nil
 }
@@ -576,20 +409,20 @@ func (f *failure) follows() Follows {
 }
 
 // judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
-func (w *txn) judgeTried(lane string, claim *holding, text string) (*failure, error) {
-	id := claim.items[0].id(groupOf(lane))
+func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure, error) {
+	id := idOf(claim.Items[0], groupOf(lane))
 	record, err := w.readAttempt(id)
 	if err != nil {
 		return nil, err
 	}
-	f, err := w.judge(id, record.failed(claim.sinceMS, w.nowMS, text), "")
+	f, err := w.judge(id, record.Failed(claim.SinceMS, w.nowMS, text), "")
 	return &f, err
 }
 
 // carryOut writes the consequences, for a claim whose end the caller writes, and returns the group's mark from then on:
 // the earlier mark m, or the halt which follows from the failure. The failure of the spared item has neither
 // consequence, because the caller is about to change or remove the item.
-func (f *failure) carryOut(w *txn, m *mark, spared ID) (*mark, error) {
+func (f *failure) carryOut(w *txn, m *rec.Mark, spared ID) (*rec.Mark, error) {
 	if f.id == spared {
 		f.reason = ""
 	}
@@ -608,22 +441,22 @@ func (f *failure) carryOut(w *txn, m *mark, spared ID) (*mark, error) {
 
 // write stores the attempt of an item that stays in its group, and the records of the suspects.
 func (f *failure) write(w *txn) {
-	w.tx.Set(w.keys.attempt(f.id), f.record.pack())
+	w.tx.Set(w.keys.attempt(f.id), f.record.Pack())
 	for i := range f.suspects {
 		f.suspects[i].write(w)
 	}
 }
 
 // mark returns the mark of the halted group, which replaces the old mark, if any. An earlier halt stays.
-func (f *failure) mark(w *txn, old *mark) *mark {
-	if old != nil && old.kind == markHalt {
+func (f *failure) mark(w *txn, old *rec.Mark) *rec.Mark {
+	if old != nil && old.Kind == rec.MarkHalt {
 		return old
 	}
 	reason := f.reason
-	if f.record.lastErr != "" {
-		reason += ": " + f.record.lastErr
+	if f.record.LastError != "" {
+		reason += ": " + f.record.LastError
 	}
-	m := &mark{kind: markHalt, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	m := &rec.Mark{Kind: rec.MarkHalt, By: w.q.opts.Owner, Reason: rec.Cut(reason), SinceMS: w.nowMS}
 	w.countMark(old, -1)
 	w.countMark(m, 1)
 	return m
@@ -654,12 +487,12 @@ func (f *failure) deadLetter(w *txn) (bool, error) {
 // putDeadLetter moves an item with the given value to the dead letters, with the reason and the attempts of f.
 func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 	keys := w.keys
-	d := dead{
-		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
-		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: deadMS, item: value,
-		deliveredMS: f.record.deliveredMS,
+	d := rec.DeadLetter{
+		Reason: f.reason, LastError: f.record.LastError, Attempts: f.record.Count,
+		FirstMS: f.record.FirstMS, LastMS: f.record.LastMS, DeadMS: deadMS, Item: value,
+		DeliveredMS: f.record.DeliveredMS,
 	}
-	w.tx.Set(keys.dead(f.id), d.pack())
+	w.tx.Set(keys.dead(f.id), d.Pack())
 	facets := w.keys.facetsIn(value)
 	w.clearItem(f.id, facets)
 	w.tx.Clear(keys.attempt(f.id))
@@ -712,7 +545,7 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 
 // timeHead sets the timer of a head, in a group without a holding.
 func (w *txn) timeHead(lane string, index, timingMS int64) {
-	w.tx.Set(w.keys.timer(timingMS, lane), packTimer(kindHead, index))
+	w.tx.Set(w.keys.timer(timingMS, lane), rec.PackTimer(rec.KindHead, index))
 }
 
 // hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
@@ -735,7 +568,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	if head.err != nil || head.dueMS <= w.nowMS {
 		return false, head.err
 	}
-	id := head.id(groupOf(lane))
+	id := idOf(head.Item, groupOf(lane))
 	if held, err := w.inOtherLane(guardRetryLock, id); err != nil || held {
 		return false, err
 	}
@@ -748,9 +581,9 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	for _, timer := range w.keys.timersAt(items.timing(head.dueMS), lane) {
 		w.clear(timer)
 	}
-	e.dueMS = items.retro.own(e.enqueuedMS) // rather than now: clocks differ
+	e.DueMS = items.retro.own(e.EnqueuedMS) // rather than now: clocks differ
 	if config.Retention > 0 {
-		if err := retime(w, &e, head.index, 0); err != nil { // otherwise it would have waited since the enqueue
+		if err := retime(w, &e, head.Index, 0); err != nil { // otherwise it would have waited since the enqueue
 			return false, err
 		}
 	}
@@ -760,24 +593,24 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 // retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
 // item that is due now by this clock would still have a delay for others. Then the time of the enqueue and versions
 // tell the present.
-func retime(w *txn, e *envelope, index, dueMS int64) error {
-	e.dueMS = cmp.Or(dueMS, w.nowMS)
-	if dueMS > 0 || !ahead(w.nowMS, e.enqueuedMS) {
+func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
+	e.DueMS = cmp.Or(dueMS, w.nowMS)
+	if dueMS > 0 || !ahead(w.nowMS, e.EnqueuedMS) {
 		return nil
 	}
 	m, err := w.moment()
 	since := m.span(index)
-	if presentMS := e.enqueuedMS + since.Milliseconds(); since >= 0 && ahead(w.nowMS, presentMS) {
-		e.dueMS = presentMS
+	if presentMS := e.EnqueuedMS + since.Milliseconds(); since >= 0 && ahead(w.nowMS, presentMS) {
+		e.DueMS = presentMS
 	}
 	return err
 }
 
 // rewriteHead writes the times of a head. In a queue with facets it leaves hints of the lanes that wait for the head.
-func rewriteHead(w *txn, head *row, e envelope, group string) error {
-	w.tx.Set(head.Key, append(e.append(nil), head.body...))
+func rewriteHead(w *txn, head *row, e rec.Envelope, group string) error {
+	w.tx.Set(head.Key, append(e.Append(nil), head.body...))
 	if w.keys.plan != nil { // other lanes, too, may wait for this head
-		return w.hintLanes(head.id(group), head.facets)
+		return w.hintLanes(idOf(head.Item, group), head.Facets)
 	}
 	return nil
 }

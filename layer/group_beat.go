@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // beatPage is how many claims of a handle one transaction ends, in addition to those whose groups are asked for.
@@ -17,32 +18,32 @@ const beatPage = 100
 
 // meetBeat is called when a handle's heartbeat holds the lane. meetBeat returns the heartbeat's deadline (ms), 0 if
 // there is no heartbeat any more. After the deadline, the handle is added to w.dueBeats, for the caller to end.
-func (w *txn) meetBeat(lane string, r *record) (dueMS int64, err error) {
-	h := r.holding()
-	if !h.byBeat() {
+func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
+	h := r.Holding()
+	if !h.ByBeat() {
 		return 0, nil
 	}
-	b, found, err := w.readBeat(h.beat)
+	b, found, err := w.readBeat(h.Beat)
 	if found = found || w.passes(err); !found {
 		return 0, err
 	}
-	own, err := ownBeat(w, h.beat)
+	own, err := ownBeat(w, h.Beat)
 	if err != nil {
 		return 0, err
 	}
-	if own && !b.ended && b.dueMS <= w.nowMS {
+	if own && !b.Ended && b.DueMS <= w.nowMS {
 		return w.nowMS + time.Second.Milliseconds(), nil // keepBeating moves it
 	}
-	if b.ended || b.dueMS <= w.nowMS {
-		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: [][]byte{w.keys.held(h.beat, lane)}})
+	if b.Ended || b.DueMS <= w.nowMS {
+		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.Beat, held: [][]byte{w.keys.held(h.Beat, lane)}})
 	}
-	return b.dueMS, nil
+	return b.DueMS, nil
 }
 
 // endOwner ends a page of the claims of the handle by whose heartbeat a group is held, if the beat is due, and reports
 // whether any claim was ended: then the group is worth another look.
 func (w *txn) endOwner(f *found) (ended bool, err error) {
-	if !f.record.holding().byBeat() {
+	if !f.record.Holding().ByBeat() {
 		return false, nil
 	}
 	due := w.dueBeats
@@ -102,25 +103,25 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read beat: %w", err)
 	}
-	var b beat
+	var b rec.Beat
 	if v != nil {
-		if b, err = unpackBeat(key, v); w.passes(err) {
+		if b, err = rec.UnpackBeat(key, v); w.passes(err) {
 			// It is unknown whether the handle still lives. So the beat ends now, which has the same effect as a lease
 			// that was cut short.
-			b.dueMS = w.nowMS
+			b.DueMS = w.nowMS
 		}
 	}
-	timer := keys.beatTimer(b.dueMS, d.handle)
+	timer := keys.beatTimer(b.DueMS, d.handle)
 	if d.key != nil && (v == nil || !bytes.Equal(timer, d.key)) {
 		w.tx.Clear(d.key) // a timer of a beat that has moved on, or is gone
 		if v != nil {
-			w.tx.Set(timer, packTimer(kindBeat, 0))
+			w.tx.Set(timer, rec.PackTimer(rec.KindBeat, 0))
 		}
 	}
-	if v == nil || !b.ended && b.dueMS > w.nowMS {
+	if v == nil || !b.Ended && b.DueMS > w.nowMS {
 		return 0, nil
 	}
-	if own, err := ownBeat(w, d.handle); err != nil || own && !b.ended {
+	if own, err := ownBeat(w, d.handle); err != nil || own && !b.Ended {
 		return 0, err // keepBeating moves it
 	}
 	if err := guardBeatJoin.write(w.tx, keys.beatJoin(d.handle)); err != nil {
@@ -137,12 +138,12 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 			ending = append(ending, kv.KV{Key: held})
 		}
 	}
-	ended, cut, err := w.endByBeat(d.handle, b.dueMS, ending)
+	ended, cut, err := w.endByBeat(d.handle, b.DueMS, ending)
 	if err != nil {
 		return 0, err
 	}
 	last := len(rows) < beatPage && !cut
-	if last && !b.ended {
+	if last && !b.Ended {
 		// A claim may have joined the beat after these reads, and so be in no page. Once the beat is marked as ended,
 		// no claim can join. Without the mark, the conflict on the list of the handle's claims excludes such a claim.
 		if err := guardBeatLast.read(w.tx, keys.heldBy(d.handle)); err != nil {
@@ -153,9 +154,9 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	case last:
 		w.tx.Clear(key)
 		w.tx.Clear(timer)
-	case !b.ended:
-		b.ended = true
-		w.tx.Set(key, b.pack())
+	case !b.Ended:
+		b.Ended = true
+		w.tx.Set(key, b.Pack())
 	}
 	return ended, nil
 }
@@ -195,16 +196,16 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 		if err != nil {
 			return 0, false, fmt.Errorf("read lock: %w", err)
 		}
-		var r *record
+		var r *rec.Record
 		if v != nil {
-			r, err = unpackRecord(w.keys.lock(group), v)
+			r, err = rec.UnpackRecord(w.keys.lock(group), v)
 		}
-		c := r.claim()
-		if err != nil || c == nil || c.beat != handle {
+		c := r.Claim()
+		if err != nil || c == nil || c.Beat != handle {
 			w.tx.Clear(rows[i].Key) // unreadable: an operator ends it, as any lock that cannot be read
 			continue
 		}
-		w.put(group, r, r.until(dueMS), c.items[0].index)
+		w.put(group, r, r.Until(dueMS), c.Items[0].Index)
 		ended++
 	}
 	return ended, false, nil
@@ -328,7 +329,7 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	if err != nil {
 		return t, false, 0, err
 	}
-	_, index, err := unpackTimer(row.Key, row.Value)
+	_, index, err := rec.UnpackTimer(row.Key, row.Value)
 	if err != nil {
 		return t, false, 0, err
 	}
@@ -346,24 +347,24 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	if err != nil {
 		return t, false, 0, err
 	}
-	h := r.holding()
+	h := r.Holding()
 	switch {
 	case h == nil && sample:
 		wrong, err = headIsWrong(v, p.lane)
 		return t, wrong, 0, err
 	case h == nil:
 		return t, true, 0, nil
-	case h.endMS != p.index:
+	case h.EndMS != p.index:
 		return t, true, lease, nil // the timer leads to nothing
 	}
-	if _, granted := r.grantedTo(); granted {
-		return t, h.isWrong(v.nowMS), grantLease, nil
+	if _, granted := r.GrantedTo(); granted {
+		return t, isWrong(h, v.nowMS), grantLease, nil
 	}
-	if r.claim() == nil {
+	if r.Claim() == nil {
 		wait, wrong, err = delayIsWrong(v, p.lane, h, index)
 		return t, wrong, wait, err
 	}
-	return t, h.isWrong(v.nowMS), lease, nil
+	return t, isWrong(h, v.nowMS), lease, nil
 }
 
 // headIsWrong reports whether the times of a lane's first item are wrong.
@@ -376,9 +377,9 @@ func headIsWrong(v *view, lane string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
 	}
-	e, _, err := openEnvelope(value)
+	e, _, err := rec.OpenEnvelope(value)
 	if err != nil {
-		return false, corrupt(v.keys.item(id), err)
+		return false, rec.Corrupt(v.keys.item(id), err)
 	}
 	return moment{nowMS: v.nowMS}.tame(&e, id.Index), nil
 }
@@ -401,8 +402,8 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 // the end and the time of the last nack are by one clock. The queue's lease stands for a delay without that time. The
 // message of the delay has the index in the timer. It need not be the head any more: a dead letter may have returned to
 // its place before it. A delay whose message is gone is wrong.
-func delayIsWrong(v *view, lane string, h *holding, index int64) (wait time.Duration, wrong bool, err error) {
-	wait, wrong = v.known().Lease, h.isWrong(v.nowMS)
+func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.Duration, wrong bool, err error) {
+	wait, wrong = v.known().Lease, isWrong(h, v.nowMS)
 	first := ID{Group: groupOf(lane), Index: index}
 	past := ID{Group: first.Group, Index: index + 1}
 	records := kv.KeyRange{Begin: v.keys.attempt(first), End: v.keys.attempt(past)}
@@ -411,9 +412,9 @@ func delayIsWrong(v *view, lane string, h *holding, index int64) (wait time.Dura
 		return 0, false, fmt.Errorf("read attempts: %w", err)
 	}
 	for _, row := range rows {
-		last, err := unpackAttempt(row.Key, row.Value)
-		if err == nil && ahead(last.lastMS, v.nowMS) && last.lastMS <= h.endMS {
-			return min(time.Duration(h.endMS-last.lastMS)*time.Millisecond, MaxDelay), true, nil
+		last, err := rec.UnpackAttempt(row.Key, row.Value)
+		if err == nil && ahead(last.LastMS, v.nowMS) && last.LastMS <= h.EndMS {
+			return min(time.Duration(h.EndMS-last.LastMS)*time.Millisecond, MaxDelay), true, nil
 		}
 	}
 	if len(rows) > 0 {
@@ -446,17 +447,17 @@ func endFar(w *txn, t farTimer) error {
 	if err != nil {
 		return err
 	}
-	h := r.holding()
+	h := r.Holding()
 	switch {
 	case h == nil:
 		w.clear(t.key)
 		_, err := w.rehint(t.index, t.lane, 0)
 		return err
-	case h.endMS != t.dueMS:
+	case h.EndMS != t.dueMS:
 		w.clear(t.key)
 		return nil
-	case r.claim() != nil:
-		w.put(t.lane, r, r.until(w.nowMS), t.index)
+	case r.Claim() != nil:
+		w.put(t.lane, r, r.Until(w.nowMS), t.index)
 		return nil
 	}
 	free, err := w.lapse(t.lane, r, nil, ID{})
@@ -477,12 +478,12 @@ func endFarBeat(w *txn, t farTimer) error {
 	if v == nil {
 		return nil
 	}
-	b, err := unpackBeat(key, v)
-	if w.passes(err) || b.dueMS != t.dueMS {
+	b, err := rec.UnpackBeat(key, v)
+	if w.passes(err) || b.DueMS != t.dueMS {
 		return nil
 	}
-	b.dueMS = w.nowMS
-	w.tx.Set(key, b.pack())
-	w.tx.Set(w.keys.beatTimer(b.dueMS, t.beat), packTimer(kindBeat, 0))
+	b.DueMS = w.nowMS
+	w.tx.Set(key, b.Pack())
+	w.tx.Set(w.keys.beatTimer(b.DueMS, t.beat), rec.PackTimer(rec.KindBeat, 0))
 	return nil
 }

@@ -6,9 +6,10 @@ import (
 	"slices"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
-// The effect of holds on a group: see store_lock.go.
+// The effect of holds on a group: see store_hold.go.
 
 // letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there. If
 // items are claimed in turn, and the group's head is free now, letGo returns the group's hint.
@@ -54,7 +55,7 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	for i := range f.rows.len() {
 		if f.rows.id(i) == id {
 			if f.rows = f.rows.first(max(i, 1)); i > 0 {
-				f.behind, f.behindOver = &id, v.keys.inTurn() && !all[0].record.at(v.nowMS).keeps()
+				f.behind, f.behindOver = &id, v.keys.inTurn() && !all[0].record.At(v.nowMS).Keeps()
 			}
 			break
 		}
@@ -87,7 +88,7 @@ func (w *txn) fenceHolds(g guard, lane string, last ID) error {
 // group is delivered from its head up to the first message in flight: in turn. Example: a receive gets messages 1, 2
 // and 3; 2 is returned. No receive gets 2 while 1 is in flight. Once 1 is acked, 2 is delivered again, and 4 is not.
 //
-// The claim of a message is a hold, as in an unordered queue (store_lock.go): a record, and a timer, of its own. So
+// The claim of a message is a hold, as in an unordered queue (store_hold.go): a record, and a timer, of its own. So
 // attempts, retry delays, dead letters, operators and Check treat the message as they treat any hold; and a group with
 // many messages in flight has many small records, rather than one which every settlement would read and write. There
 // are no free lanes, and no claims of whole groups: the hints are those of whole groups, and a hint leads to a group of
@@ -202,7 +203,7 @@ func (w *txn) disposeInHand(f *found) error {
 
 // delayOf reads what delays a lane: the record of its lock, or, if items are claimed in turn and nothing locks the
 // group, that of its head's hold. held is the lane of the record.
-func (w *txn) delayOf(lane string) (held string, r *record, err error) {
+func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
 	if r, err = w.guarded(guardRetryLock).readLock(lane); err != nil || r != nil || !w.keys.inTurn() {
 		return lane, r, err
 	}

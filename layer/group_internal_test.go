@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // groupSetup brings group A, which has the items a1, a2 and a3, into a condition. It returns the claim, if there is one.
@@ -174,15 +175,16 @@ func (s *markSteps) groupText() string {
 	require.NoError(s.t, err)
 	n, err := v.countKeys(s.q.keys.items("A"), 100)
 	require.NoError(s.t, err)
-	names := map[condition]string{
-		unheld: "unheld", claimed: "claimed", granted: "granted", delayed: "delayed", lapsed: "lapsed", over: "over", marked: "",
+	names := map[rec.Condition]string{
+		rec.Unheld: "unheld", rec.Claimed: "claimed", rec.Granted: "granted", rec.Delayed: "delayed",
+		rec.Lapsed: "lapsed", rec.Over: "over", rec.Marked: "",
 	}
-	text := names[r.at(s.now.UnixMilli())]
-	if m := r.bears(); m != nil {
+	text := names[r.At(s.now.UnixMilli())]
+	if m := r.Mark(); m != nil {
 		if text != "" {
 			text += ", to be "
 		}
-		text += string(m.public().Status)
+		text += string(publicMark(m).Status)
 	}
 	return fmt.Sprintf("%s, %s", text, countWords(int(n), "item"))
 }
@@ -260,39 +262,14 @@ func TestIllegalStep(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			grant := holding{kind: kindGrant, token: r.token + 1, owner: uuid.UUID{1}.String(), endMS: w.nowMS + 1000}
-			w.put("A", r, heldBy(grant, nil), 1)
+			grant := rec.Holding{
+				Kind: rec.KindGrant, Token: r.Token + 1, Owner: uuid.UUID{1}.String(), EndMS: w.nowMS + 1000,
+			}
+			w.put("A", r, rec.HeldBy(grant, nil), 1)
 			return nil
 		})(tx)
 	})
-	require.ErrorIs(t, err, errStep)
+	require.ErrorIs(t, err, rec.ErrStep)
 	require.ErrorContains(t, err, `group "A": illegal change of a group: no step leads from claim to grant`)
 	require.NoError(t, s.q.Ack(s.ctx, c))
-}
-
-// TestSteps: what steps says of tokens and marks.
-func TestSteps(t *testing.T) {
-	claim := func(token int64, m *mark) *record { return heldBy(holding{kind: kindClaim, token: token}, m) }
-	pause := &mark{kind: markPause}
-	require.NoError(t, step(claim(5, nil), claim(6, nil)))
-	require.ErrorContains(t, step(claim(5, nil), claim(4, nil)), "token 4 after 5")
-	require.ErrorIs(t, step(claim(5, pause), nil), errStep, "a mark is forgotten")
-	require.NoError(t, step(claim(5, pause), claim(5, nil).without(pause)))
-	require.ErrorIs(t, step(claim(5, nil).without(pause), claim(6, nil)), errStep, "a paused group is claimed")
-	require.ErrorIs(t, step(nil, heldBy(holding{kind: kindDelay}, nil)), errStep, "a delay of what nobody held")
-	require.NoError(t, step(unreadable, nil))
-}
-
-// TestStepsAreDocumented: docs/design/states.md has a row for each state, with each state that may follow.
-func TestStepsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/design/states.md")
-	require.NoError(t, err)
-	for from, tos := range steps {
-		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(string(from)) + ` \| (.*) \|$`).FindSubmatch(text)
-		require.NotNil(t, row, "no row for %s", from)
-		follows := regexp.MustCompile(` ?\([^)]*\)`).ReplaceAllString(string(row[1]), "")
-		for _, to := range tos {
-			require.Contains(t, ", "+follows+",", ", "+string(to)+",", "from %s", from)
-		}
-	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
@@ -21,11 +22,11 @@ func (s subspace) facetsIn(value []byte) string {
 	if s.plan == nil {
 		return ""
 	}
-	e, _, err := openEnvelope(value)
+	e, _, err := rec.OpenEnvelope(value)
 	if err != nil {
 		return ""
 	}
-	return s.plan.pack(e.headers)
+	return s.plan.pack(e.Headers)
 }
 
 // clearItem clears an item, and the keys of its lanes. The facets are those which the item has now, not those of the
@@ -57,7 +58,7 @@ func (w *txn) fenceOver(g guard, lane string) error {
 // assessOthers sets the verdict if another lane of the group keeps the lane from being claimed.
 func (w *txn) assessOthers(f *found) (decided bool) {
 	for i := range f.others {
-		if !f.others[i].record.at(w.nowMS).keeps() {
+		if !f.others[i].record.At(w.nowMS).Keeps() {
 			f.verdict, f.other = verdictOther, i
 			return true
 		}
@@ -121,12 +122,12 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	delete(w.ready, f.lane)
 	var value []byte
 	if f.attempts > 0 {
-		value = packInt(int64(f.attempts))
+		value = rec.PackInt(int64(f.attempts))
 	}
 	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), value)
 	w.done++
-	if h := other.record.holding(); h != nil {
-		w.timeHead(f.lane, f.index, h.endMS)
+	if h := other.record.Holding(); h != nil {
+		w.timeHead(f.lane, f.index, h.EndMS)
 	}
 	return nil, nil
 }
@@ -184,7 +185,7 @@ func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(all, func(held heldLane) bool {
-		return isHold(held.lane) || held.record.claim().holds(id) // a hold may be the item's own delay, after a nack
+		return isHold(held.lane) || hasItem(held.record.Claim(), id) // a hold may be the item's own delay, after a nack
 	}), nil
 }
 

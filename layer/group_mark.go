@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A mark keeps a group from being claimed or taken from until the mark is removed: an operator's pause, or the halt of
@@ -24,18 +25,18 @@ import (
 //
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.
 // Hints are left: a hint is stale now, and cleared when met.
-func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
+func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err error) {
 	r, err = w.guarded(guardMarkGroup).readLock(group)
 	if err != nil {
 		return nil, nil, err
 	}
-	if old = r.bears(); old != nil && (old.kind == m.kind || old.kind == markHalt) {
+	if old = r.Mark(); old != nil && (old.Kind == m.Kind || old.Kind == rec.MarkHalt) {
 		return old, r, nil
 	}
 	w.countMark(old, -1)
 	w.countMark(&m, 1)
-	next := r.marking(&m)
-	if next.holding() == nil {
+	next := r.WithMark(&m)
+	if next.Holding() == nil {
 		delete(w.ready, group)
 	}
 	w.put(group, r, next, 0)
@@ -46,26 +47,26 @@ func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
 // no holding, it becomes ready. The head of a halted group is tried again, with no attempts counted.
 //
 // Footprint: reads and writes the lock, with conflicts; if the group has no holding, also those of the end of a claim.
-func (w *txn) unmark(group string, allow func(m *mark) error) (*mark, error) {
+func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
 	r, err := w.guarded(guardMarkGroup).readLock(group)
-	if err != nil || r.bears() == nil {
+	if err != nil || r.Mark() == nil {
 		return nil, err
 	}
-	if err := allow(r.mark); err != nil {
+	if err := allow(r.Mark()); err != nil {
 		return nil, err
 	}
-	w.countMark(r.mark, -1)
-	next := r.marking(nil)
+	w.countMark(r.Mark(), -1)
+	next := r.WithMark(nil)
 	w.put(group, r, next, 0)
 	if next != nil {
-		return r.mark, nil
+		return r.Mark(), nil
 	}
-	if r.mark.kind == markHalt {
+	if r.Mark().Kind == rec.MarkHalt {
 		if err := w.forgive(group); err != nil {
 			return nil, err
 		}
 	}
-	return r.mark, w.free(group)
+	return r.Mark(), w.free(group)
 }
 
 // forgive clears the failed attempts of a group's head.
@@ -102,16 +103,16 @@ func (m Mark) String() string {
 	return text
 }
 
-// public returns nil for nil.
-func (m *mark) public() *Mark {
+// publicMark returns nil for nil.
+func publicMark(m *rec.Mark) *Mark {
 	if m == nil {
 		return nil
 	}
 	state := Paused
-	if m.kind == markHalt {
+	if m.Kind == rec.MarkHalt {
 		state = Halted
 	}
-	return &Mark{Status: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}
+	return &Mark{Status: state, By: m.By, Reason: m.Reason, Since: fromMillis(m.SinceMS)}
 }
 
 // reserve returns how many of n items the queue's rate (MaxRateTotal) lets this transaction deliver, and books them. If
@@ -164,7 +165,7 @@ func (w *txn) short() (bool, error) {
 // runWithin is run within the queue's rate: nothing if the rate is used up.
 func (w *txn) runWithin(
 	f *found, limit int, fits func(size int) bool,
-) (items []Item, out []delivered, err error) {
+) (items []Item, out []rec.Item, err error) {
 	room, err := w.reserve(min(limit, f.rows.due(w.nowMS), f.allowed.items))
 	if err != nil || room == 0 {
 		return nil, nil, err
@@ -197,7 +198,7 @@ func (q *Queue) draw(by *txn, rate Rate, want int64) (got, untilMS int64, err er
 			return err
 		}
 		got = min(want, int64(a.items))
-		tx.Set(key, a.after(got).pack())
+		tx.Set(key, a.after(got).Pack())
 		return w.finish()
 	})
 	if err != nil {

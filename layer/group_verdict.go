@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // verdict is what a receive or a take may do with a group to which a hint, a timer or a grant led.
@@ -25,7 +26,7 @@ const (
 // found is a group under examination: what led here, the reads, and the conclusions.
 type found struct {
 	candidate
-	record *record
+	record *rec.Record
 	others []heldLane // the locks of intersecting lanes
 	other  int        // of excluded and other: which of others
 	rows   rows       // up to the first that is held by itself
@@ -54,48 +55,48 @@ func (f *found) dueMS() int64 {
 	if f.verdict == verdictExcluded {
 		r = f.others[f.other].record
 	}
-	if h := r.holding(); h != nil {
-		return h.endMS
+	if h := r.Holding(); h != nil {
+		return h.EndMS
 	}
 	return 0
 }
 
 // assess sets the verdict. It writes nothing.
 func (w *txn) assess(f *found) error {
-	cond := f.record.at(w.nowMS)
-	if lacks(guardLease) && cond == claimed {
-		cond = lapsed
+	cond := f.record.At(w.nowMS)
+	if lacks(guardLease) && cond == rec.Claimed {
+		cond = rec.Lapsed
 	}
 	switch {
 	case f.accepts(f.record) && f.rows.len() > 0:
 	case f.accepts(f.record): // granted, and emptied since
 		f.verdict = verdictEmpty
 		return nil
-	case cond.keeps(), cond == unheld && f.timer, f.grant != 0:
+	case cond.Keeps(), cond == rec.Unheld && f.timer, f.grant != 0:
 		// Held by another, a timer of a holding that is gone, or a grant that was lost.
 		f.verdict = verdictStale
 		return nil
-	case f.rows.len() == 0 && f.record.bears() == nil:
+	case f.rows.len() == 0 && f.record.Mark() == nil:
 		f.verdict = verdictEmpty
 		return nil
 	}
 	if w.assessOthers(f) {
 		return nil
 	}
-	if f.record.bears() == nil {
+	if f.record.Mark() == nil {
 		old, err := w.overdue(f.rows.first(1))
 		if err != nil || old.len() > 0 {
 			f.verdict = verdictAged
 			return err
 		}
 	}
-	if c := f.record.claim(); c != nil && len(c.items) > 0 {
+	if c := f.record.Claim(); c != nil && len(c.Items) > 0 {
 		var err error
 		if f.failure, err = judgeLapse(w, f.lane, f.record); err != nil {
 			return err
 		}
 	}
-	if f.record.bears() != nil || f.failure.endsItem() || f.failure.haltsGroup() {
+	if f.record.Mark() != nil || f.failure.endsItem() || f.failure.haltsGroup() {
 		f.verdict = verdictEnds
 		return nil
 	}
@@ -197,7 +198,7 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 		free, err = w.disposeAged(f)
 	case verdictEnds:
 		g := guardMarkLock
-		if f.record.mark == nil && f.failure.endsItem() {
+		if f.record.Mark() == nil && f.failure.endsItem() {
 			g = guardParkLock
 		}
 		if err = f.fence(w, g, key); err == nil {
@@ -261,7 +262,7 @@ func (w *txn) disposeEarly(f *found) error {
 	}
 	// The head gets the time at which it is due by this clock, so that the head and its timer agree. The time of its
 	// enqueue is by this clock too: if this clock is wrong, the next process sees that, because both are by one clock.
-	head.envelope.dueMS = head.dueMS
+	head.envelope.DueMS = head.dueMS
 	if err := w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS)); err != nil {
 		return err
 	}
@@ -269,10 +270,10 @@ func (w *txn) disposeEarly(f *found) error {
 }
 
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
-func (w *txn) clearLead(c *candidate, r *record) {
-	if h := r.holding(); h != nil {
-		if c.grant != 0 && c.accepts(r) || c.timer && !h.byBeat() &&
-			string(c.key) == string(w.keys.timer(h.endMS, c.lane)) {
+func (w *txn) clearLead(c *candidate, r *rec.Record) {
+	if h := r.Holding(); h != nil {
+		if c.grant != 0 && c.accepts(r) || c.timer && !h.ByBeat() &&
+			string(c.key) == string(w.keys.timer(h.EndMS, c.lane)) {
 			w.cleared = true
 			return
 		}
@@ -282,14 +283,14 @@ func (w *txn) clearLead(c *candidate, r *record) {
 
 // run returns the items from the head on that may be delivered together, up to limit, and as long as fits accepts them.
 // fits gets the size of the next body, in bytes. run returns nothing if fits refuses the first item.
-func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
+func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []rec.Item, err error) {
 	config, err := w.config()
 	if err != nil {
 		return nil, nil, err
 	}
 	n, stored := min(f.rows.len(), limit, f.allowed.items), 0
 	sizes, locked, written := w.keys.sizesIn(f.group(), config.Changes), 0, 0
-	items, out = make([]Item, 0, n), make([]delivered, 0, n)
+	items, out = make([]Item, 0, n), make([]rec.Item, 0, n)
 	for i := range n {
 		row := f.rows.at(i)
 		if row.err != nil {
@@ -312,24 +313,24 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
 			break // the ack writes all items again
 		}
-		locked += itemSize + len(row.facets)
-		written += sizes.finish(len(row.facets))
+		locked += rec.ItemSize + len(row.Facets)
+		written += sizes.finish(len(row.Facets))
 		if len(out) > 0 && (locked > maxLockItems || written > maxFinishSize) {
 			break // the claim, or its ack, would be too large
 		}
-		if !fits(max(len(row.body), int(e.size))) {
+		if !fits(max(len(row.body), int(e.Size))) {
 			break
 		}
 		sent := *e
-		sent.enqueuedMS = row.sentMS
-		item, err := w.assemble(row.delivered.id(f.group()), sent, row.body, config.retro())
+		sent.EnqueuedMS = row.sentMS
+		item, err := w.assemble(idOf(row.Item, f.group()), sent, row.body, config.retro())
 		if err != nil {
 			if len(out) > 0 && isCorrupt(err) {
 				break
 			}
 			return nil, nil, err
 		}
-		items, out = append(items, item), append(out, row.delivered)
+		items, out = append(items, item), append(out, row.Item)
 	}
 	return items, out, nil
 }
@@ -368,18 +369,18 @@ func isOld(w *txn, config *Config, r *row) (bool, error) {
 	if r.tamed || !w.isOverdue(config, &r.envelope) {
 		return false, nil
 	}
-	delay := config.retro().waitsSince(&r.envelope) - r.envelope.enqueuedMS
+	delay := config.retro().waitsSince(&r.envelope) - r.envelope.EnqueuedMS
 	m, err := w.moment()
-	return err == nil && m.old(r.index, config.Retention+min(time.Duration(delay)*time.Millisecond, MaxDelay)), err
+	return err == nil && m.old(r.Index, config.Retention+min(time.Duration(delay)*time.Millisecond, MaxDelay)), err
 }
 
 // isOverdue reports whether an item is past retention by the handle's clock.
-func (w *txn) isOverdue(config *Config, e *envelope) bool {
+func (w *txn) isOverdue(config *Config, e *rec.Envelope) bool {
 	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
 }
 
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
-func (r retro) waitsSince(e *envelope) int64 { return max(e.enqueuedMS, r.due(e)) }
+func (r retro) waitsSince(e *rec.Envelope) int64 { return max(e.EnqueuedMS, r.due(e)) }
 
 // overdue returns the first rows of a group which are past retention, from the head on; up to about overdueBytes.
 func (w *txn) overdue(all rows) (rows, error) {
@@ -397,7 +398,7 @@ func (w *txn) overdue(all rows) (rows, error) {
 			return all.first(i), err
 		}
 		size += len(row.Value)
-		keys += sizes.expire(len(row.facets))
+		keys += sizes.expire(len(row.Facets))
 		if i > 0 && (size > overdueBytes || keys > maxFinishSize) {
 			return all.first(i), nil
 		}
@@ -408,7 +409,7 @@ func (w *txn) overdue(all rows) (rows, error) {
 // expireItems drops or dead-letters a group's first items. r is the group's record, read by the caller with a conflict,
 // and not a claim whose lease lasts. The holding ends, as at a takeover, but a mark stays. free means: the group is
 // free, and has no hint yet.
-func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
+func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 	config, err := w.config()
 	if err != nil {
 		return false, err
@@ -427,7 +428,7 @@ func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 	if free, err = w.endBefore(old.lane, r, out); err != nil {
 		return false, err
 	}
-	w.tx.Clear(w.keys.ready(out[0].index, old.lane))
+	w.tx.Clear(w.keys.ready(out[0].Index, old.lane))
 	if config.OnExpiry == DropExpired {
 		w.remove(old.group, out, out, false)
 		w.count(countAgedOut, len(out))
@@ -452,16 +453,16 @@ func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 
 // endBefore ends the holding of a group because the items out are about to be removed. If out contains the item which
 // was tried, the attempt counts, but does not dead-letter the item, because the item is removed anyway.
-func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err error) {
+func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, err error) {
 	if r == nil {
 		return true, nil
 	}
-	if r.holding() == nil {
+	if r.Holding() == nil {
 		return false, nil
 	}
 	spared := ID{}
-	if c := r.claim(); c != nil && len(c.items) > 0 && place(out, c.items[0].id(groupOf(lane)), groupOf(lane)) >= 0 {
-		spared = c.items[0].id(groupOf(lane))
+	if c := r.Claim(); c != nil && len(c.Items) > 0 && place(out, idOf(c.Items[0], groupOf(lane)), groupOf(lane)) >= 0 {
+		spared = idOf(c.Items[0], groupOf(lane))
 	}
 	return w.lapse(lane, r, nil, spared)
 }
@@ -523,26 +524,26 @@ type allowance struct {
 }
 
 // allowance returns what the rate leaves of a group whose rate is used up as p says.
-func (r Rate) allowance(p pace, nowMS int64) allowance {
+func (r Rate) allowance(p rec.Pace, nowMS int64) allowance {
 	a := allowance{rate: r, nowUS: nowMS * 1000}
 	count, item := int64(r.Count), r.Per.Microseconds()
 	most := r.burst() * item
-	if p.of != count {
-		p.us, p.part = p.us+min(p.part, 1), 0 // of another rate
+	if p.Of != count {
+		p.US, p.Part = p.US+min(p.Part, 1), 0 // of another rate
 	}
-	from := p.us
-	if behind := a.nowUS - p.us; behind > 0 {
-		from, a.saved = a.nowUS, min(behind, most/count+1)*count-p.part
-		a.saved, p.part = min(a.saved, most), 0
+	from := p.US
+	if behind := a.nowUS - p.US; behind > 0 {
+		from, a.saved = a.nowUS, min(behind, most/count+1)*count-p.Part
+		a.saved, p.Part = min(a.saved, most), 0
 	}
 	if a.items = int(a.saved / item); a.items == 0 {
-		a.untilMS = (from + (item-a.saved+p.part+count-1)/count + 999) / 1000
+		a.untilMS = (from + (item-a.saved+p.Part+count-1)/count + 999) / 1000
 	}
 	return a
 }
 
 // whole reports whether a group's token bucket is full. A full bucket need not be stored.
-func (r Rate) whole(p pace, nowMS int64) bool {
+func (r Rate) whole(p rec.Pace, nowMS int64) bool {
 	return r.isNone() || r.allowance(p, nowMS).saved == r.burst()*r.Per.Microseconds()
 }
 
@@ -571,15 +572,15 @@ func (w *txn) spend(group string, a allowance, n int) {
 	if a.rate.isNone() {
 		return
 	}
-	w.tx.Set(w.keys.pace(group), a.after(int64(n)).pack())
+	w.tx.Set(w.keys.pace(group), a.after(int64(n)).Pack())
 }
 
 // after is up to when the rate is used up once n of the allowed items have started.
-func (a allowance) after(n int64) pace {
+func (a allowance) after(n int64) rec.Pace {
 	count := int64(a.rate.Count)
 	left := a.saved - n*a.rate.Per.Microseconds()
 	back := (left + count - 1) / count
-	return pace{us: a.nowUS - back, part: back*count - left, of: count}
+	return rec.Pace{US: a.nowUS - back, Part: back*count - left, Of: count}
 }
 
 // A lease that expires tells little. The caller may never have heard of its claim, because the commit of the receive
@@ -604,17 +605,31 @@ func (a allowance) after(n int64) pace {
 // counts an attempt. Then 1, 2 and 3 come alone, and are acked. Then 4 comes alone, again and again, until it has used
 // its attempts. Nothing is written and no transaction is added while no lease expires.
 //
-// Stored forms: a suspect item has an attempt record whose text begins with lapsePrefix; its count may be 0. A proven
-// claim has a record whose token is greater than the claim's own. Earlier versions read both.
+// Stored forms: a suspect item has an attempt record whose text begins as rec.Holding.LapseText does. Its count may be
+// 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
+
+// isProven reports whether the record has a claim whose holder is known to know the claim.
+func isProven(r *rec.Record) bool { return r.Proven() || lacks(guardProof) }
+
+// isSuspect reports whether an item with these failed deliveries is suspect.
+func isSuspect(a rec.Attempt) bool { return a.Suspect() && !lacks(guardSuspect) }
+
+// hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
+func hinted(a rec.Attempt) int {
+	if isSuspect(a) {
+		return max(a.Count, 1)
+	}
+	return a.Count
+}
 
 // judgeLapse is judge for the end of a claim's lease. judgeLapse writes nothing.
-func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
-	c := r.claim()
+func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
+	c := r.Claim()
 	group := groupOf(lane)
-	first, last := c.items[0].id(group), c.items[len(c.items)-1].id(group)
-	records := make(map[ID]attempt, 1)
+	first, last := idOf(c.Items[0], group), idOf(c.Items[len(c.Items)-1], group)
+	records := make(map[ID]rec.Attempt, 1)
 	var err error
-	if len(c.items) == 1 {
+	if len(c.Items) == 1 {
 		records[first], err = w.readAttempt(first)
 	} else {
 		records, err = w.readAttempts(first, last)
@@ -623,21 +638,21 @@ func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
 		return nil, err
 	}
 	before := records[first]
-	f, err := w.judge(first, before.failed(c.sinceMS, w.nowMS, c.lapseText()), "")
+	f, err := w.judge(first, before.Failed(c.SinceMS, w.nowMS, c.LapseText()), "")
 	if err != nil {
 		return &f, err
 	}
 	early, err := isEarly(w, c)
-	if err != nil || !early && (r.proven() || w.countExpired) {
+	if err != nil || !early && (isProven(r) || w.countExpired) {
 		return &f, err
 	}
-	if before.suspect() || early || f.reason != "" {
-		f.record, f.reason = before.suspected(c.lapseText()), ""
+	if isSuspect(before) || early || f.reason != "" {
+		f.record, f.reason = before.Suspected(c.LapseText()), ""
 	}
-	f.suspects = make([]failure, 0, len(c.items)-1)
-	for _, d := range c.items[1:] {
-		id := d.id(group)
-		f.suspects = append(f.suspects, failure{id: id, record: records[id].suspected(c.lapseText())})
+	f.suspects = make([]failure, 0, len(c.Items)-1)
+	for _, d := range c.Items[1:] {
+		id := idOf(d, group)
+		f.suspects = append(f.suspects, failure{id: id, record: records[id].Suspected(c.LapseText())})
 	}
 	return &f, nil
 }
@@ -646,24 +661,24 @@ func judgeLapse(w *txn, lane string, r *record) (*failure, error) {
 // the two differ by more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are
 // left. The claim's token is the version at which it was made, and one clock has written both of its times. A token
 // that is still to come is from before a restore, and tells nothing.
-func isEarly(w *txn, h *holding) (bool, error) {
-	if h.sinceMS == 0 || lacks(guardClockLease) {
+func isEarly(w *txn, h *rec.Holding) (bool, error) {
+	if h.SinceMS == 0 || lacks(guardClockLease) {
 		return false, nil
 	}
 	m, err := w.moment()
-	left := time.Duration(h.endMS-h.sinceMS)*time.Millisecond - m.span(h.token)
-	apart := left + time.Duration(w.nowMS-h.endMS)*time.Millisecond
-	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease && h.token <= m.clock+offsetSlack, err
+	left := time.Duration(h.EndMS-h.SinceMS)*time.Millisecond - m.span(h.Token)
+	apart := left + time.Duration(w.nowMS-h.EndMS)*time.Millisecond
+	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease && h.Token <= m.clock+offsetSlack, err
 }
 
 // lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which
 // was tried under the claim that has expired. known is false if the hint has said that the head has never failed.
-func lastTried(w *txn, f *found) (id ID, record attempt, known bool, err error) {
+func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err error) {
 	switch {
 	case f.failure != nil:
 		return f.failure.id, f.failure.record, true, nil
 	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan == nil:
-		return ID{}, attempt{}, false, nil
+		return ID{}, rec.Attempt{}, false, nil
 	}
 	id = f.rows.id(0)
 	record, err = w.readAttempt(id)
@@ -671,12 +686,12 @@ func lastTried(w *txn, f *found) (id ID, record attempt, known bool, err error) 
 }
 
 // isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
-func isToBeProven(v view, r *record, c *Claim) (bool, error) {
-	if r.proven() || len(c.Items) > 1 {
+func isToBeProven(v view, r *rec.Record, c *Claim) (bool, error) {
+	if isProven(r) || len(c.Items) > 1 {
 		return false, nil
 	}
 	record, err := v.readAttempt(c.Items[0].ID)
-	return record.suspect(), err
+	return isSuspect(record), err
 }
 
 const (
@@ -690,7 +705,7 @@ const (
 
 // mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
 // handle has given. An item that was alone when its lease expired excludes all others.
-func mayGiveSuspect(w *txn, record attempt) (may bool, err error) {
+func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 	if w.suspectTurn == nil || lacks(guardSuspectTurn) {
 		return true, nil // the transaction is the caller's
 	}
@@ -698,24 +713,24 @@ func mayGiveSuspect(w *txn, record attempt) (may bool, err error) {
 		return false, nil
 	}
 	given, may := w.suspectTurn.begin()
-	var over []claimRef
+	var over []rec.ClaimRef
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
-		if last := i == len(given)-1; !g.grave && record.count < graveAttempts &&
+		if last := i == len(given)-1; !g.grave && record.Count < graveAttempts &&
 			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue
 		}
 		if g.number > w.suspectTurn.known {
 			return false, nil // the transaction may not see the claim yet
 		}
-		r, err := w.readLock(g.lane)
+		r, err := w.readLock(g.Lane)
 		if err != nil {
 			return false, err
 		}
-		if held := r.claim(); held != nil && held.token == g.token && r.at(w.nowMS) != lapsed {
+		if held := r.Claim(); held != nil && held.Token == g.Token && r.At(w.nowMS) != rec.Lapsed {
 			return false, nil
 		}
-		over = append(over, g.claimRef)
+		over = append(over, g.ClaimRef)
 	}
 	return may, nil
 }

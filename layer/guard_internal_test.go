@@ -14,6 +14,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Guards that a handle's own transactions have and no call of the public interface brings about alone. Each test names
@@ -109,7 +110,7 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 		{"dedup", func(q *Queue) []byte {
 			return q.keys.dedupKey(DedupInQueue, "", "x")
 		}, func(ms, clock int64) []byte {
-			return remembered{id: ID{Group: "A", Index: 1, Random: uuid.UUID{1}}, untilMS: ms + 1, clock: clock}.pack()
+			return rec.DedupEntry{Group: "A", Index: 1, Random: uuid.UUID{1}, UntilMS: ms + 1, Clock: clock}.Pack()
 		}, (*sweeper).dedup},
 		{"purge", func(q *Queue) []byte { return q.keys.purged("A") }, func(ms, clock int64) []byte {
 			return tuple.Tuple{clock, ms}.Pack()
@@ -118,7 +119,7 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 			return tuple.Tuple{ms, "A", clock}.Pack()
 		}, (*sweeper).repeats},
 		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms, _ int64) []byte {
-			return pace{us: ms * 1000, of: 1}.pack()
+			return rec.Pace{US: ms * 1000, Of: 1}.Pack()
 		}, (*sweeper).paces},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -143,15 +144,15 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 func TestSweepSparesRenewedRequest(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	key := q.keys.request(5, uuid.UUID{1})
-	r := request{owner: "other", wants: 1, deadlineMS: q.nowMS() - 1}
-	db.put(t, key, r.pack())
+	r := rec.Request{Owner: "other", Wants: 1, DeadlineMS: q.nowMS() - 1}
+	db.put(t, key, r.Pack())
 	db.before = func() {
-		r.deadlineMS += requestLife.Milliseconds()
-		db.put(t, key, r.pack())
+		r.DeadlineMS += requestLife.Milliseconds()
+		db.put(t, key, r.Pack())
 	}
 	db.armed.Store(true)
 	require.NoError(t, q.sweepRequests(t.Context(), []string{""}))
-	require.Equal(t, r.pack(), db.get(t, key))
+	require.Equal(t, r.Pack(), db.get(t, key))
 }
 
 // TestRenewalOfSweptRequest: a request that is swept while its handle renews it does not come back, and the handle
@@ -159,9 +160,9 @@ func TestSweepSparesRenewedRequest(t *testing.T) {
 func TestRenewalOfSweptRequest(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	key := q.keys.request(5, q.waitID)
-	r := request{owner: "own", wants: 1, deadlineMS: q.nowMS()}
-	db.put(t, key, r.pack())
-	q.staging.set(staged{request: 5, deadlineMS: r.deadlineMS})
+	r := rec.Request{Owner: "own", Wants: 1, DeadlineMS: q.nowMS()}
+	db.put(t, key, r.Pack())
+	q.staging.set(staged{request: 5, deadlineMS: r.DeadlineMS})
 	db.before = func() {
 		_, err := kv.Run(t.Context(), db.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { tx.Clear(key); return nil })
 		require.NoError(t, err)
@@ -179,8 +180,9 @@ func TestWithdrawalMeetsTakeover(t *testing.T) {
 	s := newStagedSteps(t)
 	s.run(s.grant(""))
 	err := s.overlap(s.withdrawn, func(tx kv.Tx) error {
-		tx.Set(s.q.keys.lock("A"), heldBy(holding{kind: kindDelay, token: 1 << 50, endMS: s.q.nowMS() + 60_000}, nil).pack())
-		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "A"), packTimer(kindDelay, 1))
+		delay := rec.Holding{Kind: rec.KindDelay, Token: 1 << 50, EndMS: s.q.nowMS() + 60_000}
+		tx.Set(s.q.keys.lock("A"), rec.HeldBy(delay, nil).Pack())
+		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "A"), rec.PackTimer(rec.KindDelay, 1))
 		return nil
 	})
 	require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "must conflict, got %v", err)
@@ -190,7 +192,7 @@ func TestWithdrawalMeetsTakeover(t *testing.T) {
 func TestDeadAreGrantedNothing(t *testing.T) {
 	s := newStagedSteps(t)
 	s.run(func(tx kv.Tx) error {
-		tx.Set(s.key, request{owner: "own", wants: 9, deadlineMS: s.q.nowMS() - 1}.pack())
+		tx.Set(s.key, rec.Request{Owner: "own", Wants: 9, DeadlineMS: s.q.nowMS() - 1}.Pack())
 		return nil
 	})
 	s.run(s.grant(""))

@@ -15,6 +15,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 
 	crand "crypto/rand"
 )
@@ -138,7 +139,7 @@ type suspects struct {
 
 // givenSuspect is a claim of a suspect item.
 type givenSuspect struct {
-	claimRef
+	rec.ClaimRef
 	number  int // of all that the handle has given
 	sinceMS int64
 	grave   bool // its lease has expired under a proven claim before
@@ -177,10 +178,10 @@ func (t *suspectTurn) begin() (given []givenSuspect, may bool) {
 
 // forget forgets claims that are over. A transaction that is not committed may have ended one: the handle then gives
 // another item a little early.
-func (s *suspects) forget(over []claimRef) {
+func (s *suspects) forget(over []rec.ClaimRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.claimRef) })
+	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.ClaimRef) })
 }
 
 // stop waits for the searches for claims of unknown outcome until ctx ends. The handle is closed, and its heart has
@@ -354,14 +355,14 @@ func (q *Queue) add(tx kv.Tx, keys subspace, name string, n int) {
 		return
 	}
 	slot := q.counting.next(name, keys.shards.all())
-	tx.Atomic(kv.Add, keys.count(name, slot), packCount(int64(n)))
+	tx.Atomic(kv.Add, keys.count(name, slot), rec.PackCount(int64(n)))
 }
 
 // countMark counts marked groups; m may be nil.
-func (w *txn) countMark(m *mark, n int) {
+func (w *txn) countMark(m *rec.Mark, n int) {
 	switch {
 	case m == nil:
-	case m.kind == markPause:
+	case m.Kind == rec.MarkPause:
 		w.count(countPausedGroups, n)
 	default:
 		w.count(countHaltedGroups, n)
@@ -379,7 +380,7 @@ func (v *view) readCounts() (map[string]int64, error) {
 		p, err := v.keys.parse(row.Key)
 		if err == nil {
 			var n int64
-			n, err = unpackCount(row.Key, row.Value)
+			n, err = rec.UnpackCount(row.Key, row.Value)
 			counts[p.field] += n
 		}
 		v.passes(err)

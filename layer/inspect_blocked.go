@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A list of blocked groups is found by marks, timers and hints alone, never by a walk over items: the cost is bounded,
@@ -213,7 +214,7 @@ func (b *blockedLook) look() error {
 	if err != nil {
 		return err
 	}
-	b.page.Paused = paused.public()
+	b.page.Paused = publicMark(paused)
 	waiting, more, err := b.waitingHandles()
 	if err != nil {
 		return err
@@ -292,9 +293,9 @@ func (b *blockedLook) timers() error {
 }
 
 // wrongTimes is for which cause a group is listed if the time in its timer is wrong.
-var wrongTimes = map[kind]Cause{
-	kindClaim: CauseGroupHeld, kindGrant: CauseDelayed, kindDelay: CauseDelayed, kindHead: CauseDelayed,
-	kindBeat: CauseGroupHeld,
+var wrongTimes = map[rec.Kind]Cause{
+	rec.KindClaim: CauseGroupHeld, rec.KindGrant: CauseDelayed, rec.KindDelay: CauseDelayed, rec.KindHead: CauseDelayed,
+	rec.KindBeat: CauseGroupHeld,
 }
 
 func (b *blockedLook) timer(t timerRow) (enough bool) {
@@ -306,11 +307,11 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	case b.marked[p.group]:
 	case tooLate(p.index, b.nowMS, longest[kind]):
 		b.find(wrongTimes[kind], h)
-	case overMS < 0 && kind == kindClaim:
+	case overMS < 0 && kind == rec.KindClaim:
 		b.held = append(b.held, head{group: p.lane, index: t.head, found: true})
-	case overMS < 0 && kind == kindDelay:
+	case overMS < 0 && kind == rec.KindDelay:
 		b.find(CauseDelayed, h)
-	case overMS >= 0 && late && kind == kindClaim:
+	case overMS >= 0 && late && kind == rec.KindClaim:
 		b.find(CauseLeaseExpired, h)
 	case overMS >= 0 && late:
 		b.find(b.untaken(), h)
@@ -336,11 +337,11 @@ type heldClaim struct {
 }
 
 // heldSince is when a claim began (ms), if that was noted; else about, by the token.
-func (b *blockedLook) heldSince(c *holding) int64 {
-	if c.sinceMS > 0 && !ahead(c.sinceMS, b.nowMS) {
-		return c.sinceMS
+func (b *blockedLook) heldSince(c *rec.Holding) int64 {
+	if c.SinceMS > 0 && !ahead(c.SinceMS, b.nowMS) {
+		return c.SinceMS
 	}
-	return b.nowMS - max(0, b.clock-c.token)/1000
+	return b.nowMS - max(0, b.clock-c.Token)/1000
 }
 
 // holds finds the groups held for long. A claim is younger than the head that it was made for: so the locks are read of
@@ -353,7 +354,7 @@ func (b *blockedLook) holds() error {
 	}
 	records, err := b.readLocks(b.held[:n])
 	for i, r := range records {
-		c := r.claim()
+		c := r.Claim()
 		if c == nil {
 			continue
 		}
@@ -364,7 +365,7 @@ func (b *blockedLook) holds() error {
 			if b.since == nil {
 				b.since = make(map[heldClaim]time.Time)
 			}
-			b.since[heldClaim{h.group, c.token}] = fromMillis(since)
+			b.since[heldClaim{h.group, c.Token}] = fromMillis(since)
 		}
 	}
 	return err
@@ -372,12 +373,12 @@ func (b *blockedLook) holds() error {
 
 // readLocks reads the records of lanes, named where a head has its group, all together. A record that cannot be read is
 // left out, as nil.
-func (v inspection) readLocks(lanes []head) ([]*record, error) {
+func (v inspection) readLocks(lanes []head) ([]*rec.Record, error) {
 	values := make([]kv.Future[[]byte], len(lanes))
 	for i, h := range lanes {
 		values[i] = v.read.Get(v.keys.lock(h.group))
 	}
-	records, seen := make([]*record, len(lanes)), beatsSeen{}
+	records, seen := make([]*rec.Record, len(lanes)), beatsSeen{}
 	for i, h := range lanes {
 		value, err := values[i].Wait(v.ctx)
 		if err != nil {
@@ -386,7 +387,7 @@ func (v inspection) readLocks(lanes []head) ([]*record, error) {
 		if value == nil {
 			continue
 		}
-		r, err := unpackRecord(v.keys.lock(h.group), value)
+		r, err := rec.UnpackRecord(v.keys.lock(h.group), value)
 		if err != nil {
 			continue
 		}
@@ -541,13 +542,13 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 	case c == CauseGroupHeld:
 		var noted bool
 		if g.Since, noted = b.since[heldClaim{g.Group, g.Token}]; !noted { // another in the group has lasted for long
-			g.Since = fromMillis(b.heldSince(&holding{token: g.Token}))
+			g.Since = fromMillis(b.heldSince(&rec.Holding{Token: g.Token}))
 		}
 	case c == CauseLeaseExpired:
 		g.Since = now.Add(g.Left)
 	case g.Attempts > 0:
 		record, err := b.readAttempt(g.Head)
-		g.Since = fromMillis(record.firstMS)
+		g.Since = fromMillis(record.FirstMS)
 		return err
 	default:
 		g.Since = now.Add(-g.HeadAge)
@@ -567,11 +568,11 @@ func (v inspection) waitingIn(r kv.KeyRange) (n int64, more bool, err error) {
 		return 0, false, fmt.Errorf("read requests: %w", err)
 	}
 	for _, row := range rows {
-		r, err := unpackRequest(row.Key, row.Value)
+		r, err := rec.UnpackRequest(row.Key, row.Value)
 		if v.passes(err) {
 			continue
 		}
-		if r.lives(v.nowMS) {
+		if lives(r, v.nowMS) {
 			n++
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Rule is the name of a rule of Check. Names are stable; Text has the rule in words.
@@ -174,7 +175,7 @@ type checker struct {
 type groupCheck struct {
 	items  int64
 	hints  int64
-	lock   *record
+	lock   *rec.Record
 	timers []int64 // due times, ms
 	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item, as in the key of a timer
@@ -315,11 +316,11 @@ func (c *checker) row(row kv.KV) {
 	case nameAttempt:
 		c.owned(row.Key, RuleAttempt, p.itemID(), c.keys.item(p.itemID()))
 	case nameLock:
-		if r, err := unpackRecord(row.Key, row.Value); err == nil {
+		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
 		}
 	case nameHold:
-		if r, err := unpackRecord(row.Key, row.Value); err == nil {
+		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
 		}
 		c.owned(row.Key, RuleLockItems, p.itemID(), c.keys.item(p.itemID()))
@@ -335,7 +336,7 @@ func (c *checker) row(row kv.KV) {
 	case nameHeld:
 		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
 			r, err := v.readLock(p.group)
-			if err != nil && !isCorrupt(err) || r.claim() != nil && r.claim().beat == p.id {
+			if err != nil && !isCorrupt(err) || r.Claim() != nil && r.Claim().Beat == p.id {
 				return "", "", err
 			}
 			return RuleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
@@ -349,7 +350,7 @@ func (c *checker) row(row kv.KV) {
 		}
 		g := c.group(p.lane)
 		g.timers = append(g.timers, p.index)
-		if kind, _, _ := unpackTimer(row.Key, row.Value); kind == kindHead {
+		if kind, _, _ := rec.UnpackTimer(row.Key, row.Value); kind == rec.KindHead {
 			g.heads = append(g.heads, p.index)
 		}
 	case nameLane, nameOpen, nameKept:
@@ -371,23 +372,23 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 		g.dueMS = c.retro.timing(&e)
 		g.first = p.itemID()
 	}
-	c.report.Bytes += max(int64(len(body)), e.size)
+	c.report.Bytes += max(int64(len(body)), e.Size)
 }
 
 // stored opens the item which a pair keeps; item finds the item in the pair's value. An item with parts becomes a
 // suspect, because its parts have to be read, too. ok is false if the item cannot be read.
 func (c *checker) stored(
 	p parsedKey, row kv.KV, rule Rule, item func(value []byte) ([]byte, error),
-) (e envelope, body []byte, ok bool) {
+) (e rec.Envelope, body []byte, ok bool) {
 	value, err := item(row.Value)
 	if err == nil {
-		e, body, err = openEnvelope(value)
+		e, body, err = rec.OpenEnvelope(value)
 	}
 	if err != nil {
 		c.still(row.Key, rule, err.Error())
 		return e, nil, false
 	}
-	if e.parts == 0 {
+	if e.Parts == 0 {
 		return e, body, true
 	}
 	c.parts[p.itemID()] = true
@@ -415,11 +416,11 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 		c.still(row.Key, RuleDead, "its item is in the group too")
 	}
 	c.stored(p, row, RuleDead, func(value []byte) ([]byte, error) {
-		d, err := unpackDead(row.Key, value)
+		d, err := rec.UnpackDeadLetter(row.Key, value)
 		if err != nil {
 			return nil, err
 		}
-		return d.item, nil
+		return d.Item, nil
 	})
 }
 
@@ -441,17 +442,17 @@ func (c *checker) look(v inspection, rows []kv.KV) error {
 		case nameDead:
 			pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.item(p.itemID())), false})
 		case nameArchive:
-			if a, err := unpackArchived(row.Key, row.Value); err == nil {
+			if a, err := rec.UnpackArchived(row.Key, row.Value); err == nil {
 				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.item(p.itemID())), false},
-					pair{row.Key, v.read.Get(v.keys.archived(a.at)), true})
+					pair{row.Key, v.read.Get(v.keys.archived(a.At)), true})
 			}
 		case nameArchived:
-			e, err := unpackArchiveEntry(row.Key, row.Value)
+			e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
 			if err != nil {
 				continue
 			}
-			for _, d := range e.items {
-				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.archive(d.id(e.group))), true})
+			for _, d := range e.Items {
+				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.archive(idOf(d, e.Group))), true})
 			}
 		}
 	}
@@ -469,14 +470,14 @@ func (c *checker) look(v inspection, rows []kv.KV) error {
 
 // archive takes an archived item into account.
 func (c *checker) archive(p parsedKey, row kv.KV) {
-	var at completion
+	var at rec.Completion
 	_, _, ok := c.stored(p, row, RuleArchive, func(value []byte) ([]byte, error) {
-		a, err := unpackArchived(row.Key, value)
+		a, err := rec.UnpackArchived(row.Key, value)
 		if err != nil {
 			return nil, err
 		}
-		at = a.at
-		return a.item, nil
+		at = a.At
+		return a.Item, nil
 	})
 	if !ok || !c.odd[string(row.Key)] {
 		return
@@ -495,13 +496,13 @@ func (c *checker) archive(p parsedKey, row kv.KV) {
 
 // archived takes an entry of the archive into account.
 func (c *checker) archived(row kv.KV) {
-	e, err := unpackArchiveEntry(row.Key, row.Value)
+	e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
 	if err != nil || !c.odd[string(row.Key)] {
 		return
 	}
 	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-		for _, d := range e.items {
-			id := d.id(e.group)
+		for _, d := range e.Items {
+			id := idOf(d, e.Group)
 			if value, err := v.read.Get(v.keys.archive(id)).Wait(v.ctx); err != nil || value == nil {
 				return RuleArchived, "no archived item " + id.String(), err
 			}
@@ -548,33 +549,33 @@ func (c *checker) compare() {
 		c.report.StaleHints += stale
 		timed := false
 		for _, due := range g.timers {
-			if h := g.lock.holding(); h != nil && h.endMS == due {
+			if h := g.lock.Holding(); h != nil && h.EndMS == due {
 				timed = true
 			} else if due != awaited {
 				c.report.StaleTimers++
 			}
 		}
-		if g.marked != (g.lock.bears() != nil) {
+		if g.marked != (g.lock.Mark() != nil) {
 			c.suspect(c.keys.mark(name), func(v inspection) (Rule, string, error) { return c.markSound(v, name) })
 		}
 		if g.lock == nil {
 			continue
 		}
-		h := g.lock.holding()
+		h := g.lock.Holding()
 		switch {
-		case h == nil && g.lock.mark.kind == markPause:
+		case h == nil && g.lock.Mark().Kind == rec.MarkPause:
 			c.report.Paused++
 		case h == nil:
 			c.report.Halted++
-		case h.kind == kindDelay:
+		case h.Kind == rec.KindDelay:
 			c.report.Delayed++
-		case h.kind == kindClaim && !isHold(name):
+		case h.Kind == rec.KindClaim && !isHold(name):
 			c.report.Held++
 		}
 		if h == nil {
 			continue // a mark alone has no timer, and no item needs to be there
 		}
-		if !timed || h.kind == kindClaim || g.items == 0 && !isHold(name) {
+		if !timed || h.Kind == rec.KindClaim || g.items == 0 && !isHold(name) {
 			c.suspect(c.keys.lock(name), func(v inspection) (Rule, string, error) {
 				return c.lockSound(v, name)
 			})
@@ -638,9 +639,9 @@ func (g *groupCheck) waits() (dueMS int64, ok bool) {
 // pace takes the stored use of a group's rate into account.
 func (c *checker) pace(p parsedKey, row kv.KV) {
 	c.group(p.group).paced = true
-	used, err := unpackPace(row.Key, row.Value)
+	used, err := rec.UnpackPace(row.Key, row.Value)
 	// The clocks of the writers may differ.
-	if err != nil || used.us/1000-c.q.nowMS() <= sweepSlack.Milliseconds() {
+	if err != nil || used.US/1000-c.q.nowMS() <= sweepSlack.Milliseconds() {
 		return
 	}
 	c.suspectPair(row.Key, func(_ inspection, value []byte) (Rule, string, error) {
@@ -648,7 +649,7 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 			return "", "", nil
 		}
 		return RulePace,
-			fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
+			fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.US/1000)), nil
 	})
 }
 
@@ -659,8 +660,8 @@ func (c *checker) pacedTimer(v inspection, group string) (bool, error) {
 		return false, err
 	}
 	return c.some(v, nameTimer, func(p parsedKey, row kv.KV) bool {
-		kind, _, err := unpackTimer(row.Key, row.Value)
-		return err == nil && kind == kindHead && p.group == group
+		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
+		return err == nil && kind == rec.KindHead && p.group == group
 	})
 }
 
@@ -682,12 +683,12 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 			return "", "", err
 		}
 	}
-	if e, _, err := openEnvelope(rows[0].Value); err == nil && c.retro.timing(&e) > 0 {
+	if e, _, err := rec.OpenEnvelope(rows[0].Value); err == nil && c.retro.timing(&e) > 0 {
 		value, err := c.firstOf(v, v.keys.timersAt(c.retro.timing(&e), group))
 		if err != nil {
 			return "", "", err
 		}
-		if kind, _, err := unpackTimer(nil, value); err == nil && kind == kindHead {
+		if kind, _, err := rec.UnpackTimer(nil, value); err == nil && kind == rec.KindHead {
 			return "", "", nil
 		}
 	}
@@ -719,10 +720,10 @@ func (c *checker) markSound(v inspection, group string) (Rule, string, error) {
 		return "", "", err
 	}
 	value, err := key.Wait(v.ctx)
-	if err != nil || (value != nil) == (r.bears() != nil) {
+	if err != nil || (value != nil) == (r.Mark() != nil) {
 		return "", "", err
 	}
-	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, value != nil, r.bears() != nil), nil
+	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, value != nil, r.Mark() != nil), nil
 }
 
 // lockSound checks a lock against its timer and items, at one version.
@@ -731,25 +732,25 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	if isCorrupt(err) {
 		return RuleValue, err.Error(), nil
 	}
-	h := r.holding()
+	h := r.Holding()
 	if err != nil || h == nil {
 		return "", "", err
 	}
-	items := make([]kv.Future[[]byte], len(h.items))
-	for i, d := range h.items {
-		items[i] = v.read.Get(v.keys.item(d.id(groupOf(group))))
+	items := make([]kv.Future[[]byte], len(h.Items))
+	for i, d := range h.Items {
+		items[i] = v.read.Get(v.keys.item(idOf(d, groupOf(group))))
 	}
-	if h.byBeat() {
+	if h.ByBeat() {
 		if detail, err := c.beatSound(v, group, h); err != nil || detail != "" {
 			return RuleBeat, detail, err
 		}
 	} else {
-		value, err := c.firstOf(v, v.keys.timersAt(h.endMS, group))
+		value, err := c.firstOf(v, v.keys.timersAt(h.EndMS, group))
 		if err != nil {
 			return "", "", err
 		}
 		if value == nil {
-			return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.endMS, group), nil
+			return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.EndMS, group), nil
 		}
 	}
 	for i, f := range items {
@@ -758,26 +759,26 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 			return "", "", err
 		}
 		if value == nil {
-			return RuleLockItems, "no item " + h.items[i].id(groupOf(group)).String(), nil
+			return RuleLockItems, "no item " + idOf(h.Items[i], groupOf(group)).String(), nil
 		}
 	}
-	if h.kind == kindClaim && len(h.items) == 0 {
+	if h.Kind == rec.KindClaim && len(h.Items) == 0 {
 		return RuleOutstanding, fmt.Sprintf("group %q", group), nil
 	}
 	return "", "", nil
 }
 
 // beatSound says what is wrong with what leads to a claim by heartbeat; "" = nothing.
-func (c *checker) beatSound(v inspection, group string, h *holding) (detail string, err error) {
-	held := v.read.Get(v.keys.held(h.beat, group))
-	b, found, err := v.readBeat(h.beat)
+func (c *checker) beatSound(v inspection, group string, h *rec.Holding) (detail string, err error) {
+	held := v.read.Get(v.keys.held(h.Beat, group))
+	b, found, err := v.readBeat(h.Beat)
 	if err != nil {
 		return "", err
 	}
 	if !found {
-		return fmt.Sprintf("no beat %s for group %q", h.beat, group), nil
+		return fmt.Sprintf("no beat %s for group %q", h.Beat, group), nil
 	}
-	timer := v.read.Get(v.keys.beatTimer(b.dueMS, h.beat))
+	timer := v.read.Get(v.keys.beatTimer(b.DueMS, h.Beat))
 	listed, err := held.Wait(v.ctx)
 	if err != nil {
 		return "", fmt.Errorf("read claim by heartbeat: %w", err)
@@ -787,9 +788,9 @@ func (c *checker) beatSound(v inspection, group string, h *holding) (detail stri
 	case err != nil:
 		return "", fmt.Errorf("read the beat's timer: %w", err)
 	case listed == nil:
-		return fmt.Sprintf("group %q is not in the list of the claims by heartbeat %s", group, h.beat), nil
+		return fmt.Sprintf("group %q is not in the list of the claims by heartbeat %s", group, h.Beat), nil
 	case timed == nil:
-		return fmt.Sprintf("no timer of heartbeat %s at %d", h.beat, b.dueMS), nil
+		return fmt.Sprintf("no timer of heartbeat %s at %d", h.Beat, b.DueMS), nil
 	}
 	return "", nil
 }
@@ -897,7 +898,7 @@ func (c *checker) lanesIn(p parsedKey, value []byte) []string {
 	if facets == "" && !c.keys.hasHolds() {
 		return nil
 	}
-	return c.keys.plan.partsOf(p.group, unpackStrings(facets))
+	return c.keys.plan.partsOf(p.group, rec.UnpackStrings(facets))
 }
 
 // laneRow takes a pair of a queue with facets into account.
@@ -984,7 +985,7 @@ func (c *checker) compareLanes() {
 	c.compareHolds()
 	held := make(map[string][]string)
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
-		if c.groups[lane].lock.claim() != nil && !isHold(lane) {
+		if c.groups[lane].lock.Claim() != nil && !isHold(lane) {
 			held[groupOf(lane)] = append(held[groupOf(lane)], lane)
 		}
 	}
@@ -1001,7 +1002,7 @@ func (c *checker) compareLanes() {
 					if err != nil {
 						continue
 					}
-					if r, err := unpackRecord(row.Key, row.Value); err == nil && r.claim() != nil {
+					if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil && r.Claim() != nil {
 						claims = append(claims, p.lane)
 					}
 				}
@@ -1019,15 +1020,15 @@ func (c *checker) compareHolds() {
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
 		id, ok := holdOf(lane)
 		whole := c.groups[id.Group]
-		if !ok || c.groups[lane].lock.claim() == nil || whole == nil || !whole.lock.claim().holds(id) {
+		if !ok || c.groups[lane].lock.Claim() == nil || whole == nil || !hasItem(whole.lock.Claim(), id) {
 			continue
 		}
 		c.suspect(c.keys.hold(id), func(v inspection) (Rule, string, error) {
 			r, err := v.readLock(id.Group)
-			if err != nil || !r.claim().holds(id) {
+			if err != nil || !hasItem(r.Claim(), id) {
 				return "", "", err
 			}
-			if r, err = v.readLock(lane); err != nil || r.claim() == nil {
+			if r, err = v.readLock(lane); err != nil || r.Claim() == nil {
 				return "", "", err
 			}
 			return RuleDisjoint, "the group, and " + id.String() + " by itself", nil
@@ -1056,7 +1057,7 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 	}
 	config, due := v.known(), v.nowMS
 	delay := config.retro()
-	if e, _, err := openEnvelope(head); err == nil {
+	if e, _, err := rec.OpenEnvelope(head); err == nil {
 		due = max(due, delay.due(&e))
 	}
 	section := nameTimer
@@ -1064,8 +1065,8 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 		section = nameDue
 	}
 	found, err := c.some(v, section, func(p parsedKey, row kv.KV) bool {
-		kind, _, err := unpackTimer(row.Key, row.Value)
-		return err == nil && kind == kindHead && p.lane == lane && delay.dueOf(p.index) <= due
+		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
+		return err == nil && kind == rec.KindHead && p.lane == lane && delay.dueOf(p.index) <= due
 	})
 	if err != nil || found {
 		return found, err
@@ -1076,7 +1077,7 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 // headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.
 // Then the timer of the hold leads to the group.
 func (c *checker) headInHand(g *groupCheck) bool {
-	return c.keys.inTurn() && c.groups[holdLane(g.first)] != nil && c.groups[holdLane(g.first)].lock.holding() != nil
+	return c.keys.inTurn() && c.groups[holdLane(g.first)] != nil && c.groups[holdLane(g.first)].lock.Holding() != nil
 }
 
 // wanted reports whether anybody can receive the lane, so that the lane needs a hint.

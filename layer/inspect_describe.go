@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Description says in words what a key-value pair of a queue is, for people who look at the database itself.
@@ -136,15 +137,15 @@ var descriptions = map[string]description{
 	},
 	nameLock: {
 		groupThenLane, func(p parsedKey) string { return "lock of " + p.laneWords() },
-		words(unpackRecord, (*record).words),
+		words(rec.UnpackRecord, recordWords),
 	},
 	nameHold: {
 		groupFirst, func(p parsedKey) string { return "hold of item " + itemWords(p) },
-		words(unpackRecord, (*record).words),
+		words(rec.UnpackRecord, recordWords),
 	},
 	nameMark: {groupThenLane, func(p parsedKey) string {
 		return "note that " + p.laneWords() + " is paused or halted"
-	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
+	}, func(key, value []byte) (string, error) { return "the lock says why", rec.CheckEmpty(key, value) }},
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
 		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
 	}},
@@ -181,7 +182,7 @@ var descriptions = map[string]description{
 	nameLane: {
 		group: groupFirst,
 		key:   func(p parsedKey) string { return "item " + itemWords(p) + ", as one of a lane: " + p.laneWords() },
-		value: func(key, value []byte) (string, error) { return "nothing more", checkMarkKey(key, value) },
+		value: func(key, value []byte) (string, error) { return "nothing more", rec.CheckEmpty(key, value) },
 	},
 	nameOpen: {
 		key: func(p parsedKey) string {
@@ -203,9 +204,9 @@ var descriptions = map[string]description{
 		},
 		value: describeHint,
 	},
-	nameAttempt: {groupFirst, ofItem("failed deliveries of item"), words(unpackAttempt, func(a attempt) string {
+	nameAttempt: {groupFirst, ofItem("failed deliveries of item"), words(rec.UnpackAttempt, func(a rec.Attempt) string {
 		return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
-			a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr)
+			a.Count, timeWords(a.FirstMS), timeWords(a.LastMS), a.LastError)
 	})},
 	nameDead: {groupFirst, ofItem("dead letter"), describeDead},
 	nameDedup: {
@@ -215,11 +216,11 @@ var descriptions = map[string]description{
 			}
 			return fmt.Sprintf("what is remembered of dedup id %q", p.field)
 		},
-		value: words(unpackRemembered, func(r remembered) string {
-			if r.untilMS == 0 {
-				return fmt.Sprintf("message %s, while it is in the queue", r.id)
+		value: words(rec.UnpackDedupEntry, func(r rec.DedupEntry) string {
+			if r.UntilMS == 0 {
+				return fmt.Sprintf("message %s, while it is in the queue", rememberedID(r))
 			}
-			return fmt.Sprintf("message %s, until %s", r.id, timeWords(r.untilMS))
+			return fmt.Sprintf("message %s, until %s", rememberedID(r), timeWords(r.UntilMS))
 		}),
 	},
 	namePurged:  {groupIsKey, ofGroup("the last purge of group"), purgeWords},
@@ -228,26 +229,26 @@ var descriptions = map[string]description{
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("what one ack at %d has finished, from %d of random %s on", p.index, p.n, p.id)
 		},
-		value: words(unpackArchiveEntry, func(e *archiveEntry) string {
-			return fmt.Sprintf("completed %s, %s of group %q, the first is %s", timeWords(e.completedMS),
-				countWords(len(e.items), "item"), e.group, e.items[0].id(e.group))
+		value: words(rec.UnpackArchiveEntry, func(e *rec.ArchiveEntry) string {
+			return fmt.Sprintf("completed %s, %s of group %q, the first is %s", timeWords(e.CompletedMS),
+				countWords(len(e.Items), "item"), e.Group, idOf(e.Items[0], e.Group))
 		}),
 	},
 	nameRequest: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
 		},
-		value: words(unpackRequest, func(r request) string {
-			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "group"),
-				timeWords(r.deadlineMS))
+		value: words(rec.UnpackRequest, func(r rec.Request) string {
+			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.Owner, countWords(int(r.Wants), "group"),
+				timeWords(r.DeadlineMS))
 		}),
 	},
 	nameNamed: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait for %s, random %s", p.laneWords(), p.id)
 		},
-		value: words(unpackRequest, func(r request) string {
-			return fmt.Sprintf("of %q, counts as dead after %s", r.owner, timeWords(r.deadlineMS))
+		value: words(rec.UnpackRequest, func(r rec.Request) string {
+			return fmt.Sprintf("of %q, counts as dead after %s", r.Owner, timeWords(r.DeadlineMS))
 		}),
 	},
 	nameByLane: {
@@ -256,9 +257,9 @@ var descriptions = map[string]description{
 			return fmt.Sprintf("request of a handle whose receives wait for lanes with %s, since %s, random %s",
 				strings.Join(values, ", "), timeWords(p.index), p.id)
 		},
-		value: words(unpackRequest, func(r request) string {
-			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "lane"),
-				timeWords(r.deadlineMS))
+		value: words(rec.UnpackRequest, func(r rec.Request) string {
+			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.Owner, countWords(int(r.Wants), "lane"),
+				timeWords(r.DeadlineMS))
 		}),
 	},
 	nameGrant: {
@@ -267,25 +268,25 @@ var descriptions = map[string]description{
 	},
 	nameWake: {
 		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
-		value: words(unpackCount, decimal),
+		value: words(rec.UnpackCount, decimal),
 	},
 	nameRepeat: {
 		key: func(p parsedKey) string {
 			return "what the receive with id " + strconv.Quote(p.field) + " was given"
 		},
-		value: words(unpackRepeat, func(r repeat) string {
-			claims := make([]string, len(r.claims))
-			for i, c := range r.claims {
-				claims[i] = fmt.Sprintf("group %q under token %d", groupOf(c.lane), c.token)
+		value: words(rec.UnpackRepeat, func(r rec.Repeat) string {
+			claims := make([]string, len(r.Claims))
+			for i, c := range r.Claims {
+				claims[i] = fmt.Sprintf("group %q under token %d", groupOf(c.Lane), c.Token)
 			}
-			return "at " + timeWords(r.ms) + ": " + strings.Join(claims, ", ")
+			return "at " + timeWords(r.AtMS) + ": " + strings.Join(claims, ", ")
 		}),
 	},
 	nameReceipt: {
 		key: func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
 		value: func(key, value []byte) (string, error) {
-			ms, _, err := unpackReceipt(key, value)
-			return "committed, written at " + timeWords(ms), err
+			r, err := rec.UnpackReceipt(key, value)
+			return "committed, written at " + timeWords(r.WrittenMS), err
 		},
 	},
 	nameChange: {
@@ -293,7 +294,7 @@ var descriptions = map[string]description{
 			return fmt.Sprintf("changes committed at %s, row %d", p.stamp, p.n)
 		},
 		value: func(key, value []byte) (string, error) {
-			_, all, err := unpackChanges(key, value)
+			_, all, err := readChanges(key, value)
 			first := make([]string, 0, describedItems)
 			for _, c := range all[:min(len(all), describedItems)] {
 				first = append(first, fmt.Sprintf("%s %s", c.Kind, c.ID))
@@ -303,19 +304,19 @@ var descriptions = map[string]description{
 	},
 	nameCursor: {
 		key: func(p parsedKey) string { return "place of subscription " + strconv.Quote(p.field) },
-		value: words(unpackProgress, func(p progress) string {
-			return fmt.Sprintf("from %s on, %d changes of it done, token %s", tuple.Printable(p.from), p.done, p.token)
+		value: words(rec.UnpackCursor, func(p rec.Cursor) string {
+			return fmt.Sprintf("from %s on, %d changes of it done, token %s", tuple.Printable(p.From), p.Done, p.Token)
 		}),
 	},
 	nameReader: {
 		key: func(p parsedKey) string { return "holder of subscription " + strconv.Quote(p.field) },
-		value: words(unpackReader, func(r reader) string {
-			return fmt.Sprintf("%q until %s, token %s", r.owner, timeWords(r.endMS), r.token)
+		value: words(rec.UnpackReader, func(r rec.Reader) string {
+			return fmt.Sprintf("%q until %s, token %s", r.Owner, timeWords(r.EndMS), r.Token)
 		}),
 	},
 	nameCount: {
 		key:   func(p parsedKey) string { return fmt.Sprintf("counter %q, slot %d", p.field, p.index) },
-		value: words(unpackCount, decimal),
+		value: words(rec.UnpackCount, decimal),
 	},
 }
 
@@ -333,24 +334,24 @@ func words[T any](
 }
 
 var (
-	intWords  = words(unpackInt, decimal)
-	paceWords = words(unpackPace, func(used pace) string {
-		return "its rate is used up to " + timeWords(used.us/1000)
+	intWords  = words(rec.UnpackInt, decimal)
+	paceWords = words(rec.UnpackPace, func(used rec.Pace) string {
+		return "its rate is used up to " + timeWords(used.US/1000)
 	})
-	purgeWords = words(unpackPurged, func(n purgeNote) string {
-		return fmt.Sprintf("at %s, clock %d", timeWords(n.ms), n.clock)
+	purgeWords = words(rec.UnpackPurgeNote, func(n rec.PurgeNote) string {
+		return fmt.Sprintf("at %s, clock %d", timeWords(n.AtMS), n.Clock)
 	})
 	// metaWords has the settings which are no numbers.
 	metaWords = map[string]func(key, value []byte) (string, error){
-		metaPaused:    words(unpackPause, (*mark).words),
-		metaSweptTo:   words(unpackSweptTo, tuple.Printable),
+		metaPaused:    words(rec.UnpackPause, markWords),
+		metaSweptTo:   words(rec.UnpackKey, tuple.Printable),
 		metaPurged:    purgeWords,
 		metaPace:      paceWords,
-		metaMissed:    words(unpackSweptTo, tuple.Printable),
-		metaSweptDead: words(unpackSweptTo, tuple.Printable),
-		metaChanged:   words(unpackCount, decimal),
-		metaSwept: words(unpackSweepNote, func(n sweepNote) string {
-			return "the last sweep began " + timeWords(n.begunMS)
+		metaMissed:    words(rec.UnpackKey, tuple.Printable),
+		metaSweptDead: words(rec.UnpackKey, tuple.Printable),
+		metaChanged:   words(rec.UnpackCount, decimal),
+		metaSwept: words(rec.UnpackSweepNote, func(n rec.SweepNote) string {
+			return "the last sweep began " + timeWords(n.BegunMS)
 		}),
 		metaConfig: func(key, value []byte) (string, error) {
 			stored, err := unpackConfig(key, value)
@@ -393,23 +394,23 @@ const (
 )
 
 func describeItem(key, value []byte) (string, error) {
-	e, body, err := openEnvelope(value)
+	e, body, err := rec.OpenEnvelope(value)
 	if err != nil {
-		return "", corrupt(key, err)
+		return "", rec.Corrupt(key, err)
 	}
-	s := "enqueued " + timeWords(e.enqueuedMS)
-	if e.dueMS > 0 {
-		s += ", not to be delivered before " + timeWords(e.dueMS)
+	s := "enqueued " + timeWords(e.EnqueuedMS)
+	if e.DueMS > 0 {
+		s += ", not to be delivered before " + timeWords(e.DueMS)
 	}
-	if e.dedupID != "" {
-		s += ", dedup id " + strconv.Quote(e.dedupID)
+	if e.DedupID != "" {
+		s += ", dedup id " + strconv.Quote(e.DedupID)
 	}
-	if headers, ok := nestedHeaders(e.headers).(tuple.Tuple); ok {
+	if headers, ok := rec.NestedHeaders(e.Headers).(tuple.Tuple); ok {
 		s += ", headers " + headers.String()
 	}
-	s += ", body of " + countWords(max(len(body), int(e.size)), "byte")
-	if e.parts > 0 {
-		s += fmt.Sprintf(", %d of them here and the rest in %s", len(body), countWords(int(e.parts), "part"))
+	s += ", body of " + countWords(max(len(body), int(e.Size)), "byte")
+	if e.Parts > 0 {
+		s += fmt.Sprintf(", %d of them here and the rest in %s", len(body), countWords(int(e.Parts), "part"))
 	}
 	if len(body) == 0 {
 		return s, nil
@@ -425,93 +426,93 @@ func bodyWords(body []byte) string {
 	return strconv.Quote(string(body))
 }
 
-func (r *record) words() string {
-	h := r.holding()
+func recordWords(r *rec.Record) string {
+	h := r.Holding()
 	if h == nil {
-		return r.mark.words()
+		return markWords(r.Mark())
 	}
-	switch h.kind {
-	case kindGrant:
-		return fmt.Sprintf("kept for the request of %s until %s", h.owner, timeWords(h.endMS))
-	case kindDelay, kindHead, kindBeat:
-		return "held by nobody, a retry waits until " + timeWords(h.endMS)
-	case kindClaim:
+	switch h.Kind {
+	case rec.KindGrant:
+		return fmt.Sprintf("kept for the request of %s until %s", h.Owner, timeWords(h.EndMS))
+	case rec.KindDelay, rec.KindHead, rec.KindBeat:
+		return "held by nobody, a retry waits until " + timeWords(h.EndMS)
+	case rec.KindClaim:
 	}
 	var indexes []string
-	for _, d := range h.items[:min(describedItems, len(h.items))] {
-		indexes = append(indexes, strconv.FormatInt(d.index, 10))
+	for _, d := range h.Items[:min(describedItems, len(h.Items))] {
+		indexes = append(indexes, strconv.FormatInt(d.Index, 10))
 	}
-	if more := len(h.items) - len(indexes); more > 0 {
+	if more := len(h.Items) - len(indexes); more > 0 {
 		indexes = append(indexes, fmt.Sprintf("%d more", more))
 	}
 	then := ""
-	if r.mark != nil {
-		then = "; when that ends, " + r.mark.words()
+	if r.Mark() != nil {
+		then = "; when that ends, " + markWords(r.Mark())
 	}
-	until := "until " + timeWords(h.endMS)
-	if h.byBeat() {
-		until = "by heartbeat " + h.beat.String()
+	until := "until " + timeWords(h.EndMS)
+	if h.ByBeat() {
+		until = "by heartbeat " + h.Beat.String()
 	}
 	return fmt.Sprintf("%s: held by %q under token %d %s, %s delivered and not acked: %s%s",
-		h.kind, h.owner, h.token,
-		until, countWords(len(h.items), "item"), strings.Join(indexes, ", "), then)
+		h.Kind, h.Owner, h.Token,
+		until, countWords(len(h.Items), "item"), strings.Join(indexes, ", "), then)
 }
 
-func (m *mark) words() string {
-	return fmt.Sprintf("%s by %q since %s: %q", m.public().Status, m.who, timeWords(m.sinceMS), m.reason)
+func markWords(m *rec.Mark) string {
+	return fmt.Sprintf("%s by %q since %s: %q", publicMark(m).Status, m.By, timeWords(m.SinceMS), m.Reason)
 }
 
 func describeTimer(key, value []byte) (string, error) {
-	kind, head, err := unpackTimer(key, value)
+	kind, head, err := rec.UnpackTimer(key, value)
 	if err != nil {
 		return "", err
 	}
 	what := kind
 	switch kind {
-	case kindClaim:
+	case rec.KindClaim:
 		what = "a lease ends then"
-	case kindDelay:
+	case rec.KindDelay:
 		what = "the delay of a retry ends then"
-	case kindHead:
+	case rec.KindHead:
 		what = "its first message may be delivered then"
-	case kindBeat:
+	case rec.KindBeat:
 		return "the handle's claims by heartbeat end then, unless the handle lives", nil
-	case kindGrant:
+	case rec.KindGrant:
 		what = "a grant that was not accepted ends then"
 	}
 	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
 }
 
 func describeBeat(key, value []byte) (string, error) {
-	b, err := unpackBeat(key, value)
+	b, err := rec.UnpackBeat(key, value)
 	if err != nil {
 		return "", err
 	}
-	words := fmt.Sprintf("the claims by heartbeat of %q last until %s, unless it is moved", b.owner, timeWords(b.dueMS))
-	if b.ended {
+	words := fmt.Sprintf("the claims by heartbeat of %q last until %s, unless it is moved", b.Owner, timeWords(b.DueMS))
+	if b.Ended {
 		words = fmt.Sprintf("the claims by heartbeat of %q are being ended, since it was due at %s",
-			b.owner, timeWords(b.dueMS))
+			b.Owner, timeWords(b.DueMS))
 	}
 	return words, nil
 }
 
 func describeDead(key, value []byte) (string, error) {
-	d, err := unpackDead(key, value)
+	d, err := rec.UnpackDeadLetter(key, value)
 	if err != nil {
 		return "", err
 	}
-	item, err := describeItem(key, d.item)
+	item, err := describeItem(key, d.Item)
 	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s",
-		timeWords(d.deadMS), d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
+		timeWords(d.DeadMS), d.Reason, d.Attempts, timeWords(d.FirstMS), timeWords(d.LastMS), d.LastError, item), err
 }
 
 func describeArchived(key, value []byte) (string, error) {
-	a, err := unpackArchived(key, value)
+	a, err := rec.UnpackArchived(key, value)
 	if err != nil {
 		return "", err
 	}
-	item, err := describeItem(key, a.item)
-	return "completed " + timeWords(a.completedMS) + "; " + item, err
+	item, err := describeItem(key, a.Item)
+	return "completed " + timeWords(a.CompletedMS) + "; " + item, err
 }
 
 func describeHint(key, value []byte) (string, error) {

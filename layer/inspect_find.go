@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Where says where a message is.
@@ -74,8 +75,8 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 		if f = (Found{Where: WhereUnknown}); err != nil || !found {
 			return err
 		}
-		if f.ID = r.id; r.untilMS > 0 {
-			f.Remembered = fromMillis(r.untilMS)
+		if f.ID = rememberedID(r); r.UntilMS > 0 {
+			f.Remembered = fromMillis(r.UntilMS)
 		}
 		return f.locate(inspection{v})
 	})
@@ -86,7 +87,7 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 }
 
 // lastRemembered reads the entry of a dedup id. The scope may have been changed: of two entries the newer counts.
-func (v inspection) lastRemembered(group, dedupID string) (last remembered, found bool, err error) {
+func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, found bool, err error) {
 	var keys [2][]byte
 	var values [2]kv.Future[[]byte]
 	for i, scope := range []DedupScope{DedupInQueue, DedupInGroup} {
@@ -101,11 +102,11 @@ func (v inspection) lastRemembered(group, dedupID string) (last remembered, foun
 		if value == nil {
 			continue
 		}
-		r, err := unpackRemembered(keys[i], value)
+		r, err := rec.UnpackDedupEntry(keys[i], value)
 		if err != nil {
 			return last, false, err
 		}
-		if !found || r.clock > last.clock {
+		if !found || r.Clock > last.Clock {
 			last, found = r, true
 		}
 	}
@@ -131,9 +132,9 @@ func (f *Found) locate(v inspection) error {
 		return fmt.Errorf("read dead letter: %w", err)
 	}
 	if value != nil {
-		d, err := unpackDead(deadKey, value)
+		d, err := rec.UnpackDeadLetter(deadKey, value)
 		if err == nil {
-			f.Where, f.Reason = WhereDead, d.reason
+			f.Where, f.Reason = WhereDead, d.Reason
 		}
 		return err
 	}
@@ -144,22 +145,22 @@ func (f *Found) locate(v inspection) error {
 		f.Where = WhereGone
 		return nil
 	}
-	a, err := unpackArchived(archiveKey, value)
+	a, err := rec.UnpackArchived(archiveKey, value)
 	if err == nil {
-		f.Where, f.Completed = WhereArchived, fromMillis(a.completedMS)
+		f.Where, f.Completed = WhereArchived, fromMillis(a.CompletedMS)
 	}
 	return err
 }
 
 // present describes a message which is in its group; r is the record over it.
-func (f *Found) present(v inspection, r *record, row kv.KV) error {
-	if c := r.claim(); c.holds(f.ID) {
-		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.owner, c.token, fromMillis(c.endMS)
+func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
+	if c := r.Claim(); hasItem(c, f.ID) {
+		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.Owner, c.Token, fromMillis(c.EndMS)
 		return nil
 	}
-	e, _, err := openEnvelope(row.Value)
+	e, _, err := rec.OpenEnvelope(row.Value)
 	if err != nil {
-		return corrupt(row.Key, err)
+		return rec.Corrupt(row.Key, err)
 	}
 	f.Where = WhereWaiting
 	config := v.known()
@@ -172,10 +173,10 @@ func (f *Found) present(v inspection, r *record, row kv.KV) error {
 
 // recordOver reads the record of the lane whose claim has an item. The lane may be of a template, or of the item alone.
 // If no claim has the item, it returns the record of the group, nil if there is none.
-func (v inspection) recordOver(id ID) (*record, error) {
+func (v inspection) recordOver(id ID) (*rec.Record, error) {
 	own, others, err := v.readRecordsOver(id.Group, id)
 	for _, o := range others {
-		if o.record.claim().holds(id) {
+		if hasItem(o.record.Claim(), id) {
 			return o.record, err
 		}
 	}

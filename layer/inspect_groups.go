@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // GroupInfo describes a group.
@@ -245,30 +246,30 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 		return info, err
 	}
 	now := v.nowMS
-	info.Mark = l.bears().public()
-	if h := l.holding(); h != nil {
-		info.Left = time.Duration(h.endMS-now) * time.Millisecond
+	info.Mark = publicMark(l.Mark())
+	if h := l.Holding(); h != nil {
+		info.Left = time.Duration(h.EndMS-now) * time.Millisecond
 	}
-	switch l.at(now) {
-	case unheld:
-	case marked:
+	switch l.At(now) {
+	case rec.Unheld:
+	case rec.Marked:
 		info.Status = info.Mark.Status
-	case delayed:
+	case rec.Delayed:
 		info.Status = Delayed
-	case granted:
+	case rec.Granted:
 		info.Status = Granted
-	case over:
+	case rec.Over:
 		info.Left = 0
-	case claimed:
+	case rec.Claimed:
 		info.Status = Held
-	case lapsed:
+	case rec.Lapsed:
 		info.Status = Expired
 	}
-	if c := l.claim(); c != nil {
-		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
+	if c := l.Claim(); c != nil {
+		info.Owner, info.Token, info.Outstanding = c.Owner, c.Token, len(c.Items)
 		info.Where = v.keys.plan.whereOf(lane)
 	}
-	if !l.at(now).keeps() {
+	if !l.At(now).Keeps() {
 		info.others(v.keys.plan, lane, others, now)
 	}
 	if v.keys.inTurn() {
@@ -286,30 +287,30 @@ func (info *GroupInfo) others(plan *lanePlan, lane string, all []heldLane, nowMS
 	}
 	held := false
 	for _, other := range all {
-		m, c := other.record.bears(), other.record.claim()
+		m, c := other.record.Mark(), other.record.Claim()
 		if c != nil {
-			info.Outstanding += len(c.items)
+			info.Outstanding += len(c.Items)
 		}
 		switch {
-		case c != nil && !held && other.record.at(nowMS) == claimed:
+		case c != nil && !held && other.record.At(nowMS) == rec.Claimed:
 			held = true
-			info.Status, info.Owner, info.Token, info.Where = status, c.owner, c.token, plan.whereOf(other.lane)
+			info.Status, info.Owner, info.Token, info.Where = status, c.Owner, c.Token, plan.whereOf(other.lane)
 			info.Hold, _ = holdOf(other.lane)
-			info.Left = time.Duration(c.endMS-nowMS) * time.Millisecond
+			info.Left = time.Duration(c.EndMS-nowMS) * time.Millisecond
 		case c == nil && m != nil && info.Mark == nil:
-			info.Mark = m.public()
+			info.Mark = publicMark(m)
 			if !held {
 				info.Status, info.Where = info.Mark.Status, plan.whereOf(other.lane)
 			}
-		case other.record.at(nowMS) == delayed && info.Status == Ready:
+		case other.record.At(nowMS) == rec.Delayed && info.Status == Ready:
 			info.Status, info.Where = Delayed, plan.whereOf(other.lane)
-			info.Left = time.Duration(other.record.holding().endMS-nowMS) * time.Millisecond
+			info.Left = time.Duration(other.record.Holding().EndMS-nowMS) * time.Millisecond
 		}
 	}
 }
 
 // readRecords reads the record of a lane, and those of the lanes which may share an item with it.
-func (v inspection) readRecords(lane string) (*record, []heldLane, error) {
+func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	if v.keys.plan == nil {
 		l, err := v.readLock(lane)
 		if err == nil {
@@ -330,7 +331,7 @@ func (v inspection) readRecords(lane string) (*record, []heldLane, error) {
 }
 
 // readRecordsOver is readRecords, with the hold of an item of the group among the others, if the item is held.
-func (v inspection) readRecordsOver(lane string, id ID) (own *record, others []heldLane, err error) {
+func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others []heldLane, err error) {
 	own, others, err = v.readRecords(lane)
 	hold := holdLane(id)
 	seen := func(o heldLane) bool { return o.lane == hold }
@@ -376,9 +377,9 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 	if err != nil {
 		return fmt.Errorf("read head: %w", err)
 	}
-	e, _, err := openEnvelope(value)
+	e, _, err := rec.OpenEnvelope(value)
 	if err != nil {
-		return corrupt(head, err)
+		return rec.Corrupt(head, err)
 	}
 	config := v.known()
 	if due := config.retro().due(&e); due > now && info.Status == Ready {
@@ -393,16 +394,16 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 			info.Status, info.Left = RateLimited, time.Duration(a.untilMS-now)*time.Millisecond
 		}
 	}
-	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)
+	info.HeadAge = max(0, time.Duration(now-e.EnqueuedMS)*time.Millisecond)
 	if value, err = record.Wait(v.ctx); err != nil {
 		return fmt.Errorf("read attempts: %w", err)
 	}
 	if value != nil {
-		a, err := unpackAttempt(v.keys.attempt(info.Head), value)
+		a, err := rec.UnpackAttempt(v.keys.attempt(info.Head), value)
 		if err != nil {
 			return err
 		}
-		info.Attempts, info.LastError = a.count, a.lastErr
+		info.Attempts, info.LastError = a.Count, a.LastError
 	}
 	info.Depth, err = v.countKeys(v.keys.items(lane), maxDepth)
 	return err
@@ -475,15 +476,15 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	}
 	owners, groups := map[string]*owner{}, map[string]bool{}
 	for i, r := range records {
-		h := r.claim()
+		h := r.Claim()
 		if h == nil {
 			continue
 		}
-		left := time.Duration(h.endMS-v.nowMS) * time.Millisecond
-		o := owners[h.owner]
+		left := time.Duration(h.EndMS-v.nowMS) * time.Millisecond
+		o := owners[h.Owner]
 		if o == nil {
-			o = &owner{HolderInfo: HolderInfo{Owner: h.owner, LeastLeft: left}, groups: map[string]bool{}}
-			owners[h.owner] = o
+			o = &owner{HolderInfo: HolderInfo{Owner: h.Owner, LeastLeft: left}, groups: map[string]bool{}}
+			owners[h.Owner] = o
 		}
 		lane := held[i].group
 		group := groupOf(lane)
@@ -491,9 +492,9 @@ func (v inspection) holders() (page HoldersPage, err error) {
 			lane = group
 		}
 		groups[lane], o.groups[lane] = true, true
-		o.Outstanding += len(h.items)
+		o.Outstanding += len(h.Items)
 		o.LeastLeft = min(o.LeastLeft, left)
-		if d := max(0, time.Duration(rv+v.q.offset-h.token)*time.Microsecond); d >= o.LongestHold {
+		if d := max(0, time.Duration(rv+v.q.offset-h.Token)*time.Microsecond); d >= o.LongestHold {
 			o.LongestHold, o.Longest = d, group
 		}
 	}
@@ -514,7 +515,7 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 	seen := map[string]bool{}
 	claims := func(t timerRow) (enough bool) {
 		lane := t.key.lane
-		if t.kind != kindClaim || seen[lane] {
+		if t.kind != rec.KindClaim || seen[lane] {
 			return false
 		}
 		if len(held) == holdersLocks {
@@ -596,8 +597,8 @@ func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 
 // isVoid reports whether the timer of a marked group leads to nothing: the end of a claim which the mark follows, or
 // the time of a delayed head. Only the claim itself still lasts.
-func (c *groupCounts) isVoid(group string, k kind, dueMS int64) bool {
-	return c.marked[group] && (dueMS <= c.nowMS || k == kindHead)
+func (c *groupCounts) isVoid(group string, k rec.Kind, dueMS int64) bool {
+	return c.marked[group] && (dueMS <= c.nowMS || k == rec.KindHead)
 }
 
 // notReady reports whether the hints of a lane are known to lead to no ready group.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 const (
@@ -140,14 +141,14 @@ func (v inspection) countTogether(ranges []kv.KeyRange, limit int64) (n int64, e
 // timerRow is a timer taken apart. The index of key is when the timer is due (ms).
 type timerRow struct {
 	key  parsedKey
-	kind kind
+	kind rec.Kind
 	head int64 // index of the head
 }
 
 // open takes a timer apart.
 func (t *timerRow) open(v inspection, row kv.KV) (err error) {
 	if t.key, err = v.keys.parse(row.Key); err == nil {
-		t.kind, t.head, err = unpackTimer(row.Key, row.Value)
+		t.kind, t.head, err = rec.UnpackTimer(row.Key, row.Value)
 	}
 	return err
 }
@@ -205,7 +206,7 @@ func (v inspection) passTimers(
 			if err := t.open(v, row); v.passes(err) {
 				continue
 			}
-			if t.kind == kindBeat {
+			if t.kind == rec.KindBeat {
 				left, enough, err := v.passHeld(t.key, limit, page, each)
 				if err != nil || enough {
 					return enough, err
@@ -265,7 +266,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	}
 	h := head{group: p.group, index: t.head, found: true}
 	if c.keys.inTurn() && isHold(p.lane) {
-		if kind == kindClaim && p.index <= c.nowMS {
+		if kind == rec.KindClaim && p.index <= c.nowMS {
 			c.lapsed++
 		}
 		if c.inTurn[p.group] {
@@ -298,14 +299,14 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	switch {
 	case p.index <= c.nowMS:
 		c.oldestReady.older(h)
-	case kind == kindClaim || kind == kindGrant:
+	case kind == rec.KindClaim || kind == rec.KindGrant:
 		c.held++
-		if kind == kindClaim {
+		if kind == rec.KindClaim {
 			c.claims = append(c.claims, head{group: p.lane, index: t.head, found: true})
 		}
 	default:
 		c.delayed++
-		if kind == kindDelay {
+		if kind == rec.KindDelay {
 			c.failing++
 		}
 		c.delayed--
@@ -395,7 +396,7 @@ func (c *groupCounts) judge(f *found) hintSays {
 	switch {
 	case f.rows.len() == 0 || f.record != nil:
 		return hintStale
-	case slices.ContainsFunc(f.others, func(o heldLane) bool { return o.record.at(c.nowMS).keeps() }):
+	case slices.ContainsFunc(f.others, func(o heldLane) bool { return o.record.At(c.nowMS).Keeps() }):
 		if c.keys.inTurn() {
 			return hintStale // counted by the timer of the hold
 		}
@@ -442,7 +443,7 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	e, _, err := openEnvelope(rows[0].Value)
+	e, _, err := rec.OpenEnvelope(rows[0].Value)
 	if c.passes(err) {
 		return 0, nil
 	}
@@ -463,8 +464,8 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 	records, err := c.readLocks(c.claims[:min(statsHolds, len(c.claims))])
 	longest := time.Duration(0)
 	for _, r := range records {
-		if h := r.claim(); h != nil {
-			longest = max(longest, time.Duration(rv+c.q.offset-h.token)*time.Microsecond)
+		if h := r.Claim(); h != nil {
+			longest = max(longest, time.Duration(rv+c.q.offset-h.Token)*time.Microsecond)
 		}
 	}
 	return longest, err
@@ -688,7 +689,7 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.Paused = paused.public()
+	s.Paused = publicMark(paused)
 	if s.Views, err = v.countViews(int64(o.MaxGroups)); err != nil {
 		return s, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Cause is a kind of reason why an item is not being delivered.
@@ -231,7 +232,7 @@ func (x *explaining) explain() error {
 		return err
 	}
 	if paused != nil {
-		x.add(Reason{Cause: CauseQueuePaused, Mark: paused.public()})
+		x.add(Reason{Cause: CauseQueuePaused, Mark: publicMark(paused)})
 	}
 	l, others, err := x.readRecordsOver(x.lane, x.id)
 	if err != nil {
@@ -299,23 +300,23 @@ func (x *explaining) absent() error {
 		x.add(Reason{Cause: CauseGone})
 		return nil
 	}
-	d, err := unpackDead(key, v)
+	d, err := rec.UnpackDeadLetter(key, v)
 	if err != nil {
 		return err
 	}
-	text := d.reason
-	if d.lastErr != "" {
-		text += ": " + d.lastErr
+	text := d.Reason
+	if d.LastError != "" {
+		text += ": " + d.LastError
 	}
-	x.add(Reason{Cause: CauseDead, Count: int64(d.attempts), Err: text})
+	x.add(Reason{Cause: CauseDead, Count: int64(d.Attempts), Err: text})
 	return nil
 }
 
 // failed says how often the delivery of an item has failed.
 func (x *explaining) failed(cause Cause, id ID) error {
 	record, err := x.readAttempt(id)
-	if err == nil && record.count > 0 {
-		x.add(Reason{Cause: cause, Count: int64(record.count), Err: record.lastErr})
+	if err == nil && record.Count > 0 {
+		x.add(Reason{Cause: cause, Count: int64(record.Count), Err: record.LastError})
 	}
 	return err
 }
@@ -326,9 +327,9 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read item: %w", err)
 	}
-	e, _, err := openEnvelope(v)
+	e, _, err := rec.OpenEnvelope(v)
 	if err != nil {
-		return false, corrupt(key, err)
+		return false, rec.Corrupt(key, err)
 	}
 	config := x.known()
 	due := config.retro().due(&e)
@@ -377,7 +378,7 @@ func (x *explaining) pacedTotal() (bool, error) {
 
 // locked adds the reasons for which locks keep the lane: its own lock, and those of lanes that may share an item with
 // it. It returns whether all of them let a receive pass.
-func (x *explaining) locked(own *record, others []heldLane) (free bool) {
+func (x *explaining) locked(own *rec.Record, others []heldLane) (free bool) {
 	free = x.lockedBy(x.lane, own)
 	for _, other := range others {
 		if !x.lockedBy(other.lane, other.record) {
@@ -388,24 +389,24 @@ func (x *explaining) locked(own *record, others []heldLane) (free bool) {
 }
 
 // lockedBy is locked for the lock of one lane.
-func (x *explaining) lockedBy(lane string, r *record) (free bool) {
+func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 	holder := Reason{Where: x.keys.plan.whereOf(lane)}
-	if h := r.holding(); h != nil {
-		holder.Owner, holder.Token = h.owner, h.token
-		holder.Left = time.Duration(h.endMS-x.nowMS) * time.Millisecond
-		if h.sinceMS > 0 {
-			holder.Since = fromMillis(h.sinceMS)
+	if h := r.Holding(); h != nil {
+		holder.Owner, holder.Token = h.Owner, h.Token
+		holder.Left = time.Duration(h.EndMS-x.nowMS) * time.Millisecond
+		if h.SinceMS > 0 {
+			holder.Since = fromMillis(h.SinceMS)
 		}
 	}
-	cond := r.at(x.nowMS)
+	cond := r.At(x.nowMS)
 	switch cond {
-	case unheld, marked, over:
-	case lapsed:
+	case rec.Unheld, rec.Marked, rec.Over:
+	case rec.Lapsed:
 		holder.Cause = CauseLeaseExpired
 		x.add(holder)
-	case claimed:
+	case rec.Claimed:
 		switch holder.Cause = CauseGroupHeld; {
-		case r.claim().holds(x.id):
+		case hasItem(r.Claim(), x.id):
 			holder.Cause = CauseInFlight
 		case isHold(lane):
 			holder.Cause = CauseHeadHeld
@@ -413,20 +414,20 @@ func (x *explaining) lockedBy(lane string, r *record) (free bool) {
 			holder.Cause = CauseExcluded
 		}
 		x.add(holder)
-	case delayed:
+	case rec.Delayed:
 		x.add(Reason{Cause: CauseDelayed, Left: holder.Left, Where: holder.Where})
-	case granted:
+	case rec.Granted:
 		x.add(Reason{Cause: CauseGranted, Left: holder.Left, Where: holder.Where})
 	}
-	m := r.bears()
+	m := r.Mark()
 	if m != nil {
 		cause := CauseGroupPaused
-		if m.kind == markHalt {
+		if m.Kind == rec.MarkHalt {
 			cause = CauseGroupHalted
 		}
-		x.add(Reason{Cause: cause, Mark: m.public(), Where: holder.Where})
+		x.add(Reason{Cause: cause, Mark: publicMark(m), Where: holder.Where})
 	}
-	return !cond.keeps() && m == nil
+	return !cond.Keeps() && m == nil
 }
 
 // ready adds the reason for which a group waits that a receive could take at once. led: a lock's timer leads there.
@@ -514,9 +515,9 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
 	}
-	e, _, err := openEnvelope(v)
+	e, _, err := rec.OpenEnvelope(v)
 	if err != nil {
-		return false, corrupt(key, err)
+		return false, rec.Corrupt(key, err)
 	}
 	config := x.known()
 	for _, timer := range x.keys.timersAt(config.retro().timing(&e), x.lane) {

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // job is a large piece of work, done in short transactions (steps) at batch priority, one after the other. A step takes
@@ -322,41 +323,42 @@ func (u *unreadableStep) unreadable(p parsedKey, row kv.KV) bool {
 // metaForms is the same for the fields of meta. Parts have no form.
 var (
 	forms = map[string]func(key, value []byte) error{
-		nameItem: itemForm, nameLock: form(unpackRecord), nameHold: form(unpackRecord), nameMark: checkMarkKey,
-		nameReady: hintForm, nameOpen: hintForm, nameKept: hintForm, nameTimer: timerForm, nameDue: timerForm,
-		nameHeld: timerForm, nameBeat: form(unpackBeat), nameLane: checkMarkKey, nameState: checkStoredState,
-		namePace: form(unpackPace), nameAttempt: form(unpackAttempt), nameDedup: form(unpackRemembered),
-		namePurged: form(unpackPurged), nameArchived: form(unpackArchiveEntry), nameRequest: form(unpackRequest),
-		nameNamed: form(unpackRequest), nameByLane: form(unpackRequest), nameGrant: form(unpackInt),
-		nameWake: form(unpackCount), nameRepeat: form(unpackRepeat), nameCursor: form(unpackProgress),
-		nameReader: form(unpackReader), nameCount: form(unpackCount),
+		nameItem: itemForm, nameLock: form(rec.UnpackRecord), nameHold: form(rec.UnpackRecord),
+		nameMark: rec.CheckEmpty, nameReady: hintForm, nameOpen: hintForm, nameKept: hintForm, nameTimer: timerForm,
+		nameDue: timerForm, nameHeld: timerForm, nameBeat: form(rec.UnpackBeat), nameLane: rec.CheckEmpty,
+		nameState: checkStoredState, namePace: form(rec.UnpackPace), nameAttempt: form(rec.UnpackAttempt),
+		nameDedup: form(rec.UnpackDedupEntry), namePurged: form(rec.UnpackPurgeNote),
+		nameArchived: form(rec.UnpackArchiveEntry), nameRequest: form(rec.UnpackRequest),
+		nameNamed: form(rec.UnpackRequest), nameByLane: form(rec.UnpackRequest), nameGrant: form(rec.UnpackInt),
+		nameWake: form(rec.UnpackCount), nameRepeat: form(rec.UnpackRepeat), nameCursor: form(rec.UnpackCursor),
+		nameReader: form(rec.UnpackReader), nameCount: form(rec.UnpackCount),
 		nameDead: func(key, value []byte) error {
-			d, err := unpackDead(key, value)
+			d, err := rec.UnpackDeadLetter(key, value)
 			if err != nil {
 				return err
 			}
-			return itemForm(key, d.item)
+			return itemForm(key, d.Item)
 		},
 		nameArchive: func(key, value []byte) error {
-			a, err := unpackArchived(key, value)
+			a, err := rec.UnpackArchived(key, value)
 			if err != nil {
 				return err
 			}
-			return itemForm(key, a.item)
+			return itemForm(key, a.Item)
 		},
 		nameReceipt: func(key, value []byte) error {
-			_, _, err := unpackReceipt(key, value)
+			_, err := rec.UnpackReceipt(key, value)
 			return err
 		},
 		nameChange: func(key, value []byte) error {
-			_, _, err := unpackChanges(key, value)
+			_, _, err := rec.UnpackChanges(key, value)
 			return err
 		},
 	}
 	metaForms = map[string]func(key, value []byte) error{
-		metaSweptTo: form(unpackSweptTo), metaSweptDead: form(unpackSweptTo), metaMissed: form(unpackSweptTo),
-		metaSwept: form(unpackSweepNote), metaPurged: form(unpackPurged), metaPace: form(unpackPace),
-		metaChanged: form(unpackCount),
+		metaSweptTo: form(rec.UnpackKey), metaSweptDead: form(rec.UnpackKey), metaMissed: form(rec.UnpackKey),
+		metaSwept: form(rec.UnpackSweepNote), metaPurged: form(rec.UnpackPurgeNote), metaPace: form(rec.UnpackPace),
+		metaChanged: form(rec.UnpackCount),
 	}
 )
 
@@ -368,8 +370,8 @@ func form[T any](unpack func(key, value []byte) (T, error)) func(key, value []by
 }
 
 func itemForm(key, value []byte) error {
-	if _, _, err := openEnvelope(value); err != nil {
-		return corrupt(key, err)
+	if _, _, err := rec.OpenEnvelope(value); err != nil {
+		return rec.Corrupt(key, err)
 	}
 	return nil
 }
@@ -380,7 +382,7 @@ func hintForm(key, value []byte) error {
 }
 
 func timerForm(key, value []byte) error {
-	_, _, err := unpackTimer(key, value)
+	_, _, err := rec.UnpackTimer(key, value)
 	return err
 }
 
@@ -430,15 +432,15 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 	if r == nil {
 		return u.free(p.lane)
 	}
-	if r.bears() != nil {
+	if r.Mark() != nil {
 		u.tx.Set(u.keys.mark(p.lane), nil)
 	}
-	switch h := r.holding(); {
+	switch h := r.Holding(); {
 	case h == nil:
-	case h.byBeat():
-		u.tx.Set(u.keys.held(h.beat, p.lane), packTimer(h.kind, h.first()))
+	case h.ByBeat():
+		u.tx.Set(u.keys.held(h.Beat, p.lane), rec.PackTimer(h.Kind, firstIndex(h)))
 	default:
-		u.timeHead(p.lane, h.first(), h.endMS)
+		u.timeHead(p.lane, firstIndex(h), h.EndMS)
 	}
 	return nil
 }
@@ -451,19 +453,19 @@ func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
 		return err
 	}
 	if !found {
-		b = beat{dueMS: u.nowMS, ended: true}
-		u.tx.Set(u.keys.beat(handle), b.pack())
+		b = rec.Beat{DueMS: u.nowMS, Ended: true}
+		u.tx.Set(u.keys.beat(handle), b.Pack())
 	}
-	u.tx.Set(u.keys.beatTimer(b.dueMS, handle), packTimer(kindBeat, 0))
+	u.tx.Set(u.keys.beatTimer(b.DueMS, handle), rec.PackTimer(rec.KindBeat, 0))
 	return nil
 }
 
-// first returns the index of a holding's first item; 0 if it has none.
-func (h *holding) first() int64 {
-	if len(h.items) == 0 {
+// firstIndex returns the index of a holding's first item; 0 if it has none.
+func firstIndex(h *rec.Holding) int64 {
+	if len(h.Items) == 0 {
 		return 0
 	}
-	return h.items[0].index
+	return h.Items[0].Index
 }
 
 // raiseGrace is the time between the two steps of a raise of the shards. The reason is the same as for dropGrace: a

@@ -10,7 +10,16 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
+
+// The archive of a queue keeps finished items, acked or taken, for as long as the configuration says. The transaction
+// that finishes an item archives it under its own id, so that the items of a group lie together and in order. The parts
+// of the item stay where they are. Each ack or take also leaves an entry that names its items. The entries lie in the
+// order of completion (rec.Completion). Listings by time and the sweep use the entries.
+//
+// An ack reads items only if the queue has an archive. It reads the finished items at the same time as the lock. Then
+// it writes each item again, and the entry.
 
 // ArchiveFilter chooses the archived items which meet all conditions set. The zero value is refused by Replay
 // (ErrOptions); Archive lists all for it, because a list only reads.
@@ -244,20 +253,20 @@ func (w *archiveWalk) placeBehind(v *view, after ID) error {
 	if err != nil || value == nil {
 		return err // swept, and so is everything finished before
 	}
-	a, err := unpackArchived(key, value)
+	a, err := rec.UnpackArchived(key, value)
 	if v.passes(err) {
 		return nil // from the oldest on
 	}
-	entryKey := v.keys.archived(a.at)
+	entryKey := v.keys.archived(a.At)
 	if value, err = v.read.Get(entryKey).Wait(v.ctx); err != nil || value == nil {
 		return err
 	}
-	e, err := unpackArchiveEntry(entryKey, value)
+	e, err := rec.UnpackArchiveEntry(entryKey, value)
 	if v.passes(err) {
 		w.begin = kv.FirstGreaterThan(entryKey)
 		return nil
 	}
-	w.begin, w.skip = kv.FirstGreaterOrEqual(entryKey), place(e.items, after, after.Group)+1
+	w.begin, w.skip = kv.FirstGreaterOrEqual(entryKey), place(e.Items, after, after.Group)+1
 	return nil
 }
 
@@ -266,7 +275,7 @@ func (w *archiveWalk) placeBehind(v *view, after ID) error {
 func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 	keys, fromMS := v.keys, millis(w.filter.From.Add(-archiveSkew))
 	at := func(place int64) kv.KeySelector {
-		return kv.FirstGreaterOrEqual(keys.archived(completion{place: place}))
+		return kv.FirstGreaterOrEqual(keys.archived(rec.Completion{Place: place}))
 	}
 	p, err := keys.parse(last)
 	if v.passes(err) {
@@ -288,8 +297,8 @@ func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 			high = middle
 			continue
 		}
-		e, err := unpackArchiveEntry(rows[0].Key, rows[0].Value)
-		if err == nil && e.completedMS < fromMS {
+		e, err := rec.UnpackArchiveEntry(rows[0].Key, rows[0].Value)
+		if err == nil && e.CompletedMS < fromMS {
 			low = max(middle, p.index) + 1
 			w.begin = at(low)
 		} else {
@@ -328,7 +337,7 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 	var keys [][]byte
 	var values []kv.Future[[]byte]
 	for _, row := range rows {
-		e, err := unpackArchiveEntry(row.Key, row.Value)
+		e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
 		skip := s.skip
 		if err == nil && len(values) == limit {
 			s.ended = false
@@ -338,12 +347,12 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 		if err != nil {
 			continue // Check reports the corrupt entry
 		}
-		if !w.filter.Before.IsZero() && e.completedMS >= millis(w.filter.Before.Add(archiveSkew)) {
+		if !w.filter.Before.IsZero() && e.CompletedMS >= millis(w.filter.Before.Add(archiveSkew)) {
 			s.ended = true
 			break
 		}
-		items := e.items[min(skip, len(e.items)):]
-		if !w.filter.matches(e.completedMS) {
+		items := e.Items[min(skip, len(e.Items)):]
+		if !w.filter.matches(e.CompletedMS) {
 			s.scanned += len(items)
 			s.looked(e, items)
 			continue
@@ -355,7 +364,7 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 		s.scanned += len(items)
 		s.looked(e, items)
 		for _, d := range items {
-			key := v.keys.archive(d.id(e.group))
+			key := v.keys.archive(idOf(d, e.Group))
 			keys, values = append(keys, key), append(values, v.read.Get(key))
 		}
 		if s.skip > 0 {
@@ -378,9 +387,9 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 }
 
 // looked notes the last item a step has looked at.
-func (s *archiveStep) looked(e *archiveEntry, items []delivered) {
+func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 	if n := len(items); n > 0 {
-		last := items[n-1].id(e.group)
+		last := idOf(items[n-1], e.Group)
 		s.last = &last
 	}
 }
@@ -396,19 +405,19 @@ func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 		last := item.ID
 		s.last = &last
 	}
-	a, err := unpackArchived(row.Key, row.Value)
+	a, err := rec.UnpackArchived(row.Key, row.Value)
 	if err == nil {
-		if !w.filter.matches(a.completedMS) || a.at.place > w.until {
+		if !w.filter.matches(a.CompletedMS) || a.At.Place > w.until {
 			return nil
 		}
-		item.Completed = fromMillis(a.completedMS)
-		var e envelope
+		item.Completed = fromMillis(a.CompletedMS)
+		var e rec.Envelope
 		var body []byte
-		if e, body, err = openEnvelope(a.item); err == nil {
-			item.value, item.Headers, item.Enqueued = a.item, e.headers, fromMillis(e.enqueuedMS)
-			item.Size, item.DedupID = max(int64(len(body)), e.size), e.dedupID
+		if e, body, err = rec.OpenEnvelope(a.Item); err == nil {
+			item.value, item.Headers, item.Enqueued = a.Item, e.Headers, fromMillis(e.EnqueuedMS)
+			item.Size, item.DedupID = max(int64(len(body)), e.Size), e.DedupID
 		} else {
-			err = corrupt(row.Key, err)
+			err = rec.Corrupt(row.Key, err)
 		}
 	}
 	item.Err = err

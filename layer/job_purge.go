@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // PurgeOptions say what a purge removes: the items of Group, or with All the items of all groups, as far as they are
@@ -178,7 +179,7 @@ type purgeStep struct {
 // purgeRun is a run of consecutive items of a group.
 type purgeRun struct {
 	group string
-	items []delivered
+	items []rec.Item
 	whole bool // the run is the whole group, as of the read version
 	lock  kv.Future[[]byte]
 }
@@ -256,13 +257,13 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 				group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.keys.lock(p.group)),
 			})
 		}
-		d := delivered{index: p.index, random: p.id}
-		if e, _, err := openEnvelope(row.Value); err != nil {
-			d.parts = 1 // unreadable: there may be parts
+		d := rec.Item{Index: p.index, Random: p.id}
+		if e, _, err := rec.OpenEnvelope(row.Value); err != nil {
+			d.Parts = 1 // unreadable: there may be parts
 		} else {
-			d.parts = e.parts
+			d.Parts = e.Parts
 		}
-		d.facets = s.keys.facetsIn(row.Value)
+		d.Facets = s.keys.facetsIn(row.Value)
 		r := runs[len(runs)-1]
 		r.items = append(r.items, d)
 	}
@@ -284,7 +285,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 }
 
 // held reads the group's record. kept means: leave the group alone, because the record cannot be read.
-func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
+func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 	key := s.keys.lock(r.group)
 	v, err := r.lock.Wait(s.ctx)
 	if err != nil {
@@ -293,12 +294,12 @@ func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
 	if v == nil {
 		return nil, false, nil
 	}
-	held, err = unpackRecord(key, v)
+	held, err = rec.UnpackRecord(key, v)
 	if isCorrupt(err) {
 		if !s.p.o.Force {
 			return nil, true, nil
 		}
-		s.put(r.group, unreadable, nil, 0)
+		s.put(r.group, rec.Unreadable, nil, 0)
 		return nil, false, nil
 	}
 	return held, false, err
@@ -391,7 +392,7 @@ func (p *purger) besides(
 }
 
 // inHand reports whether the group is in flight, so that items must not be purged.
-func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && !s.p.o.Force }
+func (s *purgeStep) inHand(l *rec.Record) bool { return l.At(s.nowMS) == rec.Claimed && !s.p.o.Force }
 
 // purge removes a run's items, except the items in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
@@ -408,7 +409,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	} else if s.inHand(l) {
 		gone = nil
 		for _, d := range r.items {
-			if !l.claim().holds(d.id(r.group)) {
+			if !hasItem(l.Claim(), idOf(d, r.group)) {
 				gone = append(gone, d)
 			}
 		}
@@ -423,7 +424,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	free := s.end(r.group, l, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
 	s.removed(r.group, len(gone))
-	return s.leave(gone[0].id(r.group), free, r.whole)
+	return s.leave(idOf(gone[0], r.group), free, r.whole)
 }
 
 // wide removes the items of a group from first up to (not including) the key end. If something in between must stay,
@@ -475,17 +476,17 @@ func (s *purgeStep) removed(group string, n int) {
 }
 
 // end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.
-func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
-	switch cond := r.at(s.nowMS); {
-	case cond == unheld:
+func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
+	switch cond := r.At(s.nowMS); {
+	case cond == rec.Unheld:
 		return true
-	case s.inHand(r), cond == marked, r.is(kindGrant) && !whole:
+	case s.inHand(r), cond == rec.Marked, r.Is(rec.KindGrant) && !whole:
 		return false
-	case cond == claimed:
+	case cond == rec.Claimed:
 		s.done.Forced++
 		s.count(countForced, 1)
 	}
-	return s.txn.end(group, r, r.mark)
+	return s.txn.end(group, r, r.Mark())
 }
 
 // leave makes a group findable whose items from first on are gone.
@@ -589,7 +590,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err != nil {
 		return err
 	}
-	first, last := r.items[0].id(r.group), r.items[len(r.items)-1].id(r.group)
+	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
 	holds, err := s.readHolds(guardPurgeLock, kv.KeyRange{
 		Begin: s.keys.hold(first), End: kv.KeyAfter(s.keys.hold(last)),
 	})
@@ -601,9 +602,9 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		return err
 	}
 	all = append(all, holds...)
-	gone := slices.DeleteFunc(slices.Clone(r.items), func(d delivered) bool {
+	gone := slices.DeleteFunc(slices.Clone(r.items), func(d rec.Item) bool {
 		return slices.ContainsFunc(all, func(held heldLane) bool {
-			return s.inHand(held.record) && held.record.claim().holds(d.id(r.group))
+			return s.inHand(held.record) && hasItem(held.record.Claim(), idOf(d, r.group))
 		})
 	})
 	s.done.Kept += int64(len(r.items) - len(gone))
@@ -625,7 +626,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	s.txn.remove(r.group, r.items, gone, false)
 	s.removed(r.group, len(gone))
 	for _, d := range gone {
-		for _, lane := range s.keys.plan.lanesOf(r.group, d.facets) {
+		for _, lane := range s.keys.plan.lanesOf(r.group, d.Facets) {
 			if !stays[lane] && !slices.Contains(free, lane) {
 				free = append(free, lane)
 			}
@@ -652,8 +653,8 @@ func (s *purgeStep) forceUnreadable(group string) error {
 		for _, row := range rows {
 			if p, err := s.keys.parse(row.Key); err != nil {
 				s.tx.Clear(row.Key)
-			} else if _, err := unpackRecord(row.Key, row.Value); err != nil {
-				s.put(p.lane, unreadable, nil, 0)
+			} else if _, err := rec.UnpackRecord(row.Key, row.Value); err != nil {
+				s.put(p.lane, rec.Unreadable, nil, 0)
 			}
 		}
 	}
@@ -729,7 +730,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	case format == nil:
 		return ErrNoQueue
 	}
-	tx.Set(d.keys.meta(metaDropped), packInt(millis(time.Now())))
+	tx.Set(d.keys.meta(metaDropped), rec.PackInt(millis(time.Now())))
 	tx.Clear(d.keys.meta(metaConfig))
 	rows, err := tx.Snapshot().GetRange(d.keys.requests().Selectors(),
 		kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
@@ -738,7 +739,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	}
 	for _, row := range rows {
 		if p, err := d.keys.parse(row.Key); err == nil {
-			tx.Atomic(kv.Add, d.keys.wake(p.id), packCount(1))
+			tx.Atomic(kv.Add, d.keys.wake(p.id), rec.PackCount(1))
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // RedriveOptions say how dead letters go back to their groups. The zero value puts each letter back at its old place.
@@ -287,7 +288,7 @@ func (w *txn) discard(rows []deadRow) error {
 		w.tx.ClearRange(w.keys.parts(rows[i].letter.ID))
 		facets := ""
 		if rows[i].dead != nil {
-			facets = w.keys.facetsIn(rows[i].dead.item)
+			facets = w.keys.facetsIn(rows[i].dead.Item)
 		}
 		w.change(ChangeDiscarded, rows[i].letter.ID, facets)
 	}
@@ -346,7 +347,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	id := row.letter.ID
 	if o.Edit == nil {
-		value, err := w.renewed(row.dead.item)
+		value, err := w.renewed(row.dead.Item)
 		if err != nil {
 			return err
 		}
@@ -358,9 +359,9 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	if err != nil {
 		return err
 	}
-	e, _, err := openEnvelope(row.dead.item)
+	e, _, err := rec.OpenEnvelope(row.dead.Item)
 	if err != nil {
-		return corrupt(row.key, err)
+		return rec.Corrupt(row.key, err)
 	}
 	value, parts := split(nil, m, e)
 	if value, err = w.renewed(value); err != nil {
@@ -382,7 +383,7 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	if err != nil || config.Retention == 0 {
 		return value, err
 	}
-	e, body, err := openEnvelope(value)
+	e, body, err := rec.OpenEnvelope(value)
 	if err != nil {
 		return nil, err
 	}
@@ -390,14 +391,14 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	if err != nil || now-config.retro().waitsSince(&e) <= config.Retention.Milliseconds() {
 		return value, err
 	}
-	e.enqueuedMS, e.dueMS = now, config.retro().own(now)
-	return append(e.append(make([]byte, 0, len(value)+16)), body...), nil
+	e.EnqueuedMS, e.DueMS = now, config.retro().own(now)
+	return append(e.Append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
 // edited is the message of a dead letter, as Edit leaves the message.
 func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
-	item, err := w.readItem(kv.KV{Key: w.keys.item(id), Value: row.dead.item})
+	item, err := w.readItem(kv.KV{Key: w.keys.item(id), Value: row.dead.Item})
 	if err != nil {
 		return nil, err
 	}
@@ -524,9 +525,9 @@ func (f *DeadFilter) check() error {
 }
 
 // matches reports whether a letter is chosen by its contents.
-func (f *DeadFilter) matches(d *dead) bool {
-	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
-		inSpan(d.deadMS, f.From, f.Before)
+func (f *DeadFilter) matches(d *rec.DeadLetter) bool {
+	return (f.Text == "" || strings.Contains(d.Reason, f.Text) || strings.Contains(d.LastError, f.Text)) &&
+		inSpan(d.DeadMS, f.From, f.Before)
 }
 
 // DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
@@ -600,7 +601,7 @@ func readBodies(v *view, found []deadRow) error {
 		if row.dead == nil {
 			continue
 		}
-		item, err := v.readItem(kv.KV{Key: v.keys.item(row.letter.ID), Value: row.dead.item})
+		item, err := v.readItem(kv.KV{Key: v.keys.item(row.letter.ID), Value: row.dead.Item})
 		if errors.Is(err, ErrCorrupt) {
 			row.letter.Err, row.letter.Reason = err, err.Error()
 			continue
@@ -618,8 +619,8 @@ type deadRow struct {
 	letter DeadLetter
 	key    []byte
 	value  []byte
-	dead   *dead // nil if unreadable
-	nth    int   // among the letters which the step has looked at, from 0
+	dead   *rec.DeadLetter // nil if unreadable
+	nth    int             // among the letters which the step has looked at, from 0
 }
 
 // deadWalk goes through the dead letters chosen by a filter, a few a transaction.
@@ -745,24 +746,24 @@ func (w *deadWalk) pass(step deadStep) {
 
 // open decodes the value.
 func (r *deadRow) open() error {
-	d, err := unpackDead(r.key, r.value)
+	d, err := rec.UnpackDeadLetter(r.key, r.value)
 	if err != nil {
 		return err
 	}
-	e, body, err := openEnvelope(d.item)
+	e, body, err := rec.OpenEnvelope(d.Item)
 	if err != nil {
-		return corrupt(r.key, err)
+		return rec.Corrupt(r.key, err)
 	}
 	r.dead = d
 	r.letter = DeadLetter{
-		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
-		DedupID: e.dedupID, Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
-		DeadLettered: fromMillis(d.deadMS),
+		ID: r.letter.ID, Headers: e.Headers, Size: max(int64(len(body)), e.Size), Enqueued: fromMillis(e.EnqueuedMS),
+		DedupID: e.DedupID, Reason: d.Reason, LastError: d.LastError, Attempts: d.Attempts,
+		DeadLettered: fromMillis(d.DeadMS),
 	}
-	if d.attempts > 0 {
-		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)
-		if d.deliveredMS > 0 {
-			r.letter.FirstDelivered = fromMillis(d.deliveredMS)
+	if d.Attempts > 0 {
+		r.letter.First, r.letter.Last = fromMillis(d.FirstMS), fromMillis(d.LastMS)
+		if d.DeliveredMS > 0 {
+			r.letter.FirstDelivered = fromMillis(d.DeliveredMS)
 		}
 	}
 	return nil

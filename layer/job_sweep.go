@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A sweep clears rows that are not needed any more and that no other call clears. Each part works in short transactions
@@ -143,8 +144,8 @@ func (s *sweeper) named() error {
 
 func (s *sweeper) requestsOf(name string) error {
 	return s.pages(s.q.keys.section(name), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
-		r, err := unpackRequest(row.Key, row.Value)
-		if err == nil && r.lives(m.nowMS) { // of one that cannot be read the handle writes another
+		r, err := rec.UnpackRequest(row.Key, row.Value)
+		if err == nil && lives(r, m.nowMS) { // of one that cannot be read the handle writes another
 			return false, nil
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -222,10 +223,10 @@ func (s *sweeper) begin() (mine bool, err error) {
 		}
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
-			note, err := unpackSweepNote(key, v)
+			note, err := rec.UnpackSweepNote(key, v)
 			q.passes(err) // as no note: a sweep too many does no harm
-			last = note.begunMS
-			if mine = note.random == own; mine {
+			last = note.BegunMS
+			if mine = note.Random == own; mine {
 				return nil // written by an earlier attempt whose outcome was unknown
 			}
 		}
@@ -237,7 +238,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if err := guardSweepTurn.read(tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
-		tx.Set(key, sweepNote{begunMS: now, random: own}.pack())
+		tx.Set(key, rec.SweepNote{BegunMS: now, Random: own}.Pack())
 		return nil
 	})
 	return mine, err
@@ -246,9 +247,9 @@ func (s *sweeper) begin() (mine bool, err error) {
 // receipts clears receipts left behind. A retry that needed such a receipt has long ended, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
-		writtenMS, rest, err := unpackReceipt(row.Key, row.Value)
-		written, dated := witnessOf(writtenMS, rest)
-		young := writtenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
+		r, err := rec.UnpackReceipt(row.Key, row.Value)
+		written, dated := witnessOf(r)
+		young := r.WrittenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
 		if err != nil || young && !lacks(guardReceiptLife) {
 			return false, nil
 		}
@@ -260,15 +261,15 @@ func (s *sweeper) receipts() error {
 // purges clears the notes of purges older than any dedup entry which may ask for the note.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
-		note, err := unpackPurged(row.Key, row.Value)
+		note, err := rec.UnpackPurgeNote(row.Key, row.Value)
 		if err != nil {
 			return false, nil
 		}
-		if ahead(note.ms, m.nowMS) {
-			note.ms = m.at(note.clock)
+		if ahead(note.AtMS, m.nowMS) {
+			note.AtMS = m.at(note.Clock)
 		}
 		const life = MaxDedupWindow + sweepSlack
-		if note.ms > m.nowMS-life.Milliseconds() || !m.old(note.clock, life) {
+		if note.AtMS > m.nowMS-life.Milliseconds() || !m.old(note.Clock, life) {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -385,26 +386,26 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 		return 0, nil, err
 	}
 	for i, row := range rows {
-		e, err := unpackArchiveEntry(row.Key, row.Value)
+		e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
 		if err != nil {
 			continue // Check names the entry
 		}
 		p, err := s.q.keys.parse(row.Key)
-		if err == nil && ahead(e.completedMS, m.nowMS) {
-			e.completedMS = m.at(p.index)
+		if err == nil && ahead(e.CompletedMS, m.nowMS) {
+			e.CompletedMS = m.at(p.index)
 		}
-		if m.nowMS-e.completedMS < keep.Milliseconds() || err == nil && !m.old(p.index, keep) ||
-			items > 0 && items+int64(len(e.items)) > archiveSweepItems {
+		if m.nowMS-e.CompletedMS < keep.Milliseconds() || err == nil && !m.old(p.index, keep) ||
+			items > 0 && items+int64(len(e.Items)) > archiveSweepItems {
 			return items, rows[:i], nil
 		}
-		for _, d := range e.items {
-			id := d.id(e.group)
+		for _, d := range e.Items {
+			id := idOf(d, e.Group)
 			tx.Clear(s.q.keys.archive(id))
-			if d.parts > 0 {
+			if d.Parts > 0 {
 				tx.ClearRange(s.q.keys.parts(id))
 			}
 		}
-		items += int64(len(e.items))
+		items += int64(len(e.Items))
 		tx.Clear(row.Key)
 	}
 	return items, rows, nil
@@ -413,9 +414,9 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 // repeats clears the receive ids which are out of date, with time left for clocks which differ.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
-		r, err := unpackRepeat(row.Key, row.Value)
-		if err == nil && (r.ms > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.ms, m.nowMS, sweepSlack) ||
-			!m.old(r.claims[0].token, receiptLife)) {
+		r, err := rec.UnpackRepeat(row.Key, row.Value)
+		if err == nil && (r.AtMS > m.nowMS-receiptLife.Milliseconds() && !tooLate(r.AtMS, m.nowMS, sweepSlack) ||
+			!m.old(r.Claims[0].Token, receiptLife)) {
 			return false, nil
 		}
 		// The id may be in use again by now.
@@ -452,7 +453,7 @@ func (s *sweeper) changes() error {
 		}
 		var unseen, unreadable []byte
 		for _, row := range rows {
-			ms, _, err := unpackChanges(row.Key, row.Value)
+			ms, _, err := rec.UnpackChanges(row.Key, row.Value)
 			p, perr := s.q.keys.parse(row.Key)
 			if err != nil || perr != nil || ahead(ms, m.nowMS) {
 				// Its time is unknown. The rows are in the order of their commits, so this one is cleared with the next
@@ -484,7 +485,7 @@ func (s *sweeper) changes() error {
 			return 0, err
 		}
 		// Of two sweeps at the same time the one that has come further is right.
-		tx.Atomic(kv.ByteMax, s.q.keys.meta(metaMissed), packSweptTo(unseen))
+		tx.Atomic(kv.ByteMax, s.q.keys.meta(metaMissed), rec.PackKey(unseen))
 		return cleared, follow.guardDrop(s.ctx, tx)
 	}, &s.report.Changes, func(rows int, cleared int64) bool { return cleared < int64(rows) })
 }
@@ -495,12 +496,12 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("read cursors: %w", err)
 		}
-		p, err := unpackProgress(row.Key, row.Value)
+		p, err := rec.UnpackCursor(row.Key, row.Value)
 		if s.q.passes(err) {
-			p.from = []byte{} // it is unknown which changes the subscription has seen
+			p.From = []byte{} // it is unknown which changes the subscription has seen
 		}
-		if from == nil || bytes.Compare(p.from, from) < 0 {
-			from = p.from
+		if from == nil || bytes.Compare(p.From, from) < 0 {
+			from = p.From
 		}
 	}
 	return from, nil
@@ -530,8 +531,8 @@ func (s *sweeper) letters() error {
 		}
 		var old []deadRow
 		for _, row := range rows {
-			d, err := unpackDead(row.Key, row.Value)
-			if err != nil || d.deadMS > before {
+			d, err := rec.UnpackDeadLetter(row.Key, row.Value)
+			if err != nil || d.DeadMS > before {
 				continue // Check names what cannot be read
 			}
 			p, err := s.q.keys.parse(row.Key)
@@ -569,7 +570,7 @@ func (p *sweepPlace) resume() error {
 		if err != nil || note == nil {
 			return err
 		}
-		if last, err := unpackSweptTo(p.key, note); err == nil && p.section.Contains(last) {
+		if last, err := rec.UnpackKey(p.key, note); err == nil && p.section.Contains(last) {
 			p.section.Begin, p.noted = kv.KeyAfter(last), true
 		}
 		return nil
@@ -584,7 +585,7 @@ func (p *sweepPlace) resume() error {
 func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 	switch {
 	case more:
-		tx.Set(p.key, packSweptTo(rows[len(rows)-1].Key))
+		tx.Set(p.key, rec.PackKey(rows[len(rows)-1].Key))
 		p.noted = true
 	case p.noted:
 		tx.Clear(p.key)
@@ -643,11 +644,11 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 		now.nowMS -= dedupSlack.Milliseconds()
 	}
 	for _, row := range rows {
-		r, err := unpackRemembered(row.Key, row.Value)
+		r, err := rec.UnpackDedupEntry(row.Key, row.Value)
 		switch {
 		case err != nil:
-		case r.untilMS == 0:
-			p := place{row.Key, v.keys.item(r.id), v.keys.dead(r.id)}
+		case r.UntilMS == 0:
+			p := place{row.Key, v.keys.item(rememberedID(r)), v.keys.dead(rememberedID(r))}
 			pending = append(pending, p)
 			found = append(found, [2]kv.Future[[]byte]{
 				v.read.GetKey(kv.FirstGreaterOrEqual(p.item)), v.read.GetKey(kv.FirstGreaterOrEqual(p.dead)),
@@ -762,8 +763,8 @@ func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool
 		return false, err
 	}
 	var value []byte
-	if n := failed.hinted(); n > 0 {
-		value = packInt(int64(n))
+	if n := hinted(failed); n > 0 {
+		value = rec.PackInt(int64(n))
 	}
 	tx.Set(right, value)
 	return true, nil
@@ -872,7 +873,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	if err != nil {
 		return false, err
 	}
-	if c := r.at(w.nowMS); c == claimed || c == granted {
+	if c := r.At(w.nowMS); c == rec.Claimed || c == rec.Granted {
 		return false, nil // in flight, or about to be
 	}
 	free, err := w.expireItems(r, old)
@@ -911,12 +912,12 @@ func (s *sweeper) paces() error {
 		}
 		cleared := int64(0)
 		for i, row := range rows {
-			used, err := unpackPace(row.Key, row.Value)
+			used, err := rec.UnpackPace(row.Key, row.Value)
 			if err != nil || heads[i] == nil {
 				continue // Check names it
 			}
-			if tooLate(used.us/1000, w.nowMS, sweepSlack) {
-				used = used.plausible(config.MaxRate, w.nowMS)
+			if tooLate(used.US/1000, w.nowMS, sweepSlack) {
+				used = plausible(used, config.MaxRate, w.nowMS)
 			}
 			head, err := heads[i].Wait(s.ctx)
 			if err != nil {
@@ -958,7 +959,7 @@ func (s *sweeper) paces() error {
 // end of a claim or a delay. If the group is held, or the right timer is there already, nothing is written: then a read
 // conflict on the lock, or on the timer. If the group must wait, a read conflict on the gap up to the head. All other
 // reads are at snapshot, because a superfluous hint or timer is harmless.
-func (w *txn) repace(group string, rate Rate, used pace) error {
+func (w *txn) repace(group string, rate Rate, used rec.Pace) error {
 	found := w.read.GetRange(w.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)
 	if err != nil || len(pairs) == 0 {
@@ -995,7 +996,7 @@ func (w *txn) repace(group string, rate Rate, used pace) error {
 		return guardPaceExclude.read(w.tx, kv.SingleKey(w.keys.lock(group)))
 	}
 	if untilMS > w.nowMS {
-		return w.awaitHead(group, nil, head.id(group), items.timing(untilMS))
+		return w.awaitHead(group, nil, idOf(head.Item, group), items.timing(untilMS))
 	}
 	return w.free(group)
 }

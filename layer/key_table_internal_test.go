@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // packedExamples has an example for each name of the key table whose value is a tuple, and the types of its elements by
@@ -20,26 +21,26 @@ var packedExamples = map[string]struct {
 	elements string
 }{
 	nameLock: {
-		heldBy(holding{
-			kind: kindClaim, token: 7, owner: "w", endMS: 9, items: []delivered{{index: 1, random: uuid.Max}},
-			sinceMS: 2, beat: uuid.Max,
-		}, &mark{kind: markPause, who: "ann", reason: "why", sinceMS: 3}).pack(),
+		rec.HeldBy(rec.Holding{
+			Kind: rec.KindClaim, Token: 7, Owner: "w", EndMS: 9, Items: []rec.Item{{Index: 1, Random: uuid.Max}},
+			SinceMS: 2, Beat: uuid.Max,
+		}, &rec.Mark{Kind: rec.MarkPause, By: "ann", Reason: "why", SinceMS: 3}).Pack(),
 		"int tuple(string string string int) tuple(string int string int int uuid int) int uuid",
 	},
-	nameReady:    {packInt(3), "int"},
-	nameTimer:    {packTimer(kindHead, 5), "string int"},
-	nameBeat:     {beat{dueMS: 5, owner: "w", ended: true}.pack(), "int string int"},
-	namePace:     {pace{us: 1, part: 0, of: 1}.pack(), "int int int"},
-	nameAttempt:  {attempt{count: 1, deliveredMS: 1}.pack(), "int int int string int"},
-	nameRequest:  {request{owner: "w"}.pack(), "string int int"},
-	nameGrant:    {packInt(3), "int"},
-	nameDedup:    {remembered{id: ID{Group: "g"}}.pack(), "string int uuid int int"},
-	namePurged:   {purgeNote{}.pack(), "int int"},
-	nameRepeat:   {repeat{claims: []claimRef{{"g", 1}}}.pack(), "int string int"},
-	nameReceipt:  {packReceipt(moment{nowMS: 5, clock: 7}, 1), "int int int"},
-	nameCursor:   {(&progress{position: position{from: []byte("x")}}).pack(), "uuid bytes int"},
-	nameReader:   {(&reader{owner: "w"}).pack(), "uuid string int"},
-	nameArchived: {(&archiveEntry{group: "g", items: []delivered{{}}}).pack(), "int string int uuid int"},
+	nameReady:    {rec.PackInt(3), "int"},
+	nameTimer:    {rec.PackTimer(rec.KindHead, 5), "string int"},
+	nameBeat:     {rec.Beat{DueMS: 5, Owner: "w", Ended: true}.Pack(), "int string int"},
+	namePace:     {rec.Pace{US: 1, Part: 0, Of: 1}.Pack(), "int int int"},
+	nameAttempt:  {rec.Attempt{Count: 1, DeliveredMS: 1}.Pack(), "int int int string int"},
+	nameRequest:  {rec.Request{Owner: "w"}.Pack(), "string int int"},
+	nameGrant:    {rec.PackInt(3), "int"},
+	nameDedup:    {rec.DedupEntry{Group: "g"}.Pack(), "string int uuid int int"},
+	namePurged:   {rec.PurgeNote{}.Pack(), "int int"},
+	nameRepeat:   {rec.Repeat{Claims: []rec.ClaimRef{{Lane: "g", Token: 1}}}.Pack(), "int string int"},
+	nameReceipt:  {rec.PackReceipt(5, 1, 7), "int int int"},
+	nameCursor:   {(&rec.Cursor{Position: rec.Position{From: []byte("x")}}).Pack(), "uuid bytes int"},
+	nameReader:   {(&rec.Reader{Owner: "w"}).Pack(), "uuid string int"},
+	nameArchived: {(&rec.ArchiveEntry{Group: "g", Items: []rec.Item{{}}}).Pack(), "int string int uuid int"},
 }
 
 // TestKeyTable: the key table has a row for each name, and the values that it calls tuples are.
@@ -64,10 +65,10 @@ func TestKeyTable(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, example.elements, strings.Join(kindsOf(parsed), " "), name)
 	}
-	for _, kind := range []kind{kindClaim, kindGrant, kindDelay} {
+	for _, kind := range []rec.Kind{rec.KindClaim, rec.KindGrant, rec.KindDelay} {
 		require.Contains(t, table, `"`+string(kind)+`"`)
 	}
-	for _, mark := range []markKind{markPause, markHalt} {
+	for _, mark := range []rec.MarkKind{rec.MarkPause, rec.MarkHalt} {
 		require.Contains(t, table, `"`+string(mark)+`"`)
 	}
 }

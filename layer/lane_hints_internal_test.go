@@ -12,6 +12,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
+	"fdbfifo/layer/internal/rec"
 )
 
 // laneConfig is of a queue with the facets a and b, a view of each, and whole groups.
@@ -220,8 +221,8 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 		whole := receptionOf(t, q, ReceiveOptions{Max: 2, MaxGroups: 2})
 		lane := receptionOf(t, q, ReceiveOptions{Where: Template{"a": "x"}, Max: 1, MaxGroups: 1})
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
-			wanted := request{owner: "other", wants: 1, deadlineMS: q.nowMS() + requestLife.Milliseconds()}
-			tx.Set(q.keys.request(1, other), wanted.pack())
+			wanted := rec.Request{Owner: "other", Wants: 1, DeadlineMS: q.nowMS() + requestLife.Milliseconds()}
+			tx.Set(q.keys.request(1, other), wanted.Pack())
 			return nil
 		}))
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {

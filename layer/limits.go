@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"fdbfifo/layer/internal/rec"
 )
 
 // Limits, checked before a transaction begins. Each has its own error: *LimitError with the name given here.
@@ -59,12 +61,12 @@ const (
 	DefaultMax = 10
 	// DefaultMaxBytes bounds the bodies of a receive which names no bound; a larger first item is delivered alone.
 	DefaultMaxBytes = 1 << 20 // bytes
+)
 
-	// maxInline is the largest value of an item; the rest of a larger body goes into parts of the same size.
-	// FoundationDB's limit for a value is 100,000 bytes.
-	maxInline = 90_000 // bytes
-	// maxErrorText bounds the error text kept with a failed attempt.
-	maxErrorText = 1000 // bytes
+// The stored forms have these limits too.
+var (
+	_ [MaxBodySize]struct{} = [rec.MaxBody]struct{}{}
+	_ [MaxShards]struct{}   = [rec.MaxShards]struct{}{}
 )
 
 func checkGroup(group string) error {
@@ -141,8 +143,8 @@ func checkByReason(by, reason string) error {
 	if len(by) > MaxQueueNameSize {
 		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: MaxQueueNameSize}
 	}
-	if len(reason) > maxErrorText {
-		return &LimitError{What: "reason", Unit: "bytes", Got: int64(len(reason)), Max: maxErrorText}
+	if len(reason) > rec.MaxErrorText {
+		return &LimitError{What: "reason", Unit: "bytes", Got: int64(len(reason)), Max: rec.MaxErrorText}
 	}
 	if !utf8.ValidString(by) || !utf8.ValidString(reason) {
 		return fmt.Errorf("%w: by %q, reason %q", ErrInvalidUTF8, by, reason)
@@ -156,14 +158,6 @@ const archiveClaimBytes = 4 << 20
 
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
 const endTimeout = 10 * time.Second
-
-// cut shortens a text to maxErrorText bytes and makes the text valid UTF-8.
-func cut(text string) string {
-	if len(text) > maxErrorText {
-		text = text[:maxErrorText]
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
 
 func millis(t time.Time) int64 { return t.UnixMilli() }
 

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Marks are set and removed by several operations; the steps that these share are tested here, inside the package.
@@ -82,9 +83,9 @@ func (s *markSteps) within(fn func(w *txn) error) func(tx kv.Tx) error {
 	}
 }
 
-func (s *markSteps) marking(group string, kind markKind) func(tx kv.Tx) error {
+func (s *markSteps) marking(group string, kind rec.MarkKind) func(tx kv.Tx) error {
 	return s.within(func(w *txn) error {
-		_, _, err := w.mark(group, mark{kind: kind, who: "op", reason: "why", sinceMS: w.nowMS})
+		_, _, err := w.mark(group, rec.Mark{Kind: kind, By: "op", Reason: "why", SinceMS: w.nowMS})
 		return err
 	})
 }
@@ -112,8 +113,8 @@ func (s *markSteps) take() []Item {
 // grantTo has the queue grant the oldest ready group to a request.
 func (s *markSteps) grantTo(random uuid.UUID) {
 	s.t.Helper()
-	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
-	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
+	r := rec.Request{Owner: "x", Wants: 1, DeadlineMS: s.now.Add(time.Minute).UnixMilli()}
+	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.Pack()); return nil })
 	s.run(s.within(func(w *txn) error {
 		requests, err := w.beginTurn("").requests.Wait(s.ctx)
 		if err != nil {
@@ -141,7 +142,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 			require.Equal(s.t, Granted, state)
 		},
 	} {
-		for _, kind := range []markKind{markPause, markHalt} {
+		for _, kind := range []rec.MarkKind{rec.MarkPause, rec.MarkHalt} {
 			t.Run(name+", "+string(kind), func(t *testing.T) {
 				s := newMarkSteps(t)
 				setup(s)
@@ -161,7 +162,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.Empty(t, claims, "nor is it for who asks for it by name")
 
 				want := Paused
-				if kind == markHalt {
+				if kind == rec.MarkHalt {
 					want = Halted
 				}
 				state, m := s.state("A")
@@ -217,7 +218,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 			s := newMarkSteps(t)
 			s.enqueue("A", "1", "2", "3")
 			c := s.receive(3)[0]
-			s.run(s.marking("A", markPause))
+			s.run(s.marking("A", rec.MarkPause))
 			_, err := s.q.Extend(s.ctx, c, time.Minute)
 			require.NoError(t, err)
 			require.NoError(t, s.q.AckItems(s.ctx, c, []ID{c.Items[0].ID}))
@@ -260,7 +261,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 		s := newMarkSteps(t)
 		s.enqueue("A", "1", "2")
 		c := s.receive(1)[0]
-		s.run(s.marking("A", markPause))
+		s.run(s.marking("A", rec.MarkPause))
 		s.run(s.unmarking("A"))
 		require.Empty(t, s.receive(10), "still held")
 		require.NoError(t, s.q.Ack(s.ctx, c))
@@ -281,14 +282,14 @@ func TestFirstMarkCounts(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")
 	state := func() Status { state, _ := s.state("A"); return state }
-	s.run(s.marking("A", markPause))
+	s.run(s.marking("A", rec.MarkPause))
 	s.now = s.now.Add(time.Minute)
-	s.run(s.marking("A", markPause))
+	s.run(s.marking("A", rec.MarkPause))
 	_, m := s.state("A")
 	require.Equal(t, s.now.Add(-time.Minute), m.Since, "the first one")
-	s.run(s.marking("A", markHalt))
+	s.run(s.marking("A", rec.MarkHalt))
 	require.Equal(t, Halted, state())
-	s.run(s.marking("A", markPause))
+	s.run(s.marking("A", rec.MarkPause))
 	require.Equal(t, Halted, state())
 	stats, err := s.q.Stats(s.ctx, StatsOptions{})
 	require.NoError(t, err)
@@ -303,9 +304,9 @@ func TestUnmarkWakes(t *testing.T) {
 	s := newMarkSteps(t)
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	s.enqueue("A", "1")
-	s.run(s.marking("A", markPause))
-	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
-	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
+	s.run(s.marking("A", rec.MarkPause))
+	r := rec.Request{Owner: "x", Wants: 1, DeadlineMS: s.now.Add(time.Minute).UnixMilli()}
+	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.Pack()); return nil })
 	s.run(s.unmarking("A"))
 	s.run(func(tx kv.Tx) error {
 		v, err := tx.Get(s.q.keys.wake(random)).Wait(s.ctx)
@@ -335,9 +336,9 @@ func TestMarkConflicts(t *testing.T) {
 	enqueue := func(s *markSteps, _ *Claim) func(kv.Tx) error {
 		return func(tx kv.Tx) error { _, err := s.q.EnqueueTx(s.ctx, tx, Message{Group: "A"}); return err }
 	}
-	pause := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("A", markPause) }
+	pause := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("A", rec.MarkPause) }
 	resume := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.unmarking("A") }
-	other := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("B", markPause) }
+	other := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("B", rec.MarkPause) }
 
 	ready := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return nil }
 	held := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return s.receive(2)[0] }
@@ -346,11 +347,11 @@ func TestMarkConflicts(t *testing.T) {
 		s.now = s.now.Add(time.Hour)
 		return c
 	}
-	marked := func(s *markSteps) *Claim { ready(s); s.run(s.marking("A", markPause)); return nil }
+	marked := func(s *markSteps) *Claim { ready(s); s.run(s.marking("A", rec.MarkPause)); return nil }
 	// markedEmpty has a hint of an item that was there for a moment.
-	markedEmpty := func(s *markSteps) *Claim { s.run(s.marking("A", markPause)); return nil }
-	heldMarked := func(s *markSteps) *Claim { c := held(s); s.run(s.marking("A", markPause)); return c }
-	expiredMarked := func(s *markSteps) *Claim { c := expired(s); s.run(s.marking("A", markPause)); return c }
+	markedEmpty := func(s *markSteps) *Claim { s.run(s.marking("A", rec.MarkPause)); return nil }
+	heldMarked := func(s *markSteps) *Claim { c := held(s); s.run(s.marking("A", rec.MarkPause)); return c }
+	expiredMarked := func(s *markSteps) *Claim { c := expired(s); s.run(s.marking("A", rec.MarkPause)); return c }
 
 	type step = func(s *markSteps, c *Claim) func(kv.Tx) error
 	for _, c := range []struct {

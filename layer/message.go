@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"fdbfifo/layer/internal/rec"
 )
 
 // Message is what a producer enqueues. The queue keeps no reference to the message: body, headers and slice are the
@@ -232,3 +234,13 @@ const (
 	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
 	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
 )
+
+// failedBefore sets what the record of the item's failed deliveries says.
+func (i *Item) failedBefore(record rec.Attempt) {
+	if i.Attempts = record.Count; record.DeliveredMS > 0 {
+		i.FirstDelivered = fromMillis(record.DeliveredMS)
+	}
+	if record.Count > 0 {
+		i.LastFailed = fromMillis(record.LastMS)
+	}
+}

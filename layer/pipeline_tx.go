@@ -14,6 +14,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // submit runs o together with other operations arriving at the same time, see line.Pipeline.Submit.
@@ -52,7 +53,7 @@ func (q *Queue) prepare(o *operation) error {
 func (q *Queue) settleSize(s *settlement) int {
 	config, c := q.knownConfig(), s.claim
 	z := q.keys.sizesIn(c.Group, config.Changes)
-	n := len(s.state) + setSize(z.key, itemSize*len(c.Items))
+	n := len(s.state) + setSize(z.key, rec.ItemSize*len(c.Items))
 	if s.extends || s.keeps {
 		return n
 	}
@@ -65,7 +66,7 @@ func (q *Queue) settleSize(s *settlement) int {
 		case s.change != nil:
 			n += setSize(z.key, len(c.Items[i].Body)) // its parts are written again, too
 		case config.Archive > 0:
-			n += setSize(z.key, min(len(c.Items[i].Body), maxInline))
+			n += setSize(z.key, min(len(c.Items[i].Body), rec.MaxInline))
 		}
 	}
 	return n + max(len(c.Items), len(s.ids))*z.finish(facets)/4
@@ -726,7 +727,7 @@ type landed struct {
 	waits     time.Duration
 	sent      []Sent
 	full      *FullError
-	given     []claimRef // the items are read again, see reload
+	given     []rec.ClaimRef // the items are read again, see reload
 }
 
 // results returns the results of the attempt under way.
@@ -781,7 +782,7 @@ func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
 		}
 		for _, c := range o.receive.claims {
 			if c.suspect {
-				ref := claimRef{lane: o.receive.lane(c), token: c.Token}
+				ref := rec.ClaimRef{Lane: o.receive.lane(c), Token: c.Token}
 				grave := c.Items[0].Attempts >= graveAttempts
 				s.all++
 				s.given = append(s.given, givenSuspect{ref, s.all, t.q.nowMS(), grave})
@@ -801,7 +802,7 @@ const firstLook = 20 * time.Millisecond
 // giveBackUnknown finds out whether a receive whose outcome is unknown has made claims, and gives them back: no caller
 // knows of them. given has the claims of each attempt that may have landed. giveBackUnknown ends when the database has
 // answered, when the leases have expired, and at Close.
-func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]claimRef, lease time.Duration) {
+func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]rec.ClaimRef, lease time.Duration) {
 	ctx := q.named(context.Background(), "give back by receipt %s", r.own)
 	q.yield(ctx, "begin")
 	defer r.end(ctx)
@@ -854,12 +855,12 @@ func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64][]lan
 }
 
 // claimsOf returns claims that are in the database, with no more than a release needs.
-func claimsOf(q *Queue, given []claimRef) []*Claim {
+func claimsOf(q *Queue, given []rec.ClaimRef) []*Claim {
 	claims := make([]*Claim, len(given))
 	for i, ref := range given {
-		hold, _ := holdOf(ref.lane)
+		hold, _ := holdOf(ref.Lane)
 		claims[i] = &Claim{
-			Queue: q.name, Group: groupOf(ref.lane), Where: q.keys.plan.whereOf(ref.lane), Hold: hold, Token: ref.token,
+			Queue: q.name, Group: groupOf(ref.Lane), Where: q.keys.plan.whereOf(ref.Lane), Hold: hold, Token: ref.Token,
 		}
 	}
 	return claims
@@ -867,8 +868,8 @@ func claimsOf(q *Queue, given []claimRef) []*Claim {
 
 // orphans returns the claims in the results of a transaction whose callers will never hear of them. A claim under a
 // receive id is left out: its caller repeats the receive.
-func orphans(batch []*operation, results map[int64][]landed) map[int64][]claimRef {
-	given := make(map[int64][]claimRef)
+func orphans(batch []*operation, results map[int64][]landed) map[int64][]rec.ClaimRef {
+	given := make(map[int64][]rec.ClaimRef)
 	for attempt, all := range results {
 		for i, o := range batch {
 			if o.receive != nil && o.receive.o.ReceiveID == "" {

@@ -17,6 +17,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
@@ -66,8 +67,8 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 			if k != nil {
 				return fmt.Errorf("%w: %s", ErrForeignKeys, tuple.Printable(k))
 			}
-			tx.Set(q.keys.meta(metaFormat), packInt(Format))
-			tx.Set(q.keys.meta(metaOffset), packInt(0))
+			tx.Set(q.keys.meta(metaFormat), rec.PackInt(Format))
+			tx.Set(q.keys.meta(metaOffset), rec.PackInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
 		}
 		return nil
@@ -286,7 +287,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 		}
 		return ErrDropping
 	}
-	f, err := unpackInt(formatKey, v)
+	f, err := rec.UnpackInt(formatKey, v)
 	if err != nil {
 		return err
 	}
@@ -297,7 +298,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return fmt.Errorf("read offset: %w", err)
 	}
-	if q.offset, err = unpackInt(offsetKey, v); err != nil {
+	if q.offset, err = rec.UnpackInt(offsetKey, v); err != nil {
 		return err
 	}
 	config, err := following.wait(ctx)
@@ -329,7 +330,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 		}
 		q.offset = clock - rv
 		q.restored = clock
-		tx.Set(offsetKey, packInt(q.offset))
+		tx.Set(offsetKey, rec.PackInt(q.offset))
 	}
 	return nil
 }
@@ -348,17 +349,17 @@ func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey
 	var all []moment
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
-		e, _, err2 := openEnvelope(row.Value)
+		e, _, err2 := rec.OpenEnvelope(row.Value)
 		if err == nil && err2 == nil {
-			all = append(all, moment{nowMS: e.enqueuedMS, clock: p.index})
+			all = append(all, moment{nowMS: e.EnqueuedMS, clock: p.index})
 		}
 	}
 	if rows, err = receipts.Wait(ctx); err != nil {
 		return 0, fmt.Errorf("read receipts: %w", err)
 	}
 	for _, row := range rows {
-		ms, rest, err := unpackReceipt(row.Key, row.Value)
-		if w, ok := witnessOf(ms, rest); err == nil && ok {
+		r, err := rec.UnpackReceipt(row.Key, row.Value)
+		if w, ok := witnessOf(r); err == nil && ok {
 			all = append(all, w)
 		}
 	}

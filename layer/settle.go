@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Settlement says how a claim ends or continues. Set what it must do: a Settlement with only a Claim is refused
@@ -539,8 +540,8 @@ type settlement struct {
 	lock kv.Future[[]byte]
 	finishing
 	advancing
-	held    *record
-	left    []delivered
+	held    *rec.Record
+	left    []rec.Item
 	ahead   kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
 	leads   bool              // the group begins with the acked items, see ledBy
 	next    kv.Future[[]byte] // the first item left in the group, if nothing is left of the claim
@@ -576,11 +577,11 @@ func (s *settlement) begin(w *txn) {
 }
 
 // lost returns the error of a claim which the group's record r does not bear.
-func (s *settlement) lost(q *Queue, r *record) error {
+func (s *settlement) lost(q *Queue, r *rec.Record) error {
 	what, held := s.claim.words()
 	now := "nobody holds " + held + ": the claim has ended" + s.claim.missing(q)
-	if c := r.claim(); c != nil {
-		now = fmt.Sprintf("%s is held under token %d, by %q", held, c.token, c.owner)
+	if c := r.Claim(); c != nil {
+		now = fmt.Sprintf("%s is held under token %d, by %q", held, c.Token, c.Owner)
 	}
 	if !s.claim.of(q) {
 		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
@@ -596,14 +597,14 @@ func (s *settlement) check(w *txn) error {
 	if err != nil {
 		return fmt.Errorf("read lock: %w", err)
 	}
-	var r *record
+	var r *rec.Record
 	if v != nil {
-		if r, err = unpackRecord(w.keys.lock(s.lane), v); err != nil {
+		if r, err = rec.UnpackRecord(w.keys.lock(s.lane), v); err != nil {
 			return err
 		}
 	}
-	c := r.claim()
-	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
+	c := r.Claim()
+	if c == nil || c.Token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
 		return s.lost(w.q, r)
 	}
 	s.held = r
@@ -613,7 +614,7 @@ func (s *settlement) check(w *txn) error {
 	if s.keeps {
 		return s.keep(w)
 	}
-	acked, left, err := c.divide(group, s.ids, s.all)
+	acked, left, err := divide(c, group, s.ids, s.all)
 	if err != nil {
 		return err
 	}
@@ -639,11 +640,11 @@ func (s *settlement) check(w *txn) error {
 	}
 	s.left = left
 	s.leaveLanes(w)
-	w.clearAttempts(group, c.items, moved)
+	w.clearAttempts(group, c.Items, moved)
 	if s.sets {
 		w.setState(group, s.state)
 	}
-	if err := s.remove(w, c.items, acked, archived); err != nil {
+	if err := s.remove(w, c.Items, acked, archived); err != nil {
 		return err
 	}
 	w.count(countAcked, len(acked))
@@ -652,15 +653,15 @@ func (s *settlement) check(w *txn) error {
 	w.changeInPlace(ChangeAdvanced, group, given, was)
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
-		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)
+		w.put(s.lane, r, r.WithItems(left[:stays], c.EndMS), 0)
 		return nil
 	}
 	w.ended(s.lane)
 	if len(left) > 0 {
-		s.attempt = w.read.Get(w.keys.attempt(left[0].id(group)))
+		s.attempt = w.read.Get(w.keys.attempt(idOf(left[0], group)))
 		return nil
 	}
-	if !w.end(s.lane, r, r.mark) || isHold(s.lane) {
+	if !w.end(s.lane, r, r.Mark()) || isHold(s.lane) {
 		return nil
 	}
 	return s.readNext(w, acked)
@@ -696,7 +697,7 @@ func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 // between them. This holds if ahead, the key behind the group's first n items, is greater than each of the n acked
 // ones. All of these exist, because only the holder may remove an item of a claim. Example: 1, 3 are acked. If 2 has
 // come back since, or was enqueued late, the key behind the first two items is 3.
-func (s *settlement) ledBy(w *txn, acked []delivered) (bool, error) {
+func (s *settlement) ledBy(w *txn, acked []rec.Item) (bool, error) {
 	if s.ahead == nil || len(acked) == 0 || len(acked) != len(s.claim.Items) {
 		return false, nil
 	}
@@ -704,19 +705,19 @@ func (s *settlement) ledBy(w *txn, acked []delivered) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
 	}
-	last := w.keys.laneItem(s.lane, acked[len(acked)-1].id(s.claim.Group))
+	last := w.keys.laneItem(s.lane, idOf(acked[len(acked)-1], s.claim.Group))
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
 // remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
 // commits late, with an index in between; all others by their exact keys. The item of a hold left the free lane when it
 // was taken hold of.
-func (s *settlement) remove(w *txn, all, acked []delivered, archived bool) error {
+func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error {
 	group := s.claim.Group
 	if isHold(s.lane) && w.keys.takesAny() {
 		for _, d := range acked {
-			w.tx.Clear(w.keys.item(d.id(group)))
-			w.vacate(d.index, w.keys.plan.lanesOf(group, ""))
+			w.tx.Clear(w.keys.item(idOf(d, group)))
+			w.vacate(d.Index, w.keys.plan.lanesOf(group, ""))
 		}
 		w.clearRest(group, all, acked, archived)
 		return nil
@@ -725,7 +726,7 @@ func (s *settlement) remove(w *txn, all, acked []delivered, archived bool) error
 		w.remove(group, all, acked, archived)
 		return nil
 	}
-	first, last := acked[0].id(group), acked[len(acked)-1].id(group)
+	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)
 	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
 	// Before the clear, because a read conflict leaves out what the transaction itself has cleared.
 	if err := guardRangeClear.read(w.tx, items); err != nil {
@@ -738,7 +739,7 @@ func (s *settlement) remove(w *txn, all, acked []delivered, archived bool) error
 
 // readNext starts reading the first item left in the group. No read is needed if the acked items have led the group:
 // what lay behind them is the next.
-func (s *settlement) readNext(w *txn, acked []delivered) error {
+func (s *settlement) readNext(w *txn, acked []rec.Item) error {
 	if s.leads || lacks(guardAhead) && s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
 		if err != nil {
@@ -755,7 +756,7 @@ func (s *settlement) readNext(w *txn, acked []delivered) error {
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
-		_, _, err := w.leave(s.lane, s.next, guardReleaseEmpty, s.held.leadsSuspects())
+		_, _, err := w.leave(s.lane, s.next, guardReleaseEmpty, s.held.LeadsSuspects())
 		return err
 	case s.attempt != nil:
 		return s.giveBack(w)
@@ -766,25 +767,25 @@ func (s *settlement) finish(w *txn) error {
 // giveBack counts the attempt and leaves the group ready, delayed or marked.
 func (s *settlement) giveBack(w *txn) error {
 	group := s.claim.Group
-	first := s.left[0].id(group)
+	first := idOf(s.left[0], group)
 	key := w.keys.attempt(first)
 	v, err := s.attempt.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read attempts: %w", err)
 	}
-	var record attempt
+	var record rec.Attempt
 	if v != nil {
-		if record, err = unpackAttempt(key, v); err != nil {
+		if record, err = rec.UnpackAttempt(key, v); err != nil {
 			return err
 		}
 	}
-	m := s.held.mark
+	m := s.held.Mark()
 	s.follows, s.waits = "", 0
 	if !s.back.Release {
-		if s.why == "" && record.suspect() {
-			record.lastErr = cut("failed; before, " + record.lastErr) // a call has ended
+		if s.why == "" && isSuspect(record) {
+			record.LastError = rec.Cut("failed; before, " + record.LastError) // a call has ended
 		}
-		record = record.failed(s.held.claim().sinceMS, w.nowMS, s.why)
+		record = record.Failed(s.held.Claim().SinceMS, w.nowMS, s.why)
 		w.count(countNacked, 1)
 		f, err := w.judge(first, record, s.back.Reject)
 		if err != nil {
@@ -801,19 +802,19 @@ func (s *settlement) giveBack(w *txn) error {
 		w.end(s.lane, s.held, m)
 		return nil
 	}
-	wait, err := s.wait(w, record.count)
+	wait, err := s.wait(w, record.Count)
 	if err != nil {
 		return err
 	}
 	s.waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
 		if s.back.Release { // without a failure the record tells when the delay has begun: see delayIsWrong
-			record.lastMS = w.nowMS
-			w.tx.Set(key, record.pack())
+			record.LastMS = w.nowMS
+			w.tx.Set(key, record.Pack())
 		}
 		// A delay has no holder: until its end every hint of the group is stale.
-		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
-		w.put(s.lane, s.held, heldBy(delay, nil), first.Index)
+		delay := rec.Holding{Kind: rec.KindDelay, Token: s.held.Token, EndMS: w.nowMS + ms}
+		w.put(s.lane, s.held, rec.HeldBy(delay, nil), first.Index)
 		return nil
 	}
 	w.end(s.lane, s.held, nil)
@@ -821,7 +822,7 @@ func (s *settlement) giveBack(w *txn) error {
 		_, _, err = w.letGo(s.lane)
 		return err
 	}
-	_, err = w.rehint(first.Index, s.lane, record.hinted())
+	_, err = w.rehint(first.Index, s.lane, hinted(record))
 	return err
 }
 
@@ -830,14 +831,14 @@ func (s *settlement) deadLetterItem(w *txn, f *failure) error {
 	if _, err := f.deadLetter(w); err != nil {
 		return err
 	}
-	if !w.end(s.lane, s.held, s.held.mark) {
+	if !w.end(s.lane, s.held, s.held.Mark()) {
 		return nil
 	}
 	var err error
 	if len(s.left) == 1 {
-		_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, s.held.leadsSuspects())
+		_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, s.held.LeadsSuspects())
 	} else {
-		_, err = w.rehint(s.left[1].index, s.lane, 0)
+		_, err = w.rehint(s.left[1].Index, s.lane, 0)
 	}
 	return err
 }
@@ -895,18 +896,18 @@ func (s *settlement) extend(w *txn) error {
 	if err != nil {
 		return err
 	}
-	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
+	c, end := s.held.Claim(), w.nowMS+lease.Milliseconds()
 	next, err := extended(w, s.held, end)
 	if err != nil {
 		return err
 	}
 	if s.proves {
 		if s.claim.beat != uuid.Nil {
-			next, end = s.held, c.endMS
+			next, end = s.held, c.EndMS
 		}
-		next = next.prove()
+		next = next.Prove()
 	}
-	w.put(s.lane, s.held, next, c.items[0].index)
+	w.put(s.lane, s.held, next, c.Items[0].Index)
 	s.until, s.ends = fromMillis(end), byMonotonic(&w.view, end)
 	return nil
 }
@@ -919,7 +920,7 @@ func (w *txn) archives() (bool, error) {
 
 // archive stores the items which are being finished. values are the items' values; nil = the item is missing. The
 // caller then removes the items, but not their parts, because the archived items need the parts.
-func (w *txn) archive(group string, items []delivered, values [][]byte) error {
+func (w *txn) archive(group string, items []rec.Item, values [][]byte) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -927,15 +928,15 @@ func (w *txn) archive(group string, items []delivered, values [][]byte) error {
 	if err != nil {
 		return err
 	}
-	at := completion{place: place, index: items[0].index, random: items[0].random}
+	at := rec.Completion{Place: place, Index: items[0].Index, Random: items[0].Random}
 	for i, d := range items {
-		a := archived{completedMS: w.nowMS, at: at, item: values[i]}
+		a := rec.Archived{CompletedMS: w.nowMS, At: at, Item: values[i]}
 		if values[i] != nil {
-			w.tx.Set(w.keys.archive(d.id(group)), a.pack())
+			w.tx.Set(w.keys.archive(idOf(d, group)), a.Pack())
 		}
 	}
-	e := archiveEntry{completedMS: w.nowMS, group: group, items: items}
-	w.tx.Set(w.keys.archived(at), e.pack())
+	e := rec.ArchiveEntry{CompletedMS: w.nowMS, Group: group, Items: items}
+	w.tx.Set(w.keys.archived(at), e.Pack())
 	return nil
 }
 
@@ -966,7 +967,7 @@ func (s *settlement) readFinishing(w *txn) {
 }
 
 // archive archives the acked items if the queue has an archive (kept). After an error nothing was written.
-func (s *settlement) archive(w *txn, acked []delivered) (kept bool, err error) {
+func (s *settlement) archive(w *txn, acked []rec.Item) (kept bool, err error) {
 	if kept, err = w.archives(); err != nil || !kept || len(acked) == 0 {
 		return kept, err
 	}
@@ -983,7 +984,7 @@ func (s *settlement) archive(w *txn, acked []delivered) (kept bool, err error) {
 	}
 	gets := make([]kv.Future[[]byte], len(acked))
 	for i, d := range acked {
-		id := d.id(group)
+		id := idOf(d, group)
 		key := w.keys.item(id)
 		if v := found[string(key)]; v != nil {
 			gets[i] = kv.Done(v, nil)

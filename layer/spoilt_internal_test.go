@@ -22,6 +22,7 @@ import (
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A database whose rows are overwritten, cut, deleted and added while every verb runs. These laws hold:
@@ -278,10 +279,11 @@ func (s *spoiling) others() {
 	defer end()
 	require.NoError(t, s.q.Subscribe(subscribed, "sub", func(context.Context, []Change) error { return nil },
 		SubscribeOptions{FromOldest: s.n(2) == 0}))
-	s.set(s.q.keys.request(1, uuid.New()), request{owner: "gone", wants: 3, deadlineMS: s.q.nowMS() + 60_000}.pack())
-	s.set(s.q.keys.named("g7", uuid.New()), request{owner: "gone", wants: 1, deadlineMS: s.q.nowMS() + 60_000}.pack())
-	s.set(s.q.keys.receipt(uuid.New()), packReceipt(moment{nowMS: s.q.nowMS()}, 1))
-	s.set(s.q.keys.wake(uuid.New()), packCount(3))
+	later := s.q.nowMS() + 60_000
+	s.set(s.q.keys.request(1, uuid.New()), rec.Request{Owner: "gone", Wants: 3, DeadlineMS: later}.Pack())
+	s.set(s.q.keys.named("g7", uuid.New()), rec.Request{Owner: "gone", Wants: 1, DeadlineMS: later}.Pack())
+	s.set(s.q.keys.receipt(uuid.New()), rec.PackReceipt(s.q.nowMS(), 1, 0))
+	s.set(s.q.keys.wake(uuid.New()), rec.PackCount(3))
 }
 
 // say enqueues messages whose bodies say their places.

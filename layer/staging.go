@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // Staging is the waiting line of receives for which nothing was ready.
@@ -324,12 +325,12 @@ func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	first := false
 	if len(t.rows) > 0 {
 		p, err := q.keys.parse(t.rows[0].Key)
-		var r request
+		var r rec.Request
 		if err == nil {
-			r, err = unpackRequest(t.rows[0].Key, t.rows[0].Value)
+			r, err = rec.UnpackRequest(t.rows[0].Key, t.rows[0].Value)
 		}
 		q.passes(err) // as one of a dead handle
-		if first = p.id == q.waitID; !first && !r.lives(w.nowMS) {
+		if first = p.id == q.waitID; !first && !lives(r, w.nowMS) {
 			left.Dead = append(left.Dead, t.where)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/rec"
 )
 
 // TestLeftRequestEndsThePassing: handles which pass wakes on may have requests that they do not know of, because a
@@ -49,8 +50,8 @@ func TestLeftRequestEndsThePassing(t *testing.T) {
 		}
 		run(func(tx kv.Tx) error {
 			for i, q := range gone {
-				r := request{owner: q.opts.Owner, wants: 9, deadlineMS: q.nowMS() + requestLife.Milliseconds()}
-				tx.Set(q.keys.request(int64(5+i), q.waitID), r.pack())
+				r := rec.Request{Owner: q.opts.Owner, Wants: 9, DeadlineMS: q.nowMS() + requestLife.Milliseconds()}
+				tx.Set(q.keys.request(int64(5+i), q.waitID), r.Pack())
 			}
 			return nil
 		})
@@ -67,7 +68,7 @@ func TestLeftRequestEndsThePassing(t *testing.T) {
 					if err != nil || value == nil {
 						return err
 					}
-					count, err := unpackCount(key, value)
+					count, err := rec.UnpackCount(key, value)
 					if err != nil {
 						return err
 					}

@@ -10,6 +10,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // stagedSteps are the steps of staging that run inside a handle's own transactions, while other handles run theirs. The
@@ -33,9 +34,9 @@ func newStagedSteps(t *testing.T) *stagedSteps {
 	require.NoError(t, err)
 	const index = 5
 	s.key = s.own.keys.request(index, s.own.waitID)
-	r := request{owner: "own", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
-	s.run(func(tx kv.Tx) error { tx.Set(s.key, r.pack()); return nil })
-	s.own.staging.set(staged{request: index, deadlineMS: r.deadlineMS})
+	r := rec.Request{Owner: "own", Wants: 9, DeadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+	s.run(func(tx kv.Tx) error { tx.Set(s.key, r.Pack()); return nil })
+	s.own.staging.set(staged{request: index, deadlineMS: r.DeadlineMS})
 	for _, g := range []string{"A", "B"} {
 		_, err := s.q.Enqueue(s.ctx, Message{Group: g})
 		require.NoError(t, err)
@@ -166,7 +167,7 @@ func withdrawal(s *stagedSteps) func(tx kv.Tx) error  { return s.withdrawn }
 
 func wantsAgain(s *stagedSteps) func(tx kv.Tx) error {
 	s.run(func(tx kv.Tx) error {
-		tx.Set(s.key, request{owner: "own", deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}.pack())
+		tx.Set(s.key, rec.Request{Owner: "own", DeadlineMS: s.q.nowMS() + requestLife.Milliseconds()}.Pack())
 		return nil
 	})
 	return s.wanting
@@ -174,8 +175,8 @@ func wantsAgain(s *stagedSteps) func(tx kv.Tx) error {
 
 func grantToAnother(s *stagedSteps) func(tx kv.Tx) error {
 	s.run(func(tx kv.Tx) error {
-		r := request{owner: "other", wants: 1, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
-		tx.Set(s.q.keys.request(6, uuid.UUID{1}), r.pack())
+		r := rec.Request{Owner: "other", Wants: 1, DeadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+		tx.Set(s.q.keys.request(6, uuid.UUID{1}), r.Pack())
 		return nil
 	})
 	return s.grant("")
@@ -196,8 +197,9 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	s.run(s.grant("A"))
 	// B was taken over by another: its grant is void.
 	s.run(func(tx kv.Tx) error {
-		tx.Set(s.q.keys.lock("B"), heldBy(holding{kind: kindDelay, token: 1 << 50, endMS: s.q.nowMS() + 60_000}, nil).pack())
-		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "B"), packTimer(kindDelay, 1))
+		delay := rec.Holding{Kind: rec.KindDelay, Token: 1 << 50, EndMS: s.q.nowMS() + 60_000}
+		tx.Set(s.q.keys.lock("B"), rec.HeldBy(delay, nil).Pack())
+		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "B"), rec.PackTimer(rec.KindDelay, 1))
 		return nil
 	})
 	index, _ := s.own.staging.requested()

@@ -16,6 +16,7 @@ import (
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer/internal/advice"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // keepSteps is a handle, and the waiting request of another handle, whose wakes the test counts. No handle answers the
@@ -40,9 +41,9 @@ func inKeep(t *testing.T, config Config, fn func(s *keepSteps), groups ...string
 		s.q, err = Create(s.ctx, s.db, nil, "q", Options{Config: config})
 		require.NoError(t, err)
 		s.enqueue(groups...)
-		r := request{owner: "waiter", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+		r := rec.Request{Owner: "waiter", Wants: 9, DeadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
 		_, err = kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-			tx.Set(s.q.keys.request(1, s.waiter), r.pack())
+			tx.Set(s.q.keys.request(1, s.waiter), r.Pack())
 			return nil
 		})
 		require.NoError(t, err)
@@ -223,10 +224,10 @@ func TestPollFindsWhatIsLeft(t *testing.T) {
 // handle polls as often as a handle alone.
 func TestPollsAfterALostWake(t *testing.T) {
 	inKeep(t, Config{}, func(s *keepSteps) {
-		r := request{owner: "dead", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+		r := rec.Request{Owner: "dead", Wants: 9, DeadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
 		_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 			for i := range int64(15) {
-				tx.Set(s.q.keys.request(1, uuid.UUID{2, byte(i)}), r.pack())
+				tx.Set(s.q.keys.request(1, uuid.UUID{2, byte(i)}), r.Pack())
 			}
 			return nil
 		})
@@ -257,11 +258,11 @@ func TestPollsRarelyInALineThatMoves(t *testing.T) {
 	inKeep(t, Config{}, func(s *keepSteps) {
 		first := int64(10)
 		set := func() {
-			r := request{owner: "other", wants: 9, deadlineMS: s.q.nowMS() + 10*requestLife.Milliseconds()}
+			r := rec.Request{Owner: "other", Wants: 9, DeadlineMS: s.q.nowMS() + 10*requestLife.Milliseconds()}
 			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 				tx.Clear(s.q.keys.request(first, uuid.UUID{2}))
 				for i := range int64(grantProbe) {
-					tx.Set(s.q.keys.request(first+1+i, uuid.UUID{2}), r.pack())
+					tx.Set(s.q.keys.request(first+1+i, uuid.UUID{2}), r.Pack())
 				}
 				first++
 				return nil

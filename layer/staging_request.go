@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // stage keeps the handle's request in step with its waiting receives. It registers the request if receives wait. If all
@@ -55,8 +56,8 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 		if i < 0 {
 			return staged{}, nil
 		}
-		r, err := unpackRequest(key, requests[i].Value)
-		if !q.passes(err) && r.wants > 0 {
+		r, err := rec.UnpackRequest(key, requests[i].Value)
+		if !q.passes(err) && r.Wants > 0 {
 			return staged{}, nil
 		}
 		if err := guardRenewRequest.read(w.tx, kv.SingleKey(key)); err != nil {
@@ -77,12 +78,12 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 // request writes the handle's request.
 func (w *txn) request(index int64, wants int) staged {
 	q := w.q
-	r := request{
-		owner: q.opts.Owner, wants: int64(min(wants, line.MaxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds(),
+	r := rec.Request{
+		Owner: q.opts.Owner, Wants: int64(min(wants, line.MaxWave)), DeadlineMS: w.nowMS + requestLife.Milliseconds(),
 	}
-	w.tx.Set(q.keys.request(index, q.waitID), r.pack())
+	w.tx.Set(q.keys.request(index, q.waitID), r.Pack())
 	w.wrote = true
-	return staged{request: index, deadlineMS: r.deadlineMS, began: true}
+	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
 // findRequest looks for the handle's request after an unknown commit which was applied.
@@ -95,9 +96,9 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 		if q.passes(err) || p.id != q.waitID {
 			continue
 		}
-		r, err := unpackRequest(row.Key, row.Value)
+		r, err := rec.UnpackRequest(row.Key, row.Value)
 		q.passes(err) // without a deadline it is renewed at once
-		return staged{request: p.index, deadlineMS: r.deadlineMS, began: true}, nil
+		return staged{request: p.index, deadlineMS: r.DeadlineMS, began: true}, nil
 	}
 	return staged{gone: true}, nil
 }
@@ -118,14 +119,14 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 		if v == nil {
 			return nil
 		}
-		r, err := unpackRequest(key, v)
+		r, err := rec.UnpackRequest(key, v)
 		if q.passes(err) {
-			r = request{owner: q.opts.Owner}
+			r = rec.Request{Owner: q.opts.Owner}
 		}
-		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.wants = int64(min(max(q.line.Length(), 1), line.MaxWave))
-		tx.Set(key, r.pack())
-		outcome = staged{request: index, deadlineMS: r.deadlineMS}
+		r.DeadlineMS = q.nowMS() + requestLife.Milliseconds()
+		r.Wants = int64(min(max(q.line.Length(), 1), line.MaxWave))
+		tx.Set(key, r.Pack())
+		outcome = staged{request: index, deadlineMS: r.DeadlineMS}
 		if len(last) == 0 {
 			return nil
 		}
@@ -133,7 +134,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 		if err != nil {
 			return err
 		}
-		tx.Set(q.keys.receipt(last[0]), packReceipt(now, 0))
+		tx.Set(q.keys.receipt(last[0]), rec.PackReceipt(now.nowMS, 0, now.clock))
 		return nil
 	})
 	if err == nil {
@@ -197,7 +198,7 @@ func (w *txn) withdraw(index int64) error {
 		p, err := q.keys.parse(row.Key)
 		token := int64(0)
 		if err == nil {
-			token, err = unpackInt(row.Key, row.Value)
+			token, err = rec.UnpackInt(row.Key, row.Value)
 		}
 		if q.passes(err) {
 			tx.Clear(row.Key) // the timer of the grant's end leads to the group
@@ -247,9 +248,9 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 			tx.Clear(row.Key)
 			continue
 		}
-		r, err := unpackRequest(row.Key, row.Value)
+		r, err := rec.UnpackRequest(row.Key, row.Value)
 		q.passes(err) // as one of a dead handle
-		if r.lives(now) || p.id == q.waitID {
+		if lives(r, now) || p.id == q.waitID {
 			continue
 		}
 		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -381,12 +382,12 @@ func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bo
 		if written == nil {
 			written = make(map[want]int64)
 		}
-		r := request{owner: w.q.opts.Owner, wants: 1, deadlineMS: w.nowMS + requestLife.Milliseconds()}
+		r := rec.Request{Owner: w.q.opts.Owner, Wants: 1, DeadlineMS: w.nowMS + requestLife.Milliseconds()}
 		if !wanted.one {
-			r.wants = int64(min(unserved[wanted], line.MaxWave))
+			r.Wants = int64(min(unserved[wanted], line.MaxWave))
 		}
-		w.tx.Set(w.q.wanted(wanted, own), r.pack())
-		written[wanted] = r.deadlineMS
+		w.tx.Set(w.q.wanted(wanted, own), r.Pack())
+		written[wanted] = r.DeadlineMS
 		began = began || own.deadlineMS == 0
 		w.wrote = true
 	}

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A lane is a set of items that is delivered in order. Each lock, hint, timer, grant and mark is about one lane. In a
@@ -41,7 +42,7 @@ type lanePlan struct {
 	facets []string
 	views  [][]int // the facets of each view, as places in facets; the first view has number 1
 	whole  bool    // whole groups can be received, too
-	holds  bool    // items can be claimed by themselves: see store_lock.go
+	holds  bool    // items can be claimed by themselves: see store_hold.go
 	inTurn bool    // items are claimed by themselves, and in order: see group_hold.go
 	text   string  // of the views
 }
@@ -99,23 +100,7 @@ func (p *lanePlan) pack(headers map[string]string) string {
 	if p == nil {
 		return ""
 	}
-	return packStrings(p.values(headers))
-}
-
-func packStrings(values []string) string {
-	var b []byte
-	for _, v := range values {
-		b = tuple.AppendString(b, v)
-	}
-	return string(b)
-}
-
-// unpackStrings reads what packStrings wrote.
-func unpackStrings(packed string) (values []string) {
-	for d := (decoder{rest: []byte(packed)}); d.more(); {
-		values = append(values, d.str())
-	}
-	return values
+	return rec.PackStrings(p.values(headers))
 }
 
 // where packs a template that the plan allows: (view, values …), or "" for whole groups.
@@ -193,10 +178,10 @@ func splitWhere(where string) (view int, values []string) {
 	if where == "" {
 		return 0, nil
 	}
-	d := decoder{rest: []byte(where)}
-	view = int(d.int())
-	for d.more() {
-		values = append(values, d.str())
+	d := rec.Decode([]byte(where))
+	view = int(d.Int())
+	for d.More() {
+		values = append(values, d.Text())
 	}
 	return view, values
 }
@@ -214,8 +199,8 @@ func splitLane(lane string) (group, where string) {
 	if !isPart(lane) {
 		return lane, ""
 	}
-	d := decoder{rest: []byte(lane[1:])}
-	return d.str(), string(d.rest)
+	d := rec.Decode([]byte(lane[1:]))
+	return d.Text(), string(d.Unread())
 }
 
 // isPart reports whether a lane is no whole group.
@@ -231,7 +216,7 @@ func (p *lanePlan) lanesOf(group, facets string) []string {
 	if p == nil {
 		return []string{group}
 	}
-	values := unpackStrings(facets)
+	values := rec.UnpackStrings(facets)
 	lanes := make([]string, 0, 1+len(p.views))
 	if p.whole {
 		lanes = append(lanes, group)
@@ -417,89 +402,84 @@ func (s subspace) byLaneFor(where string) kv.KeyRange {
 // keptUnder is the range of the hints put aside under a lock.
 func (s subspace) keptUnder(holder string) kv.KeyRange {
 	group, where := splitLane(holder)
-	return s.below(appendNested(s.startGroup(nameKept, group, len(where)+3), where))
+	return s.below(rec.AppendNested(s.startGroup(nameKept, group, len(where)+3), where))
 }
 
 func (s subspace) kept(holder, lane string, index int64) []byte {
 	group, by := splitLane(holder)
 	_, where := splitLane(lane)
-	k := appendNested(s.startGroup(nameKept, group, len(by)+len(where)+6+9), by)
-	return tuple.AppendInt(appendNested(k, where), index)
+	k := rec.AppendNested(s.startGroup(nameKept, group, len(by)+len(where)+6+9), by)
+	return tuple.AppendInt(rec.AppendNested(k, where), index)
 }
 
-// appendNested appends (view, values …) as a nested tuple. Neither an integer nor a string needs another form there.
-func appendNested(k []byte, where string) []byte {
-	return append(append(append(k, codeNested), where...), codeNull)
-}
-
-// where reads (view, values …) up to the next element that is no string.
-func (d *decoder) where() string {
-	view := d.int()
+// readWhere reads (view, values …) up to the next element that is no string.
+func readWhere(d *rec.Decoder) string {
+	view := d.Int()
 	b := tuple.AppendInt(nil, view)
-	for d.follows(codeString) {
-		b = tuple.AppendString(b, d.str())
+	for d.Follows(rec.CodeString) {
+		b = tuple.AppendString(b, d.Text())
 	}
 	return string(b)
 }
 
-// nestedWhere reads what appendNested wrote.
-func (d *decoder) nestedWhere() string {
+// readNested reads what appendNested wrote.
+func readNested(d *rec.Decoder) string {
 	var b []byte
-	d.list(func() {
+	d.List(func() {
 		switch {
-		case d.follows(codeString):
-			b = tuple.AppendString(b, d.str())
-		case d.follows(codeUUID): // of a hold
-			b = tuple.AppendUUID(b, d.uuid())
+		case d.Follows(rec.CodeString):
+			b = tuple.AppendString(b, d.Text())
+		case d.Follows(rec.CodeUUID): // of a hold
+			b = tuple.AppendUUID(b, d.UUID())
 		default:
-			b = tuple.AppendInt(b, d.int())
+			b = tuple.AppendInt(b, d.Int())
 		}
 	})
 	return string(b)
 }
 
-// lane reads a group, and the view and values behind the group, if any: up to the end.
-func (d *decoder) lane() (group, lane string) {
-	group = d.str()
-	if !d.more() {
+// readLane reads a group, and the view and values behind the group, if any: up to the end.
+func readLane(d *rec.Decoder) (group, lane string) {
+	group = d.Text()
+	if !d.More() {
 		return group, group
 	}
-	return group, laneName(group, d.where())
+	return group, laneName(group, readWhere(d))
 }
 
 // parseLane reads the rest of a key of a queue with facets, except locks, marks and grants. false = no such name.
-func (p *parsedKey) parseLane(d *decoder) bool {
+func (p *parsedKey) parseLane(d *rec.Decoder) bool {
 	where := ""
 	switch p.name {
 	case nameLane:
-		p.group = d.str()
-		where = d.where()
-		p.index, p.id = d.int(), d.uuid()
+		p.group = d.Text()
+		where = readWhere(d)
+		p.index, p.id = d.Int(), d.UUID()
 	case nameOpen:
-		view := d.int()
-		p.n = d.int()
+		view := d.Int()
+		p.n = d.Int()
 		var values []string
-		for d.follows(codeString) {
-			values = append(values, d.str())
+		for d.Follows(rec.CodeString) {
+			values = append(values, d.Text())
 		}
-		where = string(tuple.AppendInt(nil, view)) + packStrings(values)
-		p.index, p.group = d.int(), d.str()
+		where = string(tuple.AppendInt(nil, view)) + rec.PackStrings(values)
+		p.index, p.group = d.Int(), d.Text()
 	case nameDue:
-		where = d.where()
-		p.n = d.timerShard()
-		if p.index, p.group = d.int(), d.str(); d.more() { // of a hold
-			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
+		where = readWhere(d)
+		p.n = readTimerShard(d)
+		if p.index, p.group = d.Int(), d.Text(); d.More() { // of a hold
+			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
 			return true
 		}
 	case nameByLane:
-		p.where = d.where()
-		p.index, p.id = d.int(), d.uuid()
+		p.where = readWhere(d)
+		p.index, p.id = d.Int(), d.UUID()
 		return true
 	case nameKept:
-		p.group = d.str()
-		p.holder = laneName(p.group, d.nestedWhere())
-		where = d.nestedWhere()
-		p.index = d.int()
+		p.group = d.Text()
+		p.holder = laneName(p.group, readNested(d))
+		where = readNested(d)
+		p.index = d.Int()
 	default:
 		return false
 	}
@@ -618,7 +598,7 @@ func (s subspace) timerIn(where string, shard int64, extra int) []byte {
 	if shard == 0 {
 		return s.ofWhere(name, where, extra)
 	}
-	return appendNested(s.ofWhere(name, where, extra+4), string(tuple.AppendInt(nil, shard)))
+	return rec.AppendNested(s.ofWhere(name, where, extra+4), string(tuple.AppendInt(nil, shard)))
 }
 
 // timer is the key of a lane's timer.
@@ -723,30 +703,15 @@ func (s subspace) timersOf(where string) kv.KeyRange {
 	return s.below(s.ofWhere(nameDue, where, 1))
 }
 
-// shardCounts reads what is stored behind the configuration after a raise.
-func (d *decoder) shardCounts() (c shardCounts) {
-	if !d.more() {
-		return c
-	}
-	c.write = d.int()
-	for last := int64(0); d.more(); {
-		n := d.int()
-		d.check(last < n && n <= MaxShards, "shards %d after %d", n, last)
-		last, c.earlier = n, append(c.earlier, n)
-	}
-	d.check(c.earlier != nil && 0 < c.write && c.write <= MaxShards, "%d shards", c.write)
-	return c
-}
-
-// timerShard reads the shard of a timer's key.
-func (d *decoder) timerShard() (shard int64) {
-	if !d.follows(codeNested) {
+// readTimerShard reads the shard of a timer's key.
+func readTimerShard(d *rec.Decoder) (shard int64) {
+	if !d.Follows(rec.CodeNested) {
 		return 0
 	}
-	d.list(func() {
-		d.check(shard == 0, "more than a shard")
-		shard = d.int()
+	d.List(func() {
+		d.Check(shard == 0, "more than a shard")
+		shard = d.Int()
 	})
-	d.check(shard > 0, "shard %d", shard)
+	d.Check(shard > 0, "shard %d", shard)
 	return shard
 }

@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/rec"
 )
 
 // TestHolderOfASubscription (contract): a subscription is one process's at a time. A holder that is late with its
@@ -51,7 +52,7 @@ func TestHolderOfASubscription(t *testing.T) {
 	}
 	extend := func(t *testing.T, s *subscription) error {
 		return s.update(t.Context(), func(tx kv.Tx, _ *following) error {
-			return s.ifMine(t.Context(), tx, func(r reader) { s.setReader(tx, r.endMS) })
+			return s.ifMine(t.Context(), tx, func(r rec.Reader) { s.setReader(tx, r.EndMS) })
 		})
 	}
 
@@ -89,7 +90,7 @@ func TestHolderOfASubscription(t *testing.T) {
 			s.inTx = func(_ context.Context, tx kv.Tx, _ []Change) error {
 				before()
 				calls++
-				tx.Atomic(kv.Add, []byte("effect"), packCount(1))
+				tx.Atomic(kv.Add, []byte("effect"), rec.PackCount(1))
 				return nil
 			}
 			_, err := s.handleTx(t.Context(), page)
@@ -107,7 +108,7 @@ func TestHolderOfASubscription(t *testing.T) {
 		_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 			v, err := tx.Get([]byte("effect")).Wait(t.Context())
 			require.NoError(t, err)
-			n, err = unpackCount(nil, v)
+			n, err = rec.UnpackCount(nil, v)
 			return err
 		})
 		require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A subscription is a named place in the row of all changes of a queue, which the database keeps. One process at a time
@@ -52,15 +53,15 @@ type subscription struct {
 	token uuid.UUID // of this call
 	wants [changeKinds]bool
 
-	at     position
-	stored position  // in the database, as far as this call knows
-	width  int       // changes of the next call: less than o.Max after an error
-	fails  int       // in a row
-	silent bool      // the database has not answered after the end of the call's context
-	taken  time.Time // when the call began to take the subscription, by the monotonic clock
-	errs   int       // in a row, which are not the handler's
-	vain   int       // watches in a row that have ended at once, and for nothing
-	told   bool      // that a watch has failed
+	at     rec.Position
+	stored rec.Position // in the database, as far as this call knows
+	width  int          // changes of the next call: less than o.Max after an error
+	fails  int          // in a row
+	silent bool         // the database has not answered after the end of the call's context
+	taken  time.Time    // when the call began to take the subscription, by the monotonic clock
+	errs   int          // in a row, which are not the handler's
+	vain   int          // watches in a row that have ended at once, and for nothing
+	told   bool         // that a watch has failed
 
 	met   []byte    // the reader of another process, with a time that no process may store
 	since time.Time // when this call met it first
@@ -116,7 +117,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	if err := checkLease(s.o.Lease); err != nil {
 		return nil, err
 	}
-	s.token = readerToken(s.token, s.o.Lease)
+	s.token = rec.ReaderToken(s.token, s.o.Lease)
 	s.width = s.o.Max
 	return s, nil
 }
@@ -284,12 +285,12 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 		return 0, fmt.Errorf("read reader: %w", err)
 	}
 	if held != nil {
-		r, err := unpackReader(readerKey, held)
+		r, err := rec.UnpackReader(readerKey, held)
 		if err != nil {
 			return 0, err
 		}
-		if left := r.endMS - s.q.nowMS(); r.token != s.token && left > 0 && !s.outlived(held, r) {
-			return min(time.Duration(left)*time.Millisecond, s.o.Lease, r.longest()), nil
+		if left := r.EndMS - s.q.nowMS(); r.Token != s.token && left > 0 && !s.outlived(held, r) {
+			return min(time.Duration(left)*time.Millisecond, s.o.Lease, longestReader(&r)), nil
 		}
 	}
 	v, err := cursorRead.Wait(ctx)
@@ -299,15 +300,15 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	if v == nil {
 		s.at, err = s.begin(ctx, tx)
 	} else {
-		var p progress
-		p, err = unpackProgress(cursorKey, v)
-		s.at = p.position
+		var p rec.Cursor
+		p, err = rec.UnpackCursor(cursorKey, v)
+		s.at = p.Position
 	}
 	if err != nil {
 		return 0, err
 	}
 	s.stored = s.at
-	tx.Set(cursorKey, (&progress{token: s.token, position: s.at}).pack())
+	tx.Set(cursorKey, (&rec.Cursor{Token: s.token, Position: s.at}).Pack())
 	s.setReader(tx, 0)
 	return 0, nil
 }
@@ -315,25 +316,25 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 // outlived reports whether another process holds the subscription until a time that no process with its lease may
 // store, and has not extended for as long as that lease. A process that lives extends, whichever of the clocks is
 // wrong.
-func (s *subscription) outlived(held []byte, r reader) bool {
-	if !tooLate(r.endMS, s.q.nowMS(), r.longest()) {
+func (s *subscription) outlived(held []byte, r rec.Reader) bool {
+	if !tooLate(r.EndMS, s.q.nowMS(), longestReader(&r)) {
 		return false
 	}
 	now := s.q.aging.now(s.q.opts.Now)
 	if !bytes.Equal(s.met, held) {
 		s.met, s.since = bytes.Clone(held), now
 	}
-	return now.Sub(s.since) >= cmp.Or(r.lease(), s.o.Lease)
+	return now.Sub(s.since) >= cmp.Or(leaseOf(&r), s.o.Lease)
 }
 
 // begin is the place of a new subscription.
-func (s *subscription) begin(ctx context.Context, tx kv.Tx) (position, error) {
+func (s *subscription) begin(ctx context.Context, tx kv.Tx) (rec.Position, error) {
 	keys := s.q.keys
 	section := keys.section(nameChange)
 	from := section.Begin
 	missed, err := readMissed(ctx, keys, tx.Snapshot().Get(keys.meta(metaMissed)))
 	if err != nil {
-		return position{}, err
+		return rec.Position{}, err
 	}
 	if missed != nil {
 		from = kv.KeyAfter(keys.absolute(missed))
@@ -342,23 +343,23 @@ func (s *subscription) begin(ctx context.Context, tx kv.Tx) (position, error) {
 		// A transaction that commits after this read version gets a greater stamp than all that is there.
 		last, err := tx.Snapshot().GetKey(kv.LastLessThan(section.End)).Wait(ctx)
 		if err != nil {
-			return position{}, fmt.Errorf("read changes: %w", err)
+			return rec.Position{}, fmt.Errorf("read changes: %w", err)
 		}
 		if section.Contains(last) {
 			from = kv.KeyAfter(last)
 		}
 	}
-	return position{from: keys.relative(from)}, nil
+	return rec.Position{From: keys.relative(from)}, nil
 }
 
 // setReader takes or extends the lease, whose end was wasMS. A lease that is extended always changes its end: see
 // outlived.
 func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
-	r := reader{token: s.token, owner: s.q.opts.Owner, endMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
-	if r.endMS == wasMS {
-		r.endMS++
+	r := rec.Reader{Token: s.token, Owner: s.q.opts.Owner, EndMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
+	if r.EndMS == wasMS {
+		r.EndMS++
 	}
-	tx.Set(s.q.keys.reader(s.name), r.pack())
+	tx.Set(s.q.keys.reader(s.name), r.Pack())
 }
 
 // release gives the subscription back, so that another process need not wait for the end of the lease. It excludes a
@@ -368,7 +369,7 @@ func (s *subscription) release(ctx context.Context) {
 	defer cancel()
 	s.report(s.update(ctx, func(tx kv.Tx, _ *following) error {
 		key := s.q.keys.reader(s.name)
-		err := s.ifMine(ctx, tx, func(reader) { tx.Clear(key) })
+		err := s.ifMine(ctx, tx, func(rec.Reader) { tx.Clear(key) })
 		if errors.Is(err, errNotHolder) {
 			return tx.AddWriteConflictRange(kv.SingleKey(key)) // a take that lands now would hold it for a lease
 		}
@@ -377,7 +378,7 @@ func (s *subscription) release(ctx context.Context) {
 }
 
 // ifMine calls write if this call still holds the subscription. Footprint: reads the reader with a conflict.
-func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r reader)) error {
+func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Reader)) error {
 	key := s.q.keys.reader(s.name)
 	v, err := guardSubscribeHold.get(tx, key).Wait(ctx)
 	if err != nil {
@@ -386,11 +387,11 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r reader
 	if v == nil {
 		return errNotHolder
 	}
-	r, err := unpackReader(key, v)
+	r, err := rec.UnpackReader(key, v)
 	if err != nil {
 		return err
 	}
-	if r.token != s.token {
+	if r.Token != s.token {
 		return errNotHolder
 	}
 	write(r)
@@ -436,7 +437,7 @@ func (s *subscription) beat(ctx context.Context) error {
 		begun := time.Now()
 		within, cancel := context.WithDeadline(ctx, end) // when the lease has ended it is too late
 		err := s.update(within, func(tx kv.Tx, _ *following) error {
-			return s.ifMine(within, tx, func(r reader) { s.setReader(tx, r.endMS) })
+			return s.ifMine(within, tx, func(r rec.Reader) { s.setReader(tx, r.EndMS) })
 		})
 		cancel()
 		switch {
@@ -459,7 +460,7 @@ func (s *subscription) step(ctx context.Context) error {
 	s.errs = 0
 	if page.missed != nil {
 		s.report(&MissedError{Subscription: s.name})
-		s.at = position{from: page.missed}
+		s.at = rec.Position{From: page.missed}
 		return nil
 	}
 	if len(page.changes) == 0 && !page.skipped {
@@ -514,9 +515,9 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 
 // changePage is what a look at the changes has found.
 type changePage struct {
-	changes []Change // wanted
-	next    position // behind them
-	skipped bool     // there were changes that the subscription does not want
+	changes []Change     // wanted
+	next    rec.Position // behind them
+	skipped bool         // there were changes that the subscription does not want
 	// unreadable are the errors of rows that cannot be read, and are passed over.
 	unreadable []error
 	missed     []byte              // changes up to this place were cleared unseen; nil = none
@@ -544,7 +545,7 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 		cancel() // the watch of a failed attempt
 		woken = nil
 		follow, snapshot := q.follow(tx), tx.Snapshot()
-		all := kv.KeyRange{Begin: q.keys.absolute(s.at.from), End: q.keys.section(nameChange).End}
+		all := kv.KeyRange{Begin: q.keys.absolute(s.at.From), End: q.keys.section(nameChange).End}
 		rows := snapshot.GetRange(all.Selectors(), kv.RangeOptions{Limit: min(changePageRows, s.width+1)})
 		lost := snapshot.Get(q.keys.meta(metaMissed))
 		if page, err = s.choose(ctx, rows); err != nil {
@@ -554,7 +555,7 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 		if err != nil {
 			return err
 		}
-		if missed != nil && bytes.Compare(missed, s.at.from) >= 0 {
+		if missed != nil && bytes.Compare(missed, s.at.From) >= 0 {
 			page.missed = q.keys.relative(kv.KeyAfter(q.keys.absolute(missed)))
 		}
 		if _, err := follow.wait(ctx); err != nil {
@@ -593,7 +594,7 @@ func (p *lanePlan) unpack(packed string) map[string]string {
 		return nil
 	}
 	facets := make(map[string]string, len(p.facets))
-	for i, value := range unpackStrings(packed) {
+	for i, value := range rec.UnpackStrings(packed) {
 		if i < len(p.facets) {
 			facets[p.facets[i]] = value
 		}
@@ -638,24 +639,24 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 	}
 	page.next = s.at
 	for _, row := range rows {
-		_, all, err := unpackChanges(row.Key, row.Value)
+		_, all, err := readChanges(row.Key, row.Value)
 		if s.q.passes(err) { // all is empty, and so the place moves on
 			page.unreadable, all = append(page.unreadable, err), nil
 		}
 		done := int64(0)
-		if from := s.q.keys.relative(row.Key); bytes.Equal(from, s.at.from) {
-			done = s.at.done
+		if from := s.q.keys.relative(row.Key); bytes.Equal(from, s.at.From) {
+			done = s.at.Done
 		}
 		for i := done; i < int64(len(all)); i++ {
 			if len(page.changes) == s.width {
-				page.next = position{from: s.q.keys.relative(row.Key), done: i}
+				page.next = rec.Position{From: s.q.keys.relative(row.Key), Done: i}
 				return page, nil
 			}
 			if s.agrees(&all[i]) {
 				page.changes = append(page.changes, all[i])
 			}
 		}
-		page.next, page.skipped = position{from: s.q.keys.relative(kv.KeyAfter(row.Key))}, true
+		page.next, page.skipped = rec.Position{From: s.q.keys.relative(kv.KeyAfter(row.Key))}, true
 	}
 	return page, nil
 }
@@ -670,11 +671,11 @@ func readMissed(ctx context.Context, keys subspace, read kv.Future[[]byte]) ([]b
 	if v == nil {
 		return nil, nil
 	}
-	return unpackSweptTo(keys.meta(metaMissed), v)
+	return rec.UnpackKey(keys.meta(metaMissed), v)
 }
 
 // handle calls the handler for a page, stores the place behind the page, and returns the place that is stored.
-func (s *subscription) handle(ctx context.Context, page changePage) (at position, err error) {
+func (s *subscription) handle(ctx context.Context, page changePage) (at rec.Position, err error) {
 	if s.inTx != nil && len(page.changes) > 0 {
 		return s.handleTx(ctx, page)
 	}
@@ -715,7 +716,7 @@ func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 // next.
 //
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
-func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (at position, moved bool, err error) {
+func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (at rec.Position, moved bool, err error) {
 	key := s.q.keys.cursor(s.name)
 	v, err := guardSubscribeMove.get(tx, key).Wait(ctx)
 	if err != nil {
@@ -724,22 +725,22 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (at po
 	if v == nil {
 		return at, false, errNotHolder // the subscription was removed
 	}
-	p, err := unpackProgress(key, v)
+	p, err := rec.UnpackCursor(key, v)
 	if err != nil {
 		return at, false, err
 	}
-	if p.token != s.token && !lacks(guardSubscribeMove) {
+	if p.Token != s.token && !lacks(guardSubscribeMove) {
 		return at, false, errNotHolder
 	}
-	if !p.position.equal(s.stored) && !lacks(guardSubscribeAgain) {
-		return p.position, false, nil
+	if !p.Position.Equal(s.stored) && !lacks(guardSubscribeAgain) {
+		return p.Position, false, nil
 	}
-	tx.Set(key, (&progress{token: s.token, position: next}).pack())
+	tx.Set(key, (&rec.Cursor{Token: s.token, Position: next}).Pack())
 	return next, true, nil
 }
 
 // handleTx calls the handler in a transaction which also moves the place, and returns the place as move does.
-func (s *subscription) handleTx(ctx context.Context, page changePage) (at position, err error) {
+func (s *subscription) handleTx(ctx context.Context, page changePage) (at rec.Position, err error) {
 	o := txFor(s.q, "subscription")
 	o.Patient = true // of the handler
 	err = updateWith(ctx, s, o, func(tx kv.Tx, _ *following) error {

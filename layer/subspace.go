@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // This file owns the keys: no other file of the package builds a key or takes a key apart. All keys of a queue begin
@@ -16,9 +17,9 @@ import (
 //
 //	name     key after the queue's prefix            value
 //	meta     ("meta", field)                         tuple. Fields: see below
-//	item     ("item", group, index, random)          envelope and body, see store_item.go; random is a UUID
+//	item     ("item", group, index, random)          rec.Envelope and body; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
-//	lock     ("lock", group)                         tuple: token, mark or nil, then each holding, see store_lock.go:
+//	lock     ("lock", group)                         tuple: token, mark or nil, then each holding, see rec.Record:
 //	                                                mark is nested: "pause" or "halt", who, reason, since (ms);
 //	                                                holding is nested: kind, token, owner, end (ms), items; behind
 //	                                                that of a claim since (ms), and the beat of one by heartbeat
@@ -26,13 +27,13 @@ import (
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
 //	         ("timer", (shard), due (ms), group)     the same, in the shards from 1 on; see retro, too
-//	         ("timer", due (ms), handle)             the same, of kind "beat": a handle's heartbeat, see store_lock.go
+//	         ("timer", due (ms), handle)             the same, of kind "beat": a handle's heartbeat, see store_hold.go
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
 //	held     ("held", handle, group)                 as a timer: a claim by the handle's heartbeat, and no other
 //	state    ("state", group)                        bytes: the state of the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part, of (µs)
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
-//	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_item.go
+//	archive  ("archive", group, index, random)       when it was finished, then the item's value: rec.Archived
 //	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	reqgroup ("reqgroup", group, random)             as of request: one that waits for this group alone
@@ -41,10 +42,10 @@ import (
 //	dedup    ("dedup", "queue", id),                 tuple: group, index, random of the accepted message,
 //	         ("dedup", "group", group, id)           until (ms; 0 = while the message is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
-//	dead     ("dead", group, index, random)          the failure, then the item's value: see store_item.go
+//	dead     ("dead", group, index, random)          the failure, then the item's value: rec.DeadLetter
 //	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), attempt of the transaction, clock
-//	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: see store_values.go
+//	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: rec.Changes
 //	cursor   ("cursor", subscription)                tuple: holder's token, place: key, changes done of the row
 //	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
@@ -59,7 +60,7 @@ import (
 //	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
 //	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
 //
-// An unordered queue (store_lock.go) has these keys too, for its free lanes, which have the view 0 and no values. And:
+// An unordered queue (store_hold.go) has these keys too, for its free lanes, which have the view 0 and no values. And:
 //
 //	hold     ("hold", group, index, random)          as a lock: the item is claimed by itself, or delayed
 //	due      ("due", 0, due (ms), group, index, random)  as a timer: of a hold
@@ -244,9 +245,9 @@ func (s subspace) receipt(id uuid.UUID) []byte { return tuple.AppendUUID(s.start
 func (s subspace) repeat(id string) []byte {
 	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
 }
-func (s subspace) archived(at completion) []byte {
-	k := tuple.AppendInt(s.start(nameArchived, 9+9+17), at.place)
-	return tuple.AppendUUID(tuple.AppendInt(k, at.index), at.random)
+func (s subspace) archived(at rec.Completion) []byte {
+	k := tuple.AppendInt(s.start(nameArchived, 9+9+17), at.Place)
+	return tuple.AppendUUID(tuple.AppendInt(k, at.Index), at.Random)
 }
 
 func (s subspace) part(id ID, n int) []byte {
@@ -367,76 +368,76 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	var p parsedKey
 	rest, ok := bytes.CutPrefix(key, s.prefix)
 	if !ok || len(rest) == 0 || rest[0] == 0xff {
-		return p, corrupt(key, errors.New("it is not one of this queue"))
+		return p, rec.Corrupt(key, errors.New("it is not one of this queue"))
 	}
-	d := decoder{rest: rest}
-	p.name = d.str()
+	d := rec.Decode(rest)
+	p.name = d.Text()
 	switch p.name {
 	case nameMeta, nameRepeat, nameCursor, nameReader:
-		p.field = d.str()
+		p.field = d.Text()
 	case nameItem, nameAttempt, nameDead, nameArchive:
-		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
+		p.group, p.index, p.id = d.Text(), d.Int(), d.UUID()
 	case nameArchived:
-		p.index, p.n, p.id = d.int(), d.int(), d.uuid()
+		p.index, p.n, p.id = d.Int(), d.Int(), d.UUID()
 	case namePart:
-		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
+		p.group, p.index, p.id, p.n = d.Text(), d.Int(), d.UUID(), d.Int()
 	case nameLock, nameMark:
-		p.group, p.lane = d.lane()
+		p.group, p.lane = readLane(&d)
 	case nameHold:
-		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
+		p.group, p.index, p.id = d.Text(), d.Int(), d.UUID()
 		p.lane = holdLane(p.itemID())
 	case nameState, namePace, namePurged:
-		p.group = d.str()
+		p.group = d.Text()
 	case nameDedup:
-		switch p.scope = d.str(); p.scope {
+		switch p.scope = d.Text(); p.scope {
 		case DedupInGroup.String():
-			p.group = d.str()
+			p.group = d.Text()
 		case DedupInQueue.String():
 		default:
-			d.check(false, "unknown scope %q", p.scope)
+			d.Check(false, "unknown scope %q", p.scope)
 		}
-		p.field = d.str()
+		p.field = d.Text()
 	case nameReady:
-		p.n, p.index, p.group = d.int(), d.int(), d.str()
+		p.n, p.index, p.group = d.Int(), d.Int(), d.Text()
 		p.lane = p.group
 	case nameTimer:
-		if p.n, p.index = d.timerShard(), d.int(); p.n == 0 && d.follows(codeUUID) {
-			p.id = d.uuid() // of a beat
+		if p.n, p.index = readTimerShard(&d), d.Int(); p.n == 0 && d.Follows(rec.CodeUUID) {
+			p.id = d.UUID() // of a beat
 			break
 		}
-		p.group = d.str()
-		if p.lane = p.group; s.inTurn() && d.more() {
-			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
+		p.group = d.Text()
+		if p.lane = p.group; s.inTurn() && d.More() {
+			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
 		}
 	case nameBeat:
-		p.id = d.uuid()
+		p.id = d.UUID()
 	case nameHeld:
-		p.id, p.group = d.uuid(), d.str()
+		p.id, p.group = d.UUID(), d.Text()
 		p.lane = p.group
 	case nameRequest:
-		p.index, p.id = d.int(), d.uuid()
+		p.index, p.id = d.Int(), d.UUID()
 	case nameNamed:
-		p.group = d.str()
-		if p.lane = p.group; !d.follows(codeUUID) {
-			p.lane = laneName(p.group, d.where())
+		p.group = d.Text()
+		if p.lane = p.group; !d.Follows(rec.CodeUUID) {
+			p.lane = laneName(p.group, readWhere(&d))
 		}
-		p.id = d.uuid()
+		p.id = d.UUID()
 	case nameGrant:
-		p.id = d.uuid()
-		p.group, p.lane = d.lane()
+		p.id = d.UUID()
+		p.group, p.lane = readLane(&d)
 	case nameReceipt, nameWake:
-		p.id = d.uuid()
+		p.id = d.UUID()
 	case nameChange:
-		p.index, p.stamp, p.n = d.int(), d.versionstamp(), d.int()
+		p.index, p.stamp, p.n = d.Int(), d.Versionstamp(), d.Int()
 	case nameCount:
-		p.field, p.index = d.str(), d.int()
+		p.field, p.index = d.Text(), d.Int()
 	default:
-		d.check(p.parseLane(&d), "unknown name %q", p.name)
+		d.Check(p.parseLane(&d), "unknown name %q", p.name)
 	}
 	if isPart(p.group) { // it would be taken for a lane
-		d.check(false, "group %q, which is not UTF-8", p.group)
+		d.Check(false, "group %q, which is not UTF-8", p.group)
 	}
-	return p, d.end(key)
+	return p, d.End(key)
 }
 
 // parseItem is parse for the key of an item of the group whose range is of.
@@ -446,9 +447,9 @@ func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey
 	if !ok {
 		return s.parse(key)
 	}
-	d := decoder{rest: rest}
-	p := parsedKey{name: nameItem, group: group, index: d.int(), id: d.uuid()}
-	if d.end(key) != nil {
+	d := rec.Decode(rest)
+	p := parsedKey{name: nameItem, group: group, index: d.Int(), id: d.UUID()}
+	if d.End(key) != nil {
 		return s.parse(key) // says what is wrong with the key
 	}
 	return p, nil

@@ -263,7 +263,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	if f.rows.len() == len(out) {
 		return items, nil
 	}
-	next := f.rows.at(len(out)).index
+	next := f.rows.at(len(out)).Index
 	if next == 0 { // its key cannot be read: the receive that follows the hint says so
 		if next, err = w.clock(); err != nil {
 			return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // txn is an attempt of a transaction: a view that writes, and the state shared by the operations in the transaction.
@@ -36,7 +37,7 @@ type txn struct {
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
 	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
 	counts   []count              // by how much each counter goes up
-	changes  []changed            // what subscriptions are told, in order
+	changes  []rec.Changes        // what subscriptions are told, in order
 	// named has what this transaction has recorded under receive ids.
 	named map[string][]byte
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
@@ -112,7 +113,7 @@ func (w *txn) paused() (bool, error) {
 func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
-		value = packInt(int64(attempts))
+		value = rec.PackInt(int64(attempts))
 	}
 	key = w.keys.ready(index, lane)
 	w.tx.Set(key, value)
@@ -234,8 +235,8 @@ type candidate struct {
 func (c *candidate) group() string { return groupOf(c.lane) }
 
 // accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
-func (c *candidate) accepts(r *record) bool {
-	return c.grant != 0 && r.is(kindGrant) && r.holding().token == c.grant
+func (c *candidate) accepts(r *rec.Record) bool {
+	return c.grant != 0 && r.Is(rec.KindGrant) && r.Holding().Token == c.grant
 }
 
 // lease returns d, or the queue's lease if d is 0.
@@ -276,7 +277,7 @@ func (w *txn) touch(random uuid.UUID) {
 		w.touched = make(map[uuid.UUID]bool)
 	}
 	w.touched[random] = true
-	w.tx.Atomic(kv.Add, w.keys.wake(random), packCount(1))
+	w.tx.Atomic(kv.Add, w.keys.wake(random), rec.PackCount(1))
 }
 
 // wakeOldest touches the wake key of the oldest request which is alive and wants groups, and of the requests for the
@@ -437,8 +438,8 @@ func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
 	if p, err = w.keys.parse(row.Key); err != nil {
 		return p, false, err
 	}
-	r, err := unpackRequest(row.Key, row.Value)
-	return p, r.wants > 0 && r.lives(w.nowMS), err
+	r, err := rec.UnpackRequest(row.Key, row.Value)
+	return p, r.Wants > 0 && lives(r, w.nowMS), err
 }
 
 // operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read
@@ -629,7 +630,7 @@ func onceKnown[T any](
 			if found {
 				kept, known := results[landed]
 				if !known {
-					return corrupt(r.key, fmt.Errorf("receipt of attempt %d, which there was not", landed))
+					return rec.Corrupt(r.key, fmt.Errorf("receipt of attempt %d, which there was not", landed))
 				}
 				result, r.cleared = kept, true
 				if applied == nil {
@@ -717,7 +718,7 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	if err != nil {
 		return err
 	}
-	tx.Set(r.key, packReceipt(written, int64(a.N)))
+	tx.Set(r.key, rec.PackReceipt(written.nowMS, int64(a.N), written.clock))
 	for _, id := range r.old {
 		tx.Clear(r.q.keys.receipt(id))
 	}
@@ -759,16 +760,14 @@ func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt 
 	if v == nil {
 		return 0, false, nil
 	}
-	_, rest, err := unpackReceipt(key, v)
+	stored, err := rec.UnpackReceipt(key, v)
 	if err != nil {
 		return 0, false, err
 	}
-	if len(rest) > 0 {
-		if n, ok := rest[0].(int64); ok {
-			return n, true, nil
-		}
+	if n, ok := stored.Attempt(); ok {
+		return n, true, nil
 	}
-	return 0, false, corrupt(key, fmt.Errorf("receipt of no attempt: %v", rest))
+	return 0, false, rec.Corrupt(key, fmt.Errorf("receipt of no attempt: %v", stored.Rest))
 }
 
 // fenceReceipt makes an earlier commit which may still land (1039) land now or never: every such commit has a read

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"fdbfifo/layer/internal/rec"
 )
 
 // A handle with claims by heartbeat (ReceiveOptions.Heartbeat) has a beat: a time in the database up to which all these
@@ -88,7 +90,7 @@ type dueBeat struct {
 }
 
 // readBeat returns the beat of a handle; there is none if found is false.
-func (v *view) readBeat(handle uuid.UUID) (b beat, found bool, err error) {
+func (v *view) readBeat(handle uuid.UUID) (b rec.Beat, found bool, err error) {
 	key := v.keys.beat(handle)
 	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
@@ -97,7 +99,7 @@ func (v *view) readBeat(handle uuid.UUID) (b beat, found bool, err error) {
 	if value == nil {
 		return b, false, nil
 	}
-	b, err = unpackBeat(key, value)
+	b, err = rec.UnpackBeat(key, value)
 	return b, err == nil, err
 }
 
@@ -107,36 +109,34 @@ type beatsSeen map[uuid.UUID]int64
 // lasting returns r with the present end of a claim by heartbeat, for a call that shows the record to people. If the
 // beat of the claim's handle is due or gone, the claim is shown with an expired lease, also if no transaction has met
 // the beat yet.
-func (v *view) lasting(r *record, seen beatsSeen) (*record, error) {
-	h := r.holding()
-	if !h.byBeat() {
+func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
+	h := r.Holding()
+	if !h.ByBeat() {
 		return r, nil
 	}
-	if _, known := seen[h.beat]; !known {
-		b, found, err := v.readBeat(h.beat)
+	if _, known := seen[h.Beat]; !known {
+		b, found, err := v.readBeat(h.Beat)
 		if err != nil && !v.passes(err) { // a transaction that meets a beat that cannot be read ends it
 			return nil, err
 		}
-		if seen[h.beat] = b.dueMS; !found || b.ended {
-			seen[h.beat] = 0
+		if seen[h.Beat] = b.DueMS; !found || b.Ended {
+			seen[h.Beat] = 0
 		}
 	}
 	shown := *h
-	if due := seen[h.beat]; due > 0 {
-		shown.endMS = due
+	if due := seen[h.Beat]; due > 0 {
+		shown.EndMS = due
 	}
-	if seen[h.beat] <= v.nowMS {
-		shown.beat, shown.endMS = uuid.Nil, min(shown.endMS, v.nowMS)
+	if seen[h.Beat] <= v.nowMS {
+		shown.Beat, shown.EndMS = uuid.Nil, min(shown.EndMS, v.nowMS)
 	}
-	view := *r
-	view.held = &shown
-	return &view, nil
+	return r.WithHolding(shown), nil
 }
 
 // leftOf is how long a claim lasts, for an error's text.
-func (h *holding) leftOf(nowMS int64) string {
-	if h.byBeat() {
+func leftOf(h *rec.Holding, nowMS int64) string {
+	if h.ByBeat() {
 		return "as long as its handle lives"
 	}
-	return (time.Duration(h.endMS-nowMS) * time.Millisecond).String()
+	return (time.Duration(h.EndMS-nowMS) * time.Millisecond).String()
 }

@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A handle follows its queue's configuration and pause without a timer. A transaction that begins when the handle's
@@ -37,7 +38,7 @@ type followed struct {
 	mu      sync.Mutex
 	config  *Config   // guarded by mu; the Config itself is never changed
 	version int64     // guarded by mu; 0 = nothing is known yet
-	paused  *mark     // guarded by mu; nil = the queue is not paused
+	paused  *rec.Mark // guarded by mu; nil = the queue is not paused
 	read    time.Time // guarded by mu; by the handle's clock
 	since   time.Time // guarded by mu; by the handle's clock, when the version was learned
 
@@ -69,7 +70,7 @@ func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 }
 
 // learnPause stores whether the queue is paused.
-func (f *followed) learnPause(m *mark) {
+func (f *followed) learnPause(m *rec.Mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.paused = m
@@ -99,7 +100,7 @@ func (f *followed) learn(config Config, version int64, read, now time.Time) *Con
 }
 
 // fresh returns what is known, when it was read, and whether it may be used without a new read.
-func (f *followed) fresh(now time.Time) (*Config, *mark, time.Time, bool) {
+func (f *followed) fresh(now time.Time) (*Config, *rec.Mark, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	age := now.Sub(f.read)
@@ -126,7 +127,7 @@ type following struct {
 	only   bool // the handle does not learn: the transaction may have changed the configuration itself
 	guest  bool // the transaction may be the caller's: see operate
 	config *Config
-	paused *mark
+	paused *rec.Mark
 	// incarnation is the queue's, and shards are the numbers of shards, if config was read in this transaction.
 	incarnation uuid.UUID
 	shards      shardCounts
@@ -292,44 +293,44 @@ func (w *txn) change(kind ChangeKind, id ID, facets string) {
 	if !w.mayKeepChanges() {
 		return
 	}
-	d := delivered{index: id.Index, random: id.Random, facets: facets}
-	if n := len(w.changes) - 1; n >= 0 && w.changes[n].kind == kind && w.changes[n].group == id.Group &&
-		w.changes[n].was == nil {
-		w.changes[n].items = append(w.changes[n].items, d)
+	d := rec.Item{Index: id.Index, Random: id.Random, Facets: facets}
+	if n := len(w.changes) - 1; n >= 0 && w.changes[n].Kind == int64(kind) && w.changes[n].Group == id.Group &&
+		w.changes[n].Was == nil {
+		w.changes[n].Items = append(w.changes[n].Items, d)
 		return
 	}
-	w.note(changed{kind: kind, group: id.Group, items: []delivered{d}})
+	w.note(rec.Changes{Kind: int64(kind), Group: id.Group, Items: []rec.Item{d}})
 }
 
 // changeInPlace notes that items of a group were rewritten in their places. The items have the facets that they were
 // given; was has the packed facets before.
-func (w *txn) changeInPlace(kind ChangeKind, group string, items []delivered, was []string) {
+func (w *txn) changeInPlace(kind ChangeKind, group string, items []rec.Item, was []string) {
 	if len(items) > 0 {
-		w.note(changed{kind: kind, group: group, items: items, was: was})
+		w.note(rec.Changes{Kind: int64(kind), Group: group, Items: items, Was: was})
 	}
 }
 
 // changeEdited notes an edit of a waiting item; was and facets are packed.
 func (w *txn) changeEdited(id ID, was, facets string) {
-	one := delivered{index: id.Index, random: id.Random, facets: facets}
-	w.changeInPlace(ChangeEdited, id.Group, []delivered{one}, []string{was})
+	one := rec.Item{Index: id.Index, Random: id.Random, Facets: facets}
+	w.changeInPlace(ChangeEdited, id.Group, []rec.Item{one}, []string{was})
 }
 
 // changeAll notes a change of several items of a group, in order.
-func (w *txn) changeAll(kind ChangeKind, group string, items []delivered) {
+func (w *txn) changeAll(kind ChangeKind, group string, items []rec.Item) {
 	if len(items) > 0 {
 		// The slice stays the caller's: what is appended goes into a copy.
-		w.note(changed{kind: kind, group: group, items: items[:len(items):len(items)]})
+		w.note(rec.Changes{Kind: int64(kind), Group: group, Items: items[:len(items):len(items)]})
 	}
 }
 
 // changePurged notes that n items of a group are gone.
 func (w *txn) changePurged(group string, n int) {
-	w.note(changed{kind: ChangePurged, group: group, n: n})
+	w.note(rec.Changes{Kind: int64(ChangePurged), Group: group, N: int64(n)})
 }
 
 // note keeps changes for writeChanges.
-func (w *txn) note(c changed) {
+func (w *txn) note(c rec.Changes) {
 	if w.mayKeepChanges() {
 		w.changes = append(w.changes, c)
 	}
@@ -360,19 +361,19 @@ func (w *txn) writeChanges() error {
 		if len(row) > changeRowSize {
 			flush()
 		}
-		if c.kind == ChangePurged {
-			row = c.appendPurge(row)
+		if c.Kind == rec.ChangePurge {
+			row = c.AppendPurge(row)
 			continue
 		}
-		for i := range c.items {
+		for i := range c.Items {
 			if len(row) > changeRowSize {
 				flush()
 			}
-			row = c.appendItem(row, i)
+			row = c.AppendItem(row, i)
 		}
 	}
 	flush()
-	w.tx.Atomic(kv.Add, w.keys.meta(metaChanged), packCount(1))
+	w.tx.Atomic(kv.Add, w.keys.meta(metaChanged), rec.PackCount(1))
 	w.changes = nil
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // view is the queue at a single version of the database, for reads. Nothing can be written through a view: a function
@@ -89,7 +90,7 @@ func (q *Queue) passes(err error) bool {
 func (v *view) passes(err error) bool { return v.q.passes(err) }
 
 // readLock returns nil if the group has no record.
-func (v *view) readLock(group string) (*record, error) {
+func (v *view) readLock(group string) (*rec.Record, error) {
 	key := v.keys.lock(group)
 	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
@@ -98,7 +99,7 @@ func (v *view) readLock(group string) (*record, error) {
 	if value == nil {
 		return nil, nil
 	}
-	return unpackRecord(key, value)
+	return rec.UnpackRecord(key, value)
 }
 
 // readItem turns a pair into an item, as assemble does.
@@ -107,9 +108,9 @@ func (v *view) readItem(row kv.KV) (Item, error) {
 	if err != nil {
 		return Item{}, err
 	}
-	e, body, err := openEnvelope(row.Value)
+	e, body, err := rec.OpenEnvelope(row.Value)
 	if err != nil {
-		return Item{}, corrupt(row.Key, err)
+		return Item{}, rec.Corrupt(row.Key, err)
 	}
 	config := v.known()
 	return v.assemble(p.itemID(), e, body, config.retro())
@@ -117,25 +118,25 @@ func (v *view) readItem(row kv.KV) (Item, error) {
 
 // assemble makes an item from its id and envelope, and reads the rest of a body in parts. An incomplete item is
 // ErrCorrupt.
-func (v *view) assemble(id ID, e envelope, body []byte, delay retro) (Item, error) {
-	if e.parts > 0 {
+func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, error) {
+	if e.Parts > 0 {
 		rows, err := v.read.GetRange(v.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
 		if err != nil {
 			return Item{}, fmt.Errorf("read parts: %w", err)
 		}
-		whole := append(make([]byte, 0, e.size), body...)
+		whole := append(make([]byte, 0, e.Size), body...)
 		for _, r := range rows {
 			whole = append(whole, r.Value...)
 		}
-		if int64(len(rows)) != e.parts || int64(len(whole)) != e.size {
-			return Item{}, corrupt(v.keys.item(id), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
-				len(whole), len(rows), e.size, e.parts))
+		if int64(len(rows)) != e.Parts || int64(len(whole)) != e.Size {
+			return Item{}, rec.Corrupt(v.keys.item(id), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
+				len(whole), len(rows), e.Size, e.Parts))
 		}
 		body = whole
 	}
 	return Item{
-		ID: id, Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DeliverAt: delay.deliverAt(&e),
-		DedupID: e.dedupID,
+		ID: id, Body: body, Headers: e.Headers, Enqueued: fromMillis(e.EnqueuedMS), DeliverAt: delay.deliverAt(&e),
+		DedupID: e.DedupID,
 	}, nil
 }
 
@@ -152,34 +153,35 @@ func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	return k, nil
 }
 
-// readAttempt returns the zero record if the item has never failed.
-func (v *view) readAttempt(id ID) (attempt, error) {
+// readAttempt returns the zero value if the item has never failed. The failed deliveries of an item change only in a
+// transaction with a read conflict on the lock of its group, and so they need no conflict of their own.
+func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	key := v.keys.attempt(id)
 	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
-		return attempt{}, fmt.Errorf("read attempts: %w", err)
+		return rec.Attempt{}, fmt.Errorf("read attempts: %w", err)
 	}
 	if value == nil {
-		return attempt{}, nil
+		return rec.Attempt{}, nil
 	}
-	return unpackAttempt(key, value)
+	return rec.UnpackAttempt(key, value)
 }
 
 // readAttempts returns the records of a group's items from first to last. Few items have a record.
-func (v *view) readAttempts(first, last ID) (map[ID]attempt, error) {
+func (v *view) readAttempts(first, last ID) (map[ID]rec.Attempt, error) {
 	rows, err := v.read.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(v.keys.attempt(first)), End: kv.FirstGreaterThan(v.keys.attempt(last)),
 	}, kv.RangeOptions{}).Wait(v.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read attempts: %w", err)
 	}
-	records := make(map[ID]attempt, len(rows))
+	records := make(map[ID]rec.Attempt, len(rows))
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
 		if err != nil {
 			return nil, err
 		}
-		if records[p.itemID()], err = unpackAttempt(row.Key, row.Value); err != nil {
+		if records[p.itemID()], err = rec.UnpackAttempt(row.Key, row.Value); err != nil {
 			return nil, err
 		}
 	}
@@ -195,33 +197,33 @@ func (v *view) readPace(group string) kv.Future[[]byte] {
 }
 
 // waitPace returns how far the group's rate is used up, by the read which readPace started.
-func (v *view) waitPace(group string, f kv.Future[[]byte]) (p pace, err error) {
+func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err error) {
 	value, err := f.Wait(v.ctx)
 	if err != nil {
 		return p, fmt.Errorf("read pace: %w", err)
 	}
 	if value != nil {
-		p, err = unpackPace(v.keys.pace(group), value)
+		p, err = rec.UnpackPace(v.keys.pace(group), value)
 	}
-	return p.plausible(v.known().MaxRate, v.nowMS), err
+	return plausible(p, v.known().MaxRate, v.nowMS), err
 }
 
 // readPaceTotal returns how far the queue's rate is used up, by the portions that all handles have drawn.
-func (v *view) readPaceTotal(rate Rate) (p pace, err error) {
+func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 	key := v.keys.meta(metaPace)
 	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
 		return p, fmt.Errorf("read pace of the queue: %w", err)
 	}
 	if value != nil {
-		if p, err = unpackPace(key, value); err != nil {
-			return pace{}, err
+		if p, err = rec.UnpackPace(key, value); err != nil {
+			return rec.Pace{}, err
 		}
 	}
-	return p.plausible(rate, v.nowMS), nil
+	return plausible(p, rate, v.nowMS), nil
 }
 
-func (v *view) readPause() (*mark, error) {
+func (v *view) readPause() (*rec.Mark, error) {
 	key := v.keys.meta(metaPaused)
 	value, err := v.read.Get(key).Wait(v.ctx)
 	if err != nil {
@@ -232,10 +234,10 @@ func (v *view) readPause() (*mark, error) {
 
 // pauseOf returns the pause in a value; nil = the queue is not paused. A value that cannot be read counts as a pause
 // too, with that as its reason. Resume ends it.
-func (q *Queue) pauseOf(key, value []byte) *mark {
-	m, err := unpackPause(key, value)
+func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
+	m, err := rec.UnpackPause(key, value)
 	if q.passes(err) {
-		return &mark{kind: markPause, reason: err.Error()}
+		return &rec.Mark{Kind: rec.MarkPause, Reason: err.Error()}
 	}
 	return m
 }
@@ -274,7 +276,7 @@ func (v *view) sawHead(lane string, seen ID) error {
 // heldLane is a lock of another lane of a group, one that may share an item with the lane that is looked at.
 type heldLane struct {
 	lane   string
-	record *record
+	record *rec.Record
 }
 
 // laneLock is the read of a lane's lock, and, in a queue with facets, of the other locks of its group.
@@ -298,7 +300,7 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string) laneLock {
 
 // waitLaneLock returns the records which readLaneLock has started to read: the lane's own, and those of the lanes that
 // may share an item with the lane.
-func (v *view) waitLaneLock(lane string, l laneLock) (own *record, others []heldLane, err error) {
+func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
 	if l.locks != nil {
 		rows, err := l.locks.Wait(v.ctx)
 		if err != nil {
@@ -311,13 +313,13 @@ func (v *view) waitLaneLock(lane string, l laneLock) (own *record, others []held
 		return nil, nil, fmt.Errorf("read lock: %w", err)
 	}
 	if value != nil {
-		own, err = unpackRecord(v.keys.lock(lane), value)
+		own, err = rec.UnpackRecord(v.keys.lock(lane), value)
 	}
 	return own, nil, err
 }
 
 // unpackLocks reads the records in rows: the lane's own, and those of the lanes that may share an item with the lane.
-func (v *view) unpackLocks(lane string, rows []kv.KV) (own *record, others []heldLane, err error) {
+func (v *view) unpackLocks(lane string, rows []kv.KV) (own *rec.Record, others []heldLane, err error) {
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
 		if err != nil {
@@ -326,7 +328,7 @@ func (v *view) unpackLocks(lane string, rows []kv.KV) (own *record, others []hel
 		if p.lane != lane && !v.keys.plan.intersect(p.lane, lane) {
 			continue
 		}
-		r, err := unpackRecord(row.Key, row.Value)
+		r, err := rec.UnpackRecord(row.Key, row.Value)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -397,7 +399,7 @@ func (r *laneRead) Wait(ctx context.Context) ([]kv.KV, error) {
 	r.begin(ctx)
 	for i := 0; r.err == nil && !r.ended && i < len(r.got); i++ {
 		if r.pairs[i].Value, r.err = r.got[i].Wait(ctx); r.err == nil && r.pairs[i].Value == nil {
-			r.err = corrupt(r.pairs[i].Key, fmt.Errorf("no item, though in a lane"))
+			r.err = rec.Corrupt(r.pairs[i].Key, fmt.Errorf("no item, though in a lane"))
 		}
 	}
 	r.ended = true
@@ -416,15 +418,15 @@ func (r *laneRead) Cancel() {
 }
 
 // reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
-func (v *view) reloadItems(lane string, h *holding) ([]Item, error) {
-	out := h.items
+func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
+	out := h.Items
 	if len(out) == 0 {
-		return nil, corrupt(v.keys.lock(lane), errors.New("a claim of nothing"))
+		return nil, rec.Corrupt(v.keys.lock(lane), errors.New("a claim of nothing"))
 	}
 	group := groupOf(lane)
 	found := v.reloadRows(lane, out)
 	// Only of the first item, as in a new claim.
-	record, err := v.readAttempt(out[0].id(group))
+	record, err := v.readAttempt(idOf(out[0], group))
 	if err != nil {
 		return nil, err
 	}
@@ -434,7 +436,7 @@ func (v *view) reloadItems(lane string, h *holding) ([]Item, error) {
 	}
 	items := make([]Item, 0, len(out))
 	for _, row := range rows {
-		id := out[len(items)].id(group)
+		id := idOf(out[len(items)], group)
 		if !bytes.Equal(row.Key, v.keys.item(id)) && !lacks(guardReloadExact) {
 			continue
 		}
@@ -442,31 +444,31 @@ func (v *view) reloadItems(lane string, h *holding) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		if item.FirstDelivered = fromMillis(h.sinceMS); len(items) == 0 {
+		if item.FirstDelivered = fromMillis(h.SinceMS); len(items) == 0 {
 			item.failedBefore(record)
 		}
 		items = append(items, item)
 	}
 	if len(items) < len(out) {
-		return nil, corrupt(v.keys.item(out[len(items)].id(group)), errors.New("held, and not there"))
+		return nil, rec.Corrupt(v.keys.item(idOf(out[len(items)], group)), errors.New("held, and not there"))
 	}
 	return items, nil
 }
 
 // reloadRows starts reading the items of a held claim: a lane's items by key, because they may lie far apart.
-func (v *view) reloadRows(lane string, out []delivered) kv.Future[[]kv.KV] {
+func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	group := groupOf(lane)
 	if isPart(lane) {
 		r := &laneRead{keys: v.keys, lane: lane, first: kv.Done[[]kv.KV](nil, nil), values: v.read, begun: true}
 		for _, d := range out {
-			key := v.keys.item(d.id(group))
+			key := v.keys.item(idOf(d, group))
 			r.pairs, r.got = append(r.pairs, kv.KV{Key: key}), append(r.got, v.read.Get(key))
 		}
 		return r
 	}
 	return v.read.GetRange(kv.Range{
-		Begin: kv.FirstGreaterOrEqual(v.keys.item(out[0].id(group))),
-		End:   kv.FirstGreaterThan(v.keys.item(out[len(out)-1].id(group))),
+		Begin: kv.FirstGreaterOrEqual(v.keys.item(idOf(out[0], group))),
+		End:   kv.FirstGreaterThan(v.keys.item(idOf(out[len(out)-1], group))),
 	}, kv.RangeOptions{})
 }
 
@@ -486,7 +488,7 @@ func (v *view) unpackHolds(rows []kv.KV) ([]heldLane, error) {
 		if err != nil {
 			return nil, err
 		}
-		r, err := unpackRecord(row.Key, row.Value)
+		r, err := rec.UnpackRecord(row.Key, row.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -506,7 +508,7 @@ func (v *view) inHand(group string) (n int, err error) {
 	}
 	all, err := v.unpackHolds(rows)
 	for _, held := range all {
-		if held.record.claim() != nil {
+		if held.record.Claim() != nil {
 			n++
 		}
 	}
@@ -837,7 +839,7 @@ func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
 		z.lanes = 1
 	}
 	if changes > 0 {
-		z.told = changeSize + len(group) + strings.Count(group, "\x00")
+		z.told = rec.ChangeSize + len(group) + strings.Count(group, "\x00")
 	}
 	return z
 }
@@ -926,11 +928,11 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 		return m, nil, fmt.Errorf("read receipts: %w", err)
 	}
 	for _, row := range rows {
-		ms, rest, err := unpackReceipt(row.Key, row.Value)
+		r, err := rec.UnpackReceipt(row.Key, row.Value)
 		if v.passes(err) {
 			continue
 		}
-		w, ok := witnessOf(ms, rest)
+		w, ok := witnessOf(r)
 		if ok && w.clock > v.q.restored && w.clock <= m.clock && m.span(w.clock) < witnessLife {
 			p, err := v.keys.parse(row.Key)
 			all = append(all, witness{w, err == nil && v.q.receipts.has(p.id)})

@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer/internal/rec"
 )
 
 // TestSizeIsCounted (trap 7): the size that a transaction of the queue counts is at least 95 % of the size that the
@@ -53,7 +54,7 @@ func TestSizeIsCounted(t *testing.T) {
 			value := strings.Repeat("\x00", MaxFacetSize)
 			group := strings.Repeat("\x00", MaxGroupSize)
 			var msgs []Message
-			for i, body := range []int{0, 10, maxInline, 3 * maxInline} {
+			for i, body := range []int{0, 10, rec.MaxInline, 3 * rec.MaxInline} {
 				msgs = append(msgs, Message{
 					Group: group[i/2:], Body: make([]byte, body), DedupID: strings.Repeat("\x00", i+1),
 					Headers: map[string]string{"a": value, "b": value, "\x00": "\x00"},
@@ -88,13 +89,13 @@ func TestSizeIsCounted(t *testing.T) {
 				for _, item := range c.Items {
 					most += z.finish(len(q.keys.plan.pack(item.Headers)))
 					if config.Archive > 0 {
-						most += setSize(z.key, min(len(item.Body), maxInline)+200)
+						most += setSize(z.key, min(len(item.Body), rec.MaxInline)+200)
 					}
 				}
 				s := &settlement{claim: c, all: true}
 				require.NoError(t, s.checkClaim(q))
 				// The claim itself: its lock and timer gone, the head's hint, and the entry of the archive.
-				most += 8*clearSize(z.key) + setSize(z.key, MaxBatch*itemSize)
+				most += 8*clearSize(z.key) + setSize(z.key, MaxBatch*rec.ItemSize)
 				require.LessOrEqual(t, added("ack", func(w *txn) error {
 					s.begin(w)
 					if err := s.check(w); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
 )
 
 // requestsProbe is how many requests a waker reads at once in a queue with facets. If there are no more, the waker
@@ -132,8 +133,8 @@ func (k *waking) see(row kv.KV) error {
 	if err != nil {
 		return err
 	}
-	r, err := unpackRequest(row.Key, row.Value)
-	if err != nil || r.wants <= 0 || !r.lives(k.nowMS) || p.id == k.besides || k.isLeftOver(row.Key, p) {
+	r, err := rec.UnpackRequest(row.Key, row.Value)
+	if err != nil || r.Wants <= 0 || !lives(r, k.nowMS) || p.id == k.besides || k.isLeftOver(row.Key, p) {
 		return err
 	}
 	switch p.name {
@@ -146,7 +147,7 @@ func (k *waking) see(row kv.KV) error {
 		if k.templates[p.where] <= 0 || lacks(guardWakeTemplate) {
 			return nil
 		}
-		k.templates[p.where] -= int(r.wants)
+		k.templates[p.where] -= int(r.Wants)
 	default:
 		meets := func(lane string) bool { return k.keys.plan.intersect(lane, p.lane) }
 		if k.named[p.lane] == wakeProbe ||
@@ -263,7 +264,7 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 	if len(row.Value) == 0 {
 		return 0, nil
 	}
-	n, err := unpackInt(row.Key, row.Value)
+	n, err := rec.UnpackInt(row.Key, row.Value)
 	return int(n), err
 }
 

@@ -34,7 +34,7 @@ Holders == {<<"worker", w>> : w \in Workers}
 Processes == Producers \cup Holders
 
 -----------------------------------------------------------------------------
-(* Keys: layer/subspace.go, layer/store_lane.go, layer/store_lock.go. What is *)
+(* Keys: layer/subspace.go, layer/store_lane.go, layer/store_hold.go. What is *)
 (* locked is the whole group, or an item; what hints lead to is the whole     *)
 (* group, or its free items. Leases end at 1, and a clock shows 0 or 1.      *)
 

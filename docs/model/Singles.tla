@@ -36,7 +36,7 @@ Receiver(h) == <<"handle", h>>
 Processes == {Producer(b) : b \in Batches} \cup {Receiver(h) : h \in Handles}
 
 -----------------------------------------------------------------------------
-(* Keys: layer/subspace.go, layer/store_lock.go. What is locked is the group, *)
+(* Keys: layer/subspace.go, layer/store_hold.go. What is locked is the group, *)
 (* 0, or a message. The hint is that of the free messages.                    *)
 
 Item(m) == <<"item", m>>

@@ -23,8 +23,8 @@ var floors = []floor{
 	{settingsFloor, "what a queue can be told, with names, bounds and defaults.", []string{
 		"config.go", "config_facets.go", "config_setting.go",
 	}},
-	{"stored form", "the keys, and the values as bytes.", []string{
-		"subspace.go", "store_item.go", "store_lane.go", "store_lock.go", "store_values.go",
+	{"stored form", "the keys, and the values that layer/internal/rec leaves.", []string{
+		"subspace.go", "store_hold.go", "store_lane.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
 		"claim.go", "handle.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_config.go", "tx_hook.go",

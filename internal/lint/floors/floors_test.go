@@ -176,6 +176,9 @@ func TestKindNames(t *testing.T) {
 			defined[k.name(ident)] = true
 		}
 	}
+	for ident := range s.p.Info.Uses { // of packages inside layer
+		defined[k.name(ident)] = true
+	}
 	for _, name := range slices.Concat([]string{kindPlan, kindMaker}, kindFunctions, kindFlags, kindValues) {
 		require.Contains(t, defined, name)
 	}

@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
+	"strings"
 
 	"fdbfifo/internal/lint"
 )
@@ -16,7 +17,7 @@ var (
 	kindPlan = "lanePlan"
 	// kindFunctions ask for the kind of the queue, or of a lane or a holding that only some queues have.
 	kindFunctions = []string{
-		"isHold", "isPart", "holding.byBeat", "subspace.hasHolds", "subspace.inTurn", "subspace.takesAny",
+		"isHold", "isPart", "rec.Holding.ByBeat", "subspace.hasHolds", "subspace.inTurn", "subspace.takesAny",
 		"subspace.wholeGroups",
 	}
 	// kindFlags are fields of type bool that say what a queue is.
@@ -80,16 +81,22 @@ func (k *kinds) isHome(fn *ast.FuncDecl) bool {
 	return name == kindMaker || slices.Contains(kindFunctions, name)
 }
 
-// name returns what an identifier names, as Type.field, Type.method or function; "" = nothing of the package.
+// name returns the definition that an identifier names, as Type.field, Type.method or function; "" = a definition of
+// another package. The name of a function or method of a package inside this one begins with that package.
 func (k *kinds) name(ident *ast.Ident) string {
 	object := k.p.Info.ObjectOf(ident)
 	if object == nil {
 		return ""
 	}
-	if object = origin(object); !isDefinition(object, k.p.Types) {
-		return ""
+	object = origin(object)
+	of := object.Pkg()
+	switch {
+	case isDefinition(object, k.p.Types):
+		return nameOf(object, k.owners)
+	case of != nil && strings.HasPrefix(of.Path(), k.p.Types.Path()+"/internal/") && isDefinition(object, of):
+		return of.Name() + "." + nameOf(object, nil)
 	}
-	return nameOf(object, k.owners)
+	return ""
 }
 
 // asks returns where n asks, if n is a question.

@@ -1,0 +1,126 @@
+package layer
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
+)
+
+// A queue with the setting unordered has consumers that take any free item, and consumers that receive groups in order.
+// An unordered receive claims single items. The claim of an item, a hold, is a record like a lock, under a key of its
+// own. Two kinds of lanes serve this (store_lane.go explains lanes and their names):
+//
+//   - The free lane of a group has the items that no claim holds. A hold takes its item out, and the end of the hold
+//     puts it back. So one read finds the first free item, however many items of the group are held. The free lane has
+//     hints, timers and kept hints like any lane. It intersects the whole group, and is itself never locked. It is the
+//     view 0, without values.
+//   - A hold is the lane of one item: 0xff (group, 0, index, random). Its lock is the record.
+//
+// A claim of the group meets the first hold of the group. If the head is held, the hold excludes the claim, as the lock
+// of an intersecting lane would. If an item behind the head is held, the claim ends before that item. So a receive in
+// order never sees a gap.
+const nameHold = "hold"
+
+// errUnordered: the queue has no unordered consumers.
+var errUnordered = fmt.Errorf("%w: an unordered claim in a queue without the setting %s", ErrOptions, settingUnordered)
+
+// freeWhere is the packed template of unordered receives: the view 0.
+var freeWhere = string(tuple.AppendInt(nil, 0))
+
+func freeLane(group string) string { return laneName(group, freeWhere) }
+
+// holdLane is the lane of a hold.
+func holdLane(id ID) string {
+	return laneName(id.Group, string(tuple.AppendUUID(tuple.AppendInt([]byte(freeWhere), id.Index), id.Random)))
+}
+
+// holdOf returns the item of a hold; false = the lane is no hold.
+func holdOf(lane string) (ID, bool) {
+	group, where := splitLane(lane)
+	if len(where) <= len(freeWhere) || where[:len(freeWhere)] != freeWhere {
+		return ID{}, false
+	}
+	d := rec.Decode([]byte(where[len(freeWhere):]))
+	id := ID{Group: group, Index: d.Int(), Random: d.UUID()}
+	return id, d.Err() == nil
+}
+
+func isHold(lane string) bool {
+	_, is := holdOf(lane)
+	return is
+}
+
+// soughtBy is the packed template whose receives find a lane: that of the free lane, if the lane is a hold of an
+// unordered queue.
+func (s subspace) soughtBy(lane string) string {
+	if isHold(lane) {
+		return s.holdWhere()
+	}
+	_, where := splitLane(lane)
+	return where
+}
+
+// hold is the key of the record of a hold.
+func (s subspace) hold(id ID) []byte { return s.itemKey(nameHold, id, 0) }
+
+// holds is the range of the holds of a group.
+func (s subspace) holds(group string) kv.KeyRange { return s.below(s.startGroup(nameHold, group, 1)) }
+
+// holdsTo is the range of the holds of a group up to that of an item.
+func (s subspace) holdsTo(id ID) kv.KeyRange {
+	return kv.KeyRange{Begin: s.holds(id.Group).Begin, End: kv.KeyAfter(s.hold(id))}
+}
+
+// holdWhere is the packed template whose receives end holds: those of whole groups, if items are claimed in turn.
+func (s subspace) holdWhere() string {
+	if s.inTurn() {
+		return ""
+	}
+	return freeWhere
+}
+
+// hasHolds reports whether items are claimed by themselves.
+func (s subspace) hasHolds() bool { return s.plan != nil && s.plan.holds }
+
+// inTurn reports whether items are claimed by themselves and in order: see group_hold.go.
+func (s subspace) inTurn() bool { return s.plan != nil && s.plan.inTurn }
+
+// takesAny reports whether the queue has unordered consumers.
+func (s subspace) takesAny() bool { return s.hasHolds() && !s.plan.inTurn }
+
+// A handle with claims by heartbeat has a beat (rec.Beat), under a random number. A number is never used again: the
+// handle takes another number if its beat is ended. The claims themselves have no timers. Three kinds of keys belong
+// together:
+//
+//	beat   ("beat", handle)            the beat
+//	timer  ("timer", due (ms), handle) leads to the beat when it is due
+//	held   ("held", handle, group)     of each claim that the beat keeps alive
+//
+// A transaction must read the key of the beat with a conflict before it writes that key or the timer.
+func (s subspace) beat(handle uuid.UUID) []byte {
+	return tuple.AppendUUID(s.start(nameBeat, 17), handle)
+}
+
+// beatJoin stands for the right to join a beat: claims by heartbeat have a read conflict on the key, and a transaction
+// that ends a handle has a write conflict. Nothing is ever stored there, so a beat that moves disturbs no claim.
+func (s subspace) beatJoin(handle uuid.UUID) []byte { return kv.KeyAfter(s.beat(handle)) }
+
+// beatTimer is in shard 0 of the timers of whole groups, which every look for any group reads.
+func (s subspace) beatTimer(dueMS int64, handle uuid.UUID) []byte {
+	return tuple.AppendUUID(tuple.AppendInt(s.timerIn("", 0, 9+17), dueMS), handle)
+}
+
+func (s subspace) heldOf(handle uuid.UUID, extra int) []byte {
+	return tuple.AppendUUID(s.start(nameHeld, 17+extra), handle)
+}
+
+func (s subspace) held(handle uuid.UUID, group string) []byte {
+	return tuple.AppendString(s.heldOf(handle, len(group)+2), group)
+}
+
+// heldBy is the range of the claims by a handle's heartbeat.
+func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange { return s.below(s.heldOf(handle, 1)) }
