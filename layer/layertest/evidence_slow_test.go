@@ -124,7 +124,7 @@ func TestSuspectsDelayNoOthers(t *testing.T) {
 func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bool) {
 	const (
 		many = 10
-		poll = 1150 * time.Millisecond // 1 s, and the most that chance adds
+		poll = 1260 * time.Millisecond // 1 s, a quarter that chance adds, and a transaction
 	)
 	soon := 10 * time.Millisecond
 	if unordered {
