@@ -83,7 +83,7 @@ func (o *operation) Forget() { o.receive.begin() }
 // Settled implements line.Operation.
 func (o *operation) Settled() { o.settle = nil }
 
-// awaits returns whether an operation's receive wants w.
+// awaits returns the test of whether an operation's receive waits for w.
 func awaits(w want) func(o *operation) bool {
 	return func(o *operation) bool {
 		own, any := o.receive.want()

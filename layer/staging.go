@@ -306,13 +306,13 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (li
 	if w.shortMS > 0 { // nor while its rate is used up
 		left.Wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
 	}
-	if left.Next.Why = line.Woken; left.Wait == poll {
-		left.Next.Why = line.Poll
+	if left.Next.Why = line.WhyWoken; left.Wait == poll {
+		left.Next.Why = line.WhyPoll
 	}
 	if soon, err := w.lookSoon(turns, receives); err != nil {
 		return left, err
 	} else if soon > 0 && soon < left.Wait {
-		left.Wait, left.Next.Why = soon, line.New
+		left.Wait, left.Next.Why = soon, line.WhyNew
 	}
 	left.Watch = w.tx.Watch(q.keys.wake(q.waitID))
 	return left, nil

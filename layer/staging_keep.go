@@ -151,9 +151,9 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 		if *at = (line.Cue{Again: conflicts > 0}); conflicts == 0 {
 			return false, nil
 		}
-	case at.Why == line.Woken, at.Why == line.New && !first.Cue.Back && !w.q.spreadOf("").Contended():
+	case at.Why == line.WhyWoken, at.Why == line.WhyNew && !first.Cue.Back && !w.q.spreadOf("").Contended():
 		return false, nil
-	case at.Why == line.New:
+	case at.Why == line.WhyNew:
 		at.Seen, at.Again = first.Cue.Fresh, first.Cue.Again
 	}
 	other := func(o *operation) bool {
@@ -189,8 +189,8 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 
 // lookAgain sets an earlier next look, after a turn which has left hints alone.
 func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
-	if r.Next.Why != line.Woken {
-		r.Next = line.Cue{Why: line.Poll, Seen: at.Fresh, Again: !at.Again}
+	if r.Next.Why != line.WhyWoken {
+		r.Next = line.Cue{Why: line.WhyPoll, Seen: at.Fresh, Again: !at.Again}
 	}
 	if !at.Again {
 		r.Wait = min(r.Wait, aWhile)
@@ -260,7 +260,7 @@ const pollPlaces = 4
 
 // noteLostWake notes that a poll has claimed a group for which no live handle was woken.
 func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
-	if len(waiting) == 0 || waiting[0].Turn == nil || waiting[0].Turn.Cue.Why != line.Poll {
+	if len(waiting) == 0 || waiting[0].Turn == nil || waiting[0].Turn.Cue.Why != line.WhyPoll {
 		return
 	}
 	if slices.ContainsFunc(receives, func(r *reception) bool { return len(r.claims) > 0 }) {

@@ -188,7 +188,7 @@ func (w *observed) call(i int, what string, fn func()) (returned bool) {
 	if err == nil {
 		return true
 	}
-	stuck := new(callback.StuckError)
+	var stuck *callback.StuckError
 	if returned = !errors.As(err, &stuck); !returned {
 		calls := &w.q.hooksStuck[i]
 		calls.Add(1)

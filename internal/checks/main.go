@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,10 +34,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	r := &runner{out: *out, limit: *limit, command: makeTarget, print: os.Stdout}
-	var results []result
-	results = append(results, r.run(ctx, strings.Fields(*first), 1)...)
-	results = append(results, r.run(ctx, flag.Args(), *together)...)
-	results = append(results, r.run(ctx, strings.Fields(*last), 1)...)
+	results := slices.Concat(r.run(ctx, strings.Fields(*first), 1), r.run(ctx, flag.Args(), *together),
+		r.run(ctx, strings.Fields(*last), 1))
 	if err := ctx.Err(); err != nil {
 		fmt.Fprintln(os.Stderr, "checks: stopped")
 		os.Exit(1)

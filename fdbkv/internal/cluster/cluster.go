@@ -175,15 +175,13 @@ func (c *Cluster) serve(ctx context.Context, commands ...string) error {
 	}
 	for {
 		err := c.run(ctx, answers)
-		if err == nil {
-			return nil
+		if err == nil || ctx.Err() != nil {
+			return err
 		}
-		// A cluster that has just recovered may refuse a read: its version may be from a server that has been replaced
-		// since (1009).
+		// A cluster that has just recovered may refuse a read, as trouble.tell says.
 		select {
 		case <-time.After(askAgain):
-		case <-ctx.Done():
-			return err
+		case <-ctx.Done(): // run returns the cause
 		}
 	}
 }

@@ -305,7 +305,7 @@ func (l *Line[O]) attend(end chan struct{}) {
 func (l *Line[O]) restAfter(ctx context.Context, r *Rest) (next Cue, end bool) {
 	how := l.restUntil(ctx, r.Wait, r.Watch)
 	r.Cancel()
-	switch next = (Cue{Why: Woken}); how {
+	switch next = (Cue{Why: WhyWoken}); how {
 	case restStopped:
 		return next, true
 	case restOver:
@@ -317,7 +317,7 @@ func (l *Line[O]) restAfter(ctx context.Context, r *Rest) (next Cue, end bool) {
 			l.passOn(ctx) // the wake may be meant for another receive
 		}
 	}
-	return next, next.Why == Woken && !l.keepPace(ctx)
+	return next, next.Why == WhyWoken && !l.keepPace(ctx)
 }
 
 // restGone rests while no receive waits, for as long as a transaction that has read a request may wake the handle after

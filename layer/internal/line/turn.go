@@ -57,9 +57,9 @@ type Why int
 
 // The reasons.
 const (
-	New   Why = iota // the receives have just come into the line, or the last turn wrote
-	Woken            // by another handle, or by a time that has come
-	Poll
+	WhyNew   Why = iota // the receives have just come into the line, or the last turn wrote
+	WhyWoken            // by another handle, or by a time that has come
+	WhyPoll             // the time of a poll has come
 )
 
 // Rests notes the rest after a transaction of the turn. Of several transactions the last decides.
