@@ -483,7 +483,7 @@ func (c *claimer) receive(r *reception) error {
 		if err != nil || paused {
 			return err
 		}
-		if c.keys.hasHolds() && r.where == c.keys.holdWhere() {
+		if c.keys.endsHolds(r.where) {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}

@@ -77,6 +77,15 @@ func (o *operation) Named() bool { return o.receive.o.Group != nil }
 // Template implements line.Operation.
 func (o *operation) Template() string { return o.receive.where }
 
+// Place implements line.Operation.
+func (o *operation) Place() string {
+	w, any := o.receive.want()
+	if any {
+		return ""
+	}
+	return w.place()
+}
+
 // Unserved implements line.Operation.
 func (o *operation) Unserved() bool { return o.receive.unserved() }
 

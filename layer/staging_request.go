@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sort"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
@@ -286,6 +287,17 @@ func (a want) compare(b want) int {
 	return cmp.Compare(a.of, b.of)
 }
 
+// place names the lane or the template in one string.
+func (a want) place() string {
+	if a.one {
+		return "1" + a.of
+	}
+	return "*" + a.of
+}
+
+// wantAt is the inverse of place.
+func wantAt(place string) want { return want{one: place[0] == '1', of: place[1:]} }
+
 // want returns what the receive waits for; any means: any whole group.
 func (r *reception) want() (w want, any bool) {
 	switch {
@@ -365,8 +377,12 @@ func wantsOf(batch []*operation) (wants []want) {
 	return wants
 }
 
+// renewedTogether bounds the requests that are renewed because others are.
+const renewedTogether = 256
+
 // stageWants writes the requests for what unserved receives wait for, unless the requests are there and have half of
-// their lives left.
+// their lives left. If one has not, stageWants also renews those of the receives in the line, so that many receives
+// need few transactions for that.
 func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bool) {
 	_, known := w.q.staging.wanting()
 	unserved := make(map[want]int)
@@ -375,11 +391,21 @@ func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bo
 			unserved[wanted]++
 		}
 	}
-	for _, wanted := range slices.SortedFunc(maps.Keys(unserved), want.compare) {
-		own := known[wanted]
-		if own.lasts(w.nowMS) {
-			continue
+	lasts := func(a want) bool { return known[a].lasts(w.nowMS) }
+	all := slices.DeleteFunc(slices.SortedFunc(maps.Keys(unserved), want.compare), lasts)
+	if len(all) > 0 {
+		var more []want
+		for a, n := range waitsInLine(w.q) {
+			if unserved[a] == 0 && known[a].deadlineMS > 0 && !lasts(a) {
+				more = append(more, a)
+			}
+			unserved[a] += n
 		}
+		slices.SortFunc(more, want.compare)
+		all = append(all, more[:min(len(more), renewedTogether)]...)
+	}
+	for _, wanted := range all {
+		own := known[wanted]
 		if written == nil {
 			written = make(map[want]int64)
 		}
@@ -393,6 +419,17 @@ func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bo
 		w.wrote = true
 	}
 	return written, began
+}
+
+// waitsInLine returns how many receives in the handle's line wait for each lane and by each template.
+func waitsInLine(q *Queue) map[want]int {
+	waits := make(map[want]int)
+	q.line.Each(func(o *operation) {
+		if wanted, any := o.receive.want(); !any {
+			waits[wanted]++
+		}
+	})
+	return waits
 }
 
 // clearWants clears the requests for what no receive waits for any more.
@@ -449,18 +486,19 @@ func (c *claimer) left() int {
 	return n
 }
 
-// A turn looks for the receives of a few templates, because each has reads of its own: see line.NamedWave. At the
-// templates of the other receives the turn only glances: it reads whether there is any hint, and the first timer. So a
-// handle whose receives wait by a hundred templates looks with one transaction, not with seven, and only where the
-// glance has found something do receives have a turn of their own. The receives that have had a turn stand last in the
-// line, so that a few polls later each has had one, which also meets the requests of dead handles.
+// A turn looks for the receives of a few groups and templates, because each has reads of its own: see line.NamedWave.
+// At the groups and templates of the other receives the turn only glances. At a template it reads whether there is any
+// hint, and the first timer. At a group it reads whether there is any item, and if so, whether the group is free. So a
+// handle whose receives name a hundred groups looks with one transaction, not with seven, and only where the glance has
+// found something do receives have a turn of their own. The receives that have had a turn stand last in the line, so
+// that a few polls later each has had one, which also meets the requests of dead handles.
 
 // glances is line.Env.Glances.
 func glances(q *Queue, o *operation) bool {
-	if o.Named() || o.receive.where == "" || o.receive.o.ReceiveID != "" || o.receive.o.OnlyIfAny {
+	w, any := o.receive.want()
+	if any || o.receive.o.ReceiveID != "" || o.receive.o.OnlyIfAny {
 		return false
 	}
-	w, _ := o.receive.want()
 	q.staging.mu.Lock()
 	defer q.staging.mu.Unlock()
 	return q.staging.wants[w].lasts(q.nowMS())
@@ -469,30 +507,49 @@ func glances(q *Queue, o *operation) bool {
 // lasts reports whether half of the request's life is left.
 func (r ownRequest) lasts(nowMS int64) bool { return r.deadlineMS-nowMS > requestLife.Milliseconds()/2 }
 
-// glance looks where there is anything at the templates, and until when there is nothing. While the queue is paused
-// there is nothing anywhere.
-func (w *txn) glance(templates []string, left *line.Rest) error {
-	if len(templates) == 0 {
+// glance looks where there is anything at the places, and until when there is nothing. While the queue is paused there
+// is nothing anywhere, and neither while its rate is used up.
+func (w *txn) glance(places []string, left *line.Rest) error {
+	if len(places) == 0 {
 		return nil
 	}
 	if paused, err := w.paused(); err != nil || paused {
 		return err
 	}
+	if short, err := w.short(); err != nil || short {
+		return err
+	}
+	left.Found = make(map[string]bool)
+	var templates, lanes []want
+	for _, place := range places {
+		if at := wantAt(place); at.one {
+			lanes = append(lanes, at)
+		} else {
+			templates = append(templates, at)
+		}
+	}
+	if err := glanceAtLanes(w, lanes, left); err != nil {
+		return err
+	}
+	return glanceAtTemplates(w, templates, left)
+}
+
+func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 	config, err := w.config()
 	if err != nil {
 		return err
 	}
 	var hints, timers []placed
-	for _, where := range templates {
-		for _, r := range w.keys.hintsOf(where) {
-			hints = append(hints, placed{r, where})
+	for _, t := range templates {
+		for _, r := range w.keys.hintsOf(t.of) {
+			hints = append(hints, placed{r, t.of})
 		}
-		for _, r := range w.keys.timersApart(where, config.retro()) {
-			timers = append(timers, placed{r, where})
+		for _, r := range w.keys.timersApart(t.of, config.retro()) {
+			timers = append(timers, placed{r, t.of})
 		}
 	}
-	left.Found = make(map[string]bool)
-	err = w.eachFirst(hints, func(_ []byte, where string) { left.Found[where] = true })
+	found := make(map[string]bool)
+	err = w.eachFirst(hints, func(_ []byte, where string) { found[where] = true })
 	if err != nil {
 		return fmt.Errorf("read ready hints: %w", err)
 	}
@@ -502,13 +559,135 @@ func (w *txn) glance(templates []string, left *line.Rest) error {
 		if known, ok := dueMS[where]; !ok || at < known {
 			dueMS[where] = at
 		}
-		left.Found[where] = left.Found[where] || at <= w.nowMS
+		found[where] = found[where] || at <= w.nowMS
 	})
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
-	maps.DeleteFunc(dueMS, func(where string, _ int64) bool { return left.Found[where] })
+	for where := range found {
+		left.Found[want{of: where}.place()] = true
+	}
+	maps.DeleteFunc(dueMS, func(where string, _ int64) bool { return found[where] })
 	return w.restOfGlance(dueMS, left)
+}
+
+// glanceAtLanes reads nothing more of lanes in which there is no item. If items are claimed by themselves, a lane may
+// have none but claimed ones.
+func glanceAtLanes(w *txn, lanes []want, left *line.Rest) error {
+	var items, holds []placed
+	for _, l := range lanes {
+		items = append(items, placed{w.keys.items(l.of), l.of})
+		if group, where := splitLane(l.of); w.keys.endsHolds(where) {
+			holds = append(holds, placed{w.keys.holds(group), l.of})
+		}
+	}
+	var all []*glimpse
+	see := func(_ []byte, lane string) {
+		all = append(all, &glimpse{lane: lane, lock: w.readLaneLock(w.read, lane)})
+	}
+	if err := w.eachFirst(items, see); err != nil {
+		return fmt.Errorf("read items: %w", err)
+	}
+	held := func(_ []byte, lane string) {
+		r := w.keys.holds(groupOf(lane)).Selectors()
+		all = append(all, &glimpse{lane: lane, holds: w.read.GetRange(r, kv.RangeOptions{Limit: namedHolds})})
+	}
+	if err := w.eachFirst(holds, held); err != nil {
+		return fmt.Errorf("read holds: %w", err)
+	}
+	for _, g := range all {
+		if err := g.begin(w); err != nil {
+			return err
+		}
+	}
+	for _, g := range all {
+		if err := g.end(w); err != nil {
+			return err
+		}
+		switch {
+		case g.ready || g.dueMS > 0 && g.dueMS <= w.nowMS:
+			left.Found[want{one: true, of: g.lane}.place()] = true
+		case g.dueMS > 0:
+			left.Wait = min(left.Wait, time.Duration(g.dueMS-w.nowMS)*time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// glimpse is what keeps a lane with items, or with claimed items, from receives.
+type glimpse struct {
+	lane  string
+	lock  laneLock
+	items kv.Future[[]kv.KV] // the head; nil = the lane is held
+	holds kv.Future[[]kv.KV] // nil = the glimpse is of the lane's items
+
+	ready bool
+	dueMS int64 // when the time ends that keeps the lane from receives; 0 = no time does
+}
+
+// begin reads the lock, and then starts to read the head of a lane that is free.
+func (g *glimpse) begin(w *txn) error {
+	if g.holds != nil {
+		return nil
+	}
+	record, _, err := w.waitLaneLock(g.lane, g.lock)
+	switch held := record.Holding(); {
+	case err != nil:
+		return g.spoilt(err)
+	case record == nil:
+		g.items = w.readItems(w.read, g.lane, 1)
+	case !record.At(w.nowMS).Keeps():
+		g.ready = true // a receive ends what is over
+	case held != nil:
+		dueMS, err := w.meetBeat(g.lane, record)
+		g.dueMS = cmp.Or(dueMS, held.EndMS)
+		return err
+	}
+	return nil
+}
+
+// end says what the reads of the glimpse have found.
+func (g *glimpse) end(w *txn) error {
+	switch {
+	case g.holds != nil:
+		rows, err := g.holds.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read holds: %w", err)
+		}
+		all, err := w.unpackHolds(rows)
+		if err != nil {
+			return g.spoilt(err)
+		}
+		for _, h := range all {
+			g.ready = g.ready || !h.record.At(w.nowMS).Keeps()
+			if held := h.record.Holding(); held != nil && (g.dueMS == 0 || held.EndMS < g.dueMS) {
+				g.dueMS = held.EndMS
+			}
+		}
+	case g.items != nil:
+		f, err := w.await(candidate{lane: g.lane}, g.lock, g.items)
+		if err == nil {
+			err = w.assess(f)
+		}
+		if err != nil {
+			return g.spoilt(err)
+		}
+		switch g.dueMS = f.dueMS(); f.verdict {
+		case verdictDeliver, verdictAged, verdictEnds, verdictOther:
+			g.ready = true
+		case verdictStale, verdictEmpty, verdictEarly, verdictExcluded:
+		}
+	}
+	return nil
+}
+
+// spoilt notes that a lane cannot be read, so that its receive has a turn, which says so. It returns any other error.
+func (g *glimpse) spoilt(err error) error {
+	if !isCorrupt(err) {
+		return err
+	}
+	g.ready = true
+	return nil
 }
 
 // restOfGlance ends the rest with the first of the times at which something is due at a template.
@@ -529,7 +708,7 @@ func (w *txn) restOfGlance(dueMS map[string]int64, left *line.Rest) error {
 	return nil
 }
 
-// placed is a range of keys of a template.
+// placed is a range of keys of a template, or of a lane.
 type placed struct {
 	kv.KeyRange
 	where string
@@ -541,6 +720,9 @@ type placed struct {
 // ranges behind the key are halved, and so on. So ranges between which there is nothing cost one read, and n ranges at
 // most 2n reads, in about log n rounds.
 func (w *txn) eachFirst(ranges []placed, found func(key []byte, where string)) error {
+	if len(ranges) == 0 {
+		return nil
+	}
 	slices.SortFunc(ranges, func(a, b placed) int { return bytes.Compare(a.Begin, b.Begin) })
 	for parts := [][]placed{ranges}; len(parts) > 0; {
 		first := make([]kv.Future[[]byte], len(parts))

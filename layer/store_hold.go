@@ -83,6 +83,9 @@ func (s subspace) holdWhere() string {
 	return freeWhere
 }
 
+// endsHolds reports whether receives by the packed template end holds.
+func (s subspace) endsHolds(where string) bool { return s.hasHolds() && where == s.holdWhere() }
+
 // hasHolds reports whether items are claimed by themselves.
 func (s subspace) hasHolds() bool { return s.plan != nil && s.plan.holds }
 

@@ -13,6 +13,7 @@ package line
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -62,7 +63,7 @@ type Env[O Operation] struct {
 	Renew     func(ctx context.Context, index int64) error // moves the request's deadline
 	// Sweep clears the requests of dead handles by the templates.
 	Sweep func(ctx context.Context, templates []string) error
-	// Glances reports whether a turn which does not serve the receive may glance at its template instead.
+	// Glances reports whether a turn which does not serve the receive may glance at its place instead.
 	Glances func(o O) bool
 	// WatchFailed is told the error of a watch, and reports whether to look again at once.
 	WatchFailed func(err error) (again bool)
@@ -80,6 +81,8 @@ const (
 	// NamedWave bounds the receives which name a group, and the other templates, in one turn. Each has reads of its
 	// own. Where one read in thirty fails, a transaction of many reads would seldom succeed.
 	NamedWave = 16
+	// MaxGlances bounds the places at which one turn glances.
+	MaxGlances = 1000
 	// BusyPause is the pause before the next try when a transaction in flight may change the handle's request.
 	BusyPause = 5 * time.Millisecond
 	// ErrorPause is the pause after a turn that failed.
@@ -168,6 +171,15 @@ func (l *Line[O]) Some(is func(o O) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.waiting, is)
+}
+
+// Each calls fn for each receive in the line.
+func (l *Line[O]) Each(fn func(o O)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, o := range l.waiting {
+		fn(o)
+	}
 }
 
 // SomeTakeAny reports whether a receive in the line takes any group of the queue.
@@ -406,31 +418,33 @@ func (l *Line[O]) dismiss() bool {
 }
 
 // call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If these
-// receives found nothing, further receives may find something, and have a turn: each receive which names a group, and
-// the receives by each other template where a glance has found something.
+// receives found nothing, further receives may find something, and have a turn. A turn also glances at the places of
+// receives that it does not serve, see Env.Glances: of these receives only those have a turn whose glance has found
+// something.
 func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 	var turns []*Turn
 	had := make(map[string]bool) // the templates by which receives have had a turn for any group
-	glanced := make(map[O]bool)  // the receives at whose templates the first turn has glanced
+	glanced := make(map[O]bool)  // the receives at whose places a turn has glanced
+	found := make(map[string]bool)
 	may := func(o O) bool {
-		switch {
-		case o.Named():
-			return !slices.Contains(turns, o.op().Turn)
-		case had[o.Template()]:
+		if glanced[o] && !found[o.Place()] {
 			return false
-		case glanced[o]:
-			return r.Found[o.Template()]
 		}
-		return true
+		if o.Named() {
+			return !slices.Contains(turns, o.op().Turn)
+		}
+		return !had[o.Template()]
 	}
 	mayGlance := func(o O) bool {
+		if glanced[o] {
+			return false
+		}
 		glanced[o] = l.env.Glances(o)
 		return glanced[o]
 	}
 	for {
 		t := &Turn{Cue: next}
 		called := l.give(t, may, mayGlance)
-		mayGlance = nil
 		if len(called) == 0 {
 			return r, failed
 		}
@@ -440,6 +454,7 @@ func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 			}
 		}
 		more, bad := t.outcome()
+		maps.Copy(found, more.Found)
 		if t.hasServed() {
 			l.pace.Found()
 		}
@@ -460,7 +475,7 @@ func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 }
 
 // give gives the turn to the oldest waiting receives of which may is true, and returns the receives. The turn glances
-// for the receives left of which mayGlance is true; nil = none.
+// for the receives left of which mayGlance is true.
 func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
 	l.mu.Lock()
 	var left []O
@@ -486,14 +501,14 @@ func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
 	l.waiting = left
 	left = slices.Clone(left)
 	l.mu.Unlock()
-	if mayGlance != nil && apart > 0 {
+	if apart > 0 {
+		places := make(map[string]bool)
 		for _, o := range left {
-			if mayGlance(o) {
-				t.Glances = append(t.Glances, o.Template())
+			if (places[o.Place()] || len(places) < MaxGlances) && mayGlance(o) {
+				places[o.Place()] = true
 			}
 		}
-		slices.Sort(t.Glances)
-		t.Glances = slices.Compact(t.Glances)
+		t.Glances = slices.Sorted(maps.Keys(places))
 	}
 	if len(called) > 0 {
 		l.env.RunTurn(called)

@@ -26,6 +26,9 @@ type Operation interface {
 	Named() bool
 	// Template is the packed template of the receive; "" = none.
 	Template() string
+	// Place names the group, the lane or the template that the receive waits for: receives with equal places are
+	// looked for once. "" = the receive takes any group.
+	Place() string
 	// Unserved reports whether the receive has got nothing, so that one which waits must wait on.
 	Unserved() bool
 	// Forget forgets what the receive got in its latest transaction.

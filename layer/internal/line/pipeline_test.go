@@ -41,6 +41,7 @@ func (o *testOp) Receives() bool   { return o.receives }
 func (o *testOp) Err() error       { return o.TxErr }
 func (o *testOp) Named() bool      { return o.named }
 func (o *testOp) Template() string { return o.template }
+func (o *testOp) Place() string    { return o.template }
 func (o *testOp) Unserved() bool   { return !o.served }
 func (o *testOp) Forget()          { o.served = false }
 func (o *testOp) Settled()         { o.settles = false }

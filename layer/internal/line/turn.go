@@ -12,7 +12,7 @@ import (
 type Turn struct {
 	// Cue is for the transaction, which may write it.
 	Cue Cue
-	// Glances are the templates at which the turn only glances, for receives that it does not serve.
+	// Glances are the places at which the turn only glances, for receives that it does not serve.
 	Glances []string
 
 	mu     sync.Mutex
@@ -28,7 +28,7 @@ type Rest struct {
 	Wait  time.Duration       // until the next turn, if no wake comes
 	Dead  []string            // the templates whose oldest request belongs to a handle which has died
 	Next  Cue                 // of the turn at the end of Wait
-	Found map[string]bool     // the templates where a glance has found something
+	Found map[string]bool     // the places where a glance has found something
 }
 
 // Cancel gives up the watch.

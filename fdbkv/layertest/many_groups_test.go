@@ -1,0 +1,1 @@
+../../layer/layertest/many_groups_test.go
