@@ -3,6 +3,8 @@ package layer
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -18,14 +20,14 @@ import (
 type stagedSteps struct {
 	t   *testing.T
 	ctx context.Context
-	db  kv.DB
+	db  *interleaved
 	q   *Queue // grants, and claims
 	own *Queue // has a request
 	key []byte // of that request
 }
 
 func newStagedSteps(t *testing.T) *stagedSteps {
-	s := &stagedSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{})}
+	s := &stagedSteps{t: t, ctx: t.Context(), db: &interleaved{DB: embedded.OpenMemory(embedded.Options{})}}
 	t.Cleanup(func() { require.NoError(t, s.db.Close()) })
 	var err error
 	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 1}})
@@ -212,6 +214,42 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Requests+report.Grants)
+}
+
+// TestWaitBesideAWithdrawal (G5): a receive begins to wait while a handle that withdraws returns its granted group. The
+// transaction of the withdrawal has looked for receives that wait, and found none. The receive has seen the request of
+// that handle before its own, so it does not look again. The withdrawal wakes it.
+func TestWaitBesideAWithdrawal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStagedSteps(t)
+		s.run(s.grant(""))
+		claims, err := s.q.Receive(s.ctx, ReceiveOptions{MaxGroups: 1, Lease: MaxLease}) // B is not free either
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		other, err := Open(s.ctx, s.db, nil, "q", Options{Poll: time.Hour, Test: &TestOptions{Seed: 3}})
+		require.NoError(t, err)
+		got := make(chan []*Claim, 1)
+		s.db.before = func() {
+			go func() {
+				claims, err := other.Receive(s.ctx, ReceiveOptions{Wait: time.Minute})
+				require.NoError(t, err)
+				got <- claims
+			}()
+			synctest.Wait()
+			require.Positive(t, other.Paths().Looks)
+		}
+		begun := time.Now()
+		s.db.armed.Store(true)
+		index, _ := s.own.staging.requested()
+		require.NoError(t, s.own.withdraw(s.ctx, index))
+		claims = <-got
+		require.Less(t, time.Since(begun), time.Second, "not at the end of the grant")
+		require.Len(t, claims, 1)
+		require.Equal(t, "A", claims[0].Group)
+		for _, q := range []*Queue{other, s.own, s.q} {
+			require.NoError(t, q.Close(s.ctx))
+		}
+	})
 }
 
 // TestWithdrawalEndsWithTheHandle: while a receive is changing the request, a withdrawal returns and is tried again

@@ -161,6 +161,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	for _, w := range wants {
 		outcome.wants[w] = 0
 	}
+	freed := make(map[string]bool) // by any attempt, because the last may find what an earlier one has done
 	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
 		outcome.past = nil // of a failed attempt
 		for _, w := range wants {
@@ -170,15 +171,24 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		if err := w.withdraw(index); err != nil {
 			return err
 		}
+		for lane := range w.ready {
+			freed[lane] = true
+		}
 		return w.noteCleared(&outcome, index != 0)
 	})
 	if errors.Is(err, ErrNoQueue) {
 		err = nil // the request went with the queue
 	}
-	if err == nil {
-		q.staging.set(outcome)
+	if err != nil {
+		return err
 	}
-	return err
+	q.staging.set(outcome)
+	if len(freed) == 0 {
+		return nil
+	}
+	// A handle that has begun to wait in the meantime may have seen this handle's request before its own, and then looks
+	// again only at its poll.
+	return q.wakeFor(ctx, slices.Sorted(maps.Keys(freed)), nil)
 }
 
 // withdraw is Queue.withdraw in a single transaction. Footprint: a read conflict on the request, because every grant
