@@ -72,7 +72,11 @@ func (e *env) lateOn(g *gate, queue string, o layer.ReceiveOptions, ready func()
 		defer close(done)
 		ready()
 	}()
-	<-g.reached
+	select {
+	case <-g.reached:
+	case <-done:
+		require.Fail(e.t, "nothing was committed")
+	}
 	e.db = g.DB
 	w := e.waitLooking(queue, 2, o)
 	close(g.open)
@@ -114,6 +118,22 @@ func TestWaitThatBeginsBesideACommit(t *testing.T) {
 		}
 	}
 	long := func(c *layer.Config) { c.Lease = layer.MaxLease }
+	for name, c := range groupReadies() {
+		for how, o := range map[string]layer.ReceiveOptions{"any": {}, "group": {Group: layer.OnlyGroup("A")}} {
+			t.Run("lease for each message, "+how+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				e := newEnv(t, anyEngine, false)
+				g := newGate(e.db)
+				e.db = g
+				e.q = e.inTurn("lanes", long, 1)[0]
+				given := c.setup(e)
+				claim := e.lateOn(g, "lanes", o, func() { c.ready(e, given) })
+				if name != "enqueue to many groups" || how == "group" {
+					require.Equal(t, "A", claim.Group)
+				}
+			})
+		}
+	}
 	for name, c := range laneReadies() {
 		for how, o := range map[string]layer.ReceiveOptions{
 			"template": {Where: isNew}, "group and template": {Where: isNew, Group: layer.OnlyGroup("A")},

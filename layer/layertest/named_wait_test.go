@@ -55,11 +55,15 @@ func groupReadies() map[string]groupReady {
 		"nack": {holding(1, 1), func(e *env, c any) {
 			require.NoError(e.t, nackWith(layer.NackOptions{})(e, c))
 		}},
-		"forced release": {holding(1, 1), admin(func(e *env, a layer.Admin) error {
-			_, err := a.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
-			return err
-		})},
-		"redrive": {func(e *env) any { return e.bury("A", "a") }, admin(func(e *env, a layer.Admin) error {
+		"forced release": {holding(1, 1), func(e *env, given any) {
+			o := layer.ForceReleaseOptions{Hold: given.(*layer.Claim).Hold}
+			_, err := e.q.Admin().ForceRelease(e.ctx, "A", o)
+			require.NoError(e.t, err)
+		}},
+		"redrive": {func(e *env) any {
+			require.NoError(e.t, nackWith(layer.NackOptions{Reject: "no use"})(e, holding(1, 1)(e)))
+			return nil
+		}, admin(func(e *env, a layer.Admin) error {
 			_, err := a.Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return err
 		})},
