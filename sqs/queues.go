@@ -46,6 +46,9 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	}
 	setAttributes(wanted.Attributes, in.Attributes)
 	maps.Copy(wanted.Tags, in.Tags)
+	if err := wanted.checkSize(); err != nil {
+		return nil, err
+	}
 	if err := s.checkDeadLetterQueue(ctx, name, wanted); err != nil {
 		return nil, err
 	}
@@ -341,11 +344,15 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 	})
 }
 
-// change changes the record of a queue, and makes all requests that follow use the new record.
+// change changes the attributes in the record of a queue, as a client asks for it. All requests that follow use the new
+// record.
 func (s *Server) change(ctx context.Context, q *queue, change func(r *record) error) error {
 	after, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
 		r.Modified = max(seconds(s.options.Now()), r.Created)
-		return change(r)
+		if err := change(r); err != nil {
+			return err
+		}
+		return r.checkSize()
 	})
 	if err != nil {
 		return err
@@ -389,7 +396,10 @@ func (s *Server) tagQueue(ctx context.Context, c *call, in *tagQueueRequest) err
 	}
 	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
 		maps.Copy(r.Tags, in.Tags)
-		return checkTags(r.Tags)
+		if err := checkTags(r.Tags); err != nil {
+			return err
+		}
+		return r.checkSize()
 	})
 	return err
 }

@@ -49,8 +49,24 @@ func (r record) clone() record {
 	return r
 }
 
-// maxRecord bounds a record, because it is one value.
-const maxRecord = 90_000 // bytes
+// maxSettings bounds the attributes and tags of a queue in its record, which is one value of at most 100,000 bytes. The
+// fields that the server itself adds have less than 1,000 bytes. So there is always room for them: a server can delete
+// each queue that a client could create.
+const maxSettings = 90_000 // bytes of JSON
+
+// checkSize returns an error if the attributes and tags are too large. The caller must call it for each change of them
+// that a client asks for, and for no other change.
+func (r record) checkSize() error {
+	value, err := json.Marshal([]map[string]string{r.Attributes, r.Tags})
+	if err != nil {
+		return err
+	}
+	if len(value) > maxSettings {
+		return invalid("One or more parameters are invalid. Reason: attributes and tags have more than %d bytes.",
+			maxSettings)
+	}
+	return nil
+}
 
 func (s *Server) key(elements ...any) []byte {
 	return tuple.Append(append([]byte(nil), s.options.Prefix...), append([]any{0, "sqs"}, elements...)...)
@@ -98,15 +114,12 @@ func (s *Server) changeRecord(ctx context.Context, name string, change func(r *r
 	return after, err
 }
 
-// writeRecord writes a record, and the entry of the queue among the sources of its dead letter queue.
+// writeRecord writes a record, and the entry of the queue among the sources of its dead letter queue. It accepts any
+// size: see checkSize.
 func (s *Server) writeRecord(tx kv.Tx, name string, before, after record) error {
 	value, err := json.Marshal(after)
 	if err != nil {
 		return err
-	}
-	if len(value) > maxRecord {
-		return invalid("One or more parameters are invalid. Reason: attributes and tags have more than %d bytes.",
-			maxRecord)
 	}
 	tx.Set(s.recordKey(name), value)
 	was, is := before.deadLetterQueue(), after.deadLetterQueue()
