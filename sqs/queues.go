@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -134,6 +136,9 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		r.Deleted = s.options.Now().UnixMilli()
 		return nil
 	})
+	if errors.Is(err, errUnreadable) {
+		err = s.deleteUnreadable(ctx, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -144,6 +149,52 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		}
 	})
 	return nil
+}
+
+// deleteUnreadable replaces a record that cannot be read by one of a deleted queue.
+func (s *Server) deleteUnreadable(ctx context.Context, name string) error {
+	// The record does not say which dead letter queue the queue had.
+	if err := s.clearSource(ctx, name); err != nil {
+		return err
+	}
+	now := s.options.Now()
+	deleted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now), Deleted: now.UnixMilli()}
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
+		if r, err := s.readRecord(ctx, tx, name); !errors.Is(err, errUnreadable) {
+			if err == nil && r.live() { // it was repaired, and may be used
+				err = fmt.Errorf("%w, but can be read now: %q", errUnreadable, name)
+			}
+			return err
+		}
+		return s.writeRecord(tx, name, record{}, deleted)
+	})
+	return err
+}
+
+// clearSource clears the entries of a queue among the sources of dead letter queues.
+func (s *Server) clearSource(ctx context.Context, name string) error {
+	all := s.key("source")
+	for r := kv.PrefixRange(all); ; {
+		rows, err := s.rows(ctx, "delete", r, maxSources)
+		if err != nil {
+			return err
+		}
+		_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
+			if _, err := s.readRecord(ctx, tx, name); !errors.Is(err, errUnreadable) {
+				return err // another server has deleted the queue
+			}
+			for _, row := range rows {
+				if t, err := tuple.Unpack(row.Key[len(all):]); err == nil && len(t) == 2 && t[1] == name {
+					tx.Clear(row.Key)
+				}
+			}
+			return nil
+		})
+		if err != nil || len(rows) < maxSources {
+			return err
+		}
+		r.Begin = kv.KeyAfter(rows[len(rows)-1].Key)
+	}
 }
 
 // drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone.
@@ -279,10 +330,8 @@ func (s *Server) getQueueAttributes(
 	all := q.record.all()
 	all["QueueArn"] = s.arn(q.Name())
 	if slices.ContainsFunc(counted[:3], wanted) {
-		for _, source := range q.dead {
-			if err := s.moveDead(ctx, source); err != nil {
-				return nil, err
-			}
+		if err := s.moveSources(ctx, q); err != nil {
+			return nil, err
 		}
 		stats, err := q.Stats(ctx, layer.StatsOptions{})
 		if err != nil {
@@ -461,7 +510,8 @@ func (s *Server) tidy(ctx context.Context) error {
 	for after := ""; ; {
 		names, records, err := s.names(ctx, after, "", 1000, "queue")
 		if err != nil {
-			return errors.Join(append(failed, err)...)
+			failed = append(failed, err)
+			break
 		}
 		for i, name := range names {
 			if r := records[i]; r.Deleted != 0 {
