@@ -41,8 +41,8 @@ func (e *env) listed() (names []string) {
 }
 
 // TestUnreadableRecord: a record that cannot be read, for example of a source queue, stops no other queue. It is not
-// listed, and its dead letter queue is received from. The tasks of servers that are gone continue. The log says so once.
-// DeleteQueue removes the record and the queue, and the name is free after a minute.
+// listed, and its dead letter queue is received from. The tasks of servers that are gone continue. The log says so
+// once. DeleteQueue removes the record and the queue, and the name is free after a minute.
 func TestUnreadableRecord(t *testing.T) {
 	for _, value := range []string{"{", "", "[]", "{}"} {
 		t.Run(value, func(t *testing.T) {
