@@ -49,6 +49,7 @@ type Exporter struct {
 	queues []*source
 	work   map[string]*work // by queue
 	errors map[string]int64 // reads of figures that have failed, by queue
+	closed []string         // the queues of Unopened
 }
 
 // source is a queue whose figures are exported.
@@ -92,6 +93,23 @@ func (e *Exporter) Remove(q *layer.Queue) {
 	delete(e.errors, q.Name())
 }
 
+// Unopened says which queues cannot be opened now. Until the next call the exporter shows an fdbfifo_exporter_up of 0
+// for each of them. Each call counts an error of each of them.
+func (e *Exporter) Unopened(names []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range e.closed {
+		added := slices.ContainsFunc(e.queues, func(s *source) bool { return s.q.Name() == name })
+		if !added && !slices.Contains(names, name) {
+			delete(e.errors, name)
+		}
+	}
+	for _, name := range names {
+		e.errors[name]++
+	}
+	e.closed = slices.Clone(names)
+}
+
 // ServeHTTP writes all metrics.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
@@ -112,6 +130,9 @@ func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 	e.mu.Lock()
 	for name, work := range e.work {
 		work.print(&p, name)
+	}
+	for _, name := range e.closed {
+		p.add("fdbfifo_exporter_up", 0, "queue", name)
 	}
 	for name, n := range e.errors {
 		p.add("fdbfifo_exporter_errors_total", float64(n), "queue", name)
