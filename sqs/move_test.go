@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -174,5 +175,32 @@ func TestTaskBehindMany(t *testing.T) {
 		e.set(e.s.taskKey(left), marshal(left))
 		time.Sleep(2 * tidyEvery)
 		require.Equal(e, "a1", bodies(e.receive(to)))
+	})
+}
+
+// TestTaskBeforeDrops: a task of a server that is gone continues before the server drops the queues that the other had
+// deleted.
+func TestTaskBeforeDrops(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.create("dead.fifo")
+		to := e.create("to.fifo")
+		e.send("dead.fifo", "a", "a1")
+		require.NoError(e, e.s.Close(e.Context()))
+		gone := record{Created: 1, Modified: 1, Deleted: 1}
+		for i := range 100 {
+			gone.ID = uuid.New()
+			e.set(e.s.recordKey(fmt.Sprintf("gone-%d", i)), marshal(gone))
+			q, err := layer.Create(e.Context(), e.db, nil, fmt.Sprintf("gone-%d", i), layer.Options{})
+			require.NoError(e, err)
+			require.NoError(e, q.Close(e.Context()))
+		}
+		left := task{ID: "t", Source: "dead.fifo", To: "to.fifo", Total: 1, Status: running, Runner: "gone",
+			Started: time.Now().UnixMilli()}
+		e.set(e.s.taskKey(left), marshal(left))
+		e.s = NewServer(e.db, Options{})
+		time.Sleep(tidyEvery)
+		require.Equal(e, "a1", bodies(e.receive(to)))
+		time.Sleep(5 * time.Minute)
+		require.Equal(e, []string{"dead.fifo", "to.fifo"}, e.listed())
 	})
 }

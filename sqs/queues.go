@@ -502,11 +502,12 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 	return err
 }
 
-// tidy clears leftovers. It drops the queues that are deleted, clears the records of names that are free again, runs
-// the move tasks that no server runs, and closes unused handles.
+// tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, drops the queues that are
+// deleted, and clears the records of names that are free again. The tasks come first, because a drop takes two seconds
+// and there may be many.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
-	var failed []error
+	failed := []error{s.resumeTasks(ctx)}
 	for after := ""; ; {
 		names, records, err := s.names(ctx, after, "", 1000, "queue")
 		if err != nil {
@@ -523,7 +524,7 @@ func (s *Server) tidy(ctx context.Context) error {
 			break
 		}
 	}
-	return errors.Join(append(failed, s.resumeTasks(ctx))...)
+	return errors.Join(failed...)
 }
 
 // tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the
