@@ -761,6 +761,7 @@ func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) 
 		return nil
 	}
 	o.receive.claims, err = q.reload(ctx, tx, l.given, &o.receive.o)
+	o.receive.more = len(l.given) == 0 // the attempt may have left something to the next transaction
 	return err
 }
 
