@@ -96,10 +96,13 @@ race-gate: ## prove: the race detector over the packages with goroutines, cut sh
 	$(RACE_GATE) ./layer/layertest -args -layer.engine 'memory with faults'
 	$(RACE_GATE) $(RACED)
 
-# It leaves out the tests of the source text, and the packages in which nothing runs at once.
+# It leaves out the tests of the source text, and the packages in which nothing runs at once. In the second line callers
+# change their messages as soon as a call has returned.
+RACE = CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(ONE_BY_ONE)'
 .PHONY: race
 race: ## prove: the tests under the race detector, the long ones cut short
-	CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(ONE_BY_ONE)' $$($(GO) list ./... | grep -vE '$(ALONE)')
+	$(RACE) $$($(GO) list ./... | grep -vE '$(ALONE)')
+	$(RACE) ./layer/layertest -args -layer.engine 'memory with faults' -layer.take-back
 
 .PHONY: lint
 lint: ## change: format, vet, staticcheck, tidy modules
