@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -82,7 +83,7 @@ func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)
 
 // configure returns what it stores.
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
-	v := q.viewOf(ctx, guardConfigure.reads(tx))
+	v := q.viewOf(ctx, guard.Configure.Reads(tx))
 	old, err := v.readStored()
 	if err != nil {
 		return storedConfig{}, err
@@ -138,14 +139,14 @@ func (a Admin) SetGroupStateTx(
 		return wrap("set group state", err)
 	}
 	return wrap("set group state", q.operate(ctx, tx, func(w *txn) error {
-		r, err := w.guarded(guardStateLock).readLock(group)
+		r, err := w.guarded(guard.StateLock).readLock(group)
 		if err != nil {
 			return err
 		}
 		if r.At(w.nowMS) == rec.Claimed && !o.Force {
 			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, r.Claim().Owner)
 		}
-		if err := w.excludeHolders(guardStateExclude, group); err != nil {
+		if err := w.excludeHolders(guard.StateExclude, group); err != nil {
 			return err
 		}
 		w.setState(group, state)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -149,7 +150,7 @@ type waiting struct {
 func (w *txn) waitingItem(id ID) (waiting, error) {
 	q := w.q
 	lockKey := q.keys.lock(id.Group)
-	held, value := guardItemLock.get(w.tx, lockKey), w.read.Get(q.keys.item(id))
+	held, value := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(q.keys.item(id))
 	head := w.read.GetKey(kv.FirstGreaterOrEqual(q.keys.items(id.Group).Begin))
 	var i waiting
 	var err error
@@ -202,7 +203,7 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 	if err != nil {
 		return err
 	}
-	if err := w.excludeHolders(guardTakeOutExclude, id.Group); err != nil {
+	if err := w.excludeHolders(guard.TakeOutExclude, id.Group); err != nil {
 		return err
 	}
 	isHead := bytes.Equal(i.head, w.keys.item(id))
@@ -254,7 +255,7 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	if _, err := m.check(); err != nil {
 		return err
 	}
-	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
 		return err
 	}
 	if i.stuck {
@@ -292,7 +293,7 @@ type laneWaiting struct {
 
 // waitingInLanes is waitingItem for a queue with facets.
 func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
-	all, err := w.locksOver(guardItemLock, id)
+	all, err := w.locksOver(guard.ItemLock, id)
 	if err != nil {
 		return i, err
 	}
@@ -355,7 +356,7 @@ func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	if err != nil {
 		return err
 	}
-	if err := w.excludeHolders(guardTakeOutExclude, id.Group); err != nil {
+	if err := w.excludeHolders(guard.TakeOutExclude, id.Group); err != nil {
 		return err
 	}
 	free, err := w.unstick(&i, id)
@@ -396,7 +397,7 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
-	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
 		return err
 	}
 	free, err := w.unstick(&i, id)
@@ -435,7 +436,7 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if max(config.retro().due(&e), dueMS) <= w.nowMS {
 		return nil
 	}
-	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
 		return err
 	}
 	if w.keys.takesAny() && dueMS < config.retro().due(&e) {
@@ -472,7 +473,7 @@ func (w *txn) staysBehind(i *laneWaiting, id ID) error {
 		if err != nil {
 			return fmt.Errorf("read the item before: %w", err)
 		}
-		if err := guardNextEarlier.read(w.tx, kv.SingleKey(before)); err != nil {
+		if err := guard.NextEarlier.Read(w.tx, kv.SingleKey(before)); err != nil {
 			return err
 		}
 	}
@@ -481,11 +482,11 @@ func (w *txn) staysBehind(i *laneWaiting, id ID) error {
 
 // endParts ends the claims of all lanes of a group but the whole group, by force.
 func (w *txn) endParts(group string) error {
-	all, err := w.groupLocks(guardMarkGroup, group)
+	all, err := w.groupLocks(guard.MarkGroup, group)
 	if err != nil {
 		return err
 	}
-	holds, err := w.readHolds(guardMarkGroup, w.keys.holds(group))
+	holds, err := w.readHolds(guard.MarkGroup, w.keys.holds(group))
 	if err != nil {
 		return err
 	}
@@ -510,7 +511,7 @@ func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error) (*rec.Mark,
 	if err != nil || w.keys.plan == nil {
 		return old, err
 	}
-	all, err := w.groupLocks(guardMarkGroup, group)
+	all, err := w.groupLocks(guard.MarkGroup, group)
 	if err != nil {
 		return nil, err
 	}
@@ -621,7 +622,7 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 		return nil
 	}
 	oldMS := config.retro().timing(&e)
-	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
 		return err
 	}
 	free := i.record == nil
@@ -635,7 +636,7 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 		// Before the set, or else the item's own key would be left out of the conflict. The gap is awaitHead's: the old
 		// timer, which is about to be cleared, may be that of an item which comes into the gap.
 		gap := kv.KeyRange{Begin: w.keys.items(id.Group).Begin, End: kv.KeyAfter(key)}
-		if err := guardEarlyGap.read(w.tx, gap); err != nil {
+		if err := guard.EarlyGap.Read(w.tx, gap); err != nil {
 			return err
 		}
 	}
@@ -658,7 +659,7 @@ func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.keys
 	for _, key := range keys.timersAt(oldMS, head.Group) {
 		// With a conflict: a claim which leaves the group to its head at the same time sets the timer.
-		timers, err := guardEarlyGap.reads(w.tx).GetRange(kv.SingleKey(key).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+		timers, err := guard.EarlyGap.Reads(w.tx).GetRange(kv.SingleKey(key).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read timer: %w", err)
 		}

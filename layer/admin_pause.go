@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -115,7 +116,7 @@ func (w *txn) sawToken(group string, seen int64) error {
 	if seen == 0 {
 		return nil
 	}
-	r, err := w.guarded(guardMarkGroup).readLock(group)
+	r, err := w.guarded(guard.MarkGroup).readLock(group)
 	if c := r.Claim(); err == nil && c != nil && c.Token != seen {
 		err = fmt.Errorf("%w: group %q is held under token %d, not %d", ErrChanged, group, c.Token, seen)
 	}
@@ -179,7 +180,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 		if now, err = w.pauseMark(o, a.who()); err != nil {
 			return err
 		}
-		old, err := w.guarded(guardQueuePause).readPause()
+		old, err := w.guarded(guard.QueuePause).readPause()
 		if err != nil {
 			return err
 		}
@@ -206,7 +207,7 @@ func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, e
 	q := a.q
 	var was rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
-		old, err := w.guarded(guardQueuePause).readPause()
+		old, err := w.guarded(guard.QueuePause).readPause()
 		if err != nil {
 			return err
 		}
@@ -328,7 +329,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 	what, _ := claim.words()
 	var h Holder
 	err = q.operate(ctx, tx, func(w *txn) error {
-		r, err := w.guarded(guardForceLock).readLock(lane)
+		r, err := w.guarded(guard.ForceLock).readLock(lane)
 		if err != nil {
 			return err
 		}
@@ -416,7 +417,7 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 		if r != nil {
 			w.end(held, r, nil)
 		}
-		if err := w.excludeHolders(guardRetryExclude, lane); err != nil {
+		if err := w.excludeHolders(guard.RetryExclude, lane); err != nil {
 			return err
 		}
 		return w.free(lane)

@@ -7,6 +7,7 @@ import (
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -275,7 +276,7 @@ func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
 		becomesFirst := end.first == nil || string(key) < string(end.first)
 		if end.last != nil && !end.fenced {
 			end.fenced = true
-			if err := guardLaneTail.read(tx, kv.SingleKey(end.last)); err != nil {
+			if err := guard.LaneTail.Read(tx, kv.SingleKey(end.last)); err != nil {
 				return err
 			}
 		}

@@ -6,163 +6,166 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer/internal/guard"
 )
 
 // missing are the guards, each with a test, of this package or of layertest, that fails without it. The footprints'
 // golden file, which every conflict range stands in, does not count: it says that something has changed, not what goes
 // wrong.
-var missing = map[guard]string{
-	guardTail:         "TestConflicts/enqueue,_ack_of_the_tail_(trap_3)",
-	guardIndex:        "TestOrderWhenVersionsAreSlow",
-	guardBehindAll:    "TestBehindAll",
-	guardRandom:       "TestPurgeCountsLateItem",
-	guardDedup:        "TestConflicts/enqueue,_enqueue_with_the_same_dedup_id",
-	guardDedupItem:    "TestConflicts/enqueue_of_a_duplicate_and_another,_cancel_of_the_first",
-	guardDedupPurge:   "TestConflicts/enqueue_of_a_duplicate_and_another,_purge_of_the_group",
-	guardDedupRename:  "TestGuardPairs/dedup-rename:_redrive_to_the_tail,_enqueue_with_its_dedup_id_when_that_is_forgotten",
-	guardDedupSweep:   "TestSweepKeepsWhatIsWrittenAnew/dedup",
-	guardDedupSlack:   "TestSweepByAClockAhead",
-	guardPurgeNote:    "TestPurgeAmidPurge",
-	guardPurgeSweep:   "TestSweepKeepsWhatIsWrittenAnew/purge",
-	guardLease:        "TestDuplicateHintOfAGroupPassedOver/memory",
-	guardClaimLock:    "TestMarkConflicts/claim,_mark",
-	guardStaleLock:    "TestConflicts/claim_that_clears_a_hint_of_a_held_group,_ack_of_it",
-	guardStaleEmpty:   "TestConflicts/claim_that_clears_a_hint_of_an_empty_group,_enqueue_to_it_(trap_2)",
-	guardEmptyLock:    "TestGuardPairs/empty-lock:_claim_that_clears_what_is_left_of_an_empty_group,_pause_of_it",
-	guardMarkLock:     "TestConflicts/takeover_that_parks_the_group,_takeover",
-	guardParkLock:     "TestConflicts/takeover_that_parks_the_item,_extend_by_the_old_holder",
-	guardOverdueLock:  "TestConflicts/claim_that_drops_all_of_a_group,_pause_of_it",
-	guardEarlyLock:    "TestGuardPairs/early-lock:_claim_that_leaves_a_group_to_its_head,_claim_by_another_clock",
-	guardRetroTimer:   "TestRetroactiveDelayLonger",
-	guardEarlyGap:     "TestConflicts/claim_that_awaits_a_head,_late_enqueue_before_it",
-	guardTokenGrows:   "TestTokenOfAnOldHandle",
-	guardToken:        "TestOvertakenHolderChangesNothing/memory",
-	guardSettleLock:   "TestConflicts/ack,_ack_of_the_same_claim",
-	guardExactClear:   "TestAckKeepsLateItem/memory",
-	guardRangeClear:   "TestConflicts/ack_of_several,_late_enqueue_between_them_(trap_1)",
-	guardAhead:        "TestAckKeepsLateItem/memory",
-	guardReleaseEmpty: "TestConflicts/ack_that_empties_the_group,_enqueue_to_it_(trap_3)",
+var missing = map[guard.Guard]string{
+	guard.Tail:         "TestConflicts/enqueue,_ack_of_the_tail_(trap_3)",
+	guard.Index:        "TestOrderWhenVersionsAreSlow",
+	guard.BehindAll:    "TestBehindAll",
+	guard.Random:       "TestPurgeCountsLateItem",
+	guard.Dedup:        "TestConflicts/enqueue,_enqueue_with_the_same_dedup_id",
+	guard.DedupItem:    "TestConflicts/enqueue_of_a_duplicate_and_another,_cancel_of_the_first",
+	guard.DedupPurge:   "TestConflicts/enqueue_of_a_duplicate_and_another,_purge_of_the_group",
+	guard.DedupRename:  "TestGuardPairs/dedup-rename:_redrive_to_the_tail,_enqueue_with_its_dedup_id_when_that_is_forgotten",
+	guard.DedupSweep:   "TestSweepKeepsWhatIsWrittenAnew/dedup",
+	guard.DedupSlack:   "TestSweepByAClockAhead",
+	guard.PurgeNote:    "TestPurgeAmidPurge",
+	guard.PurgeSweep:   "TestSweepKeepsWhatIsWrittenAnew/purge",
+	guard.Lease:        "TestDuplicateHintOfAGroupPassedOver/memory",
+	guard.ClaimLock:    "TestMarkConflicts/claim,_mark",
+	guard.StaleLock:    "TestConflicts/claim_that_clears_a_hint_of_a_held_group,_ack_of_it",
+	guard.StaleEmpty:   "TestConflicts/claim_that_clears_a_hint_of_an_empty_group,_enqueue_to_it_(trap_2)",
+	guard.EmptyLock:    "TestGuardPairs/empty-lock:_claim_that_clears_what_is_left_of_an_empty_group,_pause_of_it",
+	guard.MarkLock:     "TestConflicts/takeover_that_parks_the_group,_takeover",
+	guard.ParkLock:     "TestConflicts/takeover_that_parks_the_item,_extend_by_the_old_holder",
+	guard.OverdueLock:  "TestConflicts/claim_that_drops_all_of_a_group,_pause_of_it",
+	guard.EarlyLock:    "TestGuardPairs/early-lock:_claim_that_leaves_a_group_to_its_head,_claim_by_another_clock",
+	guard.RetroTimer:   "TestRetroactiveDelayLonger",
+	guard.EarlyGap:     "TestConflicts/claim_that_awaits_a_head,_late_enqueue_before_it",
+	guard.TokenGrows:   "TestTokenOfAnOldHandle",
+	guard.Token:        "TestOvertakenHolderChangesNothing/memory",
+	guard.SettleLock:   "TestConflicts/ack,_ack_of_the_same_claim",
+	guard.ExactClear:   "TestAckKeepsLateItem/memory",
+	guard.RangeClear:   "TestConflicts/ack_of_several,_late_enqueue_between_them_(trap_1)",
+	guard.Ahead:        "TestAckKeepsLateItem/memory",
+	guard.ReleaseEmpty: "TestConflicts/ack_that_empties_the_group,_enqueue_to_it_(trap_3)",
 
-	guardTakeLock:          "TestConflicts/take,_claim_of_the_same_group",
-	guardTakeItems:         "TestConflicts/take_that_empties_the_group,_enqueue_to_it",
-	guardTakeExclude:       "TestConflicts/claim,_take_from_the_group",
-	guardItemLock:          "TestConflicts/cancel,_claim_of_the_group",
-	guardTakeOutExclude:    "TestConflicts/claim,_cancel_in_the_group",
-	guardEditExclude:       "TestConflicts/claim,_edit_in_the_group",
-	guardNextEarlier:       "TestHoldConflicts/reschedule_of_the_next_to_earlier,_ack_of_a_hold_in_front",
-	guardFreeEmpty:         "TestConflicts/cancel_of_the_only_item,_enqueue_to_the_group",
-	guardMarkGroup:         "TestMarkConflicts/mark,_claim",
-	guardForceLock:         "TestGuardPairs/force-lock:_forced_release,_takeover",
-	guardLaneTail:          "TestLaneConflicts/enqueue,_ack_of_the_lane's_tail",
-	guardOverLock:          "TestLaneConflicts/claim_by_template,_claim_of_the_whole_group",
-	guardOtherLock:         "TestLaneConflicts/claim_that_ends_an_expired_claim_of_a_lane,_extend_by_its_holder",
-	guardHold:              "TestHoldConflicts/unordered_claim,_unordered_claim_of_the_same_item",
-	guardHolds:             "TestHoldConflicts/claim_of_the_group,_unordered_claim_in_the_group",
-	guardHoldEnd:           "TestHoldConflicts/unordered_claim_that_ends_an_expired_hold,_extend_by_its_holder",
-	guardHoldEmpty:         "TestHoldConflicts/unordered_claim_of_the_last_free_item,_enqueue",
-	guardTurnNote:          "TestTurnConflicts/receive,_receive",
-	guardTurnLock:          "TestTurnConflicts/ack_that_leaves_the_head_in_flight,_release_of_the_head",
-	guardTurnGap:           "TestTurnConflicts/receive,_late_enqueue_before_the_head",
-	guardOverdueHold:       "TestHoldConflicts/receive_that_drops_an_old_item,_unordered_claim_by_an_earlier_clock",
-	guardKeptLock:          "TestLaneConflicts/claim_that_puts_a_hint_aside,_release_of_the_lock",
-	guardKept:              "TestLaneConflicts/release_of_a_lock,_claim_that_puts_a_hint_aside",
-	guardRetryLock:         "TestConflicts/retry_now,_retry_now",
-	guardRetryExclude:      "TestConflicts/claim_by_another_clock,_retry_now_of_what_is_delayed",
-	guardPurgeLock:         "TestPurgeMeetsClaim",
-	guardPurgeExclude:      "TestConflicts/claim,_purge_of_the_group",
-	guardPurgeItems:        "TestPurgeCountsLateItem",
-	guardPurgeGap:          "TestPurgeAmidEnqueuesToAnyGroup",
-	guardPurgeWholeLock:    "TestPurgeOfAllMeetsClaim",
-	guardPurgeWholeExclude: "TestConflicts/claim,_purge_of_the_queue",
-	guardPurgeWholeItems:   "TestPurgeOfAllCountsLateItem",
-	guardBeatJoin:          "TestHeartbeatConflicts/beat-join:_claim_by_heartbeat,_end_of_the_handle",
-	guardBeatLast:          "TestHeartbeatConflicts/beat-last:_end_of_the_handle,_claim_by_heartbeat",
-	guardBeatMove:          "TestHeartbeatConflicts/beat-move:_move_of_the_beat,_end_of_the_handle",
-	guardBeatEnd:           "TestHeartbeatConflicts/beat-end:_end_of_the_handle,_move_of_the_beat",
-	guardBeatLock:          "TestHeartbeatConflicts/beat-lock:_end_of_the_handle,_ack_of_a_claim",
-	guardOwnClaim:          "TestAStepUnderAWorker",
-	guardStateLock:         "TestConflicts/change_of_the_state,_claim_of_the_group",
-	guardStateExclude:      "TestConflicts/claim_that_reads_the_state,_change_of_it",
-	guardKeepExclude:       "TestConflicts/takeover_that_reads_the_state,_holder's_change_of_it",
-	guardAgeLock:           "TestSweepOfOverdueMeetsClaim",
-	guardAgeExclude:        "TestConflicts/claim_that_meets_overdue_items,_sweep_of_them",
-	guardRedriveLock:       "TestConflicts/redrive,_claim_of_the_group",
-	guardRedriveExclude:    "TestConflicts/claim,_redrive_into_the_group",
-	guardLetter:            "TestConflicts/discard,_discard_of_the_same_letter",
+	guard.TakeLock:          "TestConflicts/take,_claim_of_the_same_group",
+	guard.TakeItems:         "TestConflicts/take_that_empties_the_group,_enqueue_to_it",
+	guard.TakeExclude:       "TestConflicts/claim,_take_from_the_group",
+	guard.ItemLock:          "TestConflicts/cancel,_claim_of_the_group",
+	guard.TakeOutExclude:    "TestConflicts/claim,_cancel_in_the_group",
+	guard.EditExclude:       "TestConflicts/claim,_edit_in_the_group",
+	guard.NextEarlier:       "TestHoldConflicts/reschedule_of_the_next_to_earlier,_ack_of_a_hold_in_front",
+	guard.FreeEmpty:         "TestConflicts/cancel_of_the_only_item,_enqueue_to_the_group",
+	guard.MarkGroup:         "TestMarkConflicts/mark,_claim",
+	guard.ForceLock:         "TestGuardPairs/force-lock:_forced_release,_takeover",
+	guard.LaneTail:          "TestLaneConflicts/enqueue,_ack_of_the_lane's_tail",
+	guard.OverLock:          "TestLaneConflicts/claim_by_template,_claim_of_the_whole_group",
+	guard.OtherLock:         "TestLaneConflicts/claim_that_ends_an_expired_claim_of_a_lane,_extend_by_its_holder",
+	guard.Hold:              "TestHoldConflicts/unordered_claim,_unordered_claim_of_the_same_item",
+	guard.Holds:             "TestHoldConflicts/claim_of_the_group,_unordered_claim_in_the_group",
+	guard.HoldEnd:           "TestHoldConflicts/unordered_claim_that_ends_an_expired_hold,_extend_by_its_holder",
+	guard.HoldEmpty:         "TestHoldConflicts/unordered_claim_of_the_last_free_item,_enqueue",
+	guard.TurnNote:          "TestTurnConflicts/receive,_receive",
+	guard.TurnLock:          "TestTurnConflicts/ack_that_leaves_the_head_in_flight,_release_of_the_head",
+	guard.TurnGap:           "TestTurnConflicts/receive,_late_enqueue_before_the_head",
+	guard.OverdueHold:       "TestHoldConflicts/receive_that_drops_an_old_item,_unordered_claim_by_an_earlier_clock",
+	guard.KeptLock:          "TestLaneConflicts/claim_that_puts_a_hint_aside,_release_of_the_lock",
+	guard.Kept:              "TestLaneConflicts/release_of_a_lock,_claim_that_puts_a_hint_aside",
+	guard.RetryLock:         "TestConflicts/retry_now,_retry_now",
+	guard.RetryExclude:      "TestConflicts/claim_by_another_clock,_retry_now_of_what_is_delayed",
+	guard.PurgeLock:         "TestPurgeMeetsClaim",
+	guard.PurgeExclude:      "TestConflicts/claim,_purge_of_the_group",
+	guard.PurgeItems:        "TestPurgeCountsLateItem",
+	guard.PurgeGap:          "TestPurgeAmidEnqueuesToAnyGroup",
+	guard.PurgeWholeLock:    "TestPurgeOfAllMeetsClaim",
+	guard.PurgeWholeExclude: "TestConflicts/claim,_purge_of_the_queue",
+	guard.PurgeWholeItems:   "TestPurgeOfAllCountsLateItem",
+	guard.BeatJoin:          "TestHeartbeatConflicts/beat-join:_claim_by_heartbeat,_end_of_the_handle",
+	guard.BeatLast:          "TestHeartbeatConflicts/beat-last:_end_of_the_handle,_claim_by_heartbeat",
+	guard.BeatMove:          "TestHeartbeatConflicts/beat-move:_move_of_the_beat,_end_of_the_handle",
+	guard.BeatEnd:           "TestHeartbeatConflicts/beat-end:_end_of_the_handle,_move_of_the_beat",
+	guard.BeatLock:          "TestHeartbeatConflicts/beat-lock:_end_of_the_handle,_ack_of_a_claim",
+	guard.OwnClaim:          "TestAStepUnderAWorker",
+	guard.StateLock:         "TestConflicts/change_of_the_state,_claim_of_the_group",
+	guard.StateExclude:      "TestConflicts/claim_that_reads_the_state,_change_of_it",
+	guard.KeepExclude:       "TestConflicts/takeover_that_reads_the_state,_holder's_change_of_it",
+	guard.AgeLock:           "TestSweepOfOverdueMeetsClaim",
+	guard.AgeExclude:        "TestConflicts/claim_that_meets_overdue_items,_sweep_of_them",
+	guard.RedriveLock:       "TestConflicts/redrive,_claim_of_the_group",
+	guard.RedriveExclude:    "TestConflicts/claim,_redrive_into_the_group",
+	guard.Letter:            "TestConflicts/discard,_discard_of_the_same_letter",
 
-	guardRequestClear:    "TestStagingMustConflict/clearing_of_the_request,_grant",
-	guardGrantRequest:    "TestStagingMustConflict/grant,_clearing_of_the_request",
-	guardGrantLock:       "TestStagingMustConflict/grant,_claim_of_the_group",
-	guardGrantLease:      "TestDeadRequesterStrandsNoGroup/after_a_grant/faults=false",
-	guardRequestDeadline: "TestDeadAreGrantedNothing",
-	guardWithdrawRequest: "TestStagingMustConflict/withdrawal_of_the_request,_grant",
-	guardWithdrawLock:    "TestWithdrawalMeetsTakeover",
-	guardSweepRequest:    "TestSweepSparesRenewedRequest",
-	guardRenewRequest:    "TestRenewalOfSweptRequest",
+	guard.RequestClear:    "TestStagingMustConflict/clearing_of_the_request,_grant",
+	guard.GrantRequest:    "TestStagingMustConflict/grant,_clearing_of_the_request",
+	guard.GrantLock:       "TestStagingMustConflict/grant,_claim_of_the_group",
+	guard.GrantLease:      "TestDeadRequesterStrandsNoGroup/after_a_grant/faults=false",
+	guard.RequestDeadline: "TestDeadAreGrantedNothing",
+	guard.WithdrawRequest: "TestStagingMustConflict/withdrawal_of_the_request,_grant",
+	guard.WithdrawLock:    "TestWithdrawalMeetsTakeover",
+	guard.SweepRequest:    "TestSweepSparesRenewedRequest",
+	guard.RenewRequest:    "TestRenewalOfSweptRequest",
 
-	guardWakeTemplate: "TestWaitByTemplate/enqueue/template",
-	guardWakeUnlocked: "TestWaitByTemplate/end_of_an_intersecting_claim/group_and_template",
-	guardPassOn:       "TestWaitIsPassedOn",
-	guardOwedWake:     "TestOwedWakeIsPaid/by_time",
-	guardLookSoon:     "TestWaitThatBeginsBesideACommit/any/enqueue",
-	guardGoneWake:     "TestWakeOfOneWhoIsGone/served",
-	guardKeepBounds:   "TestHandleKeepsNoGroupForEver/many",
+	guard.WakeTemplate: "TestWaitByTemplate/enqueue/template",
+	guard.WakeUnlocked: "TestWaitByTemplate/end_of_an_intersecting_claim/group_and_template",
+	guard.PassOn:       "TestWaitIsPassedOn",
+	guard.OwedWake:     "TestOwedWakeIsPaid/by_time",
+	guard.LookSoon:     "TestWaitThatBeginsBesideACommit/any/enqueue",
+	guard.GoneWake:     "TestWakeOfOneWhoIsGone/served",
+	guard.KeepBounds:   "TestHandleKeepsNoGroupForEver/many",
 
-	guardReceipt:         "TestOperatorsUnknownCommitHasItsEffectOnce/unknown-applied",
-	guardReceiptConflict: "TestLateRetryExcludesTheNext",
-	guardReceiptLate:     "TestLateCommitExcludesItsRetry",
-	guardReceiptFence:    "TestLateCommitAndResultsOfItsRetry",
-	guardReceiptLife:     "TestSweepClearsReceipts/memory",
-	guardReceiptTrust:    "TestSweptReceiptIsNotTrusted",
-	guardClaimReceipt:    "TestUnknownClaimOfManyItems/memory",
-	guardReloadToken:     "TestUnknownClaimLostMeanwhile",
-	guardReloadExact:     "TestReloadPassesLateItem",
-	guardAssign:          "TestBodyThatRanTwiceReturnsOneResult",
-	guardApart:           "TestTogetherOfUnknownOutcome",
-	guardConfigure:       "TestConfigConflicts",
-	guardQueuePause:      "TestConflicts/pause_of_the_queue,_pause_of_it",
-	guardNotInClaim:      "TestOvertakenHolderChangesNothing/memory",
-	guardSpent:           "TestOverdueInSteps/claim",
-	guardBatchSize:       "TestTogetherInBounds",
-	guardReplayEnd:       "TestReplayInStepsRepeatsEachOnce",
-	guardReplayCut:       "TestReplayInStepsRepeatsEachOnce",
-	guardDrop:            "TestDropStraggler",
-	guardDropLook:        "TestDropAgainstASlowReadVersion",
-	guardSubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
-	guardSubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
-	guardSubscribeAgain:  "TestChangesOfUnknownCommit/unknown-applied",
-	guardSubscribeStop:   "TestSubscriptionStopsWithASlowHandler",
-	guardIncarnation:     "TestHandleOfADroppedQueue",
-	guardGrow:            "TestRaiseReachesWhoSleeps",
-	guardTwin:            "TestTimerOfAnEarlierNumber",
-	guardSweepTurn:       "TestOneOfManySweeps",
-	guardTotalDraw:       "TestTotalDrawsOfTwoHandles",
-	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
-	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",
-	guardPaceExclude:     "TestConflicts/take_that_awaits_the_rate,_change_of_it",
-	guardPaceFresh:       "TestRateOfHandlesThatDoNotKnow",
-	guardRepeat:          "TestConflicts/claim_with_a_receive_id,_the_same_of_another_group",
-	guardRepeatTwin:      "TestTwinsOfOneAttempt",
-	guardRepeatBack:      "TestRepeatableIsNotGivenBack",
-	guardRepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
-	guardSuspect:         "TestPoisonDiesAlone/group/3/25_attempts",
-	guardSuspectTurn:     "TestPoisonUnderWorkers",
-	guardProof:           "TestLeaseOfAClaimThatNobodyKnows",
-	guardOrphan:          "TestReceiveThatNobodyHearsOf",
-	guardExtendApart:     "TestSlowHandlers",
-	guardTxBound:         "TestTransactionTooLong",
-	guardClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
-	guardClockLease:      "TestNoAttemptByAWrongClock/a_lease_for_each_claim_ahead",
-	guardClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
+	guard.Receipt:         "TestOperatorsUnknownCommitHasItsEffectOnce/unknown-applied",
+	guard.ReceiptConflict: "TestLateRetryExcludesTheNext",
+	guard.ReceiptLate:     "TestLateCommitExcludesItsRetry",
+	guard.ReceiptFence:    "TestLateCommitAndResultsOfItsRetry",
+	guard.ReceiptLife:     "TestSweepClearsReceipts/memory",
+	guard.ReceiptTrust:    "TestSweptReceiptIsNotTrusted",
+	guard.ClaimReceipt:    "TestUnknownClaimOfManyItems/memory",
+	guard.ReloadToken:     "TestUnknownClaimLostMeanwhile",
+	guard.ReloadExact:     "TestReloadPassesLateItem",
+	guard.Assign:          "TestBodyThatRanTwiceReturnsOneResult",
+	guard.Apart:           "TestTogetherOfUnknownOutcome",
+	guard.Configure:       "TestConfigConflicts",
+	guard.QueuePause:      "TestConflicts/pause_of_the_queue,_pause_of_it",
+	guard.NotInClaim:      "TestOvertakenHolderChangesNothing/memory",
+	guard.Spent:           "TestOverdueInSteps/claim",
+	guard.BatchSize:       "TestTogetherInBounds",
+	guard.ReplayEnd:       "TestReplayInStepsRepeatsEachOnce",
+	guard.ReplayCut:       "TestReplayInStepsRepeatsEachOnce",
+	guard.Drop:            "TestDropStraggler",
+	guard.DropLook:        "TestDropAgainstASlowReadVersion",
+	guard.SubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
+	guard.SubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
+	guard.SubscribeAgain:  "TestChangesOfUnknownCommit/unknown-applied",
+	guard.SubscribeStop:   "TestSubscriptionStopsWithASlowHandler",
+	guard.Incarnation:     "TestHandleOfADroppedQueue",
+	guard.Grow:            "TestRaiseReachesWhoSleeps",
+	guard.Twin:            "TestTimerOfAnEarlierNumber",
+	guard.SweepTurn:       "TestOneOfManySweeps",
+	guard.TotalDraw:       "TestTotalDrawsOfTwoHandles",
+	guard.PaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
+	guard.PaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",
+	guard.PaceExclude:     "TestConflicts/take_that_awaits_the_rate,_change_of_it",
+	guard.PaceFresh:       "TestRateOfHandlesThatDoNotKnow",
+	guard.Repeat:          "TestConflicts/claim_with_a_receive_id,_the_same_of_another_group",
+	guard.RepeatTwin:      "TestTwinsOfOneAttempt",
+	guard.RepeatBack:      "TestRepeatableIsNotGivenBack",
+	guard.RepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
+	guard.Suspect:         "TestPoisonDiesAlone/group/3/25_attempts",
+	guard.SuspectTurn:     "TestPoisonUnderWorkers",
+	guard.Proof:           "TestLeaseOfAClaimThatNobodyKnows",
+	guard.Orphan:          "TestReceiveThatNobodyHearsOf",
+	guard.ExtendApart:     "TestSlowHandlers",
+	guard.TxBound:         "TestTransactionTooLong",
+	guard.ClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
+	guard.ClockLease:      "TestNoAttemptByAWrongClock/a_lease_for_each_claim_ahead",
+	guard.ClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 
 // programs say where a test is. The tests of layertest are built again, without guards.
@@ -191,7 +194,7 @@ func buildTests(t *testing.T) programs {
 }
 
 // runOnly runs one test in a process of its own, with a guard left out.
-func (p programs) runOnly(name string, without guard) (string, error) {
+func (p programs) runOnly(name string, without guard.Guard) (string, error) {
 	parts := strings.Split(name, "/")
 	for i, part := range parts {
 		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
@@ -202,7 +205,7 @@ func (p programs) runOnly(name string, without guard) (string, error) {
 	}
 	c := exec.Command(program, "-test.run", strings.Join(parts, "/"), "-test.timeout", "2m", "-test.v")
 	c.Dir = dir
-	c.Env = append(os.Environ(), WithoutVariable+"="+string(without))
+	c.Env = append(os.Environ(), guard.WithoutVariable+"="+string(without))
 	out, err := c.CombinedOutput()
 	return string(out), err
 }
@@ -211,7 +214,7 @@ func (p programs) runOnly(name string, without guard) (string, error) {
 func TestBrokenByTests(t *testing.T) {
 	tests := buildTests(t)
 	whole := make(map[string]bool)
-	for _, g := range guards {
+	for _, g := range guard.All() {
 		name := missing[g]
 		if !whole[name] {
 			whole[name] = true
@@ -234,21 +237,7 @@ func TestBrokenByTests(t *testing.T) {
 	}
 }
 
-// TestGuardsAreListed: the list of the broken build has all guards of guard.go.
+// TestGuardsAreListed: each guard has a test that must fail without it.
 func TestGuardsAreListed(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "guard.go", nil, 0)
-	require.NoError(t, err)
-	var want []guard
-	ast.Inspect(file, func(n ast.Node) bool {
-		if spec, ok := n.(*ast.ValueSpec); ok {
-			for _, v := range spec.Values {
-				name, err := strconv.Unquote(v.(*ast.BasicLit).Value)
-				require.NoError(t, err)
-				want = append(want, guard(name))
-			}
-		}
-		return true
-	})
-	require.Equal(t, want, guards)
-	require.Len(t, missing, len(guards))
+	require.ElementsMatch(t, guard.All(), slices.Collect(maps.Keys(missing)))
 }

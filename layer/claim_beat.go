@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -81,7 +82,7 @@ func (c *claimer) waitJoin(j *joining) error {
 		c.tx.Set(c.keys.beatTimer(b.DueMS, j.p.handle), rec.PackTimer(rec.KindBeat, 0))
 	}
 	j.dueMS = b.DueMS
-	return guardBeatJoin.read(c.tx, kv.SingleKey(c.keys.beatJoin(j.p.handle)))
+	return guard.BeatJoin.Read(c.tx, kv.SingleKey(c.keys.beatJoin(j.p.handle)))
 }
 
 // ensureBeat begins a beat of the handle, if it has none. If that fails, claims have leases of their own.
@@ -150,7 +151,7 @@ func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	v, err := guardBeatMove.get(w.tx, key).Wait(w.ctx)
+	v, err := guard.BeatMove.Get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read beat: %w", err)
 	}

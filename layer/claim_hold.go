@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -45,7 +46,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	if err := c.fenceOver(guardClaimLock, f.lane); err != nil {
+	if err := c.fenceOver(guard.ClaimLock, f.lane); err != nil {
 		return err
 	}
 	attempts, err := c.readAttempts(items[0].ID, items[len(items)-1].ID)
@@ -77,7 +78,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		item.FirstDelivered = fromMillis(c.nowMS)
 		item.failedBefore(attempts[item.ID])
 		if r.o.Unordered {
-			if err := guardHold.read(c.tx, kv.SingleKey(c.keys.hold(item.ID))); err != nil {
+			if err := guard.Hold.Read(c.tx, kv.SingleKey(c.keys.hold(item.ID))); err != nil {
 				return err
 			}
 			c.tx.Clear(c.keys.laneItem(f.lane, item.ID))
@@ -103,7 +104,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	}
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
-	_, more, err := c.leave(f.lane, nil, guardHoldEmpty, false)
+	_, more, err := c.leave(f.lane, nil, guard.HoldEmpty, false)
 	c.noteRemains(f.lane, more)
 	return err
 }
@@ -248,7 +249,7 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 		}
 	}
 	if r == nil || r.At(w.nowMS).Keeps() {
-		if err = guardStaleLock.read(w.tx, kv.SingleKey(key)); err == nil {
+		if err = guard.StaleLock.Read(w.tx, kv.SingleKey(key)); err == nil {
 			w.clear(c.key)
 		}
 		if c.key != nil {
@@ -257,7 +258,7 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 		return nil, false, err
 	}
 	w.done++
-	if err := guardHoldEnd.read(w.tx, kv.SingleKey(key)); err != nil {
+	if err := guard.HoldEnd.Read(w.tx, kv.SingleKey(key)); err != nil {
 		return nil, false, err
 	}
 	w.clearLead(&c, r)
@@ -362,7 +363,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 		if q.passes(err) {
 			continue
 		}
-		if p.id == q.waitID || !lives(r, c.nowMS) && !lacks(guardRequestDeadline) {
+		if p.id == q.waitID || !lives(r, c.nowMS) && !guard.RequestDeadline.Missing() {
 			continue
 		}
 		given := int64(0)
@@ -377,7 +378,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 			given++
 		}
 		if given > 0 {
-			if err := guardGrantRequest.read(c.tx, kv.SingleKey(row.Key)); err != nil {
+			if err := guard.GrantRequest.Read(c.tx, kv.SingleKey(row.Key)); err != nil {
 				return err
 			}
 			r.Wants -= given
@@ -432,7 +433,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	if err != nil || f.verdict != verdictDeliver {
 		return false, c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0)
 	}
-	if err := c.fenceOver(guardGrantLock, f.lane); err != nil {
+	if err := c.fenceOver(guard.GrantLock, f.lane); err != nil {
 		return false, err
 	}
 	token, err := c.token(nil)
@@ -440,7 +441,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 		return false, err
 	}
 	lease := grantLease
-	if lacks(guardGrantLease) {
+	if guard.GrantLease.Missing() {
 		lease = MaxLease
 	}
 	end := c.nowMS + lease.Milliseconds()
@@ -473,7 +474,7 @@ func (c *claimer) readRepeats() {
 			if c.repeats == nil {
 				c.repeats = make(map[string]kv.Future[[]byte])
 			}
-			c.repeats[id] = guardRepeat.get(c.tx, c.keys.repeat(id))
+			c.repeats[id] = guard.Repeat.Get(c.tx, c.keys.repeat(id))
 		}
 	}
 }
@@ -493,7 +494,7 @@ func (c *claimer) repeat() (named []*reception, err error) {
 		if r.repeated {
 			continue
 		}
-		if lacks(guardRepeatTwin) ||
+		if guard.RepeatTwin.Missing() ||
 			!slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
 			owed = append(owed, r)
 		}
@@ -585,7 +586,7 @@ func (q *Queue) reclaim(
 		}
 		h := r.Claim()
 		hold, _ := holdOf(ref.Lane)
-		if h == nil || h.Token != ref.Token && !lacks(guardReloadToken) || !keeps(h) {
+		if h == nil || h.Token != ref.Token && !guard.ReloadToken.Missing() || !keeps(h) {
 			if q.keys.inTurn() {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {

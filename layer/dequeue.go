@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -802,7 +803,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		return nil, err
 	}
 	switch {
-	case f.verdict == verdictStale && f.record == nil && !lacks(guardTwin):
+	case f.verdict == verdictStale && f.record == nil && !guard.Twin.Missing():
 		c.undecided(l.lane)
 		return nil, nil
 	case behind == nil:
@@ -870,10 +871,10 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 			return err
 		}
 	}
-	if err := c.fenceOver(guardClaimLock, f.lane); err != nil {
+	if err := c.fenceOver(guard.ClaimLock, f.lane); err != nil {
 		return err
 	}
-	if err := c.fenceHolds(guardHolds, f.lane, idOf(out[len(out)-1], f.group())); err != nil {
+	if err := c.fenceHolds(guard.Holds, f.lane, idOf(out[len(out)-1], f.group())); err != nil {
 		return err
 	}
 	c.succeed(f, claim, id, tried, known)
@@ -957,7 +958,7 @@ func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, kno
 // token returns the fencing token of a claim which replaces record r.
 func (c *claimer) token(r *rec.Record) (int64, error) {
 	now, err := c.clock()
-	if r != nil && !lacks(guardTokenGrows) {
+	if r != nil && !guard.TokenGrows.Missing() {
 		// Always so while all handles use the same offset. But a handle opened before the offset was raised has a clock
 		// behind, and must not make the token go back.
 		now = max(now, r.Token+1)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -178,7 +179,7 @@ func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 
 // randoms returns the random parts of the ids of n new messages.
 func (q *Queue) randoms(n int) []uuid.UUID {
-	if lacks(guardRandom) {
+	if guard.Random.Missing() {
 		return slices.Repeat([]uuid.UUID{{6: 0x40, 8: 0x80}}, n)
 	}
 	return q.random.uuids(n)
@@ -349,7 +350,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 		if t.items.Contains(key) {
 			behind.Begin = kv.KeyAfter(key)
 		}
-		if err := guardBehindAll.read(a.tx, behind); err != nil {
+		if err := guard.BehindAll.Read(a.tx, behind); err != nil {
 			return false, err
 		}
 	}
@@ -363,7 +364,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 			return err == nil, err
 		}
 	}
-	if !lacks(guardIndex) {
+	if !guard.Index.Missing() {
 		t.next = max(t.next, p.index+1)
 	}
 	if !a.keys.wholeGroups() {
@@ -372,7 +373,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// A transaction that removes this tail may leave the group empty and without a hint, while this transaction, which
 	// saw items, sets no hint. The conflict comes before the sets: a conflict on a key already written would not be
 	// added.
-	return false, guardTail.read(a.tx, a.keys.single(key))
+	return false, guard.Tail.Read(a.tx, a.keys.single(key))
 }
 
 // readableTail returns the last item of a group whose last key is no item's; the zero value if there is none.
@@ -617,7 +618,7 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 				return fmt.Errorf("read tail: %w", err)
 			}
 			if empty = !t.items.Contains(key); !empty {
-				if err := guardLaneTail.read(a.tx, kv.SingleKey(key)); err != nil {
+				if err := guard.LaneTail.Read(a.tx, kv.SingleKey(key)); err != nil {
 					return err
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -74,7 +75,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 				if met == nil {
 					met = make(map[string]*meeting)
 				}
-				met[key] = &meeting{stored: guardDedup.get(w.tx, []byte(key))}
+				met[key] = &meeting{stored: guard.Dedup.Get(w.tx, []byte(key))}
 				order = append(order, key)
 			}
 		}
@@ -112,7 +113,7 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	case m.entry.UntilMS == 0:
 		return w.seek(m)
 	case now.lasts(m.entry, c.DedupWindow):
-		notes := guardDedupPurge.reads(w.tx)
+		notes := guard.DedupPurge.Reads(w.tx)
 		m.group, m.queue = notes.Get(w.keys.purged(m.entry.Group)), notes.Get(w.keys.meta(metaPurged))
 	}
 	return nil
@@ -122,7 +123,7 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 func (w *txn) seek(m *meeting) error {
 	item, dead := w.keys.item(rememberedID(m.entry)), w.keys.dead(rememberedID(m.entry))
 	for _, key := range [][]byte{item, dead} {
-		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
+		if err := guard.DedupItem.Read(w.tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
 	}
@@ -204,7 +205,7 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 		return err
 	}
 	key := w.keys.dedupKey(c.DedupScope, old.Group, dedupID)
-	v, err := guardDedupRename.get(w.tx, key).Wait(w.ctx)
+	v, err := guard.DedupRename.Get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)
 	}
@@ -232,7 +233,7 @@ func (w *txn) notePurge(group *string) error {
 	if group != nil {
 		key = w.keys.purged(*group)
 	}
-	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
+	if err := guard.PurgeNote.Read(w.tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
 	w.tx.Set(key, rec.PurgeNote{Clock: clock, AtMS: w.nowMS}.Pack())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -135,7 +136,7 @@ func endOwn(w *txn, key ownKey) {
 //
 // Footprint: read conflicts on the locks of these claims.
 func keepOwn(w *txn) error {
-	if !w.q.owns.due(w.nowMS) || lacks(guardOwnClaim) {
+	if !w.q.owns.due(w.nowMS) || guard.OwnClaim.Missing() {
 		return nil
 	}
 	m, err := w.moment()
@@ -145,7 +146,7 @@ func keepOwn(w *txn) error {
 	early := w.q.owns.early(m)
 	locks := make(map[ownKey]kv.Future[[]byte], len(early))
 	for key := range early {
-		locks[key] = guardOwnClaim.get(w.tx, w.keys.lock(key.lane))
+		locks[key] = guard.OwnClaim.Get(w.tx, w.keys.lock(key.lane))
 	}
 	inOrder := slices.SortedFunc(maps.Keys(early), func(a, b ownKey) int { return cmp.Compare(a.lane, b.lane) })
 	for _, key := range inOrder {
@@ -208,7 +209,7 @@ func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free boo
 // The hint also leads to an item that lands before the head, because no transaction removes such an item without the
 // lock.
 func (w *txn) leave(
-	lane string, first kv.Future[[]byte], empty guard, tried bool,
+	lane string, first kv.Future[[]byte], empty guard.Guard, tried bool,
 ) (c candidate, found bool, err error) {
 	if !isPart(lane) && !w.keys.wholeGroups() {
 		return c, false, nil // no receive claims the whole group
@@ -227,7 +228,7 @@ func (w *txn) leave(
 	}
 	if !items.Contains(key) {
 		delete(w.ready, lane)
-		return c, false, empty.read(w.tx, items)
+		return c, false, empty.Read(w.tx, items)
 	}
 	p, err := w.keys.parseItem(key, groupOf(lane), items)
 	if w.passes(err) {
@@ -258,7 +259,7 @@ func (w *txn) leave(
 
 // free is leave for a group which an operator or a sweep sets free.
 func (w *txn) free(lane string) error {
-	_, _, err := w.leave(lane, nil, guardFreeEmpty, true)
+	_, _, err := w.leave(lane, nil, guard.FreeEmpty, true)
 	return err
 }
 
@@ -292,7 +293,7 @@ func divide(h *rec.Holding, group string, ids []ID, all bool) (acked, left []rec
 		}
 	}
 	for id := range named {
-		if lacks(guardNotInClaim) {
+		if guard.NotInClaim.Missing() {
 			break
 		}
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
@@ -310,8 +311,8 @@ func place(left []rec.Item, id ID, group string) int {
 }
 
 // excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
-func (w *txn) excludeHolders(g guard, lane string) error {
-	return g.write(w.tx, w.keys.lock(lane))
+func (w *txn) excludeHolders(g guard.Guard, lane string) error {
+	return g.Write(w.tx, w.keys.lock(lane))
 }
 
 // remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
@@ -346,7 +347,7 @@ func (w *txn) clearAttempts(group string, all, gone []rec.Item) {
 		if len(run) > 0 {
 			first, last := idOf(run[0], group), idOf(run[len(run)-1], group)
 			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.after(keys.attempt(last))})
-			if lacks(guardExactClear) {
+			if guard.ExactClear.Missing() {
 				tx.ClearRange(kv.KeyRange{Begin: keys.item(first), End: kv.KeyAfter(keys.item(last))})
 			}
 			run = nil
@@ -527,12 +528,12 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 // join the lane reads its last item.
 func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
 	gap := kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.laneItem(lane, head))}
-	if err := guardEarlyGap.read(w.tx, gap); err != nil {
+	if err := guard.EarlyGap.Read(w.tx, gap); err != nil {
 		return err
 	}
 	if isPart(lane) && !w.keys.hasHolds() {
 		// An item may join the lane in the middle, behind one that has just left: it is the first, and needs a hint.
-		if err := guardEarlyGap.writeRange(w.tx, w.keys.items(lane)); err != nil {
+		if err := guard.EarlyGap.WriteRange(w.tx, w.keys.items(lane)); err != nil {
 			return err
 		}
 	}
@@ -569,7 +570,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 		return false, head.err
 	}
 	id := idOf(head.Item, groupOf(lane))
-	if held, err := w.inOtherLane(guardRetryLock, id); err != nil || held {
+	if held, err := w.inOtherLane(guard.RetryLock, id); err != nil || held {
 		return false, err
 	}
 	config, err := w.config()

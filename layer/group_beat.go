@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -99,7 +100,7 @@ func together(due []dueBeat) (all []dueBeat) {
 // the list of the handle's claims. To repeat it does no harm.
 func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	keys, key := w.keys, w.keys.beat(d.handle)
-	v, err := guardBeatEnd.get(w.tx, key).Wait(w.ctx)
+	v, err := guard.BeatEnd.Get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read beat: %w", err)
 	}
@@ -124,7 +125,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if own, err := ownBeat(w, d.handle); err != nil || own && !b.Ended {
 		return 0, err // keepBeating moves it
 	}
-	if err := guardBeatJoin.write(w.tx, keys.beatJoin(d.handle)); err != nil {
+	if err := guard.BeatJoin.Write(w.tx, keys.beatJoin(d.handle)); err != nil {
 		return 0, err
 	}
 	rows, err := w.read.GetRange(
@@ -146,7 +147,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if last && !b.Ended {
 		// A claim may have joined the beat after these reads, and so be in no page. Once the beat is marked as ended,
 		// no claim can join. Without the mark, the conflict on the list of the handle's claims excludes such a claim.
-		if err := guardBeatLast.read(w.tx, keys.heldBy(d.handle)); err != nil {
+		if err := guard.BeatLast.Read(w.tx, keys.heldBy(d.handle)); err != nil {
 			return 0, err
 		}
 	}
@@ -164,7 +165,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 // ownBeat reports whether a beat is the handle's own and is due by the wall clock alone: see ownClaims.
 func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 	p := w.q.heart.of(handle)
-	if p == nil || lacks(guardOwnClaim) {
+	if p == nil || guard.OwnClaim.Missing() {
 		return false, nil
 	}
 	m, err := w.moment()
@@ -182,7 +183,7 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 			continue
 		}
 		groups[i] = p.lane
-		locks[i] = guardBeatLock.get(w.tx, w.keys.lock(p.lane))
+		locks[i] = guard.BeatLock.Get(w.tx, w.keys.lock(p.lane))
 	}
 	for i, group := range groups {
 		if locks[i] == nil {
@@ -242,7 +243,7 @@ type farTimer struct {
 // empty: they have just found nothing. An error is ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended bool) {
 	now := q.aging.now(q.opts.Now)
-	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) || lacks(guardClockBound) {
+	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) || guard.ClockBound.Missing() {
 		return false
 	}
 	q.yield(ctx, "look far")
@@ -440,7 +441,7 @@ func endFar(w *txn, t farTimer) error {
 	if t.beat != uuid.Nil {
 		return endFarBeat(w, t)
 	}
-	r, err := w.guarded(guardRetryLock).readLock(t.lane)
+	r, err := w.guarded(guard.RetryLock).readLock(t.lane)
 	if w.passes(err) {
 		return nil
 	}
@@ -470,7 +471,7 @@ func endFar(w *txn, t farTimer) error {
 // endFarBeat makes a heartbeat due now: the next search ends it, or its handle moves it.
 func endFarBeat(w *txn, t farTimer) error {
 	key := w.keys.beat(t.beat)
-	v, err := guardBeatEnd.get(w.tx, key).Wait(w.ctx)
+	v, err := guard.BeatEnd.Get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read beat: %w", err)
 	}

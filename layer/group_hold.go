@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -64,11 +65,11 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 }
 
 // readHolds reads the holds of a group from one item to another, both included, with a conflict.
-func (w *txn) readHolds(g guard, r kv.KeyRange) ([]heldLane, error) {
+func (w *txn) readHolds(g guard.Guard, r kv.KeyRange) ([]heldLane, error) {
 	if !w.keys.hasHolds() {
 		return nil, nil
 	}
-	rows, err := g.reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+	rows, err := g.Reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read holds: %w", err)
 	}
@@ -77,11 +78,11 @@ func (w *txn) readHolds(g guard, r kv.KeyRange) ([]heldLane, error) {
 
 // fenceHolds adds a read conflict on the holds of a group up to an item. The caller must know that none of them holds
 // an item that it is about to take.
-func (w *txn) fenceHolds(g guard, lane string, last ID) error {
+func (w *txn) fenceHolds(g guard.Guard, lane string, last ID) error {
 	if !w.keys.hasHolds() || isHold(lane) {
 		return nil
 	}
-	return g.read(w.tx, w.keys.holdsTo(last))
+	return g.Read(w.tx, w.keys.holdsTo(last))
 }
 
 // In a queue with the setting lease_per=item each message in flight has a claim, a lease and a token of its own, and a
@@ -115,7 +116,7 @@ func (w *txn) noteTurn(lane string, ends bool) {
 	if w.turned[lane] = true; ends {
 		w.let[group] = true
 	}
-	if err := w.excludeHolders(guardTurnNote, group); err != nil && w.illegal == nil {
+	if err := w.excludeHolders(guard.TurnNote, group); err != nil && w.illegal == nil {
 		w.illegal = err
 	}
 }
@@ -136,7 +137,7 @@ func (w *txn) leadBackAll() error {
 // leadBack leaves a group findable after the end of a hold, and returns what leave does. tried: as leave has it.
 func (w *txn) leadBack(group string, tried bool) (c candidate, found bool, err error) {
 	delete(w.let, group)
-	return w.leave(group, nil, guardReleaseEmpty, tried)
+	return w.leave(group, nil, guard.ReleaseEmpty, tried)
 }
 
 // turnRead is the reads which tell whether a group needs a hint: of the group's lock and its first hold. nil = the
@@ -169,7 +170,7 @@ func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
 		return false, fmt.Errorf("read holds: %w", err)
 	}
 	if locked != nil {
-		return true, guardTurnLock.read(w.tx, kv.SingleKey(w.keys.lock(t.lane)))
+		return true, guard.TurnLock.Read(w.tx, kv.SingleKey(w.keys.lock(t.lane)))
 	}
 	if len(rows) == 0 {
 		return false, nil
@@ -183,10 +184,10 @@ func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
 
 // fenceTurn adds the read conflicts of a transaction that leaves a group without a hint, because its head is in flight.
 func (w *txn) fenceTurn(lane string, head ID) error {
-	if err := guardTurnLock.read(w.tx, kv.SingleKey(w.keys.lock(lane))); err != nil {
+	if err := guard.TurnLock.Read(w.tx, kv.SingleKey(w.keys.lock(lane))); err != nil {
 		return err
 	}
-	return guardTurnGap.read(w.tx,
+	return guard.TurnGap.Read(w.tx,
 		kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.item(head))})
 }
 
@@ -204,7 +205,7 @@ func (w *txn) disposeInHand(f *found) error {
 // delayOf reads what delays a lane: the record of its lock, or, if items are claimed in turn and nothing locks the
 // group, that of its head's hold. held is the lane of the record.
 func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
-	if r, err = w.guarded(guardRetryLock).readLock(lane); err != nil || r != nil || !w.keys.inTurn() {
+	if r, err = w.guarded(guard.RetryLock).readLock(lane); err != nil || r != nil || !w.keys.inTurn() {
 		return lane, r, err
 	}
 	key, err := w.firstItem(w.keys.items(lane))
@@ -216,6 +217,6 @@ func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
 		return lane, nil, err
 	}
 	held = holdLane(p.itemID())
-	r, err = w.guarded(guardRetryLock).readLock(held)
+	r, err = w.guarded(guard.RetryLock).readLock(held)
 	return held, r, err
 }

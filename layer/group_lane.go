@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -45,10 +46,16 @@ func (w *txn) clearItem(id ID, facets string) {
 	}
 }
 
-// fenceOver adds read conflicts on all locks that may share an item with a lane: its own, if the queue has no facets.
-func (w *txn) fenceOver(g guard, lane string) error {
+// fenceOver adds read conflicts on all locks that may share an item with a lane: its own, if the queue has no facets. g
+// is the guard of the lane's own lock.
+func (w *txn) fenceOver(g guard.Guard, lane string) error {
+	own := w.keys.lock(lane)
 	for _, r := range w.keys.over(lane) {
-		if err := g.read(w.tx, r); err != nil {
+		of := guard.OverLock
+		if r.Contains(own) {
+			of = g
+		}
+		if err := of.Read(w.tx, r); err != nil {
 			return err
 		}
 	}
@@ -74,7 +81,7 @@ func (w *txn) assessOthers(f *found) (decided bool) {
 // own receives find it. Then the caller looks again.
 func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	other := f.others[f.other]
-	if err := f.fence(w, guardOtherLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
+	if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
 	free, err := w.lapse(other.lane, other.record, nil, ID{})
@@ -95,7 +102,7 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 // Footprint: a read conflict on the lock, so that the hint is not put aside under a lock which has just been released.
 func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.record != nil { // a claim that has lapsed, a delay or grant that is over, or a grant to this handle
-		if err := f.fence(w, guardOtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
+		if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
 			return nil, err
 		}
 		w.done++
@@ -115,7 +122,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if full, err := w.keepsMany(other.lane); err != nil || full {
 		return nil, err
 	}
-	if err := f.fence(w, guardKeptLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
+	if err := f.fence(w, guard.KeptLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
 	w.clear(f.key)
@@ -152,8 +159,8 @@ func (w *txn) keepsMany(holder string) (bool, error) {
 // groupLocks reads all records of a group, with a conflict, for an operator's change of a group that the operator does
 // not hold. The caller must also write a conflict on the lock of the whole group, which every claim of the group reads.
 // Together these exclude every claim and release in the group until the commit.
-func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
-	rows, err := g.reads(w.tx).GetRange(w.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+func (w *txn) groupLocks(g guard.Guard, group string) ([]heldLane, error) {
+	rows, err := g.Reads(w.tx).GetRange(w.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read locks: %w", err)
 	}
@@ -165,7 +172,7 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 }
 
 // locksOver reads, with a conflict, the locks that may have an item: of all lanes of its group, and the item's hold.
-func (w *txn) locksOver(g guard, id ID) ([]heldLane, error) {
+func (w *txn) locksOver(g guard.Guard, id ID) ([]heldLane, error) {
 	all, err := w.groupLocks(g, id.Group)
 	if err != nil {
 		return nil, err
@@ -176,7 +183,7 @@ func (w *txn) locksOver(g guard, id ID) ([]heldLane, error) {
 
 // inOtherLane reports whether a claim of any lane has an item, or the item is held by itself, in a queue with facets or
 // unordered receives. It adds read conflicts on all locks that may have the item.
-func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
+func (w *txn) inOtherLane(g guard.Guard, id ID) (bool, error) {
 	if w.keys.plan == nil {
 		return false, nil
 	}
@@ -205,7 +212,7 @@ func (w *txn) hintLanes(id ID, facets string) error {
 
 // rejoin adds an item that has come back to its place to its lanes. A claim in the group at the same time conflicts,
 // because the item may come before those of the claim.
-func (w *txn) rejoin(g guard, id ID, value []byte) error {
+func (w *txn) rejoin(g guard.Guard, id ID, value []byte) error {
 	if w.keys.plan == nil {
 		return nil
 	}

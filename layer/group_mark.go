@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -26,7 +27,7 @@ import (
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.
 // Hints are left: a hint is stale now, and cleared when met.
 func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err error) {
-	r, err = w.guarded(guardMarkGroup).readLock(group)
+	r, err = w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,7 +49,7 @@ func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err 
 //
 // Footprint: reads and writes the lock, with conflicts; if the group has no holding, also those of the end of a claim.
 func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
-	r, err := w.guarded(guardMarkGroup).readLock(group)
+	r, err := w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil || r.Mark() == nil {
 		return nil, err
 	}
@@ -194,7 +195,7 @@ func (q *Queue) draw(by *txn, rate Rate, want int64) (got, untilMS int64, err er
 			untilMS = a.untilMS
 			return nil
 		}
-		if err := guardTotalDraw.read(tx, kv.SingleKey(key)); err != nil {
+		if err := guard.TotalDraw.Read(tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
 		got = min(want, int64(a.items))

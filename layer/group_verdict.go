@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -64,7 +65,7 @@ func (f *found) dueMS() int64 {
 // assess sets the verdict. It writes nothing.
 func (w *txn) assess(f *found) error {
 	cond := f.record.At(w.nowMS)
-	if lacks(guardLease) && cond == rec.Claimed {
+	if guard.Lease.Missing() && cond == rec.Claimed {
 		cond = rec.Lapsed
 	}
 	switch {
@@ -119,15 +120,15 @@ func (w *txn) assessHead(f *found) (err error) {
 }
 
 // fence adds the read conflict which keeps a verdict true, unless the reads have the conflict already.
-func (f *found) fence(w *txn, g guard, r kv.KeyRange) error {
+func (f *found) fence(w *txn, g guard.Guard, r kv.KeyRange) error {
 	if f.fenced {
 		return nil
 	}
-	return g.read(w.tx, r)
+	return g.Read(w.tx, r)
 }
 
 // fenceOver is fence for the locks of all lanes that may share an item with the lane.
-func (f *found) fenceOver(w *txn, g guard) error {
+func (f *found) fenceOver(w *txn, g guard.Guard) error {
 	if f.fenced {
 		return nil
 	}
@@ -183,23 +184,23 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	case verdictOther:
 		return w.endOther(f)
 	case verdictStale:
-		if err = f.fence(w, guardStaleLock, key); err == nil {
+		if err = f.fence(w, guard.StaleLock, key); err == nil {
 			w.clear(f.key)
 		}
 		return nil, err
 	case verdictEmpty:
 		// An enqueue into the empty group writes a hint, which may have this very key.
-		if err = f.fence(w, guardStaleEmpty, f.rows.of); err == nil && f.record != nil {
-			if err = f.fence(w, guardEmptyLock, key); err == nil {
+		if err = f.fence(w, guard.StaleEmpty, f.rows.of); err == nil && f.record != nil {
+			if err = f.fence(w, guard.EmptyLock, key); err == nil {
 				w.end(f.lane, f.record, nil)
 			}
 		}
 	case verdictAged:
 		free, err = w.disposeAged(f)
 	case verdictEnds:
-		g := guardMarkLock
+		g := guard.MarkLock
 		if f.record.Mark() == nil && f.failure.endsItem() {
-			g = guardParkLock
+			g = guard.ParkLock
 		}
 		if err = f.fence(w, g, key); err == nil {
 			free, err = w.lapse(f.lane, f.record, f.failure, ID{})
@@ -220,7 +221,7 @@ func (w *txn) leadOn(f *found, free bool) (behind *candidate, err error) {
 	if !free {
 		return nil, nil
 	}
-	c, found, err := w.leave(f.lane, nil, guardFreeEmpty, true)
+	c, found, err := w.leave(f.lane, nil, guard.FreeEmpty, true)
 	if err != nil || !found {
 		return nil, err
 	}
@@ -232,10 +233,10 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := f.fenceOver(w, guardOverdueLock); err != nil {
+	if err := f.fenceOver(w, guard.OverdueLock); err != nil {
 		return false, err
 	}
-	if err := w.fenceHolds(guardOverdueHold, f.lane, old.id(old.len()-1)); err != nil {
+	if err := w.fenceHolds(guard.OverdueHold, f.lane, old.id(old.len()-1)); err != nil {
 		return false, err
 	}
 	w.wrote = true
@@ -247,7 +248,7 @@ func (w *txn) disposeEarly(f *found) error {
 	if f.key == nil && f.record == nil {
 		return nil // named by the caller: the hint or timer stays right
 	}
-	if err := f.fenceOver(w, guardEarlyLock); err != nil {
+	if err := f.fenceOver(w, guard.EarlyLock); err != nil {
 		return err
 	}
 	if f.record != nil {
@@ -422,7 +423,7 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		w.agedBytes += len(old.at(i).Value)
 	}
 	w.agedItems += len(out)
-	if err := w.excludeHolders(guardAgeExclude, old.lane); err != nil {
+	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
 		return false, err
 	}
 	if free, err = w.endBefore(old.lane, r, out); err != nil {
@@ -558,7 +559,7 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	}
 	p, err := w.waitPace(group, f)
 	a := config.MaxRate.allowance(p, w.nowMS)
-	if err != nil || w.anew || lacks(guardPaceFresh) || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+	if err != nil || w.anew || guard.PaceFresh.Missing() || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
 	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
@@ -609,10 +610,10 @@ func (a allowance) after(n int64) rec.Pace {
 // 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
 
 // isProven reports whether the record has a claim whose holder is known to know the claim.
-func isProven(r *rec.Record) bool { return r.Proven() || lacks(guardProof) }
+func isProven(r *rec.Record) bool { return r.Proven() || guard.Proof.Missing() }
 
 // isSuspect reports whether an item with these failed deliveries is suspect.
-func isSuspect(a rec.Attempt) bool { return a.Suspect() && !lacks(guardSuspect) }
+func isSuspect(a rec.Attempt) bool { return a.Suspect() && !guard.Suspect.Missing() }
 
 // hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
 func hinted(a rec.Attempt) int {
@@ -662,7 +663,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 // left. The claim's token is the version at which it was made, and one clock has written both of its times. A token
 // that is still to come is from before a restore, and tells nothing.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
-	if h.SinceMS == 0 || lacks(guardClockLease) {
+	if h.SinceMS == 0 || guard.ClockLease.Missing() {
 		return false, nil
 	}
 	m, err := w.moment()
@@ -706,7 +707,7 @@ const (
 // mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
 // handle has given. An item that was alone when its lease expired excludes all others.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
-	if w.suspectTurn == nil || lacks(guardSuspectTurn) {
+	if w.suspectTurn == nil || guard.SuspectTurn.Missing() {
 		return true, nil // the transaction is the caller's
 	}
 	if w.gaveSuspect {

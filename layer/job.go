@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -292,7 +293,7 @@ func (u *unreadableStep) clearFrom(rows []kv.KV) error {
 		if !unreadable {
 			continue
 		}
-		if err := guardPurgeLock.read(u.tx, kv.SingleKey(row.Key)); err != nil {
+		if err := guard.PurgeLock.Read(u.tx, kv.SingleKey(row.Key)); err != nil {
 			return err
 		}
 		u.tx.Clear(row.Key)
@@ -398,7 +399,7 @@ func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
 		return false, nil
 	}
 	for _, key := range owners {
-		v, err := guardPurgeLock.get(u.tx, key).Wait(u.ctx)
+		v, err := guard.PurgeLock.Get(u.tx, key).Wait(u.ctx)
 		if err != nil || v != nil {
 			return false, err
 		}
@@ -419,14 +420,14 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 	default:
 		return nil
 	}
-	r, err := u.guarded(guardPurgeLock).readLock(p.lane)
+	r, err := u.guarded(guard.PurgeLock).readLock(p.lane)
 	if isCorrupt(err) {
 		return nil // its own row leads here again
 	}
 	if err != nil {
 		return err
 	}
-	if err := u.excludeHolders(guardPurgeExclude, p.group); err != nil {
+	if err := u.excludeHolders(guard.PurgeExclude, p.group); err != nil {
 		return err
 	}
 	if r == nil {
@@ -448,7 +449,7 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 // beatAgain makes the heartbeat of a handle findable. One which cannot be read, or is gone, is due now and being ended:
 // the claims by it end as if the handle were dead.
 func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
-	b, found, err := u.guarded(guardBeatMove).readBeat(handle)
+	b, found, err := u.guarded(guard.BeatMove).readBeat(handle)
 	if err != nil && !isCorrupt(err) {
 		return err
 	}
@@ -502,7 +503,7 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {
 	var now storedConfig
 	_, err := kv.Run(ctx, q.db, txFor(q, "configure"), func(tx kv.Tx, _ kv.Attempt) (err error) {
-		v := q.viewOf(ctx, guardConfigure.reads(tx))
+		v := q.viewOf(ctx, guard.Configure.Reads(tx))
 		if now, err = v.readStored(); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -254,7 +255,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
 			runs = append(runs, &purgeRun{
-				group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.keys.lock(p.group)),
+				group: p.group, whole: n > 0, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(p.group)),
 			})
 		}
 		d := rec.Item{Index: p.index, Random: p.id}
@@ -310,12 +311,12 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
 	return p.besides(nameState, func(s *purgeStep, group string, key []byte) (bool, error) {
-		l, kept, err := s.held(&purgeRun{group: group, lock: guardPurgeLock.get(s.tx, s.keys.lock(group))})
+		l, kept, err := s.held(&purgeRun{group: group, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(group))})
 		if err != nil || kept || s.inHand(l) {
 			return false, err
 		}
 		s.tx.Clear(key)
-		return true, s.excludeHolders(guardPurgeExclude, group)
+		return true, s.excludeHolders(guard.PurgeExclude, group)
 	}, &p.report.States)
 }
 
@@ -325,12 +326,12 @@ func (p *purger) states() error {
 func (p *purger) paces() error {
 	cleared := int64(0)
 	return p.besides(namePace, func(s *purgeStep, group string, key []byte) (bool, error) {
-		l, kept, err := s.held(&purgeRun{group: group, lock: guardPurgeLock.get(s.tx, s.keys.lock(group))})
+		l, kept, err := s.held(&purgeRun{group: group, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(group))})
 		if err != nil || kept || s.inHand(l) {
 			return false, err
 		}
 		s.tx.Clear(key)
-		if err := s.excludeHolders(guardPurgeExclude, group); err != nil || l != nil {
+		if err := s.excludeHolders(guard.PurgeExclude, group); err != nil || l != nil {
 			return true, err
 		}
 		head, err := s.head(group).Wait(s.ctx)
@@ -418,7 +419,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
+	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
 	free := s.end(r.group, l, r.whole)
@@ -434,7 +435,7 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 		return false, nil // the keys of the lanes are known by the items alone
 	}
 	keys := s.keys
-	r := &purgeRun{group: first.Group, lock: guardPurgeLock.get(s.tx, keys.lock(first.Group))}
+	r := &purgeRun{group: first.Group, lock: guard.PurgeLock.Get(s.tx, keys.lock(first.Group))}
 	dead := s.read.GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))
 	l, kept, err := s.held(r)
 	if err != nil || kept || s.inHand(l) {
@@ -452,13 +453,13 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	if bytes.Compare(k, keys.dead(last)) <= 0 {
 		return false, nil // the letter's parts lie between the items' parts
 	}
-	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
+	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return false, err
 	}
 	free := s.end(r.group, l, false)
 	all := kv.KeyRange{Begin: keys.item(first), End: end}
 	// The count is of the items read: an item which lands late, in between, must not be removed uncounted.
-	if err := guardPurgeItems.read(s.tx, all); err != nil {
+	if err := guard.PurgeItems.Read(s.tx, all); err != nil {
 		return false, err
 	}
 	s.tx.ClearRange(all)
@@ -500,7 +501,7 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 	case !free: // every hint of the group is stale
 		return nil
 	case whole:
-		return guardPurgeGap.read(s.tx, s.keys.items(first.Group))
+		return guard.PurgeGap.Read(s.tx, s.keys.items(first.Group))
 	}
 	return s.txn.free(first.Group)
 }
@@ -538,15 +539,15 @@ func (s *purgeStep) whole() (bool, error) {
 	if n <= 0 {
 		return false, nil // the counters of a damaged queue may be wrong: count the items
 	}
-	if err := guardPurgeWholeLock.read(s.tx, records); err != nil {
+	if err := guard.PurgeWholeLock.Read(s.tx, records); err != nil {
 		return false, err
 	}
 	// The counters are of the read version: an item which lands, or goes, between the reads and the commit must not be
 	// removed uncounted, nor be counted twice.
-	if err := guardPurgeWholeItems.read(s.tx, items); err != nil {
+	if err := guard.PurgeWholeItems.Read(s.tx, items); err != nil {
 		return false, err
 	}
-	if err := guardPurgeWholeExclude.writeRange(s.tx, records); err != nil {
+	if err := guard.PurgeWholeExclude.WriteRange(s.tx, records); err != nil {
 		return false, err
 	}
 	for _, name := range []string{nameItem, namePart, nameAttempt, nameReady, nameTimer} {
@@ -582,7 +583,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err := s.forceUnreadable(r.group); err != nil {
 		return err
 	}
-	all, err := s.groupLocks(guardPurgeLock, r.group)
+	all, err := s.groupLocks(guard.PurgeLock, r.group)
 	if isCorrupt(err) {
 		s.done.Kept += int64(len(r.items))
 		return nil
@@ -591,7 +592,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		return err
 	}
 	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
-	holds, err := s.readHolds(guardPurgeLock, kv.KeyRange{
+	holds, err := s.readHolds(guard.PurgeLock, kv.KeyRange{
 		Begin: s.keys.hold(first), End: kv.KeyAfter(s.keys.hold(last)),
 	})
 	if isCorrupt(err) {
@@ -611,7 +612,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
+	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
 	stays := make(map[string]bool)
@@ -646,7 +647,7 @@ func (s *purgeStep) forceUnreadable(group string) error {
 		return nil
 	}
 	for _, section := range []kv.KeyRange{s.keys.locks(group), s.keys.holds(group)} {
-		rows, err := guardPurgeLock.reads(s.tx).GetRange(section.Selectors(), kv.RangeOptions{}).Wait(s.ctx)
+		rows, err := guard.PurgeLock.Reads(s.tx).GetRange(section.Selectors(), kv.RangeOptions{}).Wait(s.ctx)
 		if err != nil {
 			return fmt.Errorf("read locks: %w", err)
 		}

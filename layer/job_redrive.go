@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -275,7 +276,7 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 // bury deletes dead letters. Footprint: a read conflict on each letter, so that of two redrives only the first commits.
 func (w *txn) bury(rows []deadRow) error {
 	for i := range rows {
-		if err := guardLetter.read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
+		if err := guard.Letter.Read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
 			return err
 		}
 		w.tx.Clear(rows[i].key)
@@ -307,7 +308,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 			break // each lane gets a hint, held or not
 		}
 		if group := rows[i].letter.ID.Group; locks[group] == nil {
-			locks[group] = guardRedriveLock.get(w.tx, w.keys.lock(group))
+			locks[group] = guard.RedriveLock.Get(w.tx, w.keys.lock(group))
 		}
 	}
 	for i := range rows {
@@ -330,7 +331,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 		if err != nil {
 			return fmt.Errorf("read lock: %w", err)
 		}
-		if err := w.excludeHolders(guardRedriveExclude, id.Group); err != nil {
+		if err := w.excludeHolders(guard.RedriveExclude, id.Group); err != nil {
 			return err
 		}
 		// The group's first letter here may be the head now. If the group is held, the holder sets the hint at the end.
@@ -353,7 +354,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 		}
 		w.tx.Set(w.keys.item(id), value) // the parts have stayed where they were
 		w.change(ChangeRedriven, id, w.keys.facetsIn(value))
-		return w.rejoin(guardRedriveExclude, id, value)
+		return w.rejoin(guard.RedriveExclude, id, value)
 	}
 	m, err := w.edited(row, o)
 	if err != nil {
@@ -373,7 +374,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 		w.tx.Set(w.keys.part(id, n), part)
 	}
 	w.change(ChangeRedriven, id, w.keys.facetsIn(value))
-	return w.rejoin(guardRedriveExclude, id, value)
+	return w.rejoin(guard.RedriveExclude, id, value)
 }
 
 // renewed returns the value of an item that comes back. If the item is past retention, its time starts again, because

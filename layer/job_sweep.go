@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -148,7 +149,7 @@ func (s *sweeper) requestsOf(name string) error {
 		if err == nil && lives(r, m.nowMS) { // of one that cannot be read the handle writes another
 			return false, nil
 		}
-		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
+		if err := guard.SweepRequest.Read(tx, kv.SingleKey(row.Key)); err != nil {
 			return false, err
 		}
 		tx.Clear(row.Key)
@@ -235,7 +236,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if mine = age >= s.o.Every || age < -s.o.Every; !mine {
 			return nil
 		}
-		if err := guardSweepTurn.read(tx, kv.SingleKey(key)); err != nil {
+		if err := guard.SweepTurn.Read(tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
 		tx.Set(key, rec.SweepNote{BegunMS: now, Random: own}.Pack())
@@ -250,7 +251,7 @@ func (s *sweeper) receipts() error {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
 		written, dated := witnessOf(r)
 		young := r.WrittenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
-		if err != nil || young && !lacks(guardReceiptLife) {
+		if err != nil || young && !guard.ReceiptLife.Missing() {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -272,7 +273,7 @@ func (s *sweeper) purges() error {
 		if note.AtMS > m.nowMS-life.Milliseconds() || !m.old(note.Clock, life) {
 			return false, nil
 		}
-		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+		if err := guard.PurgeSweep.Read(tx, kv.SingleKey(row.Key)); err != nil {
 			return false, err
 		}
 		tx.Clear(row.Key)
@@ -420,7 +421,7 @@ func (s *sweeper) repeats() error {
 			return false, nil
 		}
 		// The id may be in use again by now.
-		if err := guardRepeatSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+		if err := guard.RepeatSweep.Read(tx, kv.SingleKey(row.Key)); err != nil {
 			return false, err
 		}
 		tx.Clear(row.Key)
@@ -616,7 +617,7 @@ func (s *sweeper) dedup() error {
 			return 0, err
 		}
 		for _, k := range over {
-			if err := guardDedupSweep.read(tx, kv.SingleKey(k)); err != nil {
+			if err := guard.DedupSweep.Read(tx, kv.SingleKey(k)); err != nil {
 				return 0, err
 			}
 			tx.Clear(k)
@@ -640,7 +641,7 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !lacks(guardDedupSlack) {
+	if !guard.DedupSlack.Missing() {
 		now.nowMS -= dedupSlack.Milliseconds()
 	}
 	for _, row := range rows {
@@ -737,7 +738,7 @@ func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool
 	keys := s.q.keys
 	items := keys.items(lane)
 	if !items.Contains(head) {
-		return true, guardStaleEmpty.read(tx, items)
+		return true, guard.StaleEmpty.Read(tx, items)
 	}
 	p, err := keys.parseItem(head, groupOf(lane), items)
 	if err != nil {
@@ -747,7 +748,7 @@ func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool
 	if string(right) == string(hint) {
 		return false, nil
 	}
-	set, err := guardStaleEmpty.get(tx, right).Wait(s.ctx)
+	set, err := guard.StaleEmpty.Get(tx, right).Wait(s.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read hint: %w", err)
 	}
@@ -854,16 +855,16 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	if err != nil || old.len() == 0 {
 		return false, err
 	}
-	r, err := w.guarded(guardAgeLock).readLock(all.group)
+	r, err := w.guarded(guard.AgeLock).readLock(all.group)
 	if w.keys.plan != nil && err == nil {
 		var held []heldLane
-		if held, err = w.groupLocks(guardAgeLock, all.group); err == nil && len(held) > 0 {
+		if held, err = w.groupLocks(guard.AgeLock, all.group); err == nil && len(held) > 0 {
 			return false, nil // left to the receives, which meet the item when its lanes are free
 		}
 	}
 	if err == nil && w.keys.hasHolds() {
 		var holds []heldLane
-		if holds, err = w.readHolds(guardAgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
+		if holds, err = w.readHolds(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
 			return false, nil
 		}
 	}
@@ -939,11 +940,11 @@ func (s *sweeper) paces() error {
 			if empty {
 				// A message that was enqueued since may wait by the rate of a newer configuration than ours. Then the
 				// pair must stay, because the next change of the rate finds the group by its pair.
-				if err := guardPaceEmpty.read(tx, items); err != nil {
+				if err := guard.PaceEmpty.Read(tx, items); err != nil {
 					return 0, err
 				}
 			}
-			if err := guardPaceSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+			if err := guard.PaceSweep.Read(tx, kv.SingleKey(row.Key)); err != nil {
 				return 0, err
 			}
 			tx.Clear(row.Key)
@@ -977,12 +978,12 @@ func (w *txn) repace(group string, rate Rate, used rec.Pace) error {
 	if !rate.isNone() {
 		untilMS = max(untilMS, rate.allowance(used, w.nowMS).untilMS)
 	}
-	if err := w.excludeHolders(guardPaceExclude, group); err != nil {
+	if err := w.excludeHolders(guard.PaceExclude, group); err != nil {
 		return err
 	}
 	if untilMS > w.nowMS {
 		for _, timer := range w.keys.timersAt(items.timing(untilMS), group) {
-			v, err := guardPaceExclude.get(w.tx, timer).Wait(w.ctx)
+			v, err := guard.PaceExclude.Get(w.tx, timer).Wait(w.ctx)
 			if err != nil || v != nil {
 				return err // the timer is there already
 			}
@@ -993,7 +994,7 @@ func (w *txn) repace(group string, rate Rate, used rec.Pace) error {
 		return err
 	}
 	if r != nil {
-		return guardPaceExclude.read(w.tx, kv.SingleKey(w.keys.lock(group)))
+		return guard.PaceExclude.Read(w.tx, kv.SingleKey(w.keys.lock(group)))
 	}
 	if untilMS > w.nowMS {
 		return w.awaitHead(group, nil, idOf(head.Item, group), items.timing(untilMS))

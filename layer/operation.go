@@ -1,6 +1,9 @@
 package layer
 
-import "fdbfifo/layer/internal/line"
+import (
+	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/line"
+)
 
 // operation is the work of one caller in one transaction: an enqueue, a settlement, a receive, or a settlement and a
 // receive. line.Op says which goroutine owns an operation at a time.
@@ -25,7 +28,7 @@ const (
 
 // mostTogether returns the bounds of a transaction of several operations.
 func mostTogether() line.Size {
-	if lacks(guardBatchSize) {
+	if guard.BatchSize.Missing() {
 		const none = 1 << 40
 		return line.Size{Messages: none, Bytes: none, Settled: none, Received: none}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -84,7 +85,7 @@ func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
 // giveBackOf gives back the claims of a receive whose caller has left, unless the caller can repeat the receive.
 func giveBackOf(q *Queue, o *operation) {
 	r := o.receive
-	if len(r.claims) > 0 && (r.o.ReceiveID == "" || lacks(guardRepeatBack)) {
+	if len(r.claims) > 0 && (r.o.ReceiveID == "" || guard.RepeatBack.Missing()) {
 		go q.giveBackAll(r.claims)
 		r.claims = nil
 	}
@@ -118,7 +119,7 @@ func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err
 		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
 		return
 	}
-	if err != nil && ctx.Err() == nil && (!kv.MaybeCommitted(err) || lacks(guardApart)) {
+	if err != nil && ctx.Err() == nil && (!kv.MaybeCommitted(err) || guard.Apart.Missing()) {
 		for _, o := range batch {
 			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0, q.opts.Tx)))
 		}
@@ -588,7 +589,7 @@ type receiving struct {
 }
 
 func (r *receiving) add(o *operation) {
-	if !lacks(guardAssign) {
+	if !guard.Assign.Missing() {
 		o.receive.begin()
 	}
 	r.operations = append(r.operations, o)
@@ -757,10 +758,11 @@ func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) 
 		return nil
 	}
 	o.receive.begin()
-	if lacks(guardClaimReceipt) {
+	if guard.ClaimReceipt.Missing() {
 		return nil
 	}
 	o.receive.claims, err = q.reload(ctx, tx, l.given, &o.receive.o)
+	o.receive.more = len(l.given) == 0 // the attempt may have left something to the next transaction
 	return err
 }
 
@@ -831,7 +833,7 @@ func settleReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, fou
 		if landed, found, err = q.readReceipt(ctx, tx, key); err != nil || found {
 			return err
 		}
-		return tx.AddWriteConflictRange(kv.SingleKey(key))
+		return guard.Orphan.Write(tx, key)
 	})
 	return landed, found, err
 }
@@ -842,7 +844,7 @@ func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64][]lan
 	s := &q.suspects
 	s.mu.Lock() // Close waits for all searches that are added before it gets the mutex
 	defer s.mu.Unlock()
-	if len(given) == 0 || q.isClosed() || lacks(guardOrphan) {
+	if len(given) == 0 || q.isClosed() || guard.Orphan.Missing() {
 		return false
 	}
 	lease := longestLease(q, batch)

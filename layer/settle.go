@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -564,7 +565,7 @@ func (s *settlement) returned() {
 
 // begin starts reading the lock, with a conflict.
 func (s *settlement) begin(w *txn) {
-	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.keys.lock(s.lane)),
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guard.SettleLock.Get(w.tx, w.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
 	s.leads = false
 	s.readFinishing(w)
@@ -604,7 +605,7 @@ func (s *settlement) check(w *txn) error {
 		}
 	}
 	c := r.Claim()
-	if c == nil || c.Token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
+	if c == nil || c.Token != s.claim.Token && !guard.Token.Missing() || !s.claim.of(w.q) {
 		return s.lost(w.q, r)
 	}
 	s.held = r
@@ -729,7 +730,7 @@ func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error 
 	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)
 	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
 	// Before the clear, because a read conflict leaves out what the transaction itself has cleared.
-	if err := guardRangeClear.read(w.tx, items); err != nil {
+	if err := guard.RangeClear.Read(w.tx, items); err != nil {
 		return err
 	}
 	w.tx.ClearRange(items)
@@ -740,7 +741,7 @@ func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error 
 // readNext starts reading the first item left in the group. No read is needed if the acked items have led the group:
 // what lay behind them is the next.
 func (s *settlement) readNext(w *txn, acked []rec.Item) error {
-	if s.leads || lacks(guardAhead) && s.ahead != nil && len(acked) == len(s.claim.Items) {
+	if s.leads || guard.Ahead.Missing() && s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
@@ -756,7 +757,7 @@ func (s *settlement) readNext(w *txn, acked []rec.Item) error {
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
-		_, _, err := w.leave(s.lane, s.next, guardReleaseEmpty, s.held.LeadsSuspects())
+		_, _, err := w.leave(s.lane, s.next, guard.ReleaseEmpty, s.held.LeadsSuspects())
 		return err
 	case s.attempt != nil:
 		return s.giveBack(w)
@@ -836,7 +837,7 @@ func (s *settlement) deadLetterItem(w *txn, f *failure) error {
 	}
 	var err error
 	if len(s.left) == 1 {
-		_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, s.held.LeadsSuspects())
+		_, _, err = w.leave(s.lane, nil, guard.ReleaseEmpty, s.held.LeadsSuspects())
 	} else {
 		_, err = w.rehint(s.left[1].Index, s.lane, 0)
 	}
@@ -1009,7 +1010,7 @@ func (s *settlement) archive(w *txn, acked []rec.Item) (kept bool, err error) {
 // keep writes the state alone, under the read conflict on the lock that begin added.
 func (s *settlement) keep(w *txn) error {
 	// The lock's value stays, so add a write conflict: a takeover which has read the old state must fail.
-	if err := w.excludeHolders(guardKeepExclude, s.claim.Group); err != nil {
+	if err := w.excludeHolders(guard.KeepExclude, s.claim.Group); err != nil {
 		return err
 	}
 	w.setState(s.claim.Group, s.state)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -518,7 +519,7 @@ func (w *txn) noteCleared(outcome *staged, any bool) error {
 			past.wants[wanted] = true
 		}
 	}
-	if !any && len(past.wants) == 0 || lacks(guardGoneWake) {
+	if !any && len(past.wants) == 0 || guard.GoneWake.Missing() {
 		return nil
 	}
 	if err := rememberWakes(w, &past); err != nil {

@@ -11,6 +11,7 @@ import (
 	"sort"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -60,13 +61,13 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 		if !q.passes(err) && r.Wants > 0 {
 			return staged{}, nil
 		}
-		if err := guardRenewRequest.read(w.tx, kv.SingleKey(key)); err != nil {
+		if err := guard.RenewRequest.Read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
 	case unserved == 0 && index != 0 && !q.line.SomeTakeAny() && !c.holdsGrants():
 		key := q.keys.request(index, q.waitID)
-		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
+		if err := guard.RequestClear.Read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
 		}
 		w.tx.Clear(key)
@@ -111,7 +112,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	defer q.returnReceipts(ctx, last)
 	var outcome staged
 	_, err := kv.Run(ctx, q.db, txFor(q, "wait"), func(tx kv.Tx, _ kv.Attempt) error {
-		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
+		v, err := guard.RenewRequest.Get(tx, key).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read request: %w", err)
 		}
@@ -187,7 +188,7 @@ func (w *txn) withdraw(index int64) error {
 		return w.finish()
 	}
 	key := q.keys.request(index, random)
-	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
+	if err := guard.WithdrawRequest.Read(tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
 	rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
@@ -204,7 +205,7 @@ func (w *txn) withdraw(index int64) error {
 			tx.Clear(row.Key) // the timer of the grant's end leads to the group
 			continue
 		}
-		r, err := w.guarded(guardWithdrawLock).readLock(p.lane)
+		r, err := w.guarded(guard.WithdrawLock).readLock(p.lane)
 		if err != nil {
 			return err
 		}
@@ -213,7 +214,7 @@ func (w *txn) withdraw(index int64) error {
 			continue // taken over
 		}
 		w.end(p.lane, r, nil)
-		if _, _, err := w.leave(p.lane, nil, guardReleaseEmpty, false); err != nil {
+		if _, _, err := w.leave(p.lane, nil, guard.ReleaseEmpty, false); err != nil {
 			return err
 		}
 	}
@@ -253,7 +254,7 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 		if lives(r, now) || p.id == q.waitID {
 			continue
 		}
-		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
+		if err := guard.SweepRequest.Read(tx, kv.SingleKey(row.Key)); err != nil {
 			return err
 		}
 		tx.Clear(row.Key)
@@ -420,7 +421,7 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 // before were woken before, and several that pass on at once do not wake each other.
 func (c *claimer) passOn(requests []kv.KV) error {
 	left := c.left()
-	if c.taken == 0 || left == 0 || lacks(guardPassOn) {
+	if c.taken == 0 || left == 0 || guard.PassOn.Missing() {
 		return nil
 	}
 	k := c.waking()

@@ -281,8 +281,6 @@ func (s subspace) over(lane string) []kv.KeyRange {
 		return []kv.KeyRange{s.single(s.lock(lane))}
 	case where == "":
 		return []kv.KeyRange{s.locks(group)}
-	case lacks(guardOverLock):
-		return []kv.KeyRange{s.single(s.lock(lane))}
 	}
 	own, fixed := 0, s.plan.fixed(where)
 	own, _ = splitWhere(where)

@@ -16,6 +16,7 @@ import (
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -279,7 +280,7 @@ func (s *subscription) acquire(ctx context.Context) (wait time.Duration, err err
 // Footprint: reads cursor and reader with a conflict, and writes both.
 func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, err error) {
 	cursorKey, readerKey := s.q.keys.cursor(s.name), s.q.keys.reader(s.name)
-	cursorRead, readerRead := tx.Get(cursorKey), guardSubscribeHold.get(tx, readerKey)
+	cursorRead, readerRead := tx.Get(cursorKey), guard.SubscribeHold.Get(tx, readerKey)
 	held, err := readerRead.Wait(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read reader: %w", err)
@@ -380,7 +381,7 @@ func (s *subscription) release(ctx context.Context) {
 // ifMine calls write if this call still holds the subscription. Footprint: reads the reader with a conflict.
 func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Reader)) error {
 	key := s.q.keys.reader(s.name)
-	v, err := guardSubscribeHold.get(tx, key).Wait(ctx)
+	v, err := guard.SubscribeHold.Get(tx, key).Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read reader: %w", err)
 	}
@@ -403,7 +404,7 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Re
 // changes.
 func (s *subscription) serve(ctx context.Context) error {
 	beating := context.WithoutCancel(ctx)
-	if lacks(guardSubscribeStop) {
+	if guard.SubscribeStop.Missing() {
 		beating = ctx
 	}
 	beating, stop := context.WithCancel(beating)
@@ -718,7 +719,7 @@ func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
 func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (at rec.Position, moved bool, err error) {
 	key := s.q.keys.cursor(s.name)
-	v, err := guardSubscribeMove.get(tx, key).Wait(ctx)
+	v, err := guard.SubscribeMove.Get(tx, key).Wait(ctx)
 	if err != nil {
 		return at, false, fmt.Errorf("read cursor: %w", err)
 	}
@@ -729,10 +730,10 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (a
 	if err != nil {
 		return at, false, err
 	}
-	if p.Token != s.token && !lacks(guardSubscribeMove) {
+	if p.Token != s.token && !guard.SubscribeMove.Missing() {
 		return at, false, errNotHolder
 	}
-	if !p.Position.Equal(s.stored) && !lacks(guardSubscribeAgain) {
+	if !p.Position.Equal(s.stored) && !guard.SubscribeAgain.Missing() {
 		return p.Position, false, nil
 	}
 	tx.Set(key, (&rec.Cursor{Token: s.token, Position: next}).Pack())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 )
 
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
@@ -158,15 +159,15 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		}
 	}
 	for {
-		held := w.guarded(guardTakeLock).readLaneLock(w.read, c.lane)
+		held := w.guarded(guard.TakeLock).readLaneLock(w.read, c.lane)
 		if w.keys.plan != nil {
-			if err := w.fenceOver(guardTakeLock, c.lane); err != nil {
+			if err := w.fenceOver(guard.TakeLock, c.lane); err != nil {
 				return nil, err
 			}
 		}
 		// Read one item more than wanted: the group's next head. If there is no such item, the read has covered the
 		// whole rest of the group, and an enqueue into the rest conflicts.
-		read := w.guarded(guardTakeItems).readItems(w.read, c.lane, limit+1)
+		read := w.guarded(guard.TakeItems).readItems(w.read, c.lane, limit+1)
 		pace := w.readPace(c.group())
 		f, err := w.await(c, held, read)
 		if err == nil && f.behindOver && f.rows.len() < limit && !w.tired() {
@@ -223,7 +224,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 			return nil, w.breaks(err)
 		}
 	}
-	if err := w.excludeHolders(guardTakeExclude, f.lane); err != nil {
+	if err := w.excludeHolders(guard.TakeExclude, f.lane); err != nil {
 		return nil, err
 	}
 	if f.record != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -514,7 +515,7 @@ func (w *txn) leaves() bool { return w.postponed || w.tired() || w.enough() }
 
 // spent reports whether the transaction has reached overdueItems or overdueBytes.
 func (w *txn) spent() bool {
-	return (w.agedItems >= w.most(overdueItems) || w.agedBytes >= overdueBytes || w.crowded()) && !lacks(guardSpent)
+	return (w.agedItems >= w.most(overdueItems) || w.agedBytes >= overdueBytes || w.crowded()) && !guard.Spent.Missing()
 }
 
 // Once runs fn in a transaction whose effect happens exactly once, even if the outcome of a commit is unknown: the
@@ -691,10 +692,10 @@ func (r *ownReceipt) look(
 		return 0, false, err
 	}
 	landed, found, err = r.q.readReceipt(ctx, tx, r.key)
-	if found = found && !lacks(guardReceipt); err != nil || found {
+	if found = found && !guard.Receipt.Missing(); err != nil || found {
 		return landed, found, err
 	}
-	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
+	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() && !guard.ReceiptTrust.Missing() {
 		return 0, false, errOutcomeLost
 	}
 	// A drop clears the receipts, too.
@@ -710,7 +711,7 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	r.written, r.cleared = true, true
 	if !a.MaybeCommitted {
 		// Before the set: a commit which may still land at the next attempt (1039) then fails by the fence.
-		if err := guardReceiptLate.read(tx, kv.SingleKey(r.key)); err != nil {
+		if err := guard.ReceiptLate.Read(tx, kv.SingleKey(r.key)); err != nil {
 			return err
 		}
 	}
@@ -753,7 +754,7 @@ func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 // readReceipt returns which attempt was applied, if one was. With a conflict: if its commit may still land at the next
 // attempt, the fence makes the commit fail.
 func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt int64, found bool, err error) {
-	v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
+	v, err := guard.ReceiptConflict.Get(tx, key).Wait(ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("read receipt: %w", err)
 	}
@@ -775,12 +776,10 @@ func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt 
 // which nothing has happened and nothing will. A result or a refusal of this attempt is then final. After 1021 the
 // client has done the same already.
 func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a kv.Attempt) error {
-	if !a.InFlight || lacks(guardReceiptFence) {
+	if !a.InFlight {
 		return nil
 	}
-	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
-		return tx.AddWriteConflictRange(kv.SingleKey(key))
-	})
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error { return guard.ReceiptFence.Write(tx, key) })
 	if err != nil {
 		return fmt.Errorf("fence receipt: %w", err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -167,7 +168,7 @@ func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 // name, created since, the error is ErrNoQueue.
 func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 	switch {
-	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil, lacks(guardIncarnation):
+	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil, guard.Incarnation.Missing():
 	case stored.incarnation != q.incarnation:
 		return stored, fmt.Errorf("%w: there is a new one of that name: open it", ErrNoQueue)
 	}
@@ -262,13 +263,13 @@ func (a *aging) now(clock func() time.Time) time.Time {
 // followLimit is the greatest age of the configuration by which a transaction has gone when the transaction ends.
 const followLimit = time.Second
 
-// guardDrop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
-// guardDrop reads it again, because otherwise a drop before the read version would go unnoticed.
+// guard.Drop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
+// guard.Drop reads it again, because otherwise a drop before the read version would go unnoticed.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
-	if err := guardDrop.read(tx, f.q.keys.fixed.dropped); err != nil {
+	if err := guard.Drop.Read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
 	}
-	if age := f.q.aging.now(f.q.opts.Now).Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {
+	if age := f.q.aging.now(f.q.opts.Now).Sub(f.known); age >= 0 && age <= followLimit || guard.DropLook.Missing() {
 		return nil
 	}
 	look := f.q.followAnew(tx, f.begun)

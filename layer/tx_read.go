@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -66,9 +67,9 @@ func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 }
 
 // guarded returns the transaction's view with reads which add read conflicts, for a guard.
-func (w *txn) guarded(g guard) *view {
+func (w *txn) guarded(g guard.Guard) *view {
 	v := w.view
-	v.read = g.reads(w.tx)
+	v.read = g.Reads(w.tx)
 	return &v
 }
 
@@ -437,7 +438,7 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	items := make([]Item, 0, len(out))
 	for _, row := range rows {
 		id := idOf(out[len(items)], group)
-		if !bytes.Equal(row.Key, v.keys.item(id)) && !lacks(guardReloadExact) {
+		if !bytes.Equal(row.Key, v.keys.item(id)) && !guard.ReloadExact.Missing() {
 			continue
 		}
 		item, err := v.readItem(row)
@@ -944,7 +945,7 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 // disagreement returns an error if a young receipt shows that another clock is behind this process's clock by more than
 // clockSlack; otherwise nil.
 func (v *view) disagreement() (*clockError, error) {
-	if lacks(guardClockAsk) {
+	if guard.ClockAsk.Missing() {
 		return nil, nil
 	}
 	m, all, err := v.witnesses()
@@ -986,7 +987,7 @@ func (w *txn) present() (int64, error) {
 	if w.presentMS > 0 {
 		return w.presentMS, nil
 	}
-	if w.presentMS = w.nowMS; lacks(guardClockAsk) {
+	if w.presentMS = w.nowMS; guard.ClockAsk.Missing() {
 		return w.nowMS, nil
 	}
 	m, all, err := w.witnesses()

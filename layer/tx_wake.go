@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -59,7 +60,7 @@ func (w *txn) wakeLanes() error {
 		}
 	}
 	for lane := range w.unlocked {
-		if group := groupOf(lane); !lacks(guardWakeUnlocked) {
+		if group := groupOf(lane); !guard.WakeUnlocked.Missing() {
 			k.unlocks[group] = append(k.unlocks[group], lane)
 		}
 	}
@@ -144,7 +145,7 @@ func (k *waking) see(row kv.KV) error {
 		}
 		k.groups--
 	case nameByLane:
-		if k.templates[p.where] <= 0 || lacks(guardWakeTemplate) {
+		if k.templates[p.where] <= 0 || guard.WakeTemplate.Missing() {
 			return nil
 		}
 		k.templates[p.where] -= int(r.Wants)
@@ -180,7 +181,7 @@ func (w *txn) unlock(lane string) {
 func (w *txn) readKept(lane string) {
 	if w.keys.plan != nil && !w.keys.inTurn() {
 		w.unkept = append(w.unkept,
-			guardKept.reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
+			guard.Kept.Reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
 	}
 }
 
@@ -241,7 +242,7 @@ func (w *txn) leadToNext() error {
 		}
 		items := w.keys.items(lane)
 		if !items.Contains(key) {
-			if err := guardFreeEmpty.read(w.tx, items); err != nil {
+			if err := guard.FreeEmpty.Read(w.tx, items); err != nil {
 				return err
 			}
 			continue

@@ -30,11 +30,15 @@ func (h *inHand) extends() <-chan struct{} {
 	return h.extending.ended
 }
 
-// deadlines returns when to extend next, which is when a third of the rest of the lease has passed, and when the claim
-// counts as lapsed, unless it is extended.
+// deadlines returns when to extend next, and when the claim counts as lapsed, unless it is extended. It is extended when
+// a third of the rest of its lease has passed, or a third of the shortest lease, if that comes before the claim lapses.
 func (h *inHand) deadlines() (due, lapses time.Time) {
 	now, left := time.Now(), h.left()
-	return now.Add(max(left, layer.MinLease) / 3), now.Add(left - leaseMargin)
+	wait := max(left, layer.MinLease) / 3
+	if left > leaseMargin {
+		wait = min(wait, max((left-leaseMargin)/2, time.Millisecond))
+	}
+	return now.Add(wait), now.Add(left - leaseMargin)
 }
 
 // beginExtend begins to extend the claim of a call, unless its transaction is open, or an ack or an extension is under

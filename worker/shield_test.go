@@ -114,8 +114,8 @@ var badOptions = map[string]func(o *worker.Options, b *bad){
 func (b *bad) event(worker.Event) { b.goWrong() }
 
 // trial is a worker with a function that goes wrong. Its messages stand in groups of their names: the handler of
-// "fails" fails once, that of "lost" loses its claim once, that of "stuck" does not return in time once, and "dead" is
-// rejected.
+// "fails" fails once, that of "lost" loses its claim once, that of "stuck" does not return in time once, that of "long"
+// takes most of a lease of a second, and "dead" is rejected.
 type trial struct {
 	t *testing.T
 	q *layer.Queue
@@ -133,6 +133,8 @@ func (r *trial) call(ctx context.Context, d *worker.Delivery) error {
 	switch name := string(d.Body); {
 	case name == "dead":
 		return &worker.RejectError{Reason: "never"}
+	case name == "long":
+		time.Sleep(850 * time.Millisecond)
 	case n > 1:
 	case name == "fails":
 		return errors.New("fails once")
@@ -236,6 +238,26 @@ func TestFunctionsThatGoWrong(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestSlowHookLateInTheLease: a claim is extended in time during a hook that is slow, if little of its lease is left
+// when the hook is called. No lease is extended while the transaction of a handler is open.
+func TestSlowHookLateInTheLease(t *testing.T) {
+	t.Parallel()
+	var reported []error
+	slow := func(o *worker.Options, _ *bad) {
+		o.Lease, o.Concurrency = layer.MinLease, 1
+		o.Events.Done = func(worker.Event) { time.Sleep(3 * time.Second) }
+		o.OnError = func(err error) { reported = append(reported, err) }
+	}
+	inTrial(t, &bad{}, "HandleTx", slow, func(r *trial, w *worker.Worker) {
+		r.send("long", "long", "long")
+		w.Start()
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(context.Background()))
+		require.Empty(t, reported)
+		require.Equal(t, map[string]int{"long": 3}, r.seen())
+	})
 }
 
 // TestRunEndsDespiteFunctionsThatHang: Run returns in its time while a function of the options never returns, wherever

@@ -12,7 +12,7 @@ CONSTANTS
     Faults,       \* how many nacks, extends, deaths, overtaken holders and unknown commits
     LateCommits,  \* a commit of unknown outcome may still land while its retry runs
     Pauses,       \* how often an operator pauses and resumes the group
-    Removed       \* the guards that are left out, by their names in layer/guard.go; none in the code
+    Removed       \* the guards that are left out, by their names in layer/internal/guard; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed

@@ -9,7 +9,7 @@ CONSTANTS
     Ordered, Unordered,  \* the workers that receive the group, and those that receive items
     Max,          \* how many items a receive takes at most
     Faults,       \* how many nacks, extends, deaths, and overtaken holders
-    Removed       \* the guards that are left out, by their names in layer/guard.go; none in the code
+    Removed       \* the guards that are left out, by their names in layer/internal/guard; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed

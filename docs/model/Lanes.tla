@@ -17,7 +17,7 @@ CONSTANTS
     Faults,       \* how many nacks, delays, extends, deaths, overtaken holders and unknown commits
     Moves,        \* how many advances
     Operations,   \* how many times an operator cancels an item, edits its state, or sweeps hints
-    Removed       \* the guards that are left out, by their names in layer/guard.go; none in the code
+    Removed       \* the guards that are left out, by their names in layer/internal/guard; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed

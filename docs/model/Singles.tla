@@ -11,7 +11,7 @@ CONSTANTS
     Pickers,    \* numbers; the handles that wait for any message, those with the oldest requests first
     Namers,     \* numbers; the handles that wait for the group, which they name
     Faults,     \* how many nacks
-    Removed     \* the guards that are left out, by their names in layer/guard.go; none in the code
+    Removed     \* the guards that are left out, by their names in layer/internal/guard; none in the code
 
 Has(name) == name \notin Removed
 Guard(name, keys) == IF Has(name) THEN keys ELSE {}

@@ -9,7 +9,7 @@ CONSTANTS
     Handles,   \* each has one receive at a time, which waits
     Mortal,    \* the handles that may die
     Faults,    \* how many deaths, given up waits, nacks, and requests or leases that end too early by somebody's clock
-    Removed    \* the guards that are left out, by their names in layer/guard.go; none in the code
+    Removed    \* the guards that are left out, by their names in layer/internal/guard; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed

@@ -14,7 +14,7 @@ CONSTANTS
     Pickers,    \* numbers; the handles that wait by the template, those with the oldest requests first
     Namers,     \* numbers; the handles that wait for the group that they name
     Faults,     \* how many nacks
-    Removed     \* the guards that are left out, by their names in layer/guard.go; none in the code
+    Removed     \* the guards that are left out, by their names in layer/internal/guard; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed

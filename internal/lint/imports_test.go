@@ -25,7 +25,8 @@ var allowed = map[string][]string{
 	"layer/internal/line":   {"kv", "internal/callback", "layer/internal/advice"}, // no keys: see its comment
 	"worker":                {"kv", "kv/tuple", "layer", "internal/callback"},
 	"layer/layertest":       {},
-	"layer/internal/advice": {},           // no transactions: see its comment
+	"layer/internal/advice": {}, // no transactions: see its comment
+	"layer/internal/guard":  {"kv"},
 	"layer/internal/rec":    {"kv/tuple"}, // no transactions: see its comment
 	"console":               {"kv", "kv/tuple", "layer", "internal/callback", "internal/hosts"},
 	"metrics":               {"kv", "kv/tuple", "layer", "internal/callback", "worker"},

@@ -105,7 +105,7 @@ func TestConfigurations(t *testing.T) {
 // TestGuardsAreTheCodes: what a configuration leaves out is a guard of the layer by that name, or one of those that the
 // README lists as having no name there.
 func TestGuardsAreTheCodes(t *testing.T) {
-	code, readme := read(t, "layer/guard.go"), read(t, dir+"/README.md")
+	code, readme := read(t, "layer/internal/guard/guard.go"), read(t, dir+"/README.md")
 	files, err := filepath.Glob(root + dir + "/*/*.cfg")
 	require.NoError(t, err)
 	seen := 0

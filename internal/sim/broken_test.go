@@ -21,8 +21,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// This file is of the build that can leave a guard of the layer out (layer/guard.go): whether the simulation finds what
-// then goes wrong. A guard is left out of a whole process, so the test runs itself again for each.
+// This file is of the build that can leave a guard of the layer out (layer/internal/guard): whether the simulation
+// finds what then goes wrong. A guard is left out of a whole process, so the test runs itself again for each.
 
 var (
 	huntFlag    = flag.Bool("hunt", false, "look for a violation, from -seed on; print it as JSON")

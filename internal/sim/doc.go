@@ -36,8 +36,9 @@
 // - Stewards sweep in turns and pause the queue at the same time, workers ack items that they do not hold (turn.go),
 // and handlers panic.
 //
-// - Workers of every kind keep laws of progress (law.go, TestWorkers), also with slow limiters and hooks (slow.go). So
-// do handles that wait for one group while others ack and at once receive again (owing.go, TestOwing).
+// - Workers of every kind keep laws of progress (law.go, TestWorkers), also with slow limiters and hooks (slow.go), and
+// with functions of their options and of the handle's that panic, hang or end their goroutine (hooks.go).
+// So do handles that wait for one group while others ack and at once receive again (owing.go, TestOwing).
 //
 // - Handlers kill their process. The message that always does becomes the only dead letter (lethal.go, TestLethal).
 //

@@ -58,9 +58,10 @@ type knobs struct {
 	plainKnobs
 	beatKnobs
 	movingKnobs
-	owes  bool      // the run is held to the laws of owed wakes, see owing.go
-	wakes bool      // the run is held to the law of wakes, see waking.go
-	plan  *lanePlan // of a queue with facets; nil = it has none
+	hooked bool      // handles have hooks that go wrong, see hooks.go
+	owes   bool      // the run is held to the laws of owed wakes, see owing.go
+	wakes  bool      // the run is held to the law of wakes, see waking.go
+	plan   *lanePlan // of a queue with facets; nil = it has none
 }
 
 const (

@@ -23,6 +23,8 @@ import (
 //   - Under one claim a handler is called for an item at most 1 + n times, whatever the calls return. It is called once
 //     more for each handler of a HandleBatch that has failed at the item or behind it, and did not say where.
 //   - No handler is called for an item under a claim that has acked it. (All runs check this.)
+//   - Without faults, an item whose good handler has returned nil does not become a dead letter, unless a HandleBatch
+//     has failed behind it as above.
 //   - Every item ends within a bounded time after the faults have stopped: endOf for each item that is there then.
 
 // lawful has the counts of one item for the laws.
@@ -32,6 +34,7 @@ type lawful struct {
 	calls  int           // all
 	lost   int           // batches whose handler did not say how far it had come
 	claims map[int64]int // calls, by the claim's token
+	done   int           // the step at which its good handler returned nil; 0 = it has not
 }
 
 // endOf is how long an item may take from the front of its group to its end. It allows for the good call and two

@@ -583,6 +583,9 @@ func (m *model) deadLetter(k string, id layer.ID, come map[layer.ID]envelope, af
 	switch {
 	case after[k] != nil:
 		m.everDead[id] = true
+		if law := m.w.law(id); m.w.strict() && law.done > 0 && law.done < m.r.step && law.lost == 0 {
+			m.violation("G3: %s becomes a dead letter, and its good handler has returned at step %d", id, law.done)
+		}
 		if m.db[itemKeyFor("item", id)] == nil {
 			m.violation("dead letter of %s, which is not there", id)
 		}

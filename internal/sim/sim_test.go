@@ -3,6 +3,7 @@ package sim_test
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
@@ -23,6 +24,12 @@ var (
 	linearFlag     = flag.Int("linear", 1, "check the calls of every so manieth seed with porcupine; 0 = of none")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
 )
+
+// TestMain drops the reports of functions that go wrong (hooks.go).
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	os.Exit(m.Run())
+}
 
 // run runs a seed in a bubble of its own.
 func run(t *testing.T, seed uint64, operations, lines int) (r *sim.Report) {

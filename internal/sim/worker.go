@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
@@ -64,6 +65,7 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 		o.Timeout = workTimeout
 		if k.lethal == harmless {
 			a.slowly(&o)
+			a.wrongly(&o)
 		}
 	case a.rng.IntN(2) == 0:
 		o.Timeout = time.Second + a.below(maxLease)
@@ -125,7 +127,15 @@ func (a *actor) workerError(h *handle, err error) {
 		return
 	}
 	if stuck := new(worker.StuckError); errors.As(err, &stuck) {
-		a.w.mark("handler stuck")
+		if stuck.Hook {
+			a.w.mark("function that hung reported")
+		} else {
+			a.w.mark("handler stuck")
+		}
+		return
+	}
+	if errors.As(err, new(*callback.PanicError)) {
+		a.w.mark("function that panicked reported")
 		return
 	}
 	if errors.Is(err, layer.ErrClaimLost) {
@@ -314,6 +324,7 @@ func (h *handling) planned() error {
 		w.mark("planned handler cut off")
 		return errHandler
 	}
+	law.done = w.sched.step()
 	return nil
 }
 

@@ -17,6 +17,9 @@ var seenOfWorkers = []string{
 	"takeover of an expired claim", "worker lost its claim", "worker stopped by force", "death of a handle",
 	"limiter slower than the lease", "limiter faster than the lease", "handler returned a typed nil",
 	"slow event: received", "slow event: started", "slow event: done", "slow event: failed",
+	"hook of a handle hung", "hook of a handle panicked", "hook of a handle ended its goroutine",
+	"event received hung", "event started hung", "OnError hung", "function that hung reported",
+	"function that panicked reported",
 }
 
 // enoughWorkers is the number of seeds after which all of seenOfWorkers must have been seen.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
@@ -104,6 +105,7 @@ type world struct {
 	moving    *movingWorld         // nil = there are no movers
 	made      map[claimKey]bool    // claims that were sent, see contended.go
 	slow      bool                 // hooks of a worker were slow
+	wrongs    wrongs               // see hooks.go
 	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom                // nil = not yet
@@ -148,13 +150,14 @@ func Run(o Options) *Report {
 	knobs.drawRetroactive(o)
 	knobs.drawFair(o)
 	knobs.drawBeats(o)
+	knobs.drawHooks(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		owned: make(map[uuid.UUID]int), written: make(map[string]attemptID),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
 		made:   make(map[claimKey]bool),
 		beaten: make(map[claimKey]bool), missed: make(map[string]int), mischief: make(map[string]int),
-		large: make(map[string][]byte), nextActor: 300,
+		large: make(map[string][]byte), nextActor: 300, wrongs: wrongs{left: mostWrong},
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed}, seeks: knobs.seek > 0,
 	}
 	w.sched = &scheduler{
@@ -293,7 +296,7 @@ func (w *world) live() error {
 	w.finishMoves()
 	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
 	if w.knobs.worked {
-		bound += endOf * time.Duration(len(w.rows(section("item"), 0)))
+		bound += endOf*time.Duration(len(w.rows(section("item"), 0))) + mostWrong*2*callback.Patience
 	}
 	if bound += w.totalFor(); w.knobs.clocks {
 		bound = w.knobs.drainsWithin()
@@ -355,8 +358,8 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 	h.engine = &engine{w: w, who: h.who, now: h.now}
 	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
 		Owner: fmt.Sprintf("handle %d", h.who), Now: h.now, Config: w.knobs.config, Poll: w.knobs.poll,
-		Test: w.testOptions(h.who, w.o.Seed<<8+uint64(h.who)),
-		Tx:   kv.TxOptions{OnTrouble: func(kv.Trouble) {}}, // keeps outages out of the log
+		Test: w.testOptions(h.who, w.o.Seed<<8+uint64(h.who)), Hooks: w.hooks(h.who),
+		Tx: kv.TxOptions{OnTrouble: func(kv.Trouble) {}}, // keeps outages out of the log
 	})
 	h.q, h.dead = q, err != nil
 	return h, err

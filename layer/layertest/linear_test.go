@@ -292,6 +292,53 @@ func TestLapsedAttemptOfAReceive(t *testing.T) {
 	}
 }
 
+// TestFailedReceiveBehindAnAck: a SettleReceive whose ack is done, and whose receive has an unknown outcome, answers
+// nothing, without an error. The history of such an answer has an order, though messages are free (G1).
+func TestFailedReceiveBehindAnAck(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.callable(lastingItems)
+		e.plan = &fault.Plan{}
+		d := &doubts{DB: fault.Wrap(e.raw, e.plan)}
+		q, err := layer.Open(e.ctx, d, testPrefix, lastingItems.queue(), e.options(1))
+		require.NoError(e.t, err)
+		h := &linear.History{}
+		c := &caller{
+			e: e, sort: lastingItems, h: h, q: q, doubts: d, rng: rand.New(rand.NewPCG(1, 1)), groups: []string{"g"},
+		}
+		var sent []layer.Sent
+		span, outcome := c.call(false, func(ctx context.Context) (err error) {
+			sent, err = q.Enqueue(
+				ctx, layer.Message{Group: "g", Body: []byte("x")}, layer.Message{Group: "g", Body: []byte("y")})
+			return err
+		})
+		h.Enqueued(span, outcome, []string{"g", "g"}, []string{"x", "y"}, idsOf(sent))
+		options := layer.ReceiveOptions{Unordered: true, Max: 1, Lease: layer.MaxLease}
+		var claims []*layer.Claim
+		span, outcome = c.call(false, func(ctx context.Context) (err error) {
+			claims, err = q.Receive(ctx, options)
+			return err
+		})
+		c.received(span, outcome, claims, options)
+		require.Len(e.t, claims, 1)
+
+		// After the conflict the ack has a transaction of its own, and then the receive.
+		faults := []fault.Kind{fault.Conflict, fault.None, fault.TimedOutLost}
+		e.plan.OnCommit = func(int, kv.Tx) (k fault.Kind) {
+			if k = fault.None; len(faults) > 0 {
+				k, faults = faults[0], faults[1:]
+			}
+			return k
+		}
+		o := linear.Operation{Kind: linear.Ack, Token: claims[0].Token, Hold: claims[0].Hold}
+		c.settleReceive(claims[0], options, &o, false)
+		h.Settled("g", o, nil)
+		require.Equal(e.t, linear.Done, o.Outcome)
+		require.Empty(e.t, faults)
+		r := e.judge(h, lastingItems)
+		require.Empty(e.t, r.Violations, "%s", r)
+	})
+}
+
 // lapsedAttempt makes a handle receive up to limit of the messages x and y, with an unknown outcome. The handle tries
 // again after the function meanwhile has run.
 func (e *env) lapsedAttempt(
@@ -489,6 +536,23 @@ func (c *caller) received(span linear.Span, o linear.Outcome, claims []*layer.Cl
 	}
 }
 
+// settleReceive acks a claim and receives. Once the ack is done the call does not say whether its receive has failed: if a
+// commit was in doubt, an empty answer says nothing of the groups.
+func (c *caller) settleReceive(claim *layer.Claim, options layer.ReceiveOptions, o *linear.Operation, limited bool) {
+	var claims []*layer.Claim
+	o.All = true
+	o.Span, o.Outcome = c.call(limited, func(ctx context.Context) (err error) {
+		claims, err = c.q.SettleReceive(ctx, layer.Settlement{Claim: claim, FinishAll: true}, options)
+		return err
+	})
+	switch {
+	case o.Outcome == linear.Done && o.Doubted && len(claims) == 0:
+		c.received(o.Span, linear.Unknown, nil, options)
+	case o.Outcome == linear.Done, o.Outcome == linear.Unknown:
+		c.received(o.Span, o.Outcome, claims, options)
+	}
+}
+
 // settle does something to one of the claims that the caller has ever had: most often to the newest, and sometimes to one
 // that it should have forgotten.
 func (c *caller) settle(limited bool) {
@@ -527,16 +591,8 @@ func (c *caller) settle(limited bool) {
 			return c.q.Once(ctx, func(tx kv.Tx) error { return c.q.AckItemsTx(ctx, tx, claim, part) })
 		})
 	case 4:
-		o.All, part = true, nil
-		options := c.receiveOptions()
-		var claims []*layer.Claim
-		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) (err error) {
-			claims, err = c.q.SettleReceive(ctx, layer.Settlement{Claim: claim, FinishAll: true}, options)
-			return err
-		})
-		if o.Outcome == linear.Done || o.Outcome == linear.Unknown {
-			c.received(o.Span, o.Outcome, claims, options)
-		}
+		c.settleReceive(claim, c.receiveOptions(), &o, limited)
+		part = nil
 	case 5, 6:
 		part = c.nack(claim, ids, &o, limited)
 	case 7:

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
@@ -28,6 +29,25 @@ func TestRetentionLimits(t *testing.T) {
 	var value *layer.ValueError
 	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
 	require.ErrorAs(t, err, &value)
+}
+
+// TestReceiveComesThroughManyOverdueInDoubt (G5): a receive whose transaction has removed overdue items, and has left
+// others to the next, continues also if the outcome of its commit was unknown.
+func TestReceiveComesThroughManyOverdueInDoubt(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+		e.fill("A", 1500)
+		e.clock.advance(2 * time.Minute)
+		e.enqueue("A", "young")
+		plan := &fault.Plan{}
+		q, err := layer.Open(e.ctx, fault.Wrap(e.raw, plan), testPrefix, testQueue, e.options(1))
+		require.NoError(e.t, err)
+		plan.ForceNext(fault.UnknownApplied)
+		c := e.receive(q, 1)
+		require.NotNil(e.t, c)
+		require.Equal(e.t, "young", string(c.Items[0].Body))
+		require.Equal(e.t, 1, plan.Counts()[fault.UnknownApplied])
+	})
 }
 
 // TestReceiveComesThroughManyOverdue: a receive meets more overdue items than one transaction can settle. It still

@@ -17,8 +17,8 @@ const settingsFloor = "settings"
 
 // floors is the layer from the bottom to the top. Every file of the package except the tests stands on one of them.
 var floors = []floor{
-	{"base", "errors, limits, guards, words: what knows nothing of a queue.", []string{
-		"doc.go", "errors.go", "guard.go", "guard_broken.go", "guard_whole.go", "limits.go", "message.go",
+	{"base", "errors, limits, words: what knows nothing of a queue.", []string{
+		"doc.go", "errors.go", "guard_broken.go", "limits.go", "message.go",
 	}},
 	{settingsFloor, "what a queue can be told, with names, bounds and defaults.", []string{
 		"config.go", "config_facets.go", "config_setting.go",

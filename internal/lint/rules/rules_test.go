@@ -61,9 +61,9 @@ func headings(text string) (anchors []string) {
 var small = map[string]string{
 	guarantees: "**G1, order.** In\norder.\n\n**G2, b.** B.\n\n**G3, c.** C.\n\n**G4, d.** D.\n\n" +
 		"**G5, e.** E.\n\n**G6, f.** F.\n\n**I1, g.** G.\n\n**Contract.** H.\n\n## The traps\n\n1. One\n   trap.\n",
-	guardFile: "package layer\n\nconst (\n\t// guardTail (G1, trap 1): it is\n\t// lost, without guardTail.\n" +
-		"\tguardTail guard = \"tail\"\n)\n",
-	brokenFile: "package layer\n\nvar missing = map[guard]string{guardTail: \"TestTail/memory\"}\n\n" +
+	guardFile: "package guard\n\nconst (\n\t// Tail (G1, trap 1): it is\n\t// lost, without [Tail].\n" +
+		"\tTail Guard = \"tail\"\n)\n",
+	brokenFile: "package layer\n\nvar missing = map[guard.Guard]string{guard.Tail: \"TestTail/memory\"}\n\n" +
 		"// TestRest: the rest (G2, G3, G4, G5, G6, I1, trap 1). More.\nfunc TestRest() {}\n",
 	"layer/tail_test.go": "package layer\n\n// TestTail (G1): it is found. Guard tail.\nfunc TestTail() {}\n\n" +
 		"// TestContract is plain.\nfunc TestContract() {}\n",
@@ -104,10 +104,10 @@ func TestPageRefuses(t *testing.T) {
 	for _, c := range []struct{ file, from, to, want string }{
 		{guardFile, "(G1, trap 1)", "(G1, trap 9)", `"trap 9" is no rule`},
 		{guardFile, "(G1, trap 1)", "(trap 1)", "none of these is a guarantee"},
-		{guardFile, " (G1, trap 1)", "", "has to begin with guardTail (its rules)"},
-		{guardFile, "// guardTail", "// guardHead", "has to begin with guardTail (its rules)"},
+		{guardFile, " (G1, trap 1)", "", "has to begin with Tail (its rules)"},
+		{guardFile, "// Tail", "// Head", "has to begin with Tail (its rules)"},
 		{brokenFile, "TestTail/memory", "TestTale", `there is no test "TestTale"`},
-		{brokenFile, "guardTail", "guardHead", `there is no test ""`},
+		{brokenFile, "guard.Tail", "guard.Head", `there is no test ""`},
 		{brokenFile, "missing", "present", "no map missing"},
 		{"layer/tail_test.go", "TestTail", "TestTale", `there is no test "TestTail/memory"`},
 		{"layer/tail_test.go", "(G1)", "(G9)", "TestTail names G9, which is no rule"},

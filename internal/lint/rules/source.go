@@ -49,7 +49,7 @@ type source struct {
 
 const (
 	guarantees   = "docs/guarantees.md"
-	guardFile    = "layer/guard.go"
+	guardFile    = "layer/internal/guard/guard.go"
 	brokenFile   = "layer/broken_internal_test.go"
 	caughtFile   = "internal/sim/caught_test.go"
 	scenarioDir  = "layer/layertest/testdata/scenarios"
@@ -218,8 +218,8 @@ func first(text string) string {
 }
 
 var (
-	guardDoc = regexp.MustCompile(`^(guard\w+) \(([^)]+)\): (.+)$`)
-	guardRef = regexp.MustCompile(`\bguard[A-Z]\w*`)
+	guardDoc = regexp.MustCompile(`^(\w+) \(([^)]+)\): (.+)$`)
+	guardRef = regexp.MustCompile(`\[([A-Z]\w*)\]`)
 )
 
 // readGuards reads the guards, the test that each has, and the run of the simulation that most have.
@@ -266,7 +266,9 @@ func (s *source) readGuards(root fs.FS) error {
 	})
 	for i := range s.guards {
 		g := &s.guards[i]
-		g.without = guardRef.ReplaceAllStringFunc(g.without, func(c string) string { return "`" + names[c] + "`" })
+		g.without = guardRef.ReplaceAllStringFunc(g.without, func(link string) string {
+			return "`" + names[strings.Trim(link, "[]")] + "`"
+		})
 		if function, _, _ := strings.Cut(g.test, "/"); s.files[function] == "" {
 			wrong = append(wrong, fmt.Errorf("%s: guard %s: there is no test %q", brokenFile, g.name, g.test))
 		}
@@ -291,8 +293,8 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// composite reads a map that a file's variable is set to: keys are names or strings, values strings or structs of
-// literals, whose fields come with a space between them.
+// composite reads a map that a file's variable is set to: keys are constants of a package or strings, values strings or
+// structs of literals, whose fields come with a space between them.
 func composite(root fs.FS, file, variable string) (map[string]string, error) {
 	parsed, err := parse(root, file)
 	if err != nil {
@@ -320,8 +322,8 @@ func composite(root fs.FS, file, variable string) (map[string]string, error) {
 }
 
 func mapKey(e ast.Expr) string {
-	if name, ok := e.(*ast.Ident); ok {
-		return name.Name
+	if constant, ok := e.(*ast.SelectorExpr); ok {
+		return constant.Sel.Name
 	}
 	return literal(e)
 }

@@ -1,0 +1,44 @@
+//go:build broken
+
+package guard
+
+import (
+	"fmt"
+	"os"
+	"slices"
+)
+
+// WithoutVariable is the environment variable which names the guard to leave out; empty = no guard is left out.
+const WithoutVariable = "FDBFIFO_WITHOUT"
+
+var leftOut = func() Guard {
+	g := Guard(os.Getenv(WithoutVariable))
+	if g != "" && !slices.Contains(all, g) {
+		panic(fmt.Sprintf("%s=%q is no guard; there are %q", WithoutVariable, g, all))
+	}
+	return g
+}()
+
+// Missing reports whether this process leaves the guard out.
+func (g Guard) Missing() bool { return g == leftOut }
+
+// All returns all guards, in the order of guard.go.
+func All() []Guard { return slices.Clone(all) }
+
+var all = []Guard{
+	Tail, LaneTail, Index, BehindAll, Random, Dedup, DedupItem, DedupPurge, DedupRename, DedupSweep, DedupSlack,
+	PurgeNote, PurgeSweep, Lease, ClaimLock, OverLock, OtherLock, KeptLock, Kept, Hold, Holds, HoldEnd, HoldEmpty,
+	TurnNote, TurnLock, TurnGap, OverdueHold, StaleLock, StaleEmpty, EmptyLock, MarkLock, ParkLock, OverdueLock,
+	EarlyLock, EarlyGap, RetroTimer, TokenGrows, Token, SettleLock, ExactClear, RangeClear, Ahead, ReleaseEmpty,
+	TakeLock, TakeItems, TakeExclude, ItemLock, TakeOutExclude, EditExclude, NextEarlier, FreeEmpty, MarkGroup,
+	ForceLock, RetryLock, RetryExclude, PurgeLock, PurgeExclude, PurgeItems, PurgeGap, PurgeWholeLock,
+	PurgeWholeExclude, PurgeWholeItems, StateLock, StateExclude, KeepExclude, AgeLock, AgeExclude, RedriveLock,
+	RedriveExclude, Letter, RequestClear, GrantRequest, GrantLock, TotalDraw, PaceSweep, PaceEmpty, PaceExclude,
+	PaceFresh, GrantLease, RequestDeadline, WithdrawRequest, WithdrawLock, SweepRequest, RenewRequest, WakeTemplate,
+	WakeUnlocked, PassOn, LookSoon, GoneWake, OwedWake, KeepBounds, Receipt, ReceiptConflict, ReceiptLate,
+	ReceiptFence, ReceiptLife, ReceiptTrust, ClaimReceipt, ReloadToken, ReloadExact, Assign, Apart, Configure,
+	QueuePause, NotInClaim, Spent, BatchSize, ReplayEnd, ReplayCut, Drop, DropLook, ClockAsk, ClockLease,
+	ClockBound, SubscribeHold, SubscribeMove, SubscribeAgain, SubscribeStop, Incarnation, Grow, Twin, SweepTurn,
+	Repeat, RepeatTwin, RepeatBack, RepeatSweep, BeatJoin, BeatLast, BeatMove, BeatEnd, BeatLock, Suspect,
+	SuspectTurn, Proof, Orphan, OwnClaim, ExtendApart, TxBound,
+}
