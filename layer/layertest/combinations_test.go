@@ -90,8 +90,9 @@ func TestCombinations(t *testing.T) {
 	}
 	var page strings.Builder
 	page.WriteString(combinationsHead + strings.Join(settings, ",\n") + ".\n")
-	page.WriteString("\nEach pair works, except these. Create and Ensure refuse them with ErrOptions, because the pair " +
-		"contradicts itself (*no*) or is not built (*not yet*):\n\n| settings | | reason |\n|---|---|---|\n")
+	page.WriteString("\nEach pair works, except these. Create and Ensure refuse them with ErrOptions, " +
+		"because the pair contradicts itself (*no*) or is not built (*not yet*):\n\n" +
+		"| settings | | reason |\n|---|---|---|\n")
 	for a := range combined {
 		for b := range combined {
 			pair := [2]string{combined[a].name, combined[b].name}

@@ -19,8 +19,8 @@ type rule struct {
 	tag, title, sentence string
 }
 
-// guard is a guard of the layer. Without it the test fails. The run of the simulation finds that it is missing. If there
-// is no run, uncaught is the reason.
+// guard is a guard of the layer. Without it the test fails. The run of the simulation finds that it is missing. If
+// there is no run, uncaught is the reason.
 type guard struct {
 	name, without, test, run, uncaught string
 	tags                               []string
