@@ -86,7 +86,7 @@ var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error
 		return q.Replace(e.ctx, e.waiting("B"), []byte("replaced"), nil)
 	},
 	"reschedule": func(e *env, q *layer.Queue, _ *layer.Claim) error {
-		return q.Reschedule(e.ctx, e.waiting("B"), e.clock.now().Add(time.Hour))
+		return q.Reschedule(e.ctx, e.waiting("B"), q.Now().Add(time.Hour))
 	},
 	"set state": func(e *env, q *layer.Queue, _ *layer.Claim) error {
 		return q.Admin().SetGroupState(e.ctx, "B", []byte("state"), layer.SetGroupStateOptions{})
