@@ -170,7 +170,7 @@ func (d *deed) id(name string) (layer.ID, error) {
 	return layer.ParseID(d.in.Get(name))
 }
 
-// flag reports whether the field of a name is 1. It may be left out, and anything else is refused: an empty value may be
+// flag reports whether the field of a name is 1. It may be left out. Anything else is refused: an empty value may be
 // that of a variable which is not set.
 func (d *deed) flag(name string) (bool, error) {
 	if !d.in.Has(name) || d.in.Get(name) == "1" {
