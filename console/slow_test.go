@@ -254,7 +254,8 @@ func TestManyQueues(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, q.Close(t.Context()))
 			}
-			c, err := New(Options{DB: paused{db, func() { time.Sleep(lag) }}, Open: true, Logger: slog.New(slog.DiscardHandler)})
+			slow := paused{db, func() { time.Sleep(lag) }}
+			c, err := New(Options{DB: slow, Open: true, Logger: slog.New(slog.DiscardHandler)})
 			require.NoError(t, err)
 			defer c.Close(t.Context())
 			begun := time.Now()

@@ -45,7 +45,8 @@ func (s *Server) moveSources(ctx context.Context, q *queue) error {
 				return err
 			}
 			if s.isNews("source "+source, err) {
-				s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved", "queue", source, "err", err)
+				s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved",
+					"queue", source, "err", err)
 			}
 		}
 	}

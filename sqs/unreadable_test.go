@@ -122,7 +122,8 @@ func TestUnreadableSource(t *testing.T) {
 		e.set(key, []byte("spoilt"))
 		require.Equal(e, "1", e.attributes(dead)["ApproximateNumberOfMessages"])
 		require.Equal(e, "a1", bodies(e.receive(dead)))
-		require.Equal(e, 1, strings.Count(log.String(), "dead letters of a source queue could not be moved"), log.String())
+		said := strings.Count(log.String(), "dead letters of a source queue could not be moved")
+		require.Equal(e, 1, said, log.String())
 		e.set(key, stored[0].Value)
 	})
 }
