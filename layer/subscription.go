@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -63,6 +64,8 @@ type subscription struct {
 	errs   int          // in a row, which are not the handler's
 	vain   int          // watches in a row that have ended at once, and for nothing
 	told   bool         // that a watch has failed
+
+	slip atomic.Pointer[error] // a mistake of a handler that has succeeded; nil = there is none
 
 	met   []byte    // the reader of another process, with a time that no process may store
 	since time.Time // when this call met it first
@@ -473,6 +476,9 @@ func (s *subscription) step(ctx context.Context) error {
 		for _, unreadable := range page.unreadable {
 			s.report(unreadable)
 		}
+		if slip := s.slip.Swap(nil); slip != nil {
+			s.report(*slip)
+		}
 		s.at, s.stored, s.fails, s.width = at, at, 0, min(2*s.width, s.o.Max)
 		return nil
 	}
@@ -809,10 +815,17 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 // call calls a handler on a goroutine of its own, which the handler may end, and makes an error or a panic a
 // *ChangeError.
 func (s *subscription) call(changes []Change, handler func() error) error {
-	var returned error
-	err := callback.Shield(0).Try("the handler", func() { returned = callback.Sound(handler()) })
+	var returned, slip error
+	err := callback.Shield(0).Try("the handler", func() {
+		returned, slip = callback.Meant(handler())
+		returned = callback.Sound(returned)
+	})
 	if err = cmp.Or(err, returned); err != nil {
 		return s.failed(changes, err)
+	}
+	if slip != nil {
+		slip = s.failed(changes, slip)
+		s.slip.Store(&slip)
 	}
 	return nil
 }
@@ -899,7 +912,8 @@ func (e *MissedError) Error() string {
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to
-// pass over a change. The handler's context ends when another process has taken over, or ctx ends. The handler must
+// pass over a change. A nil pointer to an error type of this module, such as a nil *kv.Error, counts as nil and is
+// reported, as in package worker. The handler's context ends when another process has taken over, or ctx ends. The handler must
 // return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
 // once use SubscribeTx.
 //
