@@ -128,6 +128,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 
 // run takes the subscription again and again, until ctx ends or the queue is gone.
 func (s *subscription) run(ctx context.Context) error {
+	defer s.q.readers.Delete(s.token)
 	for ctx.Err() == nil {
 		wait, err := s.acquire(ctx)
 		if err == nil && wait == 0 {
@@ -293,8 +294,8 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 		if err != nil {
 			return 0, err
 		}
-		if left := r.EndMS - s.q.nowMS(); r.Token != s.token && left > 0 && !s.outlived(held, r) {
-			return min(time.Duration(left)*time.Millisecond, s.o.Lease, longestReader(&r)), nil
+		if left := s.left(r); r.Token != s.token && left > 0 && !s.outlived(held, r) {
+			return min(left, s.o.Lease, longestReader(&r)), nil
 		}
 	}
 	v, err := cursorRead.Wait(ctx)
@@ -315,6 +316,16 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	tx.Set(cursorKey, (&rec.Cursor{Token: s.token, Position: s.at}).Pack())
 	s.setReader(tx, 0)
 	return 0, nil
+}
+
+// left is what is left of a holder's lease: by the clock, or, if the holder is a call of this very handle, by the
+// monotonic clock, if that leaves more. So a step of the clock takes the subscription from no call of the handle.
+func (s *subscription) left(r rec.Reader) time.Duration {
+	left := time.Duration(r.EndMS-s.q.nowMS()) * time.Millisecond
+	if ends, own := s.q.readers.Load(r.Token); own && !guard.OwnClaim.Missing() {
+		left = max(left, time.Until(ends.(time.Time)))
+	}
+	return left
 }
 
 // outlived reports whether another process holds the subscription until a time that no process with its lease may
@@ -435,6 +446,7 @@ func (s *subscription) serve(ctx context.Context) error {
 func (s *subscription) beat(ctx context.Context) error {
 	end := s.taken.Add(s.o.Lease) // by the monotonic clock
 	for {
+		s.q.readers.Store(s.token, end)
 		if err := s.pause(ctx, "heartbeat", s.o.Lease/3); err != nil || ctx.Err() != nil {
 			return err
 		}

@@ -1331,6 +1331,47 @@ func TestAStepBeforeAnOperator(t *testing.T) {
 	}
 }
 
+// TestAStepUnderASubscription (G2): the clock steps one hour forward while a call of a handle holds a subscription. A
+// second call of the same handle, which begins before the first extends its lease, does not take the subscription over.
+// It does so when the first has ended. Guard own-claim.
+func TestAStepUnderASubscription(t *testing.T) {
+	inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
+		var step, inside, most, calls atomic.Int64
+		q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+		subscribe := func() (stop func() error) {
+			ctx, cancel := context.WithCancel(c.Context())
+			done := make(chan error, 1)
+			go func() {
+				done <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+					most.Store(max(most.Load(), inside.Add(1)))
+					defer inside.Add(-1)
+					calls.Add(1)
+					time.Sleep(time.Minute)
+					return nil
+				}, layer.SubscribeOptions{FromOldest: true, Lease: 30 * time.Second})
+			}()
+			return func() error {
+				cancel()
+				return <-done
+			}
+		}
+		first := subscribe()
+		c.send(q, layer.Message{})
+		time.Sleep(5 * time.Second)
+		step.Store(int64(time.Hour))
+		second := subscribe()
+		time.Sleep(10 * time.Minute)
+		require.EqualValues(c, 1, calls.Load())
+		require.EqualValues(c, 1, most.Load())
+		require.NoError(c, first())
+		c.send(q, layer.Message{})
+		time.Sleep(5 * time.Minute)
+		require.EqualValues(c, 2, calls.Load())
+		require.NoError(c, second())
+		require.NoError(c, q.Close(c.Context()))
+	})
+}
+
 // TestAStepDuringACommit (G2): the clock steps one hour forward while a commit is under way that makes, extends or ends
 // a claim. Another receive of the handle sees the database as it is before that commit. It does not take the group, nor
 // does a receive after the commit.
