@@ -925,9 +925,9 @@ func (e *MissedError) Error() string {
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to
 // pass over a change. A nil pointer to an error type of this module, such as a nil *kv.Error, counts as nil and is
-// reported, as in package worker. The handler's context ends when another process has taken over, or ctx ends. The handler must
-// return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
-// once use SubscribeTx.
+// reported, as in package worker. The handler's context ends when another process has taken over, or ctx ends. The
+// handler must return then: while it runs, this process extends the lease, and Subscribe does not return. For effects
+// that happen once use SubscribeTx.
 //
 // Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
 // ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.

@@ -472,16 +472,6 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	return err
 }
 
-// interfere is operate for a call that may end lapsed claims: it keeps the handle's own first, see keepOwn.
-func (q *Queue) interfere(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
-	return q.operate(ctx, tx, func(w *txn) error {
-		if err := keepOwn(w); err != nil {
-			return err
-		}
-		return fn(w)
-	})
-}
-
 // chores counts the work of a transaction of receives, or of a take, for groups that have given no items. Example: it
 // ends the expired claims of a dead worker. There may be many chores, and the reads of each come one after the other. A
 // transaction that did all of them would last too long on a slow engine, and fail again and again. Therefore it does a
