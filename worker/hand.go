@@ -304,7 +304,7 @@ func (h *hand) limit(c *call) bool {
 	if h.w.o.Limiter == nil || n == 0 {
 		return true
 	}
-	ctx, cancel := context.WithCancelCause(h.w.taking)
+	ctx, cancel := context.WithCancelCause(h.w.named(h.w.taking, h.number))
 	defer cancel(nil)
 	for range n {
 		var waited error
@@ -809,20 +809,21 @@ func (w *Worker) Hands() Hands {
 	return all
 }
 
-// named is the context of a hand.
-func (w *Worker) named(hand int) context.Context {
+// named is ctx with the name of a hand.
+func (w *Worker) named(ctx context.Context, hand int) context.Context {
 	if w.o.Test == nil {
-		return w.ctx
+		return ctx
 	}
-	return w.o.Test.Named(w.ctx, "worker %d.%d", w.o.Test.Seed, hand)
+	return w.o.Test.Named(ctx, "worker %d.%d", w.o.Test.Seed, hand)
 }
 
 // hire begins another hand. The mutex is held.
 func (w *Worker) hire() {
 	h := &hand{
-		w: w, ctx: w.named(w.begun), number: w.begun, asked: make(map[*source]*asking), wake: make(chan struct{}, 1),
+		w: w, ctx: w.named(w.ctx, w.begun), number: w.begun,
+		asked: make(map[*source]*asking), wake: make(chan struct{}, 1),
 	}
-	h.staying, h.stay = context.WithCancel(w.taking)
+	h.staying, h.stay = context.WithCancel(w.named(w.taking, w.begun))
 	h.leaving = h.staying.Done()
 	w.begun++
 	w.hands = append(w.hands, h)

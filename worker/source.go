@@ -21,6 +21,7 @@ type source struct {
 	next    func() (where layer.Template, group *string) // asked before each receive; may be nil
 	state   atomic.Bool                                  // handlers ask for the groups' state
 	pace    *pace                                        // of the receives, while they fail
+	tag     string                                       // tells the sources apart in simulations
 
 	// Guarded by the worker's mutex.
 	gone   bool

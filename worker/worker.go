@@ -218,6 +218,9 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		if err != nil {
 			return nil, err
 		}
+		if i > 0 {
+			s.tag = fmt.Sprintf(" of source %d", i)
+		}
 		w.sources = append(w.sources, s)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
@@ -449,7 +452,7 @@ func (w *Worker) sweep(s *source, random *rand.Rand) {
 		timer := time.NewTimer(sweepEvery/2 + time.Duration(random.Float64()*float64(sweepEvery)))
 		select {
 		case <-timer.C:
-			w.o.Test.Pause(w.ctx, "sweep")
+			w.o.Test.Pause(w.ctx, "sweep"+s.tag)
 		case <-w.taking.Done():
 			timer.Stop()
 			return
