@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -110,6 +111,11 @@ func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte)
 	form, err := url.ParseQuery(text)
 	if err != nil {
 		return nil, malformed(err)
+	}
+	for name, values := range form {
+		if slices.ContainsFunc(values, func(v string) bool { return v != values[0] }) {
+			return nil, malformed(fmt.Errorf("the parameter %q has two values", name))
+		}
 	}
 	action, ofQueue := form.Get("Action"), strings.Count(c.path, "/") > 1
 	op, ok := operations[action]

@@ -28,7 +28,7 @@ var allowed = map[string][]string{
 	"layer/internal/advice": {}, // no transactions: see its comment
 	"layer/internal/guard":  {"kv"},
 	"layer/internal/rec":    {"kv/tuple"}, // no transactions: see its comment
-	"console":               {"kv", "kv/tuple", "layer", "internal/callback", "internal/hosts"},
+	"console":               {"kv", "kv/tuple", "layer", "internal/callback", "internal/hosts", "internal/strict"},
 	"metrics":               {"kv", "kv/tuple", "layer", "internal/callback", "worker"},
 	"data":                  {},
 	"internal/earlier":      {"kv"},
@@ -38,12 +38,13 @@ var allowed = map[string][]string{
 	"internal/seeds":        {},
 	"internal/bench": {
 		"kv", "kv/tuple", "kv/record", "layer", "internal/callback", "worker",
-		"console", "metrics", "sqs", "internal/recipe", "internal/hosts",
+		"console", "metrics", "sqs", "internal/recipe", "internal/hosts", "internal/strict",
 	},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer", "internal/callback"},
 	"internal/herd":        {"kv", "kv/tuple", "kv/record", "layer", "internal/callback", "internal/seeds"},
 	"internal/callback":    {},
 	"internal/hosts":       {},
+	"internal/strict":      {},
 	"internal/linear":      {"kv", "layer", "internal/callback", "kv/tuple"},
 	"internal/lint":        {},
 	"internal/lint/floors": {"internal/lint"},
@@ -55,7 +56,7 @@ var allowed = map[string][]string{
 		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "internal/callback", "worker", "console", "metrics",
 		"sqs",
 		"internal/recipe",
-		"internal/hosts", "internal/bench",
+		"internal/hosts", "internal/strict", "internal/bench",
 	},
 	"internal/soak/cmd": {
 		"kv", "kv/tuple", "kv/embedded", "layer", "internal/callback", "worker", "internal/soak", "internal/seeds",
@@ -66,16 +67,16 @@ var allowed = map[string][]string{
 	"internal/sim": {
 		"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/callback", "worker", "internal/linear",
 	},
-	"sqs": {"kv", "kv/tuple", "layer", "internal/callback", "internal/hosts"},
+	"sqs": {"kv", "kv/tuple", "layer", "internal/callback", "internal/hosts", "internal/strict"},
 	"cli": {
 		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "internal/callback",
 		"worker", "data", "internal/bench", "console", "metrics", "sqs",
-		"internal/recipe", "internal/hosts",
+		"internal/recipe", "internal/hosts", "internal/strict",
 	},
 	"cmd/fdbfifo": {
 		"cli", "kv", "kv/tuple", "kv/record", "kv/embedded",
 		"layer", "internal/callback", "worker", "data", "internal/bench", "console", "metrics",
-		"sqs", "internal/recipe", "internal/hosts",
+		"sqs", "internal/recipe", "internal/hosts", "internal/strict",
 	},
 	"examples/first":    {"kv", "kv/tuple", "kv/embedded", "layer", "internal/callback", "worker"},
 	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer", "internal/callback", "worker"},
