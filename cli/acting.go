@@ -70,7 +70,8 @@ func (s *session) openLog(ctx context.Context) (end func() error, err error) {
 				return nil, err
 			}
 			if shared {
-				return nil, fmt.Errorf("other users can put a link at %s: name a folder that only root can change", path)
+				return nil, fmt.Errorf("other users can put a link at %s: name a folder that only root can change",
+					path)
 			}
 			return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		})

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+
+	"fdbfifo/internal/doors"
 )
 
 const (
@@ -29,7 +31,7 @@ const (
 	bodyMemory    = 32 << 20 // bytes
 	addressMemory = bodyMemory / 2
 	// patience is how long a request without a verified signature may keep another one waiting.
-	patience = time.Second
+	patience = doors.Patience
 	// memoryIn is how long a request waits for memory before it is refused.
 	memoryIn = 10 * time.Second
 	// A body must come within bodyGrace, and a second more for each leastRate bytes that have come, and within

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/doors"
 	"fdbfifo/kv"
 )
 
@@ -89,7 +90,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	if err := signed.verify(r, body, c); err != nil {
 		return nil, err
 	}
-	atWork(r)
+	doors.AtWork(r)
 	if c.json {
 		if err := s.mayCall(c); err != nil {
 			return nil, err
