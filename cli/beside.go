@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -175,6 +176,7 @@ type allQueues struct {
 
 	mu     sync.Mutex
 	open   map[string]*layer.Queue // guarded by mu
+	failed map[string]string       // why the other queues could not be opened; guarded by mu
 	looked time.Time               // guarded by mu
 }
 
@@ -186,7 +188,8 @@ func (a *allQueues) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.e.ServeHTTP(w, r)
 }
 
-// look opens new queues, at most as often as figures are read.
+// look opens new queues, at most as often as figures are read. A queue that cannot be opened, for example because a
+// newer version has configured it, does not stop the others.
 func (a *allQueues) look(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -198,8 +201,7 @@ func (a *allQueues) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.looked = now
-	gone := map[string]bool{}
+	failed, gone := map[string]string{}, map[string]bool{}
 	for name := range a.open {
 		gone[name] = true
 	}
@@ -212,8 +214,14 @@ func (a *allQueues) look(ctx context.Context) error {
 		if errors.Is(err, layer.ErrNoQueue) || errors.Is(err, layer.ErrDropping) {
 			continue
 		}
-		if err != nil {
+		if err != nil && (ctx.Err() != nil || kv.Code(err) != 0) { // it is the database's error
 			return err
+		}
+		if err != nil {
+			if failed[name] = err.Error(); a.failed[name] != failed[name] {
+				a.s.notice("metrics: %v", err)
+			}
+			continue
 		}
 		a.open[name] = q
 		a.e.Add(q)
@@ -222,6 +230,8 @@ func (a *allQueues) look(ctx context.Context) error {
 		a.e.Remove(a.open[name])
 		delete(a.open, name)
 	}
+	a.e.Unopened(slices.Sorted(maps.Keys(failed)))
+	a.failed, a.looked = failed, now
 	return nil
 }
 

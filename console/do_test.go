@@ -154,6 +154,41 @@ func TestNullIsNoValue(t *testing.T) {
 	require.Equal(t, layer.Paused, info.Status)
 }
 
+// TestEmptyFieldIsNoValue: a field of a form that is there and empty is refused where it would make the action do more:
+// a dry run would act, and a claim of one message would be that of the group.
+func TestEmptyFieldIsNoValue(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "a1", "a2", "a3")
+	for range 2 {
+		_, err := s.q.Admin().Skip(t.Context(), "A", layer.SkipOptions{})
+		require.NoError(t, err)
+	}
+	claims, err := s.q.Receive(t.Context(), layer.ReceiveOptions{})
+	require.NoError(t, err)
+	token := fmt.Sprint(claims[0].Token)
+	for _, form := range []url.Values{
+		{"verb": {"discard"}, "dry_run": {""}}, {"verb": {"discard"}, "dry_run": {"0"}},
+		{"verb": {"discard"}, "dry_run": {"", "1"}}, {"verb": {"redrive"}, "dry_run": {""}},
+		{"verb": {"redrive"}, "tail": {""}}, {"verb": {"replay"}, "dry_run": {""}},
+		{"verb": {"retry-alike"}, "alike": {digest([]byte("bad"))}, "dry_run": {""}},
+		{"verb": {"release"}, "token": {token}, "hold": {""}},
+		{"verb": {"release"}, "token": {token}, "where": {""}},
+		{"verb": {"release"}, "token": {token}, "where": {"null"}},
+	} {
+		form.Set("q", "orders")
+		form.Set("g", "A")
+		r, body := s.post(form)
+		require.Equal(t, http.StatusBadRequest, r.StatusCode, "%v: %s", form, body)
+	}
+	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Dead)
+	require.EqualValues(t, 1, stats.InFlight)
+	r, body := s.post(url.Values{"q": {"orders"}, "g": {"A"}, "verb": {"discard"}, "dry_run": {"1"}})
+	require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
+	require.NoError(t, s.q.Ack(t.Context(), claims[0]))
+}
+
 // TestBlankToken: a token of blanks is no secret, so a console is not made with it.
 func TestBlankToken(t *testing.T) {
 	db := embedded.OpenMemory(embedded.Options{})

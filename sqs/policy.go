@@ -36,7 +36,7 @@ func (s *Server) mayCall(c *call) error {
 // it.
 func (s *Server) mayUse(ctx context.Context, c *call, name string) error {
 	r, _, err := s.look(ctx, name)
-	if err != nil {
+	if err != nil && !errors.Is(err, errUnreadable) {
 		return err
 	}
 	// An account that may do an action one by one may also do the batch.

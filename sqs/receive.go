@@ -112,10 +112,8 @@ func (s *Server) receiveMessage(
 
 // receive receives, until the server is stopped.
 func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
-	for _, source := range q.dead {
-		if err := s.moveDead(ctx, source); err != nil {
-			return nil, err
-		}
+	if err := s.moveSources(ctx, q); err != nil {
+		return nil, err
 	}
 	if o.Wait == 0 {
 		return s.receiveNow(ctx, c, q, o)

@@ -82,6 +82,7 @@ type Server struct {
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
 	moving map[string]bool    // sources whose move tasks this server runs; guarded by mu
+	told   map[string]string  // by isNews; guarded by mu
 }
 
 // NewServer makes a server of the queues in db, and starts its background work. The caller must Close it before it
@@ -110,6 +111,7 @@ func NewServer(db kv.DB, o Options) *Server {
 		memory:  memory{most: bodyMemory, taken: make(map[string]int64)},
 		answers: memory{most: answerMemory, taken: make(map[string]int64)},
 		queues:  make(map[string]*opened), moving: make(map[string]bool),
+		told: make(map[string]string),
 	}
 	if u, err := url.Parse(o.URL); err == nil {
 		s.host = hosts.Name(u.Host)

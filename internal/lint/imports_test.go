@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 	"internal/earlier": {"kv"},
 	"internal/checks":  {},
 	"internal/compat":  {"internal/seeds"},
+	"internal/mutants": {},
 	"internal/trials":  {},
 	"internal/seeds":   {},
 	"internal/bench": {

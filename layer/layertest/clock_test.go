@@ -544,6 +544,26 @@ func TestWhyTellsOfAWrongClock(t *testing.T) {
 	})
 }
 
+// TestWhyTellsALeaseByVersions: Why tells a claim's age by versions, and its whole lease, on a handle of any clock.
+func TestWhyTellsALeaseByVersions(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		c.send(c.q, layer.Message{})
+		claim := c.claim(c.q, layer.ReceiveOptions{})
+		time.Sleep(clockLease / 3)
+		for _, off := range []time.Duration{0, time.Minute, year, -time.Minute, -year} {
+			q := c.off(off)
+			why, err := q.Admin().Why(c.Context(), claim.Items[0].ID, nil)
+			require.NoError(c, err)
+			r := why.Reasons[0]
+			require.Equal(c, claim.Token, r.Token)
+			require.Equal(c, clockLease, r.Lease)
+			require.InDelta(c, clockLease/3, r.Age, float64(time.Second))
+			require.NoError(c, q.Close(c.Context()))
+		}
+		require.NoError(c, c.q.Ack(c.Context(), claim))
+	})
+}
+
 // TestAWrongClockDestroysNothing (G3): the clock of a process is ahead, or steps ahead while the process runs. The
 // process removes no message past retention, no dead letter, archived message, change, dedup entry or receive id. Its
 // sweep fails with an error that names both times, if another process has just written.
