@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/console"
+	"fdbfifo/internal/doors"
 	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -151,14 +152,14 @@ func (s *session) serveBeside(
 		err := usagef("--%s %s is for other machines: give an address of this one", what, address)
 		return nil, errors.Join(err, l.Close())
 	}
-	where := "/metrics"
+	where, most, share := "/metrics", metricsConnections, doors.Metrics
 	if len(path) > 0 {
-		where = path[0]
+		where, most, share = path[0], consoleConnections, doors.Console
 	}
 	s.notice("%s: http://%s%s", what, l.Addr(), where)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, l, h) }()
+	go func() { ended <- serve(ctx, l, h, most, share) }()
 	return func() {
 		cancel()
 		if err := <-ended; err != nil {

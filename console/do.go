@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"fdbfifo/internal/strict"
 	"fdbfifo/layer"
 )
 
@@ -201,7 +201,7 @@ func (d *deed) where() (layer.Template, error) {
 		return nil, nil
 	}
 	var t layer.Template
-	if err := json.Unmarshal([]byte(d.in.Get("where")), &t); err != nil {
+	if err := strict.Unmarshal([]byte(d.in.Get("where")), &t); err != nil {
 		return nil, fmt.Errorf("%w: where: %w", errAsk, err)
 	}
 	if t == nil {

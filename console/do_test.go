@@ -56,6 +56,30 @@ func TestActionsSayTheirGroup(t *testing.T) {
 	require.Equal(t, http.StatusOK, send(`{"queue":"orders","verb":"pause","group":""}`))
 }
 
+// TestDeedsWithTwoMeanings: a call that has a member twice, or a member whose name differs from the known one in case,
+// does nothing. The template of a call that has a facet twice is refused, too.
+func TestDeedsWithTwoMeanings(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("a", "1")
+	for _, deed := range []string{
+		`{"queue":"orders","verb":"resume","verb":"pause","group":"a"}`,
+		`{"queue":"orders","verb":"pause","Group":"a"}`,
+		`{"queue":"orders","verb":"pause","group":"b","GROUP":"a"}`, `{"queue":"orders","verb":"pause","group":"a"} {}`,
+		`{"queue":"orders","verb":"pause","group":"a","expect":{"token":1,"token":0}}`,
+	} {
+		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, http.StatusBadRequest, w.Code, deed)
+	}
+	info, err := s.q.Admin().Group(t.Context(), "a", nil)
+	require.NoError(t, err)
+	require.Equal(t, layer.Ready, info.Status)
+	_, err = (&deed{in: url.Values{"where": {`{"flight":"a","flight":"b"}`}}}).where()
+	require.ErrorIs(t, err, errAsk)
+}
+
 // TestEmptyFieldsChooseNothing: an id, a text or an "all" that is there and empty or blank never chooses the other
 // letters, and a call that names a group with it does not fall back on the whole group.
 func TestEmptyFieldsChooseNothing(t *testing.T) {

@@ -155,7 +155,7 @@ func (s *Server) writeRecord(tx kv.Tx, name string, before, after record) error 
 
 // deadLetterQueue is the name of the queue's dead letter queue; "" = none.
 func (r record) deadLetterQueue() string {
-	policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy])
+	policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy], json.Unmarshal)
 	if err != nil || r.Deleted != 0 {
 		return ""
 	}
