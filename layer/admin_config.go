@@ -138,7 +138,7 @@ func (a Admin) SetGroupStateTx(
 	if err := checkState(state); err != nil {
 		return wrap("set group state", err)
 	}
-	return wrap("set group state", q.interfere(ctx, tx, func(w *txn) error {
+	return wrap("set group state", interfere(ctx, q, tx, func(w *txn) error {
 		r, err := w.guarded(guard.StateLock).readLock(group)
 		if err != nil {
 			return err

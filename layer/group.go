@@ -177,7 +177,7 @@ func keepOwn(w *txn) error {
 }
 
 // interfere is operate for a call that may end lapsed claims: it keeps the handle's own first, see keepOwn.
-func (q *Queue) interfere(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
+func interfere(ctx context.Context, q *Queue, tx kv.Tx, fn func(w *txn) error) error {
 	return q.operate(ctx, tx, func(w *txn) error {
 		if err := keepOwn(w); err != nil {
 			return err
