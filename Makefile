@@ -96,10 +96,13 @@ race-gate: ## prove: the race detector over the packages with goroutines, cut sh
 	$(RACE_GATE) ./layer/layertest -args -layer.engine 'memory with faults'
 	$(RACE_GATE) $(RACED)
 
-# It leaves out the tests of the source text, and the packages in which nothing runs at once.
+# It leaves out the tests of the source text, and the packages in which nothing runs at once. In the second line callers
+# change their messages as soon as a call has returned.
+RACE = CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(ONE_BY_ONE)'
 .PHONY: race
 race: ## prove: the tests under the race detector, the long ones cut short
-	CGO_ENABLED=1 $(GO) test -race -short -vet=off $(TOGETHER) -count 1 -skip '$(ONE_BY_ONE)' $$($(GO) list ./... | grep -vE '$(ALONE)')
+	$(RACE) $$($(GO) list ./... | grep -vE '$(ALONE)')
+	$(RACE) ./layer/layertest -args -layer.engine 'memory with faults' -layer.take-back
 
 .PHONY: lint
 lint: ## change: format, vet, staticcheck, tidy modules
@@ -145,10 +148,11 @@ sim-ci: ## prove: the simulation with 450 fixed seeds and 50 fresh ones
 	@$(MAKE) --no-print-directory sim SEED=$$(date +%s) SEEDS=50
 
 .PHONY: broken
-broken: ## prove: the layer without each of its guards: a test must fail
-	$(GO) vet -tags broken ./layer/... ./worker ./internal/sim
-	$(STATICCHECK) -tags broken ./layer/... ./worker ./internal/sim
+broken: ## prove: the tree without each guard, and with each mutant: a test must fail
+	$(GO) vet -tags broken ./layer/... ./worker ./internal/sim ./internal/mutants
+	$(STATICCHECK) -tags broken ./layer/... ./worker ./internal/sim ./internal/mutants
 	$(GO) test -vet=off -tags broken ./layer/internal/guard -count 1
+	$(GO) test -vet=off -tags broken ./internal/mutants -run '^TestCaught$$' -count 1 -parallel 2 -timeout 20m
 	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
 	$(GO) test -vet=off -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 3 -timeout 20m -v \
 		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}

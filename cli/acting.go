@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -64,7 +65,15 @@ func (s *session) openLog(ctx context.Context) (end func() error, err error) {
 	end = func() error { return told.err }
 	if s.acting.log != "-" {
 		file, err := waitFor(ctx, func() (*os.File, error) {
-			return os.OpenFile(s.acting.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			path, shared, err := trusted(s.acting.log)
+			if err != nil {
+				return nil, err
+			}
+			if shared {
+				return nil, fmt.Errorf("other users can put a link at %s: name a folder that only root can change",
+					path)
+			}
+			return os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		})
 		if err != nil {
 			return nil, usagef("--log: %w", err)

@@ -174,7 +174,7 @@ time. Groups are not declared, their number is not limited, and they run in para
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluster file, 5 cluster unreachable, 6
 database locked, 7 wrong FoundationDB API version, 8 done, but the result could not be printed, 9 unknown: the change
-may have landed, 130 interrupted before it was done.`
+may have landed, 10 a duplicate was refused, 130 interrupted before it was done.`
 
 // root builds the command tree. parsed becomes true when the command line has proved well formed.
 func (s *session) root() (root *cobra.Command, parsed *bool) {

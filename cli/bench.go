@@ -215,6 +215,11 @@ func (s *session) openBenchDisk(ctx context.Context, folder string) (kv.DB, erro
 func makeBenchFolder(parent string) (folder string, remove func() error, err error) {
 	made := "" // parent, if it was not there
 	if parent != "" {
+		path, _, err := trusted(filepath.Join(parent, "db"))
+		if err != nil {
+			return "", nil, err
+		}
+		parent = filepath.Dir(path)
 		if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
 			made = parent
 		}

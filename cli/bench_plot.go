@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,8 +40,29 @@ func (s *session) plotBench(ctx context.Context, sizes bench.Sizes, path string)
 	if err := bench.WriteMarkdown(&table, all); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path, svg.Bytes(), 0o644); err != nil {
+	if err := replaceFile(path, svg.Bytes()); err != nil {
 		return err
 	}
-	return os.WriteFile(strings.TrimSuffix(path, ".svg")+".md", table.Bytes(), 0o644)
+	return replaceFile(strings.TrimSuffix(path, ".svg")+".md", table.Bytes())
+}
+
+// replaceFile makes a file, or puts a new one in its place. It does not write to a file that a link at path leads to.
+func replaceFile(path string, text []byte) error {
+	path, _, err := trusted(path)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), ".fdbfifo-*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	err = errors.Join(err, file.Chmod(0o644), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(file.Name()))
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/console"
+	"fdbfifo/internal/doors"
 	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -150,14 +152,14 @@ func (s *session) serveBeside(
 		err := usagef("--%s %s is for other machines: give an address of this one", what, address)
 		return nil, errors.Join(err, l.Close())
 	}
-	where := "/metrics"
+	where, most, share := "/metrics", metricsConnections, doors.Metrics
 	if len(path) > 0 {
-		where = path[0]
+		where, most, share = path[0], consoleConnections, doors.Console
 	}
 	s.notice("%s: http://%s%s", what, l.Addr(), where)
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- serve(ctx, l, h) }()
+	go func() { ended <- serve(ctx, l, h, most, share) }()
 	return func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -174,6 +176,7 @@ type allQueues struct {
 
 	mu     sync.Mutex
 	open   map[string]*layer.Queue // guarded by mu
+	failed map[string]string       // why the other queues could not be opened; guarded by mu
 	looked time.Time               // guarded by mu
 }
 
@@ -185,7 +188,8 @@ func (a *allQueues) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.e.ServeHTTP(w, r)
 }
 
-// look opens new queues, at most as often as figures are read.
+// look opens new queues, at most as often as figures are read. A queue that cannot be opened, for example because a
+// newer version has configured it, does not stop the others.
 func (a *allQueues) look(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -197,8 +201,7 @@ func (a *allQueues) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a.looked = now
-	gone := map[string]bool{}
+	failed, gone := map[string]string{}, map[string]bool{}
 	for name := range a.open {
 		gone[name] = true
 	}
@@ -211,8 +214,14 @@ func (a *allQueues) look(ctx context.Context) error {
 		if errors.Is(err, layer.ErrNoQueue) || errors.Is(err, layer.ErrDropping) {
 			continue
 		}
-		if err != nil {
+		if err != nil && (ctx.Err() != nil || kv.Code(err) != 0) { // it is the database's error
 			return err
+		}
+		if err != nil {
+			if failed[name] = err.Error(); a.failed[name] != failed[name] {
+				a.s.notice("metrics: %v", err)
+			}
+			continue
 		}
 		a.open[name] = q
 		a.e.Add(q)
@@ -221,6 +230,8 @@ func (a *allQueues) look(ctx context.Context) error {
 		a.e.Remove(a.open[name])
 		delete(a.open, name)
 	}
+	a.e.Unopened(slices.Sorted(maps.Keys(failed)))
+	a.failed, a.looked = failed, now
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/internal/strict"
 	"fdbfifo/layer"
 )
 
@@ -277,7 +278,11 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 			jsonClaim
 			Group *string `json:"group"` // "" is the default group, and none is no claim
 		}
-		err := decoder.Decode(&read)
+		var text json.RawMessage
+		err := decoder.Decode(&text)
+		if err == nil {
+			err = strict.Unmarshal(text, &read)
+		}
 		if errors.Is(err, io.EOF) {
 			return claims, nil
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/console"
+	"fdbfifo/internal/doors"
 	"fdbfifo/kv"
 )
 
@@ -114,18 +115,24 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 		return errors.Join(err, l.Close())
 	}
 	defer stop()
-	return serve(ctx, l, h)
+	return serve(ctx, l, h, consoleConnections, doors.Console)
 }
 
-// serve serves a handler until the context ends. Time limits bound a slow client, so it does not harm other clients.
-func serve(ctx context.Context, l net.Listener, h http.Handler) error {
+// The connections of a console and of metrics, where the process may open enough files.
+const consoleConnections, metricsConnections = 256, 64
+
+// serve serves a handler until the context ends, at most most connections at the same time. Time limits bound a slow
+// client, so it does not harm other clients. A handler may set its own limit for the answer.
+func serve(ctx context.Context, l net.Listener, h http.Handler, most int, share doors.Share) error {
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, IdleTimeout: 10 * time.Second,
+		WriteTimeout:   time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 		BaseContext: func(net.Listener) context.Context { return ctx }, // ends the streams
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(l) }()
+	most, _ = doors.Fit(most, share)
+	go func() { ended <- doors.Serve(server, l, most) }()
 	select {
 	case err := <-ended:
 		return err

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
@@ -201,22 +202,26 @@ func (d *door) tls() (*tls.Config, error) {
 // socketListener is a Unix socket. Close removes the socket's file, unless another socket has replaced it.
 type socketListener struct {
 	net.Listener
-	path string
-	made fs.FileInfo
+	folder *os.Root
+	name   string // in the folder
+	made   fs.FileInfo
 }
 
 func (l *socketListener) Close() error {
 	err := l.Listener.Close()
-	if now, e := os.Lstat(l.path); e == nil && os.SameFile(now, l.made) {
-		err = errors.Join(err, os.Remove(l.path))
+	if now, e := l.folder.Lstat(l.name); e == nil && os.SameFile(now, l.made) {
+		err = errors.Join(err, l.folder.Remove(l.name))
 	}
-	return err
+	return errors.Join(err, l.folder.Close())
 }
 
-// listenUnix makes a socket with a mode. It makes the socket in a folder that other users cannot open, and moves it to
-// its place when its mode is right. The move also replaces the socket of a process that has ended. It is an error if
-// path is another kind of file, or a socket on which a process still listens.
-func listenUnix(ctx context.Context, path string, mode fs.FileMode) (_ net.Listener, err error) {
+// listenUnix makes a socket with a mode. The move of the socket to its place also replaces the socket of a process that
+// has ended. It is an error if path is another kind of file, or a socket on which a process still listens.
+func listenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {
+	path, _, err := trusted(path)
+	if err != nil {
+		return nil, err
+	}
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
@@ -228,28 +233,55 @@ func listenUnix(ctx context.Context, path string, mode fs.FileMode) (_ net.Liste
 			return nil, errors.Join(fmt.Errorf("another process listens on %s", path), c.Close())
 		}
 	}
-	aside, err := os.MkdirTemp(filepath.Dir(path), ".fdbfifo-")
+	folder, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(aside)) }()
-	name := filepath.Join(aside, "s")
-	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	unix.SetUnlinkOnClose(false)
-	l := &socketListener{Listener: unix, path: path}
-	if err = os.Chmod(name, mode); err == nil {
-		l.made, err = os.Lstat(name)
-	}
-	if err == nil {
-		err = os.Rename(name, path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, unix.Close())
+	l := &socketListener{folder: folder, name: filepath.Base(path)}
+	if err := l.listen(filepath.Dir(path), mode); err != nil {
+		return nil, errors.Join(err, folder.Close())
 	}
 	return l, nil
+}
+
+// listen makes the socket in a private folder, and moves it to its place when its mode is right. at is the path of
+// l.folder.
+func (l *socketListener) listen(at string, mode fs.FileMode) (err error) {
+	aside := ".fdbfifo-" + rand.Text()
+	if err := l.folder.Mkdir(aside, 0o700); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.folder.RemoveAll(aside)) }()
+	private, err := l.folder.OpenRoot(aside)
+	if err != nil {
+		return err
+	}
+	defer private.Close()
+	// No other user can put a link into the private folder, so Chmod changes the socket and no other file. Another user
+	// can replace the private folder by a folder of their own.
+	info, err := private.Stat(".")
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm() != 0o700 || userOf(info) >= 0 && userOf(info) != os.Geteuid() {
+		return fmt.Errorf("another user changes the folder %s: name a folder that only this user can change", at)
+	}
+	unix, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(at, aside, "s"), Net: "unix"})
+	if err != nil {
+		return err
+	}
+	unix.SetUnlinkOnClose(false)
+	if err = private.Chmod("s", mode); err == nil {
+		l.made, err = private.Lstat("s")
+	}
+	if err == nil {
+		err = l.folder.Rename(filepath.Join(aside, "s"), l.name)
+	}
+	if err != nil {
+		return errors.Join(err, unix.Close())
+	}
+	l.Listener = unix
+	return nil
 }
 
 // hosts returns the names under which the console answers: its address, the names of this machine, and those of more. A

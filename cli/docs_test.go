@@ -5,6 +5,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -279,6 +280,45 @@ func TestGuideCommands(t *testing.T) {
 		var stderr strings.Builder
 		require.NoError(t, Run(t.Context(), args, nil, io.Discard, &stderr), "%s: %s", m[1], &stderr)
 	}
+}
+
+// TestMovingCommands: a command of a page that enqueues each message of work --exec elsewhere keeps the body and the
+// group, also the group without a name.
+func TestMovingCommands(t *testing.T) {
+	moving := regexp.MustCompile(`--exec '(fdbfifo [^']*enqueue[^']*)'`)
+	moved := 0
+	for _, page := range docs(t) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range moving.FindAllStringSubmatch(string(text), -1) {
+			for _, group := range []string{"", "customer-7", "two words"} {
+				moved++
+				engine := "disk:" + t.TempDir()
+				inner := exec.Command("sh", "-c", `fdbfifo() { printf '%s\n' "$@"; }; `+m[1])
+				inner.Env = append(os.Environ(), "FDBFIFO_GROUP="+group, "FDBFIFO_ID=1")
+				printed, err := inner.Output()
+				require.NoError(t, err, m[1])
+				args := strings.Split(strings.TrimSuffix(string(printed), "\n"), "\n")
+				if i := slices.Index(args, "--engine"); i >= 0 {
+					args = slices.Delete(args, i, i+2)
+				}
+				var stdout, stderr strings.Builder
+				body := strings.NewReader("a\x00b\n")
+				err = Run(t.Context(), append(args, "--engine", engine), body, io.Discard, &stderr)
+				require.NoError(t, err, "%s: %s", m[1], &stderr)
+				peek := []string{"peek", "--engine", engine, "--json", "--default-group"}
+				if group != "" {
+					peek = []string{"peek", "--engine", engine, "--json", "--group", group}
+				}
+				if i := slices.Index(args, "--queue"); i >= 0 {
+					peek = append(peek, args[i:i+2]...)
+				}
+				require.NoError(t, Run(t.Context(), peek, nil, &stdout, &stderr), &stderr)
+				require.Contains(t, stdout.String(), `"body":"a\u0000b\n"`, "%s, group %q", m[1], group)
+			}
+		}
+	}
+	require.GreaterOrEqual(t, moved, 6)
 }
 
 // TestReadmeCommands: the commands of README's first screen do what README says, in the folder of its first program.

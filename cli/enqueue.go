@@ -32,6 +32,7 @@ type enqueueFlags struct {
 	headerFields []string
 	partial      bool
 	ids          bool
+	refuse       bool // duplicates
 	alone        bool
 	tenant       string
 }
@@ -46,6 +47,8 @@ record where it is empty has none. --header-field names a column or field that b
 empty, or missing in JSON, has no such header. --ids prints the id of each message, in the order of the records.
 
 A message whose dedup id was sent before is a duplicate, and is not enqueued again: see the settings dedup_ of config.
+The command then says so on stderr, and is done. With --refuse-duplicates its exit code is 10 instead; all messages that
+are no duplicates are enqueued.
 --delay keeps messages back; --delay 0s delivers at once, whatever the queue's delay is.
 
 A file is checked whole before any of it is enqueued: if a record is bad, nothing is enqueued. With --partial the
@@ -68,13 +71,13 @@ func newEnqueueCmd(s *session) *cobra.Command {
 			}
 			switch changed := c.Flags().Changed; {
 			case changed("body"):
-				return s.enqueueOne(c.Context(), o, []byte(f.body))
+				return s.enqueueOne(c.Context(), o, f, []byte(f.body))
 			case changed("body-file"):
 				body, err := s.readBody(c.Context(), f.bodyFile)
 				if err != nil {
 					return err
 				}
-				return s.enqueueOne(c.Context(), o, body)
+				return s.enqueueOne(c.Context(), o, f, body)
 			}
 			return s.enqueueFile(c.Context(), o, f)
 		},
@@ -94,6 +97,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().BoolVar(&f.alone, "alone", false, "give each message a group of its own: it waits for no other")
 	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: the `TENANT` of the messages, for a queue that is fair")
 	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message, one a line")
+	c.Flags().BoolVar(&f.refuse, "refuse-duplicates", false, "fail with exit code 10 if a message is a duplicate")
 	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue the records before a bad one, instead of nothing")
 	return c
 }
@@ -207,7 +211,7 @@ type enqueueResult struct {
 	Duplicates int64 `json:"duplicates,omitempty"`
 }
 
-func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body []byte) error {
+func (s *session) enqueueOne(ctx context.Context, o sourceOptions, f enqueueFlags, body []byte) error {
 	m := o.complete(layer.Message{Group: o.group, Body: body, DedupID: o.dedupID})
 	if err := checkMessage(m); err != nil {
 		return err
@@ -227,11 +231,30 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body []byte) 
 			_, err = fmt.Fprintf(s.stdout, "%s %s\n", text, sent[0].ID)
 		}
 		if err != nil {
-			return fmt.Errorf("%s %s, but: %w", text, sent[0].ID, err)
+			err = fmt.Errorf("%s %s, but: %w", text, sent[0].ID, err)
 		}
-		return nil
+		return errors.Join(err, s.tellDuplicates(f, result.Duplicates))
 	})
 }
+
+// tellDuplicates says how many messages were not enqueued, or returns an error that says so.
+func (s *session) tellDuplicates(f enqueueFlags, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	text := "1 duplicate was not enqueued"
+	if n > 1 {
+		text = commas(n) + " duplicates were not enqueued"
+	}
+	if f.refuse {
+		return &Error{Text: text, Hint: duplicatesHint, Exit: ExitDuplicate}
+	}
+	s.notice("%s", text)
+	return nil
+}
+
+const duplicatesHint = `The queue remembers an earlier message with the same dedup id, or with the same body
+  if dedup_by is content.`
 
 // enqueueFile enqueues a file's messages. Unless partial, it reads the file twice: to check it, and to enqueue.
 func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFlags) error {
@@ -280,7 +303,8 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		switch {
 		case err == nil:
 		case onlyOutput(err):
-			return fmt.Errorf("%s: %w; all of it is done: %s enqueued", inputName(name), err, were(n))
+			err = fmt.Errorf("%s: %w; all of it is done: %s enqueued", inputName(name), err, were(n))
+			return errors.Join(err, s.tellDuplicates(f, duplicates))
 		case last > 0:
 			return fmt.Errorf("%s: %w; %s enqueued before that; to continue, leave out the records up to line %d",
 				inputName(name), err, were(n), last)
@@ -290,18 +314,17 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFla
 		if n == 0 && duplicates == 0 {
 			s.notice("%s has no messages: %s", inputName(name), nothingIn[o.format])
 		}
-		if s.json {
-			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n, Duplicates: duplicates})
+		switch {
+		case s.json:
+			err = printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n, Duplicates: duplicates})
+		case !f.ids: // otherwise the ids are the result
+			text := "enqueued " + plural(n, "message")
+			if duplicates > 0 {
+				text += "; not enqueued: " + plural(duplicates, "duplicate")
+			}
+			_, err = fmt.Fprintln(s.stdout, text)
 		}
-		if f.ids {
-			return nil // the ids are the result
-		}
-		text := "enqueued " + plural(n, "message")
-		if duplicates > 0 {
-			text += "; not enqueued: " + plural(duplicates, "duplicate")
-		}
-		_, err = fmt.Fprintln(s.stdout, text)
-		return err
+		return errors.Join(err, s.tellDuplicates(f, duplicates))
 	})
 }
 

@@ -30,6 +30,7 @@ const (
 	ExitAPIVersion  = 7   // the client library does not have the needed one
 	ExitOutput      = 8   // the work is done, but the result could not be printed
 	ExitUnknown     = 9   // it may have landed: the outcome of a commit is unknown
+	ExitDuplicate   = 10  // all others were enqueued, and --refuse-duplicates was given
 	ExitInterrupted = 130 // as a shell reports a process that Ctrl-C has ended
 )
 

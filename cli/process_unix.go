@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"io/fs"
 	"os"
 	"os/exec"
 	"syscall"
@@ -13,6 +14,14 @@ import (
 func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+}
+
+// userOf returns the user that a file belongs to.
+func userOf(info fs.FileInfo) int {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(s.Uid)
+	}
+	return -1
 }
 
 func freeze(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }

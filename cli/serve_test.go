@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,9 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+	"fdbfifo/metrics"
 )
 
 // TestServeIsRefused: without keys the server listens only on this machine. It reports a mistake before it listens.
@@ -289,4 +293,66 @@ func selfSigned(t *testing.T, name string) (cert, key []byte) {
 	require.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+}
+
+// TestMetricsOfAllQueues: the metrics have every queue that can be opened. For a queue that cannot, for example because
+// a newer version has configured it, fdbfifo_exporter_up is 0, and stderr has the reason once, until it is repaired.
+func TestMetricsOfAllQueues(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	set := func(key, value []byte) (before []byte) {
+		t.Helper()
+		_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+			before, err = tx.Get(key).Wait(t.Context())
+			tx.Set(key, value)
+			return err
+		})
+		require.NoError(t, err)
+		return before
+	}
+	row := func(queue, field string) []byte {
+		return append(prefix(), tuple.Tuple{queue, "meta", field}.Pack()...)
+	}
+	for _, name := range []string{"broken", "jobs", "newer", "orders"} {
+		q, err := layer.Create(t.Context(), db, prefix(), name, layer.Options{})
+		require.NoError(t, err)
+		require.NoError(t, q.Close(t.Context()))
+	}
+	config := set(row("broken", "config"), []byte("spoilt"))
+	format := set(row("newer", "format"), tuple.Tuple{int64(layer.Format + 1)}.Pack())
+
+	var stderr strings.Builder
+	now := time.Now()
+	s := &session{app: &App{Now: func() time.Time { return now }}, stderr: &stderr}
+	all := &allQueues{s: s, db: db, e: metrics.New(metrics.Options{}), open: map[string]*layer.Queue{}}
+	defer all.close(t.Context())
+	shown := func() (up map[string]string, text string) {
+		t.Helper()
+		now = now.Add(2 * metrics.DefaultEvery)
+		w := httptest.NewRecorder()
+		all.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+		text, up = w.Body.String(), map[string]string{}
+		require.Equal(t, 200, w.Code, text)
+		for line := range strings.SplitSeq(text, "\n") {
+			if name, value, ok := strings.Cut(line, `"} `); ok && strings.HasPrefix(name, "fdbfifo_exporter_up{") {
+				up[name[strings.LastIndexByte(name, '"')+1:]] = value
+			}
+		}
+		return up, text
+	}
+	for range 3 {
+		up, text := shown()
+		require.Equal(t, map[string]string{"broken": "0", "jobs": "1", "newer": "0", "orders": "1"}, up)
+		require.Contains(t, text, `fdbfifo_queue_messages{queue="orders"}`)
+	}
+	_, text := shown()
+	require.Contains(t, text, `fdbfifo_exporter_errors_total{queue="newer"} 4`)
+	require.Equal(t, 1, strings.Count(stderr.String(), `open queue "broken"`), stderr.String())
+	require.Equal(t, 1, strings.Count(stderr.String(), `open queue "newer"`), stderr.String())
+
+	set(row("broken", "config"), config)
+	set(row("newer", "format"), format)
+	up, text := shown()
+	require.Equal(t, map[string]string{"broken": "1", "jobs": "1", "newer": "1", "orders": "1"}, up)
+	require.Contains(t, text, `fdbfifo_exporter_errors_total{queue="newer"} 4`)
 }

@@ -43,7 +43,8 @@ environment. A variable that cannot hold its value is not set: read FDBFIFO_ITEM
 Exit code 0 finishes the message. Any other gives it back, with the end of stderr as the reason, and it is tried again
 after a delay that grows. With 126 and 127 the shell says that it cannot run the command: work ends then, and counts no
 attempt. The messages behind it in its group wait; other groups continue. A message may come more than once, for
-example after a crash: the command must be repeatable.
+example after a crash: the command must be repeatable. If it enqueues the message in another queue, give that enqueue
+--refuse-duplicates: otherwise a duplicate, which is not enqueued there, is finished here.
 
 In a queue with facets --where takes only the messages with these facets. --advance gives a message that was handled
 other facets, in its place, instead of finishing it: a stage of a pipeline.

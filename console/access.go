@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"fdbfifo/internal/hosts"
+
+	"fdbfifo/internal/doors"
 )
 
 func same(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }
@@ -60,6 +62,7 @@ func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 		case role < least:
 			c.refuse(w, r, http.StatusForbidden, "this is for operators")
 		default:
+			doors.AtWork(r)
 			next(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, identity{role, name})))
 		}
 	}

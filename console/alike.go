@@ -46,7 +46,10 @@ func (d *deed) retryAlike(ctx context.Context) (string, error) {
 	if want == "" {
 		return "", fmt.Errorf("%w: say which error", errAsk)
 	}
-	dry := d.in.Get("dry_run") != ""
+	dry, err := d.flag("dry_run")
+	if err != nil {
+		return "", err
+	}
 	var done int64
 	var found string
 	o := layer.BlockedOptions{Causes: []layer.Cause{layer.CauseDelayed}, Limit: layer.MaxBlocked}

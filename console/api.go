@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"fdbfifo/internal/strict"
 	"fdbfifo/layer"
 )
 
@@ -175,14 +176,12 @@ func hasNull(text io.Reader) bool {
 
 func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	var d apiDeed
-	var text bytes.Buffer
-	dec := json.NewDecoder(io.TeeReader(r.Body, &text))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&d); err != nil {
+	text, err := io.ReadAll(r.Body)
+	if err != nil || strict.UnmarshalKnown(text, &d) != nil {
 		c.fail(w, r, http.StatusBadRequest, "the request is no JSON of an action")
 		return
 	}
-	if hasNull(&text) {
+	if hasNull(bytes.NewReader(text)) {
 		c.fail(w, r, http.StatusBadRequest, "null is no value: leave the member out, or give it a value")
 		return
 	}

@@ -89,6 +89,7 @@ const (
 // The limits of one request.
 const (
 	readTimeout = 3 * time.Second  // for the reads of a page
+	listTimeout = 30 * time.Second // for the names of all queues, which are read one behind the other
 	actTimeout  = 30 * time.Second // for an action
 	maxForm     = 4 << 20          // bytes; an edited body included
 )

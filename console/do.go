@@ -2,7 +2,6 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"fdbfifo/internal/strict"
 	"fdbfifo/layer"
 )
 
@@ -170,6 +170,15 @@ func (d *deed) id(name string) (layer.ID, error) {
 	return layer.ParseID(d.in.Get(name))
 }
 
+// flag reports whether the field of a name is 1. It may be left out. Anything else is refused: an empty value may be
+// that of a variable which is not set.
+func (d *deed) flag(name string) (bool, error) {
+	if !d.in.Has(name) || d.in.Get(name) == "1" {
+		return d.in.Has(name), nil
+	}
+	return false, fmt.Errorf("%w: %s is %q: give 1, or leave it out", errAsk, name, d.in.Get(name))
+}
+
 func (d *deed) retry(ctx context.Context) (string, error) {
 	where, err := d.where()
 	if err != nil {
@@ -192,8 +201,11 @@ func (d *deed) where() (layer.Template, error) {
 		return nil, nil
 	}
 	var t layer.Template
-	if err := json.Unmarshal([]byte(d.in.Get("where")), &t); err != nil {
+	if err := strict.Unmarshal([]byte(d.in.Get("where")), &t); err != nil {
 		return nil, fmt.Errorf("%w: where: %w", errAsk, err)
+	}
+	if t == nil {
+		return nil, fmt.Errorf("%w: where: null is no template", errAsk)
 	}
 	return t, nil
 }
@@ -253,7 +265,7 @@ func (d *deed) release(ctx context.Context) (string, error) {
 	if o.Where, err = d.where(); err != nil {
 		return "", err
 	}
-	if d.in.Get("hold") != "" {
+	if d.in.Has("hold") {
 		if o.Hold, err = d.id("hold"); err != nil {
 			return "", err
 		}
@@ -284,7 +296,13 @@ func (d *deed) redrive(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	o := layer.RedriveOptions{ToTail: d.in.Get("tail") != "", DryRun: d.in.Get("dry_run") != ""}
+	var o layer.RedriveOptions
+	if o.ToTail, err = d.flag("tail"); err != nil {
+		return "", err
+	}
+	if o.DryRun, err = d.flag("dry_run"); err != nil {
+		return "", err
+	}
 	report, err := d.admin().Redrive(ctx, f, o)
 	return deadWords(report, "given back", o.DryRun), err
 }
@@ -294,7 +312,10 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	o := layer.DiscardOptions{DryRun: d.in.Get("dry_run") != ""}
+	var o layer.DiscardOptions
+	if o.DryRun, err = d.flag("dry_run"); err != nil {
+		return "", err
+	}
 	report, err := d.admin().Discard(ctx, f, o)
 	return deadWords(report, "removed for good", o.DryRun), err
 }
@@ -310,7 +331,10 @@ func (d *deed) replay(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dry := d.in.Get("dry_run") != ""
+	dry, err := d.flag("dry_run")
+	if err != nil {
+		return "", err
+	}
 	report, err := d.admin().Replay(ctx, f, layer.ReplayOptions{DryRun: dry, Limit: maxReplay})
 	words := plural(report.Done, "message")
 	if report.More {

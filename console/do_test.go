@@ -56,6 +56,30 @@ func TestActionsSayTheirGroup(t *testing.T) {
 	require.Equal(t, http.StatusOK, send(`{"queue":"orders","verb":"pause","group":""}`))
 }
 
+// TestDeedsWithTwoMeanings: a call that has a member twice, or a member whose name differs from the known one in case,
+// does nothing. The template of a call that has a facet twice is refused, too.
+func TestDeedsWithTwoMeanings(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("a", "1")
+	for _, deed := range []string{
+		`{"queue":"orders","verb":"resume","verb":"pause","group":"a"}`,
+		`{"queue":"orders","verb":"pause","Group":"a"}`,
+		`{"queue":"orders","verb":"pause","group":"b","GROUP":"a"}`, `{"queue":"orders","verb":"pause","group":"a"} {}`,
+		`{"queue":"orders","verb":"pause","group":"a","expect":{"token":1,"token":0}}`,
+	} {
+		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, http.StatusBadRequest, w.Code, deed)
+	}
+	info, err := s.q.Admin().Group(t.Context(), "a", nil)
+	require.NoError(t, err)
+	require.Equal(t, layer.Ready, info.Status)
+	_, err = (&deed{in: url.Values{"where": {`{"flight":"a","flight":"b"}`}}}).where()
+	require.ErrorIs(t, err, errAsk)
+}
+
 // TestEmptyFieldsChooseNothing: an id, a text or an "all" that is there and empty or blank never chooses the other
 // letters, and a call that names a group with it does not fall back on the whole group.
 func TestEmptyFieldsChooseNothing(t *testing.T) {
@@ -128,6 +152,41 @@ func TestNullIsNoValue(t *testing.T) {
 	info, err := s.q.Admin().Group(t.Context(), "A", nil)
 	require.NoError(t, err)
 	require.Equal(t, layer.Paused, info.Status)
+}
+
+// TestEmptyFieldIsNoValue: a field of a form that is there and empty is refused where it would make the action do more:
+// a dry run would act, and a claim of one message would be that of the group.
+func TestEmptyFieldIsNoValue(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "a1", "a2", "a3")
+	for range 2 {
+		_, err := s.q.Admin().Skip(t.Context(), "A", layer.SkipOptions{})
+		require.NoError(t, err)
+	}
+	claims, err := s.q.Receive(t.Context(), layer.ReceiveOptions{})
+	require.NoError(t, err)
+	token := fmt.Sprint(claims[0].Token)
+	for _, form := range []url.Values{
+		{"verb": {"discard"}, "dry_run": {""}}, {"verb": {"discard"}, "dry_run": {"0"}},
+		{"verb": {"discard"}, "dry_run": {"", "1"}}, {"verb": {"redrive"}, "dry_run": {""}},
+		{"verb": {"redrive"}, "tail": {""}}, {"verb": {"replay"}, "dry_run": {""}},
+		{"verb": {"retry-alike"}, "alike": {digest([]byte("bad"))}, "dry_run": {""}},
+		{"verb": {"release"}, "token": {token}, "hold": {""}},
+		{"verb": {"release"}, "token": {token}, "where": {""}},
+		{"verb": {"release"}, "token": {token}, "where": {"null"}},
+	} {
+		form.Set("q", "orders")
+		form.Set("g", "A")
+		r, body := s.post(form)
+		require.Equal(t, http.StatusBadRequest, r.StatusCode, "%v: %s", form, body)
+	}
+	stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 2, stats.Dead)
+	require.EqualValues(t, 1, stats.InFlight)
+	r, body := s.post(url.Values{"q": {"orders"}, "g": {"A"}, "verb": {"discard"}, "dry_run": {"1"}})
+	require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
+	require.NoError(t, s.q.Ack(t.Context(), claims[0]))
 }
 
 // TestBlankToken: a token of blanks is no secret, so a console is not made with it.

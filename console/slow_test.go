@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
@@ -227,5 +228,47 @@ func TestAdvice(t *testing.T) {
 		require.Len(t, all, 1, cause)
 		require.Contains(t, all[0].Text, want)
 		require.NotContains(t, all[0].Command, "the queue")
+	}
+}
+
+// paused is a database that calls pause before each transaction.
+type paused struct {
+	kv.DB
+	pause func()
+}
+
+func (d paused) Begin(o kv.TxOptions) (tx kv.ManagedTx, err error) {
+	d.pause()
+	return d.DB.Begin(o)
+}
+
+// TestManyQueues: the first page reads the figures of its queues at the same time. The names of the queues may take
+// longer than the reads of a page, because each is found behind the one before.
+func TestManyQueues(t *testing.T) {
+	for lag, read := range map[time.Duration]bool{100 * time.Millisecond: true, 5 * time.Second: false} {
+		synctest.Test(t, func(t *testing.T) {
+			db := embedded.OpenMemory(embedded.Options{})
+			defer db.Close()
+			for i := range shownQueues + 1 {
+				q, err := layer.Create(t.Context(), db, nil, fmt.Sprintf("queue-%02d", i), layer.Options{})
+				require.NoError(t, err)
+				require.NoError(t, q.Close(t.Context()))
+			}
+			slow := paused{db, func() { time.Sleep(lag) }}
+			c, err := New(Options{DB: slow, Open: true, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			defer c.Close(t.Context())
+			begun := time.Now()
+			page, err := c.queuesPage(t.Context(), input{})
+			require.NoError(t, err)
+			require.Less(t, time.Since(begun), 5*lag)
+			d := page.(queuesData)
+			require.Equal(t, []string{"queue-50"}, d.More)
+			require.Len(t, d.Queues, shownQueues)
+			for i, row := range d.Queues {
+				require.Equal(t, fmt.Sprintf("queue-%02d", i), row.Name)
+				require.Equal(t, read, row.Err == "", row.Err)
+			}
+		})
 	}
 }

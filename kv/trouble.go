@@ -158,12 +158,18 @@ func tell(observe func(t Trouble), t Trouble) {
 		defer close(done)
 		defer func() {
 			if r := recover(); r != nil {
-				slog.Error("kv: an observer of trouble has panicked", "panic", r, "stack", string(debug.Stack()))
+				tellPanic(r)
 			}
 		}()
 		observe(t)
 	}()
 	<-done
+}
+
+// tellPanic logs the panic of an observer. A panic of the log's handler is dropped: nothing is left to tell it to.
+func tellPanic(r any) {
+	defer func() { _ = recover() }()
+	slog.Error("kv: an observer of trouble has panicked", "panic", r, "stack", string(debug.Stack()))
 }
 
 // trouble returns what to tell now, if there is anything to tell. told: the goroutine has told of trouble. If another

@@ -138,7 +138,7 @@ func (a Admin) SetGroupStateTx(
 	if err := checkState(state); err != nil {
 		return wrap("set group state", err)
 	}
-	return wrap("set group state", q.operate(ctx, tx, func(w *txn) error {
+	return wrap("set group state", interfere(ctx, q, tx, func(w *txn) error {
 		r, err := w.guarded(guard.StateLock).readLock(group)
 		if err != nil {
 			return err
@@ -174,72 +174,136 @@ type SubscriptionInfo struct {
 // MaxBehind bounds SubscriptionInfo.Behind, because the count is read row by row.
 const MaxBehind = 10_000
 
-// Subscriptions lists the queue's subscriptions in the order of their names.
+// subscriptionsPage bounds how many subscriptions are read in a transaction. Their reads travel at the same time.
+const subscriptionsPage = 50
+
+// Subscriptions lists the queue's subscriptions in the order of their names. It reads pages, each in a transaction of
+// its own.
 //
 // Errors: ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Subscriptions(ctx context.Context) ([]SubscriptionInfo, error) {
 	var all []SubscriptionInfo
-	err := a.q.view(ctx, func(v *view) error {
-		all = nil
-		for row, err := range walk(ctx, v.read, v.keys.section(nameCursor), sweepPage) {
+	for rest := newCursor(a.q.keys.section(nameCursor)); !rest.exhausted; {
+		var page []SubscriptionInfo
+		var after cursor
+		err := a.q.view(ctx, func(v *view) error {
+			after = rest
+			rows, err := after.read(v.read, subscriptionsPage).Wait(ctx)
 			if err != nil {
 				return fmt.Errorf("read cursors: %w", err)
 			}
-			s, err := inspection{v}.subscriptionInfo(row)
-			if v.passes(err) {
-				if s.Err = err; s.Name == "" {
-					continue
-				}
-			} else if err != nil {
-				return err
-			}
-			all = append(all, s)
+			after.passed(rows, subscriptionsPage)
+			page, err = inspection{v}.subscriptions(rows)
+			return err
+		})
+		if err != nil {
+			return nil, wrap("subscriptions", err)
 		}
-		return nil
-	})
-	return all, wrap("subscriptions", err)
+		all, rest = append(all, page...), after
+	}
+	return all, nil
 }
 
-func (v inspection) subscriptionInfo(row kv.KV) (s SubscriptionInfo, err error) {
+// subscribed is a subscription while it is read.
+type subscribed struct {
+	info      SubscriptionInfo
+	behind    kv.KeyRange // the changes that it has not seen
+	readerKey []byte
+	reader    kv.Future[[]byte]
+	first     kv.Future[[]kv.KV] // of behind
+}
+
+// subscriptions reads the subscriptions of a page of cursors.
+func (v inspection) subscriptions(rows []kv.KV) ([]SubscriptionInfo, error) {
+	all := make([]*subscribed, 0, len(rows))
+	for _, row := range rows {
+		s := &subscribed{}
+		err := v.beginSubscription(s, row)
+		if v.passes(err) {
+			if s.info.Err = err; s.info.Name == "" {
+				continue
+			}
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	var counted []*subscribed
+	var ranges []kv.KeyRange
+	for _, s := range all {
+		if s.info.Err != nil {
+			continue
+		}
+		err := v.waitSubscription(s)
+		if v.passes(err) {
+			s.info.Err = err
+		} else if err != nil {
+			return nil, err
+		}
+		if !s.info.Next.IsZero() {
+			counted, ranges = append(counted, s), append(ranges, s.behind)
+		}
+	}
+	counts, err := v.countKeysOfEach(ranges, MaxBehind)
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range counted {
+		s.info.Behind = counts[i]
+	}
+	infos := make([]SubscriptionInfo, len(all))
+	for i, s := range all {
+		infos[i] = s.info
+	}
+	return infos, nil
+}
+
+// beginSubscription starts the reads of a subscription.
+func (v inspection) beginSubscription(s *subscribed, row kv.KV) error {
 	key, err := v.keys.parse(row.Key)
 	if err != nil {
-		return s, err
+		return err
 	}
-	s.Name = key.field
+	s.info.Name = key.field
 	p, err := rec.UnpackCursor(row.Key, row.Value)
 	if err != nil {
-		return s, err
+		return err
 	}
-	behind := kv.KeyRange{Begin: v.keys.absolute(p.From), End: v.keys.section(nameChange).End}
-	first := v.read.GetRange(behind.Selectors(), kv.RangeOptions{Limit: 1})
-	readerKey := v.keys.reader(s.Name)
-	held, err := v.read.Get(readerKey).Wait(v.ctx)
+	s.behind = kv.KeyRange{Begin: v.keys.absolute(p.From), End: v.keys.section(nameChange).End}
+	s.first = v.read.GetRange(s.behind.Selectors(), kv.RangeOptions{Limit: 1})
+	s.readerKey = v.keys.reader(s.info.Name)
+	s.reader = v.read.Get(s.readerKey)
+	return nil
+}
+
+// waitSubscription waits for the reads of a subscription.
+func (v inspection) waitSubscription(s *subscribed) error {
+	held, err := s.reader.Wait(v.ctx)
 	if err != nil {
-		return s, fmt.Errorf("read reader: %w", err)
+		return fmt.Errorf("read reader: %w", err)
 	}
 	if held != nil {
-		r, err := rec.UnpackReader(readerKey, held)
+		r, err := rec.UnpackReader(s.readerKey, held)
 		if err != nil {
-			return s, err
+			return err
 		}
 		if r.EndMS > v.nowMS {
-			s.Owner, s.Until = r.Owner, fromMillis(r.EndMS)
+			s.info.Owner, s.info.Until = r.Owner, fromMillis(r.EndMS)
 		}
 	}
-	rows, err := first.Wait(v.ctx)
+	rows, err := s.first.Wait(v.ctx)
 	if err != nil {
-		return s, fmt.Errorf("read changes: %w", err)
+		return fmt.Errorf("read changes: %w", err)
 	}
 	if len(rows) == 0 {
-		return s, nil
+		return nil
 	}
 	ms, _, err := rec.UnpackChanges(rows[0].Key, rows[0].Value)
 	if err != nil {
-		return s, err
+		return err
 	}
-	s.Next = fromMillis(ms)
-	s.Behind, err = v.countKeys(behind, MaxBehind)
-	return s, err
+	s.info.Next = fromMillis(ms)
+	return nil
 }
 
 // Unsubscribe removes a subscription with its place. A call of Subscribe that still runs continues as a new

@@ -34,7 +34,7 @@ func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
 	}
-	return wrap("cancel", a.q.operate(ctx, tx, func(w *txn) error { return w.cancel(id) }))
+	return wrap("cancel", interfere(ctx, a.q, tx, func(w *txn) error { return w.cancel(id) }))
 }
 
 // SkipOptions say who skips, what and why.
@@ -84,7 +84,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 		reason += ": " + o.Reason
 	}
 	var id ID
-	err := q.operate(ctx, tx, func(w *txn) error {
+	err := interfere(ctx, q, tx, func(w *txn) error {
 		head, err := w.firstItem(w.keys.items(group))
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Messa
 	if change == nil {
 		return wrap("edit", fmt.Errorf("%w: no function that changes the message", ErrOptions))
 	}
-	return wrap("edit", a.q.operate(ctx, tx, func(w *txn) error { return w.edit(id, change) }))
+	return wrap("edit", interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 
 // waiting is an item that is not in flight, and the lock of its group.
@@ -559,7 +559,7 @@ func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time)
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)
 	}
-	return wrap("reschedule", q.operate(ctx, tx, func(w *txn) error {
+	return wrap("reschedule", interfere(ctx, q, tx, func(w *txn) error {
 		left := at.Sub(fromMillis(w.nowMS))
 		if left > MaxDelay {
 			return checkDelay(left)
@@ -591,7 +591,7 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 	if err := checkID(id); err != nil {
 		return wrap("replace", err)
 	}
-	return wrap("replace", q.operate(ctx, tx, func(w *txn) error {
+	return wrap("replace", interfere(ctx, q, tx, func(w *txn) error {
 		return w.edit(id, func(m *Message) error {
 			m.Body, m.Headers = body, headers
 			return nil

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -173,6 +174,16 @@ func keepOwn(w *txn) error {
 		}
 	}
 	return nil
+}
+
+// interfere is operate for a call that may end lapsed claims: it keeps the handle's own first, see keepOwn.
+func interfere(ctx context.Context, q *Queue, tx kv.Tx, fn func(w *txn) error) error {
+	return q.operate(ctx, tx, func(w *txn) error {
+		if err := keepOwn(w); err != nil {
+			return err
+		}
+		return fn(w)
+	})
 }
 
 // end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no

@@ -660,16 +660,16 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 
 // isEarly reports whether the lease of a claim still lasts by versions though it has expired by the handle's clock, and
 // the two differ by more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are
-// left. The claim's token is the version at which it was made, and one clock has written both of its times. A token
-// that is still to come is from before a restore, and tells nothing.
+// left.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	if h.SinceMS == 0 || guard.ClockLease.Missing() {
 		return false, nil
 	}
 	m, err := w.moment()
-	left := time.Duration(h.EndMS-h.SinceMS)*time.Millisecond - m.span(h.Token)
+	lease, age := m.leaseOf(h)
+	left := lease - age
 	apart := left + time.Duration(w.nowMS-h.EndMS)*time.Millisecond
-	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease && h.Token <= m.clock+offsetSlack, err
+	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease, err
 }
 
 // lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which

@@ -106,9 +106,12 @@ type Queue struct {
 	watchTold atomic.Bool
 	// subscribers is the pace of the looks of subscriptions that find nothing.
 	subscribers advice.Pace
-	counting    counting
-	followed    followed
-	aging       aging
+	// readers are the subscriptions that calls of this handle hold: by token, when the lease ends (a time.Time with the
+	// monotonic clock).
+	readers  sync.Map
+	counting counting
+	followed followed
+	aging    aging
 	// restored is up to where receipts tell nothing, because they may be older than a restore; 0 = the handle has found
 	// no versions that went back.
 	restored int64

@@ -29,7 +29,7 @@ const (
 	// CauseGroupHeld: Owner holds the group, under Token, for other items. Left is the rest of the lease.
 	CauseGroupHeld Cause = "group held"
 	// CauseLeaseExpired: the lease of the group's last holder, Owner, expired -Left ago. The next receive or take that
-	// looks at the group takes over.
+	// looks at the group takes over. Until then Owner may still ack under Token.
 	CauseLeaseExpired Cause = "lease expired"
 	// CauseExcluded: a claim excludes the template that was asked about. It is of an intersecting template, Where, or
 	// of the whole group if Where is nil. Owner has held it since Since, under Token. Left is the rest of the lease.
@@ -89,6 +89,10 @@ type Reason struct {
 	Where Template
 	// Since is when a claim was made, by the holder's clock; zero = not known.
 	Since time.Time
+	// Lease is how long a claim lasts in all, from Since on, with its extensions. Age is how old the claim is by the
+	// versions of the database, which no clock of a process changes. Both are zero if Age is not known. Example: Left
+	// is negative and Age is less than Lease: the clock of this process may be ahead.
+	Lease, Age time.Duration
 }
 
 // Explanation is why an item is not being delivered.
@@ -130,8 +134,12 @@ func (q *Queue) why(
 		return Explanation{ID: id}, wrap("why", err)
 	}
 	err = q.view(ctx, func(v *view) error {
-		x := &explaining{inspection: inspection{v}, id: id, lane: laneName(id.Group, packed)}
-		err := explain(x)
+		m, err := v.moment()
+		if err != nil {
+			return err
+		}
+		x := &explaining{inspection: inspection{v}, now: m, id: id, lane: laneName(id.Group, packed)}
+		err = explain(x)
 		e = Explanation{ID: x.id, Where: x.keys.plan.whereOf(x.lane), Reasons: x.reasons}
 		return err
 	})
@@ -199,6 +207,7 @@ func (x *explaining) explainGroup() error {
 // explaining is a look at an item.
 type explaining struct {
 	inspection
+	now     moment
 	id      ID
 	lane    string // by whose receives the item would be delivered
 	reasons []Reason
@@ -397,6 +406,7 @@ func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 		if h.SinceMS > 0 {
 			holder.Since = fromMillis(h.SinceMS)
 		}
+		holder.Lease, holder.Age = x.now.leaseOf(h)
 	}
 	cond := r.At(x.nowMS)
 	switch cond {

@@ -186,6 +186,9 @@ type purgeRun struct {
 }
 
 func (s *purgeStep) run(width int) error {
+	if err := keepOwn(s.txn); err != nil {
+		return err
+	}
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -373,38 +374,63 @@ func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey
 	return max(last, since), nil
 }
 
-// Queues returns the names of the queues under prefix, in order.
+// Queues returns the names of the queues under prefix, in order. It reads pages of names, each in a transaction of its
+// own. A queue that is created or dropped at the same time may be missing.
 func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 	var names []string
-	_, err := kv.Run(ctx, db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
-		names = nil
-		all := kv.PrefixRange(prefix)
-		// Queue names are strings, whose tuples begin with 0x02.
-		next := append(append([]byte(nil), prefix...), 0x02)
-		for {
-			k, err := tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
+	// Queue names are strings, whose tuples begin with 0x02.
+	for next := append(append([]byte(nil), prefix...), 0x02); next != nil; {
+		page, after, err := readNames(ctx, db, prefix, next)
+		if err != nil {
+			return nil, wrap("list queues", err)
+		}
+		names, next = append(names, page...), after
+	}
+	return names, nil
+}
+
+const (
+	// namesPage and namesTime bound a page of names: each name is found behind the one before, with a read. On a slow
+	// cluster many would take longer than the five seconds of a transaction.
+	namesPage = 250
+	namesTime = time.Second
+)
+
+// readNames reads a page of the names of queues, from the key next on. after is where the next page begins; nil = there
+// is none. The reads that tell whether there is a queue of a name travel at the same time.
+func readNames(ctx context.Context, db kv.DB, prefix, next []byte) (names []string, after []byte, err error) {
+	all := kv.PrefixRange(prefix)
+	_, err = kv.Run(ctx, db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
+		begun, read := time.Now(), tx.Snapshot()
+		var found []string
+		var formats []kv.Future[[]byte]
+		for after = next; len(found) == 0 || len(found) < namesPage && time.Since(begun) < namesTime; {
+			k, err := read.GetKey(kv.FirstGreaterOrEqual(after)).Wait(ctx)
 			if err != nil {
 				return fmt.Errorf("read names: %w", err)
 			}
-			if !all.Contains(k) {
-				return nil
-			}
-			name, _, err := tuple.DecodeString(k[len(prefix):])
-			if err != nil {
-				return nil // past the strings: not ours
+			name, _, err := tuple.DecodeString(bytes.TrimPrefix(k, prefix))
+			if !all.Contains(k) || err != nil { // past the strings: not ours
+				after = nil
+				break
 			}
 			s := newSubspace(prefix, name)
-			v, err := tx.Snapshot().Get(s.meta(metaFormat)).Wait(ctx)
+			found, formats = append(found, name), append(formats, read.Get(s.meta(metaFormat)))
+			after = s.with(0xff)
+		}
+		names = nil
+		for i, name := range found {
+			v, err := formats[i].Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("read names: %w", err)
+				return fmt.Errorf("read format: %w", err)
 			}
 			if v != nil {
 				names = append(names, name)
 			}
-			next = s.with(0xff)
 		}
+		return nil
 	})
-	return names, wrap("list queues", err)
+	return names, after, err
 }
 
 // closeLife bounds Close.

@@ -309,6 +309,16 @@ func (m moment) span(clock int64) time.Duration {
 	return time.Duration(m.clock-clock) * time.Microsecond
 }
 
+// leaseOf returns the lease of a claim, with its extensions, and how old the claim is by versions. The claim's token is
+// the version at which the claim was made, and one clock has written both of its times if it is not extended. Both are
+// 0 if the age is not known: a token that is still to come is from before a restore.
+func (m moment) leaseOf(h *rec.Holding) (lease, age time.Duration) {
+	if h.SinceMS == 0 || h.Token > m.clock+offsetSlack {
+		return 0, 0
+	}
+	return time.Duration(h.EndMS-h.SinceMS) * time.Millisecond, m.span(h.Token)
+}
+
 // lag returns by how much the wall time has advanced more than the version since w.
 func (m moment) lag(w moment) time.Duration {
 	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)

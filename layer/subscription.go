@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -63,6 +64,8 @@ type subscription struct {
 	errs   int          // in a row, which are not the handler's
 	vain   int          // watches in a row that have ended at once, and for nothing
 	told   bool         // that a watch has failed
+
+	slip atomic.Pointer[error] // a mistake of a handler that has succeeded; nil = there is none
 
 	met   []byte    // the reader of another process, with a time that no process may store
 	since time.Time // when this call met it first
@@ -125,6 +128,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 
 // run takes the subscription again and again, until ctx ends or the queue is gone.
 func (s *subscription) run(ctx context.Context) error {
+	defer s.q.readers.Delete(s.token)
 	for ctx.Err() == nil {
 		wait, err := s.acquire(ctx)
 		if err == nil && wait == 0 {
@@ -290,8 +294,8 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 		if err != nil {
 			return 0, err
 		}
-		if left := r.EndMS - s.q.nowMS(); r.Token != s.token && left > 0 && !s.outlived(held, r) {
-			return min(time.Duration(left)*time.Millisecond, s.o.Lease, longestReader(&r)), nil
+		if left := s.left(r); r.Token != s.token && left > 0 && !s.outlived(held, r) {
+			return min(left, s.o.Lease, longestReader(&r)), nil
 		}
 	}
 	v, err := cursorRead.Wait(ctx)
@@ -312,6 +316,16 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	tx.Set(cursorKey, (&rec.Cursor{Token: s.token, Position: s.at}).Pack())
 	s.setReader(tx, 0)
 	return 0, nil
+}
+
+// left is what is left of a holder's lease: by the clock, or, if the holder is a call of this very handle, by the
+// monotonic clock, if that leaves more. So a step of the clock takes the subscription from no call of the handle.
+func (s *subscription) left(r rec.Reader) time.Duration {
+	left := time.Duration(r.EndMS-s.q.nowMS()) * time.Millisecond
+	if ends, own := s.q.readers.Load(r.Token); own && !guard.OwnClaim.Missing() {
+		left = max(left, time.Until(ends.(time.Time)))
+	}
+	return left
 }
 
 // outlived reports whether another process holds the subscription until a time that no process with its lease may
@@ -432,6 +446,7 @@ func (s *subscription) serve(ctx context.Context) error {
 func (s *subscription) beat(ctx context.Context) error {
 	end := s.taken.Add(s.o.Lease) // by the monotonic clock
 	for {
+		s.q.readers.Store(s.token, end)
 		if err := s.pause(ctx, "heartbeat", s.o.Lease/3); err != nil || ctx.Err() != nil {
 			return err
 		}
@@ -472,6 +487,9 @@ func (s *subscription) step(ctx context.Context) error {
 	if err == nil {
 		for _, unreadable := range page.unreadable {
 			s.report(unreadable)
+		}
+		if slip := s.slip.Swap(nil); slip != nil {
+			s.report(*slip)
 		}
 		s.at, s.stored, s.fails, s.width = at, at, 0, min(2*s.width, s.o.Max)
 		return nil
@@ -811,10 +829,17 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 // call calls a handler on a goroutine of its own, which the handler may end, and makes an error or a panic a
 // *ChangeError.
 func (s *subscription) call(changes []Change, handler func() error) error {
-	var returned error
-	err := callback.Shield(0).Try("the handler", func() { returned = callback.Sound(handler()) })
+	var returned, slip error
+	err := callback.Shield(0).Try("the handler", func() {
+		returned, slip = callback.Meant(handler())
+		returned = callback.Sound(returned)
+	})
 	if err = cmp.Or(err, returned); err != nil {
 		return s.failed(changes, err)
+	}
+	if slip != nil {
+		slip = s.failed(changes, slip)
+		s.slip.Store(&slip)
 	}
 	return nil
 }
@@ -901,9 +926,10 @@ func (e *MissedError) Error() string {
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to
-// pass over a change. The handler's context ends when another process has taken over, or ctx ends. The handler must
-// return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
-// once use SubscribeTx.
+// pass over a change. A nil pointer to an error type of this module, such as a nil *kv.Error, counts as nil and is
+// reported, as in package worker. The handler's context ends when another process has taken over, or ctx ends. The
+// handler must return then: while it runs, this process extends the lease, and Subscribe does not return. For effects
+// that happen once use SubscribeTx.
 //
 // Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
 // ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.

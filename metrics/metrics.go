@@ -49,6 +49,7 @@ type Exporter struct {
 	queues []*source
 	work   map[string]*work // by queue
 	errors map[string]int64 // reads of figures that have failed, by queue
+	closed []string         // the queues of Unopened
 }
 
 // source is a queue whose figures are exported.
@@ -92,6 +93,23 @@ func (e *Exporter) Remove(q *layer.Queue) {
 	delete(e.errors, q.Name())
 }
 
+// Unopened says which queues cannot be opened now. Until the next call the exporter shows an fdbfifo_exporter_up of 0
+// for each of them. Each call counts an error of each of them.
+func (e *Exporter) Unopened(names []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, name := range e.closed {
+		added := slices.ContainsFunc(e.queues, func(s *source) bool { return s.q.Name() == name })
+		if !added && !slices.Contains(names, name) {
+			delete(e.errors, name)
+		}
+	}
+	for _, name := range names {
+		e.errors[name]++
+	}
+	e.closed = slices.Clone(names)
+}
+
 // ServeHTTP writes all metrics.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
@@ -106,12 +124,16 @@ func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 	sources := slices.Clone(e.queues)
 	e.mu.Unlock()
 	p := printer{families: map[string]*family{}}
+	e.readAll(ctx, sources)
 	for _, s := range sources {
-		e.figures(ctx, &p, s)
+		e.figures(&p, s)
 	}
 	e.mu.Lock()
 	for name, work := range e.work {
 		work.print(&p, name)
+	}
+	for _, name := range e.closed {
+		p.add("fdbfifo_exporter_up", 0, "queue", name)
 	}
 	for name, n := range e.errors {
 		p.add("fdbfifo_exporter_errors_total", float64(n), "queue", name)
@@ -120,22 +142,48 @@ func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 	p.write(b)
 }
 
+// readers is how many queues are read at the same time. One after the other, the figures of thousands of queues would
+// take longer than a scrape may.
+const readers = 16
+
+// readAll reads the figures of queues.
+func (e *Exporter) readAll(ctx context.Context, sources []*source) {
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	free := make(chan struct{}, readers)
+	for _, s := range sources {
+		free <- struct{}{}
+		reading.Go(func() {
+			defer func() { <-free }()
+			e.read(ctx, s)
+		})
+	}
+}
+
+// read reads the figures of a queue from its database, unless they are young enough.
+func (e *Exporter) read(ctx context.Context, s *source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := e.o.Now()
+	if !s.at.IsZero() && now.Sub(s.at) < e.o.Every {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
+	stats, err := s.q.Stats(ctx, layer.StatsOptions{})
+	s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
+	if err != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.errors[s.q.Name()]++
+	}
+}
+
 // figures prints the figures of a queue from the database and the handle.
-func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
+func (e *Exporter) figures(p *printer, s *source) {
 	name := s.q.Name()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := e.o.Now(); s.at.IsZero() || now.Sub(s.at) >= e.o.Every {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
-		defer cancel()
-		stats, err := s.q.Stats(ctx, layer.StatsOptions{})
-		s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
-		if err != nil {
-			e.mu.Lock()
-			e.errors[name]++
-			e.mu.Unlock()
-		}
-	}
 	p.add("fdbfifo_exporter_up", bit(s.ok), "queue", name)
 	p.add("fdbfifo_exporter_duration_seconds", s.took.Seconds(), "queue", name)
 	e.paths(p, s.q)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
@@ -273,4 +274,42 @@ func TestDeployNamesWhatThereIs(t *testing.T) {
 			require.True(t, plain || bucket, "%s names %s", file, name)
 		}
 	}
+}
+
+// slowBegin is a database in which each transaction takes a while to begin.
+type slowBegin struct {
+	kv.DB
+	lag time.Duration
+}
+
+func (d slowBegin) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	time.Sleep(d.lag)
+	return d.DB.Begin(o)
+}
+
+// TestFiguresOfManyQueues: the figures of many queues are read at the same time, so that a scrape does not take longer
+// with each queue.
+func TestFiguresOfManyQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		e := New(Options{})
+		const n, lag = 10 * readers, 100 * time.Millisecond
+		for i := range n {
+			name := fmt.Sprintf("queue-%d", i)
+			made, err := layer.Create(t.Context(), db, nil, name, layer.Options{})
+			require.NoError(t, err)
+			require.NoError(t, made.Close(t.Context()))
+			q, err := layer.Open(t.Context(), slowBegin{db, lag}, nil, name, layer.Options{})
+			require.NoError(t, err)
+			defer q.Close(t.Context())
+			e.Add(q)
+		}
+		var b bytes.Buffer
+		begun := time.Now()
+		e.Write(t.Context(), &b)
+		require.Less(t, time.Since(begun), 2*n/readers*lag)
+		require.Equal(t, n, strings.Count(b.String(), "fdbfifo_exporter_up{queue=\"queue-"))
+		require.Equal(t, n, strings.Count(b.String(), "fdbfifo_queue_messages{"))
+	})
 }

@@ -508,7 +508,7 @@ func TestBoundedRequests(t *testing.T) {
 		status, body := e.query("Action=ReceiveMessage&QueueUrl=jobs" + form.String())
 		require.Equal(e, http.StatusBadRequest, status)
 		require.Contains(e, body, "more than 2000 values")
-		some := form.String()[:150*len("&MessageAttributeName.1=a")]
+		some := strings.Join(strings.SplitAfter(form.String(), "=a")[:150], "")
 		status, body = e.query("Action=ReceiveMessage&QueueUrl=jobs" + some)
 		require.Equal(e, http.StatusBadRequest, status)
 		require.Contains(e, body, "at most 100 names")
@@ -595,4 +595,130 @@ func TestMemoryOfAttacks(t *testing.T) {
 	grown := int64(most.HeapInuse) - int64(before)
 	t.Logf("the heap grew by %d MB", grown/million)
 	require.Less(t, grown, int64(150*million))
+}
+
+// TestMemoryOfSlowReaders: clients that read large answers slowly, or not at all, cost a bounded amount of memory
+// however many they are. A request of another client is answered.
+func TestMemoryOfSlowReaders(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	s, done := NewServer(db, Options{}), make(chan error, 1)
+	e := &env{T: t, db: db, s: s}
+	url := e.create("jobs")
+	e.create("empty")
+	const messages, clients, million = 10, 240, 1_000_000
+	for range messages {
+		e.send(url, "", strings.Repeat("b", 1<<20))
+	}
+	go func() { done <- s.Serve(ctx, l, 0) }()
+	defer func() { stop(); require.NoError(t, <-done); require.NoError(t, db.Close()) }()
+
+	var memory runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&memory)
+	before, most := memory.HeapInuse, uint64(0)
+	var all sync.WaitGroup
+	dial := func(body string) (net.Conn, string) {
+		c, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		require.NoError(t, c.(*net.TCPConn).SetReadBuffer(4096))
+		t.Cleanup(func() { _ = c.Close() })
+		return c, head(len(body), "X-Amz-Target: AmazonSQS.ReceiveMessage\r\n") + body
+	}
+	for range clients / 2 {
+		c, request := dial(`{"QueueUrl":"empty","WaitTimeSeconds":20}`)
+		_, err := io.WriteString(c, request)
+		require.NoError(t, err)
+	}
+	for range clients {
+		c, request := dial(`{"QueueUrl":"jobs","MaxNumberOfMessages":10,"VisibilityTimeout":0}`)
+		all.Go(func() {
+			for { // until the answer has messages, of which it reads nothing more
+				_, _ = io.WriteString(c, request)
+				answer, err := http.ReadResponse(bufio.NewReaderSize(c, 16), nil)
+				if err != nil || answer.StatusCode != http.StatusOK || answer.ContentLength < 0 {
+					return
+				}
+				_, _ = io.Copy(io.Discard, answer.Body)
+			}
+		})
+	}
+	watched := make(chan struct{})
+	go func() { all.Wait(); close(watched) }()
+	for running := true; running; {
+		select {
+		case <-watched:
+			running = false
+		case <-time.After(5 * time.Millisecond):
+		}
+		runtime.ReadMemStats(&memory)
+		most = max(most, memory.HeapInuse)
+	}
+	grown := int64(most) - int64(before)
+	t.Logf("the heap grew by %d MB", grown/million)
+	require.Less(t, grown, int64(300*million))
+	status, _, body := e.do(post("ReceiveMessage", object{"QueueUrl": "jobs", "VisibilityTimeout": 0}))
+	require.Equal(t, http.StatusOK, status, body[:min(len(body), 200)])
+}
+
+// TestSlowReadersGiveWay: clients that do not read their large answers delay a large answer to another client by at
+// most a second. A client that reads gets its answer whole.
+func TestSlowReadersGiveWay(t *testing.T) {
+	served(t, Options{Keys: frontKeys}, 0, func(f *front) {
+		require.Equal(f, http.StatusOK, f.ask("192.0.2.9:1", signAll(post("CreateQueue", object{"QueueName": "jobs"}))))
+		for i := range 10 {
+			require.Equal(f, http.StatusOK, f.ask(fmt.Sprintf("192.0.2.9:%d", i+2), largeSend()))
+		}
+		receive := func() *http.Request {
+			want := object{"QueueUrl": "jobs", "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}
+			return signAll(post("ReceiveMessage", want))
+		}
+		var slow []net.Conn
+		for i := range 80 {
+			c, ok := f.dial(fmt.Sprintf("192.0.2.%d:1", 10+i), time.Minute)
+			require.True(f, ok)
+			require.NoError(f, receive().Write(c))
+			slow = append(slow, c)
+			time.Sleep(10 * time.Millisecond)
+		}
+		f.s.answers.mu.Lock()
+		total := f.s.answers.total
+		f.s.answers.mu.Unlock()
+		require.Greater(f, total, int64(answerMemory-leastAnswer))
+		f.taking(patience+100*time.Millisecond, "from another address", func() {
+			require.Equal(f, http.StatusOK, f.ask("192.0.2.8:1", receive()))
+		})
+		answer, err := http.ReadResponse(bufio.NewReader(slow[0]), nil)
+		if err == nil {
+			_, err = io.Copy(io.Discard, answer.Body)
+		}
+		require.Error(f, err, "the first has given way")
+	})
+}
+
+// TestLongPollsHaveNoMemory: a long poll has no memory for its answer while it waits, and gives back the memory of its
+// answer.
+func TestLongPollsHaveNoMemory(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		var polls sync.WaitGroup
+		var got atomic.Int64
+		for i := range 100 {
+			url := e.create(fmt.Sprint("jobs", i))
+			polls.Go(func() { got.Add(int64(len(e.receive(url, "WaitTimeSeconds", 20)))) })
+		}
+		time.Sleep(time.Second)
+		total := func() int64 {
+			e.s.answers.mu.Lock()
+			defer e.s.answers.mu.Unlock()
+			return e.s.answers.total
+		}
+		require.Zero(e, total())
+		e.send("jobs0", "", strings.Repeat("b", 1<<20))
+		polls.Wait()
+		require.EqualValues(e, 1, got.Load())
+		require.Zero(e, total())
+		require.Empty(e, e.s.answers.taken)
+	})
 }

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"encoding/json"
 	"errors"
 	"maps"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 
+	"fdbfifo/internal/strict"
 	"fdbfifo/layer"
 )
 
@@ -137,7 +139,7 @@ func checkAttribute(name, value string) error {
 	switch {
 	case value == "":
 	case name == redrivePolicy:
-		_, err := parseRedrivePolicy(value)
+		_, err := parseRedrivePolicy(value, strict.Unmarshal)
 		return err
 	case name == policyAttribute:
 		if err := checkPolicy(value); err != nil {
@@ -242,7 +244,8 @@ func (r record) configure(c *layer.Config) {
 	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest and always comes first
 	c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
 	c.MaxAttempts, c.OnFailure = layer.Unlimited, layer.DeadLetterItem
-	if policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy]); err == nil && policy.queue != "" {
+	policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy], json.Unmarshal)
+	if err == nil && policy.queue != "" {
 		c.MaxAttempts = policy.count
 	}
 	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, layer.DefaultDedupWindow

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+
+	"fdbfifo/internal/doors"
 )
 
 const (
@@ -24,12 +26,11 @@ const (
 	maxOther = 256 << 10 // bytes
 	// freeBody is the size of a body that every connection may hold. Requests with a larger body share bodyMemory.
 	freeBody = 8 << 10 // bytes
-	// bodyMemory bounds the larger bodies together, addressMemory those from one remote address. The values that are
+	// bodyMemory bounds the larger bodies together. Those from one remote address have half of it. The values that are
 	// decoded from a body take a few times as much.
-	bodyMemory    = 32 << 20 // bytes
-	addressMemory = bodyMemory / 2
+	bodyMemory = 32 << 20 // bytes
 	// patience is how long a request without a verified signature may keep another one waiting.
-	patience = time.Second
+	patience = doors.Patience
 	// memoryIn is how long a request waits for memory before it is refused.
 	memoryIn = 10 * time.Second
 	// A body must come within bodyGrace, and a second more for each leastRate bytes that have come, and within
@@ -72,7 +73,8 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request, c *call) ([]by
 	}
 	if size > freeBody {
 		var err error
-		if c.memory, err = s.memory.take(r.Context(), addressOf(r), size, p.deadline); err != nil {
+		h := &share{address: c.address, size: size, deadline: p.deadline}
+		if c.memory, err = s.memory.take(r.Context(), h); err != nil {
 			return nil, err
 		}
 		p.memory = c.memory
@@ -140,10 +142,12 @@ func addressOf(r *http.Request) string {
 	return network.String()
 }
 
-// memory is the memory for the bodies of requests. Each body takes its part before it is read, and keeps it until the
-// request is answered. If none is left, the newest request is served first, as in the line of a queue's long polls. A
-// body whose reading takes longer than patience gives way.
+// memory is the memory for the bodies of requests, or for answers. Each body takes its part before it is read, and
+// keeps it until the request is answered. If none is left, the newest request is served first, as in the line of a
+// queue's long polls. A body whose reading takes longer than patience gives way, as does an answer of which the client
+// reads nothing for that long.
 type memory struct {
+	most    int64 // bytes; one remote address has half of them
 	mu      sync.Mutex
 	taken   map[string]int64 // bytes by remote address; guarded by mu
 	total   int64            // bytes; guarded by mu
@@ -157,17 +161,16 @@ type share struct {
 	address  string
 	size     int64 // bytes
 	granted  chan struct{}
-	deadline func(t time.Time) // of reading the body
+	deadline func(t time.Time) // of reading the body, or of writing the answer
 
-	begun   time.Time // of reading the body; guarded by of.mu
-	whole   bool      // the body is there, and does not give way; guarded by of.mu
+	begun   time.Time // of reading the body, or of writing a part of the answer; guarded by of.mu
+	whole   bool      // it is neither read nor written, and does not give way; guarded by of.mu
 	evicted bool      // it gave way; guarded by of.mu
 }
 
-// take waits for a part of the memory. deadline sets until when the body can be read. The caller must release the
-// share.
-func (m *memory) take(ctx context.Context, address string, size int64, deadline func(time.Time)) (*share, error) {
-	h := &share{of: m, address: address, size: size, granted: make(chan struct{}), deadline: deadline}
+// take waits for a part of the memory, and returns it. The caller must release the share.
+func (m *memory) take(ctx context.Context, h *share) (*share, error) {
+	h.of, h.granted = m, make(chan struct{})
 	m.mu.Lock()
 	m.waiting = append(m.waiting, h)
 	m.grant()
@@ -190,7 +193,7 @@ func (m *memory) take(ctx context.Context, address string, size int64, deadline 
 }
 
 func busy() error {
-	return fail(schemas.RequestThrottled, "The server has too many large requests at the moment. Try again.")
+	return fail(schemas.RequestThrottled, "The server has too many large requests and answers now. Try again.")
 }
 
 // grant gives memory to waiting requests. A request whose address has used up its part waits for another request of the
@@ -198,10 +201,10 @@ func busy() error {
 func (m *memory) grant() {
 	for i := len(m.waiting) - 1; i >= 0; i-- {
 		h := m.waiting[i]
-		if m.taken[h.address]+h.size > addressMemory {
+		if m.taken[h.address]+h.size > m.most/2 {
 			continue
 		}
-		if m.total+h.size > bodyMemory {
+		if m.total+h.size > m.most {
 			return
 		}
 		m.waiting = slices.Delete(m.waiting, i, i+1)
@@ -218,7 +221,7 @@ func (m *memory) grant() {
 func (m *memory) makeRoom(h *share) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	address, all := m.taken[h.address]+h.size-addressMemory, m.total+h.size-bodyMemory // too much by so many bytes
+	address, all := m.taken[h.address]+h.size-m.most/2, m.total+h.size-m.most // bytes too many
 	for _, other := range m.holders {
 		if all <= 0 && address <= 0 {
 			return
@@ -260,6 +263,26 @@ func (h *share) gaveWay() bool {
 	return h.evicted
 }
 
+// resize changes how much memory the request has. It does not wait: an answer can turn out to be larger.
+func (h *share) resize(size int64) {
+	m := h.of
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.total += size - h.size
+	m.taken[h.address] += size - h.size
+	h.size = size
+	m.grant()
+}
+
+// writing says that a part of the answer is about to be written. It returns false if the request has given way to
+// another.
+func (h *share) writing() bool {
+	h.of.mu.Lock()
+	defer h.of.mu.Unlock()
+	h.begun, h.whole = time.Now(), false
+	return !h.evicted
+}
+
 // release gives the memory back. It does nothing if h is nil.
 func (h *share) release() {
 	if h == nil {
@@ -274,7 +297,8 @@ func (h *share) release() {
 	if i := slices.Index(m.holders, h); i >= 0 {
 		m.holders = slices.Delete(m.holders, i, i+1)
 		m.total -= h.size
-		if m.taken[h.address] -= h.size; m.taken[h.address] == 0 {
+		m.taken[h.address] -= h.size
+		if !slices.ContainsFunc(m.holders, func(other *share) bool { return other.address == h.address }) {
 			delete(m.taken, h.address)
 		}
 	}

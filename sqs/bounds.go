@@ -3,6 +3,7 @@ package sqs
 import (
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 )
 
@@ -30,6 +31,16 @@ func checkValues(text []byte) error {
 			if n++; n > maxValues {
 				return errTooMany
 			}
+		}
+	}
+	return nil
+}
+
+// checkParameters refuses a request of the Query protocol with a parameter of two values.
+func checkParameters(form url.Values) error {
+	for name, values := range form {
+		if slices.ContainsFunc(values, func(v string) bool { return v != values[0] }) {
+			return fmt.Errorf("the parameter %q has two values", name)
 		}
 	}
 	return nil

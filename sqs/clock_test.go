@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,4 +40,104 @@ func TestAServersClockAYearAhead(t *testing.T) {
 	k := receiptKey{Key: make([]byte, receiptKeySize), Since: time.Now().Add(365 * 24 * time.Hour).UnixMilli()}
 	h, ok := k.read("q", k.text(receiptHandle{queue: "q"}, time.Now()), time.Now())
 	require.False(t, ok, "it names no message: %v", h)
+}
+
+// TestServersWithWrongClocks: a server whose clock is wrong delivers a message, or deletes it, or changes its
+// visibility. In time the server does what it is asked, and no message becomes a dead letter. If the timeout is over, a
+// server whose clock is ahead refuses, as one with a right clock does.
+func TestServersWithWrongClocks(t *testing.T) {
+	for name, off := range map[string]time.Duration{
+		"a minute ahead": time.Minute, "a day ahead": 24 * time.Hour, "a year ahead": 365 * 24 * time.Hour,
+		"a minute behind": -time.Minute, "a year behind": -365 * 24 * time.Hour,
+	} {
+		for _, delivers := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, delivers=%t", name, delivers), func(t *testing.T) {
+				inBothKinds(t, func(e *env) {
+					wrong, end := e.withClock(func() time.Time { return time.Now().Add(off) })
+					defer end()
+					if delivers {
+						e.settlesInTime(wrong)
+					} else {
+						wrong.settlesInTime(e)
+					}
+				})
+			})
+		}
+	}
+}
+
+// withClock is e with another server of the database, until end.
+func (e *env) withClock(now func() time.Time) (other *env, end func()) {
+	o := e.s.options
+	o.Now = now
+	other = &env{T: e.T, db: e.db, s: NewServer(e.db, o)}
+	return other, func() { require.NoError(e, other.s.Close(e.Context())) }
+}
+
+// settlesInTime holds the server of e to settling in time what another server has delivered.
+func (e *env) settlesInTime(other *env) {
+	e.Helper()
+	dead := other.create("dead.fifo")
+	arn := other.attributes(dead)["QueueArn"].(string)
+	url := other.create("orders.fifo", visibilityTimeout, "20",
+		redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+	batch := func(messages []message) (entries []object) {
+		for i, m := range messages {
+			entries = append(entries, object{"Id": fmt.Sprint(i), "ReceiptHandle": m.ReceiptHandle})
+		}
+		return entries
+	}
+	other.send(url, "a", "a1", "a2", "a3", "a4")
+	other.send(url, "b", "b1")
+	got := other.receive(url)
+	require.Equal(e, "a1 a2 a3 a4 b1", bodies(got))
+	time.Sleep(15 * time.Second)
+	e.visible(url, got[4], 43_100)
+	e.delete(url, got[0])
+	answer := e.call("DeleteMessageBatch", object{"QueueUrl": url, "Entries": batch(got[1:3])})
+	require.Empty(e, answer["Failed"])
+	e.delete(url, got[3:]...)
+	require.Equal(e, "0 visible, 0 in flight", other.numbers(url))
+
+	other.send(url, "c", "c1", "c2")
+	got = other.receive(url, "MaxNumberOfMessages", 1)
+	time.Sleep(15 * time.Second)
+	e.visible(url, got[0], 0)
+	got = other.receive(url)
+	require.Equal(e, "c1 c2", bodies(got))
+	require.Equal(e, "2 1", counts(got))
+	time.Sleep(15 * time.Second)
+	e.delete(url, got[0])
+	if e.s.options.Now().After(other.s.options.Now()) {
+		time.Sleep(6 * time.Second)
+		_, text := e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": got[1].ReceiptHandle})
+		require.Contains(e, text, "Reason: The receipt handle has expired.")
+		_, text = e.refused("ChangeMessageVisibility",
+			object{"QueueUrl": url, "ReceiptHandle": got[1].ReceiptHandle, "VisibilityTimeout": 9})
+		require.Contains(e, text, "not available for visibility timeout change")
+		_, text = e.refused("ChangeMessageVisibility",
+			object{"QueueUrl": url, "ReceiptHandle": got[1].ReceiptHandle, "VisibilityTimeout": 43_190})
+		require.Contains(e, text, "is invalid")
+		got[1] = other.receive(url)[0]
+	}
+	e.delete(url, got[1])
+	require.Equal(e, "0 visible, 0 in flight", other.numbers(dead))
+}
+
+// TestAServersClockSteps: the clock of a server steps between a receive and a delete.
+func TestAServersClockSteps(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		var off atomic.Int64
+		steps, end := e.withClock(func() time.Time { return time.Now().Add(time.Duration(off.Load())) })
+		defer end()
+		url := steps.create("orders.fifo", visibilityTimeout, "20")
+		for i, step := range []time.Duration{time.Minute, -2 * time.Hour, 48 * time.Hour, -365 * 24 * time.Hour} {
+			steps.send(url, "a", fmt.Sprint(i))
+			got := steps.receive(url)
+			require.Equal(e, fmt.Sprint(i), bodies(got))
+			time.Sleep(15 * time.Second)
+			off.Add(int64(step))
+			steps.delete(url, got...)
+		}
+	})
 }

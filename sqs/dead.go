@@ -36,6 +36,23 @@ func (s *Server) moveAllDead(ctx context.Context) error {
 	return errors.Join(failed...)
 }
 
+// moveSources moves the dead letters of the queues whose dead letter queue q is. A queue whose dead letters cannot be
+// moved, for example because its configuration cannot be read, does not stop the use of q. The error is that of ctx.
+func (s *Server) moveSources(ctx context.Context, q *queue) error {
+	for _, source := range q.dead {
+		if err := s.moveDead(ctx, source); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			if s.isNews("source "+source, err) {
+				s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved",
+					"queue", source, "err", err)
+			}
+		}
+	}
+	return nil
+}
+
 // inUse are the open queues with a dead letter queue that are, or were just now, in use.
 func (s *Server) inUse() (names []string) {
 	s.mu.Lock()
@@ -55,11 +72,11 @@ var errOwnDead = errors.New("sqs: the queue is its own dead letter queue: set an
 // stay.
 func (s *Server) moveDead(ctx context.Context, source string) error {
 	from, err := s.open(ctx, source)
-	if errors.Is(err, layer.ErrNoQueue) || isNoQueue(err) {
-		return nil
-	}
 	if err != nil {
-		return err
+		if errors.Is(err, errUnreadable) { // the log has it from tidy
+			return nil
+		}
+		return ignoreNoQueue(err)
 	}
 	defer from.release()
 	dead := from.record.deadLetterQueue()
@@ -72,6 +89,10 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 	}
 	to, err := s.open(ctx, dead)
 	if err != nil {
+		if errors.Is(err, errUnreadable) {
+			s.tellStay(from, err)
+			return nil
+		}
 		return ignoreNoQueue(err)
 	}
 	defer to.release()

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"fdbfifo/internal/strict"
 )
 
 // Declared is a queue that must exist when a server starts.
@@ -34,13 +36,17 @@ const maxDeclaration = 8 << 20 // bytes
 // name may stand for its ARN.
 func ReadQueues(r io.Reader) ([]Declared, error) {
 	decoder := json.NewDecoder(io.LimitReader(r, maxDeclaration))
-	decoder.DisallowUnknownFields()
+	var text json.RawMessage
 	var read []struct {
 		Name       string                     `json:"name"`
 		Attributes map[string]json.RawMessage `json:"attributes"`
 		Tags       map[string]string          `json:"tags"`
 	}
-	if err := decoder.Decode(&read); err != nil {
+	err := decoder.Decode(&text)
+	if err == nil {
+		err = strict.UnmarshalKnown(text, &read)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("a list of queues is wanted: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
@@ -135,7 +141,7 @@ func (s *Server) declare(ctx context.Context, c *call, q Declared, without ...st
 // fullPolicy is a RedrivePolicy with the ARN of the queue that it names.
 func (s *Server) fullPolicy(text string) string {
 	var p map[string]any
-	if json.Unmarshal([]byte(text), &p) != nil {
+	if strict.Unmarshal([]byte(text), &p) != nil {
 		return text // SetQueueAttributes says what is wrong
 	}
 	if name, ok := p["deadLetterTargetArn"].(string); ok && name != "" && !strings.Contains(name, ":") {

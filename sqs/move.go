@@ -61,10 +61,11 @@ func (s *Server) tasks(ctx context.Context, tx kv.ReadTx, source string, limit i
 	if err != nil {
 		return nil, fmt.Errorf("read tasks: %w", err)
 	}
-	all := make([]task, len(rows))
-	for i, row := range rows {
-		if err := json.Unmarshal(row.Value, &all[i]); err != nil {
-			return nil, fmt.Errorf("sqs: move task of %q: %w", source, err)
+	all := make([]task, 0, len(rows))
+	for _, row := range rows {
+		var t task
+		if json.Unmarshal(row.Value, &t) == nil && t.ID != "" { // no server runs another
+			all = append(all, t)
 		}
 	}
 	return all, nil
@@ -234,28 +235,27 @@ func (s *Server) listMessageMoveTasks(
 	return result, err
 }
 
+// tasksPage bounds how many tasks resumeTasks reads in a transaction.
+const tasksPage = 1000
+
 // resumeTasks continues the tasks of servers that are gone.
 func (s *Server) resumeTasks(ctx context.Context) error {
-	var left []task
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "list moves"}, func(tx kv.Tx, _ kv.Attempt) error {
-		left = nil
-		tasks := kv.PrefixRange(s.key("task")).Selectors()
-		rows, err := tx.Snapshot().GetRange(tasks, kv.RangeOptions{Limit: 1000}).Wait(ctx)
+	for r := kv.PrefixRange(s.key("task")); ; {
+		rows, err := s.rows(ctx, "list moves", r, tasksPage)
 		if err != nil {
-			return fmt.Errorf("read tasks: %w", err)
+			return err
 		}
 		for _, row := range rows {
 			var t task
 			if json.Unmarshal(row.Value, &t) == nil && t.active() && !s.until(t.Until, taskLease) {
-				left = append(left, t)
+				s.run(t)
 			}
 		}
-		return nil
-	})
-	for _, t := range left {
-		s.run(t)
+		if len(rows) < tasksPage {
+			return nil
+		}
+		r.Begin = kv.KeyAfter(rows[tasksPage-1].Key)
 	}
-	return err
 }
 
 // run runs a task, unless this server does so already.
@@ -433,10 +433,14 @@ func (s *Server) moveBy(
 				return invalid("The messages of %q came from that queue: a move task needs a destination.", name)
 			}
 			if targets[name] == nil {
-				if targets[name], err = s.open(ctx, name); err != nil {
-					delete(targets, name)
+				to, err := s.open(ctx, name)
+				if errors.Is(err, errUnreadable) { // its messages stay, as if it were gone
+					err = noQueue()
+				}
+				if err != nil {
 					return err
 				}
+				targets[name] = to
 			}
 			if !standing[name] {
 				if err := targets[name].stands(ctx, tx); err != nil {

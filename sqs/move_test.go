@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -142,4 +143,64 @@ func (r laggingReads) Get(key []byte) kv.Future[[]byte] {
 func (r laggingReads) GetRange(of kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 	time.Sleep(r.lag)
 	return r.ReadTx.GetRange(of, o)
+}
+
+// TestUnreadableTask: a move task that cannot be read does not stop others of its queue.
+func TestUnreadableTask(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "a1")
+		e.die(url)
+		e.set(e.s.taskKey(task{Source: "dead.fifo"}), []byte("{"))
+		e.redrive(dead, "")
+		require.Equal(e, "a1", bodies(e.receive(url)))
+	})
+}
+
+// TestTaskBehindMany: a task of a server that is gone continues, however many tasks have ended.
+func TestTaskBehindMany(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		dead, to := e.create("dead.fifo"), e.create("to.fifo")
+		_, err := kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			for i := range tasksPage + 1 {
+				ended := task{ID: fmt.Sprint(i), Source: "dead.fifo", Status: completed, Started: int64(i)}
+				tx.Set(e.s.taskKey(ended), marshal(ended))
+			}
+			return nil
+		})
+		require.NoError(e, err)
+		e.send(dead, "a", "a1")
+		left := task{ID: "t", Source: "dead.fifo", To: "to.fifo", Total: 1, Status: running, Runner: "gone",
+			Started: time.Now().UnixMilli()}
+		e.set(e.s.taskKey(left), marshal(left))
+		time.Sleep(2 * tidyEvery)
+		require.Equal(e, "a1", bodies(e.receive(to)))
+	})
+}
+
+// TestTaskBeforeDrops: a task of a server that is gone continues before the server drops the queues that the other had
+// deleted.
+func TestTaskBeforeDrops(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.create("dead.fifo")
+		to := e.create("to.fifo")
+		e.send("dead.fifo", "a", "a1")
+		require.NoError(e, e.s.Close(e.Context()))
+		gone := record{Created: 1, Modified: 1, Deleted: 1}
+		for i := range 100 {
+			gone.ID = uuid.New()
+			e.set(e.s.recordKey(fmt.Sprintf("gone-%d", i)), marshal(gone))
+			q, err := layer.Create(e.Context(), e.db, nil, fmt.Sprintf("gone-%d", i), layer.Options{})
+			require.NoError(e, err)
+			require.NoError(e, q.Close(e.Context()))
+		}
+		left := task{ID: "t", Source: "dead.fifo", To: "to.fifo", Total: 1, Status: running, Runner: "gone",
+			Started: time.Now().UnixMilli()}
+		e.set(e.s.taskKey(left), marshal(left))
+		e.s = NewServer(e.db, Options{})
+		time.Sleep(tidyEvery)
+		require.Equal(e, "a1", bodies(e.receive(to)))
+		time.Sleep(5 * time.Minute)
+		require.Equal(e, []string{"dead.fifo", "to.fifo"}, e.listed())
+	})
 }

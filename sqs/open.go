@@ -105,10 +105,10 @@ func (s *Server) look(ctx context.Context, name string) (r record, dead []string
 		if err != nil {
 			return fmt.Errorf("read sources: %w", err)
 		}
-		dead = make([]string, len(rows))
-		for i, row := range rows {
-			if dead[i], _, err = tuple.DecodeString(row.Key[len(base):]); err != nil {
-				return fmt.Errorf("sqs: key of a source of %q: %w", name, err)
+		dead = make([]string, 0, len(rows))
+		for _, row := range rows {
+			if source, _, err := tuple.DecodeString(row.Key[len(base):]); err == nil {
+				dead = append(dead, source)
 			}
 		}
 		return nil

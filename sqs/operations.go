@@ -2,10 +2,11 @@ package sqs
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/aws/smithy-go"
+
+	"fdbfifo/internal/strict"
 )
 
 // operation is one of the service's operations.
@@ -28,7 +29,7 @@ func answering[I, O any](
 			if err := checkValues(request); err != nil {
 				return nil, malformed(err)
 			}
-			if err := json.Unmarshal(request, &i); err != nil {
+			if err := strict.Unmarshal(request, &i); err != nil {
 				return nil, malformed(err)
 			}
 			o, err := f(s, ctx, c, &i)

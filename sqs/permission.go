@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+
+	"fdbfifo/internal/strict"
 )
 
 // policy is a queue's Policy as AddPermission makes it. Other members that a program has set are kept.
@@ -29,7 +31,7 @@ func (l *statements) UnmarshalJSON(b []byte) error {
 func (s *Server) readPolicy(name string, r *record) (policy, error) {
 	p := policy{Version: "2008-10-17", ID: s.arn(name) + "/SQSDefaultPolicy"}
 	if text := r.Attributes[policyAttribute]; text != "" {
-		if err := unmarshalKnown([]byte(text), &p); err != nil {
+		if err := strict.UnmarshalKnown([]byte(text), &p); err != nil {
 			return p, invalidPolicy(err) // of an earlier version
 		}
 	}

@@ -1,7 +1,6 @@
 package sqs
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+
+	"fdbfifo/internal/strict"
 )
 
 // ownerOnly are the operations that no policy can allow to other accounts, as on AWS.
@@ -35,7 +36,7 @@ func (s *Server) mayCall(c *call) error {
 // it.
 func (s *Server) mayUse(ctx context.Context, c *call, name string) error {
 	r, _, err := s.look(ctx, name)
-	if err != nil {
+	if err != nil && !errors.Is(err, errUnreadable) {
 		return err
 	}
 	// An account that may do an action one by one may also do the batch.
@@ -91,23 +92,16 @@ func (p *principal) UnmarshalJSON(b []byte) error {
 		return nil
 	}
 	type plain principal
-	return unmarshalKnown(b, (*plain)(p))
-}
-
-// unmarshalKnown is json.Unmarshal, and an error if there are members that v does not have.
-func unmarshalKnown(b []byte, v any) error {
-	if !json.Valid(b) {
-		return errors.New("it is no JSON")
-	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	return d.Decode(v)
+	return strict.UnmarshalKnown(b, (*plain)(p))
 }
 
 // readStatements splits a policy into its statements.
 func readStatements(text string) (all []json.RawMessage, err error) {
-	var p struct{ Version, ID, Statement json.RawMessage }
-	if err := unmarshalKnown([]byte(text), &p); err != nil || p.Statement == nil {
+	var p struct {
+		Version, Statement json.RawMessage
+		ID                 json.RawMessage `json:"Id"`
+	}
+	if err := strict.UnmarshalKnown([]byte(text), &p); err != nil || p.Statement == nil {
 		return nil, err
 	}
 	if json.Unmarshal(p.Statement, &all) != nil {
@@ -120,7 +114,7 @@ func readStatements(text string) (all []json.RawMessage, err error) {
 // caller must use at most the effect.
 func readStatement(raw json.RawMessage) (statement, error) {
 	var st statement
-	if err := unmarshalKnown(raw, &st); err != nil {
+	if err := strict.UnmarshalKnown(raw, &st); err != nil {
 		return st, err
 	}
 	return st, st.check()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/doors"
 	"fdbfifo/kv"
 )
 
@@ -39,25 +40,36 @@ type call struct {
 	queue   string // the name of the queue that it is about, for the log
 	reading bool   // its body was begun to be read
 	memory  *share // of its body; nil if it needs none
+	room    *share // of its answer; nil if it needs none
+	address string // of the client
+	// writable sets until when the answer can be written.
+	writable func(t time.Time)
 }
 
 // ServeHTTP answers one request of a client. It implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{
 		request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account,
-		trace: r.Header.Get("X-Amzn-Trace-Id"),
+		trace: r.Header.Get("X-Amzn-Trace-Id"), address: addressOf(r),
 	}
+	c.writable = writeDeadline(w)
 	r = r.WithContext(kv.WithTrouble(r.Context(), s.troubles.Note))
 	begun := time.Now()
 	answer, err := s.answer(w, r, c)
-	defer func() { c.memory.release() }() // when the answer is sent
-	if err != nil && !c.reading {         // the rest of the body is discarded, without a wait for it
+	defer func() { c.memory.release(); c.room.release() }() // when the answer is sent
+	if err != nil && !c.reading {                           // the rest of the body is discarded, without a wait for it
 		_ = http.NewResponseController(w).SetReadDeadline(begun.Add(refusedIn))
 	}
 	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {
 		return // the client has gone
 	}
-	status := c.write(w, answer, err)
+	status, body := c.text(w, answer, err)
+	answer = nil // the memory of it is free while the body is written
+	if e := s.reserveText(r.Context(), c, body); e != nil {
+		err = e
+		status, body = c.text(w, nil, err)
+	}
+	c.write(w, status, body)
 	s.log(c, status, err, time.Since(begun))
 }
 
@@ -88,7 +100,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	if err := signed.verify(r, body, c); err != nil {
 		return nil, err
 	}
-	atWork(r)
+	doors.AtWork(r)
 	if c.json {
 		if err := s.mayCall(c); err != nil {
 			return nil, err
@@ -109,6 +121,9 @@ func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte)
 	}
 	form, err := url.ParseQuery(text)
 	if err != nil {
+		return nil, malformed(err)
+	}
+	if err := checkParameters(form); err != nil {
 		return nil, malformed(err)
 	}
 	action, ofQueue := form.Get("Action"), strings.Count(c.path, "/") > 1
@@ -141,10 +156,10 @@ func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte)
 	return op.call(r.Context(), s, c, request)
 }
 
-// write writes the answer, or the error, and returns the status.
-func (c *call) write(w http.ResponseWriter, answer any, err error) int {
+// text returns the status and the text of the answer, or of the error, and sets the header.
+func (c *call) text(w http.ResponseWriter, answer any, err error) (status int, body []byte) {
 	w.Header().Set("X-Amzn-Requestid", c.request)
-	status, body := http.StatusOK, []byte(nil)
+	status = http.StatusOK
 	if err == errUnknownOperation {
 		c.asJSON = false
 		status, body = errUnknownOperation.status, []byte("<UnknownOperationException/>\n")
@@ -166,9 +181,7 @@ func (c *call) write(w http.ResponseWriter, answer any, err error) int {
 	default:
 		w.Header().Set("Content-Type", "text/xml")
 	}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the client may have gone
-	return status
+	return status, body
 }
 
 func (e *apiError) fault() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -46,6 +48,9 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	}
 	setAttributes(wanted.Attributes, in.Attributes)
 	maps.Copy(wanted.Tags, in.Tags)
+	if err := wanted.checkSize(); err != nil {
+		return nil, err
+	}
 	if err := s.checkDeadLetterQueue(ctx, name, wanted); err != nil {
 		return nil, err
 	}
@@ -131,6 +136,9 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		r.Deleted = s.options.Now().UnixMilli()
 		return nil
 	})
+	if errors.Is(err, errUnreadable) {
+		err = s.deleteUnreadable(ctx, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -141,6 +149,52 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		}
 	})
 	return nil
+}
+
+// deleteUnreadable replaces a record that cannot be read by one of a deleted queue.
+func (s *Server) deleteUnreadable(ctx context.Context, name string) error {
+	// The record does not say which dead letter queue the queue had.
+	if err := s.clearSource(ctx, name); err != nil {
+		return err
+	}
+	now := s.options.Now()
+	deleted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now), Deleted: now.UnixMilli()}
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
+		if r, err := s.readRecord(ctx, tx, name); !errors.Is(err, errUnreadable) {
+			if err == nil && r.live() { // it was repaired, and may be used
+				err = fmt.Errorf("%w, but can be read now: %q", errUnreadable, name)
+			}
+			return err
+		}
+		return s.writeRecord(tx, name, record{}, deleted)
+	})
+	return err
+}
+
+// clearSource clears the entries of a queue among the sources of dead letter queues.
+func (s *Server) clearSource(ctx context.Context, name string) error {
+	all := s.key("source")
+	for r := kv.PrefixRange(all); ; {
+		rows, err := s.rows(ctx, "delete", r, maxSources)
+		if err != nil {
+			return err
+		}
+		_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
+			if _, err := s.readRecord(ctx, tx, name); !errors.Is(err, errUnreadable) {
+				return err // another server has deleted the queue
+			}
+			for _, row := range rows {
+				if t, err := tuple.Unpack(row.Key[len(all):]); err == nil && len(t) == 2 && t[1] == name {
+					tx.Clear(row.Key)
+				}
+			}
+			return nil
+		})
+		if err != nil || len(rows) < maxSources {
+			return err
+		}
+		r.Begin = kv.KeyAfter(rows[len(rows)-1].Key)
+	}
 }
 
 // drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone.
@@ -276,10 +330,8 @@ func (s *Server) getQueueAttributes(
 	all := q.record.all()
 	all["QueueArn"] = s.arn(q.Name())
 	if slices.ContainsFunc(counted[:3], wanted) {
-		for _, source := range q.dead {
-			if err := s.moveDead(ctx, source); err != nil {
-				return nil, err
-			}
+		if err := s.moveSources(ctx, q); err != nil {
+			return nil, err
 		}
 		stats, err := q.Stats(ctx, layer.StatsOptions{})
 		if err != nil {
@@ -341,11 +393,15 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 	})
 }
 
-// change changes the record of a queue, and makes all requests that follow use the new record.
+// change changes the attributes in the record of a queue, as a client asks for it. All requests that follow use the new
+// record.
 func (s *Server) change(ctx context.Context, q *queue, change func(r *record) error) error {
 	after, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
 		r.Modified = max(seconds(s.options.Now()), r.Created)
-		return change(r)
+		if err := change(r); err != nil {
+			return err
+		}
+		return r.checkSize()
 	})
 	if err != nil {
 		return err
@@ -389,7 +445,10 @@ func (s *Server) tagQueue(ctx context.Context, c *call, in *tagQueueRequest) err
 	}
 	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
 		maps.Copy(r.Tags, in.Tags)
-		return checkTags(r.Tags)
+		if err := checkTags(r.Tags); err != nil {
+			return err
+		}
+		return r.checkSize()
 	})
 	return err
 }
@@ -443,15 +502,17 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 	return err
 }
 
-// tidy clears leftovers. It drops the queues that are deleted, clears the records of names that are free again, runs
-// the move tasks that no server runs, and closes unused handles.
+// tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, drops the queues that are
+// deleted, and clears the records of names that are free again. The tasks come first, because a drop takes two seconds
+// and there may be many.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
-	var failed []error
+	failed := []error{s.resumeTasks(ctx)}
 	for after := ""; ; {
 		names, records, err := s.names(ctx, after, "", 1000, "queue")
 		if err != nil {
-			return errors.Join(append(failed, err)...)
+			failed = append(failed, err)
+			break
 		}
 		for i, name := range names {
 			if r := records[i]; r.Deleted != 0 {
@@ -463,7 +524,7 @@ func (s *Server) tidy(ctx context.Context) error {
 			break
 		}
 	}
-	return errors.Join(append(failed, s.resumeTasks(ctx))...)
+	return errors.Join(failed...)
 }
 
 // tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the

@@ -62,7 +62,7 @@ func (s *Server) receiveMessage(
 		visible = time.Duration(*in.VisibilityTimeout) * time.Second
 	}
 	o := layer.ReceiveOptions{
-		Max: 1, MaxBytes: receiveBytes, Lease: max(visible, layer.MinLease), Wait: q.record.duration(receiveWait),
+		Max: 1, Lease: max(visible, layer.MinLease), Wait: q.record.duration(receiveWait),
 		CountExpired: true, // ApproximateReceiveCount and maxReceiveCount count receives
 	}
 	if in.MaxNumberOfMessages != nil {
@@ -79,7 +79,7 @@ func (s *Server) receiveMessage(
 		return nil, err
 	}
 	begun := s.options.Now()
-	claims, err := s.receive(ctx, q, o)
+	claims, err := s.receive(ctx, c, q, o)
 	if err == nil && o.ReceiveID != "" && visible >= layer.MinLease {
 		claims, err = s.extendRepeated(ctx, q, o, claims, begun.Add(o.Lease))
 	}
@@ -111,19 +111,15 @@ func (s *Server) receiveMessage(
 }
 
 // receive receives, until the server is stopped.
-func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
-	for _, source := range q.dead {
-		if err := s.moveDead(ctx, source); err != nil {
-			return nil, err
-		}
+func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
+	if err := s.moveSources(ctx, q); err != nil {
+		return nil, err
 	}
 	if o.Wait == 0 {
-		return q.Receive(ctx, o)
+		return s.receiveNow(ctx, c, q, o)
 	}
 	if o.ReceiveID != "" { // a repetition already has its messages, so it does not wait in line
-		once := o
-		once.Wait = 0
-		if claims, err := q.Receive(ctx, once); err != nil || len(claims) > 0 {
+		if claims, err := s.receiveNow(ctx, c, q, o); err != nil || len(claims) > 0 {
 			return claims, err
 		}
 	}
@@ -134,8 +130,10 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 	if !q.opened.line.enter(waiting, until) {
 		return nil, context.Cause(ctx) // nil if its time is over, or the server is stopped
 	}
-	o.Wait = max(time.Until(until), 0)
-	claims, err := q.Receive(waiting, o)
+	claims, err := s.receiveNow(waiting, c, q, o)
+	if o.Wait = time.Until(until); err == nil && len(claims) == 0 && o.Wait > 0 {
+		claims, err = s.receiveLater(waiting, c, q, o)
+	}
 	q.opened.line.leave(len(claims) > 0)
 	if err != nil && s.stopped.Err() != nil && ctx.Err() == nil {
 		return nil, nil
@@ -177,7 +175,7 @@ func (s *Server) extendRepeated(
 		if !errors.Is(err, layer.ErrClaimLost) {
 			return nil, err
 		}
-		o.Wait = 0
+		o.Wait, o.MaxBytes = 0, receiveBytes
 		if claims, err = q.Receive(ctx, o); err != nil {
 			return nil, err
 		}

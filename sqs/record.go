@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -49,8 +50,24 @@ func (r record) clone() record {
 	return r
 }
 
-// maxRecord bounds a record, because it is one value.
-const maxRecord = 90_000 // bytes
+// maxSettings bounds the attributes and tags of a queue in its record, which is one value of at most 100,000 bytes. The
+// fields that the server itself adds have less than 1,000 bytes. So there is always room for them: a server can delete
+// each queue that a client could create.
+const maxSettings = 90_000 // bytes of JSON
+
+// checkSize returns an error if the attributes and tags are too large. The caller must call it for each change of them
+// that a client asks for, and for no other change.
+func (r record) checkSize() error {
+	value, err := json.Marshal([]map[string]string{r.Attributes, r.Tags})
+	if err != nil {
+		return err
+	}
+	if len(value) > maxSettings {
+		return invalid("One or more parameters are invalid. Reason: attributes and tags have more than %d bytes.",
+			maxSettings)
+	}
+	return nil
+}
 
 func (s *Server) key(elements ...any) []byte {
 	return tuple.Append(append([]byte(nil), s.options.Prefix...), append([]any{0, "sqs"}, elements...)...)
@@ -58,20 +75,40 @@ func (s *Server) key(elements ...any) []byte {
 
 func (s *Server) recordKey(name string) []byte { return s.key("queue", name) }
 
-// readRecord reads a record; there is none if its ID is zero.
+// errUnreadable is wrapped by the error of a record that cannot be read.
+var errUnreadable = errors.New("sqs: the record of the queue cannot be read")
+
+// unpackRecord reads the stored value of a record; nil is the zero record.
+func unpackRecord(name string, value []byte) (r record, err error) {
+	if value == nil {
+		return r, nil
+	}
+	if err = json.Unmarshal(value, &r); err == nil && r.ID == uuid.Nil {
+		err = errors.New("it has no id")
+	}
+	if err != nil {
+		return record{}, fmt.Errorf("%w: queue %q: %w", errUnreadable, name, err)
+	}
+	return r, nil
+}
+
+// readRecord reads a record; there is none if its ID is zero. The error wraps errUnreadable if there is a record that
+// cannot be read.
 func (s *Server) readRecord(ctx context.Context, tx kv.ReadTx, name string) (record, error) {
 	value, err := tx.Get(s.recordKey(name)).Wait(ctx)
 	if err != nil {
 		return record{}, fmt.Errorf("read record of %q: %w", name, err)
 	}
-	if value == nil {
-		return record{}, nil
-	}
-	var r record
-	if err := json.Unmarshal(value, &r); err != nil {
-		return record{}, fmt.Errorf("sqs: record of %q: %w", name, err)
-	}
-	return r, nil
+	return unpackRecord(name, value)
+}
+
+// isNews reports whether the log does not have the reason yet why the server leaves something out. subject says what.
+func (s *Server) isNews(subject string, why error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.told[subject] == why.Error()
+	s.told[subject] = why.Error()
+	return !known
 }
 
 // live reports whether the queue is there.
@@ -98,15 +135,12 @@ func (s *Server) changeRecord(ctx context.Context, name string, change func(r *r
 	return after, err
 }
 
-// writeRecord writes a record, and the entry of the queue among the sources of its dead letter queue.
+// writeRecord writes a record, and the entry of the queue among the sources of its dead letter queue. It accepts any
+// size: see checkSize.
 func (s *Server) writeRecord(tx kv.Tx, name string, before, after record) error {
 	value, err := json.Marshal(after)
 	if err != nil {
 		return err
-	}
-	if len(value) > maxRecord {
-		return invalid("One or more parameters are invalid. Reason: attributes and tags have more than %d bytes.",
-			maxRecord)
 	}
 	tx.Set(s.recordKey(name), value)
 	was, is := before.deadLetterQueue(), after.deadLetterQueue()
@@ -121,15 +155,19 @@ func (s *Server) writeRecord(tx kv.Tx, name string, before, after record) error 
 
 // deadLetterQueue is the name of the queue's dead letter queue; "" = none.
 func (r record) deadLetterQueue() string {
-	policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy])
+	policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy], json.Unmarshal)
 	if err != nil || r.Deleted != 0 {
 		return ""
 	}
 	return policy.queue
 }
 
-// names are the names of a page of keys (0, "sqs", KIND…, NAME): behind after, which begin with prefix, at most
-// limit.
+// namesPage bounds the rows that names reads in a transaction: 10 MB with the largest records.
+const namesPage = 100
+
+// names are the names of a page of keys (0, "sqs", KIND…, NAME): behind after, which begin with prefix, at most limit.
+// There are no more if they are fewer. A key or a record that cannot be read is left out: then the name has the zero
+// record, and the log has the reason.
 func (s *Server) names(ctx context.Context, after, prefix string, limit int, kind ...any) ([]string, []record, error) {
 	base := s.key(kind...)
 	r := kv.PrefixRange(base)
@@ -141,31 +179,49 @@ func (s *Server) names(ctx context.Context, after, prefix string, limit int, kin
 		from := kv.KeyAfter(tuple.AppendString(append([]byte(nil), base...), after))
 		r.Begin = slices.MaxFunc([][]byte{from, r.Begin}, bytes.Compare)
 	}
-	var rows []kv.KV
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
-		var err error
+	var names []string
+	var records []record
+	for len(names) < limit {
+		size := min(limit-len(names), namesPage)
+		rows, err := s.rows(ctx, "list queues", r, size)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, row := range rows {
+			name, _, err := tuple.DecodeString(row.Key[len(base):])
+			if err != nil {
+				if key := tuple.Printable(row.Key); s.isNews("key "+key, err) {
+					s.options.Logger.Warn("sqs: a key cannot be read, and is left out", "key", key, "err", err)
+				}
+				continue
+			}
+			var found record
+			if kind[0] == "queue" {
+				if found, err = unpackRecord(name, row.Value); err != nil && s.isNews("record "+name, err) {
+					s.options.Logger.Warn("sqs: the record of a queue cannot be read, and the queue is left out",
+						"queue", name, "err", err)
+				}
+			}
+			names, records = append(names, name), append(records, found)
+		}
+		if len(rows) < size {
+			break
+		}
+		r.Begin = kv.KeyAfter(rows[size-1].Key)
+	}
+	return names, records, nil
+}
+
+// rows reads the first rows of a range. call names the purpose.
+func (s *Server) rows(ctx context.Context, call string, r kv.KeyRange, limit int) (rows []kv.KV, err error) {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: call}, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		rows, err = tx.Snapshot().GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}).Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("read records: %w", err)
+			return fmt.Errorf("%s: %w", call, err)
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, nil, err
-	}
-	names, records := make([]string, len(rows)), make([]record, len(rows))
-	for i, row := range rows {
-		if names[i], _, err = tuple.DecodeString(row.Key[len(base):]); err != nil {
-			return nil, nil, fmt.Errorf("sqs: key of a name: %w", err)
-		}
-		if len(row.Value) == 0 {
-			continue
-		}
-		if err := json.Unmarshal(row.Value, &records[i]); err != nil {
-			return nil, nil, fmt.Errorf("sqs: record of %q: %w", names[i], err)
-		}
-	}
-	return names, records, nil
+	return rows, err
 }
 
 // seconds is a time as the attributes of queues have it.

@@ -2,10 +2,11 @@ package sqs
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
+
+	"fdbfifo/internal/strict"
 )
 
 // redrive is a RedrivePolicy. The zero value is none.
@@ -14,8 +15,9 @@ type redrive struct {
 	count int    // after so many receives
 }
 
-// parseRedrivePolicy reads a RedrivePolicy, whose number may be a text.
-func parseRedrivePolicy(text string) (redrive, error) {
+// parseRedrivePolicy reads a RedrivePolicy, whose number may be a text. A new policy is read by strict.Unmarshal, and a
+// stored one by json.Unmarshal: earlier versions accepted more, and a queue must keep its dead letter queue.
+func parseRedrivePolicy(text string, unmarshal func([]byte, any) error) (redrive, error) {
 	if text == "" {
 		return redrive{}, nil
 	}
@@ -24,7 +26,7 @@ func parseRedrivePolicy(text string) (redrive, error) {
 		Target *string `json:"deadLetterTargetArn"`
 		Count  any     `json:"maxReceiveCount"`
 	}
-	if err := json.Unmarshal([]byte(text), &p); err != nil {
+	if err := unmarshal([]byte(text), &p); err != nil {
 		return redrive{}, bad("Redrive policy is not a valid JSON map.")
 	}
 	if p.Target == nil {
@@ -65,7 +67,7 @@ func parseRedriveAllowPolicy(text string) (redriveAllow, error) {
 	}
 	bad := func(reason string) error { return invalidValue(text, redriveAllowPolicy, reason) }
 	p.Permission = ""
-	switch err := unmarshalKnown([]byte(text), &p); {
+	switch err := strict.UnmarshalKnown([]byte(text), &p); {
 	case err != nil:
 		return p, bad("It is no JSON map of redrivePermission and sourceQueueArns.")
 	case !slices.Contains([]string{allowAll, denyAll, byQueue}, p.Permission):

@@ -103,9 +103,13 @@ func (p *params) tree(s *smithy.Schema) tree {
 		entries := make(map[string]any)
 		for _, entry := range p.numbered() {
 			key := entry.parts[wireName(s.MapKey(), "key")]
-			if key != nil && key.value != nil {
-				entries[*key.value] = entry.parts[wireName(s.MapValue(), "value")].tree(s.MapValue())
+			if key == nil || key.value == nil {
+				continue
 			}
+			if _, twice := entries[*key.value]; twice { // the operation refuses it, as it does in JSON
+				return json.RawMessage(fmt.Sprintf("{%[1]s: 0, %[1]s: 0}", marshal(*key.value)))
+			}
+			entries[*key.value] = entry.parts[wireName(s.MapValue(), "value")].tree(s.MapValue())
 		}
 		if len(entries) == 0 {
 			return nil

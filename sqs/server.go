@@ -71,6 +71,7 @@ type Server struct {
 	id      string // of this server among those of the database
 	host    string // the name in Options.URL
 	memory  memory // of the bodies of requests
+	answers memory // of the answers
 	stopped context.Context
 	stop    context.CancelFunc
 	work    sync.WaitGroup             // goroutines of the server's own
@@ -81,6 +82,7 @@ type Server struct {
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
 	moving map[string]bool    // sources whose move tasks this server runs; guarded by mu
+	told   map[string]string  // by isNews; guarded by mu
 }
 
 // NewServer makes a server of the queues in db, and starts its background work. The caller must Close it before it
@@ -105,8 +107,11 @@ func NewServer(db kv.DB, o Options) *Server {
 	})
 	o.Prefix, o.Keys = bytes.Clone(o.Prefix), maps.Clone(o.Keys)
 	s := &Server{
-		db: db, options: o, id: uuid.NewString(), memory: memory{taken: make(map[string]int64)},
-		queues: make(map[string]*opened), moving: make(map[string]bool),
+		db: db, options: o, id: uuid.NewString(),
+		memory:  memory{most: bodyMemory, taken: make(map[string]int64)},
+		answers: memory{most: answerMemory, taken: make(map[string]int64)},
+		queues:  make(map[string]*opened), moving: make(map[string]bool),
+		told: make(map[string]string),
 	}
 	if u, err := url.Parse(o.URL); err == nil {
 		s.host = hosts.Name(u.Host)

@@ -68,21 +68,26 @@ func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) er
 }
 
 // over reports whether the lease of a receipt's claim has expired, also if no other claim has taken over. It looks at
-// the stored claim, because a client may have extended the lease since it got the receipt.
+// the stored claim, because a client may have extended the lease since it got the receipt. The clock of this server may
+// be ahead, so the lease must have expired by the database's versions, too.
 func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
 	why, err := q.Admin().Why(ctx, h.id, nil)
 	if err != nil {
 		return false, err
 	}
+	over := true
 	for _, r := range why.Reasons {
 		if r.Cause == layer.CauseGone || r.Cause == layer.CauseDead {
 			return false, nil
 		}
 		if r.Cause == layer.CauseInFlight || r.Cause == layer.CauseGroupHeld {
-			return r.Token != h.token || r.Left <= 0, nil
+			return r.Token != h.token, nil
+		}
+		if r.Cause == layer.CauseLeaseExpired { // if there are several, then the last is of the message's own claim
+			over = r.Token != h.token || r.Age >= r.Lease
 		}
 	}
-	return true, nil
+	return over, nil
 }
 
 // there reports whether a message is in the queue.
@@ -219,26 +224,36 @@ func (s *Server) changeMessageVisibility(ctx context.Context, c *call, in *chang
 	if err != nil {
 		return err
 	}
-	if err := s.checkTimeout(h, in.VisibilityTimeout); err != nil {
+	if err := s.checkTimeout(ctx, q, h, in.VisibilityTimeout); err != nil {
 		return err
 	}
 	return s.setVisibility(ctx, q, h, *in.ReceiptHandle, *in.VisibilityTimeout)
 }
 
-// checkTimeout checks a new visibility timeout. It must end within twelve hours after the receive.
-func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
+// checkTimeout checks a new visibility timeout. It must end within twelve hours after the receive, by the clock of this
+// server or by the database's versions: the clock may be ahead.
+func (s *Server) checkTimeout(ctx context.Context, q *queue, h receiptHandle, timeout *int64) error {
 	if timeout == nil {
 		return missing(visibilityTimeout)
 	}
 	if err := checkVisibility(timeout); err != nil {
 		return err
 	}
-	end := s.options.Now().Add(time.Duration(*timeout) * time.Second)
-	if end.Sub(h.received) > (maxVisible+1)*time.Second {
-		return invalidValue(*timeout, visibilityTimeout,
-			"Total VisibilityTimeout for the message is beyond the limit [43200 seconds]")
+	lasts, most := time.Duration(*timeout)*time.Second, (maxVisible+1)*time.Second
+	if s.options.Now().Add(lasts).Sub(h.received) <= most {
+		return nil
 	}
-	return nil
+	why, err := q.Admin().Why(ctx, h.id, nil)
+	if err != nil {
+		return err
+	}
+	for _, r := range why.Reasons {
+		if r.Token == h.token && r.Lease > 0 && r.Age+lasts <= most {
+			return nil
+		}
+	}
+	return invalidValue(*timeout, visibilityTimeout,
+		"Total VisibilityTimeout for the message is beyond the limit [43200 seconds]")
 }
 
 // setVisibility returns a message to the queue, or moves the end of its claim. In a FIFO queue whose claims are of
@@ -333,7 +348,7 @@ func (s *Server) changeMessageVisibilityBatch(
 	for i, e := range in.Entries {
 		h, err := q.receipt(ctx, e.ReceiptHandle)
 		if err == nil {
-			err = s.checkTimeout(h, e.VisibilityTimeout)
+			err = s.checkTimeout(ctx, q, h, e.VisibilityTimeout)
 		}
 		if err != nil {
 			errs[i] = err

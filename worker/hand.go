@@ -44,6 +44,13 @@ type hand struct {
 	leaving <-chan struct{} // closed when the hand is to end
 	ends    bool            // guarded by the worker's mutex: leaving is closed
 	busy    bool            // guarded by the worker's mutex: a claim is in flight
+
+	// Of a hand of a worker with several queues: see several.go.
+	number int // of the hand
+	asked  map[*source]*asking
+	wake   chan struct{} // has a token if got has been set, or a receive has ended
+	wants  bool          // guarded by the worker's mutex: the hand waits for a claim
+	got    received      // guarded by the worker's mutex: the claim for which it has waited
 }
 
 // yield lets a simulation decide when the goroutine that was woken continues.
@@ -64,7 +71,7 @@ func (h *hand) loop() {
 		if done = h.admit(done); isClosed(h.leaving) {
 			break
 		}
-		r := w.ask(h, done)
+		r := h.next(done)
 		h.yield("received")
 		was := done
 		done = nil
@@ -194,7 +201,11 @@ func endContext(of context.Context) (context.Context, context.CancelFunc) {
 
 // work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
 func (h *hand) work(r received) *finished {
-	w, in := h.w, h.newInHand(r)
+	w, in := h.w, r.in
+	if in == nil {
+		in = h.newInHand(r)
+	}
+	in.hand = h
 	defer in.cancel(nil)
 	if len(w.free(in.claim.Items)) == 0 {
 		w.keepOff(h.ctx, in)
@@ -293,7 +304,7 @@ func (h *hand) limit(c *call) bool {
 	if h.w.o.Limiter == nil || n == 0 {
 		return true
 	}
-	ctx, cancel := context.WithCancelCause(h.w.taking)
+	ctx, cancel := context.WithCancelCause(h.w.named(h.w.taking, h.number))
 	defer cancel(nil)
 	for range n {
 		var waited error
@@ -798,20 +809,21 @@ func (w *Worker) Hands() Hands {
 	return all
 }
 
-// named is the context of a hand.
-func (w *Worker) named(hand int) context.Context {
+// named is ctx with the name of a hand.
+func (w *Worker) named(ctx context.Context, hand int) context.Context {
 	if w.o.Test == nil {
-		return w.ctx
+		return ctx
 	}
-	return w.o.Test.Named(w.ctx, "worker %d.%d", w.o.Test.Seed, hand)
+	return w.o.Test.Named(ctx, "worker %d.%d", w.o.Test.Seed, hand)
 }
 
 // hire begins another hand. The mutex is held.
 func (w *Worker) hire() {
 	h := &hand{
-		w: w, ctx: w.named(w.begun),
+		w: w, ctx: w.named(w.ctx, w.begun), number: w.begun,
+		asked: make(map[*source]*asking), wake: make(chan struct{}, 1),
 	}
-	h.staying, h.stay = context.WithCancel(w.taking)
+	h.staying, h.stay = context.WithCancel(w.named(w.taking, w.begun))
 	h.leaving = h.staying.Done()
 	w.begun++
 	w.hands = append(w.hands, h)

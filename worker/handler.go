@@ -1,16 +1,12 @@
 package worker
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
-	"slices"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
-	"fdbfifo/layer"
 )
 
 // Handler is what a worker does with items: Handle, HandleTx, HandleCommit and HandleBatch make one. The zero value
@@ -107,53 +103,20 @@ func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 		if !ok || partly.Done < len(ds) {
 			return err
 		}
-		if partly.Err != nil && nilIn(partly.Err) == nil {
+		if beyond, _ := callback.Meant(partly.Err); beyond != nil {
 			ds[0].slip = fmt.Errorf("all %d items of the call are finished: %w", len(ds), err)
 		}
 		return nil
 	}}
 }
 
-// nilErrors are the nil pointers to the error types of this module.
-var nilErrors = []error{
-	(*RetryError)(nil), (*RejectError)(nil), (*BatchError)(nil), (*HandlerError)(nil), (*StuckError)(nil),
-	(*StopError)(nil), (*kv.Error)(nil), (*layer.ClaimError)(nil), (*layer.FullError)(nil), (*layer.LimitError)(nil),
-	(*layer.MessageError)(nil), (*layer.ValueError)(nil), (*layer.TemplateError)(nil), (*layer.FormatError)(nil),
-	(*layer.UnknownSettingError)(nil), (*layer.ChangeError)(nil), (*layer.MissedError)(nil),
-}
-
-// joined is the type of the errors of errors.Join.
-var joined = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
-
-// nilIn returns one of nilErrors if err is one, or joins nothing else; nil = err is an error.
-func nilIn(err error) (found error) {
-	if slices.Contains(nilErrors, err) {
-		return err
-	}
-	if reflect.TypeOf(err) == joined {
-		for _, inner := range err.(interface{ Unwrap() []error }).Unwrap() {
-			slip := nilIn(inner)
-			if slip == nil {
-				return nil
-			}
-			found = cmp.Or(found, slip)
-		}
-	}
-	return found
-}
-
-// meant returns what a function of the handler has meant by err: no error, if only nil pointers are in it.
+// meant returns the error that a function of the handler has meant by err: see callback.Meant.
 func (d *Delivery) meant(err error) error {
-	if err == nil {
-		return nil
+	meant, slip := callback.Meant(err)
+	if slip != nil {
+		d.slip = slip
 	}
-	slip := nilIn(err)
-	if slip == nil {
-		return err
-	}
-	d.slip = fmt.Errorf(
-		"a nil %T was returned as an error, and counts as nil: return nil, and declare the result as error", slip)
-	return nil
+	return meant
 }
 
 // BatchError says how many items a handler of HandleBatch has finished: the first Done items are finished, and the next

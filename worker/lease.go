@@ -30,8 +30,9 @@ func (h *inHand) extends() <-chan struct{} {
 	return h.extending.ended
 }
 
-// deadlines returns when to extend next, and when the claim counts as lapsed, unless it is extended. It is extended when
-// a third of the rest of its lease has passed, or a third of the shortest lease, if that comes before the claim lapses.
+// deadlines returns when to extend next, and when the claim counts as lapsed unless it is extended. The next extension
+// is after a third of the rest of the lease, and at least a third of the shortest lease. If that is too late, because
+// little of the lease is left, it is half way to the time at which the claim counts as lapsed.
 func (h *inHand) deadlines() (due, lapses time.Time) {
 	now, left := time.Now(), h.left()
 	wait := max(left, layer.MinLease) / 3

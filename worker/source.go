@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,15 +20,18 @@ type source struct {
 	receive layer.ReceiveOptions
 	next    func() (where layer.Template, group *string) // asked before each receive; may be nil
 	state   atomic.Bool                                  // handlers ask for the groups' state
+	pace    *pace                                        // of the receives, while they fail
+	tag     string                                       // tells the sources apart in simulations
 
 	// Guarded by the worker's mutex.
-	gone bool
-	pass float64   // items given: the queue with the least is next
-	idle time.Time // until then it counts as without ready groups
+	gone   bool
+	pass   float64   // items given: the queue with the least is next
+	idle   time.Time // until then it counts as without ready groups
+	asking int       // receives under way, of a worker with several queues
 }
 
-func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
-	s := &source{q: from.Queue, handler: from.Handler, receive: receive}
+func newSource(from Source, receive layer.ReceiveOptions, several bool) (*source, error) {
+	s := &source{q: from.Queue, handler: from.Handler, receive: receive, pace: newPace(several)}
 	s.receive.Where = maps.Clone(from.Where) // the caller's may change
 	if from.Group != nil {
 		s.receive.Group = layer.OnlyGroup(*from.Group)
@@ -44,15 +46,13 @@ func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
 	return s, s.receive.Check(s.q.Config())
 }
 
-// lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.
-const lookAgain = 100 * time.Millisecond
-
 // received is the result of a receive from one of the queues.
 type received struct {
 	source *source
 	claims []*layer.Claim
 	state  bool // the claims have the groups' state
 	err    error
+	in     *inHand // if the claim has waited for a hand; otherwise nil
 }
 
 // finished is the ack that ends a claim, and travels with the next receive.
@@ -68,7 +68,7 @@ func (s *source) receiveFrom(
 	o := s.receive
 	if s.next != nil {
 		var err error
-		if done, err = s.ask(h, done, &o); err != nil {
+		if done, err = s.askNext(h, done, &o); err != nil {
 			h.settle(done)
 			return received{source: s, err: err}
 		}
@@ -87,8 +87,8 @@ func (s *source) receiveFrom(
 	return r
 }
 
-// ask asks Next for the template and the group, and returns what is left of done: see settleBefore.
-func (s *source) ask(h *hand, done *finished, o *layer.ReceiveOptions) (*finished, error) {
+// askNext asks Next for the template and the group, and returns what is left of done: see settleBefore.
+func (s *source) askNext(h *hand, done *finished, o *layer.ReceiveOptions) (*finished, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), callback.Patience) // Next does not see it
 	defer cancel()
 	asked := *o // Next may return when no goroutine waits for it any more
@@ -101,7 +101,7 @@ func (s *source) ask(h *hand, done *finished, o *layer.ReceiveOptions) (*finishe
 }
 
 // live returns the sources that are not gone; the source whose turn it is comes first. The second result has those of
-// them that are not known to be idle.
+// them that are neither known to be idle nor failing.
 func (w *Worker) live(now time.Time) (all, ready []*source) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -120,54 +120,15 @@ func (w *Worker) live(now time.Time) (all, ready []*source) {
 		return 0
 	})
 	for _, s := range all {
-		if !s.idle.After(now) {
+		if failing, _ := s.pace.state(); !failing && !s.idle.After(now) {
 			ready = append(ready, s)
 		}
 	}
 	return all, ready
 }
 
-// next receives for a hand from the queue whose turn it is. done is settled first, in the same transaction if it can
-// be. The wait ends when the hand is to end. With look there is no wait, and all queues are asked.
-func (w *Worker) next(h *hand, done *finished, look bool) received {
-	ctx, stop := h.ctx, h.leaving
-	if len(w.sources) == 1 {
-		s, wait := w.sources[0], time.Duration(0)
-		if !look {
-			wait = s.receive.Wait
-		}
-		return s.receiveFrom(ctx, h, done, wait, stop)
-	}
-	all, ready := w.live(time.Now())
-	if look {
-		ready = all
-	}
-	for _, s := range ready {
-		if done != nil && done.in.source != s {
-			h.settle(done)
-			done = nil
-		}
-		r := s.receiveFrom(ctx, h, done, 0, stop)
-		done = nil
-		if r.err != nil || len(r.claims) > 0 {
-			w.given(r, all)
-			return r
-		}
-		w.mu.Lock()
-		s.idle = time.Now().Add(lookAgain)
-		w.mu.Unlock()
-	}
-	h.settle(done)
-	if look {
-		return received{}
-	}
-	r := w.await(ctx, all, stop)
-	w.given(r, all)
-	return r
-}
-
 // given counts the items that a queue was given. A queue that was idle does not get the items that it missed in that
-// time.
+// time. One receive that gets nothing says little: a queue that has given items before the next look was not idle.
 func (w *Worker) given(r received, all []*source) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,7 +136,7 @@ func (w *Worker) given(r received, all []*source) {
 	if s == nil || len(r.claims) == 0 {
 		return
 	}
-	if !s.idle.IsZero() {
+	if !s.idle.IsZero() && !time.Now().Before(s.idle) {
 		least := math.Inf(1)
 		for _, o := range all {
 			if o != s && o.idle.IsZero() {
@@ -188,59 +149,6 @@ func (w *Worker) given(r received, all []*source) {
 	}
 	s.idle = time.Time{}
 	s.pass += float64(len(r.claims[0].Items))
-}
-
-// await waits on all queues at once. It returns the first claim, and gives the others back.
-func (w *Worker) await(ctx context.Context, all []*source, leaving <-chan struct{}) received {
-	stop, over := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	end := func() { once.Do(func() { close(stop) }) }
-	defer close(over)
-	go func() {
-		select {
-		case <-leaving:
-			end()
-		case <-over:
-		}
-	}()
-	results := make([]received, len(all))
-	var wg sync.WaitGroup
-	for i, s := range all {
-		ctx := w.o.Test.Named(ctx, "wait of %d for %s", i, s.q.Name())
-		wg.Go(func() {
-			h := &hand{w: w, ctx: ctx}
-			defer h.endCalls()
-			results[i] = s.receiveFrom(ctx, h, nil, s.receive.Wait, stop)
-			if results[i].err != nil || len(results[i].claims) > 0 {
-				end()
-			}
-		})
-	}
-	wg.Wait()
-	first := received{}
-	for _, r := range results {
-		switch {
-		case len(first.claims) == 0 && (len(r.claims) > 0 || r.err != nil):
-			first = r
-		case len(r.claims) > 0:
-			w.giveBackUntried(r)
-		}
-	}
-	return first
-}
-
-// giveBackUntried gives back claims that no hand has. If that fails their leases run out.
-func (w *Worker) giveBackUntried(r received) {
-	first := r.claims[0]
-	ctx := w.o.Test.Named(context.Background(), "give back of %s under %d", first.Items[0].ID, first.Token)
-	w.o.Test.Pause(ctx, "begin")
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	for _, c := range r.claims {
-		if err := r.source.q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {
-			return
-		}
-	}
 }
 
 // leave removes a queue that is gone. If it was the last, the worker ends. leave returns true for the first hand that

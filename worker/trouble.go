@@ -1,22 +1,31 @@
 package worker
 
 import (
+	"errors"
 	"sync"
 	"time"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
-// trouble gives the goroutines of a worker one pace and one log line while the database fails: after a receive that has
-// failed, one goroutine at a time asks again, after a pause that doubles, until a receive has succeeded.
-type trouble struct {
-	turn chan struct{} // has a token while a goroutine asks; the others wait for it
+// pace gives the receives from a source one pace while they fail: after a receive that has failed, one goroutine at a
+// time asks again, after a pause that doubles, until a receive has succeeded.
+type pace struct {
+	turn    chan struct{} // has a token while a goroutine asks; the others wait for it
+	several bool          // the worker has other queues: each error counts, not only one of the database
 
 	mu      sync.Mutex
-	failing bool              // guarded by mu: the last receive has failed
-	pause   time.Duration     // guarded by mu
-	next    time.Time         // guarded by mu; when the next goroutine may ask
-	told    map[int]time.Time // guarded by mu; when an error of the code was reported last
+	failing bool          // guarded by mu: the last receive has failed
+	pause   time.Duration // guarded by mu
+	next    time.Time     // guarded by mu; when the next goroutine may ask
+}
+
+// trouble gives a worker one log line for each error of the database.
+type trouble struct {
+	mu   sync.Mutex
+	told map[int]time.Time // guarded by mu; when an error of the code was reported last
 }
 
 const (
@@ -26,38 +35,40 @@ const (
 	reportAgain = 10 * time.Second
 )
 
-func newTrouble() *trouble {
-	return &trouble{turn: make(chan struct{}, 1), told: make(map[int]time.Time)}
-}
+func newPace(several bool) *pace { return &pace{turn: make(chan struct{}, 1), several: several} }
 
-// ask is next at the worker's pace. An ack is never delayed. A goroutine that asks alone does not wait for a message,
-// because the others wait for its answer.
-func (w *Worker) ask(h *hand, done *finished) received {
+// ask receives for a hand at the source's pace. It settles done first, in the same transaction if it can. An ack is
+// never delayed. A goroutine that asks alone does not wait for a message, because the others wait for its answer. The
+// wait for a message ends when stop is closed.
+func (s *source) ask(h *hand, done *finished, wait time.Duration, stop <-chan struct{}) received {
 	alone := false
-	if failing, _ := w.trouble.state(); failing && done == nil {
+	if failing, _ := s.pace.state(); failing && done == nil {
 		var ok bool
-		if alone, ok = w.trouble.enter(h.leaving); !ok {
-			return received{}
+		if alone, ok = s.pace.enter(stop); !ok {
+			return received{source: s}
 		}
 		h.yield("asks again")
 	}
-	var r received
-	defer func() { w.trouble.leave(alone, r.err) }() // also if a clock of the handle ends the goroutine
-	r = w.next(h, done, alone)
+	if alone {
+		wait = 0
+	}
+	r := received{source: s, err: callback.ErrGoexit} // until receiveFrom has returned
+	defer func() { s.pace.leave(alone, r.err) }()     // also if a clock of the handle ends the goroutine
+	r = s.receiveFrom(h.ctx, h, done, wait, stop)
 	return r
 }
 
 // enter returns when the goroutine may ask, after a failure. alone: no other may until leave. ok is false if stop was
 // closed before.
-func (t *trouble) enter(stop <-chan struct{}) (alone, ok bool) {
+func (p *pace) enter(stop <-chan struct{}) (alone, ok bool) {
 	select {
-	case t.turn <- struct{}{}:
+	case p.turn <- struct{}{}:
 	case <-stop:
 		return false, false
 	}
-	failing, next := t.state()
+	failing, next := p.state()
 	if !failing {
-		<-t.turn
+		<-p.turn
 		return false, true
 	}
 	timer := time.NewTimer(time.Until(next))
@@ -66,31 +77,37 @@ func (t *trouble) enter(stop <-chan struct{}) (alone, ok bool) {
 	case <-timer.C:
 		return true, true
 	case <-stop:
-		<-t.turn
+		<-p.turn
 		return false, false
 	}
 }
 
-func (t *trouble) state() (failing bool, next time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.failing, t.next
+func (p *pace) state() (failing bool, next time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failing, p.next
 }
 
 // leave notes how a receive has ended.
-func (t *trouble) leave(alone bool, err error) {
-	t.mu.Lock()
+func (p *pace) leave(alone bool, err error) {
+	p.mu.Lock()
 	switch {
 	case err == nil:
-		t.failing, t.pause = false, 0
-	case kv.Code(err) != 0 && (alone || !t.failing): // else one that had begun before
-		t.failing, t.pause = true, min(max(2*t.pause, firstWait), longestPause)
-		t.next = time.Now().Add(t.pause)
+		p.failing, p.pause = false, 0
+	case p.counts(err) && (alone || !p.failing): // else one that had begun before
+		p.failing, p.pause = true, min(max(2*p.pause, firstWait), longestPause)
+		p.next = time.Now().Add(p.pause)
 	}
-	t.mu.Unlock()
+	p.mu.Unlock()
 	if alone {
-		<-t.turn
+		<-p.turn
 	}
+}
+
+// counts reports whether a receive that has ended with err has failed. One that has not is that of a claim which was
+// lost before its ack.
+func (p *pace) counts(err error) bool {
+	return kv.Code(err) != 0 || p.several && !errors.Is(err, layer.ErrClaimLost)
 }
 
 // isNews reports whether an error is to be reported. It is not if an error of the database with the same code was

@@ -74,7 +74,9 @@ type Options struct {
 	// waits for a second instead. Wait must return when its context ends; the worker continues without it 5 s later.
 	Limiter Limiter
 	// Also are further queues, each with a handler of its own. The same goroutines serve all queues. While several have
-	// ready groups, the worker handles as many items of each. It looks at an idle queue again within 0.1 s.
+	// ready groups, the worker handles as many items of each. It looks at an idle queue again within 0.1 s. A queue
+	// that fails, hangs, or has a slow Next holds up no other. If all goroutines are busy when its claim arrives, the
+	// worker extends the claim until a goroutine is free, and returns it after a minute.
 	Also []Source
 	// Where, if not nil, is the template of the items to handle, of a queue with facets: see layer.ReceiveOptions.
 	Where layer.Template
@@ -153,15 +155,16 @@ type Worker struct {
 	trouble  *trouble
 
 	mu      sync.Mutex
-	started bool           // guarded by mu
-	stopped bool           // guarded by mu
-	err     error          // guarded by mu; why it has ended by itself
-	hands   []*hand        // guarded by mu; those that have not ended
-	begun   int            // guarded by mu; how many hands have ever begun
-	least   int            // guarded by mu; how many hands there are at least, and at most
-	most    int            // guarded by mu
-	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands continue without them
-	late    atomic.Int64   // how many handlers' calls have outlived their contexts, and have not returned
+	started bool            // guarded by mu
+	stopped bool            // guarded by mu
+	err     error           // guarded by mu; why it has ended by itself
+	hands   []*hand         // guarded by mu; those that have not ended
+	begun   int             // guarded by mu; how many hands have ever begun
+	least   int             // guarded by mu; how many hands there are at least, and at most
+	most    int             // guarded by mu
+	left    map[*call]bool  // guarded by mu; calls that are stuck, and whose hands continue without them
+	offers  []chan struct{} // guarded by mu: see offer
+	late    atomic.Int64    // how many handlers' calls have outlived their contexts, and have not returned
 }
 
 // New makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
@@ -198,7 +201,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		o.Logger = slog.Default()
 	}
 	w := &Worker{o: o, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
-	w.trouble = newTrouble()
+	w.trouble = &trouble{told: make(map[int]time.Time)}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	w.log = callback.Logger(o.Logger, shield, w.failing)
@@ -211,9 +214,12 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		case from.Handler.stage && len(from.Queue.Config().Facets) == 0:
 			return nil, fmt.Errorf("%w: a stage for queue %q, which has no facets", layer.ErrOptions, from.Queue.Name())
 		}
-		s, err := newSource(from, receive)
+		s, err := newSource(from, receive, len(o.Also) > 0)
 		if err != nil {
 			return nil, err
+		}
+		if i > 0 {
+			s.tag = fmt.Sprintf(" of source %d", i)
 		}
 		w.sources = append(w.sources, s)
 	}
@@ -446,7 +452,7 @@ func (w *Worker) sweep(s *source, random *rand.Rand) {
 		timer := time.NewTimer(sweepEvery/2 + time.Duration(random.Float64()*float64(sweepEvery)))
 		select {
 		case <-timer.C:
-			w.o.Test.Pause(w.ctx, "sweep")
+			w.o.Test.Pause(w.ctx, "sweep"+s.tag)
 		case <-w.taking.Done():
 			timer.Stop()
 			return

@@ -127,3 +127,24 @@ func TestHangUpEndsWorkInOrder(t *testing.T) {
 	require.Zero(t, report.Held)
 	require.Zero(t, report.Attempts)
 }
+
+// TestWorkMovesNoDuplicate: work moves messages into another queue by enqueue --refuse-duplicates. One that is a
+// duplicate there stays, among the dead letters of its queue.
+func TestWorkMovesNoDuplicate(t *testing.T) {
+	t.Parallel()
+	from, to := t.TempDir(), t.TempDir()
+	run(t, cli.ExitOK, "create", "--set", "max_attempts=1", "--engine", "disk:"+from)
+	run(t, cli.ExitOK, "create", "--set", "dedup_by=content", "--engine", "disk:"+to)
+	for range 2 {
+		run(t, cli.ExitOK, "enqueue", "--body", "same", "--engine", "disk:"+from)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	move := fmt.Sprintf(`'%s' enqueue --engine 'disk:%s' --body "$(cat)" --refuse-duplicates`, self, to)
+	_, stderr := run(t, cli.ExitFailed, "work", "--until-empty", "--engine", "disk:"+from, "--exec", move)
+	require.Contains(t, stderr, "1 duplicate was not enqueued")
+	left, moved := look(t, from), look(t, to)
+	require.EqualValues(t, 1, left.Dead)
+	require.EqualValues(t, 1, moved.Items)
+	run(t, cli.ExitDuplicate, "enqueue", "--body", "same", "--refuse-duplicates", "--engine", "disk:"+to)
+}

@@ -82,6 +82,11 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 	next.lapsed = strings.HasPrefix(text, lapsePrefix)
 	old := m.blame.records[k]
 	m.blame.records[k] = next
+	if _, l := m.holderOf(id); next.lapsed && m.w.strict() && l.is("claim") && l.endMS <= m.r.nowMS &&
+		l.out[0] == id && m.w.law(id).claims[l.token] == 0 {
+		m.violation("G7: the lease of claim %d ended in a run without faults, and no handler was called for %s",
+			l.token, id)
+	}
 	switch {
 	case !next.lapsed:
 	case next.count == old.count:

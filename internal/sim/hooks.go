@@ -122,13 +122,13 @@ func (w *world) hooks(who int) []layer.Hook {
 	}}
 }
 
-// wrongly makes functions of some workers go wrong. Such a worker has one goroutine, as in slowly.
+// wrongly makes functions of some workers go wrong.
 func (a *actor) wrongly(o *worker.Options) {
 	rng := a.lanes
 	if rng.IntN(2) > 0 {
 		return
 	}
-	o.Concurrency, a.w.slow = 1, true
+	a.w.slow = true
 	goWrong := func(what string, likely int) {
 		w := a.w
 		if w.sched.ended(firstActor+a.id) || rng.IntN(likely) > 0 || !w.wrongs.spend() {

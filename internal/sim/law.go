@@ -25,6 +25,7 @@ import (
 //   - No handler is called for an item under a claim that has acked it. (All runs check this.)
 //   - Without faults, an item whose good handler has returned nil does not become a dead letter, unless a HandleBatch
 //     has failed behind it as above.
+//   - Without faults, no lease ends of a claim for whose first item no handler was called.
 //   - Every item ends within a bounded time after the faults have stopped: endOf for each item that is there then.
 
 // lawful has the counts of one item for the laws.

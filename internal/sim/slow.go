@@ -2,32 +2,34 @@ package sim
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
+	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
 
-// Workers of the profile worked have limiters whose intervals are shorter and longer than the lease, and hooks that
-// take up to a minute. Some handlers return a typed nil. None of this is a failure: the laws of progress (law.go) hold.
+// Workers of the profile worked have limiters whose intervals are shorter and longer than the lease, and hooks and a
+// Next that take up to a minute. Some have a second queue. Some handlers return a typed nil. None of this is a failure:
+// the laws of progress (law.go) hold.
 
-// slows is how many waits of a worker's limiter, and how many of its hooks, are slow. The others take no time, so that
-// the run ends.
+// slows is how many waits of a worker's limiter, how many of its hooks, and how many calls of each of its Next, are
+// slow. The others take no time, so that the run ends.
 const slows = 6
 
-// slowly makes some workers slow. Such a worker has one goroutine, because several that wake at the same instant would
-// have one name. slowly draws from a generator of its own.
+// slowly makes some workers slow. slowly draws from a generator of its own.
 func (a *actor) slowly(o *worker.Options) {
 	rng := a.lanes
 	if rng.IntN(3) == 0 {
 		every := []time.Duration{
 			10 * time.Millisecond, a.lease / 3, a.lease * 3 / 2, 4 * a.lease, time.Minute,
 		}[rng.IntN(5)]
-		o.Limiter, o.Concurrency = &limiter{a: a, every: every}, 1
+		o.Limiter = &limiter{a: a, every: every}
 	}
 	if rng.IntN(3) == 0 {
 		took := []time.Duration{a.lease / 2, 2 * a.lease, time.Minute}[rng.IntN(3)]
-		o.Concurrency, a.w.slow = 1, true
+		a.w.slow = true
 		called := 0
 		slow := func(mark string) func(worker.Event) {
 			return func(worker.Event) {
@@ -45,6 +47,56 @@ func (a *actor) slowly(o *worker.Options) {
 			DeadLettered: slow("dead-lettered"),
 		}
 	}
+}
+
+// besides gives some workers a second queue, which is always empty. Its database is not simulated. Next of either queue
+// may be slow.
+func (a *actor) besides(o *worker.Options) {
+	rng := rand.New(rand.NewPCG(a.w.o.Seed, 70_000+uint64(a.id)))
+	next := func(what string) func() (layer.Template, *string) {
+		took := []time.Duration{a.lease / 2, 2 * a.lease, time.Minute}[rng.IntN(3)]
+		called := 0
+		return func() (layer.Template, *string) {
+			if a.w.sched.ended(firstActor + a.id) {
+				return nil, nil
+			}
+			if called++; called%3 == 0 && called <= 3*slows {
+				a.w.mark("slow Next of " + what)
+				a.rests(context.Background(), took)
+			}
+			return nil, nil
+		}
+	}
+	if rng.IntN(4) == 0 {
+		o.Next = next("the queue")
+	}
+	if rng.IntN(2) == 0 {
+		return
+	}
+	also := worker.Source{Queue: a.w.second(), Handler: worker.Handle(func(context.Context, *worker.Delivery) error {
+		a.w.violation("a message of an empty queue")
+		return nil
+	})}
+	if rng.IntN(3) > 0 {
+		also.Next = next("a second queue")
+	}
+	o.Also = []worker.Source{also}
+	a.w.mark("worker with a second queue")
+}
+
+// second returns the handle of the second queue.
+func (w *world) second() *layer.Queue {
+	if w.besides == nil {
+		w.besidesDB = embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(context.Background(), w.besidesDB, []byte("second"), "second", layer.Options{
+			Owner: "second", Test: &layer.TestOptions{Seed: w.o.Seed},
+		})
+		if err != nil {
+			w.violation("create the second queue: %v", err)
+		}
+		w.besides = q
+	}
+	return w.besides
 }
 
 // limiter lets one item after the other pass.

@@ -66,6 +66,7 @@ func (a *actor) newWorker(h *handle) *worker.Worker {
 		if k.lethal == harmless {
 			a.slowly(&o)
 			a.wrongly(&o)
+			a.besides(&o)
 		}
 	case a.rng.IntN(2) == 0:
 		o.Timeout = time.Second + a.below(maxLease)

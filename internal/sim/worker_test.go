@@ -19,7 +19,8 @@ var seenOfWorkers = []string{
 	"slow event: received", "slow event: started", "slow event: done", "slow event: failed",
 	"hook of a handle hung", "hook of a handle panicked", "hook of a handle ended its goroutine",
 	"event received hung", "event started hung", "OnError hung", "function that hung reported",
-	"function that panicked reported",
+	"function that panicked reported", "worker with a second queue", "slow Next of a second queue",
+	"slow Next of the queue",
 }
 
 // enoughWorkers is the number of seeds after which all of seenOfWorkers must have been seen.

@@ -106,6 +106,8 @@ type world struct {
 	made      map[claimKey]bool    // claims that were sent, see contended.go
 	slow      bool                 // hooks of a worker were slow
 	wrongs    wrongs               // see hooks.go
+	besides   *layer.Queue         // see slow.go; nil = no worker has a second queue
+	besidesDB kv.DB                // its database
 	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom                // nil = not yet
@@ -200,6 +202,11 @@ func Run(o Options) *Report {
 	w.sched.trace = &ended
 	if err := w.store.close(); err != nil {
 		w.violation("close: %v", err)
+	}
+	if w.besides != nil {
+		if err := errors.Join(w.besides.Close(context.Background()), w.besidesDB.Close()); err != nil {
+			w.violation("close the second queue: %v", err)
+		}
 	}
 	r := w.report
 	r.Operations, r.Steps, r.Virtual, r.Ambiguous = len(w.ops), w.sched.steps, virtual, w.sched.ambiguous

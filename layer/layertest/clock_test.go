@@ -544,6 +544,26 @@ func TestWhyTellsOfAWrongClock(t *testing.T) {
 	})
 }
 
+// TestWhyTellsALeaseByVersions: Why tells a claim's age by versions, and its whole lease, on a handle of any clock.
+func TestWhyTellsALeaseByVersions(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		c.send(c.q, layer.Message{})
+		claim := c.claim(c.q, layer.ReceiveOptions{})
+		time.Sleep(clockLease / 3)
+		for _, off := range []time.Duration{0, time.Minute, year, -time.Minute, -year} {
+			q := c.off(off)
+			why, err := q.Admin().Why(c.Context(), claim.Items[0].ID, nil)
+			require.NoError(c, err)
+			r := why.Reasons[0]
+			require.Equal(c, claim.Token, r.Token)
+			require.Equal(c, clockLease, r.Lease)
+			require.InDelta(c, clockLease/3, r.Age, float64(time.Second))
+			require.NoError(c, q.Close(c.Context()))
+		}
+		require.NoError(c, c.q.Ack(c.Context(), claim))
+	})
+}
+
 // TestAWrongClockDestroysNothing (G3): the clock of a process is ahead, or steps ahead while the process runs. The
 // process removes no message past retention, no dead letter, archived message, change, dedup entry or receive id. Its
 // sweep fails with an error that names both times, if another process has just written.
@@ -1254,6 +1274,122 @@ func TestAStepUnderAWorker(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAStepBeforeAnOperator (G2): the clock of a handle steps one hour forward while the handle holds a claim. Then an
+// operator's call of the same handle does not end that claim: the call is refused as it is before the step, and the ack
+// succeeds. After a real hour without an extension each call ends the claim. Guard own-claim.
+func TestAStepBeforeAnOperator(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(c *clocks, q *layer.Queue, id layer.ID) error{
+		"cancel": func(c *clocks, q *layer.Queue, id layer.ID) error { return q.Admin().Cancel(c.Context(), id) },
+		"edit": func(c *clocks, q *layer.Queue, id layer.ID) error {
+			return q.Admin().Edit(c.Context(), id, func(m *layer.Message) error {
+				m.Body = []byte("edited")
+				return nil
+			})
+		},
+		"replace": func(c *clocks, q *layer.Queue, id layer.ID) error {
+			return q.Replace(c.Context(), id, []byte("replaced"), nil)
+		},
+		"reschedule": func(c *clocks, q *layer.Queue, id layer.ID) error {
+			return q.Reschedule(c.Context(), id, q.Now().Add(time.Minute))
+		},
+		"skip": func(c *clocks, q *layer.Queue, _ layer.ID) error {
+			_, err := q.Admin().Skip(c.Context(), "A", layer.SkipOptions{})
+			return err
+		},
+		"purge": func(c *clocks, q *layer.Queue, _ layer.ID) error {
+			r, err := q.Admin().Purge(c.Context(), layer.PurgeOptions{Group: layer.OnlyGroup("A")})
+			if err == nil && r.Items == 0 {
+				return layer.ErrInFlight
+			}
+			return err
+		},
+		"purge of all": func(c *clocks, q *layer.Queue, _ layer.ID) error {
+			r, err := q.Admin().Purge(c.Context(), layer.PurgeOptions{All: true})
+			if err == nil && r.Items == 0 {
+				return layer.ErrInFlight
+			}
+			return err
+		},
+		"set group state": func(c *clocks, q *layer.Queue, _ layer.ID) error {
+			return q.Admin().SetGroupState(c.Context(), "A", []byte("state"), layer.SetGroupStateOptions{})
+		},
+	} {
+		for handle, s := range steppedHandles {
+			if s.config.LeasePer == layer.LeasePerItem && name == "set group state" {
+				continue // there is no claim of a group
+			}
+			for _, stands := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s, stands %t", name, handle, stands), func(t *testing.T) {
+					s.config.MaxAttempts = 1
+					inClocks(t, s.config, func(c *clocks) {
+						var step atomic.Int64
+						q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+						c.send(q, layer.Message{})
+						held := c.claim(q, layer.ReceiveOptions{Heartbeat: s.heartbeat && !stands})
+						if stands {
+							time.Sleep(time.Hour)
+							require.NoError(c, do(c, q, held.Items[0].ID))
+							require.NoError(c, q.Close(c.Context()))
+							return
+						}
+						refused := do(c, q, held.Items[0].ID)
+						require.Error(c, refused)
+						step.Store(int64(time.Hour))
+						err := do(c, q, held.Items[0].ID)
+						for _, kind := range []error{layer.ErrInFlight, layer.ErrHeld} {
+							require.Equal(c, errors.Is(refused, kind), errors.Is(err, kind), "%v", err)
+						}
+						require.NoError(c, q.Ack(c.Context(), held))
+						require.NoError(c, q.Close(c.Context()))
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestAStepUnderASubscription (G2): the clock steps one hour forward while a call of a handle holds a subscription. A
+// second call of the same handle, which begins before the first extends its lease, does not take the subscription over.
+// It does so when the first has ended. Guard own-claim.
+func TestAStepUnderASubscription(t *testing.T) {
+	inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
+		var step, inside, most, calls atomic.Int64
+		q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+		subscribe := func() (stop func() error) {
+			ctx, cancel := context.WithCancel(c.Context())
+			done := make(chan error, 1)
+			go func() {
+				done <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+					most.Store(max(most.Load(), inside.Add(1)))
+					defer inside.Add(-1)
+					calls.Add(1)
+					time.Sleep(time.Minute)
+					return nil
+				}, layer.SubscribeOptions{FromOldest: true, Lease: 30 * time.Second})
+			}()
+			return func() error {
+				cancel()
+				return <-done
+			}
+		}
+		first := subscribe()
+		c.send(q, layer.Message{})
+		time.Sleep(5 * time.Second)
+		step.Store(int64(time.Hour))
+		second := subscribe()
+		time.Sleep(10 * time.Minute)
+		require.EqualValues(c, 1, calls.Load())
+		require.EqualValues(c, 1, most.Load())
+		require.NoError(c, first())
+		c.send(q, layer.Message{})
+		time.Sleep(5 * time.Minute)
+		require.EqualValues(c, 2, calls.Load())
+		require.NoError(c, second())
+		require.NoError(c, q.Close(c.Context()))
+	})
 }
 
 // TestAStepDuringACommit (G2): the clock steps one hour forward while a commit is under way that makes, extends or ends

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"sync"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -11,6 +12,7 @@ import (
 // healed. The calls that hung fail then, and nothing of them was applied.
 type cutDB struct {
 	kv.DB
+	lag time.Duration // of each call while it is not cut off
 
 	mu   sync.Mutex
 	away chan struct{} // guarded by mu; closed when the database is back; nil = it is not away
@@ -54,6 +56,8 @@ type cutTx struct {
 func cutOff[T any](d *cutDB, call func() kv.Future[T]) kv.Future[T] {
 	away, code := d.state()
 	switch {
+	case away == nil && d.lag > 0:
+		return lagging[T]{call(), time.Now().Add(d.lag)}
 	case away == nil:
 		return call()
 	case code != 0:
@@ -108,4 +112,19 @@ func (r cutReads) Get(key []byte) kv.Future[[]byte] {
 
 func (r cutReads) GetRange(of kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 	return cutOff(r.d, func() kv.Future[[]kv.KV] { return r.ReadTx.GetRange(of, o) })
+}
+
+func (r cutReads) GetKey(s kv.KeySelector) kv.Future[[]byte] {
+	return cutOff(r.d, func() kv.Future[[]byte] { return r.ReadTx.GetKey(s) })
+}
+
+// lagging is a future whose answer comes at a time. Calls that travel at the same time take the lag once.
+type lagging[T any] struct {
+	kv.Future[T]
+	at time.Time
+}
+
+func (f lagging[T]) Wait(ctx context.Context) (T, error) {
+	time.Sleep(time.Until(f.at))
+	return f.Future.Wait(ctx)
 }

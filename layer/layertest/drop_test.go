@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -341,4 +342,42 @@ func TestDropErrors(t *testing.T) {
 	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "", layer.DropOptions{}), layer.ErrNoQueueName)
 	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "\xff", layer.DropOptions{}), layer.ErrInvalidUTF8)
 	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "nosuch", layer.DropOptions{}), layer.ErrNoQueue)
+}
+
+// TestQueuesOfMany: the queues are listed however many there are, and however long a read takes. One transaction could
+// not read them all in its five seconds. Rows that are no queue are left out.
+func TestQueuesOfMany(t *testing.T) {
+	for _, c := range []struct {
+		n         int
+		lag, most time.Duration
+	}{
+		// A read for each name, of which the next is found behind the one before, and few more.
+		{3000, 5 * time.Millisecond, 16 * time.Second},
+		{10, 2 * time.Second, 2 * time.Minute},
+	} {
+		onLagging(t, c.lag, func(t *testing.T, db, lagging kv.DB) {
+			ctx, cancel := context.WithTimeout(t.Context(), c.most)
+			defer cancel()
+			want := make([]string, c.n)
+			for i := range want {
+				want[i] = fmt.Sprintf("queue-%04d", i)
+			}
+			_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				key := func(path ...any) []byte {
+					return append(append([]byte(nil), testPrefix...), tuple.Tuple(path).Pack()...)
+				}
+				for _, name := range want {
+					tx.Set(key(name, "meta", "format"), []byte{0})
+					tx.Set(key(name, "wake"), nil)
+				}
+				tx.Set(key("queue-0007x", "wake"), nil)
+				tx.Set(key(int64(1), "meta", "format"), nil)
+				return nil
+			})
+			require.NoError(t, err)
+			names, err := layer.Queues(ctx, lagging, testPrefix)
+			require.NoError(t, err)
+			require.Equal(t, want, names)
+		})
+	}
 }

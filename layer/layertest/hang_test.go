@@ -262,9 +262,7 @@ func TestErrorNamesTheCallersCause(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t, inMemory, false)
-				e.enqueue("A", "a1", "a2")
-				claim := e.receive(e.q, 2)
-				e.enqueue("B", "b1")
+				claim := e.beforeOutcome()
 				db := &cutDB{DB: e.db}
 				q, err := layer.Open(e.ctx, db, testPrefix, testQueue, layer.Options{})
 				require.NoError(t, err)

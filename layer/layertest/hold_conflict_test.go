@@ -230,7 +230,7 @@ type mixedRun struct {
 	err  error                 // guarded by mu
 }
 
-// TestMixedConsumersAtOnce: producers, consumers of groups and unordered consumers run at the same time and under
+// TestMixedConsumersAtOnce (G2): producers, consumers of groups and unordered consumers run at the same time and under
 // faults. No item has two holders, a consumer of groups sees no gap, and all items are finished once.
 func TestMixedConsumersAtOnce(t *testing.T) {
 	const groups, messages = 3, 20

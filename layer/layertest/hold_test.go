@@ -120,8 +120,8 @@ type holdRun struct {
 	paused  map[string]bool
 }
 
-// TestHoldsAgainstAModel: several handles do random operations under faults. An unordered receive gets free items. A
-// receive of groups gets the first items of a group up to the first held one. Each finds items if there are any.
+// TestHoldsAgainstAModel (G2): several handles do random operations under faults. An unordered receive gets free items.
+// A receive of groups gets the first items of a group up to the first held one. Each finds items if there are any.
 func TestHoldsAgainstAModel(t *testing.T) {
 	onEngines(t, func(e *env) {
 		for round := range 12 {

@@ -20,17 +20,22 @@ import (
 	"fdbfifo/worker"
 )
 
-var takeBackFlag = flag.Bool("layer.take-back", false, "callers change the messages of an enqueue that they have left")
+var takeBackFlag = flag.Bool("layer.take-back", false, "callers change the messages of an enqueue once it has returned")
 
-// takeBack is the end of a call whose caller has left and changes its messages at once: with -layer.take-back all
-// tests of an env do so, and the race detector sees what the handle still reads.
+// takeBack is the end of a call whose caller changes its messages at once: with -layer.take-back all tests of an env do
+// so, and the race detector sees what the handle still reads. Headers are changed only after a call that its caller has
+// left, because messages of a test share them.
 func takeBack(_ context.Context, o *layer.Operation) {
-	if !errors.Is(o.Err, context.Canceled) && !errors.Is(o.Err, context.DeadlineExceeded) {
+	left := errors.Is(o.Err, context.Canceled) || errors.Is(o.Err, context.DeadlineExceeded)
+	if o.Err != nil && !left {
 		return
 	}
 	for _, m := range o.Messages {
 		for i := range m.Body {
 			m.Body[i] = '!'
+		}
+		if !left {
+			continue
 		}
 		for name := range m.Headers {
 			m.Headers[name] = "!"

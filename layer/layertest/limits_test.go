@@ -111,6 +111,7 @@ func TestLimitsThemselves(t *testing.T) {
 		for i := range body {
 			body[i] = byte(i * i >> 3)
 		}
+		want := string(body)
 		group := strings.Repeat("é", layer.MaxGroupSize/2)
 		headers := map[string]string{"k": strings.Repeat("v", layer.MaxHeadersSize-1)}
 		sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: body, Headers: headers})
@@ -118,7 +119,7 @@ func TestLimitsThemselves(t *testing.T) {
 		c := e.receive(e.q, 10)
 		require.Equal(e.t, group, c.Group)
 		require.Equal(e.t, sent[0].ID, c.Items[0].ID)
-		require.True(e.t, string(body) == string(c.Items[0].Body), "the body is the one enqueued")
+		require.True(e.t, want == string(c.Items[0].Body), "the body is the one enqueued")
 		require.Equal(e.t, headers, c.Items[0].Headers)
 		require.NoError(e.t, e.q.Ack(e.ctx, c))
 

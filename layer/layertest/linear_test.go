@@ -81,7 +81,8 @@ type callersSort string
 const (
 	// lapsing: short leases, slow holders, clocks up to 30 s apart, receives that wait.
 	lapsing callersSort = "lapsing"
-	// lasting: leases outlast the run, all clocks show the same, and no receive waits: then one that gives nothing counts.
+	// lasting: leases outlast the run, all clocks show the same, and no receive waits. Then one that gives nothing
+	// counts.
 	lasting callersSort = "lasting"
 	// The same, in a queue with facets: receives and takes by template and of whole groups, and advances.
 	lapsingLanes callersSort = "lapsing lanes"
@@ -536,8 +537,8 @@ func (c *caller) received(span linear.Span, o linear.Outcome, claims []*layer.Cl
 	}
 }
 
-// settleReceive acks a claim and receives. Once the ack is done the call does not say whether its receive has failed: if a
-// commit was in doubt, an empty answer says nothing of the groups.
+// settleReceive acks a claim and receives. Once the ack is done the call does not say whether its receive has failed.
+// So an empty answer says nothing of the groups if a commit was in doubt.
 func (c *caller) settleReceive(claim *layer.Claim, options layer.ReceiveOptions, o *linear.Operation, limited bool) {
 	var claims []*layer.Claim
 	o.All = true

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,8 +18,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// outcomeCalls are calls that change the queue. Each begins with the messages a1 and a2 of A, both in flight under c,
-// and b1 of B, which waits.
+// outcomeCalls are calls that change the queue. Each begins in the state of beforeOutcome.
 var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error{
 	"enqueue": func(e *env, q *layer.Queue, _ *layer.Claim) error {
 		_, err := q.Enqueue(e.ctx, layer.Message{Group: "B"})
@@ -49,9 +49,7 @@ var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error
 		})
 	},
 	"cancel": func(e *env, q *layer.Queue, _ *layer.Claim) error {
-		items, err := e.calm().Peek(e.ctx, "B", 1, nil)
-		require.NoError(e.t, err)
-		return q.Admin().Cancel(e.ctx, items[0].ID)
+		return q.Admin().Cancel(e.ctx, e.waiting("B"))
 	},
 	"skip": func(e *env, q *layer.Queue, _ *layer.Claim) error {
 		_, err := q.Admin().Skip(e.ctx, "B", layer.SkipOptions{})
@@ -70,10 +68,78 @@ var outcomeCalls = map[string]func(e *env, q *layer.Queue, c *layer.Claim) error
 		_, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &group})
 		return err
 	},
+	"pause queue": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().Pause(e.ctx, layer.PauseOptions{})
+		return err
+	},
+	"take": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := e.take(q, 1, layer.TakeOptions{})
+		return err
+	},
+	"edit": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		return q.Admin().Edit(e.ctx, e.waiting("B"), func(m *layer.Message) error {
+			m.Body = []byte("edited")
+			return nil
+		})
+	},
+	"replace": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		return q.Replace(e.ctx, e.waiting("B"), []byte("replaced"), nil)
+	},
+	"reschedule": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		return q.Reschedule(e.ctx, e.waiting("B"), q.Now().Add(time.Hour))
+	},
+	"set state": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		return q.Admin().SetGroupState(e.ctx, "B", []byte("state"), layer.SetGroupStateOptions{})
+	},
+	"redrive": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
+		return err
+	},
+	"discard": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().Discard(e.ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{})
+		return err
+	},
+	"replay": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		_, err := q.Admin().Replay(e.ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{})
+		return err
+	},
+	"unsubscribe": func(e *env, q *layer.Queue, _ *layer.Claim) error {
+		return q.Admin().Unsubscribe(e.ctx, "s")
+	},
 	"configure": func(e *env, q *layer.Queue, _ *layer.Claim) error {
 		_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Hour })
 		return err
 	},
+}
+
+// waiting is the first message of a group.
+func (e *env) waiting(group string) layer.ID {
+	e.t.Helper()
+	items, err := e.calm().Peek(e.ctx, group, 1, nil)
+	require.NoError(e.t, err)
+	return items[0].ID
+}
+
+// beforeOutcome makes the state in which outcomeCalls begin: the messages a1 and a2 of A are in flight under the claim,
+// b1 of B waits, d1 is a dead letter, e1 is archived, and s is a subscription.
+func (e *env) beforeOutcome() *layer.Claim {
+	e.t.Helper()
+	e.configure(func(c *layer.Config) { c.Archive, c.Changes = time.Hour, time.Hour })
+	e.enqueue("E", "e1")
+	require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+	e.enqueue("D", "d1")
+	_, err := e.q.Admin().Skip(e.ctx, "D", layer.SkipOptions{})
+	require.NoError(e.t, err)
+	ctx, end := context.WithCancel(e.ctx)
+	defer end()
+	require.NoError(e.t, e.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+		end()
+		return nil
+	}, layer.SubscribeOptions{FromOldest: true}))
+	e.enqueue("A", "a1", "a2")
+	claim := e.receive(e.q, 2)
+	e.enqueue("B", "b1")
+	return claim
 }
 
 // content is the queue's rows without receipts, which are no effect.
@@ -119,9 +185,7 @@ func TestOutcomeIsTrue(t *testing.T) {
 		for name, call := range outcomeCalls {
 			t.Run(fmt.Sprintf("%s, %s, %s", c.first, c.then, name), func(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
-				e.enqueue("A", "a1", "a2")
-				claim := e.receive(e.q, 2)
-				e.enqueue("B", "b1")
+				claim := e.beforeOutcome()
 				o := e.options(2)
 				o.Tx = c.tx
 				q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
@@ -183,9 +247,7 @@ func TestOutcomeOfFailedFolder(t *testing.T) {
 				require.NoError(t, err)
 				return db
 			}, false)
-			e.enqueue("A", "a1", "a2")
-			claim := e.receive(e.q, 2)
-			e.enqueue("B", "b1")
+			claim := e.beforeOutcome()
 			before := e.content()
 			failing = true
 			err := call(e, e.q, claim)

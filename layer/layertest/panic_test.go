@@ -79,6 +79,84 @@ func TestNilErrorIsSuccess(t *testing.T) {
 	}
 }
 
+// TestNilErrorOfASubscription: a subscription's handler that returns a nil pointer to an error of the module has met no
+// error. The place moves after one call, and the slip is reported. A nil pointer of another type is an error.
+func TestNilErrorOfASubscription(t *testing.T) {
+	for _, slip := range append([]error{errors.Join((*kv.Error)(nil)), (*foreignError)(nil)}, nilErrors...) {
+		for _, inTx := range []bool{false, true} {
+			inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+				var calls atomic.Int64
+				ctx, cancel := context.WithCancel(b.t.Context())
+				done := make(chan error, 1)
+				o := layer.SubscribeOptions{FromOldest: true, OnError: b.onError}
+				go func() {
+					if inTx {
+						done <- b.q.SubscribeTx(ctx, "s", func(context.Context, kv.Tx, []layer.Change) error {
+							calls.Add(1)
+							return slip
+						}, o)
+						return
+					}
+					done <- b.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+						calls.Add(1)
+						return slip
+					}, o)
+				}()
+				b.fill(1)
+				time.Sleep(time.Minute)
+				cancel()
+				require.NoError(b.t, <-done)
+				if errors.As(slip, new(*foreignError)) {
+					require.Greater(b.t, calls.Load(), int64(3))
+					return
+				}
+				require.EqualValues(b.t, 1, calls.Load(), "%T", slip)
+				require.Len(b.t, b.reported(), 1)
+				require.ErrorContains(b.t, b.reported()[0], "was returned as an error, and counts as nil")
+			})
+		}
+	}
+}
+
+// foreignError is an error type of the user's whose methods can be called on a nil pointer.
+type foreignError struct{}
+
+func (*foreignError) Error() string { return "foreign" }
+
+// TestNilErrorOfACall: a function of one call that returns a nil pointer to an error fails the call: its caller gets an
+// error, and nothing is written.
+func TestNilErrorOfACall(t *testing.T) {
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		b.fill(1)
+		slip, ctx, key := (*kv.Error)(nil), b.t.Context(), []byte("key")
+		require.Error(b.t, b.q.Once(ctx, func(tx kv.Tx) error {
+			tx.Set(key, []byte("once"))
+			return slip
+		}))
+		_, err := kv.Run(ctx, b.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(key, []byte("run"))
+			return slip
+		})
+		require.Error(b.t, err)
+		claims, err := b.q.Receive(ctx, layer.ReceiveOptions{})
+		require.NoError(b.t, err)
+		require.NoError(b.t, b.q.Nack(ctx, claims[0], layer.NackOptions{Release: true}))
+		require.Error(b.t, b.q.Admin().Edit(ctx, claims[0].Items[0].ID, func(m *layer.Message) error {
+			m.Body = []byte("edited")
+			return slip
+		}))
+		claims, err = b.q.Receive(ctx, layer.ReceiveOptions{})
+		require.NoError(b.t, err)
+		require.Equal(b.t, "0", string(claims[0].Items[0].Body))
+		_, err = kv.Run(ctx, b.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			v, err := tx.Get(key).Wait(ctx)
+			require.Empty(b.t, v)
+			return err
+		})
+		require.NoError(b.t, err)
+	})
+}
+
 // brokenError is an error of the user's whose methods panic on a nil pointer.
 type brokenError struct{ err error }
 

@@ -705,3 +705,60 @@ func TestChangesChangedInPlace(t *testing.T) {
 		require.Equal(b.t, got[0], got[1])
 	})
 }
+
+// onLagging runs fn in a bubble with a database, and with the same database whose calls take lag.
+func onLagging(t *testing.T, lag time.Duration, fn func(t *testing.T, db, lagging kv.DB)) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		fn(t, db, &cutDB{DB: db, lag: lag})
+	})
+}
+
+// TestSubscriptionsOfMany: the subscriptions are listed, with the changes that they have not seen, however many there
+// are and however long a read takes.
+func TestSubscriptionsOfMany(t *testing.T) {
+	onLagging(t, 20*time.Millisecond, func(t *testing.T, db, lagging kv.DB) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		q, err := layer.Create(ctx, db, testPrefix, testQueue, layer.Options{Config: layer.Config{Changes: time.Hour}})
+		require.NoError(t, err)
+		defer q.Close(t.Context())
+		enqueue := func() {
+			_, err := q.Enqueue(ctx, layer.Message{Group: "A"})
+			require.NoError(t, err)
+		}
+		enqueue()
+		told, stop := context.WithCancel(ctx)
+		require.NoError(t, q.Subscribe(told, "0000", func(context.Context, []layer.Change) error {
+			stop()
+			return nil
+		}, layer.SubscribeOptions{FromOldest: true}))
+		for range 7 {
+			enqueue()
+		}
+		_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			key := func(i int) []byte {
+				path := tuple.Tuple{testQueue, "cursor", fmt.Sprintf("%04d", i)}
+				return append(append([]byte(nil), testPrefix...), path.Pack()...)
+			}
+			stored, err := tx.Get(key(0)).Wait(ctx)
+			for i := range 300 {
+				tx.Set(key(i), stored)
+			}
+			return err
+		})
+		require.NoError(t, err)
+		slow, err := layer.Open(ctx, lagging, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		defer slow.Close(t.Context())
+		all, err := slow.Admin().Subscriptions(ctx)
+		require.NoError(t, err)
+		require.Len(t, all, 300)
+		for i, s := range all {
+			require.NoError(t, s.Err)
+			require.Equal(t, fmt.Sprintf("%04d", i), s.Name)
+			require.EqualValues(t, 7, s.Behind)
+		}
+	})
+}

@@ -13,9 +13,9 @@ const rulesHead = `# From a rule to its test
 Written by ` + "`make rules`" + `; do not edit. A rule is a guarantee, the invariant, the contract or a trap of
 [guarantees.md](guarantees.md). A *guard* is a piece of the layer that nothing but a rule asks for
 ([guard.go](../layer/internal/guard/guard.go)). The test in its row fails in a build that leaves the guard out. In such
-a build the simulation finds a violation in the run of the profile and seed given; a *no* is explained in
-[guarantees.md](guarantees.md#broken-variants). *Tests* name the rule in the comment before them. A *scenario* names
-it in its first line; one called bug_… then says what went wrong once.
+a build the simulation finds a violation in the run of the profile and seed given; a *no* has the reason. *Tests* name
+the rule in the comment before them. A *scenario* names it in its first line; one called bug_… then says what went
+wrong once.
 
 - The build without a guard: ` + "`FDBFIFO_WITHOUT=tail go test -tags broken ./layer/... -run TEST`" + `;
   all of them: ` + "`make broken`" + `.
@@ -101,7 +101,7 @@ func (e entry) write(out *strings.Builder, files map[string]string) {
 	}
 	for _, g := range e.guards {
 		function, _, _ := strings.Cut(g.test, "/")
-		found := "no"
+		found := "no: " + g.uncaught
 		if g.run != "" {
 			found = "yes: " + g.run
 		}

@@ -67,7 +67,8 @@ var small = map[string]string{
 		"// TestRest: the rest (G2, G3, G4, G5, G6, I1, trap 1). More.\nfunc TestRest() {}\n",
 	"layer/tail_test.go": "package layer\n\n// TestTail (G1): it is found. Guard tail.\nfunc TestTail() {}\n\n" +
 		"// TestContract is plain.\nfunc TestContract() {}\n",
-	caughtFile:              "package sim_test\n\nvar caught = map[string]known{\"tail\": {\"staged\", 25}}\n",
+	caughtFile: "package sim_test\n\nvar caught = map[string]known{\"tail\": {\"staged\", 25}}\n" +
+		"var uncaught = map[string]string{\"tail\": \"too rare\"}\n",
 	scenarioDir + "/a.txt":  "# G1, Contract. Of a scenario\n# this. Not that.\nenqueue A\n----\nok\n",
 	"internal/lint/lint.go": "package lint\n",
 }
@@ -91,7 +92,7 @@ func TestSourceOfASmallTree(t *testing.T) {
 	require.Equal(t, rule{"G1", "G1, order", "In order."}, s.rules[0])
 	require.Equal(t, rule{"trap 1", "Trap 1", "One trap."}, s.rules[8])
 	require.Equal(t, []guard{
-		{"tail", "it is lost, without `tail`.", "TestTail/memory", "staged 25", []string{"G1", "trap 1"}},
+		{"tail", "it is lost, without `tail`.", "TestTail/memory", "staged 25", "too rare", []string{"G1", "trap 1"}},
 	}, s.guards)
 	require.Equal(t, []scenario{{"a", "Of a scenario this.", []string{"G1", contractRule}}}, s.scenarios)
 	require.Len(t, s.tests, 2)

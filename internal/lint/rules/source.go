@@ -19,10 +19,11 @@ type rule struct {
 	tag, title, sentence string
 }
 
-// guard is a guard of the layer. Test is what fails without it, run what finds its lack in the simulation.
+// guard is a guard of the layer. Without it the test fails. The run of the simulation finds that it is missing. If
+// there is no run, uncaught is the reason.
 type guard struct {
-	name, without, test, run string
-	tags                     []string
+	name, without, test, run, uncaught string
+	tags                               []string
 }
 
 // test is a test function that names rules in the comment before it.
@@ -235,6 +236,10 @@ func (s *source) readGuards(root fs.FS) error {
 	if err != nil {
 		return err
 	}
+	uncaught, err := composite(root, caughtFile, "uncaught")
+	if err != nil {
+		return err
+	}
 	names := make(map[string]string) // by the constant
 	var wrong []error
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -256,7 +261,7 @@ func (s *source) readGuards(root fs.FS) error {
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s: %s: %w", guardFile, name, err))
 		}
-		s.guards = append(s.guards, guard{value, m[3], missing[name], caught[value], tags})
+		s.guards = append(s.guards, guard{value, m[3], missing[name], caught[value], uncaught[value], tags})
 		return false
 	})
 	for i := range s.guards {

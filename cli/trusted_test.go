@@ -1,0 +1,137 @@
+//go:build linux
+
+package cli
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// strangersFolder is a folder of another user, which only root can make.
+func strangersFolder(t *testing.T) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a folder of another user")
+	}
+	folder := filepath.Join(t.TempDir(), "theirs")
+	require.NoError(t, os.Mkdir(folder, 0o755))
+	require.NoError(t, os.Chown(folder, 65534, 65534))
+	return folder
+}
+
+// TestRootWritesOnlyWhereItMay: root makes no socket, log, picture or folder where another user can replace them by
+// links. The error says what to do. The victim stands for a file of root's to which such a link leads.
+func TestRootWritesOnlyWhereItMay(t *testing.T) {
+	theirs := strangersFolder(t)
+	home := filepath.Dir(theirs)
+	victim := filepath.Join(home, "victim")
+	require.NoError(t, os.WriteFile(victim, []byte("kept"), 0o644))
+	require.NoError(t, os.Symlink(victim, filepath.Join(theirs, "link.svg")))
+	shared := filepath.Join(home, "shared")
+	require.NoError(t, os.Mkdir(shared, 0o755))
+	require.NoError(t, os.Chmod(shared, 0o777|os.ModeSticky))
+	group := filepath.Join(home, "group")
+	require.NoError(t, os.Mkdir(group, 0o755))
+	require.NoError(t, os.Chmod(group, 0o775))
+	below := filepath.Join(theirs, "below") // root's folder, which the other user can move away
+	require.NoError(t, os.Mkdir(below, 0o755))
+	led := filepath.Join(home, "led")
+	require.NoError(t, os.Symlink(theirs, led))
+
+	h := newHarness(t)
+	run := func(args ...string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // ends a console that serves
+		defer cancel()
+		return h.app().Run(ctx, args, strings.NewReader(""), new(strings.Builder), new(strings.Builder))
+	}
+	require.NoError(t, run("create"))
+	for _, folder := range []string{theirs, below, led, group, filepath.Join(theirs, "new")} {
+		err := run("console", "--listen", "unix:"+filepath.Join(folder, "s"))
+		require.Equal(t, ExitUsage, ExitCode(err), "%s: %v", folder, err)
+		require.ErrorContains(t, err, "name a folder that only root can change", folder)
+		err = run("pause", "--log", filepath.Join(folder, "link.svg"))
+		require.Equal(t, ExitUsage, ExitCode(err), "%s: %v", folder, err)
+		require.ErrorContains(t, err, "name a folder that only root can change", folder)
+		require.ErrorContains(t, replaceFile(filepath.Join(folder, "link.svg"), []byte("lost")), "only root", folder)
+		_, _, err = makeBenchFolder(filepath.Join(folder, "bench"))
+		require.ErrorContains(t, err, "only root", folder)
+		_, _, err = makeBenchFolder(folder)
+		require.ErrorContains(t, err, "only root", folder)
+	}
+	require.ErrorContains(t, run("pause", "--log", filepath.Join(shared, "log")), "only root can change")
+	text, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(text))
+
+	// Each of these makes files of its own in a folder like /tmp.
+	l, err := listenUnix(t.Context(), filepath.Join(shared, "s"), 0o600)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	_, remove, err := makeBenchFolder(shared)
+	require.NoError(t, err)
+	require.NoError(t, remove())
+	require.NoError(t, run("pause", "--log", filepath.Join(home, "log")))
+	left, err := os.ReadDir(shared)
+	require.NoError(t, err)
+	require.Empty(t, left)
+}
+
+// TestPlotReplacesALink: a picture of bench takes the place of a link, and the file that the link leads to stays as it
+// is.
+func TestPlotReplacesALink(t *testing.T) {
+	folder := t.TempDir()
+	victim, plot := filepath.Join(folder, "victim"), filepath.Join(folder, "plot.svg")
+	require.NoError(t, os.WriteFile(victim, []byte("kept"), 0o600))
+	require.NoError(t, os.Symlink(victim, plot))
+	require.NoError(t, replaceFile(plot, []byte("new")))
+	text, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	require.Equal(t, "kept", string(text))
+	info, err := os.Lstat(plot)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o644), info.Mode())
+}
+
+// TestSocketBeatsTheSwap: a user who can write to the folder of a socket, and puts links in the place of whatever the
+// console makes there, changes the mode of no other file.
+func TestSocketBeatsTheSwap(t *testing.T) {
+	folder := t.TempDir()
+	victim := filepath.Join(folder, "victim")
+	require.NoError(t, os.WriteFile(victim, nil, 0o644))
+	ctx, stop := context.WithCancel(t.Context())
+	var swaps sync.WaitGroup
+	swaps.Go(func() {
+		for ctx.Err() == nil {
+			entries, _ := os.ReadDir(folder)
+			for _, e := range entries {
+				aside, taken := filepath.Join(folder, e.Name()), filepath.Join(folder, "taken"+e.Name())
+				if !strings.HasPrefix(e.Name(), ".fdbfifo-") || os.Rename(aside, taken) != nil {
+					continue
+				}
+				if os.Mkdir(aside, 0o777) == nil {
+					_ = os.Symlink(victim, filepath.Join(aside, "s"))
+				}
+			}
+		}
+	})
+	path := filepath.Join(folder, "console.sock")
+	for range 300 {
+		if l, err := listenUnix(t.Context(), path, 0o660); err == nil {
+			_ = l.Close()
+		}
+		_ = os.RemoveAll(path)
+	}
+	stop()
+	swaps.Wait()
+	info, err := os.Lstat(victim)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o644), info.Mode())
+}

@@ -1,0 +1,1 @@
+../../layer/layertest/worker_several_test.go

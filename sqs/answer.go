@@ -1,0 +1,116 @@
+package sqs
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+const (
+	// answerMemory bounds the answers that are made and written together. Those to one remote address have half of it.
+	// An answer takes a few times as much while it is made.
+	answerMemory = 64 << 20 // bytes
+	// leastAnswer is the memory of a receive while there is little: room for the largest message.
+	leastAnswer = 3 << 19 // bytes
+	// waitBytes bounds the bodies that a waiting receive takes without memory. A larger first message comes alone.
+	waitBytes = 64 << 10 // bytes
+	// answerPart is how much of an answer the client must read within patience while others wait for memory.
+	answerPart = 128 << 10 // bytes
+)
+
+// reserve takes memory for the answer of a request.
+func (s *Server) reserve(ctx context.Context, c *call, size int64) (err error) {
+	c.room, err = s.answers.take(ctx, &share{address: c.address, size: size, deadline: c.writable, whole: true})
+	return err
+}
+
+// receiveNow receives without a wait. It takes memory before it reads messages, and keeps as much as they need.
+func (s *Server) receiveNow(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
+	o.Wait, o.MaxBytes = 0, min(o.Max*leastAnswer, receiveBytes)
+	if s.answers.scarce() {
+		o.MaxBytes = leastAnswer
+	}
+	if err := s.reserve(ctx, c, int64(o.MaxBytes)); err != nil {
+		return nil, err
+	}
+	claims, err := q.Receive(ctx, o)
+	if len(claims) == 0 {
+		c.room.release()
+		c.room = nil
+		return nil, err
+	}
+	c.room.resize(bodyBytes(claims))
+	return claims, err
+}
+
+// receiveLater receives when a message comes. It has no memory while it waits, so it takes few bytes. If there is no
+// memory for them then, it returns the messages to the queue.
+func (s *Server) receiveLater(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
+	o.MaxBytes = waitBytes
+	claims, err := q.Receive(ctx, o)
+	if err != nil || len(claims) == 0 {
+		return claims, err
+	}
+	if err = s.reserve(ctx, c, bodyBytes(claims)); err == nil {
+		return claims, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	for _, claim := range claims {
+		_ = q.Nack(ctx, claim, layer.NackOptions{AtOnce: true}) // otherwise it comes again when its timeout ends
+	}
+	return nil, err
+}
+
+// scarce reports whether a quarter of what one remote address may have is taken.
+func (m *memory) scarce() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.total > m.most/8
+}
+
+// bodyBytes returns the bytes of all messages.
+func bodyBytes(claims []*layer.Claim) (n int64) {
+	for _, claim := range claims {
+		for _, item := range claim.Items {
+			n += int64(len(item.Body))
+		}
+	}
+	return n
+}
+
+// writeDeadline returns a function that sets until when an answer can be written. Without a connection, as in a test,
+// there is no deadline to set.
+func writeDeadline(w http.ResponseWriter) func(t time.Time) {
+	control := http.NewResponseController(w)
+	return func(t time.Time) { _ = control.SetWriteDeadline(t) }
+}
+
+// reserveText takes memory for an answer that is ready to be written, or corrects the memory that the request has.
+func (s *Server) reserveText(ctx context.Context, c *call, body []byte) error {
+	switch {
+	case c.room != nil:
+		c.room.resize(int64(cap(body)))
+	case len(body) > freeBody:
+		return s.reserve(ctx, c, int64(cap(body)))
+	}
+	return nil
+}
+
+// write writes an answer. If the client reads it slowly while other answers wait for memory, the answer gives way.
+func (c *call) write(w http.ResponseWriter, status int, body []byte) {
+	w.WriteHeader(status)
+	for len(body) > 0 {
+		part := body[:min(len(body), answerPart)]
+		if c.room != nil && !c.room.writing() {
+			c.writable(time.Unix(1, 0)) // ends the connection: the answer is not whole
+			return
+		}
+		if _, err := w.Write(part); err != nil {
+			return // the client has gone
+		}
+		body = body[len(part):]
+	}
+}
