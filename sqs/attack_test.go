@@ -615,7 +615,7 @@ func TestMemoryOfSlowReaders(t *testing.T) {
 	go func() { done <- s.Serve(ctx, l, 0) }()
 	defer func() { stop(); require.NoError(t, <-done); require.NoError(t, db.Close()) }()
 
-	// What is live, because on a busy machine the garbage may be as much again, or more.
+	// The garbage does not count: on a busy machine there may be more of it than live memory.
 	live := func() uint64 {
 		var memory runtime.MemStats
 		runtime.GC()
