@@ -186,7 +186,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if len(freed) == 0 {
 		return nil
 	}
-	// A handle that has begun to wait in the meantime may have seen this handle's request before its own, and then looks
+	// A handle that has begun to wait in the meantime may have seen this handle's request before its own. Then it looks
 	// again only at its poll.
 	return q.wakeFor(ctx, slices.Sorted(maps.Keys(freed)), nil)
 }

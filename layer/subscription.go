@@ -581,8 +581,8 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 			return err
 		}
 		if len(page.changes) == 0 && !page.skipped && page.missed == nil {
-			// Unlike a receive, a subscription misses no commit: every change writes this key, and the watch counts from
-			// the version at which this transaction has found nothing.
+			// Unlike a receive, a subscription misses no commit: every change writes this key, and the watch counts
+			// from the version at which this transaction has found nothing.
 			woken = tx.Watch(q.keys.meta(metaChanged))
 		}
 		return nil
