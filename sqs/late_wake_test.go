@@ -47,13 +47,15 @@ func TestLongPollBesideACommit(t *testing.T) {
 					e.send(url, "a", []string{"a1", "a2"}[:c.bodies]...)
 					got := e.receive(url, "MaxNumberOfMessages", 1)
 					held.Store(true)
-					go c.does(e, url, got)
+					answered := make(chan struct{})
+					go func() { defer close(answered); c.does(e, url, got) }()
 					synctest.Wait()
 					require.False(t, held.Load(), "the commit is under way")
 					begun := time.Now()
 					require.Equal(t, c.want, bodies(e.receive(url, "WaitTimeSeconds", 20)))
 					require.GreaterOrEqual(t, time.Since(begun), late)
 					require.Less(t, time.Since(begun), 2*late+50*time.Millisecond)
+					<-answered // the server closes after that
 				})
 			})
 		}
