@@ -14,8 +14,8 @@ const (
 	// answerMemory bounds the answers that are made and written together. Those to one remote address have half of it,
 	// which is room to make the largest.
 	answerMemory = 2 * making * receiveBytes // 64 MiB
-	// making is the memory that an answer takes while it is made, for each byte of its bodies: as they were read, and as
-	// text.
+	// making is the memory that an answer takes while it is made, for each byte of its bodies. The bytes are there
+	// twice: as they were read, and as text.
 	making = 2
 	// leastAnswer bounds the bodies of a receive while there is little memory: the largest message.
 	leastAnswer = 3 << 19 // bytes
