@@ -313,18 +313,6 @@ func TestFullError(t *testing.T) {
 	require.Equal(t, layer.FullError{Group: "A", Adding: 2, Max: 1}, *full)
 }
 
-// TestRules: every rule has a name of its own and a text.
-func TestRules(t *testing.T) {
-	texts := make(map[string]bool)
-	for _, r := range layer.Rules() {
-		require.Regexp(t, `^[a-z]+(-[a-z]+)+$`, string(r))
-		require.NotEqual(t, string(r), r.Text())
-		texts[r.Text()] = true
-	}
-	require.Len(t, texts, len(layer.Rules()))
-	require.Equal(t, "other", layer.Rule("other").Text())
-}
-
 // TestLists: the iterators yield the rows of the pages, also over several pages. A loop may end early, and a new loop
 // starts again. An iterator ends with the error of a page.
 func TestLists(t *testing.T) {
