@@ -65,9 +65,6 @@ func (f *found) dueMS() int64 {
 // assess sets the verdict. It writes nothing.
 func (w *txn) assess(f *found) error {
 	cond := f.record.At(w.nowMS)
-	if guard.Lease.Missing() && cond == rec.Claimed {
-		cond = rec.Lapsed
-	}
 	switch {
 	case f.accepts(f.record) && f.rows.len() > 0:
 	case f.accepts(f.record): // granted, and emptied since
@@ -559,7 +556,7 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	}
 	p, err := w.waitPace(group, f)
 	a := config.MaxRate.allowance(p, w.nowMS)
-	if err != nil || w.anew || guard.PaceFresh.Missing() || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+	if err != nil || w.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
 	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
@@ -610,10 +607,10 @@ func (a allowance) after(n int64) rec.Pace {
 // 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
 
 // isProven reports whether the record has a claim whose holder is known to know the claim.
-func isProven(r *rec.Record) bool { return r.Proven() || guard.Proof.Missing() }
+func isProven(r *rec.Record) bool { return r.Proven() }
 
 // isSuspect reports whether an item with these failed deliveries is suspect.
-func isSuspect(a rec.Attempt) bool { return a.Suspect() && !guard.Suspect.Missing() }
+func isSuspect(a rec.Attempt) bool { return a.Suspect() }
 
 // hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
 func hinted(a rec.Attempt) int {
@@ -662,7 +659,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 // the two differ by more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are
 // left.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
-	if h.SinceMS == 0 || guard.ClockLease.Missing() {
+	if h.SinceMS == 0 {
 		return false, nil
 	}
 	m, err := w.moment()
@@ -707,7 +704,7 @@ const (
 // mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
 // handle has given. An item that was alone when its lease expired excludes all others.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
-	if w.suspectTurn == nil || guard.SuspectTurn.Missing() {
+	if w.suspectTurn == nil {
 		return true, nil // the transaction is the caller's
 	}
 	if w.gaveSuspect {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -517,7 +516,7 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			if o.Progress != nil {
 				o.Progress(report)
 			}
-			if r.cut && !guard.ReplayCut.Missing() {
+			if r.cut {
 				walk, err = q.resumeArchive(ctx, walk, report.Last)
 			} else {
 				walk.pass(r.step)
@@ -535,7 +534,7 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 // resumeArchive is a walk which goes on behind an item, up to the end of the old walk.
 func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
 	w, err := q.walkArchive(ctx, old.filter, after)
-	if err == nil && !guard.ReplayEnd.Missing() {
+	if err == nil {
 		w.end, w.until = old.end, old.until
 	}
 	return w, err
