@@ -906,7 +906,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 }
 
 // alone reports whether a receive that would give an item with this record has to give the item alone.
-func (r *reception) alone(record rec.Attempt) bool { return isSuspect(record) && !r.o.CountExpired }
+func (r *reception) alone(record rec.Attempt) bool { return record.Suspect() && !r.o.CountExpired }
 
 // proof is by how much the token of a new claim's record is greater than the claim's.
 func (r *reception) proof(suspect bool) int64 {

@@ -606,15 +606,9 @@ func (a allowance) after(n int64) rec.Pace {
 // Stored forms: a suspect item has an attempt record whose text begins as rec.Holding.LapseText does. Its count may be
 // 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
 
-// isProven reports whether the record has a claim whose holder is known to know the claim.
-func isProven(r *rec.Record) bool { return r.Proven() }
-
-// isSuspect reports whether an item with these failed deliveries is suspect.
-func isSuspect(a rec.Attempt) bool { return a.Suspect() }
-
 // hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
 func hinted(a rec.Attempt) int {
-	if isSuspect(a) {
+	if a.Suspect() {
 		return max(a.Count, 1)
 	}
 	return a.Count
@@ -641,10 +635,10 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 		return &f, err
 	}
 	early, err := isEarly(w, c)
-	if err != nil || !early && (isProven(r) || w.countExpired) {
+	if err != nil || !early && (r.Proven() || w.countExpired) {
 		return &f, err
 	}
-	if isSuspect(before) || early || f.reason != "" {
+	if before.Suspect() || early || f.reason != "" {
 		f.record, f.reason = before.Suspected(c.LapseText()), ""
 	}
 	f.suspects = make([]failure, 0, len(c.Items)-1)
@@ -685,11 +679,11 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err err
 
 // isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
 func isToBeProven(v view, r *rec.Record, c *Claim) (bool, error) {
-	if isProven(r) || len(c.Items) > 1 {
+	if r.Proven() || len(c.Items) > 1 {
 		return false, nil
 	}
 	record, err := v.readAttempt(c.Items[0].ID)
-	return isSuspect(record), err
+	return record.Suspect(), err
 }
 
 const (

@@ -783,7 +783,7 @@ func (s *settlement) giveBack(w *txn) error {
 	m := s.held.Mark()
 	s.follows, s.waits = "", 0
 	if !s.back.Release {
-		if s.why == "" && isSuspect(record) {
+		if s.why == "" && record.Suspect() {
 			record.LastError = rec.Cut("failed; before, " + record.LastError) // a call has ended
 		}
 		record = record.Failed(s.held.Claim().SinceMS, w.nowMS, s.why)
