@@ -621,7 +621,9 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	stays := make(map[string]bool)
 	var free []string
 	for _, held := range all {
-		if s.end(held.lane, held.record, r.whole) {
+		if !s.concerns(r, held) {
+			stays[held.lane] = true // a later step ends the lock together with its items
+		} else if s.end(held.lane, held.record, r.whole) {
 			free = append(free, held.lane)
 		} else {
 			stays[held.lane] = true
@@ -642,6 +644,22 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		}
 	}
 	return nil
+}
+
+// concerns reports whether a step that removes the items of a run may end a lock of their group. A claim has one of the
+// items. Any other lock is of a lane of one of them, or there is room in the transaction. Otherwise a step would end all
+// locks of the group, however many there are.
+func (s *purgeStep) concerns(r *purgeRun, held heldLane) bool {
+	c := held.record.Claim()
+	if isHold(held.lane) || c == nil && !s.crowded() {
+		return true
+	}
+	return slices.ContainsFunc(r.items, func(d rec.Item) bool {
+		if c != nil {
+			return hasItem(c, idOf(d, r.group))
+		}
+		return held.lane == r.group || slices.Contains(s.keys.plan.lanesOf(r.group, d.Facets), held.lane)
+	})
 }
 
 // forceUnreadable ends the holdings of a group which cannot be read, if the purge is by force.

@@ -820,8 +820,11 @@ func (w *txn) checkSize() error {
 	if err := w.measure(); err != nil || w.used() <= w.q.txLimit() {
 		return err
 	}
-	return &LimitError{What: "transaction", Unit: "bytes", Got: int64(w.used()), Max: int64(w.q.txLimit())}
+	return &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(w.used()), Max: int64(w.q.txLimit())}
 }
+
+// whatTransaction is LimitError.What of a transaction that has become too large.
+const whatTransaction = "transaction"
 
 // itemSizes tells how many bytes an item of a group adds to transactions, without its value. facets is always the size
 // of the item's packed facets.

@@ -642,3 +642,86 @@ func TestReceiveAsksForLess(t *testing.T) {
 	require.Greater(t, limit.Got, limit.Max)
 	require.NoError(t, q.Close(e.ctx))
 }
+
+// TestManyPartsOfAGroup (contract): an operator pauses by force, resumes and purges a group of which more lanes are in
+// flight, or halted, than one transaction can change. Each call holds for all lanes. The large lanes have the largest
+// names, in transactions of a tenth of the usual size.
+func TestManyPartsOfAGroup(t *testing.T) {
+	for _, c := range []struct {
+		kind  string
+		parts int
+		large bool
+	}{{"facets", 25, true}, {"unordered", 25, true}, {"facets", 150, false}, {"unordered", 150, false}} {
+		t.Run(fmt.Sprintf("%s, large %v", c.kind, c.large), func(t *testing.T) {
+			t.Parallel()
+			config := kinds()[c.kind]
+			if c.kind == "facets" {
+				config.OnFailure = layer.HaltGroup
+			}
+			l := newEnv(t, anyEngine, false).largest(config)
+			o, group := l.options(), "G"
+			o.Config = layer.Config{}
+			if c.large {
+				o.Tx.SizeLimit, group = kv.MaxTransactionSize/10, nuls(layer.MaxGroupSize, 0)
+			}
+			require.NoError(t, l.q.Close(l.ctx))
+			var err error
+			l.q, err = layer.Open(l.ctx, l.db, l.prefix, l.name, o)
+			require.NoError(t, err)
+			a, msgs := l.q.Admin(), make([]layer.Message, c.parts)
+			for i := range msgs {
+				msgs[i] = layer.Message{Group: group, Headers: make(map[string]string)}
+				for _, facet := range config.Facets {
+					if msgs[i].Headers[facet] = fmt.Sprint("v", i); c.large {
+						msgs[i].Headers[facet] = nuls(layer.MaxFacetSize, i)
+					}
+				}
+			}
+			l.enqueue(msgs...)
+			claimed := func() (all []*layer.Claim) {
+				for i := 0; len(all) < c.parts; i++ {
+					o := layer.ReceiveOptions{Max: 1, Unordered: config.Unordered}
+					if !o.Unordered {
+						o.Where = msgs[i].Headers
+					}
+					claims, err := l.q.Receive(l.ctx, o)
+					require.NoError(t, err)
+					require.Len(t, claims, 1)
+					all = append(all, claims...)
+				}
+				return all
+			}
+			lost := claimed()
+			mark, err := a.PauseGroup(l.ctx, group, layer.PauseOptions{Force: true, By: "ann"})
+			require.NoError(t, err)
+			require.Equal(t, "ann", mark.By)
+			for _, i := range []int{0, c.parts / 2, c.parts - 1} {
+				require.ErrorIs(t, l.q.Ack(l.ctx, lost[i]), layer.ErrClaimLost)
+			}
+			holders, err := a.Holders(l.ctx)
+			require.NoError(t, err)
+			require.Empty(t, holders)
+			mark, err = a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+			require.NoError(t, err)
+			require.Equal(t, "ann", mark.By)
+			if c.kind == "facets" {
+				for _, claim := range claimed() {
+					require.NoError(t, l.q.Nack(l.ctx, claim, layer.NackOptions{Reject: "poison"}))
+				}
+				mark, err := a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+				require.NoError(t, err)
+				require.Equal(t, layer.Halted, mark.Status)
+				_, err = a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+				require.ErrorIs(t, err, layer.ErrNotPaused)
+			}
+			claimed()
+			l.check()
+			report, err := a.Purge(l.ctx, layer.PurgeOptions{Group: &group, Force: true})
+			require.NoError(t, err)
+			require.EqualValues(t, c.parts, report.Items)
+			require.EqualValues(t, c.parts, report.Forced)
+			l.check()
+			require.NoError(t, l.q.Close(l.ctx))
+		})
+	}
+}
