@@ -5,38 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
-
-// refusals counts the attempts that the engine has refused for their size, also those that the layer has put right.
-type refusals struct {
-	kv.DB
-	n atomic.Int64
-}
-
-func (r *refusals) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
-	tx, err := r.DB.Begin(o)
-	return &refusedTx{ManagedTx: tx, all: r}, err
-}
-
-type refusedTx struct {
-	kv.ManagedTx
-	all *refusals
-}
-
-func (t *refusedTx) OnError(err error) kv.Future[struct{}] {
-	if refusedForSize(err) {
-		t.all.n.Add(1)
-	}
-	return t.ManagedTx.OnError(err)
-}
 
 func refusedForSize(err error) bool {
 	switch kv.Code(err) {
@@ -56,6 +33,7 @@ type largest struct {
 	name   string
 	config layer.Config
 	ids    int // of receives
+	sizes  *sizes
 }
 
 // nuls is a text of n bytes, nearly all of them NULs, which differs from those with another number.
@@ -70,16 +48,27 @@ func (l *largest) options() layer.Options {
 }
 
 func (e *env) largest(config layer.Config) *largest {
+	return e.largestIn([]byte(nuls(layer.MaxPrefixSize, 1)), nuls(layer.MaxQueueNameSize, 2), config)
+}
+
+func (e *env) largestIn(prefix []byte, name string, config layer.Config) *largest {
 	config.Retry = atOnce
-	l := &largest{
-		env: e, db: &refusals{DB: e.db}, prefix: []byte(nuls(layer.MaxPrefixSize, 1)),
-		name: nuls(layer.MaxQueueNameSize, 2), config: config,
-	}
-	var err error
-	l.q, err = layer.Create(e.ctx, l.db, l.prefix, l.name, l.options())
+	l := &largest{env: e, prefix: prefix, name: name, config: config, sizes: newSizes()}
+	l.db = &refusals{DB: e.db, queue: tuple.AppendString(l.prefix[:len(l.prefix):len(l.prefix)], l.name), sizes: l.sizes}
+	q, err := layer.Create(e.ctx, l.db, l.prefix, l.name, l.options())
+	require.NoError(e.t, err)
+	require.NoError(e.t, q.Close(e.ctx))
+	offset := tuple.AppendString(tuple.AppendString(l.db.queue, "meta"), "offset")
+	e.write(func(tx kv.Tx) { tx.Set(offset, tuple.Tuple{longIndex}.Pack()) })
+	o := l.options()
+	o.Config = layer.Config{}
+	l.q, err = layer.Open(e.ctx, l.db, l.prefix, l.name, o)
 	require.NoError(e.t, err)
 	return l
 }
+
+// longIndex makes the numbers in keys as long as they can be.
+const longIndex = int64(1) << 60
 
 // message returns the i-th message of a group. All parts except the body have their largest sizes.
 func (l *largest) message(group string, i, body int) layer.Message {
@@ -194,6 +183,7 @@ func kinds() map[string]layer.Config {
 		RetroactiveDelay: true, MaxAttempts: 2,
 	}
 	plain, lanes, unordered, perItem := keep, keep, keep, keep
+	plain.MaxRate = layer.Rate{Count: layer.MaxRateCount, Per: time.Second}
 	lanes.Facets = facets
 	lanes.Views = "*"
 	for n := layer.MaxFacets; n > 1; n-- {
@@ -207,25 +197,74 @@ func kinds() map[string]layer.Config {
 // TestBoundsAtTheLimit (contract): with every size that users may choose at its maximum, every operation is done, or
 // refused with an error that says the limit. A receive is never refused: it gives fewer. And the layer knows the limits
 // beforehand: no transaction of its own is refused by the database for its size.
+//
+// The largest rows and transactions of all verbs are those of the tables in docs/guarantees.md.
 func TestBoundsAtTheLimit(t *testing.T) {
-	for name, config := range kinds() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for verb, run := range map[string]func(l *largest){
-				"receive": boundsOfReceive, "ack": boundsOfAck, "transaction": boundsOfTx, "operator": boundsOfOperator,
-				"jobs": boundsOfJobs, "advance": boundsOfAdvance, "wait": boundsOfWait,
-			} {
-				t.Run(verb, func(t *testing.T) {
-					t.Parallel()
-					e := newEnv(t, anyEngine, false)
-					l := e.largest(config)
-					run(l)
-					require.Zero(t, l.db.n.Load(), "the database has refused a transaction for its size")
-					l.check()
-					require.NoError(t, l.q.Close(e.ctx))
-				})
-			}
-		})
+	all := newSizes()
+	t.Run("queue", func(t *testing.T) {
+		for name, config := range kinds() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				for verb, run := range map[string]func(l *largest){
+					"receive": boundsOfReceive, "ack": boundsOfAck, "transaction": boundsOfTx,
+					"operator": boundsOfOperator, "jobs": boundsOfJobs, "advance": boundsOfAdvance,
+					"wait": boundsOfWait,
+				} {
+					t.Run(verb, func(t *testing.T) {
+						t.Parallel()
+						l := newEnv(t, anyEngine, false).largest(config)
+						run(l)
+						l.finished(all)
+					})
+				}
+			})
+		}
+		for name, facets := range map[string][]string{"short names": nil, "short names and facets": kinds()["facets"].Facets} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				config := layer.Config{Archive: time.Hour, Facets: facets}
+				if facets != nil {
+					config.Views = "*"
+				}
+				l := newEnv(t, anyEngine, false).largestIn(nil, "Q", config)
+				boundsOfClaim(l)
+				l.finished(all)
+			})
+		}
+	})
+	all.compare(t)
+}
+
+// finished ends a run, and adds its sizes.
+func (l *largest) finished(all *sizes) {
+	l.t.Helper()
+	require.Zero(l.t, l.db.n.Load(), "the database has refused a transaction for its size")
+	l.check()
+	require.NoError(l.t, l.q.Close(l.ctx))
+	all.join(l.sizes)
+}
+
+// boundsOfClaim makes the largest claim: the names of the queue and the group are short, so that it has most messages.
+func boundsOfClaim(l *largest) {
+	msgs := make([]layer.Message, layer.MaxBatch)
+	for i := range msgs {
+		msgs[i] = layer.Message{Group: "G", Headers: make(map[string]string)}
+		for _, facet := range l.q.Config().Facets {
+			msgs[i].Headers[facet] = nuls(layer.MaxFacetSize, i)
+		}
+	}
+	l.enqueue(msgs...)
+	for left := len(msgs); left > 0; {
+		claims, err := l.q.Receive(l.ctx, most())
+		require.NoError(l.t, err)
+		require.Len(l.t, claims, 1)
+		left -= len(claims[0].Items)
+		a := l.q.Admin().As(nuls(layer.MaxQueueNameSize, 3))
+		_, err = a.PauseGroup(l.ctx, "G", layer.PauseOptions{Reason: nuls(1000, 1)}) // while it has the claim
+		require.NoError(l.t, err)
+		require.NoError(l.t, l.q.Ack(l.ctx, claims[0]))
+		_, err = a.ResumeGroup(l.ctx, "G", layer.ResumeOptions{})
+		require.NoError(l.t, err)
 	}
 }
 
@@ -524,6 +563,8 @@ func boundsOfJobs(l *largest) {
 	replayed, err := a.Replay(l.ctx, layer.ArchiveFilter{Group: &groups[0]}, layer.ReplayOptions{})
 	require.NoError(l.t, err)
 	require.EqualValues(l.t, 60, replayed.Done)
+	_, err = a.Purge(l.ctx, layer.PurgeOptions{Group: &l.fill(1, 1)[0]})
+	require.NoError(l.t, err)
 	l.fill(100, 1)
 	purged, err := a.Purge(l.ctx, layer.PurgeOptions{All: true})
 	require.NoError(l.t, err)
@@ -566,15 +607,20 @@ func boundsOfWait(l *largest) {
 			all = append(all, o)
 		}
 	}
+	o := l.options()
+	o.Config, o.Test.Seed = layer.Config{}, o.Test.Seed+1
+	waiting, err := layer.Open(l.ctx, l.db, l.prefix, l.name, o)
+	require.NoError(l.t, err)
+	defer func() { require.NoError(l.t, waiting.Close(l.ctx)) }()
 	got := make(chan error, len(all))
 	for _, o := range all {
 		go func() {
-			claims, err := l.q.Receive(l.ctx, o)
+			claims, err := waiting.Receive(l.ctx, o)
 			if err == nil && len(claims) == 0 {
 				err = errors.New("nothing")
 			}
 			if err == nil {
-				err = l.q.Ack(l.ctx, claims[0])
+				err = waiting.Ack(l.ctx, claims[0])
 			}
 			got <- err
 		}()
@@ -724,4 +770,34 @@ func TestManyPartsOfAGroup(t *testing.T) {
 			require.NoError(t, l.q.Close(l.ctx))
 		})
 	}
+}
+
+// TestOnceAtTheLimit (contract): a transaction of Once that a call of the layer has accepted is not refused for its
+// size afterwards: there is room for the receipt of Once. The caller's own writes fill the transaction up to a few
+// bytes.
+func TestOnceAtTheLimit(t *testing.T) {
+	l := newEnv(t, anyEngine, false).largest(layer.Config{})
+	once := func(fill int) error {
+		return l.q.Once(l.ctx, func(tx kv.Tx) error {
+			for i := 0; fill > 0; i++ {
+				n := min(fill, 90_000)
+				tx.Set(tuple.Tuple{"of the caller", i}.Pack(), make([]byte, n))
+				fill -= n
+			}
+			_, err := l.q.EnqueueTx(l.ctx, tx, layer.Message{Group: "G"})
+			return err
+		})
+	}
+	accepted, refused := kv.MaxTransactionSize/2, kv.MaxTransactionSize
+	for accepted+1 < refused {
+		fill := (accepted + refused) / 2
+		if l.bounded(once(fill), "filled with %d bytes", fill) {
+			accepted = fill
+		} else {
+			refused = fill
+		}
+	}
+	require.Zero(t, l.db.n.Load())
+	require.Greater(t, l.sizes.calls["once"], kv.MaxTransactionSize/1000*995)
+	require.NoError(t, l.q.Close(l.ctx))
 }
