@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -232,6 +234,10 @@ func TestBoundsAtTheLimit(t *testing.T) {
 			})
 		}
 	})
+	// A grant is written only when handles compete for a group.
+	value := nuls(layer.MaxFacetSize, 0)
+	grant := tuple.Tuple{"grant", uuid.Max, nuls(layer.MaxGroupSize, 0), 1, value, value, value, value}.Pack()
+	all.note(all.keys, "grant", layer.MaxPrefixSize+2*layer.MaxQueueNameSize+2+len(grant))
 	all.compare(t)
 }
 
@@ -625,6 +631,16 @@ func boundsOfWait(l *largest) {
 			got <- err
 		}()
 	}
+	requests := []string{"reqgroup"}
+	if requests = append(requests, "request"); len(l.q.Config().Facets) > 0 {
+		requests[1] = "reqlane"
+	}
+	require.Eventually(l.t, func() bool {
+		return !slices.ContainsFunc(requests, func(name string) bool {
+			section, _ := layer.Section(l.prefix, l.name, name)
+			return len(l.rows(section)) == 0
+		})
+	}, time.Minute, time.Millisecond)
 	for i := range all {
 		l.enqueue(l.message(group, i, 0))
 	}

@@ -3,12 +3,19 @@ package layer_test
 import (
 	"bytes"
 	"context"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
 )
 
 // sizes has the largest rows and transactions that were written, in bytes.
@@ -95,11 +102,41 @@ func (t *refusedTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
+// compare holds the sizes to the tables of docs/guarantees.md: each is at most the documented one, which is at most a
+// quarter above.
 func (s *sizes) compare(t *testing.T) {
-	for name := range s.keys {
-		t.Logf("%-10s %6d %6d", name, s.keys[name], s.values[name])
+	text, err := os.ReadFile("../../docs/guarantees.md")
+	require.NoError(t, err)
+	near := func(what, documented string, largest int) {
+		figure, err := strconv.Atoi(strings.ReplaceAll(documented, ",", ""))
+		require.NoError(t, err, what)
+		require.LessOrEqual(t, largest, figure, "%s: more than documented", what)
+		if figure > 50 {
+			require.GreaterOrEqual(t, largest, figure*4/5, "%s: much less than documented", what)
+		}
 	}
-	for call, size := range s.calls {
-		t.Logf("%-30s %9d", call, size)
+	var named []string
+	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z ]+) \| ([0-9,]+) \| ([0-9,]+) \|`).FindAllSubmatch(text, -1) {
+		key, value := 0, 0
+		for _, name := range strings.Fields(string(row[1])) {
+			require.NotZero(t, s.keys[name], "no row %s was written", name)
+			named = append(named, name)
+			key, value = max(key, s.keys[name]), max(value, s.values[name])
+		}
+		near("keys of "+string(row[1]), string(row[2]), key)
+		near("values of "+string(row[1]), string(row[3]), value)
 	}
+	require.ElementsMatch(t, layer.KeyNames(), named)
+	calls := 0
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+) \| [^|]* \| ([0-9,]+) \|`).FindAllSubmatch(text, -1) {
+		call := string(row[1])
+		if call == "`…Tx`, in a transaction of yours" {
+			call = "once"
+		}
+		if size, ok := s.calls[call]; ok {
+			calls++
+			near("transactions of "+call, string(row[2]), size)
+		}
+	}
+	require.Equal(t, 5, calls)
 }
