@@ -490,8 +490,9 @@ const (
 
 // eachPart calls do for the lanes of a group, but the whole group, whose records do wants. It reads the records with a
 // conflict. more means that there is another such lane, after most of them, or when the transaction has no room left.
-func (w *txn) eachPart(
-	group string, sections []kv.KeyRange, most int, wants func(r *rec.Record) bool, do func(held heldLane) error,
+func eachPart(
+	w *txn, group string, sections []kv.KeyRange, most int,
+	wants func(r *rec.Record) bool, do func(held heldLane) error,
 ) (more bool, err error) {
 	n := 0
 	for _, rest := range sections {
@@ -532,7 +533,7 @@ func (w *txn) endParts(group string, most int) (more bool, err error) {
 		sections = append(sections, w.keys.holds(group))
 	}
 	claimed := func(r *rec.Record) bool { return r.Claim() != nil }
-	return w.eachPart(group, sections, most, claimed, func(held heldLane) error {
+	return eachPart(w, group, sections, most, claimed, func(held heldLane) error {
 		w.count(countForced, 1)
 		if !w.end(held.lane, held.record, held.record.Mark()) {
 			return nil
@@ -549,7 +550,7 @@ func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (
 	}
 	locks := []kv.KeyRange{w.keys.locks(group)}
 	marked := func(r *rec.Record) bool { return r.Mark() != nil }
-	more, err = w.eachPart(group, locks, most, marked, func(held heldLane) error {
+	more, err = eachPart(w, group, locks, most, marked, func(held heldLane) error {
 		m, err := w.unmark(held.lane, allow)
 		if old == nil {
 			old = m

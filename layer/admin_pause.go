@@ -74,8 +74,8 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 	if o.By != "" {
 		a.by = o.By
 	}
-	return a.stepMark(ctx, VerbPause, group, func(tx kv.Tx, most int, _ bool) (Mark, bool, error) {
-		return a.pauseGroup(ctx, tx, group, o, most)
+	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, _ bool) (Mark, bool, error) {
+		return pauseGroup(ctx, a, tx, group, o, most)
 	})
 }
 
@@ -84,13 +84,13 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 //
 // Reads: the lock, with a conflict.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
-	m, _, err := a.pauseGroup(ctx, tx, group, o, allLanes)
+	m, _, err := pauseGroup(ctx, a, tx, group, o, allLanes)
 	return m, err
 }
 
 // pauseGroup pauses a group, and with Force ends the claims of most of its lanes. more means that others are left.
-func (a Admin) pauseGroup(
-	ctx context.Context, tx kv.Tx, group string, o PauseOptions, most int,
+func pauseGroup(
+	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, most int,
 ) (m Mark, more bool, err error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
@@ -100,7 +100,8 @@ func (a Admin) pauseGroup(
 		return Mark{}, false, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
 	if o.Token != 0 && q.keys.plan != nil {
-		return Mark{}, false, wrap("pause", fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
+		return Mark{}, false, wrap("pause",
+			fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
 	var now rec.Mark
 	err = q.operate(ctx, tx, func(w *txn) error {
@@ -148,8 +149,8 @@ func (w *txn) sawToken(group string, seen int64) error {
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
-	return a.stepMark(ctx, VerbResume, group, func(tx kv.Tx, most int, first bool) (Mark, bool, error) {
-		m, more, err := a.resumeGroup(ctx, tx, group, o, most)
+	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, first bool) (Mark, bool, error) {
+		m, more, err := resumeGroup(ctx, a, tx, group, o, most)
 		if !first && errors.Is(err, ErrNotPaused) { // another resume was faster
 			err = nil
 		}
@@ -162,13 +163,13 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
-	m, _, err := a.resumeGroup(ctx, tx, group, o, allLanes)
+	m, _, err := resumeGroup(ctx, a, tx, group, o, allLanes)
 	return m, err
 }
 
 // resumeGroup resumes a group, and most of its lanes. more means that others are left.
-func (a Admin) resumeGroup(
-	ctx context.Context, tx kv.Tx, group string, o ResumeOptions, most int,
+func resumeGroup(
+	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, most int,
 ) (m Mark, more bool, err error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, false, wrap("resume", err)
@@ -197,8 +198,9 @@ type markedStep struct {
 
 // stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark of
 // the first. A step changes up to most lanes.
-func (a Admin) stepMark(
-	ctx context.Context, v Verb, group string, step func(tx kv.Tx, most int, first bool) (m Mark, more bool, err error),
+func stepMark(
+	ctx context.Context, a Admin, v Verb, group string,
+	step func(tx kv.Tx, most int, first bool) (m Mark, more bool, err error),
 ) (m Mark, err error) {
 	err = a.act(ctx, v, &group, ID{}, func(ctx context.Context) (int, error) {
 		first := true

@@ -594,6 +594,11 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err != nil {
 		return err
 	}
+	stays := make(map[string]bool)
+	all = slices.DeleteFunc(all, func(held heldLane) bool { // a later step ends such a lock together with its items
+		stays[held.lane] = !s.concerns(r, held)
+		return stays[held.lane]
+	})
 	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
 	holds, err := s.readHolds(guard.PurgeLock, kv.KeyRange{
 		Begin: s.keys.hold(first), End: kv.KeyAfter(s.keys.hold(last)),
@@ -618,12 +623,9 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
-	stays := make(map[string]bool)
 	var free []string
 	for _, held := range all {
-		if !s.concerns(r, held) {
-			stays[held.lane] = true // a later step ends the lock together with its items
-		} else if s.end(held.lane, held.record, r.whole) {
+		if s.end(held.lane, held.record, r.whole) {
 			free = append(free, held.lane)
 		} else {
 			stays[held.lane] = true
@@ -646,12 +648,12 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	return nil
 }
 
-// concerns reports whether a step that removes the items of a run may end a lock of their group. A claim has one of the
-// items. Any other lock is of a lane of one of them, or there is room in the transaction. Otherwise a step would end all
-// locks of the group, however many there are.
+// concerns reports whether a step that removes the items of a run may end a lock of their group. A claim must have one
+// of the items. Any other lock must be of a lane of one of them, unless there is room in the transaction. Otherwise a
+// step would end all locks of the group, however many there are.
 func (s *purgeStep) concerns(r *purgeRun, held heldLane) bool {
 	c := held.record.Claim()
-	if isHold(held.lane) || c == nil && !s.crowded() {
+	if c == nil && !s.crowded() {
 		return true
 	}
 	return slices.ContainsFunc(r.items, func(d rec.Item) bool {

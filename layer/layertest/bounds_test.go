@@ -56,7 +56,8 @@ func (e *env) largest(config layer.Config) *largest {
 func (e *env) largestIn(prefix []byte, name string, config layer.Config) *largest {
 	config.Retry = atOnce
 	l := &largest{env: e, prefix: prefix, name: name, config: config, sizes: newSizes()}
-	l.db = &refusals{DB: e.db, queue: tuple.AppendString(l.prefix[:len(l.prefix):len(l.prefix)], l.name), sizes: l.sizes}
+	queue := tuple.AppendString(prefix[:len(prefix):len(prefix)], name)
+	l.db = &refusals{DB: e.db, queue: queue, sizes: l.sizes}
 	q, err := layer.Create(e.ctx, l.db, l.prefix, l.name, l.options())
 	require.NoError(e.t, err)
 	require.NoError(e.t, q.Close(e.ctx))
@@ -221,7 +222,9 @@ func TestBoundsAtTheLimit(t *testing.T) {
 				}
 			})
 		}
-		for name, facets := range map[string][]string{"short names": nil, "short names and facets": kinds()["facets"].Facets} {
+		for name, facets := range map[string][]string{
+			"short names": nil, "short names and facets": kinds()["facets"].Facets,
+		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				config := layer.Config{Archive: time.Hour, Facets: facets}
