@@ -53,20 +53,29 @@ func (a *actor) rush() {
 }
 
 func (a *actor) setRate(rate layer.Rate) {
-	o := &op{kind: "configure", rates: true}
 	change := func(c *layer.Config) { c.MaxRate = rate }
-	plain := func(ctx context.Context) (err error) {
-		_, o.token, err = a.q.Admin().Configure(ctx, change)
-		return err
-	}
 	if a.rng.IntN(4) > 0 {
-		a.call(o, plain)
+		a.reconfigure(change)
 		return
 	}
-	a.once(o, plain, func(ctx context.Context, tx kv.Tx) (err error) {
+	o := &op{kind: "configure", rates: true}
+	a.once(o, a.configuring(o, change), func(ctx context.Context, tx kv.Tx) (err error) {
 		_, o.token, err = a.q.Admin().ConfigureTx(ctx, tx, change)
 		return err
 	})
+}
+
+// reconfigure changes the configuration, and with it perhaps the rate.
+func (a *actor) reconfigure(change func(c *layer.Config)) {
+	o := &op{kind: "configure", rates: true}
+	a.call(o, a.configuring(o, change))
+}
+
+func (a *actor) configuring(o *op, change func(c *layer.Config)) func(ctx context.Context) error {
+	return func(ctx context.Context) (err error) {
+		_, o.token, err = a.q.Admin().Configure(ctx, change)
+		return err
+	}
 }
 
 func (a *actor) sweep() {

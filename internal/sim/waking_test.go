@@ -28,4 +28,8 @@ func TestWaking(t *testing.T) {
 	}
 	t.Log(&sum)
 	require.Positive(t, sum.Marks["free while a receive waits"])
+	if someOf(10) >= 10 {
+		requireSeen(t, sum, "lifted a rate while a receive waits", "lifted a rate of the queue while a receive waits",
+			"lifted a delay while a receive waits")
+	}
 }
