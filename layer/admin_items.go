@@ -59,7 +59,7 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 	}
 	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
 		id, err = onceFor(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
-			id, err := a.SkipTx(ctx, tx, group, o)
+			id, err := a.skip(ctx, tx, group, o)
 			return id, true, err
 		}, nil)
 		return 1, err
@@ -67,8 +67,8 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 	return id, err
 }
 
-// SkipTx skips in the caller's transaction, as CancelTx cancels.
-func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+// skip reads what CancelTx reads.
+func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
 		return ID{}, wrap("skip", err)
@@ -121,14 +121,12 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 // *LimitError and ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
 	return a.act(ctx, VerbEdit, &id.Group, id, func(ctx context.Context) (int, error) {
-		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) })
+		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.edit(ctx, tx, id, change) })
 	})
 }
 
-// EditTx edits in the caller's transaction, as CancelTx cancels.
-//
-// Reads: the lock, with a conflict; the item and its parts, at snapshot.
-func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
+// edit reads the lock, with a conflict; the item and its parts, at snapshot.
+func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}

@@ -162,14 +162,11 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	defer a.q.followed.forget()
-	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
+	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.pause(ctx, tx, o) })
 }
 
-// PauseTx pauses the queue in the caller's transaction. The caller must handle an unknown commit, for example with
-// Once.
-//
-// Conflicts: with Pause and Resume of the queue only.
-func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
+// pause conflicts with Pause and Resume of the queue only.
+func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
 	q := a.q
 	if o.Force || o.Token != 0 {
 		return Mark{}, wrap("pause", fmt.Errorf("%w: Force and Token are for one group", ErrOptions))
@@ -199,11 +196,11 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
 	defer a.q.followed.forget()
-	return a.actMark(ctx, VerbResume, nil, "", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx, o) })
+	return a.actMark(ctx, VerbResume, nil, "", func(tx kv.Tx) (Mark, error) { return a.resume(ctx, tx, o) })
 }
 
-// ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
-func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, error) {
+// resume conflicts with Pause and Resume of the queue only.
+func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, error) {
 	q := a.q
 	var was rec.Mark
 	err := q.operate(ctx, tx, func(w *txn) error {
@@ -382,12 +379,11 @@ type RetryOptions struct {
 // Errors: ErrNotDelayed, ErrChanged, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error {
 	return a.act(ctx, VerbRetryNow, &group, o.Head, func(ctx context.Context) (int, error) {
-		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group, o) })
+		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.retryNow(ctx, tx, group, o) })
 	})
 }
 
-// RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.
-func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOptions) error {
+func (a Admin) retryNow(ctx context.Context, tx kv.Tx, group string, o RetryOptions) error {
 	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)

@@ -438,7 +438,7 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	items := make([]Item, 0, len(out))
 	for _, row := range rows {
 		id := idOf(out[len(items)], group)
-		if !bytes.Equal(row.Key, v.keys.item(id)) && !guard.ReloadExact.Missing() {
+		if !bytes.Equal(row.Key, v.keys.item(id)) {
 			continue
 		}
 		item, err := v.readItem(row)
@@ -945,9 +945,6 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 // disagreement returns an error if a young receipt shows that another clock is behind this process's clock by more than
 // clockSlack; otherwise nil.
 func (v *view) disagreement() (*clockError, error) {
-	if guard.ClockAsk.Missing() {
-		return nil, nil
-	}
 	m, all, err := v.witnesses()
 	if err != nil {
 		return nil, err
@@ -987,9 +984,7 @@ func (w *txn) present() (int64, error) {
 	if w.presentMS > 0 {
 		return w.presentMS, nil
 	}
-	if w.presentMS = w.nowMS; guard.ClockAsk.Missing() {
-		return w.nowMS, nil
-	}
+	w.presentMS = w.nowMS
 	m, all, err := w.witnesses()
 	if err != nil {
 		return 0, err

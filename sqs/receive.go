@@ -12,7 +12,7 @@ import (
 
 const (
 	// receiveBytes bounds the bodies of a receive: ten of the largest, with their attributes in base64.
-	receiveBytes = 16 << 20
+	receiveBytes = 16 << 20 // bytes
 	maxWait      = 20
 	maxVisible   = 43_200 // s
 )

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -52,30 +51,15 @@ func (a *actor) rush() {
 	a.setRate(layer.Rate{})
 }
 
-func (a *actor) setRate(rate layer.Rate) {
-	change := func(c *layer.Config) { c.MaxRate = rate }
-	if a.rng.IntN(4) > 0 {
-		a.reconfigure(change)
-		return
-	}
-	o := &op{kind: "configure", rates: true}
-	a.once(o, a.configuring(o, change), func(ctx context.Context, tx kv.Tx) (err error) {
-		_, o.token, err = a.q.Admin().ConfigureTx(ctx, tx, change)
-		return err
-	})
-}
+func (a *actor) setRate(rate layer.Rate) { a.reconfigure(func(c *layer.Config) { c.MaxRate = rate }) }
 
 // reconfigure changes the configuration, and with it perhaps the rate.
 func (a *actor) reconfigure(change func(c *layer.Config)) {
 	o := &op{kind: "configure", rates: true}
-	a.call(o, a.configuring(o, change))
-}
-
-func (a *actor) configuring(o *op, change func(c *layer.Config)) func(ctx context.Context) error {
-	return func(ctx context.Context) (err error) {
+	a.call(o, func(ctx context.Context) (err error) {
 		_, o.token, err = a.q.Admin().Configure(ctx, change)
 		return err
-	}
+	})
 }
 
 func (a *actor) sweep() {
