@@ -142,6 +142,7 @@ var uncaught = map[string]string{
 	"ahead":             "only a group's place by age would be wrong",
 	"apart":             "too narrow",
 	"batch-size":        "it bounds a transaction: no guarantee breaks without it",
+	"beat-clock":        "not looked for yet",
 	"behind-all":        "the simulation has no such enqueues",
 	"drop-look":         "too rare",
 	"early-gap":         "too rare",
