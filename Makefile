@@ -37,7 +37,7 @@ pipeline: ## use: four stages as processes, two are killed; the books are verifi
 
 # Tests that make full has, and make test has not: those that kill, stop or start processes, need real time, or take
 # long; and packages of which that holds for every test.
-SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestMemoryOfSlowReaders|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
+SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
 SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
 .PHONY: test

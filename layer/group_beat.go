@@ -52,9 +52,6 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 // endOwner ends a page of the claims of the handle by whose heartbeat a group is held, if the beat is due, and reports
 // whether any claim was ended: then the group is worth another look.
 func (w *txn) endOwner(f *found) (ended bool, err error) {
-	if !f.record.Holding().ByBeat() {
-		return false, nil
-	}
 	due := w.dueBeats
 	w.dueBeats = nil
 	if _, err := w.meetBeat(f.lane, f.record); err != nil {

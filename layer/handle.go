@@ -148,7 +148,7 @@ type givenSuspect struct {
 	grave   bool // its lease has expired under a proven claim before
 }
 
-// suspectTurn is of one transaction of the handle, over all its attempts: see runTogether.
+// suspectTurn is of one transaction of the handle, over all its attempts: see trip.
 type suspectTurn struct {
 	q     *Queue
 	known int // at least so many suspect items had the handle given before the attempt's read version

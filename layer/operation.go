@@ -1,8 +1,15 @@
 package layer
 
 import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
+	"fdbfifo/layer/internal/rec"
 )
 
 // operation is the work of one caller in one transaction: an enqueue, a settlement, a receive, or a settlement and a
@@ -101,4 +108,77 @@ func awaits(w want) func(o *operation) bool {
 		own, any := o.receive.want()
 		return !any && own == w
 	}
+}
+
+func receives(o *operation) bool { return o.receive != nil }
+
+// writesFirst reports whether the operation settles or enqueues.
+func writesFirst(o *operation) bool { return o.settle != nil || o.enqueue != nil }
+
+// settlesUnder returns the beat of the claim which the operation settles; uuid.Nil = it settles none by heartbeat.
+func (o *operation) settlesUnder() uuid.UUID {
+	if o.settle == nil {
+		return uuid.Nil
+	}
+	return o.settle.claim.beat
+}
+
+// served reports whether the operation's receive has got something.
+func (o *operation) served() bool { return o.receive != nil && len(o.receive.claims) > 0 }
+
+// byHeartbeat reports whether the operation may have claimed by heartbeat.
+func (o *operation) byHeartbeat() bool { return o.receive != nil && o.receive.o.Heartbeat }
+
+// ranWith notes the outcome of an operation's transaction.
+func (o *operation) ranWith(err error) {
+	if o.TxErr = err; o.settle != nil && err == nil && o.settleErr == nil {
+		o.settle.done.Store(true)
+	}
+}
+
+// landed is the results of an operation in an attempt, to be restored if the attempt turns out to have been applied.
+type landed struct {
+	settleErr error
+	until     time.Time
+	ends      time.Time
+	follows   Follows
+	waits     time.Duration
+	sent      []Sent
+	full      *FullError
+	given     []rec.ClaimRef // the items are read again, see reload
+}
+
+// results returns the results of the attempt under way.
+func (o *operation) results() landed {
+	l := landed{settleErr: o.settleErr}
+	if s := o.settle; s != nil {
+		l.until, l.ends, l.follows, l.waits = s.until, s.ends, s.follows, s.waits
+	}
+	if e := o.enqueue; e != nil {
+		l.sent, l.full = e.sent, e.full
+	}
+	if o.receive != nil {
+		l.given = o.receive.given()
+	}
+	return l
+}
+
+// restore takes the results of the attempt which was applied: it may not be the last attempt which ran.
+func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) (err error) {
+	if s := o.settle; s != nil {
+		o.settleErr, s.until, s.ends, s.follows, s.waits = l.settleErr, l.until, l.ends, l.follows, l.waits
+	}
+	if e := o.enqueue; e != nil {
+		e.sent, e.full = l.sent, l.full
+	}
+	if o.receive == nil {
+		return nil
+	}
+	o.receive.begin()
+	if guard.ClaimReceipt.Missing() {
+		return nil
+	}
+	o.receive.claims, err = q.reload(ctx, tx, l.given, &o.receive.o)
+	o.receive.more = len(l.given) == 0 // the attempt may have left something to the next transaction
+	return err
 }

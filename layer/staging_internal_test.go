@@ -2,6 +2,8 @@ package layer
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	recording "fdbfifo/kv/record"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -263,4 +266,142 @@ func TestWithdrawalEndsWithTheHandle(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, s.own.withdraw(ctx, 1), context.Canceled)
 	s.own.staging.release()
+}
+
+// TestLeftRequestEndsThePassing: handles which pass wakes on may have requests that they do not know of, because a
+// commit of unknown outcome has left them. A handle wakes neither itself by such a request nor another in turn without
+// end: it clears its own.
+func TestLeftRequestEndsThePassing(t *testing.T) {
+	eventually := func(holds func() bool) {
+		t.Helper()
+		require.Eventually(t, holds, 4*time.Second, time.Millisecond)
+	}
+	for _, handles := range []int{1, 2} {
+		db := embedded.OpenMemory(embedded.Options{})
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		_, err := Create(t.Context(), db, nil, "q", Options{})
+		require.NoError(t, err)
+		var gone []*Queue
+		for range handles {
+			q, err := Open(t.Context(), db, nil, "q", Options{})
+			require.NoError(t, err)
+			gone = append(gone, q)
+			waiting, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				_, err := q.Receive(waiting, ReceiveOptions{Wait: time.Minute})
+				ended <- err
+			}()
+			eventually(func() bool { index, _ := q.staging.requested(); return index != 0 })
+			stop()
+			require.ErrorIs(t, <-ended, context.Canceled)
+			eventually(func() bool {
+				index, _ := q.staging.requested()
+				return index == 0 && q.staging.goneLeft() > 0
+			})
+		}
+		run := func(body func(tx kv.Tx) error) {
+			_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return body(tx) })
+			require.NoError(t, err)
+		}
+		run(func(tx kv.Tx) error {
+			for i, q := range gone {
+				r := rec.Request{Owner: q.opts.Owner, Wants: 9, DeadlineMS: q.nowMS() + requestLife.Milliseconds()}
+				tx.Set(q.keys.request(int64(5+i), q.waitID), r.Pack())
+			}
+			return nil
+		})
+		sender, err := Open(t.Context(), db, nil, "q", Options{})
+		require.NoError(t, err)
+		_, err = sender.Enqueue(t.Context(), Message{Group: "A"})
+		require.NoError(t, err)
+		wakes := func() (n int64) {
+			run(func(tx kv.Tx) error {
+				n = 0
+				for _, q := range gone {
+					key := q.keys.wake(q.waitID)
+					value, err := tx.Snapshot().Get(key).Wait(t.Context())
+					if err != nil || value == nil {
+						return err
+					}
+					count, err := rec.UnpackCount(key, value)
+					if err != nil {
+						return err
+					}
+					n += count
+				}
+				return nil
+			})
+			return n
+		}
+		left := func() (n int) {
+			run(func(tx kv.Tx) error {
+				requests := sender.keys.section(nameRequest).Selectors()
+				rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{}).Wait(t.Context())
+				n = len(rows)
+				return err
+			})
+			return n
+		}
+		eventually(func() bool { return left() == 0 })
+		time.Sleep(50 * time.Millisecond)
+		require.LessOrEqual(t, wakes(), int64(2*handles), "wakes of %d handles", handles)
+	}
+}
+
+// TestEachFirst: the first key of each range is found, whatever lies in the ranges, between them and around them. Where
+// nothing lies one read is enough, and no more than two for each range are ever made.
+func TestEachFirst(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		db := recording.WrapCounting(embedded.OpenMemory(embedded.Options{}))
+		q, err := Create(t.Context(), db, nil, "q", Options{})
+		require.NoError(t, err)
+		_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			keys := random.IntN(120)
+			if round%10 == 0 {
+				keys = 0
+			}
+			for range keys {
+				tx.Set(fmt.Appendf(nil, "a%03d", random.IntN(400)), nil)
+			}
+			for _, k := range []string{"0", "b"} {
+				tx.Set([]byte(k), nil)
+			}
+			want, got := make(map[string]string), make(map[string]string)
+			var ranges []placed
+			for at := random.IntN(5); at < 400; {
+				end := at + 1 + random.IntN(6)
+				r := kv.KeyRange{Begin: fmt.Appendf(nil, "a%03d", at), End: fmt.Appendf(nil, "a%03d", end)}
+				ranges = append(ranges, placed{r, fmt.Sprint(at)})
+				rows, err := tx.GetRange(r.Selectors(), kv.RangeOptions{Limit: 1}).Wait(t.Context())
+				require.NoError(t, err)
+				if len(rows) > 0 {
+					want[fmt.Sprint(at)] = string(rows[0].Key)
+				}
+				at = end + random.IntN(5)
+			}
+			random.Shuffle(len(ranges), func(i, j int) { ranges[i], ranges[j] = ranges[j], ranges[i] })
+			before, n := db.Counters().Reads, int64(len(ranges))
+			w := q.txn(t.Context(), tx)
+			begun := db.Counters().Reads - before
+			require.NoError(t, w.eachFirst(ranges, func(key []byte, where string) {
+				require.Empty(t, got[where])
+				got[where] = string(key)
+			}))
+			require.Equal(t, want, got)
+			reads := db.Counters().Reads - before - begun
+			require.LessOrEqual(t, reads, 2*n)
+			if keys == 0 {
+				require.Equal(t, int64(1), reads)
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		report, err := q.Admin().Check(t.Context(), CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
 }

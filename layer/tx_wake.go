@@ -44,8 +44,8 @@ func (w *txn) waking() *waking {
 // of each lane which may share an item with an unlocked one, because the hint of such a lane may be there all the time
 // while another lock excludes the lane.
 //
-// In an unordered queue it also wakes for messages behind others. Example: a handle has passed over the first message of
-// a group, which is suspect, and waits. It may receive the next one at once.
+// In an unordered queue it also wakes for messages behind others. Example: a handle has passed over the first message
+// of a group, which is suspect, and waits. It may receive the next one at once.
 //
 // The reads are at snapshot: neither two enqueues conflict, nor an enqueue and a receive that waits.
 func (w *txn) wakeLanes() error {

@@ -1,7 +1,9 @@
 package sqs
 
 import (
+	"bytes"
 	"context"
+	"iter"
 	"net/http"
 	"time"
 
@@ -9,10 +11,13 @@ import (
 )
 
 const (
-	// answerMemory bounds the answers that are made and written together. Those to one remote address have half of it.
-	// An answer takes a few times as much while it is made.
-	answerMemory = 64 << 20 // bytes
-	// leastAnswer is the memory of a receive while there is little: room for the largest message.
+	// answerMemory bounds the answers that are made and written together. Those to one remote address have half of it,
+	// which is room to make the largest.
+	answerMemory = 2 * making * receiveBytes // 64 MiB
+	// making is the memory that an answer takes while it is made, for each byte of its bodies. The bytes are there
+	// twice: as they were read, and as text.
+	making = 2
+	// leastAnswer bounds the bodies of a receive while there is little memory: the largest message.
 	leastAnswer = 3 << 19 // bytes
 	// waitBytes bounds the bodies that a waiting receive takes without memory. A larger first message comes alone.
 	waitBytes = 64 << 10 // bytes
@@ -32,7 +37,7 @@ func (s *Server) receiveNow(ctx context.Context, c *call, q *queue, o layer.Rece
 	if s.answers.scarce() {
 		o.MaxBytes = leastAnswer
 	}
-	if err := s.reserve(ctx, c, int64(o.MaxBytes)); err != nil {
+	if err := s.reserve(ctx, c, making*int64(o.MaxBytes)); err != nil {
 		return nil, err
 	}
 	claims, err := q.Receive(ctx, o)
@@ -41,7 +46,7 @@ func (s *Server) receiveNow(ctx context.Context, c *call, q *queue, o layer.Rece
 		c.room = nil
 		return nil, err
 	}
-	c.room.resize(bodyBytes(claims))
+	c.room.resize(making * bodyBytes(claims))
 	return claims, err
 }
 
@@ -53,7 +58,7 @@ func (s *Server) receiveLater(ctx context.Context, c *call, q *queue, o layer.Re
 	if err != nil || len(claims) == 0 {
 		return claims, err
 	}
-	if err = s.reserve(ctx, c, bodyBytes(claims)); err == nil {
+	if err = s.reserve(ctx, c, making*bodyBytes(claims)); err == nil {
 		return claims, nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -79,6 +84,52 @@ func bodyBytes(claims []*layer.Claim) (n int64) {
 		}
 	}
 	return n
+}
+
+// parts yields a receive's messages, each as an answer of its own, and any other answer as it is. After a message it
+// forgets that message, so that a large answer and its text are not both there as a whole.
+func parts(answer any) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		r, ok := answer.(*receiveMessageResult)
+		if !ok {
+			yield(answer)
+			return
+		}
+		for i := range r.Messages {
+			if !yield(&receiveMessageResult{Messages: r.Messages[i : i+1]}) {
+				return
+			}
+			r.Messages[i] = receivedMessage{}
+		}
+	}
+}
+
+// textBytes is about how long the text of an answer is. A buffer of this size is seldom copied to a larger one.
+func textBytes(answer any) int {
+	n := 1 << 10
+	if r, ok := answer.(*receiveMessageResult); ok {
+		for _, m := range r.Messages {
+			n += len(m.Body) + len(m.Body)/8 + 1<<10
+		}
+	}
+	return n
+}
+
+// inJSON returns the text of an answer.
+func inJSON(answer any) []byte {
+	if r, ok := answer.(*receiveMessageResult); !ok || len(r.Messages) < 2 {
+		return marshal(answer)
+	}
+	b := make([]byte, 0, textBytes(answer))
+	for part := range parts(answer) {
+		text := marshal(part) // {"Messages":[…]}
+		if len(b) > 0 {
+			b = append(b[:len(b)-len("]}")], ',')
+			text = text[bytes.IndexByte(text, '[')+1:]
+		}
+		b = append(b, text...)
+	}
+	return b
 }
 
 // writeDeadline returns a function that sets until when an answer can be written. Without a connection, as in a test,

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"fmt"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -208,43 +209,44 @@ func (c *call) success(answer any) []byte {
 		if op.out == nil {
 			return nil
 		}
-		return marshal(answer)
+		return inJSON(answer)
 	}
-	var result map[string]any
-	if err := json.Unmarshal(marshal(answer), &result); err != nil {
-		panic(err) // marshal made it
-	}
-	prune(result)
-	metadata := map[string]any{"RequestId": c.request}
 	if c.asJSON {
-		members := map[string]any{"ResponseMetadata": metadata}
+		members := map[string]any{"ResponseMetadata": map[string]any{"RequestId": c.request}}
 		if op.out != nil {
-			members[c.action+"Result"] = listed(op.out, result)
+			members[c.action+"Result"] = listed(op.out, membersOf(answer))
 		}
 		return marshal(map[string]any{c.action + "Response": members})
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, `%s<%sResponse xmlns="%s">`, xmlHeader, c.action, namespace)
+	b := bytes.NewBuffer(make([]byte, 0, textBytes(answer)))
+	fmt.Fprintf(b, `%s<%sResponse xmlns="%s">`, xmlHeader, c.action, namespace)
 	if op.out != nil {
-		var members strings.Builder
-		writeMembers(&members, op.out, result)
-		if members.Len() == 0 {
-			fmt.Fprintf(&b, "<%sResult/>", c.action)
+		before := b.Len()
+		fmt.Fprintf(b, "<%sResult>", c.action)
+		first := b.Len()
+		for part := range parts(answer) { // lists of Query have no element around them
+			writeMembers(b, op.out, membersOf(part))
+		}
+		if b.Len() > first {
+			fmt.Fprintf(b, "</%sResult>", c.action)
 		} else {
-			fmt.Fprintf(&b, "<%[1]sResult>%[2]s</%[1]sResult>", c.action, members.String())
+			b.Truncate(before)
+			fmt.Fprintf(b, "<%sResult/>", c.action)
 		}
 	}
-	fmt.Fprintf(&b, "<ResponseMetadata><RequestId>%s</RequestId></ResponseMetadata></%sResponse>", c.request, c.action)
-	return []byte(b.String())
+	fmt.Fprintf(b, "<ResponseMetadata><RequestId>%s</RequestId></ResponseMetadata></%sResponse>", c.request, c.action)
+	return b.Bytes()
 }
 
-// prune removes members that are null: lists that the JSON protocol wants to be there.
-func prune(members map[string]any) {
-	for name, v := range members {
-		if v == nil {
-			delete(members, name)
-		}
+// membersOf returns the members of an answer without those that are null: lists that the JSON protocol wants to be
+// there.
+func membersOf(answer any) map[string]any {
+	var members map[string]any
+	if err := json.Unmarshal(marshal(answer), &members); err != nil {
+		panic(err) // marshal made it
 	}
+	maps.DeleteFunc(members, func(_ string, v any) bool { return v == nil })
+	return members
 }
 
 func (c *call) failure(e *apiError) []byte {

@@ -12,7 +12,7 @@ import (
 
 const (
 	// receiveBytes bounds the bodies of a receive: ten of the largest, with their attributes in base64.
-	receiveBytes = 16 << 20
+	receiveBytes = 16 << 20 // bytes
 	maxWait      = 20
 	maxVisible   = 43_200 // s
 )
@@ -142,9 +142,9 @@ func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.Receive
 }
 
 // extendRepeated extends the claims of a receive that may be a repetition, because the claims of the first receive are
-// older. No claim then expires before least, or, if another server whose clock is ahead of this one's has made it, before
-// the whole lease is over by versions. It extends all claims or none. If one of them was lost, it repeats the receive
-// once more and returns the claims that are left.
+// older. No claim then expires before least, or, if another server whose clock is ahead of this one's has made it,
+// before the whole lease is over by versions. It extends all claims or none. If one of them was lost, it repeats the
+// receive once more and returns the claims that are left.
 func (s *Server) extendRepeated(
 	ctx context.Context, q *queue, o layer.ReceiveOptions, claims []*layer.Claim, least time.Time,
 ) ([]*layer.Claim, error) {

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
@@ -166,7 +167,7 @@ func listed(s *smithy.Schema, t tree) tree {
 }
 
 // writeXML writes a tree of a shape, as elements named name. It writes members in the order of their names.
-func writeXML(b *strings.Builder, s *smithy.Schema, name string, t tree) {
+func writeXML(b *bytes.Buffer, s *smithy.Schema, name string, t tree) {
 	switch s.Type() {
 	case smithy.ShapeTypeList:
 		for _, v := range t.([]any) {
@@ -187,12 +188,12 @@ func writeXML(b *strings.Builder, s *smithy.Schema, name string, t tree) {
 	if s.Type() == smithy.ShapeTypeStructure {
 		writeMembers(b, s, t)
 	} else {
-		_ = xml.EscapeText(b, []byte(fmt.Sprint(t))) // a Builder never fails
+		_ = xml.EscapeText(b, []byte(fmt.Sprint(t))) // a Buffer never fails
 	}
 	fmt.Fprintf(b, "</%s>", name)
 }
 
-func writeMembers(b *strings.Builder, s *smithy.Schema, t tree) {
+func writeMembers(b *bytes.Buffer, s *smithy.Schema, t tree) {
 	members := t.(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(members)) {
 		if member := s.Member(name); member != nil {

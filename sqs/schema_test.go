@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -185,7 +186,7 @@ func TestQueryNames(t *testing.T) {
 
 // TestXMLAnswer is an answer as AWS's documentation has it.
 func TestXMLAnswer(t *testing.T) {
-	var b strings.Builder
+	var b bytes.Buffer
 	writeMembers(&b, schemas.ReceiveMessageResult, map[string]any{"Messages": []any{map[string]any{
 		"Body": "a\r<&>", "Attributes": map[string]any{"SenderId": "1", "SentTimestamp": "2"},
 		"MessageAttributes": map[string]any{"n": map[string]any{"DataType": "Binary", "BinaryValue": "AAE="}},

@@ -19,8 +19,8 @@ import (
 //
 //   - Nothing is removed because of its age: no message, dead letter, archived message, change or dedup id.
 //   - The messages in source and target never get fewer (moverlaw.go).
-//   - A beat that its process moves in time is ended by no other process. A beat of a dead process is ended within twice
-//     the lease.
+//   - A beat that its process moves in time is ended by no other process. A beat of a dead process is ended within
+//     twice the lease.
 //   - Each subscription comes to its end in bounded time when the processes with wrong clocks have died.
 //   - No message becomes a dead letter unless it was rejected.
 //   - No attempt is counted while a lease lasts, by a clock that is known to be ahead of the holder's.

@@ -467,8 +467,8 @@ func TestALiveHeartbeatOfAWrongClock(t *testing.T) {
 }
 
 // TestAHeartbeatBesideAClockAhead (G2): no process whose clock is ahead, or steps ahead again and again, ends the
-// heartbeat of a process that lives, whose clock may be wrong, too. If the process has died, another gets its message within twice the lease.
-// Meanwhile the other process looks less than 20 times a second.
+// heartbeat of a process that lives, whose clock may be wrong, too. If the process has died, another gets its message
+// within twice the lease. Meanwhile the other process looks less than 20 times a second.
 func TestAHeartbeatBesideAClockAhead(t *testing.T) {
 	t.Parallel()
 	begun := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -38,7 +38,8 @@ var floors = []floor{
 		"claim_hold.go", "take.go", "settle.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"operation.go", "pipeline_tx.go", "staging.go", "staging_request.go", "staging_keep.go",
+		"claim_orphan.go", "operation.go", "pipeline_tx.go", "trip.go", "tx_perform.go",
+		"staging.go", "staging_request.go", "staging_keep.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_purge.go", "job_redrive.go", "job_sweep.go",
