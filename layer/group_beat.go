@@ -304,14 +304,14 @@ type farTimer struct {
 // lookFar looks far ahead for the receives by a template, and reports whether anything was ended: then they look again.
 // empty: they have just found nothing. An error is ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended bool) {
-	now := time.Now() // by the monotonic clock: no step of the wall clock ends what has not been seen for long enough
+	now := q.aging.now(q.opts.Now)
 	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) || guard.ClockBound.Missing() {
 		return false
 	}
 	q.yield(ctx, "look far")
 	var over []farTimer
 	err := q.view(ctx, func(v *view) (err error) {
-		over, err = farTimers(v, where, now)
+		over, err = farTimers(v, where)
 		return err
 	})
 	if err != nil || len(over) == 0 {
@@ -335,8 +335,9 @@ func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended boo
 	return err == nil
 }
 
-// farTimers returns the timers of a template that are to be ended.
-func farTimers(v *view, where string, now time.Time) (over []farTimer, err error) {
+// farTimers returns the timers of a template that are to be ended. For how long the handle has seen them is by the
+// monotonic clock: no step of the wall clock ends any.
+func farTimers(v *view, where string) (over []farTimer, err error) {
 	type look struct {
 		read    kv.Future[[]kv.KV]
 		section []byte // of a sample; nil = all of these are wrong
@@ -377,7 +378,7 @@ func farTimers(v *view, where string, now time.Time) (over []farTimer, err error
 			if err != nil {
 				return nil, err
 			}
-			if wrong && v.q.noticed.far.IsOver(row.Key, now, wait) {
+			if wrong && v.q.noticed.far.IsOver(row.Key, time.Now(), wait) {
 				over = append(over, t)
 			}
 		}
