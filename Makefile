@@ -147,21 +147,27 @@ sim-ci: ## prove: the simulation with 450 fixed seeds and 50 fresh ones
 	@$(MAKE) --no-print-directory sim SEED=1 SEEDS=450
 	@$(MAKE) --no-print-directory sim SEED=$$(date +%s) SEEDS=50
 
+# The overlay lets a build leave out the guards that are checks: see internal/mutants. Each go command gets the flag, also
+# one that a test starts.
+OVERLAY = bin/broken
+OVERLAID = GOFLAGS="$$GOFLAGS -overlay=$(CURDIR)/$(OVERLAY)/overlay.json"
 .PHONY: broken
 broken: ## prove: the tree without each guard, and with each mutant: a test must fail
-	$(GO) vet -tags broken ./layer/... ./worker ./internal/sim ./internal/mutants
+	$(GO) run ./internal/mutants/overlay $(OVERLAY)
+	$(OVERLAID) $(GO) vet -tags broken ./layer/... ./worker ./internal/sim ./internal/mutants
 	$(STATICCHECK) -tags broken ./layer/... ./worker ./internal/sim ./internal/mutants
 	$(GO) test -vet=off -tags broken ./layer/internal/guard -count 1
 	$(GO) test -vet=off -tags broken ./internal/mutants -run '^TestCaught$$' -count 1 -parallel 2 -timeout 20m
-	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
-	$(GO) test -vet=off -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 3 -timeout 20m -v \
+	$(OVERLAID) $(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
+	$(OVERLAID) $(GO) test -vet=off -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 3 -timeout 20m -v \
 		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
 
 # Ten guards of ten parts of the queue.
 GUARDS = claim-lock|dedup-item|index|letter|owed-wake|purge-lock|receipt|settle-lock|take-lock|token
 .PHONY: broken-gate
 broken-gate: ## prove: the layer without each of ten guards: a test must fail
-	$(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$/^without$$/^($(GUARDS))$$' -count 1 -parallel 3
+	$(GO) run ./internal/mutants/overlay $(OVERLAY)
+	$(OVERLAID) $(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$/^without$$/^($(GUARDS))$$' -count 1 -parallel 3
 
 KILLS ?= 200
 # As many processes are killed where several have the queue open. A failed run prints the command that replays it.

@@ -67,21 +67,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	return now.config.copied(), now.version, wrap("configure", err)
 }
 
-// ConfigureTx is Configure in the caller's transaction. The caller must handle an unknown commit, for example with
-// Once. Groups which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep.
-// Raised Shards are written to from the next Configure or sweep on.
-//
-// Conflicts: with another change of the configuration only.
-func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
-	q := a.q
-	if q.isClosed() {
-		return Config{}, 0, wrap("configure", ErrClosed)
-	}
-	stored, err := q.configure(ctx, tx, change)
-	return stored.config, stored.version, wrap("configure", err)
-}
-
-// configure returns what it stores.
+// configure returns the new configuration, which it stores. It conflicts with another change of the configuration only.
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
 	v := q.viewOf(ctx, guard.Configure.Reads(tx))
 	old, err := v.readStored()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -59,7 +60,7 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 	}
 	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
 		id, err = onceFor(ctx, a.q, txFor(a.q, "skip"), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
-			id, err := a.SkipTx(ctx, tx, group, o)
+			id, err := a.skip(ctx, tx, group, o)
 			return id, true, err
 		}, nil)
 		return 1, err
@@ -67,8 +68,8 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 	return id, err
 }
 
-// SkipTx skips in the caller's transaction, as CancelTx cancels.
-func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+// skip reads what CancelTx reads.
+func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
 		return ID{}, wrap("skip", err)
@@ -121,14 +122,12 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 // *LimitError and ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
 	return a.act(ctx, VerbEdit, &id.Group, id, func(ctx context.Context) (int, error) {
-		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) })
+		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.edit(ctx, tx, id, change) })
 	})
 }
 
-// EditTx edits in the caller's transaction, as CancelTx cancels.
-//
-// Reads: the lock, with a conflict; the item and its parts, at snapshot.
-func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
+// edit reads the lock, with a conflict; the item and its parts, at snapshot.
+func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}
@@ -480,54 +479,83 @@ func (w *txn) staysBehind(i *laneWaiting, id ID) error {
 	return nil
 }
 
-// endParts ends the claims of all lanes of a group but the whole group, by force.
-func (w *txn) endParts(group string) error {
-	all, err := w.groupLocks(guard.MarkGroup, group)
-	if err != nil {
-		return err
-	}
-	holds, err := w.readHolds(guard.MarkGroup, w.keys.holds(group))
-	if err != nil {
-		return err
-	}
-	for _, held := range append(all, holds...) {
-		if !isPart(held.lane) || held.record.Claim() == nil {
-			continue
+const (
+	// lanesOfStep bounds the lanes which a step of an operator's call changes, and which it reads at once.
+	lanesOfStep = 100
+	// allLanes is no bound: the call must change all lanes, or none.
+	allLanes = math.MaxInt
+)
+
+// eachPart calls do for the lanes of a group, but the whole group, whose records do wants. It reads the records with a
+// conflict. more means that there is another such lane, after most of them, or when the transaction has no room left.
+func eachPart(
+	w *txn, group string, sections []kv.KeyRange, most int,
+	wants func(r *rec.Record) bool, do func(held heldLane) error,
+) (more bool, err error) {
+	n := 0
+	for _, rest := range sections {
+		for read := lanesOfStep; read == lanesOfStep; {
+			rows, err := guard.MarkGroup.Reads(w.tx).GetRange(
+				rest.Selectors(), kv.RangeOptions{Limit: lanesOfStep}).Wait(w.ctx)
+			if err != nil {
+				return false, fmt.Errorf("read locks: %w", err)
+			}
+			if read = len(rows); read > 0 {
+				rest.Begin = kv.KeyAfter(rows[read-1].Key)
+			}
+			all, err := w.unpackHolds(rows)
+			if err != nil {
+				return false, err
+			}
+			for _, held := range all {
+				if !isPart(held.lane) || !wants(held.record) {
+					continue
+				}
+				if n == most || most != allLanes && w.crowded() {
+					return true, nil
+				}
+				if err := do(held); err != nil {
+					return false, err
+				}
+				n++
+			}
 		}
-		w.count(countForced, 1)
-		if !w.end(held.lane, held.record, held.record.Mark()) {
-			continue
-		}
-		if err := w.free(held.lane); err != nil {
-			return err
-		}
 	}
-	return nil
+	return false, nil
 }
 
-// unmarkAll removes the mark of a group and those of its other lanes, and returns the first; nil = there is none.
-func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
-	old, err := w.unmark(group, allow)
-	if err != nil || w.keys.plan == nil {
-		return old, err
+// endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
+func (w *txn) endParts(group string, most int) (more bool, err error) {
+	sections := []kv.KeyRange{w.keys.locks(group)}
+	if w.keys.hasHolds() {
+		sections = append(sections, w.keys.holds(group))
 	}
-	all, err := w.groupLocks(guard.MarkGroup, group)
-	if err != nil {
-		return nil, err
-	}
-	for _, held := range all {
-		if !isPart(held.lane) || held.record.Mark() == nil {
-			continue
+	claimed := func(r *rec.Record) bool { return r.Claim() != nil }
+	return eachPart(w, group, sections, most, claimed, func(held heldLane) error {
+		w.count(countForced, 1)
+		if !w.end(held.lane, held.record, held.record.Mark()) {
+			return nil
 		}
+		return w.free(held.lane)
+	})
+}
+
+// unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
+// is none.
+func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (old *rec.Mark, more bool, err error) {
+	if old, err = w.unmark(group, allow); err != nil || w.keys.plan == nil {
+		return old, false, err
+	}
+	locks := []kv.KeyRange{w.keys.locks(group)}
+	marked := func(r *rec.Record) bool { return r.Mark() != nil }
+	more, err = eachPart(w, group, locks, most, marked, func(held heldLane) error {
 		m, err := w.unmark(held.lane, allow)
-		if err != nil {
-			return nil, err
-		}
 		if old == nil {
 			old = m
 		}
-	}
-	return old, nil
+		return err
+	})
+	return old, more, err
 }
 
 // Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message

@@ -363,7 +363,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 		if q.passes(err) {
 			continue
 		}
-		if p.id == q.waitID || !lives(r, c.nowMS) && !guard.RequestDeadline.Missing() {
+		if p.id == q.waitID || !lives(r, c.nowMS) {
 			continue
 		}
 		given := int64(0)
@@ -440,11 +440,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	lease := grantLease
-	if guard.GrantLease.Missing() {
-		lease = MaxLease
-	}
-	end := c.nowMS + lease.Milliseconds()
+	end := c.nowMS + grantLease.Milliseconds()
 	grant := rec.Holding{Kind: rec.KindGrant, Token: token, Owner: random.String(), EndMS: end}
 	c.hold(f, rec.HeldBy(grant, nil), f.rows.at(0).Index)
 	c.met[f.lane] = true
@@ -494,8 +490,8 @@ func (c *claimer) repeat() (named []*reception, err error) {
 		if r.repeated {
 			continue
 		}
-		if guard.RepeatTwin.Missing() ||
-			!slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
+		same := func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }
+		if !slices.ContainsFunc(named, same) {
 			owed = append(owed, r)
 		}
 		named = append(named, r)
@@ -586,7 +582,7 @@ func (q *Queue) reclaim(
 		}
 		h := r.Claim()
 		hold, _ := holdOf(ref.Lane)
-		if h == nil || h.Token != ref.Token && !guard.ReloadToken.Missing() || !keeps(h) {
+		if h == nil || h.Token != ref.Token || !keeps(h) {
 			if q.keys.inTurn() {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {

@@ -101,7 +101,7 @@ func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64][]lan
 	s := &q.suspects
 	s.mu.Lock() // Close waits for all searches that are added before it gets the mutex
 	defer s.mu.Unlock()
-	if len(given) == 0 || q.isClosed() || guard.Orphan.Missing() {
+	if len(given) == 0 || q.isClosed() {
 		return false
 	}
 	lease := longestLease(q, batch)

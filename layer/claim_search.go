@@ -10,7 +10,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -119,7 +118,7 @@ func (s *search) follow(now retro) bool {
 // grow adds the shards of which the handle has learned since the search began, and reports whether there are such. A
 // search which has found nothing else must not end before it has searched these shards: see store_lane.go.
 func (s *search) grow() (bool, error) {
-	if s.away || s.nearby || guard.Grow.Missing() {
+	if s.away || s.nearby {
 		return false, nil
 	}
 	config, err := s.w.config()
@@ -385,7 +384,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			continue // read before the claim was ended
 		}
 		due := config.retro().dueOf(p.index)
-		if due > s.w.nowMS && !guard.RetroTimer.Missing() {
+		if due > s.w.nowMS {
 			continue
 		}
 		kind, index, err := rec.UnpackTimer(row.Key, row.Value)

@@ -803,7 +803,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		return nil, err
 	}
 	switch {
-	case f.verdict == verdictStale && f.record == nil && !guard.Twin.Missing():
+	case f.verdict == verdictStale && f.record == nil:
 		c.undecided(l.lane)
 		return nil, nil
 	case behind == nil:
@@ -906,7 +906,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 }
 
 // alone reports whether a receive that would give an item with this record has to give the item alone.
-func (r *reception) alone(record rec.Attempt) bool { return isSuspect(record) && !r.o.CountExpired }
+func (r *reception) alone(record rec.Attempt) bool { return record.Suspect() && !r.o.CountExpired }
 
 // proof is by how much the token of a new claim's record is greater than the claim's.
 func (r *reception) proof(suspect bool) int64 {
@@ -958,7 +958,7 @@ func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, kno
 // token returns the fencing token of a claim which replaces record r.
 func (c *claimer) token(r *rec.Record) (int64, error) {
 	now, err := c.clock()
-	if r != nil && !guard.TokenGrows.Missing() {
+	if r != nil {
 		// Always so while all handles use the same offset. But a handle opened before the offset was raised has a clock
 		// behind, and must not make the token go back.
 		now = max(now, r.Token+1)

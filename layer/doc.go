@@ -51,7 +51,8 @@
 //     nothing of this.
 //   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.
 //   - G5 reach: finding a ready group costs the same at any depth, and with any number of held groups.
-//   - G6 composition: an operation that can run in your own transaction has a form that does so, named …Tx.
+//   - G6 composition: an operation of senders and workers that can run in your own transaction has a form that does so,
+//     named …Tx.
 //
 // # Not promised
 //

@@ -179,9 +179,6 @@ func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 
 // randoms returns the random parts of the ids of n new messages.
 func (q *Queue) randoms(n int) []uuid.UUID {
-	if guard.Random.Missing() {
-		return slices.Repeat([]uuid.UUID{{6: 0x40, 8: 0x80}}, n)
-	}
 	return q.random.uuids(n)
 }
 
@@ -364,9 +361,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 			return err == nil, err
 		}
 	}
-	if !guard.Index.Missing() {
-		t.next = max(t.next, p.index+1)
-	}
+	t.next = max(t.next, p.index+1)
 	if !a.keys.wholeGroups() {
 		return false, nil
 	}

@@ -40,7 +40,7 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 			o := txFor(q, "once")
 			_, err = onceFor(t.Context(), q, o, func(tx kv.Tx, _ kv.Attempt) (none struct{}, wrote bool, err error) {
 				follow := q.follow(tx)
-				_, _, err = q.Admin().ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
+				_, err = q.configure(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
 				require.NoError(t, err)
 				now = now.Add(late)
 				if more {

@@ -137,7 +137,7 @@ func endOwn(w *txn, key ownKey) {
 //
 // Footprint: read conflicts on the locks of these claims.
 func keepOwn(w *txn) error {
-	if !w.q.owns.due(w.nowMS) || guard.OwnClaim.Missing() {
+	if !w.q.owns.due(w.nowMS) {
 		return nil
 	}
 	m, err := w.moment()
@@ -304,9 +304,6 @@ func divide(h *rec.Holding, group string, ids []ID, all bool) (acked, left []rec
 		}
 	}
 	for id := range named {
-		if guard.NotInClaim.Missing() {
-			break
-		}
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
 	}
 	if all {
@@ -358,9 +355,6 @@ func (w *txn) clearAttempts(group string, all, gone []rec.Item) {
 		if len(run) > 0 {
 			first, last := idOf(run[0], group), idOf(run[len(run)-1], group)
 			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.after(keys.attempt(last))})
-			if guard.ExactClear.Missing() {
-				tx.ClearRange(kv.KeyRange{Begin: keys.item(first), End: kv.KeyAfter(keys.item(last))})
-			}
 			run = nil
 		}
 	}

@@ -173,7 +173,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 // ownBeat reports whether a beat is the handle's own and is due by the wall clock alone: see ownClaims.
 func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 	p := w.q.heart.of(handle)
-	if p == nil || guard.OwnClaim.Missing() {
+	if p == nil {
 		return false, nil
 	}
 	m, err := w.moment()
@@ -185,7 +185,7 @@ func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 // by the clock of its holder, and a token, which is a version. If clocks may not differ by that, this handle must first
 // see that no process moves the beat for one lease. A process that lives moves its beat each third of a lease.
 func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
-	if h.SinceMS == 0 || guard.BeatClock.Missing() {
+	if h.SinceMS == 0 {
 		return false, nil
 	}
 	m, err := w.moment()
@@ -305,7 +305,7 @@ type farTimer struct {
 // empty: they have just found nothing. An error is ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended bool) {
 	now := q.aging.now(q.opts.Now)
-	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) || guard.ClockBound.Missing() {
+	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) {
 		return false
 	}
 	q.yield(ctx, "look far")

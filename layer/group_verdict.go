@@ -65,9 +65,6 @@ func (f *found) dueMS() int64 {
 // assess sets the verdict. It writes nothing.
 func (w *txn) assess(f *found) error {
 	cond := f.record.At(w.nowMS)
-	if guard.Lease.Missing() && cond == rec.Claimed {
-		cond = rec.Lapsed
-	}
 	switch {
 	case f.accepts(f.record) && f.rows.len() > 0:
 	case f.accepts(f.record): // granted, and emptied since
@@ -559,7 +556,7 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	}
 	p, err := w.waitPace(group, f)
 	a := config.MaxRate.allowance(p, w.nowMS)
-	if err != nil || w.anew || guard.PaceFresh.Missing() || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+	if err != nil || w.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
 	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
@@ -609,15 +606,9 @@ func (a allowance) after(n int64) rec.Pace {
 // Stored forms: a suspect item has an attempt record whose text begins as rec.Holding.LapseText does. Its count may be
 // 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
 
-// isProven reports whether the record has a claim whose holder is known to know the claim.
-func isProven(r *rec.Record) bool { return r.Proven() || guard.Proof.Missing() }
-
-// isSuspect reports whether an item with these failed deliveries is suspect.
-func isSuspect(a rec.Attempt) bool { return a.Suspect() && !guard.Suspect.Missing() }
-
 // hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
 func hinted(a rec.Attempt) int {
-	if isSuspect(a) {
+	if a.Suspect() {
 		return max(a.Count, 1)
 	}
 	return a.Count
@@ -644,10 +635,10 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 		return &f, err
 	}
 	early, err := isEarly(w, c)
-	if err != nil || !early && (isProven(r) || w.countExpired) {
+	if err != nil || !early && (r.Proven() || w.countExpired) {
 		return &f, err
 	}
-	if isSuspect(before) || early || f.reason != "" {
+	if before.Suspect() || early || f.reason != "" {
 		f.record, f.reason = before.Suspected(c.LapseText()), ""
 	}
 	f.suspects = make([]failure, 0, len(c.Items)-1)
@@ -662,7 +653,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 // the two differ by more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are
 // left.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
-	if h.SinceMS == 0 || guard.ClockLease.Missing() {
+	if h.SinceMS == 0 {
 		return false, nil
 	}
 	m, err := w.moment()
@@ -688,11 +679,11 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err err
 
 // isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
 func isToBeProven(v view, r *rec.Record, c *Claim) (bool, error) {
-	if isProven(r) || len(c.Items) > 1 {
+	if r.Proven() || len(c.Items) > 1 {
 		return false, nil
 	}
 	record, err := v.readAttempt(c.Items[0].ID)
-	return isSuspect(record), err
+	return record.Suspect(), err
 }
 
 const (
@@ -707,7 +698,7 @@ const (
 // mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
 // handle has given. An item that was alone when its lease expired excludes all others.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
-	if w.suspectTurn == nil || guard.SuspectTurn.Missing() {
+	if w.suspectTurn == nil {
 		return true, nil // the transaction is the caller's
 	}
 	if w.gaveSuspect {

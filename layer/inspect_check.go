@@ -15,59 +15,56 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// Rule is the name of a rule of Check. Names are stable; Text has the rule in words.
+// Rule is the name of a rule of Check. Example: "group-reachable". Names are stable; Text has the rule in words.
 type Rule string
 
-// The rules. I1 of the design is RuleReachable.
+// The rules. I1 of the design is ruleReachable.
 const (
-	RuleReachable   Rule = "group-reachable"
-	RuleLockTimer   Rule = "lock-has-timer"
-	RuleLockItems   Rule = "lock-items-in-group"
-	RuleMark        Rule = "mark-has-lock"
-	RuleItem        Rule = "item-readable"
-	RulePart        Rule = "part-has-owner"
-	RuleDead        Rule = "dead-letter-readable"
-	RuleArchive     Rule = "archived-item-readable"
-	RuleArchived    Rule = "archive-entry-has-items"
-	RuleAttempt     Rule = "attempt-has-item"
-	RuleValue       Rule = "value-form"
-	RuleKey         Rule = "key-form"
-	RuleShard       Rule = "hint-in-its-shard"
-	RuleOutstanding Rule = "claim-has-items"
-	RuleGrant       Rule = "grant-has-request"
-	RulePace        Rule = "rate-not-ahead"
-	RuleLane        Rule = "item-in-its-lanes"
-	RuleKept        Rule = "kept-hint-has-lock"
-	RuleDisjoint    Rule = "claims-disjoint"
-	RuleBeat        Rule = "claim-has-beat"
+	ruleReachable   Rule = "group-reachable"
+	ruleLockTimer   Rule = "lock-has-timer"
+	ruleLockItems   Rule = "lock-items-in-group"
+	ruleMark        Rule = "mark-has-lock"
+	ruleItem        Rule = "item-readable"
+	rulePart        Rule = "part-has-owner"
+	ruleDead        Rule = "dead-letter-readable"
+	ruleArchive     Rule = "archived-item-readable"
+	ruleArchived    Rule = "archive-entry-has-items"
+	ruleAttempt     Rule = "attempt-has-item"
+	ruleValue       Rule = "value-form"
+	ruleKey         Rule = "key-form"
+	ruleShard       Rule = "hint-in-its-shard"
+	ruleOutstanding Rule = "claim-has-items"
+	ruleGrant       Rule = "grant-has-request"
+	rulePace        Rule = "rate-not-ahead"
+	ruleLane        Rule = "item-in-its-lanes"
+	ruleKept        Rule = "kept-hint-has-lock"
+	ruleDisjoint    Rule = "claims-disjoint"
+	ruleBeat        Rule = "claim-has-beat"
 )
 
 var ruleTexts = map[Rule]string{
 	// Never missing, because otherwise no receive would find the group. May be stale or doubled.
-	RuleReachable:   "a group, or lane, with items has a ready hint, a lock, a mark, a kept hint, or its head's timer",
-	RuleLockTimer:   "a lock has its timer",
-	RuleLockItems:   "a lock's outstanding items are in its group",
-	RuleMark:        "a group has the key of a mark if and only if its lock has a mark",
-	RuleItem:        "an item is readable, with all its parts",
-	RulePart:        "a part belongs to an item, a dead letter or an archived item",
-	RuleDead:        "a dead letter is readable, with all its parts, and not in its group too",
-	RuleArchive:     "an archived item is readable, with all its parts, out of its group, and in an entry",
-	RuleArchived:    "the items of an entry of the archive are there",
-	RuleAttempt:     "an attempt record belongs to an item",
-	RuleValue:       "a value has the form of its key",
-	RuleKey:         "a key has a form of the table",
-	RuleShard:       "a ready hint, or a timer, is in a shard of its group",
-	RuleOutstanding: "a claim has outstanding items",
-	RuleGrant:       "a grant belongs to a request",
-	RulePace:        "a group's rate is used up to now, not further",
-	RuleLane:        "an item is in the lanes of its facets, and in no other lane",
-	RuleKept:        "a hint put aside has the lock under which it was put aside",
-	RuleDisjoint:    "no two claims of a group may have an item in common",
-	RuleBeat:        "a claim by heartbeat is in its handle's list, and the handle has a beat with a timer",
+	ruleReachable:   "a group, or lane, with items has a ready hint, a lock, a mark, a kept hint, or its head's timer",
+	ruleLockTimer:   "a lock has its timer",
+	ruleLockItems:   "a lock's outstanding items are in its group",
+	ruleMark:        "a group has the key of a mark if and only if its lock has a mark",
+	ruleItem:        "an item is readable, with all its parts",
+	rulePart:        "a part belongs to an item, a dead letter or an archived item",
+	ruleDead:        "a dead letter is readable, with all its parts, and not in its group too",
+	ruleArchive:     "an archived item is readable, with all its parts, out of its group, and in an entry",
+	ruleArchived:    "the items of an entry of the archive are there",
+	ruleAttempt:     "an attempt record belongs to an item",
+	ruleValue:       "a value has the form of its key",
+	ruleKey:         "a key has a form of the table",
+	ruleShard:       "a ready hint, or a timer, is in a shard of its group",
+	ruleOutstanding: "a claim has outstanding items",
+	ruleGrant:       "a grant belongs to a request",
+	rulePace:        "a group's rate is used up to now, not further",
+	ruleLane:        "an item is in the lanes of its facets, and in no other lane",
+	ruleKept:        "a hint put aside has the lock under which it was put aside",
+	ruleDisjoint:    "no two claims of a group may have an item in common",
+	ruleBeat:        "a claim by heartbeat is in its handle's list, and the handle has a beat with a timer",
 }
-
-// Rules returns all rules, in the order of their names. The slice belongs to the caller.
-func Rules() []Rule { return slices.Sorted(maps.Keys(ruleTexts)) }
 
 // Text returns the rule as a sentence, for people; the name if there is no such rule. The words may change.
 func (r Rule) Text() string {
@@ -285,7 +282,7 @@ func (c *checker) group(name string) *groupCheck {
 func (c *checker) row(row kv.KV) {
 	p, err := c.keys.parse(row.Key)
 	if err != nil {
-		c.still(row.Key, RuleKey, err.Error())
+		c.still(row.Key, ruleKey, err.Error())
 		return
 	}
 	if n := c.counts[p.name]; n != nil {
@@ -303,18 +300,18 @@ func (c *checker) row(row kv.KV) {
 		return
 	}
 	if _, err := descriptions[p.name].value(row.Key, row.Value); err != nil {
-		c.still(row.Key, RuleValue, err.Error())
+		c.still(row.Key, ruleValue, err.Error())
 	}
 	switch p.name {
 	case nameArchived:
 		c.archived(row)
 	case namePart:
 		if !c.parts[p.itemID()] {
-			c.owned(row.Key, RulePart, p.itemID(),
+			c.owned(row.Key, rulePart, p.itemID(),
 				c.keys.item(p.itemID()), c.keys.dead(p.itemID()), c.keys.archive(p.itemID()))
 		}
 	case nameAttempt:
-		c.owned(row.Key, RuleAttempt, p.itemID(), c.keys.item(p.itemID()))
+		c.owned(row.Key, ruleAttempt, p.itemID(), c.keys.item(p.itemID()))
 	case nameLock:
 		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
@@ -323,7 +320,7 @@ func (c *checker) row(row kv.KV) {
 		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
 		}
-		c.owned(row.Key, RuleLockItems, p.itemID(), c.keys.item(p.itemID()))
+		c.owned(row.Key, ruleLockItems, p.itemID(), c.keys.item(p.itemID()))
 	case nameMark:
 		c.group(p.lane).marked = true
 	case namePace:
@@ -339,7 +336,7 @@ func (c *checker) row(row kv.KV) {
 			if err != nil && !isCorrupt(err) || r.Claim() != nil && r.Claim().Beat == p.id {
 				return "", "", err
 			}
-			return RuleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
+			return ruleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
 		})
 	case nameTimer, nameDue:
 		if p.id != uuid.Nil && p.name == nameTimer {
@@ -364,7 +361,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
 	g.items++
 	c.itemInLanes(p, row)
-	e, body, ok := c.stored(p, row, RuleItem, func(value []byte) ([]byte, error) { return value, nil })
+	e, body, ok := c.stored(p, row, ruleItem, func(value []byte) ([]byte, error) { return value, nil })
 	if !ok {
 		return
 	}
@@ -413,9 +410,9 @@ func (c *checker) still(key []byte, rule Rule, detail string) {
 // dead takes a dead letter into account.
 func (c *checker) dead(p parsedKey, row kv.KV) {
 	if c.odd[string(row.Key)] {
-		c.still(row.Key, RuleDead, "its item is in the group too")
+		c.still(row.Key, ruleDead, "its item is in the group too")
 	}
-	c.stored(p, row, RuleDead, func(value []byte) ([]byte, error) {
+	c.stored(p, row, ruleDead, func(value []byte) ([]byte, error) {
 		d, err := rec.UnpackDeadLetter(row.Key, value)
 		if err != nil {
 			return nil, err
@@ -471,7 +468,7 @@ func (c *checker) look(v inspection, rows []kv.KV) error {
 // archive takes an archived item into account.
 func (c *checker) archive(p parsedKey, row kv.KV) {
 	var at rec.Completion
-	_, _, ok := c.stored(p, row, RuleArchive, func(value []byte) ([]byte, error) {
+	_, _, ok := c.stored(p, row, ruleArchive, func(value []byte) ([]byte, error) {
 		a, err := rec.UnpackArchived(row.Key, value)
 		if err != nil {
 			return nil, err
@@ -485,10 +482,10 @@ func (c *checker) archive(p parsedKey, row kv.KV) {
 	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
 		item, entry := v.read.Get(v.keys.item(p.itemID())), v.read.Get(v.keys.archived(at))
 		if value, err := item.Wait(v.ctx); err != nil || value != nil {
-			return RuleArchive, "it is in its group, too", err
+			return ruleArchive, "it is in its group, too", err
 		}
 		if value, err := entry.Wait(v.ctx); err != nil || value == nil {
-			return RuleArchive, "no entry names it", err
+			return ruleArchive, "no entry names it", err
 		}
 		return "", "", nil
 	})
@@ -504,7 +501,7 @@ func (c *checker) archived(row kv.KV) {
 		for _, d := range e.Items {
 			id := idOf(d, e.Group)
 			if value, err := v.read.Get(v.keys.archive(id)).Wait(v.ctx); err != nil || value == nil {
-				return RuleArchived, "no archived item " + id.String(), err
+				return ruleArchived, "no archived item " + id.String(), err
 			}
 		}
 		return "", "", nil
@@ -588,7 +585,7 @@ func (c *checker) astray(p parsedKey, row kv.KV, shards []int64) bool {
 	if slices.Contains(shards, p.n) {
 		return false
 	}
-	c.still(row.Key, RuleShard, fmt.Sprintf("that is shard %d", shards[0]))
+	c.still(row.Key, ruleShard, fmt.Sprintf("that is shard %d", shards[0]))
 	return true
 }
 
@@ -621,7 +618,7 @@ func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, erro
 	if err != nil || found {
 		return "", "", err
 	}
-	return RuleGrant, "no request of " + random.String(), nil
+	return ruleGrant, "no request of " + random.String(), nil
 }
 
 // waits returns when a timer leads to the group; ok is false if no timer of a head does, or a hint does.
@@ -648,7 +645,7 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 		if !bytes.Equal(value, row.Value) {
 			return "", "", nil
 		}
-		return RulePace,
+		return rulePace,
 			fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.US/1000)), nil
 	})
 }
@@ -706,7 +703,7 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	if found, err := c.timedOrKept(v, group, rows[0].Value); err != nil || found {
 		return "", "", err
 	}
-	return RuleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", nil
+	return ruleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", nil
 }
 
 // markSound checks the key of a mark against the lock, at one version.
@@ -723,14 +720,14 @@ func (c *checker) markSound(v inspection, group string) (Rule, string, error) {
 	if err != nil || (value != nil) == (r.Mark() != nil) {
 		return "", "", err
 	}
-	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, value != nil, r.Mark() != nil), nil
+	return ruleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, value != nil, r.Mark() != nil), nil
 }
 
 // lockSound checks a lock against its timer and items, at one version.
 func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	r, err := v.readLock(group)
 	if isCorrupt(err) {
-		return RuleValue, err.Error(), nil
+		return ruleValue, err.Error(), nil
 	}
 	h := r.Holding()
 	if err != nil || h == nil {
@@ -742,7 +739,7 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	}
 	if h.ByBeat() {
 		if detail, err := c.beatSound(v, group, h); err != nil || detail != "" {
-			return RuleBeat, detail, err
+			return ruleBeat, detail, err
 		}
 	} else {
 		value, err := c.firstOf(v, v.keys.timersAt(h.EndMS, group))
@@ -750,7 +747,7 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 			return "", "", err
 		}
 		if value == nil {
-			return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.EndMS, group), nil
+			return ruleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.EndMS, group), nil
 		}
 	}
 	for i, f := range items {
@@ -759,11 +756,11 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 			return "", "", err
 		}
 		if value == nil {
-			return RuleLockItems, "no item " + idOf(h.Items[i], groupOf(group)).String(), nil
+			return ruleLockItems, "no item " + idOf(h.Items[i], groupOf(group)).String(), nil
 		}
 	}
 	if h.Kind == rec.KindClaim && len(h.Items) == 0 {
-		return RuleOutstanding, fmt.Sprintf("group %q", group), nil
+		return ruleOutstanding, fmt.Sprintf("group %q", group), nil
 	}
 	return "", "", nil
 }
@@ -917,9 +914,9 @@ func (c *checker) laneRow(p parsedKey, row kv.KV) {
 					if err != nil || !held {
 						return "", "", err
 					}
-					return RuleLane, "free and held: " + p.itemID().String(), nil
+					return ruleLane, "free and held: " + p.itemID().String(), nil
 				}
-				return RuleLane, "no item with these facets: " + p.itemID().String(), nil
+				return ruleLane, "no item with these facets: " + p.itemID().String(), nil
 			})
 		}
 	case nameOpen:
@@ -957,9 +954,9 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 			}
 			if (in == nil) != held {
 				if held {
-					return RuleLane, "free and held", nil
+					return ruleLane, "free and held", nil
 				}
-				return RuleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), nil
+				return ruleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), nil
 			}
 		}
 		return "", "", nil
@@ -978,7 +975,7 @@ func (c *checker) compareLanes() {
 				if err != nil || r != nil {
 					return "", "", err
 				}
-				return RuleKept, "the lock is gone of " + parsedKey{lane: kept.holder}.laneWords(), nil
+				return ruleKept, "the lock is gone of " + parsedKey{lane: kept.holder}.laneWords(), nil
 			})
 		}
 	}
@@ -1007,7 +1004,7 @@ func (c *checker) compareLanes() {
 					}
 				}
 				if a, b, ok := c.meeting(claims); ok {
-					return RuleDisjoint, parsedKey{lane: a}.laneWords() + ", and " + parsedKey{lane: b}.laneWords(), nil
+					return ruleDisjoint, parsedKey{lane: a}.laneWords() + ", and " + parsedKey{lane: b}.laneWords(), nil
 				}
 				return "", "", nil
 			})
@@ -1031,7 +1028,7 @@ func (c *checker) compareHolds() {
 			if r, err = v.readLock(lane); err != nil || r.Claim() == nil {
 				return "", "", err
 			}
-			return RuleDisjoint, "the group, and " + id.String() + " by itself", nil
+			return ruleDisjoint, "the group, and " + id.String() + " by itself", nil
 		})
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -458,7 +457,7 @@ type ReplayReport struct {
 	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
 	// Last is the last item replayed or passed over; nil = none. Pass Last as After to go on.
 	Last *ID
-	// More: there may be more behind Last, because the limit was reached, or the bound of a ReplayTx.
+	// More: there may be more behind Last, because the limit was reached.
 	More bool
 }
 
@@ -517,7 +516,7 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			if o.Progress != nil {
 				o.Progress(report)
 			}
-			if r.cut && !guard.ReplayCut.Missing() {
+			if r.cut {
 				walk, err = q.resumeArchive(ctx, walk, report.Last)
 			} else {
 				walk.pass(r.step)
@@ -532,61 +531,10 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 	return report, nil
 }
 
-// ReplayTx replays in the caller's transaction as much as a transaction may take: up to 50 items and about 1 MiB, or
-// o.Limit if less. While report.More is true, call ReplayTx again with Last as After, in another transaction. DryRun
-// and Progress are refused (ErrOptions). The caller must handle an unknown commit, for example with Once. Archived
-// items which the transaction itself has finished are replayed too.
-//
-// Reads: the archive, at snapshot. Conflicts: as an enqueue.
-func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
-	report, err := a.q.replayTx(ctx, tx, f, o)
-	if err != nil {
-		return ReplayReport{}, wrap("replay", err)
-	}
-	return report, nil
-}
-
-func (q *Queue) replayTx(
-	ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions,
-) (report ReplayReport, err error) {
-	switch {
-	case q.isClosed():
-		return report, ErrClosed
-	case o.DryRun || o.Progress != nil:
-		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
-	}
-	limit, err := o.limit()
-	if err == nil {
-		err = f.checkChosen()
-	}
-	if err != nil {
-		return report, err
-	}
-	if err := checkArchiveWalk(&f, o.After); err != nil {
-		return report, err
-	}
-	walk := &archiveWalk{filter: f}
-	v := q.viewOf(ctx, tx.Snapshot())
-	if err := walk.place(&v, o.After); err != nil {
-		return report, err
-	}
-	if walk.ended {
-		return report, q.exists(ctx, tx)
-	}
-	r := replayStep{q: q, walk: walk, left: limit}
-	if err := r.perform(ctx, tx, archiveRows); err != nil {
-		return report, err
-	}
-	return ReplayReport{
-		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last,
-		More: r.cut || !r.step.ended,
-	}, nil
-}
-
 // resumeArchive is a walk which goes on behind an item, up to the end of the old walk.
 func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
 	w, err := q.walkArchive(ctx, old.filter, after)
-	if err == nil && !guard.ReplayEnd.Missing() {
+	if err == nil {
 		w.end, w.until = old.end, old.until
 	}
 	return w, err

@@ -251,7 +251,7 @@ func (s *sweeper) receipts() error {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
 		written, dated := witnessOf(r)
 		young := r.WrittenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
-		if err != nil || young && !guard.ReceiptLife.Missing() {
+		if err != nil || young {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -641,9 +641,7 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !guard.DedupSlack.Missing() {
-		now.nowMS -= dedupSlack.Milliseconds()
-	}
+	now.nowMS -= dedupSlack.Milliseconds()
 	for _, row := range rows {
 		r, err := rec.UnpackDedupEntry(row.Key, row.Value)
 		switch {

@@ -7,7 +7,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -35,10 +34,6 @@ const (
 
 // mostTogether returns the bounds of a transaction of several operations.
 func mostTogether() line.Size {
-	if guard.BatchSize.Missing() {
-		const none = 1 << 40
-		return line.Size{Messages: none, Bytes: none, Settled: none, Received: none}
-	}
 	return line.Size{Messages: MaxBatch, Bytes: maxBytes, Settled: maxSettled, Received: maxReceived}
 }
 
@@ -175,9 +170,6 @@ func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) 
 		return nil
 	}
 	o.receive.begin()
-	if guard.ClaimReceipt.Missing() {
-		return nil
-	}
 	o.receive.claims, err = q.reload(ctx, tx, l.given, &o.receive.o)
 	o.receive.more = len(l.given) == 0 // the attempt may have left something to the next transaction
 	return err

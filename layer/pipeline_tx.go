@@ -8,7 +8,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -72,7 +71,7 @@ func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
 // giveBackOf gives back the claims of a receive whose caller has left, unless the caller can repeat the receive.
 func giveBackOf(q *Queue, o *operation) {
 	r := o.receive
-	if len(r.claims) > 0 && (r.o.ReceiveID == "" || guard.RepeatBack.Missing()) {
+	if len(r.claims) > 0 && r.o.ReceiveID == "" {
 		go q.giveBackAll(r.claims)
 		r.claims = nil
 	}
@@ -106,7 +105,7 @@ func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err
 		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
 		return
 	}
-	if err != nil && ctx.Err() == nil && (!kv.MaybeCommitted(err) || guard.Apart.Missing()) {
+	if err != nil && ctx.Err() == nil && !kv.MaybeCommitted(err) {
 		for _, o := range batch {
 			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0, q.opts.Tx)))
 		}
@@ -232,7 +231,7 @@ func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err er
 		err = q.runTogether(ctx, []*operation{o}, others, q.opts.Tx)
 	}
 	if tooLarge(err) {
-		err = &LimitError{What: "transaction", Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}
+		err = &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}
 	}
 	return err
 }

@@ -402,7 +402,7 @@ func TestSecondStepMeetsConfigure(t *testing.T) {
 	require.NoError(t, err)
 	change := func(h *Queue, change func(c *Config)) {
 		require.NoError(t, h.Once(t.Context(), func(tx kv.Tx) error {
-			_, _, err := h.Admin().ConfigureTx(t.Context(), tx, change)
+			_, err := h.configure(t.Context(), tx, change)
 			return err
 		}))
 	}

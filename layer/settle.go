@@ -605,7 +605,7 @@ func (s *settlement) check(w *txn) error {
 		}
 	}
 	c := r.Claim()
-	if c == nil || c.Token != s.claim.Token && !guard.Token.Missing() || !s.claim.of(w.q) {
+	if c == nil || c.Token != s.claim.Token || !s.claim.of(w.q) {
 		return s.lost(w.q, r)
 	}
 	s.held = r
@@ -741,7 +741,7 @@ func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error 
 // readNext starts reading the first item left in the group. No read is needed if the acked items have led the group:
 // what lay behind them is the next.
 func (s *settlement) readNext(w *txn, acked []rec.Item) error {
-	if s.leads || guard.Ahead.Missing() && s.ahead != nil && len(acked) == len(s.claim.Items) {
+	if s.leads {
 		k, err := s.ahead.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
@@ -783,7 +783,7 @@ func (s *settlement) giveBack(w *txn) error {
 	m := s.held.Mark()
 	s.follows, s.waits = "", 0
 	if !s.back.Release {
-		if s.why == "" && isSuspect(record) {
+		if s.why == "" && record.Suspect() {
 			record.LastError = rec.Cut("failed; before, " + record.LastError) // a call has ended
 		}
 		record = record.Failed(s.held.Claim().SinceMS, w.nowMS, s.why)

@@ -733,7 +733,7 @@ func (s *spoiling) verbs(n int) {
 }
 
 // unreadableRules are the rules of Check which no queue breaks that was purged by force.
-var unreadableRules = []Rule{RuleKey, RuleValue, RuleItem, RuleReachable}
+var unreadableRules = []Rule{ruleKey, ruleValue, ruleItem, ruleReachable}
 
 // repair purges by force and sweeps, and then the queue works again, in every group, and nothing is unreadable.
 func (s *spoiling) repair() {
@@ -854,4 +854,17 @@ func TestSweepOfUnreadableLead(t *testing.T) {
 		require.Equal(t, 1, claims[0].Items[0].Attempts)
 		require.NoError(t, q.Ack(t.Context(), claims[0]))
 	})
+}
+
+// TestRules: every rule has a name of its own and a text.
+func TestRules(t *testing.T) {
+	texts := make(map[string]bool)
+	for r, text := range ruleTexts {
+		require.Regexp(t, `^[a-z]+(-[a-z]+)+$`, string(r))
+		require.Equal(t, text, r.Text())
+		require.NotEqual(t, string(r), text)
+		texts[text] = true
+	}
+	require.Len(t, texts, len(ruleTexts))
+	require.Equal(t, "other", Rule("other").Text())
 }

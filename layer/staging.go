@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -519,7 +518,7 @@ func (w *txn) noteCleared(outcome *staged, any bool) error {
 			past.wants[wanted] = true
 		}
 	}
-	if !any && len(past.wants) == 0 || guard.GoneWake.Missing() {
+	if !any && len(past.wants) == 0 {
 		return nil
 	}
 	if err := rememberWakes(w, &past); err != nil {

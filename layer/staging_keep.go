@@ -8,7 +8,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/line"
 )
 
@@ -24,7 +23,7 @@ func advise(q *Queue, batch []*operation, beside int) advised {
 // keepFor returns what a transaction of these operations may do with the handle's kept groups.
 func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
 	if len(batch) == 1 && batch[0].acksAlone() {
-		return k.Acks(guard.KeepBounds.Missing())
+		return k.Acks()
 	}
 	receives, mayWait := false, true
 	for _, o := range batch {
@@ -64,9 +63,6 @@ func standBack(batch []*operation, aWhile time.Duration) {
 
 // payWake wakes the oldest request for a lane that an ack has left ready.
 func (q *Queue) payWake(ctx context.Context, lane string) error {
-	if guard.OwedWake.Missing() {
-		return nil
-	}
 	return q.wakeFor(ctx, []string{lane}, nil)
 }
 
@@ -211,7 +207,7 @@ func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
 // request wakes the other. A handle further behind looks less often, because the turns of the handles before serve all.
 func (w *txn) lookSoon(turns []*turning, receives []*reception) (time.Duration, error) {
 	q := w.q
-	if q.opts.Test.NoLooks || guard.LookSoon.Missing() {
+	if q.opts.Test.NoLooks {
 		return 0, nil
 	}
 	since := q.staging.waitsSince()

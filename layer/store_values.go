@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -328,12 +327,12 @@ func (m moment) lag(w moment) time.Duration {
 // old by wall time, because the clock that wrote the time, or the clock of this process, may be wrong. A version that
 // is still to come is from before a restore. It tells nothing, and then old returns true.
 func (m moment) old(clock int64, d time.Duration) bool {
-	return m.span(clock) >= d || clock > m.clock+offsetSlack || guard.ClockAsk.Missing()
+	return m.span(clock) >= d || clock > m.clock+offsetSlack
 }
 
 // ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.
 func ahead(ms, nowMS int64) bool {
-	return ms-nowMS > clockSlack.Milliseconds() && !guard.ClockBound.Missing()
+	return ms-nowMS > clockSlack.Milliseconds()
 }
 
 // tooLate reports whether a time lies beyond the longest legal duration from now.
@@ -374,7 +373,7 @@ func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 // plausible returns the pace, or that of a single item if the time is ahead of now: no handle writes a time ahead of
 // its own clock.
 func plausible(p rec.Pace, rate Rate, nowMS int64) rec.Pace {
-	if rate.isNone() || p.US-nowMS*1000 <= paceAhead.Microseconds() || guard.ClockBound.Missing() {
+	if rate.isNone() || p.US-nowMS*1000 <= paceAhead.Microseconds() {
 		return p
 	}
 	return rec.Pace{US: nowMS*1000 - rate.Per.Microseconds()/int64(rate.Count) - 1}

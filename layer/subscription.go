@@ -322,7 +322,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 // monotonic clock, if that leaves more. So a step of the clock takes the subscription from no call of the handle.
 func (s *subscription) left(r rec.Reader) time.Duration {
 	left := time.Duration(r.EndMS-s.q.nowMS()) * time.Millisecond
-	if ends, own := s.q.readers.Load(r.Token); own && !guard.OwnClaim.Missing() {
+	if ends, own := s.q.readers.Load(r.Token); own {
 		left = max(left, time.Until(ends.(time.Time)))
 	}
 	return left
@@ -417,11 +417,7 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Re
 // same time. After the end of ctx it continues until the handler has returned, because the handler still owns its
 // changes.
 func (s *subscription) serve(ctx context.Context) error {
-	beating := context.WithoutCancel(ctx)
-	if guard.SubscribeStop.Missing() {
-		beating = ctx
-	}
-	beating, stop := context.WithCancel(beating)
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, lose := context.WithCancelCause(ctx)
 	heart := make(chan struct{}) // no WaitGroup: what waits for one has not yet been seen to stop by the race detector
 	go func() {
@@ -750,10 +746,10 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (a
 	if err != nil {
 		return at, false, err
 	}
-	if p.Token != s.token && !guard.SubscribeMove.Missing() {
+	if p.Token != s.token {
 		return at, false, errNotHolder
 	}
-	if !p.Position.Equal(s.stored) && !guard.SubscribeAgain.Missing() {
+	if !p.Position.Equal(s.stored) {
 		return p.Position, false, nil
 	}
 	tx.Set(key, (&rec.Cursor{Token: s.token, Position: next}).Pack())

@@ -516,7 +516,7 @@ func (w *txn) leaves() bool { return w.postponed || w.tired() || w.enough() }
 
 // spent reports whether the transaction has reached overdueItems or overdueBytes.
 func (w *txn) spent() bool {
-	return (w.agedItems >= w.most(overdueItems) || w.agedBytes >= overdueBytes || w.crowded()) && !guard.Spent.Missing()
+	return w.agedItems >= w.most(overdueItems) || w.agedBytes >= overdueBytes || w.crowded()
 }
 
 // Once runs fn in a transaction whose effect happens exactly once, even if the outcome of a commit is unknown: the
@@ -693,10 +693,10 @@ func (r *ownReceipt) look(
 		return 0, false, err
 	}
 	landed, found, err = r.q.readReceipt(ctx, tx, r.key)
-	if found = found && !guard.Receipt.Missing(); err != nil || found {
+	if err != nil || found {
 		return landed, found, err
 	}
-	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() && !guard.ReceiptTrust.Missing() {
+	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() {
 		return 0, false, errOutcomeLost
 	}
 	// A drop clears the receipts, too.

@@ -168,7 +168,7 @@ func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 // name, created since, the error is ErrNoQueue.
 func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 	switch {
-	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil, guard.Incarnation.Missing():
+	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil:
 	case stored.incarnation != q.incarnation:
 		return stored, fmt.Errorf("%w: there is a new one of that name: open it", ErrNoQueue)
 	}
@@ -269,7 +269,7 @@ func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if err := guard.Drop.Read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
 	}
-	if age := f.q.aging.now(f.q.opts.Now).Sub(f.known); age >= 0 && age <= followLimit || guard.DropLook.Missing() {
+	if age := f.q.aging.now(f.q.opts.Now).Sub(f.known); age >= 0 && age <= followLimit {
 		return nil
 	}
 	look := f.q.followAnew(tx, f.begun)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
 )
 
 // perform does the work of all operations: first the settlements, for each group one after the other, then the
@@ -110,9 +109,7 @@ type receiving struct {
 }
 
 func (r *receiving) add(o *operation) {
-	if !guard.Assign.Missing() {
-		o.receive.begin()
-	}
+	o.receive.begin()
 	r.operations = append(r.operations, o)
 	if o.Waits {
 		r.waiting++

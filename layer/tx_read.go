@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
@@ -438,7 +440,7 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	items := make([]Item, 0, len(out))
 	for _, row := range rows {
 		id := idOf(out[len(items)], group)
-		if !bytes.Equal(row.Key, v.keys.item(id)) && !guard.ReloadExact.Missing() {
+		if !bytes.Equal(row.Key, v.keys.item(id)) {
 			continue
 		}
 		item, err := v.readItem(row)
@@ -817,11 +819,28 @@ func (w *txn) checkSize() error {
 	}
 	w.size = w.sized.ApproximateSize() // instead of the layer's own count
 	w.sized.added = 0
-	if err := w.measure(); err != nil || w.used() <= w.q.txLimit() {
+	if err := w.measure(); err != nil {
 		return err
 	}
-	return &LimitError{What: "transaction", Unit: "bytes", Got: int64(w.used()), Max: int64(w.q.txLimit())}
+	with := w.used() + w.q.receiptRoom()
+	if with <= w.q.txLimit() {
+		return nil
+	}
+	return &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(with), Max: int64(w.q.txLimit())}
 }
+
+// receiptRoom is how many bytes the receipt of Once adds to a transaction after the last call of the layer: the row, a
+// conflict, and the rows of earlier receipts, which it clears.
+func (q *Queue) receiptRoom() int {
+	key := len(q.keys.receipt(uuid.Nil))
+	return setSize(key, receiptSize) + conflictSize(key) + receiptsCleared*clearSize(key)
+}
+
+// receiptSize bounds the value of a receipt: see rec.PackReceipt.
+const receiptSize = 3 * 9 // bytes
+
+// whatTransaction is LimitError.What of a transaction that has become too large.
+const whatTransaction = "transaction"
 
 // itemSizes tells how many bytes an item of a group adds to transactions, without its value. facets is always the size
 // of the item's packed facets.
@@ -945,9 +964,6 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 // disagreement returns an error if a young receipt shows that another clock is behind this process's clock by more than
 // clockSlack; otherwise nil.
 func (v *view) disagreement() (*clockError, error) {
-	if guard.ClockAsk.Missing() {
-		return nil, nil
-	}
 	m, all, err := v.witnesses()
 	if err != nil {
 		return nil, err
@@ -987,9 +1003,7 @@ func (w *txn) present() (int64, error) {
 	if w.presentMS > 0 {
 		return w.presentMS, nil
 	}
-	if w.presentMS = w.nowMS; guard.ClockAsk.Missing() {
-		return w.nowMS, nil
-	}
+	w.presentMS = w.nowMS
 	m, all, err := w.witnesses()
 	if err != nil {
 		return 0, err

@@ -62,9 +62,8 @@ func (w *txn) wakeLanes() error {
 		}
 	}
 	for lane := range w.unlocked {
-		if group := groupOf(lane); !guard.WakeUnlocked.Missing() {
-			k.unlocks[group] = append(k.unlocks[group], lane)
-		}
+		group := groupOf(lane)
+		k.unlocks[group] = append(k.unlocks[group], lane)
 	}
 	w.readRequests()
 	rows, err := w.requests.Wait(w.ctx)
@@ -158,7 +157,7 @@ func (k *waking) see(row kv.KV) error {
 		}
 		k.groups--
 	case nameByLane:
-		if k.templates[p.where] <= 0 || guard.WakeTemplate.Missing() {
+		if k.templates[p.where] <= 0 {
 			return nil
 		}
 		k.templates[p.where] -= int(r.Wants)

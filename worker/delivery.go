@@ -169,7 +169,7 @@ func (t *handlerTx) once() error {
 // later (see layer.Queue.Once). So attempt may end the loop.
 func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	d, h, q := t.d, t.d.in, t.d.Queue
-	if again && t.took >= t.bound && !lacks(guardTxBound) {
+	if again && t.took >= t.bound {
 		t.failed = &timeoutError{t.bound, "its transaction"} // too old to commit, and the next would be, too
 		return errGiveUp
 	}
@@ -200,7 +200,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	default:
 		err = d.refused // AdvanceTo has refused, because the queue has no facets
 	}
-	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
+	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil {
 		t.failed = timedOut(ctx, err)
 		return errGiveUp
 	}
@@ -227,9 +227,6 @@ func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
 
 // bounded is a context for one attempt of the transaction.
 func (t *handlerTx) bounded() (context.Context, context.CancelFunc) {
-	if lacks(guardTxBound) {
-		return t.of, func() {}
-	}
 	return context.WithTimeoutCause(t.of, t.bound, &timeoutError{t.bound, "its transaction"})
 }
 
@@ -344,9 +341,6 @@ func (h *hand) newInHand(r received) *inHand {
 
 // begin waits until the claim is not being extended, and keeps it so until end.
 func (h *inHand) begin(ctx context.Context) error {
-	if lacks(guardExtendApart) {
-		return nil
-	}
 	select {
 	case h.turn <- struct{}{}:
 		return nil
@@ -356,9 +350,6 @@ func (h *inHand) begin(ctx context.Context) error {
 }
 
 func (h *inHand) tryBegin() bool {
-	if lacks(guardExtendApart) {
-		return true
-	}
 	select {
 	case h.turn <- struct{}{}:
 		return true
@@ -368,9 +359,7 @@ func (h *inHand) tryBegin() bool {
 }
 
 func (h *inHand) end() {
-	if !lacks(guardExtendApart) {
-		<-h.turn
-	}
+	<-h.turn
 }
 
 // lasts notes the end of a lease of the claim's own.

@@ -8,8 +8,9 @@ import (
 // A worker with several queues receives from each of them on a goroutine of its own, so that a queue that does not
 // answer, or whose Next is slow, holds up no other queue. A hand takes the first claim that arrives. It stops its other
 // receives, and does not wait until they have ended. A claim that arrives after that goes to another hand that waits.
-// If none does, the claim waits for the next hand, and the worker extends it until then. A hand has at most one receive
-// under way for each queue.
+// If none does, the claim waits for the next hand, and the worker extends it until then. The next hand takes such a
+// claim before it asks any queue: otherwise a queue that is always ready would be faster each time. A hand has at most
+// one receive under way for each queue.
 
 const (
 	// lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.
@@ -41,7 +42,15 @@ func (h *hand) next(done *finished) received {
 	}
 	defer h.stopAsking()
 	all, ready := h.w.live(time.Now())
-	r, over := h.look(ready, done)
+	r, over := received{}, false
+	if h.w.offered() {
+		h.settleAlone(done)
+		done = nil
+		r, over = h.await(patience, func() bool { return false })
+	}
+	if !over {
+		r, over = h.look(ready, done)
+	}
 	if !over {
 		r = h.wait()
 	}
@@ -277,6 +286,13 @@ func (w *Worker) pass(to *hand, r received) (called chan struct{}) {
 	called = make(chan struct{})
 	w.offers = append(w.offers, called)
 	return called
+}
+
+// offered reports whether a claim waits for a hand.
+func (w *Worker) offered() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.offers) > 0
 }
 
 // callOffer calls the first claim that waits for a hand. The mutex is held.

@@ -3,10 +3,7 @@
 package mutants
 
 import (
-	"encoding/json"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,30 +13,23 @@ import (
 // TestCaught: the test of each mutant passes without the mutant and fails with it.
 func TestCaught(t *testing.T) {
 	whole := make(map[string]bool)
-	for _, m := range load(t) {
+	all, err := load("testdata")
+	require.NoError(t, err)
+	for _, m := range all {
 		if of := m.pkg + " " + m.test; !whole[of] {
 			whole[of] = true
 			t.Run("whole/"+m.name, func(t *testing.T) {
 				t.Parallel()
-				out, err := m.run(filepath.Join(t.TempDir(), "overlay.json"), nil)
+				out, err := m.run(t, nil)
 				require.NoError(t, err, "%s", out)
-				name, _, _ := strings.Cut(m.test, "/")
-				require.Contains(t, out, "--- PASS: "+name)
+				require.Contains(t, out, "--- PASS: "+m.testFunction())
 			})
 		}
 		t.Run("mutant/"+m.name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			replace := make(map[string]string, len(m.files))
-			for n, file := range m.files {
-				text, err := m.apply(file)
-				require.NoError(t, err)
-				at, err := filepath.Abs(filepath.Join(root, file))
-				require.NoError(t, err)
-				replace[at] = filepath.Join(dir, string(rune('a'+n))+".go")
-				require.NoError(t, os.WriteFile(replace[at], []byte(text), 0o600))
-			}
-			out, err := m.run(filepath.Join(dir, "overlay.json"), replace)
+			texts := make(map[string]string)
+			require.NoError(t, m.apply(root, texts))
+			out, err := m.run(t, texts)
 			require.Error(t, err, "%s %s passes with the mutant", m.pkg, m.test)
 			if !strings.Contains(out, "--- FAIL") {
 				require.Contains(t, out, "panic", "%s", out) // it did run
@@ -48,15 +38,10 @@ func TestCaught(t *testing.T) {
 	}
 }
 
-// run runs the mutant's test with files replaced.
-func (m *mutant) run(overlay string, replace map[string]string) (string, error) {
-	text, err := json.Marshal(map[string]map[string]string{"Replace": replace})
-	if err == nil {
-		err = os.WriteFile(overlay, text, 0o600)
-	}
-	if err != nil {
-		return "", err
-	}
+// run runs the mutant's test with the texts of files replaced.
+func (m *mutant) run(t *testing.T, texts map[string]string) (string, error) {
+	overlay, err := writeOverlay(root, t.TempDir(), texts)
+	require.NoError(t, err)
 	args := []string{"test", "-vet=off", "-count", "1", "-timeout", "3m", "-v", "-overlay", overlay, "-run"}
 	parts := strings.Split(m.test, "/")
 	for i := range parts {

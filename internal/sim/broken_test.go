@@ -127,7 +127,7 @@ func TestBroken(t *testing.T) {
 				all[name] = f
 				if f.Violation == "" {
 					t.Errorf("without %q: no violation in %d seeds, %d operations; search on: FDBFIFO_WITHOUT=%s go test -tags broken "+
-						"./internal/sim -run TestHunt -v -args -hunt -profile %q -seeds 10000", name, f.Seeds, f.Operations, name, k.profile)
+						"-overlay=$(go run ./internal/mutants/overlay bin/broken) ./internal/sim -run TestHunt -v -args -hunt -profile %q -seeds 10000", name, f.Seeds, f.Operations, name, k.profile)
 				}
 			})
 		}

@@ -63,6 +63,7 @@ type op struct {
 	every    time.Duration // sweep: of many
 	swept    bool          // sweep: it went on
 	whole    bool          // replay: it went to the end
+	portions bool          // replay: in several calls with a limit
 	replayed int64         // replay: the number in its report
 	named    string        // pause of the queue: the actor that pauses
 	toldBy   string        // pause of the queue, and its end: the actor that has paused it

@@ -51,18 +51,10 @@ func (a *actor) operate() {
 		case 4:
 			o.kind = "pause"
 			fn = func(ctx context.Context) error { _, err := a.q.Admin().Pause(ctx, layer.PauseOptions{}); return err }
-			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.Admin().PauseTx(ctx, tx, layer.PauseOptions{})
-				return err
-			}
 		case 5, 6:
 			o.kind = "resume"
 			fn = func(ctx context.Context) error {
 				_, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{})
-				return err
-			}
-			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.Admin().ResumeTx(ctx, tx, layer.ResumeOptions{})
 				return err
 			}
 		case 7:
@@ -73,10 +65,6 @@ func (a *actor) operate() {
 			o.kind = "skip"
 			fn = func(ctx context.Context) error {
 				_, err := a.q.Admin().Skip(ctx, group, layer.SkipOptions{})
-				return err
-			}
-			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.Admin().SkipTx(ctx, tx, group, layer.SkipOptions{})
 				return err
 			}
 		case 9:
@@ -97,9 +85,6 @@ func (a *actor) operate() {
 			o.kind = "retry-now"
 			retry := layer.RetryOptions{Where: a.opLane(o)}
 			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group, retry) }
-			inTx = func(ctx context.Context, tx kv.Tx) error {
-				return a.q.Admin().RetryNowTx(ctx, tx, group, retry)
-			}
 		case 11:
 			o.kind = "redrive"
 			tail := a.rng.IntN(2) == 0
@@ -175,9 +160,6 @@ func (a *actor) operate() {
 				return err
 			}
 			fn = func(ctx context.Context) error { return configured(a.q.Admin().Configure(ctx, change)) }
-			inTx = func(ctx context.Context, tx kv.Tx) error {
-				return configured(a.q.Admin().ConfigureTx(ctx, tx, change))
-			}
 		case 14:
 			o.kind = "sweep"
 			fn = func(ctx context.Context) error { _, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{}); return err }
@@ -186,7 +168,6 @@ func (a *actor) operate() {
 			o.kind, o.group, o.edits, o.body = "edit", id.Group, id, fmt.Sprintf("edited a%d.%d", a.id, a.n)
 			change := a.editLanes(o, func(m *layer.Message) error { m.Body = []byte(o.body); return nil })
 			fn = func(ctx context.Context) error { return a.q.Admin().Edit(ctx, id, change) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().EditTx(ctx, tx, id, change) }
 		case 17:
 			o.kind, o.discarding = "discard", true
 			fn = func(ctx context.Context) error {
@@ -211,7 +192,7 @@ func (a *actor) operate() {
 		} else {
 			err = a.once(o, fn, inTx)
 		}
-		if err == nil && (o.kind == "edit" || o.kind == "edit-tx") {
+		if err == nil && o.kind == "edit" {
 			a.w.mark("edited")
 		}
 		a.sleep(a.below(a.w.knobs.think))

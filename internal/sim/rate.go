@@ -384,7 +384,7 @@ func (w *world) fastest() time.Duration {
 
 // unswept reports whether the rate was changed in a way that lets groups wait by the old rate until the next sweep.
 func (w *world) unswept() bool {
-	return slices.ContainsFunc(w.ops, func(o *op) bool { return o.rates && (o.kind == "configure-tx" || o.outcome != done) })
+	return slices.ContainsFunc(w.ops, func(o *op) bool { return o.rates && o.outcome != done })
 }
 
 // pacedFor is how long the rate lets what is there wait in calm.

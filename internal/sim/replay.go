@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/internal/linear"
-	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -18,11 +17,11 @@ import (
 // mostReplays is how many a run has: each may double what is there.
 const mostReplays = 3
 
-// mostReplayTx is how many transactions of its own a replay goes on for.
-const mostReplayTx = 6
+// mostPortions is in how many calls a replay by portions may be done, each of at most portion items.
+const mostPortions, portion = 6, 20
 
-// replay replays the archive of a group, or of all: in one call, or in transactions of its own. At most one of a handle is
-// under way, so that what it enqueues is known to be its own.
+// replay replays the archive of a group, or of all: in one call, or by portions. At most one of a handle is under way, so
+// that what it enqueues is known to be its own.
 func (a *actor) replay() {
 	h := a.w.handleOf(a.who)
 	if a.w.replays >= mostReplays || h.replaying || a.rng.IntN(8) > 0 { // when there is much to replay
@@ -39,8 +38,8 @@ func (a *actor) replay() {
 	f.All = f.Group == nil
 	var err error
 	if a.chance(a.w.knobs.inTx) {
-		o.kind = "replay-tx"
-		err = a.call(o, func(ctx context.Context) error { return a.replayTx(ctx, f, o) })
+		o.portions = true
+		err = a.call(o, func(ctx context.Context) error { return a.replayPortions(ctx, f, o) })
 	} else {
 		err = a.call(o, func(ctx context.Context) error {
 			r, err := a.q.Admin().Replay(ctx, f, layer.ReplayOptions{})
@@ -52,14 +51,10 @@ func (a *actor) replay() {
 	h.replaying = err != nil
 }
 
-func (a *actor) replayTx(ctx context.Context, f layer.ArchiveFilter, o *op) error {
-	var options layer.ReplayOptions
-	for range mostReplayTx {
-		var r layer.ReplayReport
-		err := a.q.Once(ctx, func(tx kv.Tx) (err error) {
-			r, err = a.q.Admin().ReplayTx(ctx, tx, f, options)
-			return err
-		})
+func (a *actor) replayPortions(ctx context.Context, f layer.ArchiveFilter, o *op) error {
+	options := layer.ReplayOptions{Limit: portion}
+	for range mostPortions {
+		r, err := a.q.Admin().Replay(ctx, f, options)
 		if err != nil {
 			return err
 		}
@@ -203,7 +198,7 @@ func (m *model) compareReplay(o *op, mine []replayedItem) {
 				m.w.violation("%s repeats %s before %s", o, p.of, i.of)
 			}
 		}
-		if k := m.replays.kept[i.of]; o.kind == "replay" && k.r.rv > mine[0].r.rv {
+		if k := m.replays.kept[i.of]; !o.portions && k.r.rv > mine[0].r.rv {
 			m.w.violation("%s repeats %s, which was finished after it had begun", o, i.of)
 		}
 	}

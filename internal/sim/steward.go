@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -55,16 +54,8 @@ func (a *actor) rush() {
 func (a *actor) setRate(rate layer.Rate) {
 	o := &op{kind: "configure", rates: true}
 	change := func(c *layer.Config) { c.MaxRate = rate }
-	plain := func(ctx context.Context) (err error) {
+	a.call(o, func(ctx context.Context) (err error) {
 		_, o.token, err = a.q.Admin().Configure(ctx, change)
-		return err
-	}
-	if a.rng.IntN(4) > 0 {
-		a.call(o, plain)
-		return
-	}
-	a.once(o, plain, func(ctx context.Context, tx kv.Tx) (err error) {
-		_, o.token, err = a.q.Admin().ConfigureTx(ctx, tx, change)
 		return err
 	})
 }

@@ -33,11 +33,7 @@ func (a *actor) pauseQueue() {
 	o := &op{kind: "pause-named", named: fmt.Sprintf("pause %d.%d", a.id, a.n)}
 	var m layer.Mark
 	options := layer.PauseOptions{By: o.named}
-	err := a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Pause(ctx, options); return err },
-		func(ctx context.Context, tx kv.Tx) (err error) {
-			m, err = a.q.Admin().PauseTx(ctx, tx, options)
-			return err
-		})
+	err := a.call(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Pause(ctx, options); return err })
 	o.toldBy = m.By
 	if err == nil && o.toldBy != o.named {
 		a.w.mark("queue paused before")
@@ -47,11 +43,7 @@ func (a *actor) pauseQueue() {
 	}
 	o = &op{kind: "resume-named"}
 	whichever := layer.ResumeOptions{}
-	a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Resume(ctx, whichever); return err },
-		func(ctx context.Context, tx kv.Tx) (err error) {
-			m, err = a.q.Admin().ResumeTx(ctx, tx, whichever)
-			return err
-		})
+	a.call(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Resume(ctx, whichever); return err })
 	o.toldBy = m.By
 }
 

@@ -3,7 +3,6 @@ package layer_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -171,9 +170,9 @@ func TestArchiveBounds(t *testing.T) {
 	})
 }
 
-// TestReplayTx: a replay within the caller's transaction is there with the caller's own data or not at all, goes on where
-// the one before has ended until there is no more, and does each item once, in order, whatever the commits.
-func TestReplayTx(t *testing.T) {
+// TestReplayByPortions: a replay with a limit continues behind the item at which the replay before has ended, until there
+// is no more. It repeats each item once, in order, whatever the commits.
+func TestReplayByPortions(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
 		const n = 120
@@ -190,27 +189,13 @@ func TestReplayTx(t *testing.T) {
 				require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 30)))
 			}
 		}
-		own, abort := []byte("own"), errors.New("changed my mind")
-		step := func(f layer.ArchiveFilter, o layer.ReplayOptions, then error) (report layer.ReplayReport, err error) {
-			err = e.q.Once(e.ctx, func(tx kv.Tx) error {
-				tx.Set(own, []byte("x"))
-				var err error
-				if report, err = e.q.Admin().ReplayTx(e.ctx, tx, f, o); err != nil {
-					return err
-				}
-				return then
-			})
-			return report, err
+		replay := func(f layer.ArchiveFilter, o layer.ReplayOptions) (layer.ReplayReport, error) {
+			return e.q.Admin().Replay(e.ctx, f, o)
 		}
-		_, err := step(groupA, layer.ReplayOptions{}, abort)
-		require.ErrorIs(e.t, err, abort)
-		require.Empty(e.t, e.all("A"))
-		require.Empty(e.t, e.rows(kv.SingleKey(own)))
-
 		all := func(f layer.ArchiveFilter, limit int) (done int64, steps int) {
 			o := layer.ReplayOptions{Limit: limit}
 			for {
-				report, err := step(f, o, nil)
+				report, err := replay(f, o)
 				require.NoError(e.t, err)
 				done += report.Done
 				steps++
@@ -223,7 +208,7 @@ func TestReplayTx(t *testing.T) {
 		}
 		done, steps := all(groupA, 0)
 		require.EqualValues(e.t, n, done)
-		require.GreaterOrEqual(e.t, steps, 3, "up to 50 a transaction")
+		require.Equal(e.t, 1, steps)
 		require.Equal(e.t, want, e.all("A"))
 		require.Empty(e.t, e.all("B"))
 		_, steps = all(groupA, 40)
@@ -238,16 +223,14 @@ func TestReplayTx(t *testing.T) {
 		require.EqualValues(e.t, 2*n, done)
 		require.Len(e.t, e.all("B"), n/2+n)
 
-		for _, o := range []layer.ReplayOptions{{DryRun: true}, {Progress: func(layer.ReplayReport) {}}, {After: &layer.ID{Group: "B", Random: uuid.New()}}} {
-			_, err := step(groupA, o, nil)
-			require.ErrorIs(e.t, err, layer.ErrOptions)
-		}
+		_, err := replay(groupA, layer.ReplayOptions{After: &layer.ID{Group: "B", Random: uuid.New()}})
+		require.ErrorIs(e.t, err, layer.ErrOptions)
 		var limit *layer.LimitError
-		_, err = step(groupA, layer.ReplayOptions{Limit: -1}, nil)
+		_, err = replay(groupA, layer.ReplayOptions{Limit: -1})
 		require.ErrorAs(e.t, err, &limit)
-		_, err = step(groupA, layer.ReplayOptions{After: &layer.ID{Group: "A"}}, nil)
+		_, err = replay(groupA, layer.ReplayOptions{After: &layer.ID{Group: "A"}})
 		require.ErrorIs(e.t, err, layer.ErrInvalidID)
-		report, err := step(layer.ArchiveFilter{Group: ptr("none")}, layer.ReplayOptions{}, nil)
+		report, err := replay(layer.ArchiveFilter{Group: ptr("none")}, layer.ReplayOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, report)
 	})
@@ -324,16 +307,14 @@ func TestReplayAmidAck(t *testing.T) {
 	})
 }
 
-// TestReplayTxOfUnknownCommit: what was replayed by a commit of unknown outcome is not replayed again.
-func TestReplayTxOfUnknownCommit(t *testing.T) {
+// TestReplayOfUnknownCommit: what was replayed by a commit of unknown outcome is not replayed again.
+func TestReplayOfUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		e := newEnv(t, anyEngine, false)
 		archivedItems(3)(e)
 		e.plan.ForceNext(kind)
-		require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			_, err := e.q.Admin().ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
-			return err
-		}))
+		_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{})
+		require.NoError(t, err)
 		require.Len(t, e.all("A"), 3)
 	}
 }

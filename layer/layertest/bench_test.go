@@ -30,6 +30,7 @@ type env struct {
 	clock *clock
 	q     *layer.Queue
 	seed  uint64
+	joins uint64 // handles that join has opened
 }
 
 var testPrefix = tuple.Tuple{"test"}.Pack()

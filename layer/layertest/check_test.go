@@ -29,15 +29,15 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		rule   layer.Rule
 		damage func(e *env) func(tx kv.Tx)
 	}{
-		{"a group without its hint", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group without its hint", "group-reachable", func(e *env) func(kv.Tx) {
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("ready"))) }
 		}},
-		{"a group that is delayed without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that is delayed without its timer", "group-reachable", func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
 			require.NoError(e.t, err)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"a group that is delayed whose timer is too late", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that is delayed whose timer is too late", "group-reachable", func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
 			require.NoError(e.t, err)
 			row := e.rows(kv.PrefixRange(key("timer")))[0]
@@ -46,15 +46,15 @@ func TestCheckFindsEachViolation(t *testing.T) {
 				tx.Set(key("timer", e.clock.now().Add(2*time.Hour).UnixMilli(), "late"), row.Value)
 			}
 		}},
-		{"a lock without its timer", layer.RuleLockTimer, func(e *env) func(kv.Tx) {
+		{"a lock without its timer", "lock-has-timer", func(e *env) func(kv.Tx) {
 			e.receive(e.q, 1)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"a lock whose item is gone", layer.RuleLockItems, func(e *env) func(kv.Tx) {
+		{"a lock whose item is gone", "lock-items-in-group", func(e *env) func(kv.Tx) {
 			e.receive(e.q, 1)
 			return func(tx kv.Tx) { tx.Clear(only(e, "item").Key) }
 		}},
-		{"a claim of nothing", layer.RuleOutstanding, func(e *env) func(kv.Tx) {
+		{"a claim of nothing", "claim-has-items", func(e *env) func(kv.Tx) {
 			e.receive(e.q, 1)
 			return func(tx kv.Tx) {
 				l, err := tuple.Unpack(only(e, "lock").Value)
@@ -63,19 +63,19 @@ func TestCheckFindsEachViolation(t *testing.T) {
 				tx.Set(key("lock", "A"), l.Pack())
 			}
 		}},
-		{"an envelope that cannot be read", layer.RuleItem, func(e *env) func(kv.Tx) {
+		{"an envelope that cannot be read", "item-readable", func(e *env) func(kv.Tx) {
 			return func(tx kv.Tx) { tx.Set(only(e, "item").Key, []byte{9, 9}) }
 		}},
-		{"an item without one of its parts", layer.RuleItem, func(e *env) func(kv.Tx) {
+		{"an item without one of its parts", "item-readable", func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)})
 			require.NoError(e.t, err)
 			return func(tx kv.Tx) { tx.Clear(e.rows(kv.PrefixRange(key("part")))[1].Key) }
 		}},
-		{"a part without its item", layer.RulePart, set(key("part", "A", int64(7), random, int64(0)), []byte("x"))},
-		{"an attempt without its item", layer.RuleAttempt,
+		{"a part without its item", "part-has-owner", set(key("part", "A", int64(7), random, int64(0)), []byte("x"))},
+		{"an attempt without its item", "attempt-has-item",
 			set(key("attempt", "A", int64(7), random), tuple.Tuple{int64(1), int64(2), int64(3), "e"}.Pack())},
-		{"a dead letter that cannot be read", layer.RuleDead, set(key("dead", "A", int64(7), random), []byte{9})},
-		{"a dead letter without its parts", layer.RuleDead, func(e *env) func(kv.Tx) {
+		{"a dead letter that cannot be read", "dead-letter-readable", set(key("dead", "A", int64(7), random), []byte{9})},
+		{"a dead letter without its parts", "dead-letter-readable", func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: make([]byte, 200_000)})
 			require.NoError(e.t, err)
 			group := "B"
@@ -84,7 +84,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			require.NoError(e.t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
 			return func(tx kv.Tx) { tx.Clear(e.rows(kv.PrefixRange(key("part")))[1].Key) }
 		}},
-		{"a dead letter whose item is in its group", layer.RuleDead, func(e *env) func(kv.Tx) {
+		{"a dead letter whose item is in its group", "dead-letter-readable", func(e *env) func(kv.Tx) {
 			item := e.rows(kv.PrefixRange(key("item")))[0]
 			t, err := tuple.Unpack(item.Key)
 			require.NoError(e.t, err)
@@ -92,29 +92,30 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			value := append([]byte{1, byte(len(packed))}, packed...)
 			return func(tx kv.Tx) { tx.Set(key("dead", t[3], t[4], t[5]), append(value, item.Value...)) }
 		}},
-		{"a mark with an end", layer.RuleValue, set(key("lock", "Z"),
+		{"a mark with an end", "value-form", set(key("lock", "Z"),
 			tuple.Tuple{int64(1), "w", int64(9), tuple.Tuple{}, "pause", tuple.Tuple{"pause", "w", "why", int64(1)}}.Pack())},
-		{"a lock that cannot be read", layer.RuleValue, set(key("lock", "Z"), []byte("?"))},
-		{"a hint that cannot be read", layer.RuleValue, set(key("ready", int64(0), int64(1), "A"), []byte("?"))},
-		{"a timer that cannot be read", layer.RuleValue, set(key("timer", int64(1), "A"), []byte("?"))},
-		{"a state of no bytes", layer.RuleValue, set(key("state", "A"), []byte{})},
-		{"a rate that cannot be read", layer.RuleValue, set(key("pace", "A"), []byte("?"))},
-		{"a rate that is used up far ahead", layer.RulePace, func(e *env) func(kv.Tx) {
+		{"a lock that cannot be read", "value-form", set(key("lock", "Z"), []byte("?"))},
+		{"a hint that cannot be read", "value-form", set(key("ready", int64(0), int64(1), "A"), []byte("?"))},
+		{"a timer that cannot be read", "value-form", set(key("timer", int64(1), "A"), []byte("?"))},
+		{"a state of no bytes", "value-form", set(key("state", "A"), []byte{})},
+		{"a rate that cannot be read", "value-form", set(key("pace", "A"), []byte("?"))},
+		{"a rate that is used up far ahead", "rate-not-ahead", func(e *env) func(kv.Tx) {
 			return func(tx kv.Tx) {
 				tx.Set(key("pace", "A"), key0(e.clock.now().Add(24*time.Hour+time.Millisecond).UnixMicro(), int64(0), int64(1)))
 			}
 		}},
-		{"a group that waits by its rate without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that waits by its rate without its timer", "group-reachable", func(e *env) func(kv.Tx) {
 			paced(e)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"a receive id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
-		{"an archived item that cannot be read", layer.RuleArchive, set(key("archive", "A", int64(7), random), []byte{9})},
-		{"an archived item without its entry", layer.RuleArchive, func(e *env) func(kv.Tx) {
+		{"a receive id without claims", "value-form", set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
+		{"an archived item that cannot be read", "archived-item-readable",
+			set(key("archive", "A", int64(7), random), []byte{9})},
+		{"an archived item without its entry", "archived-item-readable", func(e *env) func(kv.Tx) {
 			archivedItems(1)(e)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("archived"))) }
 		}},
-		{"an archived item without its parts", layer.RuleArchive, func(e *env) func(kv.Tx) {
+		{"an archived item without its parts", "archived-item-readable", func(e *env) func(kv.Tx) {
 			e.configure(func(c *layer.Config) { c.Archive = time.Hour })
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: make([]byte, 200_000)})
 			require.NoError(e.t, err)
@@ -123,22 +124,22 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			require.NoError(e.t, e.q.Ack(e.ctx, claims[0]))
 			return func(tx kv.Tx) { tx.Clear(e.rows(kv.PrefixRange(key("part")))[1].Key) }
 		}},
-		{"an entry without its items", layer.RuleArchived, func(e *env) func(kv.Tx) {
+		{"an entry without its items", "archive-entry-has-items", func(e *env) func(kv.Tx) {
 			archivedItems(1)(e)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("archive"))) }
 		}},
-		{"an entry of nothing", layer.RuleValue, set(key("archived", int64(1), int64(1), random), tuple.Tuple{int64(1), "A"}.Pack())},
-		{"a receipt that cannot be read", layer.RuleValue, set(key("receipt", random), []byte("?"))},
-		{"a counter that cannot be read", layer.RuleValue, set(key("count", "acked", int64(1)), []byte("?"))},
-		{"a mark's key without a mark", layer.RuleMark, set(key("mark", "A"), nil)},
-		{"a mark without its key", layer.RuleMark, func(e *env) func(kv.Tx) {
+		{"an entry of nothing", "value-form", set(key("archived", int64(1), int64(1), random), tuple.Tuple{int64(1), "A"}.Pack())},
+		{"a receipt that cannot be read", "value-form", set(key("receipt", random), []byte("?"))},
+		{"a counter that cannot be read", "value-form", set(key("count", "acked", int64(1)), []byte("?"))},
+		{"a mark's key without a mark", "mark-has-lock", set(key("mark", "A"), nil)},
+		{"a mark without its key", "mark-has-lock", func(e *env) func(kv.Tx) {
 			_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{})
 			require.NoError(e.t, err)
 			return func(tx kv.Tx) { tx.Clear(key("mark", "B")) }
 		}},
-		{"a hint in another shard", layer.RuleShard, set(key("ready", int64(1), int64(1), "B"), nil)},
-		{"a key of no form", layer.RuleKey, set(key("item", "A"), nil)},
-		{"a key of no name", layer.RuleKey, set(key("tail", "A"), nil)},
+		{"a hint in another shard", "hint-in-its-shard", set(key("ready", int64(1), int64(1), "B"), nil)},
+		{"a key of no form", "key-form", set(key("item", "A"), nil)},
+		{"a key of no name", "key-form", set(key("tail", "A"), nil)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := newEnv(t, anyEngine, false)

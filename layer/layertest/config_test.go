@@ -239,7 +239,7 @@ func TestLeaseOfTheQueue(t *testing.T) {
 // TestConfigConflicts: a change of the configuration conflicts with another change, and with no other operation.
 func TestConfigConflicts(t *testing.T) {
 	configure := func(e *env, tx kv.Tx, _ any) error {
-		_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.Lease = time.Minute })
+		_, _, err := e.within(tx).Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		return err
 	}
 	work := func(e *env, tx kv.Tx, given any) error {

@@ -159,7 +159,7 @@ func postpone(n int) func(e *env, tx kv.Tx, _ any) error { return rescheduleNth(
 
 func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
-		return e.q.Admin().EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
+		return e.within(tx).Edit(e.ctx, nth(e, n), func(m *layer.Message) error {
 			m.Body = []byte("edited")
 			return nil
 		})
@@ -172,7 +172,7 @@ func forceRelease(e *env, tx kv.Tx, _ any) error {
 }
 
 func retryNow(e *env, tx kv.Tx, _ any) error {
-	return e.q.Admin().RetryNowTx(e.ctx, tx, "A", layer.RetryOptions{})
+	return e.within(tx).RetryNow(e.ctx, "A", layer.RetryOptions{})
 }
 
 func pauseGroup(e *env, tx kv.Tx, _ any) error {
@@ -186,12 +186,12 @@ func resumeGroup(e *env, tx kv.Tx, _ any) error {
 }
 
 func pauseQueue(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().PauseTx(e.ctx, tx, layer.PauseOptions{})
+	_, err := e.within(tx).Pause(e.ctx, layer.PauseOptions{})
 	return err
 }
 
 func resumeQueue(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeTx(e.ctx, tx, layer.ResumeOptions{})
+	_, err := e.within(tx).Resume(e.ctx, layer.ResumeOptions{})
 	return err
 }
 
@@ -254,8 +254,8 @@ func replayA(e *env, _ kv.Tx, _ any) error {
 	return err
 }
 
-func replayTx(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
+func replayIn(e *env, tx kv.Tx, _ any) error {
+	_, err := e.within(tx).Replay(e.ctx, groupA, layer.ReplayOptions{})
 	return err
 }
 
@@ -729,9 +729,9 @@ func TestConflicts(t *testing.T) {
 			func(e *env, tx kv.Tx, given any) error { return ackAll(e, tx, given.([]*layer.Claim)[1]) }, mustNot},
 		{"ack into the archive, takeover", archiving(expired(2, 2)), ackAll, claimAll, must},
 		{"enqueue, replay into the group", and(archivedItems(2)), enqueueTo("A"), replayA, mustNot},
-		{"replay, enqueue to the group", and(archivedItems(2)), replayTx, enqueueTo("A"), mustNot},
-		{"replay, ack of the tail (trap 3)", func(e *env) any { archivedItems(2)(e); return holding(1, 1)(e) }, replayTx, ackAll, must},
-		{"replay, claim of another group", and(archivedItems(2)), replayTx, claimFrom("B"), mustNot},
+		{"replay, enqueue to the group", and(archivedItems(2)), replayIn, enqueueTo("A"), mustNot},
+		{"replay, ack of the tail (trap 3)", func(e *env) any { archivedItems(2)(e); return holding(1, 1)(e) }, replayIn, ackAll, must},
+		{"replay, claim of another group", and(archivedItems(2)), replayIn, claimFrom("B"), mustNot},
 		{"claim of another group, replay", and(archivedItems(2)), claimOne, replayA, mustNot},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))

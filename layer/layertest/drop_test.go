@@ -85,10 +85,6 @@ func (e *env) calls(q *layer.Queue, c *layer.Claim) map[string]func() error {
 			_, err := q.Admin().PauseGroupTx(e.ctx, tx, "new", layer.PauseOptions{})
 			return err
 		},
-		"configure": func(tx kv.Tx) error {
-			_, _, err := q.Admin().ConfigureTx(e.ctx, tx, func(*layer.Config) {})
-			return err
-		},
 	} {
 		calls[name+" in a transaction"] = func() error {
 			_, err := kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return op(tx) })

@@ -230,11 +230,6 @@ func destructive(e *env) map[string]struct{ zero, empty, all func() error } {
 	replay := func(f layer.ArchiveFilter, o layer.ReplayOptions) func() error {
 		return func() error { return last(a.Replay(ctx, f, o)) }
 	}
-	replayTx := func(f layer.ArchiveFilter) func() error {
-		return func() error {
-			return e.inTx(func(tx kv.Tx) error { return last(a.ReplayTx(ctx, tx, f, layer.ReplayOptions{})) })
-		}
-	}
 	purge := func(o layer.PurgeOptions) func() error { return func() error { return last(a.Purge(ctx, o)) } }
 	dryRedrive, dryDiscard := layer.RedriveOptions{DryRun: true}, layer.DiscardOptions{DryRun: true}
 	away := layer.ArchiveFilter{From: time.Time{}.Local(), Before: time.Time{}.In(time.FixedZone("x", 60))}
@@ -262,7 +257,6 @@ func destructive(e *env) map[string]struct{ zero, empty, all func() error } {
 		"replay some":  {replay(archive, layer.ReplayOptions{Limit: 1}), nil, nil},
 		"replay dry":   {replay(archive, layer.ReplayOptions{DryRun: true}), nil, nil},
 		"replay zoned": {replay(away, layer.ReplayOptions{}), nil, nil},
-		"replay in tx": {replayTx(archive), nil, replayTx(everything)},
 		"purge":        {purge(layer.PurgeOptions{}), nil, purge(layer.PurgeOptions{All: true})},
 		"purge by force": {
 			purge(layer.PurgeOptions{Force: true}), nil, purge(layer.PurgeOptions{All: true, Force: true}),

@@ -126,19 +126,14 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Cancel":         {func() error { return a.Cancel(ctx, layer.ID{}) }, id},
 		"Admin.CancelTx":       {in(func(tx kv.Tx) error { return a.CancelTx(ctx, tx, layer.ID{Group: bad}) }), utf8},
 		"Admin.Edit":           {func() error { return a.Edit(ctx, layer.ID{Group: long}, nil) }, limit},
-		"Admin.EditTx":         {in(func(tx kv.Tx) error { return a.EditTx(ctx, tx, layer.ID{}, nil) }), id},
 		"Admin.Skip":           {func() error { return last(a.Skip(ctx, "none", layer.SkipOptions{})) }, layer.ErrNoItem},
-		"Admin.SkipTx":         {in(func(tx kv.Tx) error { return last(a.SkipTx(ctx, tx, "A", layer.SkipOptions{By: long})) }), limit},
 		"Admin.ForceRelease":   {func() error { return last(a.ForceRelease(ctx, "none", layer.ForceReleaseOptions{})) }, layer.ErrNotHeld},
 		"Admin.ForceReleaseTx": {in(func(tx kv.Tx) error { return last(a.ForceReleaseTx(ctx, tx, bad, layer.ForceReleaseOptions{})) }), utf8},
 		"Admin.RetryNow":       {func() error { return a.RetryNow(ctx, "none", anyHead) }, layer.ErrNotDelayed},
-		"Admin.RetryNowTx":     {in(func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, long, anyHead) }), limit},
 		"Admin.Pause":          {func() error { return last(a.Pause(ctx, layer.PauseOptions{Force: true})) }, options},
-		"Admin.PauseTx":        {in(func(tx kv.Tx) error { return last(a.PauseTx(ctx, tx, layer.PauseOptions{By: bad})) }), utf8},
 		"Admin.PauseGroup":     {func() error { return last(a.PauseGroup(ctx, long, layer.PauseOptions{})) }, limit},
 		"Admin.PauseGroupTx":   {in(func(tx kv.Tx) error { return last(a.PauseGroupTx(ctx, tx, bad, layer.PauseOptions{})) }), utf8},
 		"Admin.Resume":         {func() error { return last(a.Resume(ctx, anyMark)) }, layer.ErrNotPaused},
-		"Admin.ResumeTx":       {in(func(tx kv.Tx) error { return last(a.ResumeTx(ctx, tx, anyMark)) }), notPaused},
 		"Admin.ResumeGroup":    {func() error { return last(a.ResumeGroup(ctx, "none", anyMark)) }, notPaused},
 		"Admin.ResumeGroupTx": {in(func(tx kv.Tx) error {
 			return last(a.ResumeGroupTx(ctx, tx, long, anyMark))
@@ -150,10 +145,6 @@ func badCalls(e *env) map[string]badCall {
 			_, _, err := a.Configure(ctx, func(c *layer.Config) { c.Delay = -1 })
 			return err
 		}, limit},
-		"Admin.ConfigureTx": {in(func(tx kv.Tx) error {
-			_, _, err := a.ConfigureTx(ctx, tx, func(c *layer.Config) { c.Schedule = 9 })
-			return err
-		}), options},
 		"Admin.ReadConfig": {func() error { _, _, err := closed.Admin().ReadConfig(ctx); return err }, layer.ErrClosed},
 		"Admin.Purge":      {func() error { return last(a.Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(bad)})) }, utf8},
 		"Admin.Sweep":      {func() error { return last(a.Sweep(ctx, layer.SweepOptions{Every: -1})) }, limit},
@@ -185,9 +176,6 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Replay": {func() error {
 			return last(a.Replay(ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{Limit: -1}))
 		}, limit},
-		"Admin.ReplayTx": {in(func(tx kv.Tx) error {
-			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{DryRun: true}))
-		}), options},
 
 		"Settle, advance": {func() error {
 			return q.Settle(ctx, advanceBy(lost, func(*layer.Message) error { return nil }))
@@ -323,18 +311,6 @@ func TestFullError(t *testing.T) {
 	var full *layer.FullError
 	require.ErrorAs(t, err, &full)
 	require.Equal(t, layer.FullError{Group: "A", Adding: 2, Max: 1}, *full)
-}
-
-// TestRules: every rule has a name of its own and a text.
-func TestRules(t *testing.T) {
-	texts := make(map[string]bool)
-	for _, r := range layer.Rules() {
-		require.Regexp(t, `^[a-z]+(-[a-z]+)+$`, string(r))
-		require.NotEqual(t, string(r), r.Text())
-		texts[r.Text()] = true
-	}
-	require.Len(t, texts, len(layer.Rules()))
-	require.Equal(t, "other", layer.Rule("other").Text())
 }
 
 // TestLists: the iterators yield the rows of the pages, also over several pages. A loop may end early, and a new loop

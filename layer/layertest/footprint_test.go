@@ -154,7 +154,7 @@ var footprints = map[string]struct {
 	}},
 	"receive-head-timer": {func(e *env) any { delayedUntil(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
 	"take-early":         {keptBackHint, once(take)},
-	"retry-kept-back":    {delayedUntil, once(retryNow)},
+	"retry-kept-back":    {delayedUntil, alone(retryNow)},
 	"receive":            {having("a1", "a2"), receiveN(2)},
 	"receive-two-groups": {func(e *env) any {
 		e.enqueue("A", "a1")
@@ -246,7 +246,7 @@ var footprints = map[string]struct {
 	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
 	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
 	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
-	"edit":              {having("a1"), once(editNth(1))},
+	"edit":              {having("a1"), alone(editNth(1))},
 	"replace": {having("a1"), once(func(e *env, tx kv.Tx, _ any) error {
 		return e.q.ReplaceTx(e.ctx, tx, nth(e, 1), []byte("new"), nil)
 	})},
@@ -264,12 +264,12 @@ var footprints = map[string]struct {
 		_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
 		return err
 	}},
-	"retry-now":    {delayed(2), once(retryNow)},
+	"retry-now":    {delayed(2), alone(retryNow)},
 	"pause-group":  {having("a1"), once(pauseGroup)},
 	"pause-held":   {holding(1, 1), once(pauseGroup)},
 	"resume-group": {paused(having("a1")), once(resumeGroup)},
-	"pause-queue":  {having(), once(pauseQueue)},
-	"resume-queue": {pausedQueue(having("a1")), once(resumeQueue)},
+	"pause-queue":  {having(), alone(pauseQueue)},
+	"resume-queue": {pausedQueue(having("a1")), alone(resumeQueue)},
 	"purge-group":  {having("a1", "a2"), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
 	"purge-held":   {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
 	"purge-force":  {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", true)(e, nil, nil) }},
@@ -315,7 +315,6 @@ var footprints = map[string]struct {
 		_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{})
 		return err
 	}},
-	"replay-tx": {archivedItems(2), once(replayTx)},
 	"replay-dry": {archivedItems(2), func(e *env, _ any) error {
 		_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{DryRun: true})
 		return err
@@ -487,6 +486,11 @@ func once(op func(e *env, tx kv.Tx, given any) error) func(e *env, given any) er
 	return func(e *env, given any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { return op(e, tx, given) })
 	}
+}
+
+// alone makes an operation of its own of an operator's call, which begins its transactions itself: see within.
+func alone(op func(e *env, tx kv.Tx, given any) error) func(e *env, given any) error {
+	return func(e *env, given any) error { return op(e, nil, given) }
 }
 
 func enqueueN(e *env, groups ...string) error {

@@ -117,6 +117,13 @@ func enqueueIn(h *held, tx kv.Tx, _ *layer.Claim) error {
 	return err
 }
 
+// behind returns the options of the handle late, whose clock is a minute behind.
+func (h *held) behind() layer.Options {
+	o := h.options(11)
+	o.Now = func() time.Time { return h.clock.now().Add(-time.Minute) }
+	return o
+}
+
 // TestHoldConflicts (lanes, trap 3): operations of an unordered queue conflict if they must not happen at the same
 // time, and do not conflict otherwise. After the first operation is repeated, the queue is sound.
 func TestHoldConflicts(t *testing.T) {
@@ -191,7 +198,7 @@ func TestHoldConflicts(t *testing.T) {
 			h.clock.advance(40 * time.Second)
 			return nil
 		}, func(h *held, tx kv.Tx, _ *layer.Claim) error {
-			return h.late.Admin().RetryNowTx(h.ctx, tx, "A", layer.RetryOptions{})
+			return h.join(tx, "holds", h.behind(), false).RetryNow(h.ctx, "A", layer.RetryOptions{})
 		}, receiveIn(layer.ReceiveOptions{Unordered: true}), must},
 		{"receive that drops an old item, unordered claim by an earlier clock", func(h *held) *layer.Claim {
 			h.send(1)
@@ -207,10 +214,8 @@ func TestHoldConflicts(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
 			h := &held{env: e}
 			h.q = e.unordered("holds", func(c *layer.Config) { c.Retention = time.Minute + 10*time.Second }, 1)[0]
-			o := e.options(11)
-			o.Now = func() time.Time { return e.clock.now().Add(-time.Minute) }
 			var err error
-			h.late, err = layer.Open(e.ctx, e.db, testPrefix, "holds", o)
+			h.late, err = layer.Open(e.ctx, e.db, testPrefix, "holds", h.behind())
 			require.NoError(t, err)
 			p.run(e, h)()
 		})

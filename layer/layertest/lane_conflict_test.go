@@ -170,7 +170,7 @@ func TestLaneConflicts(t *testing.T) {
 			require.NoError(l.t, err)
 			return nil
 		}, func(l *laned, tx kv.Tx, _ *layer.Claim) error {
-			return l.q.Admin().RetryNowTx(l.ctx, tx, "A", layer.RetryOptions{Where: isNew})
+			return l.join(tx, "lanes", l.options(98), false).RetryNow(l.ctx, "A", layer.RetryOptions{Where: isNew})
 		}, func(l *laned, tx kv.Tx, c *layer.Claim) error {
 			l.clock.advance(time.Minute)
 			return claimWhere(layer.Template{"region": "EU"})(l, tx, c)

@@ -182,15 +182,11 @@ func TestMoveInOneTransaction(t *testing.T) {
 	onEngines(t, func(e *env) {
 		ids := e.enqueue("A", "a1", "a2", "a3")
 		move := func(tx kv.Tx) error {
-			for _, id := range ids[:2] {
-				var body []byte
-				err := e.q.Admin().EditTx(e.ctx, tx, id, func(m *layer.Message) error { body = m.Body; return nil })
-				if err != nil {
-					return err
-				}
+			for i, id := range ids[:2] {
 				if err := e.q.Admin().CancelTx(e.ctx, tx, id); err != nil {
 					return err
 				}
+				body := []byte(fmt.Sprint("a", i+1))
 				if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B", Body: body}); err != nil {
 					return err
 				}
@@ -204,7 +200,7 @@ func TestMoveInOneTransaction(t *testing.T) {
 		require.Equal(e.t, []string{"a3"}, e.all("A"))
 		require.Equal(e.t, []string{"a1", "a2"}, e.all("B"))
 
-		// All in one transaction: the group is taken from its holder, the head is skipped, and the rest is received
+		// All in one transaction: the group is taken from its holder, the head is canceled, and the rest is received
 		// again.
 		c := e.receive(e.q, 1)
 		var again []*layer.Claim
@@ -215,7 +211,7 @@ func TestMoveInOneTransaction(t *testing.T) {
 			if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: c.Group, Body: []byte("new")}); err != nil {
 				return err
 			}
-			if _, err := e.q.Admin().SkipTx(e.ctx, tx, c.Group, layer.SkipOptions{}); err != nil {
+			if err := e.q.Admin().CancelTx(e.ctx, tx, c.Items[0].ID); err != nil {
 				return err
 			}
 			var err error
@@ -432,13 +428,12 @@ func TestReadErrorIsNoChange(t *testing.T) {
 	require.NoError(t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Delay: time.Hour}))
 	options := e.options(2)
 	options.Tx.Retries = 1
-	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
-	require.NoError(t, err)
 	failed := 0
 	for range 100 {
 		e.plan.Chances = map[fault.Kind]float64{fault.ProcessBehind: 0.6}
 		_, err := kv.Run(e.ctx, e.db, options.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-			if err := q.Admin().RetryNowTx(e.ctx, tx, "A", layer.RetryOptions{Head: id}); err != nil {
+			a := e.join(tx, testQueue, options, false)
+			if err := a.RetryNow(e.ctx, "A", layer.RetryOptions{Head: id}); err != nil {
 				return err
 			}
 			return errors.New("not committed")

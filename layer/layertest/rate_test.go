@@ -534,19 +534,22 @@ func TestSweepClearsPaces(t *testing.T) {
 		require.Zero(e.t, kept())
 		require.NotNil(e.t, e.receive(e.q, 1), "it is not forgotten that it waits")
 
-		// A rate that is changed in the caller's transaction leaves that to the sweep.
-		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 1, Per: 24 * time.Hour} })
-			return err
-		}))
+		// A process that dies after the commit of another rate leaves that to the sweep.
+		changeAndDie := func(rate layer.Rate) {
+			_, err := kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				a := e.join(tx, testQueue, e.options(98), true)
+				_, _, err := a.Configure(e.ctx, func(c *layer.Config) { c.MaxRate = rate })
+				require.ErrorIs(e.t, err, errDied)
+				return nil
+			})
+			require.NoError(e.t, err)
+		}
+		changeAndDie(layer.Rate{Count: 1, Per: 24 * time.Hour})
 		e.clock.advance(time.Second)
 		e.enqueue("day", "1", "2")
 		require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
 		require.Nil(e.t, e.receive(e.q, 1))
-		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.MaxRate = layer.Rate{} })
-			return err
-		}))
+		changeAndDie(layer.Rate{})
 		e.clock.advance(time.Second)
 		require.Nil(e.t, e.receive(e.q, 1))
 		sweepOnce()

@@ -17,7 +17,8 @@ a build the simulation finds a violation in the run of the profile and seed give
 the rule in the comment before them. A *scenario* names it in its first line; one called bug_… then says what went
 wrong once.
 
-- The build without a guard: ` + "`FDBFIFO_WITHOUT=tail go test -tags broken ./layer/... -run TEST`" + `;
+- The overlay of such builds: ` + "`go run ./internal/mutants/overlay bin/broken`" + ` writes it and prints its path.
+- The build without a guard: ` + "`FDBFIFO_WITHOUT=tail go test -tags broken -overlay=PATH ./layer/... -run TEST`" + `;
   all of them: ` + "`make broken`" + `.
 - A scenario: ` + "`go test ./layer/layertest -run 'TestScenarios/memory/NAME'`" + `,
   or ` + "`TestScenariosInVirtualTime/NAME`" + `.

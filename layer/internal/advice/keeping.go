@@ -59,13 +59,12 @@ type Keep struct {
 	met   bool   // the owed wake is not needed any more: the handle has claimed the lane
 }
 
-// Acks returns the part of a transaction which acks items of one claim, and does nothing else. unbounded: for how long
-// the handle keeps a group does not matter.
-func (k *Keeping) Acks(unbounded bool) *Keep {
+// Acks returns the part of a transaction which acks items of one claim, and does nothing else.
+func (k *Keeping) Acks() *Keep {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	within := k.kept == 0 || k.kept < KeepMost && time.Since(k.since) < KeepTime
-	return &Keep{of: k, acks: true, withholds: !k.slow && k.owed == nil && !k.closed && (within || unbounded)}
+	return &Keep{of: k, acks: true, withholds: !k.slow && k.owed == nil && !k.closed && within}
 }
 
 // Receives returns the part of a transaction with receives of any group; mayWait: that is all it has, and they all may

@@ -11,16 +11,26 @@ import (
 // WithoutVariable is the environment variable which names the guard to leave out; empty = no guard is left out.
 const WithoutVariable = "FDBFIFO_WITHOUT"
 
+// overlaid: the build has the overlay of package internal/mutants. The overlay changes the value.
+const overlaid = false
+
 var leftOut = func() Guard {
 	g := Guard(os.Getenv(WithoutVariable))
-	if g != "" && !slices.Contains(all, g) {
+	switch {
+	case g == "":
+	case !slices.Contains(all, g):
 		panic(fmt.Sprintf("%s=%q is no guard; there are %q", WithoutVariable, g, all))
+	case !overlaid:
+		panic("this build leaves out no check: build it with -overlay=$(go run ./internal/mutants/overlay bin/broken)")
 	}
 	return g
 }()
 
-// Missing reports whether this process leaves the guard out.
-func (g Guard) Missing() bool { return g == leftOut }
+// LeftOut returns the guard that this process leaves out; "" = none.
+func LeftOut() Guard { return leftOut }
+
+// missing reports whether this process leaves the guard out.
+func (g Guard) missing() bool { return g == leftOut }
 
 // All returns all guards, in the order of guard.go.
 func All() []Guard { return slices.Clone(all) }

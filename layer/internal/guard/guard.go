@@ -2,14 +2,16 @@
 //
 // The comment of a guard says what breaks without the guard. Example: Token, "a holder whose claim was taken over acks
 // items which are in flight elsewhere". A function of layer takes a conflict through its guard:
-// guard.SettleLock.Get(tx, key). A guard that no conflict can carry is a check in the code, which asks Missing.
+// guard.SettleLock.Get(tx, key). A guard that no conflict can carry is a check in the code. The check does not name the
+// guard. A file of internal/mutants/testdata/guards has the code without the check. Example: token.txt.
 //
-// The build with the tag broken leaves one guard out: the guard that the environment variable FDBFIFO_WITHOUT names.
-// Then a test must fail, and so must the simulation if it can reach the guard. make broken checks this for each guard.
-// In every other build Missing is false, and the compiler removes it.
+// A build with the tag broken and the overlay of internal/mutants leaves one guard out. The environment variable
+// FDBFIFO_WITHOUT names the guard. Then a test must fail, and so must the simulation if it can reach the guard. make
+// broken checks this for each guard. Every other build takes each conflict and has each check.
 //
 // A new guard needs a comment here, a place in the list of broken.go, and in layer/broken_internal_test.go a test that
-// fails without the guard. make rules writes the comment and the test into docs/rules.md.
+// fails without the guard. A guard that is a check also needs its mutant. make rules writes the comment and the test
+// into docs/rules.md.
 package guard
 
 import (
@@ -353,7 +355,7 @@ const (
 	Orphan Guard = "orphan"
 	// OwnClaim (G2): a handle whose clock steps ahead takes the groups that it holds itself.
 	OwnClaim Guard = "own-claim"
-	// The two guards of package worker: see worker/guard.go.
+	// The two guards of package worker.
 
 	// ExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and fails
 	// the transaction again and again.
@@ -364,7 +366,7 @@ const (
 
 // Read adds a read conflict on r.
 func (g Guard) Read(tx kv.Tx, r kv.KeyRange) error {
-	if g.Missing() {
+	if g.missing() {
 		return nil
 	}
 	if err := tx.AddReadConflictRange(r); err != nil {
@@ -380,7 +382,7 @@ func (g Guard) Write(tx kv.Tx, key []byte) error {
 
 // WriteRange adds a write conflict on r.
 func (g Guard) WriteRange(tx kv.Tx, r kv.KeyRange) error {
-	if g.Missing() {
+	if g.missing() {
 		return nil
 	}
 	if err := tx.AddWriteConflictRange(r); err != nil {
@@ -391,7 +393,7 @@ func (g Guard) WriteRange(tx kv.Tx, r kv.KeyRange) error {
 
 // Get starts a read of key with a read conflict.
 func (g Guard) Get(tx kv.Tx, key []byte) kv.Future[[]byte] {
-	if g.Missing() {
+	if g.missing() {
 		return tx.Snapshot().Get(key)
 	}
 	return tx.Get(key)
@@ -399,7 +401,7 @@ func (g Guard) Get(tx kv.Tx, key []byte) kv.Future[[]byte] {
 
 // Reads returns a reader whose reads add read conflicts.
 func (g Guard) Reads(tx kv.Tx) kv.ReadTx {
-	if g.Missing() {
+	if g.missing() {
 		return tx.Snapshot()
 	}
 	return tx

@@ -2,5 +2,5 @@
 
 package guard
 
-// Missing reports whether this build leaves the guard out: never.
-func (Guard) Missing() bool { return false }
+// missing reports whether this build leaves the guard out: never.
+func (Guard) missing() bool { return false }
