@@ -2,9 +2,11 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +42,14 @@ func TestBodyOverItsLimit(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "small", string(items[0].Body))
 	require.NotContains(t, s.log.String(), "secret")
+}
+
+// TestDocumentedBounds: docs/guarantees.md has the bounds of forms, sessions and remembered actions.
+func TestDocumentedBounds(t *testing.T) {
+	text, err := os.ReadFile("../docs/guarantees.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), fmt.Sprintf("| %d MiB; %d; %d,%03d |",
+		maxForm>>20, maxSessions, maxActions/1000, maxActions%1000))
 }
 
 // TestSecondClick: the same form sent twice acts once; the second is told that things have changed.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -478,54 +479,83 @@ func (w *txn) staysBehind(i *laneWaiting, id ID) error {
 	return nil
 }
 
-// endParts ends the claims of all lanes of a group but the whole group, by force.
-func (w *txn) endParts(group string) error {
-	all, err := w.groupLocks(guard.MarkGroup, group)
-	if err != nil {
-		return err
-	}
-	holds, err := w.readHolds(guard.MarkGroup, w.keys.holds(group))
-	if err != nil {
-		return err
-	}
-	for _, held := range append(all, holds...) {
-		if !isPart(held.lane) || held.record.Claim() == nil {
-			continue
+const (
+	// lanesOfStep bounds the lanes which a step of an operator's call changes, and which it reads at once.
+	lanesOfStep = 100
+	// allLanes is no bound: the call must change all lanes, or none.
+	allLanes = math.MaxInt
+)
+
+// eachPart calls do for the lanes of a group, but the whole group, whose records do wants. It reads the records with a
+// conflict. more means that there is another such lane, after most of them, or when the transaction has no room left.
+func eachPart(
+	w *txn, group string, sections []kv.KeyRange, most int,
+	wants func(r *rec.Record) bool, do func(held heldLane) error,
+) (more bool, err error) {
+	n := 0
+	for _, rest := range sections {
+		for read := lanesOfStep; read == lanesOfStep; {
+			rows, err := guard.MarkGroup.Reads(w.tx).GetRange(
+				rest.Selectors(), kv.RangeOptions{Limit: lanesOfStep}).Wait(w.ctx)
+			if err != nil {
+				return false, fmt.Errorf("read locks: %w", err)
+			}
+			if read = len(rows); read > 0 {
+				rest.Begin = kv.KeyAfter(rows[read-1].Key)
+			}
+			all, err := w.unpackHolds(rows)
+			if err != nil {
+				return false, err
+			}
+			for _, held := range all {
+				if !isPart(held.lane) || !wants(held.record) {
+					continue
+				}
+				if n == most || most != allLanes && w.crowded() {
+					return true, nil
+				}
+				if err := do(held); err != nil {
+					return false, err
+				}
+				n++
+			}
 		}
-		w.count(countForced, 1)
-		if !w.end(held.lane, held.record, held.record.Mark()) {
-			continue
-		}
-		if err := w.free(held.lane); err != nil {
-			return err
-		}
 	}
-	return nil
+	return false, nil
 }
 
-// unmarkAll removes the mark of a group and those of its other lanes, and returns the first; nil = there is none.
-func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
-	old, err := w.unmark(group, allow)
-	if err != nil || w.keys.plan == nil {
-		return old, err
+// endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
+func (w *txn) endParts(group string, most int) (more bool, err error) {
+	sections := []kv.KeyRange{w.keys.locks(group)}
+	if w.keys.hasHolds() {
+		sections = append(sections, w.keys.holds(group))
 	}
-	all, err := w.groupLocks(guard.MarkGroup, group)
-	if err != nil {
-		return nil, err
-	}
-	for _, held := range all {
-		if !isPart(held.lane) || held.record.Mark() == nil {
-			continue
+	claimed := func(r *rec.Record) bool { return r.Claim() != nil }
+	return eachPart(w, group, sections, most, claimed, func(held heldLane) error {
+		w.count(countForced, 1)
+		if !w.end(held.lane, held.record, held.record.Mark()) {
+			return nil
 		}
+		return w.free(held.lane)
+	})
+}
+
+// unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
+// is none.
+func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (old *rec.Mark, more bool, err error) {
+	if old, err = w.unmark(group, allow); err != nil || w.keys.plan == nil {
+		return old, false, err
+	}
+	locks := []kv.KeyRange{w.keys.locks(group)}
+	marked := func(r *rec.Record) bool { return r.Mark() != nil }
+	more, err = eachPart(w, group, locks, most, marked, func(held heldLane) error {
 		m, err := w.unmark(held.lane, allow)
-		if err != nil {
-			return nil, err
-		}
 		if old == nil {
 			old = m
 		}
-	}
-	return old, nil
+		return err
+	})
+	return old, more, err
 }
 
 // Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message

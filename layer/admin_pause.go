@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"fdbfifo/kv"
@@ -64,29 +65,46 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 // returns the group's mark: a group which was paused or halted before keeps the earlier mark. A delay of the whole
 // group ends, so that the group is ready once resumed; a delay of a template's lane stays.
 //
+// With Force, in a queue with templates, unordered receives or lease_per=item, the claims of a group may be more than a
+// transaction can end. Then the first transaction pauses the group, and further transactions end the rest of the
+// claims. After an error call PauseGroup again.
+//
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
-	return a.actMark(ctx, VerbPause, &group, o.By, func(tx kv.Tx) (Mark, error) {
-		return a.PauseGroupTx(ctx, tx, group, o)
+	if o.By != "" {
+		a.by = o.By
+	}
+	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, _ bool) (Mark, bool, error) {
+		return pauseGroup(ctx, a, tx, group, o, most)
 	})
 }
 
-// PauseGroupTx pauses in the caller's transaction. The caller must handle an unknown commit, for example with Once.
+// PauseGroupTx pauses in the caller's transaction, and with Force ends all claims there. The caller must handle an
+// unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
+	m, _, err := pauseGroup(ctx, a, tx, group, o, allLanes)
+	return m, err
+}
+
+// pauseGroup pauses a group, and with Force ends the claims of most of its lanes. more means that others are left.
+func pauseGroup(
+	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, most int,
+) (m Mark, more bool, err error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
-		return Mark{}, wrap("pause", err)
+		return Mark{}, false, wrap("pause", err)
 	}
 	if o.Token != 0 && !o.Force {
-		return Mark{}, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
+		return Mark{}, false, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
 	if o.Token != 0 && q.keys.plan != nil {
-		return Mark{}, wrap("pause", fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
+		return Mark{}, false, wrap("pause",
+			fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
 	var now rec.Mark
-	err := q.operate(ctx, tx, func(w *txn) error {
+	err = q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o, a.who()); err != nil {
 			return err
@@ -104,11 +122,11 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 			w.end(group, r, r.Mark())
 		}
 		if o.Force && q.keys.plan != nil {
-			return w.endParts(group)
+			more, err = w.endParts(group, most)
 		}
-		return nil
+		return err
 	})
-	return *publicMark(&now), wrap("pause", err)
+	return *publicMark(&now), more, wrap("pause", err)
 }
 
 // sawToken returns an error if the group is held under another token than the caller has seen; 0 = any will do.
@@ -126,10 +144,17 @@ func (w *txn) sawToken(group string, seen int64) error {
 // ResumeGroup lets a paused or halted group be received from again. The head of a halted group, which had failed for
 // good, is then tried again. ResumeGroup returns the mark which the group had.
 //
+// In a queue with templates more lanes of the group may be halted than a transaction can resume. Then further
+// transactions resume the rest. After an error call ResumeGroup again.
+//
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
-	return a.actMark(ctx, VerbResume, &group, "", func(tx kv.Tx) (Mark, error) {
-		return a.ResumeGroupTx(ctx, tx, group, o)
+	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, first bool) (Mark, bool, error) {
+		m, more, err := resumeGroup(ctx, a, tx, group, o, most)
+		if !first && errors.Is(err, ErrNotPaused) { // another resume was faster
+			err = nil
+		}
+		return m, more, err
 	})
 }
 
@@ -138,13 +163,22 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
+	m, _, err := resumeGroup(ctx, a, tx, group, o, allLanes)
+	return m, err
+}
+
+// resumeGroup resumes a group, and most of its lanes. more means that others are left.
+func resumeGroup(
+	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, most int,
+) (m Mark, more bool, err error) {
 	if err := checkGroup(group); err != nil {
-		return Mark{}, wrap("resume", err)
+		return Mark{}, false, wrap("resume", err)
 	}
 	var was rec.Mark
-	err := a.q.operate(ctx, tx, func(w *txn) error {
-		old, err := w.unmarkAll(group, o.seen)
-		if err != nil {
+	err = a.q.operate(ctx, tx, func(w *txn) error {
+		var old *rec.Mark
+		var err error
+		if old, more, err = w.unmarkAll(group, o.seen, most); err != nil {
 			return err
 		}
 		if old == nil {
@@ -153,7 +187,45 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 		was = *old
 		return nil
 	})
-	return *publicMark(&was), wrap("resume", err)
+	return *publicMark(&was), more, wrap("resume", err)
+}
+
+// markedStep is the result of a step of stepMark.
+type markedStep struct {
+	mark Mark
+	more bool
+}
+
+// stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark of
+// the first. A step changes up to most lanes.
+func stepMark(
+	ctx context.Context, a Admin, v Verb, group string,
+	step func(tx kv.Tx, most int, first bool) (m Mark, more bool, err error),
+) (m Mark, err error) {
+	err = a.act(ctx, v, &group, ID{}, func(ctx context.Context) (int, error) {
+		first := true
+		steps := job[markedStep]{
+			q: a.q, ctx: ctx, width: lanesOfStep, call: string(v),
+			attempt: func(tx kv.Tx, _ kv.Attempt, width int) (done markedStep, wrote bool, err error) {
+				done.mark, done.more, err = step(tx, width, first)
+				if limit := (*LimitError)(nil); errors.As(err, &limit) && limit.What == whatTransaction {
+					err = fmt.Errorf("%w: %w", errTooLarge, err)
+				}
+				return done, true, err
+			},
+			pass: func(done markedStep) (bool, error) {
+				if first {
+					m, first = done.mark, false
+				}
+				return done.more, nil
+			},
+		}
+		return 0, wrap(string(v), steps.run(true))
+	})
+	if err != nil {
+		return Mark{}, err
+	}
+	return m, nil
 }
 
 // Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its

@@ -25,6 +25,9 @@ type job[T any] struct {
 	once bool
 	// reads: the steps change nothing, so no rest follows a step.
 	reads bool
+	// call is the operator's call that waits for the steps, which happen once: they have the priority of any call, and
+	// do not rest. "" = batch priority.
+	call string
 	// attempt is one attempt of a step. wrote means: the step must not be done twice. An attempt must not change state
 	// which the next attempt depends on, because the attempt may fail: pass changes such state.
 	attempt func(tx kv.Tx, a kv.Attempt, width int) (done T, wrote bool, err error)
@@ -44,7 +47,7 @@ func (j *job[T]) run(more bool) error {
 		if more, err = j.pass(done); err != nil {
 			return err
 		}
-		if more && !j.reads {
+		if more && !j.reads && j.call == "" {
 			j.q.restAfter(j.ctx, took)
 		}
 	}
@@ -68,6 +71,8 @@ func (j *job[T]) stepOf(width int) (done T, err error) {
 		return err
 	}
 	switch {
+	case j.call != "":
+		return onceFor(j.ctx, j.q, txFor(j.q, j.call), attempt, nil)
 	case j.once:
 		return onceFor(j.ctx, j.q, j.q.batchOptions(), attempt, nil)
 	case j.reads:

@@ -594,6 +594,11 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err != nil {
 		return err
 	}
+	stays := make(map[string]bool)
+	all = slices.DeleteFunc(all, func(held heldLane) bool { // a later step ends such a lock together with its items
+		stays[held.lane] = !s.concerns(r, held)
+		return stays[held.lane]
+	})
 	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
 	holds, err := s.readHolds(guard.PurgeLock, kv.KeyRange{
 		Begin: s.keys.hold(first), End: kv.KeyAfter(s.keys.hold(last)),
@@ -618,7 +623,6 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
-	stays := make(map[string]bool)
 	var free []string
 	for _, held := range all {
 		if s.end(held.lane, held.record, r.whole) {
@@ -642,6 +646,22 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		}
 	}
 	return nil
+}
+
+// concerns reports whether a step that removes the items of a run may end a lock of their group. A claim must have one
+// of the items. Any other lock must be of a lane of one of them, unless there is room in the transaction. Otherwise a
+// step would end all locks of the group, however many there are.
+func (s *purgeStep) concerns(r *purgeRun, held heldLane) bool {
+	c := held.record.Claim()
+	if c == nil && !s.crowded() {
+		return true
+	}
+	return slices.ContainsFunc(r.items, func(d rec.Item) bool {
+		if c != nil {
+			return hasItem(c, idOf(d, r.group))
+		}
+		return held.lane == r.group || slices.Contains(s.keys.plan.lanesOf(r.group, d.Facets), held.lane)
+	})
 }
 
 // forceUnreadable ends the holdings of a group which cannot be read, if the purge is by force.

@@ -231,7 +231,7 @@ func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err er
 		err = q.runTogether(ctx, []*operation{o}, others, q.opts.Tx)
 	}
 	if tooLarge(err) {
-		err = &LimitError{What: "transaction", Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}
+		err = &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}
 	}
 	return err
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
@@ -817,11 +819,28 @@ func (w *txn) checkSize() error {
 	}
 	w.size = w.sized.ApproximateSize() // instead of the layer's own count
 	w.sized.added = 0
-	if err := w.measure(); err != nil || w.used() <= w.q.txLimit() {
+	if err := w.measure(); err != nil {
 		return err
 	}
-	return &LimitError{What: "transaction", Unit: "bytes", Got: int64(w.used()), Max: int64(w.q.txLimit())}
+	with := w.used() + w.q.receiptRoom()
+	if with <= w.q.txLimit() {
+		return nil
+	}
+	return &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(with), Max: int64(w.q.txLimit())}
 }
+
+// receiptRoom is how many bytes the receipt of Once adds to a transaction after the last call of the layer: the row, a
+// conflict, and the rows of earlier receipts, which it clears.
+func (q *Queue) receiptRoom() int {
+	key := len(q.keys.receipt(uuid.Nil))
+	return setSize(key, receiptSize) + conflictSize(key) + receiptsCleared*clearSize(key)
+}
+
+// receiptSize bounds the value of a receipt: see rec.PackReceipt.
+const receiptSize = 3 * 9 // bytes
+
+// whatTransaction is LimitError.What of a transaction that has become too large.
+const whatTransaction = "transaction"
 
 // itemSizes tells how many bytes an item of a group adds to transactions, without its value. facets is always the size
 // of the item's packed facets.

@@ -611,6 +611,9 @@ func TestMemoryOfAttacks(t *testing.T) {
 // TestMemoryOfSlowReaders: clients that read large answers slowly, or not at all, cost a bounded amount of memory
 // however many they are. A request of another client is answered.
 func TestMemoryOfSlowReaders(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures memory, and the race detector adds its own")
+	}
 	for name, want := range map[string]struct{ kind, text string }{
 		"json":  {jsonType, `{"QueueUrl":"jobs","MaxNumberOfMessages":10,"VisibilityTimeout":0}`},
 		"query": {formType, "Action=ReceiveMessage&QueueUrl=jobs&MaxNumberOfMessages=10&VisibilityTimeout=0"},

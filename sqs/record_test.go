@@ -3,12 +3,29 @@ package sqs
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
 )
+
+// TestDocumentedBounds: docs/guarantees.md has the bounds of requests and of queues.
+func TestDocumentedBounds(t *testing.T) {
+	text, err := os.ReadFile("../docs/guarantees.md")
+	require.NoError(t, err)
+	for _, bound := range []string{
+		fmt.Sprintf("| %d MiB; %d KiB; %d,%03d; %d of %d bytes |",
+			maxBody>>20, maxOther>>10, maxValues/1000, maxValues%1000, maxNames, maxName),
+		fmt.Sprintf("| %d,%03d bytes; the value %d,%03d |",
+			maxSettings/1000, maxSettings%1000, maxSettings/1000+1, maxSettings%1000),
+	} {
+		require.Contains(t, string(text), bound)
+	}
+}
 
 // largePolicy is a policy whose only statement has a Sid of so many bytes.
 func largePolicy(size int) string {
@@ -43,6 +60,10 @@ func TestLargestQueueIsDeleted(t *testing.T) {
 		name := fmt.Sprintf("jobs-%d", accepted)
 		url := e.create(name, policyAttribute, largePolicy(accepted))
 		e.call("PurgeQueue", object{"QueueUrl": url})
+		rows, err := e.s.rows(e.Context(), "test", kv.PrefixRange(e.s.recordKey(name)), 1)
+		require.NoError(e, err)
+		require.Greater(e, len(rows[0].Value), maxSettings)
+		require.LessOrEqual(e, len(rows[0].Value), maxSettings+1000, "the value of docs/guarantees.md")
 		for _, url := range e.call("ListQueues", object{"QueueNamePrefix": "jobs"})["QueueUrls"].([]any) {
 			e.call("DeleteQueue", object{"QueueUrl": url})
 		}

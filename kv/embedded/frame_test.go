@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -182,4 +183,13 @@ func TestNonsenseIsCutOff(t *testing.T) {
 	other, err := OpenDisk(path, Options{})
 	require.NoError(t, err)
 	require.NoError(t, other.Close())
+}
+
+// TestDocumentedBounds: docs/guarantees.md has the bounds of a client of a folder's socket.
+func TestDocumentedBounds(t *testing.T) {
+	text, err := os.ReadFile("../../docs/guarantees.md")
+	require.NoError(t, err)
+	require.Contains(t, string(text), fmt.Sprintf("| %d,%03d,%03d bytes; %d MiB; %d MiB; %d,%03d |",
+		maxFrame/1_000_000, maxFrame/1000%1000, maxFrame%1000, maxUnread>>20, maxCommitting>>20,
+		maxFarWatches/1000, maxFarWatches%1000))
 }

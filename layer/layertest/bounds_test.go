@@ -4,39 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
-
-// refusals counts the attempts that the engine has refused for their size, also those that the layer has put right.
-type refusals struct {
-	kv.DB
-	n atomic.Int64
-}
-
-func (r *refusals) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
-	tx, err := r.DB.Begin(o)
-	return &refusedTx{ManagedTx: tx, all: r}, err
-}
-
-type refusedTx struct {
-	kv.ManagedTx
-	all *refusals
-}
-
-func (t *refusedTx) OnError(err error) kv.Future[struct{}] {
-	if refusedForSize(err) {
-		t.all.n.Add(1)
-	}
-	return t.ManagedTx.OnError(err)
-}
 
 func refusedForSize(err error) bool {
 	switch kv.Code(err) {
@@ -56,6 +35,7 @@ type largest struct {
 	name   string
 	config layer.Config
 	ids    int // of receives
+	sizes  *sizes
 }
 
 // nuls is a text of n bytes, nearly all of them NULs, which differs from those with another number.
@@ -70,16 +50,28 @@ func (l *largest) options() layer.Options {
 }
 
 func (e *env) largest(config layer.Config) *largest {
+	return e.largestIn([]byte(nuls(layer.MaxPrefixSize, 1)), nuls(layer.MaxQueueNameSize, 2), config)
+}
+
+func (e *env) largestIn(prefix []byte, name string, config layer.Config) *largest {
 	config.Retry = atOnce
-	l := &largest{
-		env: e, db: &refusals{DB: e.db}, prefix: []byte(nuls(layer.MaxPrefixSize, 1)),
-		name: nuls(layer.MaxQueueNameSize, 2), config: config,
-	}
-	var err error
-	l.q, err = layer.Create(e.ctx, l.db, l.prefix, l.name, l.options())
+	l := &largest{env: e, prefix: prefix, name: name, config: config, sizes: newSizes()}
+	queue := tuple.AppendString(prefix[:len(prefix):len(prefix)], name)
+	l.db = &refusals{DB: e.db, queue: queue, sizes: l.sizes}
+	q, err := layer.Create(e.ctx, l.db, l.prefix, l.name, l.options())
+	require.NoError(e.t, err)
+	require.NoError(e.t, q.Close(e.ctx))
+	offset := tuple.AppendString(tuple.AppendString(l.db.queue, "meta"), "offset")
+	e.write(func(tx kv.Tx) { tx.Set(offset, tuple.Tuple{longIndex}.Pack()) })
+	o := l.options()
+	o.Config = layer.Config{}
+	l.q, err = layer.Open(e.ctx, l.db, l.prefix, l.name, o)
 	require.NoError(e.t, err)
 	return l
 }
+
+// longIndex makes the numbers in keys as long as they can be.
+const longIndex = int64(1) << 60
 
 // message returns the i-th message of a group. All parts except the body have their largest sizes.
 func (l *largest) message(group string, i, body int) layer.Message {
@@ -194,6 +186,7 @@ func kinds() map[string]layer.Config {
 		RetroactiveDelay: true, MaxAttempts: 2,
 	}
 	plain, lanes, unordered, perItem := keep, keep, keep, keep
+	plain.MaxRate = layer.Rate{Count: layer.MaxRateCount, Per: time.Second}
 	lanes.Facets = facets
 	lanes.Views = "*"
 	for n := layer.MaxFacets; n > 1; n-- {
@@ -207,25 +200,80 @@ func kinds() map[string]layer.Config {
 // TestBoundsAtTheLimit (contract): with every size that users may choose at its maximum, every operation is done, or
 // refused with an error that says the limit. A receive is never refused: it gives fewer. And the layer knows the limits
 // beforehand: no transaction of its own is refused by the database for its size.
+//
+// The largest rows and transactions of all verbs are those of the tables in docs/guarantees.md.
 func TestBoundsAtTheLimit(t *testing.T) {
-	for name, config := range kinds() {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for verb, run := range map[string]func(l *largest){
-				"receive": boundsOfReceive, "ack": boundsOfAck, "transaction": boundsOfTx, "operator": boundsOfOperator,
-				"jobs": boundsOfJobs, "advance": boundsOfAdvance, "wait": boundsOfWait,
-			} {
-				t.Run(verb, func(t *testing.T) {
-					t.Parallel()
-					e := newEnv(t, anyEngine, false)
-					l := e.largest(config)
-					run(l)
-					require.Zero(t, l.db.n.Load(), "the database has refused a transaction for its size")
-					l.check()
-					require.NoError(t, l.q.Close(e.ctx))
-				})
-			}
-		})
+	all := newSizes()
+	t.Run("queue", func(t *testing.T) {
+		for name, config := range kinds() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				for verb, run := range map[string]func(l *largest){
+					"receive": boundsOfReceive, "ack": boundsOfAck, "transaction": boundsOfTx,
+					"operator": boundsOfOperator, "jobs": boundsOfJobs, "advance": boundsOfAdvance,
+					"wait": boundsOfWait,
+				} {
+					t.Run(verb, func(t *testing.T) {
+						t.Parallel()
+						l := newEnv(t, anyEngine, false).largest(config)
+						run(l)
+						l.finished(all)
+					})
+				}
+			})
+		}
+		for name, facets := range map[string][]string{
+			"short names": nil, "short names and facets": kinds()["facets"].Facets,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				config := layer.Config{Archive: time.Hour, Facets: facets}
+				if facets != nil {
+					config.Views = "*"
+				}
+				l := newEnv(t, anyEngine, false).largestIn(nil, "Q", config)
+				boundsOfClaim(l)
+				l.finished(all)
+			})
+		}
+	})
+	// A grant is written only when handles compete for a group.
+	value := nuls(layer.MaxFacetSize, 0)
+	grant := tuple.Tuple{"grant", uuid.Max, nuls(layer.MaxGroupSize, 0), 1, value, value, value, value}.Pack()
+	all.note(all.keys, "grant", layer.MaxPrefixSize+2*layer.MaxQueueNameSize+2+len(grant))
+	all.compare(t)
+}
+
+// finished ends a run, and adds its sizes.
+func (l *largest) finished(all *sizes) {
+	l.t.Helper()
+	require.Zero(l.t, l.db.n.Load(), "the database has refused a transaction for its size")
+	l.check()
+	require.NoError(l.t, l.q.Close(l.ctx))
+	all.join(l.sizes)
+}
+
+// boundsOfClaim makes the largest claim: the names of the queue and the group are short, so that it has most messages.
+func boundsOfClaim(l *largest) {
+	msgs := make([]layer.Message, layer.MaxBatch)
+	for i := range msgs {
+		msgs[i] = layer.Message{Group: "G", Headers: make(map[string]string)}
+		for _, facet := range l.q.Config().Facets {
+			msgs[i].Headers[facet] = nuls(layer.MaxFacetSize, i)
+		}
+	}
+	l.enqueue(msgs...)
+	for left := len(msgs); left > 0; {
+		claims, err := l.q.Receive(l.ctx, most())
+		require.NoError(l.t, err)
+		require.Len(l.t, claims, 1)
+		left -= len(claims[0].Items)
+		a := l.q.Admin().As(nuls(layer.MaxQueueNameSize, 3))
+		_, err = a.PauseGroup(l.ctx, "G", layer.PauseOptions{Reason: nuls(1000, 1)}) // while it has the claim
+		require.NoError(l.t, err)
+		require.NoError(l.t, l.q.Ack(l.ctx, claims[0]))
+		_, err = a.ResumeGroup(l.ctx, "G", layer.ResumeOptions{})
+		require.NoError(l.t, err)
 	}
 }
 
@@ -524,6 +572,8 @@ func boundsOfJobs(l *largest) {
 	replayed, err := a.Replay(l.ctx, layer.ArchiveFilter{Group: &groups[0]}, layer.ReplayOptions{})
 	require.NoError(l.t, err)
 	require.EqualValues(l.t, 60, replayed.Done)
+	_, err = a.Purge(l.ctx, layer.PurgeOptions{Group: &l.fill(1, 1)[0]})
+	require.NoError(l.t, err)
 	l.fill(100, 1)
 	purged, err := a.Purge(l.ctx, layer.PurgeOptions{All: true})
 	require.NoError(l.t, err)
@@ -566,19 +616,34 @@ func boundsOfWait(l *largest) {
 			all = append(all, o)
 		}
 	}
+	o := l.options()
+	o.Config, o.Test.Seed = layer.Config{}, o.Test.Seed+1
+	waiting, err := layer.Open(l.ctx, l.db, l.prefix, l.name, o)
+	require.NoError(l.t, err)
+	defer func() { require.NoError(l.t, waiting.Close(l.ctx)) }()
 	got := make(chan error, len(all))
 	for _, o := range all {
 		go func() {
-			claims, err := l.q.Receive(l.ctx, o)
+			claims, err := waiting.Receive(l.ctx, o)
 			if err == nil && len(claims) == 0 {
 				err = errors.New("nothing")
 			}
 			if err == nil {
-				err = l.q.Ack(l.ctx, claims[0])
+				err = waiting.Ack(l.ctx, claims[0])
 			}
 			got <- err
 		}()
 	}
+	requests := []string{"reqgroup"}
+	if requests = append(requests, "request"); len(l.q.Config().Facets) > 0 {
+		requests[1] = "reqlane"
+	}
+	require.Eventually(l.t, func() bool {
+		return !slices.ContainsFunc(requests, func(name string) bool {
+			section, _ := layer.Section(l.prefix, l.name, name)
+			return len(l.rows(section)) == 0
+		})
+	}, time.Minute, time.Millisecond)
 	for i := range all {
 		l.enqueue(l.message(group, i, 0))
 	}
@@ -641,4 +706,117 @@ func TestReceiveAsksForLess(t *testing.T) {
 	require.EqualValues(t, 20_000, limit.Max)
 	require.Greater(t, limit.Got, limit.Max)
 	require.NoError(t, q.Close(e.ctx))
+}
+
+// TestManyPartsOfAGroup (contract): an operator pauses by force, resumes and purges a group of which more lanes are in
+// flight, or halted, than one transaction can change. Each call holds for all lanes. The large lanes have the largest
+// names, in transactions of a tenth of the usual size.
+func TestManyPartsOfAGroup(t *testing.T) {
+	for _, c := range []struct {
+		kind  string
+		parts int
+		large bool
+	}{{"facets", 25, true}, {"unordered", 25, true}, {"facets", 150, false}, {"unordered", 150, false}} {
+		t.Run(fmt.Sprintf("%s, large %v", c.kind, c.large), func(t *testing.T) {
+			t.Parallel()
+			config := kinds()[c.kind]
+			if c.kind == "facets" {
+				config.OnFailure = layer.HaltGroup
+			}
+			l := newEnv(t, anyEngine, false).largest(config)
+			o, group := l.options(), "G"
+			o.Config = layer.Config{}
+			if c.large {
+				o.Tx.SizeLimit, group = kv.MaxTransactionSize/10, nuls(layer.MaxGroupSize, 0)
+			}
+			require.NoError(t, l.q.Close(l.ctx))
+			var err error
+			l.q, err = layer.Open(l.ctx, l.db, l.prefix, l.name, o)
+			require.NoError(t, err)
+			a, msgs := l.q.Admin(), make([]layer.Message, c.parts)
+			for i := range msgs {
+				msgs[i] = layer.Message{Group: group, Headers: make(map[string]string)}
+				for _, facet := range config.Facets {
+					if msgs[i].Headers[facet] = fmt.Sprint("v", i); c.large {
+						msgs[i].Headers[facet] = nuls(layer.MaxFacetSize, i)
+					}
+				}
+			}
+			l.enqueue(msgs...)
+			claimed := func() (all []*layer.Claim) {
+				for i := 0; len(all) < c.parts; i++ {
+					o := layer.ReceiveOptions{Max: 1, Unordered: config.Unordered}
+					if !o.Unordered {
+						o.Where = msgs[i].Headers
+					}
+					claims, err := l.q.Receive(l.ctx, o)
+					require.NoError(t, err)
+					require.Len(t, claims, 1)
+					all = append(all, claims...)
+				}
+				return all
+			}
+			lost := claimed()
+			mark, err := a.PauseGroup(l.ctx, group, layer.PauseOptions{Force: true, By: "ann"})
+			require.NoError(t, err)
+			require.Equal(t, "ann", mark.By)
+			for _, i := range []int{0, c.parts / 2, c.parts - 1} {
+				require.ErrorIs(t, l.q.Ack(l.ctx, lost[i]), layer.ErrClaimLost)
+			}
+			holders, err := a.Holders(l.ctx)
+			require.NoError(t, err)
+			require.Empty(t, holders)
+			mark, err = a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+			require.NoError(t, err)
+			require.Equal(t, "ann", mark.By)
+			if c.kind == "facets" {
+				for _, claim := range claimed() {
+					require.NoError(t, l.q.Nack(l.ctx, claim, layer.NackOptions{Reject: "poison"}))
+				}
+				mark, err := a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+				require.NoError(t, err)
+				require.Equal(t, layer.Halted, mark.Status)
+				_, err = a.ResumeGroup(l.ctx, group, layer.ResumeOptions{})
+				require.ErrorIs(t, err, layer.ErrNotPaused)
+			}
+			claimed()
+			l.check()
+			report, err := a.Purge(l.ctx, layer.PurgeOptions{Group: &group, Force: true})
+			require.NoError(t, err)
+			require.EqualValues(t, c.parts, report.Items)
+			require.EqualValues(t, c.parts, report.Forced)
+			l.check()
+			require.NoError(t, l.q.Close(l.ctx))
+		})
+	}
+}
+
+// TestOnceAtTheLimit (contract): a transaction of Once that a call of the layer has accepted is not refused for its
+// size afterwards: there is room for the receipt of Once. The caller's own writes fill the transaction up to a few
+// bytes.
+func TestOnceAtTheLimit(t *testing.T) {
+	l := newEnv(t, anyEngine, false).largest(layer.Config{})
+	once := func(fill int) error {
+		return l.q.Once(l.ctx, func(tx kv.Tx) error {
+			for i := 0; fill > 0; i++ {
+				n := min(fill, 90_000)
+				tx.Set(tuple.Tuple{"of the caller", i}.Pack(), make([]byte, n))
+				fill -= n
+			}
+			_, err := l.q.EnqueueTx(l.ctx, tx, layer.Message{Group: "G"})
+			return err
+		})
+	}
+	accepted, refused := kv.MaxTransactionSize/2, kv.MaxTransactionSize
+	for accepted+1 < refused {
+		fill := (accepted + refused) / 2
+		if l.bounded(once(fill), "filled with %d bytes", fill) {
+			accepted = fill
+		} else {
+			refused = fill
+		}
+	}
+	require.Zero(t, l.db.n.Load())
+	require.Greater(t, l.sizes.calls["once"], kv.MaxTransactionSize/1000*995)
+	require.NoError(t, l.q.Close(l.ctx))
 }

@@ -365,8 +365,9 @@ type modelTest struct {
 	delays, kept bool
 	bodies       int
 	// names are the groups, and dedupIDs what messages draw their dedup ids from. In one run of four all are as long as
-	// they may be, and of NULs, which are two bytes each in a key.
+	// they may be, and of NULs, which are two bytes each in a key. large: in such a run bodies are large, too.
 	names, dedupIDs []string
+	large           bool
 }
 
 type modelWorker struct {
@@ -386,7 +387,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		groups: make(map[string]*modelGroup), sent: make(map[modelSent]*modelEntry),
 	}}
 	m.names, m.dedupIDs = []string{"A", "B", "C", "D", ""}, []string{"", "", "", "", "x", "y", "z"}
-	if rapid.IntRange(0, 3).Draw(t, "sizes") == 3 {
+	if m.large = rapid.IntRange(0, 3).Draw(t, "sizes") == 3; m.large {
 		for i := range 4 {
 			m.names[i] = nuls(layer.MaxGroupSize, i)
 			m.dedupIDs[3+i] = nuls(layer.MaxDedupIDSize, i)
@@ -458,6 +459,9 @@ func (m *modelTest) group(name string) *modelGroup {
 	return g
 }
 
+// mostInline is how large a value of an item is, before the rest of the body goes into parts.
+const mostInline = 90_000 // bytes
+
 func (m *modelTest) messages(t *rapid.T) []layer.Message {
 	msgs := make([]layer.Message, rapid.IntRange(1, 6).Draw(t, "messages"))
 	for i := range msgs {
@@ -470,6 +474,14 @@ func (m *modelTest) messages(t *rapid.T) []layer.Message {
 		}
 		if rapid.IntRange(0, 3).Draw(t, "the same body") == 0 {
 			msgs[i].Body = []byte(rapid.SampledFrom([]string{"u", "v"}).Draw(t, "body"))
+		} else if m.large && rapid.IntRange(0, 5).Draw(t, "size") == 0 {
+			// The size is near that from which a body has parts, whatever the headers.
+			size := mostInline - rapid.IntRange(0, 200).Draw(t, "bytes less")
+			if rapid.Bool().Draw(t, "headers") {
+				msgs[i].Headers = map[string]string{"h": nuls(layer.MaxHeadersSize-1, i)}
+				size -= 2 * layer.MaxHeadersSize
+			}
+			msgs[i].Body = append(msgs[i].Body, strings.Repeat(" ", size)...)
 		}
 	}
 	for i := range msgs {

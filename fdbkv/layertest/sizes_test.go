@@ -1,0 +1,1 @@
+../../layer/layertest/sizes_test.go
