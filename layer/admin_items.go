@@ -508,7 +508,7 @@ func eachPart(
 				return false, err
 			}
 			for _, held := range all {
-				if !isPart(held.lane) || !wants(held.record) {
+				if held.lane == group || !wants(held.record) {
 					continue
 				}
 				if n == most || most != allLanes && w.crowded() {
