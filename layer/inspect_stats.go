@@ -257,7 +257,9 @@ func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldCl
 		if t.kind != rec.KindBeat {
 			continue
 		}
-		h := &heldClaims{dueMS: t.key.index, rest: newCursor(v.keys.heldBy(t.key.id)), size: min(heldFirst, page, limit)}
+		h := &heldClaims{
+			dueMS: t.key.index, rest: newCursor(v.keys.heldBy(t.key.id)), size: min(heldFirst, page, limit),
+		}
 		h.next = h.rest.read(v.read, h.size)
 		if all = append(all, h); len(all) == heldTogether {
 			break
