@@ -528,8 +528,8 @@ func (w *txn) spent() bool {
 //		return q.AckTx(ctx, tx, claim)
 //	})
 //
-// A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that
-// read, and before the EnqueueTx, may come first. Message.BehindAll excludes that.
+// A message enqueued in fn has its place by the first read of fn, see EnqueueTx. So it may come before a message which
+// another process enqueues after that read, and before the EnqueueTx. Message.BehindAll excludes that.
 //
 // fn may run several times, so it must assign its results and must not append to them. fn must return every error of
 // the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error wraps a
