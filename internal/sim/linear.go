@@ -26,7 +26,7 @@ func (w *world) histories(m *model, drained bool) map[string][]linear.Operation 
 	c := &historian{w: w, m: m, groups: make(map[string][]linear.Operation), newest: make(map[string]*record),
 		told: make(map[claimKey]bool)}
 	for g := range w.knobs.groups {
-		c.groups[fmt.Sprintf("g%d", g)] = nil
+		c.groups[w.groupName(g)] = nil
 	}
 	for _, h := range w.handles {
 		c.fastest = max(c.fastest, h.skew)
