@@ -16,7 +16,7 @@ import (
 // Configure changes the queue's configuration: change gets the stored configuration and modifies the copy. Configure
 // returns the new configuration and the new version. The version counts the changes, from 1 (the creation). Of two
 // changes at the same time neither is lost: change runs again on the result of the other, so change must not depend on
-// the number of runs. Every handle follows within a second.
+// the number of runs. Every handle follows within a second, and receives that wait look again at once.
 //
 // After a change of MaxRate, Configure goes through the groups delivered from lately, as a sweep does, in short steps
 // at batch priority, so that groups which wait by the old rate wait by the new rate. If this fails, or ctx ends,
@@ -91,7 +91,9 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 		return storedConfig{}, err
 	}
 	tx.Set(q.keys.meta(metaConfig), packed)
-	return changed, nil
+	// A woken handle reads the configuration again, so that its receives wait by the new one. Without a wake they would
+	// wait for as long as the old rate, or the old delay, says.
+	return changed, q.txn(ctx, tx).wakeAll()
 }
 
 // SetGroupStateOptions say how SetGroupState, which is not for the holder, sets the state of a group.

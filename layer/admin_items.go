@@ -504,7 +504,7 @@ func eachPart(
 			if err != nil {
 				return false, err
 			}
-			if !isPart(p.lane) {
+			if p.lane == p.group { // the whole group
 				continue
 			}
 			do, err := begin(p.lane, row)

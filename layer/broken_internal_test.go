@@ -165,6 +165,7 @@ var missing = map[guard.Guard]string{
 	guard.TxBound:         "TestTransactionTooLong",
 	guard.ClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
 	guard.ClockLease:      "TestNoAttemptByAWrongClock/a_lease_for_each_claim_ahead",
+	guard.BeatClock:       "TestAHeartbeatBesideAClockAhead/a_year_ahead",
 	guard.ClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",
 }
 

@@ -624,6 +624,11 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 			a.timeHead(lane, id.Index, delay.timing(env))
 		case empty:
 			a.hint(id.Index, lane, 0)
+		case a.keys.takesAny() && delay.due(env) <= a.nowMS:
+			if a.behind == nil {
+				a.behind = make(map[string]bool)
+			}
+			a.behind[lane] = true
 		}
 	}
 	return nil

@@ -32,8 +32,16 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if own && !b.Ended && b.DueMS <= w.nowMS {
-		return w.nowMS + time.Second.Milliseconds(), nil // keepBeating moves it
+	if !b.Ended && b.DueMS <= w.nowMS {
+		lives := own // and then keepBeating moves it
+		if !own {
+			if lives, err = mayLive(w, h, b); err != nil {
+				return 0, err
+			}
+		}
+		if lives {
+			return w.nowMS + time.Second.Milliseconds(), nil
+		}
 	}
 	if b.Ended || b.DueMS <= w.nowMS {
 		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.Beat, held: [][]byte{w.keys.held(h.Beat, lane)}})
@@ -44,9 +52,6 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 // endOwner ends a page of the claims of the handle by whose heartbeat a group is held, if the beat is due, and reports
 // whether any claim was ended: then the group is worth another look.
 func (w *txn) endOwner(f *found) (ended bool, err error) {
-	if !f.record.Holding().ByBeat() {
-		return false, nil
-	}
 	due := w.dueBeats
 	w.dueBeats = nil
 	if _, err := w.meetBeat(f.lane, f.record); err != nil {
@@ -125,13 +130,16 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if own, err := ownBeat(w, d.handle); err != nil || own && !b.Ended {
 		return 0, err // keepBeating moves it
 	}
-	if err := guard.BeatJoin.Write(w.tx, keys.beatJoin(d.handle)); err != nil {
-		return 0, err
-	}
 	rows, err := w.read.GetRange(
 		keys.heldBy(d.handle).Selectors(), kv.RangeOptions{Limit: beatPage}).Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read claims by heartbeat: %w", err)
+	}
+	if lives, err := mayHoldersLive(w, d.handle, b, rows); err != nil || lives {
+		return 0, err
+	}
+	if err := guard.BeatJoin.Write(w.tx, keys.beatJoin(d.handle)); err != nil {
+		return 0, err
 	}
 	ending := slices.Clip(rows)
 	for _, held := range d.held { // who asks for the group need not go through all pages
@@ -170,6 +178,60 @@ func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 	}
 	m, err := w.moment()
 	return p.left() > ownSlack && m.span(p.clock.Load()) < w.q.knownConfig().Lease, err
+}
+
+// mayLive reports whether the process of a beat that is due may still live, because the clocks of the two
+// processes differ too much. A claim of the beat tells how far the clock of this process is ahead: the claim has a time
+// by the clock of its holder, and a token, which is a version. If clocks may not differ by that, this handle must first
+// see that no process moves the beat for one lease. A process that lives moves its beat each third of a lease.
+func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
+	if h.SinceMS == 0 {
+		return false, nil
+	}
+	m, err := w.moment()
+	if err != nil || h.Token > m.clock+offsetSlack || m.lag(moment{nowMS: h.SinceMS, clock: h.Token}) <= clockSlack {
+		return false, err
+	}
+	key := w.keys.beatTimer(b.DueMS, h.Beat)
+	v, err := w.read.Get(key).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read the beat's timer: %w", err)
+	}
+	_, movedMS, err := rec.UnpackTimer(key, v)
+	if v == nil || w.passes(err) {
+		movedMS = 0
+	}
+	return !w.q.noticed.far.IsOver(key, time.Now(), leaseOfBeat(&w.view, b.DueMS, movedMS)), nil
+}
+
+// mayHoldersLive is mayLive for the handle whose claims stand in rows.
+func mayHoldersLive(w *txn, handle uuid.UUID, b rec.Beat, rows []kv.KV) (bool, error) {
+	for i := range rows {
+		p, err := w.keys.parse(rows[i].Key)
+		if w.passes(err) {
+			continue
+		}
+		r, err := w.readLock(p.lane)
+		if w.passes(err) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if c := r.Claim(); c != nil && c.Beat == handle {
+			return mayLive(w, c, b)
+		}
+	}
+	return false, nil
+}
+
+// leaseOfBeat returns the lease of a beat's handle: the time from when the beat was moved to when it is due. The
+// queue's lease stands for it if the time of the move is not known (0).
+func leaseOfBeat(v *view, dueMS, movedMS int64) time.Duration {
+	if movedMS == 0 {
+		return v.known().Lease
+	}
+	return min(time.Duration(dueMS-movedMS)*time.Millisecond, MaxLease)
 }
 
 // endByBeat gives the claims in rows, by the heartbeat of a handle, a lease that has ended at dueMS. cut: it has left
@@ -249,7 +311,7 @@ func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended boo
 	q.yield(ctx, "look far")
 	var over []farTimer
 	err := q.view(ctx, func(v *view) (err error) {
-		over, err = farTimers(v, where, now)
+		over, err = farTimers(v, where)
 		return err
 	})
 	if err != nil || len(over) == 0 {
@@ -273,8 +335,9 @@ func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended boo
 	return err == nil
 }
 
-// farTimers returns the timers of a template that are to be ended.
-func farTimers(v *view, where string, now time.Time) (over []farTimer, err error) {
+// farTimers returns the timers of a template that are to be ended. For how long the handle has seen them is by the
+// monotonic clock: no step of the wall clock ends any.
+func farTimers(v *view, where string) (over []farTimer, err error) {
 	type look struct {
 		read    kv.Future[[]kv.KV]
 		section []byte // of a sample; nil = all of these are wrong
@@ -315,7 +378,7 @@ func farTimers(v *view, where string, now time.Time) (over []farTimer, err error
 			if err != nil {
 				return nil, err
 			}
-			if wrong && v.q.noticed.far.IsOver(row.Key, now, wait) {
+			if wrong && v.q.noticed.far.IsOver(row.Key, time.Now(), wait) {
 				over = append(over, t)
 			}
 		}
@@ -338,10 +401,10 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	lease := v.known().Lease
 	if p.name == nameTimer && p.id != uuid.Nil {
 		t.beat = p.id
+		lease = leaseOfBeat(v, p.index, index)
 		if index == 0 { // not known when it was moved
 			return t, tooLate(p.index, v.nowMS, MaxLease), lease, nil
 		}
-		lease = min(time.Duration(p.index-index)*time.Millisecond, MaxLease) // of the handle
 		return t, ahead(index, v.nowMS), lease, nil
 	}
 	r, err := v.readLock(p.lane)

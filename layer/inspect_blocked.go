@@ -387,10 +387,15 @@ func (v inspection) readLocks(lanes []head) ([]*rec.Record, error) {
 		if value == nil {
 			continue
 		}
-		r, err := rec.UnpackRecord(v.keys.lock(h.group), value)
-		if err != nil {
-			continue
+		if records[i], err = rec.UnpackRecord(v.keys.lock(h.group), value); err != nil {
+			records[i] = nil
 		}
+	}
+	if err := v.seeBeats(records, seen); err != nil {
+		return nil, err
+	}
+	for i, r := range records {
+		var err error
 		if records[i], err = v.lasting(r, seen); err != nil {
 			return nil, err
 		}

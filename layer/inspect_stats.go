@@ -201,17 +201,18 @@ func (v inspection) passTimers(
 		}
 		timers.passed(rows, n)
 		read += len(rows)
-		for _, row := range rows {
-			t := timerRow{}
-			if err := t.open(v, row); v.passes(err) {
-				continue
-			}
+		opened := v.openTimers(rows)
+		var held []*heldClaims // of the next beats
+		for i, t := range opened {
 			if t.kind == rec.KindBeat {
-				left, enough, err := v.passHeld(t.key, limit, page, each)
+				if len(held) == 0 {
+					held = v.beginHeld(opened[i:], limit, page)
+				}
+				left, enough, err := v.passHeld(held[0], limit, page, each)
 				if err != nil || enough {
 					return enough, err
 				}
-				more = more || left
+				more, held = more || left, held[1:]
 				continue
 			}
 			t.key.index = delay.dueOf(t.key.index)
@@ -223,31 +224,72 @@ func (v inspection) passTimers(
 	return more || !timers.exhausted, nil
 }
 
+// openTimers takes the timers apart that can be read.
+func (v inspection) openTimers(rows []kv.KV) []timerRow {
+	all := make([]timerRow, 0, len(rows))
+	for _, row := range rows {
+		t := timerRow{}
+		if err := t.open(v, row); !v.passes(err) {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// Thousands of handles may claim by heartbeat. Read one after the other, the claims of each would take as many round
+// trips. So the first heldFirst claims of up to heldTogether handles are read at the same time.
+const (
+	heldTogether = 100
+	heldFirst    = 10
+)
+
+// heldClaims are the claims by a handle's heartbeat, of which the first are being read.
+type heldClaims struct {
+	dueMS int64 // when the beat is due
+	rest  cursor
+	size  int // of the page being read
+	next  kv.Future[[]kv.KV]
+}
+
+// beginHeld starts the first reads for the next beats among the timers.
+func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldClaims) {
+	for _, t := range timers {
+		if t.kind != rec.KindBeat {
+			continue
+		}
+		h := &heldClaims{
+			dueMS: t.key.index, rest: newCursor(v.keys.heldBy(t.key.id)), size: min(heldFirst, page, limit),
+		}
+		h.next = h.rest.read(v.read, h.size)
+		if all = append(all, h); len(all) == heldTogether {
+			break
+		}
+	}
+	return all
+}
+
 // passHeld is passTimers for the claims by a handle's heartbeat, which have no timers: each counts as a timer at the
 // time when the handle's beat is due.
 func (v inspection) passHeld(
-	beat parsedKey, limit, page int, each func(timerRow) (enough bool),
+	h *heldClaims, limit, page int, each func(timerRow) (enough bool),
 ) (more, enough bool, err error) {
-	held := newCursor(v.keys.heldBy(beat.id))
-	for read := 0; read < limit && !held.exhausted; {
-		n := min(page, limit-read)
-		rows, err := held.read(v.read, n).Wait(v.ctx)
+	for read := 0; ; {
+		rows, err := h.next.Wait(v.ctx)
 		if err != nil {
 			return false, false, fmt.Errorf("read claims by heartbeat: %w", err)
 		}
-		held.passed(rows, n)
+		h.rest.passed(rows, h.size)
 		read += len(rows)
-		for _, row := range rows {
-			t := timerRow{}
-			if err := t.open(v, row); v.passes(err) {
-				continue
-			}
-			if t.key.index = beat.index; each(t) {
+		for _, t := range v.openTimers(rows) {
+			if t.key.index = h.dueMS; each(t) {
 				return false, true, nil
 			}
 		}
+		if h.size = min(page, limit-read); h.size <= 0 || h.rest.exhausted {
+			return !h.rest.exhausted, false, nil
+		}
+		h.next = h.rest.read(v.read, h.size)
 	}
-	return !held.exhausted, false, nil
 }
 
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.

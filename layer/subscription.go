@@ -335,7 +335,7 @@ func (s *subscription) outlived(held []byte, r rec.Reader) bool {
 	if !tooLate(r.EndMS, s.q.nowMS(), longestReader(&r)) {
 		return false
 	}
-	now := s.q.aging.now(s.q.opts.Now)
+	now := time.Now() // by the monotonic clock
 	if !bytes.Equal(s.met, held) {
 		s.met, s.since = bytes.Clone(held), now
 	}

@@ -34,6 +34,7 @@ type txn struct {
 	settled map[string]bool // the lanes whose claims this transaction has ended
 	// requests are the requests which may be woken, being read from the first hint on.
 	requests kv.Future[[]kv.KV]
+	behind   map[string]bool      // the lanes with items of an unordered queue to which this transaction has appended
 	unlocked map[string]bool      // the lanes whose locks this transaction has cleared, in a queue with facets
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
 	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several

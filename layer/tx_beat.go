@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -91,15 +92,19 @@ type dueBeat struct {
 
 // readBeat returns the beat of a handle; there is none if found is false.
 func (v *view) readBeat(handle uuid.UUID) (b rec.Beat, found bool, err error) {
-	key := v.keys.beat(handle)
-	value, err := v.read.Get(key).Wait(v.ctx)
+	return v.waitBeat(handle, v.read.Get(v.keys.beat(handle)))
+}
+
+// waitBeat is readBeat for a read that has begun.
+func (v *view) waitBeat(handle uuid.UUID, read kv.Future[[]byte]) (b rec.Beat, found bool, err error) {
+	value, err := read.Wait(v.ctx)
 	if err != nil {
 		return b, false, fmt.Errorf("read beat: %w", err)
 	}
 	if value == nil {
 		return b, false, nil
 	}
-	b, err = rec.UnpackBeat(key, value)
+	b, err = rec.UnpackBeat(v.keys.beat(handle), value)
 	return b, err == nil, err
 }
 
@@ -114,14 +119,8 @@ func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
 	if !h.ByBeat() {
 		return r, nil
 	}
-	if _, known := seen[h.Beat]; !known {
-		b, found, err := v.readBeat(h.Beat)
-		if err != nil && !v.passes(err) { // a transaction that meets a beat that cannot be read ends it
-			return nil, err
-		}
-		if seen[h.Beat] = b.DueMS; !found || b.Ended {
-			seen[h.Beat] = 0
-		}
+	if err := v.seeBeats([]*rec.Record{r}, seen); err != nil {
+		return nil, err
 	}
 	shown := *h
 	if due := seen[h.Beat]; due > 0 {
@@ -131,6 +130,32 @@ func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
 		shown.Beat, shown.EndMS = uuid.Nil, min(shown.EndMS, v.nowMS)
 	}
 	return r.WithHolding(shown), nil
+}
+
+// seeBeats reads the beats of the claims that are not in seen, at the same time. records may have nil.
+func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
+	reads := make(map[uuid.UUID]kv.Future[[]byte])
+	var handles []uuid.UUID
+	for _, r := range records {
+		if !r.Holding().ByBeat() {
+			continue
+		}
+		handle := r.Holding().Beat
+		if _, known := seen[handle]; !known && reads[handle] == nil {
+			reads[handle] = v.read.Get(v.keys.beat(handle))
+			handles = append(handles, handle)
+		}
+	}
+	for _, handle := range handles {
+		b, found, err := v.waitBeat(handle, reads[handle])
+		if err != nil && !v.passes(err) { // a transaction that meets a beat that cannot be read ends it
+			return err
+		}
+		if seen[handle] = b.DueMS; !found || b.Ended {
+			seen[handle] = 0
+		}
+	}
+	return nil
 }
 
 // leftOf is how long a claim lasts, for an error's text.

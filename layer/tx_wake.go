@@ -44,19 +44,21 @@ func (w *txn) waking() *waking {
 // of each lane which may share an item with an unlocked one, because the hint of such a lane may be there all the time
 // while another lock excludes the lane.
 //
+// In an unordered queue it also wakes for messages behind others. Example: a handle has passed over the first message
+// of a group, which is suspect, and waits. It may receive the next one at once.
+//
 // The reads are at snapshot: neither two enqueues conflict, nor an enqueue and a receive that waits.
 func (w *txn) wakeLanes() error {
-	if len(w.ready)+len(w.unlocked) == 0 {
+	if len(w.ready)+len(w.unlocked)+len(w.behind) == 0 {
 		return nil
 	}
 	k := w.waking()
 	for lane := range w.ready {
-		group, where := splitLane(lane)
-		k.opened[group] = append(k.opened[group], lane)
-		if where == "" {
-			k.groups = 1 // the handle that is woken serves the others
-		} else {
-			k.templates[where]++
+		k.opens(lane)
+	}
+	for lane := range w.behind {
+		if _, opened := w.ready[lane]; !opened {
+			k.opens(lane)
 		}
 	}
 	for lane := range w.unlocked {
@@ -72,6 +74,17 @@ func (w *txn) wakeLanes() error {
 		return k.seeAll(rows)
 	}
 	return k.readMore()
+}
+
+// opens has the handles woken that wait for the lane.
+func (k *waking) opens(lane string) {
+	group, where := splitLane(lane)
+	k.opened[group] = append(k.opened[group], lane)
+	if where == "" {
+		k.groups = 1 // the handle that is woken serves the others
+	} else {
+		k.templates[where]++
+	}
 }
 
 // readMore reads the requests that matter, because there are many.

@@ -66,6 +66,34 @@ func TestServersWithWrongClocks(t *testing.T) {
 	}
 }
 
+// TestRepeatedReceiveOfAnotherClock: a receive is repeated under its ReceiveRequestAttemptId on a server whose clock is
+// behind. Its messages have their whole timeout from then on: no other client gets one, and a delete is taken.
+func TestRepeatedReceiveOfAnotherClock(t *testing.T) {
+	for name, off := range map[string]time.Duration{
+		"10 s behind": -10 * time.Second, "a minute behind": -time.Minute, "an hour behind": -time.Hour,
+		"10 hours behind": -10 * time.Hour,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBothKinds(t, func(e *env) {
+				wrong, end := e.withClock(func() time.Time { return time.Now().Add(off) })
+				defer end()
+				url := e.create("orders.fifo", visibilityTimeout, "20")
+				e.send(url, "a", "a1")
+				e.send(url, "b", "b1")
+				require.Equal(e, "a1 b1", bodies(e.receive(url, "ReceiveRequestAttemptId", "once")))
+				time.Sleep(15 * time.Second)
+				got := wrong.receive(url, "ReceiveRequestAttemptId", "once")
+				require.Equal(e, "a1 b1", bodies(got))
+				time.Sleep(9 * time.Second) // the first timeout is over
+				require.Empty(e, bodies(e.receive(url)))
+				e.delete(url, got[0])
+				wrong.delete(url, got[1])
+				require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+			})
+		})
+	}
+}
+
 // withClock is e with another server of the database, until end.
 func (e *env) withClock(now func() time.Time) (other *env, end func()) {
 	o := e.s.options

@@ -142,25 +142,31 @@ func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.Receive
 }
 
 // extendRepeated extends the claims of a receive that may be a repetition, because the claims of the first receive are
-// older. No claim then expires before least. It extends all claims or none. If one of them was lost, it repeats the
+// older. No claim then expires before least, or, if another server whose clock is ahead of this one's has made it,
+// before the whole lease is over by versions. It extends all claims or none. If one of them was lost, it repeats the
 // receive once more and returns the claims that are left.
 func (s *Server) extendRepeated(
 	ctx context.Context, q *queue, o layer.ReceiveOptions, claims []*layer.Claim, least time.Time,
 ) ([]*layer.Claim, error) {
 	for least = least.Truncate(time.Millisecond); ; { // as the layer stores times
-		ends := make([]time.Time, len(claims))
-		late := func(c *layer.Claim) bool { return c.Until.Before(least) }
-		if !slices.ContainsFunc(claims, late) {
+		ends, leases := make([]time.Time, len(claims)), make([]time.Duration, len(claims))
+		for i, c := range claims {
+			var err error
+			if leases[i], err = s.leaseAgain(ctx, q, c, o.Lease, least); err != nil {
+				return nil, err
+			}
+		}
+		if !slices.ContainsFunc(leases, func(d time.Duration) bool { return d > 0 }) {
 			return claims, nil
 		}
 		err := q.Once(ctx, func(tx kv.Tx) error {
 			for i, c := range claims {
 				ends[i] = c.Until
-				if !late(c) {
+				if leases[i] == 0 {
 					continue
 				}
 				var err error
-				if ends[i], err = q.ExtendTx(ctx, tx, c, o.Lease); err != nil {
+				if ends[i], err = q.ExtendTx(ctx, tx, c, leases[i]); err != nil {
 					return err
 				}
 			}
@@ -180,6 +186,36 @@ func (s *Server) extendRepeated(
 			return nil, err
 		}
 	}
+}
+
+// leaseAgain returns the lease with which a claim of a repeated receive is extended; 0 = it is not. An end that lies
+// further ahead than this receive could make it is by a clock that is ahead of this server's, or it is that of a longer
+// timeout. Then the claim's age by versions tells what is left of it. If this server's clock is behind by more than the
+// longest lease, no end by its clock is right for the others, so the old one stays.
+func (s *Server) leaseAgain(
+	ctx context.Context, q *queue, c *layer.Claim, lease time.Duration, least time.Time,
+) (time.Duration, error) {
+	left := c.Until.Sub(s.options.Now())
+	switch {
+	case c.Until.Before(least):
+		return lease, nil
+	case left <= lease:
+		return 0, nil
+	}
+	why, err := q.Admin().Why(ctx, c.Items[0].ID, nil)
+	if errors.Is(err, layer.ErrNoItem) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range why.Reasons {
+		short := lease - (r.Lease - r.Age)
+		if r.Token == c.Token && r.Lease > 0 && short > 0 && left+short <= layer.MaxLease {
+			return left + short, nil
+		}
+	}
+	return 0, nil
 }
 
 // received returns a message as the client gets it.

@@ -192,11 +192,14 @@ func (w *world) desert() {
 type beatState struct {
 	who   int // the handle whose transaction began it
 	dueMS int64
-	ended bool            // a handle has begun to end it
-	gone  bool            // it was ended, or its handle closed
-	used  bool            // a claim has joined it
-	held  map[string]bool // the groups in its list
-	timer map[int64]bool  // the times at which a timer leads to it
+	// movedMS and overMS are when its handle moved it last, and when another process began to end it, by the world's
+	// clock.
+	movedMS, overMS int64
+	ended           bool            // a handle has begun to end it
+	gone            bool            // it was ended, or its handle closed
+	used            bool            // a claim has joined it
+	held            map[string]bool // the groups in its list
+	timer           map[int64]bool  // the times at which a timer leads to it
 }
 
 // beats are those that there have been, by their numbers.
@@ -280,6 +283,7 @@ func (m *model) moves(number string, value []byte) {
 	b := m.beat(number)
 	if value == nil {
 		if before && !b.gone && m.r.who != b.who {
+			m.endsBeat(number, b)
 			m.w.mark("handle ended by its heartbeat")
 			if b.dueMS > m.r.nowMS {
 				m.violation("beat %s is ended by another %d ms before it is due", number, b.dueMS-m.r.nowMS)
@@ -302,6 +306,12 @@ func (m *model) moves(number string, value []byte) {
 		m.w.mark("heartbeat begun twice")
 	}
 	switch {
+	case m.r.who == b.who:
+		b.movedMS = m.r.atMS
+	case before:
+		m.endsBeat(number, b)
+	}
+	switch {
 	case b.gone:
 		m.violation("beat %s comes back", number)
 	case was.ended && !b.ended:
@@ -312,10 +322,12 @@ func (m *model) moves(number string, value []byte) {
 		m.violation("beat %s was due at %d, and is being ended at %d", number, was.dueMS, b.dueMS)
 	case b.ended:
 		m.w.mark("handle with more claims than one transaction ends")
+	case m.r.who != b.who && m.w.knobs.clocks && b.dueMS <= m.r.nowMS:
+		m.w.mark("beat with a wrong time ended") // see endsBeat
 	case m.r.who != b.who:
 		m.violation("beat %s of handle %d is moved", number, b.who)
 	case before && !was.gone && b.dueMS < was.dueMS:
-		m.violation("beat %s was due at %d, and is moved back to %d", number, was.dueMS, b.dueMS)
+		m.mistimed("beat %s was due at %d, and is moved back to %d", number, was.dueMS, b.dueMS)
 	case before && b.dueMS > m.r.nowMS+m.longestBeat():
 		m.violation("beat %s is moved to %d ms from now", number, b.dueMS-m.r.nowMS)
 	case before:
@@ -383,7 +395,7 @@ func (m *model) lasting(l *lockState) *lockState {
 	}
 	if b := m.beats[l.beat]; b != nil && (b.ended || b.dueMS <= m.r.nowMS) {
 		due := *l
-		due.endMS = b.dueMS
+		due.endMS, due.trulyMS = b.dueMS, b.dueMS-l.wrongMS
 		return &due
 	}
 	return l

@@ -12,10 +12,16 @@ import (
 )
 
 // Processes have wrong clocks: ahead, behind, leaping and standing, by 20 minutes up to two years. Processes die now
-// and then, and the next ones have other clocks. The first process has the right time. The process that opens the
-// folder has the right time, or is behind. All retentions and windows of the queue are longer than the run. The laws:
+// and then, and the next ones have other clocks. The first process creates the queue. It has the right time, or is
+// ahead or behind, or its clock leaps. The process that opens the folder first has the right time or is ahead, the next
+// ones have the right time or are behind. All retentions and windows of the queue are longer than the run. Some runs
+// have claims by heartbeat, subscribers, and movers. The laws:
 //
-//   - Nothing is removed because of its age: no message, dead letter, archived message or dedup id.
+//   - Nothing is removed because of its age: no message, dead letter, archived message, change or dedup id.
+//   - The messages in source and target never get fewer (moverlaw.go).
+//   - A beat that its process moves in time is ended by no other process. A beat of a dead process is ended within
+//     twice the lease.
+//   - Each subscription comes to its end in bounded time when the processes with wrong clocks have died.
 //   - No message becomes a dead letter unless it was rejected.
 //   - No attempt is counted while a lease lasts, by a clock that is known to be ahead of the holder's.
 //   - No handle takes its own claim. A right handle does not take the claim of a right handle.
@@ -51,7 +57,24 @@ func (k *knobs) clocked(rng *rand.Rand) {
 	c.MaxWaiting, c.MaxRate, c.MaxRateTotal = 0, layer.Rate{}, layer.Rate{}
 	c.MaxAttempts, c.OnFailure = 25, layer.DeadLetterItem
 	c.Delay = maxDelay / 2 * time.Duration(rng.IntN(2))
+	if rng.IntN(2) == 0 {
+		k.setBeats(rng)
+	}
+	if rng.IntN(2) == 0 {
+		k.subscribes(rng)
+		c.Changes = periodOfClocks
+	}
+	if rng.IntN(2) == 0 {
+		k.movers, k.keep, k.refuses = 1+rng.IntN(3), rng.Float64(), float64(rng.IntN(3))/2
+		k.target = layer.Config{
+			Shards: 1 + rng.IntN(3), MaxWaiting: rng.IntN(4), Retention: periodOfClocks, DedupBy: layer.DedupByID,
+		}
+	}
+	k.first = firstClocks[rng.IntN(len(firstClocks))]
 }
+
+// firstClocks are the kinds of clocks of the first process. If its clock stood, it could not end any delay.
+var firstClocks = []string{"right", "right", "ahead", "behind", "leaping"}
 
 // periodOfClocks is longer than a run.
 const periodOfClocks = 24 * time.Hour
@@ -72,10 +95,10 @@ var clockErrors = []time.Duration{
 	2 * 365 * 24 * time.Hour,
 }
 
-// clockOf returns the clock of a process; that of the first is right.
+// clockOf returns the clock of a process.
 func (w *world) clockOf(who int) *clock {
 	rng := rand.New(rand.NewPCG(w.o.Seed, 40_000+uint64(who)))
-	c := &clock{kind: "right", opened: time.Now()}
+	c := &clock{kind: w.knobs.first, opened: time.Now()}
 	if who > 1 {
 		c.kind = clockKinds[rng.IntN(len(clockKinds))]
 	}
@@ -84,6 +107,9 @@ func (w *world) clockOf(who int) *clock {
 		c.off = -c.off
 	}
 	w.mark("clock " + c.kind)
+	if who == 1 {
+		w.mark("first clock " + c.kind)
+	}
 	return c
 }
 
@@ -108,13 +134,18 @@ type engineClock struct{ off time.Duration }
 func (c engineClock) Now() time.Time                         { return time.Now().Add(c.off) }
 func (c engineClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// storeClock returns the clock of the process that opens the folder for the nth time: right at first, and then perhaps
-// behind.
+// storeClock returns the clock of the process that opens the folder for the nth time: right or ahead at first, and then
+// right or behind.
 func (w *world) storeClock(n int) embedded.Clock {
 	rng := rand.New(rand.NewPCG(w.o.Seed, 50_000+uint64(n)))
 	c := engineClock{}
-	if n > 0 && rng.IntN(2) == 0 {
-		c.off = -clockErrors[rng.IntN(len(clockErrors))]
+	if rng.IntN(2) > 0 {
+		return c
+	}
+	if c.off = clockErrors[rng.IntN(len(clockErrors))]; n == 0 {
+		w.mark("folder opened first by a clock that is ahead")
+	} else {
+		c.off = -c.off
 		w.mark("folder opened by a clock that is behind")
 	}
 	return c
@@ -161,6 +192,9 @@ func (m *model) timed(old, next *lockState) {
 		return
 	}
 	next.wrongMS = m.r.begunMS - m.r.atMS
+	if old.is("claim") && next.token == old.token && old.beat != "" && next.beat == "" && !m.owns(old) {
+		next.wrongMS = old.wrongMS // its end is by the clock of its holder, whose beat was due
+	}
 	next.trulyMS = next.endMS - next.wrongMS
 	switch {
 	case !old.is("claim"):
@@ -177,6 +211,43 @@ func (m *model) timed(old, next *lockState) {
 			old.token, old.owner, old.trulyMS-m.r.atMS, m.r.who)
 	}
 	m.w.mark("claim taken early, by a wrong clock")
+}
+
+// owns reports whether the process of the record under replay has the claim.
+func (m *model) owns(l *lockState) bool { return m.w.ownerOf(l.owner) == m.w.handleOf(m.r.who) }
+
+// endsBeat holds the end of a beat by another process to the world's clock: the process of the beat has not moved it in
+// time. A clock that leaps or stands gives its beat two lengths.
+func (m *model) endsBeat(number string, b *beatState) {
+	if !m.w.knobs.clocks || b.overMS > 0 {
+		return
+	}
+	b.overMS = m.r.atMS
+	m.w.mark("beat ended by another process")
+	if holder := m.w.handleOf(b.who).clock.kind; holder == "leaping" || holder == "standing" {
+		return
+	}
+	left := b.movedMS + m.w.knobs.config.Lease.Milliseconds() - m.r.atMS
+	if left > aWhile.Milliseconds() && len(b.held) > 0 {
+		m.violation("G2: beat %s of handle %d, whose clock is %s, is ended %d ms early by handle %d, whose clock is %s",
+			number, b.who, m.w.handleOf(b.who).clock.kind, left, m.r.who, m.w.handleOf(m.r.who).clock.kind)
+	}
+}
+
+// compareBeats: when the processes with wrong clocks have died, the first ends their beats within twice the lease.
+func (m *model) compareBeats() {
+	most := 2*m.w.knobs.config.Lease + 3*time.Second // with its poll and its wait
+	for number, b := range m.beats {
+		died := m.w.handleOf(b.who).diedAt
+		if died.IsZero() || m.w.handleOf(b.who).died < m.w.calm || b.overMS == 0 || !b.used {
+			continue
+		}
+		m.w.mark("beat of a process that died")
+		if late := time.UnixMilli(b.overMS).Sub(died); late > most {
+			m.violation("beat %s of handle %d, whose clock is %s, is ended %s after its death, by a clock that is %s",
+				number, b.who, m.w.handleOf(b.who).clock.kind, late, m.w.alive()[0].clock.kind)
+		}
+	}
 }
 
 // aWhile is more than a transaction takes.
@@ -212,6 +283,7 @@ func (m *model) compareClocks() {
 	if !w.knobs.clocks {
 		return
 	}
+	m.compareBeats()
 	for id := range m.everDead {
 		asked := slices.ContainsFunc(w.ops, func(o *op) bool {
 			return o.rejected == id
@@ -221,6 +293,9 @@ func (m *model) compareClocks() {
 		}
 	}
 	for id, r := range m.discarded {
+		if slices.ContainsFunc(w.ops, func(o *op) bool { return o.discarding && o.maybeAt(r) }) {
+			continue // a mover
+		}
 		w.violation("G3: the dead letter %s was removed at step %d", id, r.step)
 	}
 }

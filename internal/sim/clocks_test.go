@@ -9,10 +9,13 @@ import (
 // TestClocks (G3, contract): processes have clocks that are wrong by up to two years. Nothing is removed because of its
 // age, and no time that they have stored holds up a group longer than a right one.
 func TestClocks(t *testing.T) {
-	seeds := someOf(8)
+	seeds := someOf(15)
 	sum := runSeeds(t, seeds, sim.Options{Profile: "clocks"})
 	if seeds >= 18 {
 		requireSeen(t, sum, "clock right", "clock ahead", "clock behind", "clock leaping", "clock standing",
-			"sweep refused by clocks")
+			"sweep refused by clocks", "first clock ahead", "first clock behind", "first clock leaping",
+			"claim by heartbeat",
+			"beat of a process that died", "subscription taken over", "moved: take", "target drained",
+			"folder opened first by a clock that is ahead")
 	}
 }

@@ -65,7 +65,7 @@ func (f *fate) crashStore() {
 func (f *fate) pick() *handle {
 	alive := f.w.alive()
 	if f.w.knobs.clocks && len(alive) > 1 {
-		alive = alive[1:] // the first has the right time
+		alive = alive[1:] // the first drains the queue in the end
 	}
 	return alive[f.rng.IntN(len(alive))]
 }
@@ -89,7 +89,7 @@ func (f *fate) killHandle() {
 func (w *world) die(h *handle) (work []*actor) {
 	w.sched.trace.note("death of handle", h.who)
 	w.mark("death of a handle")
-	h.dead, h.died = true, w.sched.step()
+	h.dead, h.died, h.diedAt = true, w.sched.step(), time.Now()
 	h.engine.dead.Store(true)
 	who := []int{h.who}
 	for _, a := range h.actors {

@@ -163,6 +163,19 @@ func runSeeds(t *testing.T, seeds int, o sim.Options) sim.Report {
 	return sum
 }
 
+// runProfiles is runSeeds for each profile.
+func runProfiles(t *testing.T, seeds int, profiles ...string) sim.Report {
+	t.Helper()
+	sum := sim.Report{Marks: make(map[string]int)}
+	for _, profile := range profiles {
+		t.Run(profile, func(t *testing.T) {
+			part := runSeeds(t, seeds, sim.Options{Profile: profile})
+			sum.Add(&part)
+		})
+	}
+	return sum
+}
+
 // sumOf sums up the reports of the seeds that have one.
 func sumOf(reports []*sim.Report) sim.Report {
 	sum := sim.Report{Marks: make(map[string]int)}

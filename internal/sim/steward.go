@@ -51,9 +51,11 @@ func (a *actor) rush() {
 	a.setRate(layer.Rate{})
 }
 
-func (a *actor) setRate(rate layer.Rate) {
+func (a *actor) setRate(rate layer.Rate) { a.reconfigure(func(c *layer.Config) { c.MaxRate = rate }) }
+
+// reconfigure changes the configuration, and with it perhaps the rate.
+func (a *actor) reconfigure(change func(c *layer.Config)) {
 	o := &op{kind: "configure", rates: true}
-	change := func(c *layer.Config) { c.MaxRate = rate }
 	a.call(o, func(ctx context.Context) (err error) {
 		_, o.token, err = a.q.Admin().Configure(ctx, change)
 		return err

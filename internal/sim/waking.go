@@ -11,7 +11,7 @@ import (
 
 // The law of wakes: no receive waits for a poll. Runs of the profiles waking and waking-lanes check it. In these runs
 // every other commit, of any kind, is held for up to wakingHold. So a receive begins to wait, is served, or gives up
-// between the reads and the commit of an enqueue, of a release, or of the end of a pause.
+// between the reads and the commit of an enqueue, of a release, or of the end of a pause or of a limit.
 //
 //   - A group, or a lane, with items and without a claim is not left alone for longer than wakingLate while a receive
 //     waits that takes it. The polls come after wakingPoll.
@@ -42,6 +42,7 @@ func (k *knobs) waking(rng *rand.Rand) {
 	k.config.MaxAttempts, k.config.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate, k.config.Delay = 0, 0, layer.Rate{}, 0
 	k.named, k.large, k.delayed, k.inTx, k.giveUp, k.repeat, k.state = 0, 0, 0, 0.3, 0, 0, 0
+	k.config.MaxRateTotal, k.config.RetroactiveDelay = layer.Rate{}, rng.IntN(2) == 0
 }
 
 // wakingLanes: the same, of lanes that do not intersect, and receives by template.
@@ -57,6 +58,8 @@ type wakingWorld struct {
 	waits map[int]*wakingWait      // receives under way, by actors
 	begun int                      // receives
 	free  map[wakingLane]time.Time // since when a lane with items has no claim
+	// limited: a limit is in force, or about to be, by which groups wait.
+	limited bool
 }
 
 // wakingLane is a group, or a lane of it.
@@ -72,7 +75,7 @@ func (v *wakingWait) takes(l wakingLane) bool {
 	return v.state == l.state && (v.group == nil || *v.group == l.group)
 }
 
-// startWaking starts the actors that receive, one that pauses and resumes, and one that watches.
+// startWaking starts the actors that receive, one that pauses and resumes, one that limits, and one that watches.
 func (w *world) startWaking() {
 	if !w.knobs.wakes {
 		return
@@ -97,6 +100,9 @@ func (w *world) startWaking() {
 	start(w.handles[0], (*actor).watchWaking)
 	if rng.IntN(2) == 0 {
 		start(w.handles[len(w.handles)-1], (*actor).suspend)
+	}
+	if rng.IntN(2) == 0 {
+		start(w.handles[rng.IntN(len(w.handles))], (*actor).limit)
 	}
 }
 
@@ -194,8 +200,47 @@ func (a *actor) suspend() {
 	}
 }
 
-// freeLanes returns the lanes with items and without a claim; none while the queue is paused.
+// limit sets a limit by which receives wait, and lifts it after a while.
+func (a *actor) limit() {
+	w := a.w
+	rate := layer.Rate{Count: 1, Per: time.Hour}
+	type limit struct {
+		name      string
+		set, lift func(c *layer.Config)
+	}
+	limits := []limit{{
+		"rate of the queue",
+		func(c *layer.Config) { c.MaxRateTotal = rate }, func(c *layer.Config) { c.MaxRateTotal = layer.Rate{} },
+	}}
+	if w.knobs.plan == nil {
+		limits = append(limits, limit{
+			"rate", func(c *layer.Config) { c.MaxRate = rate }, func(c *layer.Config) { c.MaxRate = layer.Rate{} },
+		})
+	}
+	if w.knobs.config.RetroactiveDelay {
+		limits = append(limits, limit{
+			"delay", func(c *layer.Config) { c.Delay = time.Hour }, func(c *layer.Config) { c.Delay = 0 },
+		})
+	}
+	for ; a.left > 0 && !w.sent(); a.left -= 2 {
+		a.sleep(time.Second + a.below(w.knobs.think))
+		l := limits[a.rng.IntN(len(limits))]
+		w.waking.limited = true
+		a.reconfigure(l.set)
+		a.sleep(a.below(2 * time.Second))
+		a.reconfigure(l.lift)
+		w.waking.limited = false
+		if len(w.waking.waits) > 0 && len(w.freeLanes()) > 0 {
+			w.mark("lifted a " + l.name + " while a receive waits")
+		}
+	}
+}
+
+// freeLanes returns the lanes with items and without a claim; none while the queue is paused, or limited.
 func (w *world) freeLanes() (all []wakingLane) {
+	if w.waking.limited {
+		return nil
+	}
 	kind := "item"
 	if w.knobs.plan != nil {
 		kind = "lane"

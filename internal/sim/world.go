@@ -129,7 +129,8 @@ type handle struct {
 	consumed  bool           // there was one
 	replaying bool           // an actor replays the archive, or one has failed to
 	dead      bool
-	died      int  // the step; 0 = it lives
+	died      int // the step; 0 = it lives
+	diedAt    time.Time
 	retired   bool // Close was called while its actors worked
 	silent    bool // and has returned nil
 	stood     int  // how often the process has stood still

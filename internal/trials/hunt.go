@@ -37,8 +37,7 @@ func none(uint64) []string { return nil }
 func suites() []*suite {
 	return []*suite{
 		{
-			name: "sim", folder: "internal/sim", run: "^Test(Seeds|Workers|Contended|Lethal|Movers|Waking)$",
-			args: seedAndSize("-seed", "-seeds", 60),
+			name: "sim", folder: "internal/sim", run: "^Test", args: seedAndSize("-seed", "-seeds", 60),
 		},
 		{name: "faults", folder: "layer/layertest", run: "^Test", args: none},
 		{

@@ -466,6 +466,56 @@ func TestALiveHeartbeatOfAWrongClock(t *testing.T) {
 	}
 }
 
+// TestAHeartbeatBesideAClockAhead (G2): no process whose clock is ahead, or steps ahead again and again, ends the
+// heartbeat of a process that lives, whose clock may be wrong, too. If the process has died, another gets its message
+// within twice the lease. Meanwhile the other process looks less than 20 times a second.
+func TestAHeartbeatBesideAClockAhead(t *testing.T) {
+	t.Parallel()
+	begun := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	leaps := func(passed time.Duration) time.Duration { return passed / (8 * time.Second) % 2 * time.Hour }
+	for name, off := range map[string]struct {
+		other  func(passed time.Duration) time.Duration
+		holder time.Duration
+	}{
+		"20 minutes ahead":                {offBy(20 * time.Minute), 0},
+		"a year ahead":                    {offBy(year), 0},
+		"leaping":                         {leaps, 0},
+		"leaping, and the holder ahead":   {leaps, year},
+		"leaping, and the holder behind":  {leaps, -year},
+		"ahead of a holder that is ahead": {offBy(2 * year), year},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				passed := func() time.Duration { return time.Since(begun) }
+				ahead := c.clock(func() time.Time { return time.Now().Add(off.other(passed())) })
+				holder := c.off(off.holder)
+				c.send(c.q, layer.Message{}, layer.Message{})
+				claim := c.claim(holder, layer.ReceiveOptions{Heartbeat: true})
+				group, o := "A", layer.ReceiveOptions{Wait: 50 * time.Second, Max: 1}
+				for begun, before := time.Now(), ahead.Paths().Looks; time.Since(begun) < 6*clockLease; {
+					if o.Group = nil; time.Since(begun) > 3*clockLease {
+						o.Group = &group
+					}
+					claims, err := ahead.Receive(c.Context(), o)
+					require.NoError(c, err)
+					require.Empty(c, claims, time.Since(begun))
+					require.Less(c, ahead.Paths().Looks-before, 20*int64(1+time.Since(begun)/time.Second))
+				}
+				require.NoError(c, holder.Ack(c.Context(), claim))
+				c.claim(holder, layer.ReceiveOptions{Heartbeat: true})
+				require.NoError(c, holder.Close(c.Context())) // no process moves the beat any more
+				closed := time.Now()
+				claims, err := ahead.Receive(c.Context(), layer.ReceiveOptions{Wait: 3 * clockLease})
+				require.NoError(c, err)
+				require.Len(c, claims, 1)
+				require.Less(c, time.Since(closed), 2*clockLease)
+				require.NoError(c, ahead.Ack(c.Context(), claims[0]))
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
+}
+
 // TestALongerHeartbeat (G2): the queue's lease becomes shorter while a process has a claim by heartbeat. No beat makes
 // the claim end earlier than the process was told.
 func TestALongerHeartbeat(t *testing.T) {
@@ -493,30 +543,40 @@ func TestALongerHeartbeat(t *testing.T) {
 }
 
 // TestALiveSubscriptionOfAWrongClock: a process whose clock is ahead, or stands, keeps its subscription. Another
-// process waits whose own lease is shorter.
+// process waits whose own lease is shorter, and whose clock is right, or steps by an hour again and again.
 func TestALiveSubscriptionOfAWrongClock(t *testing.T) {
 	t.Parallel()
 	for name, now := range liveClocks {
-		t.Run(name, func(t *testing.T) {
-			inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
-				ahead := c.clock(now)
-				key := tuple.Tuple{"q", "reader", "s"}.Pack()
-				c.subscribe(ahead, func() {
-					holder := c.row(key)[:17] // its token
-					ctx, end := context.WithTimeout(c.Context(), 4*clockLease)
-					defer end()
-					time.AfterFunc(4*clockLease-time.Second, func() { require.Equal(c, holder, c.row(key)[:17]) })
-					err := c.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
-						return errors.New("taken over")
-					}, layer.SubscribeOptions{Lease: layer.MinLease})
-					require.NoError(c, err)
-					c.send(c.q, layer.Message{})
-				})
-				c.drain(1, layer.ReceiveOptions{})
-				require.NoError(c, ahead.Close(c.Context()))
-			})
-		})
+		t.Run(name, func(t *testing.T) { keepsSubscription(t, now, offBy(0)) })
 	}
+	ahead := func() time.Time { return time.Now().Add(year) }
+	t.Run("a year ahead, beside a leaping clock", func(t *testing.T) {
+		keepsSubscription(t, ahead, func(passed time.Duration) time.Duration {
+			return passed / time.Second % 2 * time.Hour
+		})
+	})
+}
+
+func keepsSubscription(t *testing.T, now func() time.Time, off func(passed time.Duration) time.Duration) {
+	inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
+		begun := time.Now()
+		ahead, other := c.clock(now), c.clock(func() time.Time { return time.Now().Add(off(time.Since(begun))) })
+		key := tuple.Tuple{"q", "reader", "s"}.Pack()
+		c.subscribe(ahead, func() {
+			holder := c.row(key)[:17] // its token
+			ctx, end := context.WithTimeout(c.Context(), 4*clockLease)
+			defer end()
+			time.AfterFunc(4*clockLease-time.Second, func() { require.Equal(c, holder, c.row(key)[:17]) })
+			err := other.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+				return errors.New("taken over")
+			}, layer.SubscribeOptions{Lease: layer.MinLease})
+			require.NoError(c, err)
+			c.send(c.q, layer.Message{})
+		})
+		c.drain(1, layer.ReceiveOptions{})
+		require.NoError(c, ahead.Close(c.Context()))
+		require.NoError(c, other.Close(c.Context()))
+	})
 }
 
 // TestWhyTellsOfAWrongClock: a claim and a delay that end later than any process may make them end are listed as

@@ -712,3 +712,63 @@ func TestSuspectOfASlowReceive(t *testing.T) {
 		require.NoError(t, raw.Close())
 	})
 }
+
+// TestWakeBehindASuspect (G5): a receive of an unordered queue waits, because its handle must not give the suspect
+// message that a group begins with. A message that comes behind it in the group is received at once, long before the
+// handle's next poll.
+func TestWakeBehindASuspect(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		for how, o := range map[string]layer.ReceiveOptions{"any": {}, "group": {Group: layer.OnlyGroup("B")}} {
+			t.Run(fmt.Sprintf("%s, own=%t", how, own), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { wakesBehindASuspect(t, own, o) })
+			})
+		}
+	}
+}
+
+func wakesBehindASuspect(t *testing.T, own bool, o layer.ReceiveOptions) {
+	ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+	options := layer.Options{Poll: time.Minute, Test: &layer.TestOptions{NoLooks: true}}
+	options.Config = layer.Config{Lease: 10 * time.Second, Unordered: true}
+	q, err := layer.Create(ctx, db, testPrefix, testQueue, options)
+	require.NoError(t, err)
+	options.Config = layer.Config{}
+	others := make([]*layer.Queue, 2)
+	for i := range others {
+		others[i], err = layer.Open(ctx, db, testPrefix, testQueue, options)
+		require.NoError(t, err)
+	}
+	_, err = q.Enqueue(ctx, layer.Message{Group: "A"}, layer.Message{Group: "B"})
+	require.NoError(t, err)
+	claims, err := others[1].Receive(ctx, layer.ReceiveOptions{Unordered: true, Max: 2})
+	require.NoError(t, err)
+	require.Len(t, claims, 2)
+	time.Sleep(11 * time.Second) // the leases are over
+
+	given, err := q.Receive(ctx, layer.ReceiveOptions{Unordered: true, Lease: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, given, 1)
+	require.Equal(t, "A", given[0].Group)
+	sent := make(chan time.Time, 1)
+	go func() {
+		time.Sleep(5 * time.Second)
+		from := others[0]
+		if own {
+			from = q
+		}
+		from.Enqueue(ctx, layer.Message{Group: "B", Body: []byte("behind")}) // if it fails, no receive gets it
+		sent <- time.Now()
+	}()
+	o.Unordered, o.Wait = true, 20*time.Second
+	claims, err = q.Receive(ctx, o)
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Equal(t, "behind", string(claims[0].Items[0].Body))
+	require.Less(t, time.Since(<-sent), 100*time.Millisecond)
+	for _, q := range append(others, q) {
+		ended, end := context.WithCancel(ctx)
+		end()
+		q.Close(ended)
+	}
+	require.NoError(t, db.Close())
+}

@@ -2,11 +2,14 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -166,6 +169,119 @@ func TestWaitThatBeginsBesideACommit(t *testing.T) {
 				require.Equal(t, "A", claim.Group)
 			})
 		}
+	}
+}
+
+// changedSetting is a setting by which receives wait, and the change by which they need wait no longer.
+type changedSetting struct {
+	name   string
+	groups bool // the setting is only for queues without facets
+	before func(c *layer.Config)
+	after  func(c *layer.Config)
+}
+
+// changedSettings are all settings of which a change lets receives continue that wait.
+func changedSettings() []changedSetting {
+	set := func(name, text string) func(c *layer.Config) {
+		return func(c *layer.Config) {
+			if err := c.Set(name, text); err != nil {
+				panic(err)
+			}
+		}
+	}
+	delay := func(d time.Duration) func(c *layer.Config) {
+		return func(c *layer.Config) { c.RetroactiveDelay, c.Delay = true, d }
+	}
+	return []changedSetting{
+		{"max_rate raised", true, set("max_rate", "1/h"), set("max_rate", "10/s")},
+		{"max_rate removed", true, set("max_rate", "1/h"), set("max_rate", "0")},
+		{"max_rate_total raised", false, set("max_rate_total", "1/h"), set("max_rate_total", "10/s")},
+		{"max_rate_total removed", false, set("max_rate_total", "1/h"), set("max_rate_total", "0")},
+		{"delay shortened", false, delay(time.Hour), delay(3 * time.Second)},
+		{"delay removed", false, delay(time.Hour), delay(0)},
+	}
+}
+
+// TestChangedSettingWakes (G5): a receive that waits by a setting continues at once when Configure has changed the
+// setting. It neither waits for a poll nor for the time that it has computed by the old setting. While the
+// setting stays, the handle looks at most once a second, or twice for a retroactive delay.
+func TestChangedSettingWakes(t *testing.T) {
+	for _, c := range changedSettings() {
+		for how, o := range map[string]layer.ReceiveOptions{
+			"any": {}, "group": {Group: layer.OnlyGroup("A")}, "receive id": {ReceiveID: "once"},
+			"template": {Where: isNew}, "group and template": {Where: isNew, Group: layer.OnlyGroup("A")},
+		} {
+			for _, handles := range []int{1, 3} {
+				if c.groups && o.Where != nil {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%s/%d handles", c.name, how, handles), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { waitByASetting(t, c, o, handles) })
+				})
+			}
+		}
+	}
+}
+
+func waitByASetting(t *testing.T, c changedSetting, o layer.ReceiveOptions, handles int) {
+	const poll, waited = 20 * time.Second, 5200 * time.Millisecond
+	e := newEnv(t, inMemory, false)
+	e.clock.real.Store(true)
+	q := e.laned("changed", "*; state; region", func(config *layer.Config) {
+		if c.before(config); o.Where == nil {
+			config.Facets, config.Views = nil, ""
+		}
+	}, 1)[0]
+	m := layer.Message{Group: "A"}
+	if o.Where != nil {
+		m.Headers = map[string]string{"state": isNew["state"], "region": "EU"}
+	}
+	_, err := q.Enqueue(e.ctx, m, m)
+	require.NoError(t, err)
+	used, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+	require.NoError(t, err)
+	for _, claim := range used {
+		require.NoError(t, q.Ack(e.ctx, claim))
+	}
+	ctx, cancel := context.WithCancel(e.ctx)
+	var waiting []*layer.Queue
+	var ended sync.WaitGroup
+	got := make(chan time.Time, handles)
+	for i := range handles {
+		options := e.options(uint64(20 + i))
+		options.Poll = poll
+		h, err := layer.Open(e.ctx, e.db, testPrefix, "changed", options)
+		require.NoError(t, err)
+		waiting = append(waiting, h)
+		o := o
+		if o.Wait = layer.MaxWait; o.ReceiveID != "" {
+			o.ReceiveID = fmt.Sprint(i)
+		}
+		ended.Go(func() {
+			if claims, err := h.Receive(ctx, o); err == nil && len(claims) > 0 {
+				got <- time.Now()
+			}
+		})
+	}
+	time.Sleep(waited)
+	assert.Empty(t, got)
+	for _, h := range waiting {
+		first := int64(12) // at 0.25, 0.5, 1 … 512 ms
+		assert.LessOrEqual(t, h.Paths().Looks, first+2*int64(waited/time.Second)+2)
+	}
+	changed := time.Now()
+	_, _, err = q.Admin().Configure(e.ctx, c.after)
+	require.NoError(t, err)
+	select {
+	case at := <-got:
+		assert.Less(t, at.Sub(changed), 100*time.Millisecond)
+	case <-time.After(2 * poll):
+		t.Error("the receive waits on")
+	}
+	cancel()
+	ended.Wait()
+	for _, h := range append(waiting, q) {
+		require.NoError(t, h.Close(e.ctx))
 	}
 }
 

@@ -77,6 +77,11 @@ func groupReadies() map[string]groupReady {
 			require.NoError(e.t, err)
 			return nil
 		}, admin(func(e *env, a layer.Admin) error { _, err := a.Resume(e.ctx, layer.ResumeOptions{}); return err })},
+		"shorter retroactive delay": {func(e *env) any {
+			e.configure(func(c *layer.Config) { c.RetroactiveDelay, c.Delay = true, time.Hour })
+			e.fill("A", 1)
+			return nil
+		}, func(e *env, _ any) { e.configure(func(c *layer.Config) { c.Delay = 0 }) }},
 		"retry now": {func(e *env) any {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: time.Hour})
 			require.NoError(e.t, err)
@@ -98,7 +103,7 @@ func TestWaitForOneGroup(t *testing.T) {
 				require.Equal(t, 1, e.namedRequests())
 				require.Zero(t, e.requests(), "nobody waits for any group")
 				looks := w.q.Paths().Looks
-				if name != "resume of the queue" {
+				if name != "resume of the queue" && name != "shorter retroactive delay" { // which hold B back
 					e.enqueue("B", "b1")
 					require.NotNil(t, e.receive(e.q, 1))
 				}

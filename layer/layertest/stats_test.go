@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -306,4 +307,51 @@ func TestStatsBounded(t *testing.T) {
 		_, err = e.q.Admin().Blocked(e.ctx, layer.BlockedOptions{Stats: &o})
 		require.ErrorIs(t, err, layer.ErrLimit)
 	}
+}
+
+// TestStatsOfManyHeartbeats: the figures, and the list of blocked groups, take a bounded number of round trips however
+// many handles claim by heartbeat. A handle with many claims takes a few more.
+func TestStatsOfManyHeartbeats(t *testing.T) {
+	const lag, handles, many = 10 * time.Millisecond, 300, 25
+	onLagging(t, lag, func(t *testing.T, db, lagging kv.DB) {
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		for i := range handles + many - 1 {
+			_, err := q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint("g", i)})
+			require.NoError(t, err)
+		}
+		defer q.Close(t.Context())
+		for i := range handles {
+			h, err := layer.Open(t.Context(), db, testPrefix, testQueue, layer.Options{})
+			require.NoError(t, err)
+			defer h.Close(t.Context())
+			o := layer.ReceiveOptions{Heartbeat: true, Max: 1, MaxGroups: 1}
+			if i == 0 {
+				o.Max, o.MaxGroups = many, many
+			}
+			claims, err := h.Receive(t.Context(), o)
+			require.NoError(t, err)
+			require.Len(t, claims, o.Max)
+		}
+		slow, err := layer.Open(t.Context(), lagging, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		defer slow.Close(t.Context())
+		trips := func(call func()) int {
+			begun := time.Now()
+			call()
+			return int(time.Since(begun) / lag)
+		}
+		n := trips(func() {
+			stats, err := slow.Stats(t.Context(), layer.StatsOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, handles+many-1, stats.InFlight)
+		})
+		require.Less(t, n, handles/2)
+		n = trips(func() {
+			page, err := slow.Admin().Blocked(t.Context(), layer.BlockedOptions{HeldFor: time.Nanosecond})
+			require.NoError(t, err)
+			require.NotEmpty(t, page.Groups)
+		})
+		require.Less(t, n, handles/2)
+	})
 }

@@ -26,7 +26,7 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.looked == nil {
-		f.looked, f.after, f.seen = make(map[string]time.Time), make(map[string][]byte), make(map[string]time.Time)
+		f.looked, f.after = make(map[string]time.Time), make(map[string][]byte)
 	}
 	last, before := f.looked[where]
 	switch {
@@ -46,6 +46,9 @@ func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 	defer f.mu.Unlock()
 	first, known := f.seen[string(key)]
 	if !known {
+		if f.seen == nil {
+			f.seen = make(map[string]time.Time)
+		}
 		if len(f.seen) >= farSeen {
 			clear(f.seen)
 		}

@@ -47,7 +47,7 @@ var all = []Guard{
 	PaceFresh, GrantLease, RequestDeadline, WithdrawRequest, WithdrawLock, SweepRequest, RenewRequest, WakeTemplate,
 	WakeUnlocked, PassOn, LookSoon, GoneWake, OwedWake, KeepBounds, Receipt, ReceiptConflict, ReceiptLate,
 	ReceiptFence, ReceiptLife, ReceiptTrust, ClaimReceipt, ReloadToken, ReloadExact, Assign, Apart, Configure,
-	QueuePause, NotInClaim, Spent, BatchSize, ReplayEnd, ReplayCut, Drop, DropLook, ClockAsk, ClockLease,
+	QueuePause, NotInClaim, Spent, BatchSize, ReplayEnd, ReplayCut, Drop, DropLook, ClockAsk, ClockLease, BeatClock,
 	ClockBound, SubscribeHold, SubscribeMove, SubscribeAgain, SubscribeStop, Incarnation, Grow, Twin, SweepTurn,
 	Repeat, RepeatTwin, RepeatBack, RepeatSweep, BeatJoin, BeatLast, BeatMove, BeatEnd, BeatLock, Suspect,
 	SuspectTurn, Proof, Orphan, OwnClaim, ExtendApart, TxBound,

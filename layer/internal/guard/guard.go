@@ -296,6 +296,8 @@ const (
 	// ClockLease (G7): a process whose clock is ahead takes the messages of workers that live, and counts attempts,
 	// until they become dead letters.
 	ClockLease Guard = "clock-lease"
+	// BeatClock (G2): a process whose clock is ahead ends the heartbeat of a process that lives.
+	BeatClock Guard = "beat-clock"
 	// ClockBound (contract): what a process has stored whose clock was a year ahead stays in force for a year.
 	ClockBound Guard = "clock-bound"
 	// SubscribeHold (contract): a subscription is taken from a process that has just extended its lease.

@@ -1,0 +1,1 @@
+../../layer/layertest/joined_test.go
