@@ -314,8 +314,8 @@ type lockRead struct {
 	rows  kv.Future[[]kv.KV]
 }
 
-// readLaneLock starts the read of the lock, or, in a queue with facets, by locks, of the lane's own and up to most locks
-// of each range in which those of intersecting lanes lie. The lane must be no hold.
+// readLaneLock starts the read of the lock of a lane that is no hold. In a queue with facets it reads, by locks, up to
+// most locks of each range in which those of intersecting lanes lie, and the lane's own.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan == nil {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
