@@ -124,7 +124,7 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs)), size: size}
+	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs)), size: size}
 	e.part(q.keys)
 	return e, nil
 }
@@ -175,11 +175,6 @@ func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 			return group
 		}
 	}
-}
-
-// randoms returns the random parts of the ids of n new messages.
-func (q *Queue) randoms(n int) []uuid.UUID {
-	return q.random.uuids(n)
 }
 
 // enqueue writes the messages of several enqueues, in order. EnqueueTx states the conflict footprint. All tails are

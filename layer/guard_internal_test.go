@@ -211,7 +211,7 @@ func TestTogetherOfUnknownOutcome(t *testing.T) {
 		var both []*operation
 		for i := range 2 {
 			msgs := []Message{{Group: fmt.Sprint(i)}}
-			both = append(both, &operation{enqueue: &enqueuing{msgs: msgs, randoms: q.randoms(1)}})
+			both = append(both, &operation{enqueue: &enqueuing{msgs: msgs, randoms: q.random.uuids(1)}})
 		}
 		db.err = failure
 		db.armed.Store(true)

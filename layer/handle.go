@@ -501,6 +501,7 @@ func (e *entropy) uuid() (id uuid.UUID) {
 	return id
 }
 
+// uuids returns the random parts of the ids of n new messages.
 func (e *entropy) uuids(n int) []uuid.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -568,7 +568,7 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	if r.dryRun || len(e.msgs) == 0 {
 		return r.q.exists(ctx, tx)
 	}
-	e.randoms = r.q.randoms(len(e.msgs))
+	e.randoms = r.q.random.uuids(len(e.msgs))
 	return r.q.operate(ctx, tx, func(w *txn) error {
 		w.count(countEnqueued, len(e.msgs))
 		return w.enqueue(e)

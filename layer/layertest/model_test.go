@@ -29,8 +29,8 @@ func init() {
 	}
 }
 
-// TestModel runs random operations against the queue and against a model of it that is too simple to be wrong,
-// and compares all that can be seen after each (G1, G2, G3, and section 8 of the design: attempts).
+// TestModel runs random operations against the queue, and against a model that is too simple to be wrong. After each
+// operation it compares everything that a caller can see (G1, G2, G3, and section 8 of the design: attempts).
 //
 // Replay: rapid prints the seed and a file; faults and random choices hang on values that it draws.
 func TestModel(t *testing.T) {
