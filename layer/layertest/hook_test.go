@@ -293,8 +293,8 @@ func TestLogHook(t *testing.T) {
 }
 
 // TestHooksThatHang: an operation waits half a second for a hook that hangs, and is done without it. The hook is not
-// told of operations that begin until it has returned. A header that it sets too late is in no message, and the caller's
-// messages are not read for it.
+// told of operations that begin until it has returned. A header that it sets too late is in no message, and does not
+// read the caller's messages.
 func TestHooksThatHang(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"Begin", "End"} {
