@@ -531,6 +531,7 @@ func (a *actor) moveBack(target *layer.Queue) error {
 		for _, item := range items {
 			from = append(from, item.ID)
 		}
+		o.varied = o.varied || len(o.bodies) > 0 && len(from) > 0 && len(from) != len(o.bodies)
 		if len(from) > len(o.bodies) {
 			name(len(from))
 		}
