@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -278,9 +279,9 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 }
 
 // Operations of an operator on a waiting item of a queue with facets. The item is in several lanes, and any of them may
-// be held. So such an operation reads all locks of the group with a conflict, and writes a conflict on the lock of the
+// be held. So such an operation has a read conflict on all locks of the group, and writes a conflict on the lock of the
 // whole group, which every claim of the group reads: these exclude every claim and release in the group until the
-// commit.
+// commit. It reads the locks of the item's own lanes: no claim of another lane can have the item.
 
 // laneWaiting is an item that is not in flight, in a queue with facets.
 type laneWaiting struct {
@@ -292,15 +293,16 @@ type laneWaiting struct {
 
 // waitingInLanes is waitingItem for a queue with facets.
 func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
-	all, err := w.locksOver(guard.ItemLock, id)
-	if err != nil {
-		return i, err
-	}
 	if i.value, err = w.read.Get(w.keys.item(id)).Wait(w.ctx); err != nil {
 		return i, fmt.Errorf("read item: %w", err)
 	}
 	if i.value == nil {
-		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
+		return i, cmp.Or(guard.ItemLock.Read(w.tx, w.keys.locks(id.Group)), fmt.Errorf("%w: %s", ErrNoItem, id))
+	}
+	_, _, unreadable := rec.OpenEnvelope(i.value)
+	all, err := w.locksOver(guard.ItemLock, id, w.keys.facetsIn(i.value), unreadable == nil)
+	if err != nil {
+		return i, err
 	}
 	i.locks = make(map[string]*rec.Record, len(all))
 	for _, held := range all {
@@ -486,39 +488,39 @@ const (
 	allLanes = math.MaxInt
 )
 
-// eachPart calls do for the lanes of a group, but the whole group, whose records do wants. It reads the records with a
-// conflict. more means that there is another such lane, after most of them, or when the transaction has no room left.
+// eachPart reads the rows of the sections with a conflict, page by page. For each row of a lane that is no whole group,
+// it calls what begin returns; nil = nothing is to be done. more means that there is more to do, after most calls, or
+// when the transaction has no room left.
 func eachPart(
-	w *txn, group string, sections []kv.KeyRange, most int,
-	wants func(r *rec.Record) bool, do func(held heldLane) error,
+	w *txn, sections []kv.KeyRange, most int, begin func(lane string, row kv.KV) (do func() error, err error),
 ) (more bool, err error) {
 	n := 0
-	for _, rest := range sections {
-		for read := lanesOfStep; read == lanesOfStep; {
-			rows, err := guard.MarkGroup.Reads(w.tx).GetRange(
-				rest.Selectors(), kv.RangeOptions{Limit: lanesOfStep}).Wait(w.ctx)
+	for _, section := range sections {
+		for row, err := range walk(w.ctx, guard.MarkGroup.Reads(w.tx), section, lanesOfStep) {
 			if err != nil {
 				return false, fmt.Errorf("read locks: %w", err)
 			}
-			if read = len(rows); read > 0 {
-				rest.Begin = kv.KeyAfter(rows[read-1].Key)
-			}
-			all, err := w.unpackHolds(rows)
+			p, err := w.keys.parse(row.Key)
 			if err != nil {
 				return false, err
 			}
-			for _, held := range all {
-				if held.lane == group || !wants(held.record) {
-					continue
-				}
-				if n == most || most != allLanes && w.crowded() {
-					return true, nil
-				}
-				if err := do(held); err != nil {
-					return false, err
-				}
-				n++
+			if p.lane == p.group { // the whole group
+				continue
 			}
+			do, err := begin(p.lane, row)
+			if err != nil {
+				return false, err
+			}
+			if do == nil {
+				continue
+			}
+			if n == most || most != allLanes && w.crowded() {
+				return true, nil
+			}
+			if err := do(); err != nil {
+				return false, err
+			}
+			n++
 		}
 	}
 	return false, nil
@@ -530,30 +532,39 @@ func (w *txn) endParts(group string, most int) (more bool, err error) {
 	if w.keys.hasHolds() {
 		sections = append(sections, w.keys.holds(group))
 	}
-	claimed := func(r *rec.Record) bool { return r.Claim() != nil }
-	return eachPart(w, group, sections, most, claimed, func(held heldLane) error {
-		w.count(countForced, 1)
-		if !w.end(held.lane, held.record, held.record.Mark()) {
-			return nil
+	return eachPart(w, sections, most, func(lane string, row kv.KV) (func() error, error) {
+		r, err := rec.UnpackRecord(row.Key, row.Value)
+		if err != nil || r.Claim() == nil {
+			return nil, err
 		}
-		return w.free(held.lane)
+		return func() error {
+			w.count(countForced, 1)
+			if !w.end(lane, r, r.Mark()) {
+				return nil
+			}
+			return w.free(lane)
+		}, nil
 	})
 }
 
 // unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
-// is none.
+// is none. It finds the lanes by the rows of the marks, because the locks of the lanes in flight may be many and large.
 func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (old *rec.Mark, more bool, err error) {
 	if old, err = w.unmark(group, allow); err != nil || w.keys.plan == nil {
 		return old, false, err
 	}
-	locks := []kv.KeyRange{w.keys.locks(group)}
-	marked := func(r *rec.Record) bool { return r.Mark() != nil }
-	more, err = eachPart(w, group, locks, most, marked, func(held heldLane) error {
-		m, err := w.unmark(held.lane, allow)
-		if old == nil {
-			old = m
-		}
-		return err
+	if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
+		return nil, false, err
+	}
+	marks := []kv.KeyRange{w.keys.marks(group)}
+	more, err = eachPart(w, marks, most, func(lane string, _ kv.KV) (func() error, error) {
+		return func() error {
+			m, err := w.unmark(lane, allow)
+			if old == nil {
+				old = m
+			}
+			return err
+		}, nil
 	})
 	return old, more, err
 }

@@ -726,12 +726,12 @@ func (q *Queue) wantedGroups(r *reception) int {
 // read starts the reads of one candidate.
 func (c *claimer) read(w candidate, limit int) *look {
 	if isHold(w.lane) {
-		return &look{candidate: w, lock: c.readLaneLock(c.view.read, w.lane)}
+		return &look{candidate: w, lock: laneLock{lock: c.view.read.Get(c.keys.lock(w.lane))}}
 	}
 	return &look{
 		candidate: w,
 		limit:     limit,
-		lock:      c.readLaneLock(c.view.read, w.lane),
+		lock:      c.readLaneLock(c.view.read, w.lane, locksAtOnce),
 		items:     c.readItems(c.view.read, w.lane, limit),
 		state: c.readState(w.group(),
 			slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),

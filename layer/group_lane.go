@@ -156,24 +156,45 @@ func (w *txn) keepsMany(holder string) (bool, error) {
 	return kept.Contains(key), nil
 }
 
-// groupLocks reads all records of a group, with a conflict, for an operator's change of a group that the operator does
-// not hold. The caller must also write a conflict on the lock of the whole group, which every claim of the group reads.
-// Together these exclude every claim and release in the group until the commit.
-func (w *txn) groupLocks(g guard.Guard, group string) ([]heldLane, error) {
-	rows, err := g.Reads(w.tx).GetRange(w.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read locks: %w", err)
+// locksOf reads the records of the whole group and of the other lanes given, for an operator's change of items of these
+// lanes, in a group that the operator does not hold. It adds a read conflict on all locks of the group. The caller must
+// also write a conflict on the lock of the whole group, which every claim of the group reads. Together these exclude
+// every claim and release in the group until the commit. A group may have thousands of locks: locksOf reads no others.
+func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLane, err error) {
+	ranges := w.keys.locksOf(group, parts)
+	if len(ranges) > 1 {
+		if err := g.Read(w.tx, w.keys.locks(group)); err != nil {
+			return nil, err
+		}
 	}
-	own, others, err := w.unpackLocks(group, rows)
-	if own != nil {
-		others = append(others, heldLane{lane: group, record: own})
+	reads := make([]kv.Future[[]kv.KV], len(ranges))
+	for i, r := range ranges {
+		reads[i] = g.Reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{})
 	}
-	return others, err
+	for _, read := range reads {
+		rows, err := read.Wait(w.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read locks: %w", err)
+		}
+		held, err := w.unpackHolds(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, held...)
+	}
+	return all, nil
 }
 
-// locksOver reads, with a conflict, the locks that may have an item: of all lanes of its group, and the item's hold.
-func (w *txn) locksOver(g guard.Guard, id ID) ([]heldLane, error) {
-	all, err := w.groupLocks(g, id.Group)
+// locksOver reads the locks that may have an item: those of the item's lanes, see locksOf, and the item's hold. If the
+// item is not readable, its facets are not known: then locksOver looks at all locks of the group for a claim that has
+// the item.
+func (w *txn) locksOver(g guard.Guard, id ID, facets string, readable bool) ([]heldLane, error) {
+	all, err := w.locksOf(g, id.Group, w.keys.plan.partsOf(id.Group, rec.UnpackStrings(facets)))
+	if err == nil && !readable {
+		var claims []heldLane
+		claims, err = claimsWith(&w.view, id.Group, func(c *rec.Holding) bool { return hasItem(c, id) })
+		all = append(all, claims...)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -181,13 +202,31 @@ func (w *txn) locksOver(g guard.Guard, id ID) ([]heldLane, error) {
 	return append(all, holds...), err
 }
 
+// claimsWith returns the claims that has wants, of all lanes of a group. It reads all locks of the group, page by page:
+// it is for an item of which the lanes are not known.
+func claimsWith(v *view, group string, has func(c *rec.Holding) bool) (all []heldLane, err error) {
+	for row, err := range walk(v.ctx, v.read, v.keys.locks(group), locksOfPage) {
+		if err != nil {
+			return nil, fmt.Errorf("read locks: %w", err)
+		}
+		held, err := v.unpackHolds([]kv.KV{row})
+		if err != nil {
+			return nil, err
+		}
+		if has(held[0].record.Claim()) {
+			all = append(all, held...)
+		}
+	}
+	return all, nil
+}
+
 // inOtherLane reports whether a claim of any lane has an item, or the item is held by itself, in a queue with facets or
 // unordered receives. It adds read conflicts on all locks that may have the item.
-func (w *txn) inOtherLane(g guard.Guard, id ID) (bool, error) {
+func (w *txn) inOtherLane(g guard.Guard, id ID, facets string) (bool, error) {
 	if w.keys.plan == nil {
 		return false, nil
 	}
-	all, err := w.locksOver(g, id)
+	all, err := w.locksOver(g, id, facets, true)
 	if err != nil {
 		return false, err
 	}

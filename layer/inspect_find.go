@@ -117,15 +117,15 @@ func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, 
 func (f *Found) locate(v inspection) error {
 	itemKey, deadKey, archiveKey := v.keys.item(f.ID), v.keys.dead(f.ID), v.keys.archive(f.ID)
 	item, dead, finished := v.read.Get(itemKey), v.read.Get(deadKey), v.read.Get(archiveKey)
-	r, err := v.recordOver(f.ID)
-	if err != nil {
-		return err
-	}
 	value, err := item.Wait(v.ctx)
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)
 	}
 	if value != nil {
+		r, err := v.recordOver(f.ID, value)
+		if err != nil {
+			return err
+		}
 		return f.present(v, r, kv.KV{Key: itemKey, Value: value})
 	}
 	if value, err = dead.Wait(v.ctx); err != nil {
@@ -173,11 +173,14 @@ func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
 
 // recordOver reads the record of the lane whose claim has an item. The lane may be of a template, or of the item alone.
 // If no claim has the item, it returns the record of the group, nil if there is none.
-func (v inspection) recordOver(id ID) (*rec.Record, error) {
-	own, others, err := v.readRecordsOver(id.Group, id)
-	for _, o := range others {
+func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error) {
+	all, err := v.recordsOver(id, v.keys.facetsIn(value))
+	for _, o := range all {
 		if hasItem(o.record.Claim(), id) {
 			return o.record, err
+		}
+		if o.lane == id.Group {
+			own = o.record
 		}
 	}
 	return own, err

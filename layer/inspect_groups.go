@@ -23,7 +23,7 @@ type GroupInfo struct {
 	LastError   string        // of the head's last failed delivery
 	Owner       string        // of a held, expired or excluded group
 	Token       int64         // of the holding of Owner
-	Outstanding int           // of such a group: items delivered and not acked, of all holders
+	Outstanding int           // of such a group: items delivered and not acked, of up to 100 holders of each view
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
 	// Hold is the group's head if Owner has the head by an unordered receive; zero = Owner has the group, or a lane.
@@ -309,45 +309,63 @@ func (info *GroupInfo) others(plan *lanePlan, lane string, all []heldLane, nowMS
 	}
 }
 
-// readRecords reads the record of a lane, and those of the lanes which may share an item with it.
+// readRecords reads the record of a lane, and those of lanes which may share an item with it: of up to locksOfPage of
+// each view.
 func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
-	if v.keys.plan == nil {
-		l, err := v.readLock(lane)
-		if err == nil {
-			l, err = v.lasting(l, beatsSeen{})
-		}
-		return l, nil, err
+	own, others, err := v.waitLaneLock(lane, v.readLaneLock(v.read, lane, locksOfPage))
+	if err == nil {
+		own, err = v.lasting(own, beatsSeen{})
 	}
-	rows, err := v.read.GetRange(v.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read locks: %w", err)
-	}
-	own, others, err := v.unpackLocks(lane, rows)
-	if err != nil || isPart(lane) || !v.keys.hasHolds() {
+	if err != nil || isPart(lane) {
 		return own, others, err
 	}
 	held, err := v.heldHead(lane)
 	return own, append(others, held...), err
 }
 
-// readRecordsOver is readRecords, with the hold of an item of the group among the others, if the item is held.
+// readRecordsOver is readRecords, with those records among the others that may have an item of the lane.
 func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others []heldLane, err error) {
 	own, others, err = v.readRecords(lane)
-	hold := holdLane(id)
-	seen := func(o heldLane) bool { return o.lane == hold }
-	if err != nil || !v.keys.hasHolds() || slices.ContainsFunc(others, seen) {
+	if err != nil || v.keys.plan == nil {
 		return own, others, err
 	}
-	r, err := v.readLock(hold)
-	if r != nil {
-		others = append(others, heldLane{lane: hold, record: r})
+	value, err := v.read.Get(v.keys.item(id)).Wait(v.ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read item: %w", err)
+	}
+	over, err := v.recordsOver(id, v.keys.facetsIn(value))
+	for _, o := range over {
+		seen := func(other heldLane) bool { return other.lane == o.lane }
+		if o.lane != lane && !slices.ContainsFunc(others, seen) {
+			others = append(others, o)
+		}
 	}
 	return own, others, err
+}
+
+// recordsOver reads the records that may have an item: of the lanes of its facets, of the whole group, and its hold.
+func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error) {
+	for _, lane := range v.keys.lanesOver(id, facets) {
+		r, err := v.readLock(lane)
+		if err == nil {
+			r, err = v.lasting(r, beatsSeen{})
+		}
+		if err != nil {
+			return nil, err
+		}
+		if r != nil {
+			all = append(all, heldLane{lane: lane, record: r})
+		}
+	}
+	return all, nil
 }
 
 // heldHead returns the hold of a group's first item, if there is one.
 func (v inspection) heldHead(group string) ([]heldLane, error) {
 	first := v.firstHold(group)
+	if first == nil {
+		return nil, nil
+	}
 	head, err := v.firstItem(v.keys.items(group))
 	if err != nil || head == nil {
 		return nil, err

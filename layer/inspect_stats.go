@@ -408,7 +408,7 @@ func (c *groupCounts) verify() (passed int64, err error) {
 			}
 			c.hinted[p.lane] = hintStale
 			looks = append(looks, look{
-				candidate{lane: p.lane, index: p.index}, c.readLaneLock(c.read, p.lane),
+				candidate{lane: p.lane, index: p.index}, c.readLaneLock(c.read, p.lane, locksAtOnce),
 				c.readItems(c.read, p.lane, 1),
 			})
 		}

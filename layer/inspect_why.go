@@ -100,7 +100,8 @@ type Explanation struct {
 	ID ID
 	// Where is the template by whose receives the item would be delivered; nil = by receives of whole groups.
 	Where Template
-	// Reasons has at least one element. Each but the last must come to an end before the item is delivered.
+	// Reasons has at least one element. Each but the last must come to an end before the item is delivered. Of the
+	// claims that exclude a lane it has up to 100 of each view.
 	Reasons []Reason
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -183,6 +184,8 @@ type purgeRun struct {
 	items []rec.Item
 	whole bool // the run is the whole group, as of the read version
 	lock  kv.Future[[]byte]
+	// unreadable: an item of the run cannot be read, so that its lanes are not known.
+	unreadable bool
 }
 
 func (s *purgeStep) run(width int) error {
@@ -261,14 +264,13 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 				group: p.group, whole: n > 0, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(p.group)),
 			})
 		}
-		d := rec.Item{Index: p.index, Random: p.id}
+		r, d := runs[len(runs)-1], rec.Item{Index: p.index, Random: p.id}
 		if e, _, err := rec.OpenEnvelope(row.Value); err != nil {
-			d.Parts = 1 // unreadable: there may be parts
+			d.Parts, r.unreadable = 1, true // there may be parts
 		} else {
 			d.Parts = e.Parts
 		}
 		d.Facets = s.keys.facetsIn(row.Value)
-		r := runs[len(runs)-1]
 		r.items = append(r.items, d)
 	}
 	if len(runs) == 0 {
@@ -581,12 +583,21 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 // lost its head.
 //
 // Footprint: read conflicts on all locks of the group, and a write conflict on the lock of the whole group, which every
-// claim reads.
+// claim reads. Reads the locks of the items' lanes.
 func (s *purgeStep) purgeLanes(r *purgeRun) error {
-	if err := s.forceUnreadable(r.group); err != nil {
-		return err
+	lanes := make(map[string]bool)
+	for _, d := range r.items {
+		for _, lane := range s.keys.plan.partsOf(r.group, rec.UnpackStrings(d.Facets)) {
+			lanes[lane] = true
+		}
 	}
-	all, err := s.groupLocks(guard.PurgeLock, r.group)
+	parts := slices.Sorted(maps.Keys(lanes))
+	all, err := s.readOver(r, parts)
+	if isCorrupt(err) && s.p.o.Force {
+		if err = s.forceUnreadable(r, parts); err == nil {
+			all, err = s.readOver(r, parts)
+		}
+	}
 	if isCorrupt(err) {
 		s.done.Kept += int64(len(r.items))
 		return nil
@@ -595,22 +606,10 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		return err
 	}
 	stays := make(map[string]bool)
-	all = slices.DeleteFunc(all, func(held heldLane) bool { // a later step ends such a lock together with its items
-		stays[held.lane] = !s.concerns(r, held)
+	all = slices.DeleteFunc(all, func(held heldLane) bool { // a later step ends such a claim together with its items
+		stays[held.lane] = !concerns(r, held)
 		return stays[held.lane]
 	})
-	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
-	holds, err := s.readHolds(guard.PurgeLock, kv.KeyRange{
-		Begin: s.keys.hold(first), End: kv.KeyAfter(s.keys.hold(last)),
-	})
-	if isCorrupt(err) {
-		s.done.Kept += int64(len(r.items))
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	all = append(all, holds...)
 	gone := slices.DeleteFunc(slices.Clone(r.items), func(d rec.Item) bool {
 		return slices.ContainsFunc(all, func(held heldLane) bool {
 			return s.inHand(held.record) && hasItem(held.record.Claim(), idOf(d, r.group))
@@ -648,33 +647,51 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	return nil
 }
 
-// concerns reports whether a step that removes the items of a run may end a lock of their group. A claim must have one
-// of the items. Any other lock must be of a lane of one of them, unless there is room in the transaction. Otherwise a
-// step would end all locks of the group, however many there are.
-func (s *purgeStep) concerns(r *purgeRun, held heldLane) bool {
-	c := held.record.Claim()
-	if c == nil && !s.crowded() {
-		return true
-	}
-	return slices.ContainsFunc(r.items, func(d rec.Item) bool {
-		if c != nil {
-			return hasItem(c, idOf(d, r.group))
+// readOver reads the records that may have the items of a run: of the whole group, of the other lanes given, and the
+// holds.
+func (s *purgeStep) readOver(r *purgeRun, parts []string) ([]heldLane, error) {
+	all, err := s.locksOf(guard.PurgeLock, r.group, parts)
+	if err == nil && r.unreadable {
+		var claims []heldLane
+		claims, err = claimsWith(&s.view, r.group, func(c *rec.Holding) bool {
+			return slices.ContainsFunc(r.items, func(d rec.Item) bool { return hasItem(c, idOf(d, r.group)) })
+		})
+		for _, claim := range claims {
+			if claim.lane != r.group && !slices.Contains(parts, claim.lane) {
+				all = append(all, claim)
+			}
 		}
-		return held.lane == r.group || slices.Contains(s.keys.plan.lanesOf(r.group, d.Facets), held.lane)
+	}
+	if err != nil {
+		return nil, err
+	}
+	holds, err := s.readHolds(guard.PurgeLock, holdsOver(s.keys, r))
+	return append(all, holds...), err
+}
+
+// holdsOver is the range of the holds of a run.
+func holdsOver(s subspace, r *purgeRun) kv.KeyRange {
+	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
+	return kv.KeyRange{Begin: s.hold(first), End: kv.KeyAfter(s.hold(last))}
+}
+
+// concerns reports whether a step that removes the items of a run may end a record over them. A claim must have one of
+// the items.
+func concerns(r *purgeRun, held heldLane) bool {
+	c := held.record.Claim()
+	return c == nil || slices.ContainsFunc(r.items, func(d rec.Item) bool {
+		return hasItem(c, idOf(d, r.group))
 	})
 }
 
-// forceUnreadable ends the holdings of a group which cannot be read, if the purge is by force.
-func (s *purgeStep) forceUnreadable(group string) error {
-	if !s.p.o.Force {
-		return nil
-	}
-	for _, section := range []kv.KeyRange{s.keys.locks(group), s.keys.holds(group)} {
-		rows, err := guard.PurgeLock.Reads(s.tx).GetRange(section.Selectors(), kv.RangeOptions{}).Wait(s.ctx)
-		if err != nil {
-			return fmt.Errorf("read locks: %w", err)
-		}
-		for _, row := range rows {
+// forceUnreadable ends the holdings over a run which cannot be read.
+func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
+	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r))
+	for _, section := range sections {
+		for row, err := range walk(s.ctx, guard.PurgeLock.Reads(s.tx), section, locksOfPage) {
+			if err != nil {
+				return fmt.Errorf("read locks: %w", err)
+			}
 			if p, err := s.keys.parse(row.Key); err != nil {
 				s.tx.Clear(row.Key)
 			} else if _, err := rec.UnpackRecord(row.Key, row.Value); err != nil {

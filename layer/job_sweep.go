@@ -855,8 +855,13 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	}
 	r, err := w.guarded(guard.AgeLock).readLock(all.group)
 	if w.keys.plan != nil && err == nil {
-		var held []heldLane
-		if held, err = w.groupLocks(guard.AgeLock, all.group); err == nil && len(held) > 0 {
+		var held []kv.KV
+		held, err = guard.AgeLock.Reads(w.tx).GetRange(
+			w.keys.locks(all.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read locks: %w", err)
+		}
+		if len(held) > 0 {
 			return false, nil // left to the receives, which meet the item when its lanes are free
 		}
 	}

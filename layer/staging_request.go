@@ -593,7 +593,7 @@ func glanceAtLanes(w *txn, lanes []want, left *line.Rest) error {
 	}
 	var all []*glimpse
 	see := func(_ []byte, lane string) {
-		all = append(all, &glimpse{lane: lane, lock: w.readLaneLock(w.read, lane)})
+		all = append(all, &glimpse{lane: lane, lock: w.readLaneLock(w.read, lane, locksAtOnce)})
 	}
 	if err := w.eachFirst(items, see); err != nil {
 		return fmt.Errorf("read items: %w", err)

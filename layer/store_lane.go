@@ -307,6 +307,39 @@ func (s subspace) over(lane string) []kv.KeyRange {
 	return all
 }
 
+// lanesOver returns the lanes of which a claim may have an item: its group, the lanes of its facets, and its hold.
+func (s subspace) lanesOver(id ID, facets string) []string {
+	lanes := s.plan.lanesOf(id.Group, facets)
+	if !slices.Contains(lanes, id.Group) {
+		lanes = append(lanes, id.Group)
+	}
+	if s.hasHolds() {
+		lanes = append(lanes, holdLane(id))
+	}
+	return lanes
+}
+
+// locksOf returns the ranges of the locks of a group and of the other lanes given. If items are claimed by themselves,
+// these are all locks of the group, and one range.
+func (s subspace) locksOf(group string, parts []string) []kv.KeyRange {
+	if s.hasHolds() {
+		return []kv.KeyRange{s.locks(group)}
+	}
+	all := []kv.KeyRange{kv.SingleKey(s.lock(group))}
+	for _, lane := range parts {
+		all = append(all, kv.SingleKey(s.lock(lane)))
+	}
+	return all
+}
+
+// looked returns the ranges of the locks that a look at a lane reads. many: there may be many locks in a range.
+func (s subspace) looked(lane string) (all []kv.KeyRange, many bool) {
+	if s.hasHolds() {
+		return []kv.KeyRange{s.locks(groupOf(lane))}, false // two locks at most
+	}
+	return s.over(lane), true
+}
+
 // locks is the range of all locks of a group: of the whole group, and of its other lanes.
 func (s subspace) locks(group string) kv.KeyRange { return s.withLanes(nameLock, group) }
 

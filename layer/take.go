@@ -159,7 +159,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		}
 	}
 	for {
-		held := w.guarded(guard.TakeLock).readLaneLock(w.read, c.lane)
+		held := w.guarded(guard.TakeLock).readLaneLock(w.read, c.lane, locksAtOnce)
 		if w.keys.plan != nil {
 			if err := w.fenceOver(guard.TakeLock, c.lane); err != nil {
 				return nil, err

@@ -282,43 +282,121 @@ type heldLane struct {
 	record *rec.Record
 }
 
-// laneLock is the read of a lane's lock, and, in a queue with facets, of the other locks of its group.
+// A group may have thousands of lanes in flight, each with a lock of up to 95 kB. So a look at a lane does not read all
+// locks of the group. It reads the lane's own lock, and the first locks of each range in which locks of intersecting
+// lanes lie. One such lock decides: it excludes the lane, or its time is over.
+//
+// A range may also have locks of lanes that do not intersect. Example: the views are "state" and "region,state". A look
+// at the lane state=NEW reads past the locks of all regions, because one may be of (EU, NEW). It reads past a bounded
+// number of them. Then the lane counts as excluded by the lock after these, until that lock is released.
+const (
+	// locksAtOnce bounds the locks of a range that a look reads at first.
+	locksAtOnce = 10
+	// locksOfPage bounds the locks of a page, and those that an inspection reads of a range at first.
+	locksOfPage = 100
+	// maxPassed and passedBytes bound the locks of other lanes that a look reads past.
+	maxPassed   = 1000
+	passedBytes = 10_000_000
+)
+
+// laneLock is the read of a lane's lock, and, in a queue with facets, of locks that may exclude the lane.
 type laneLock struct {
-	lock  kv.Future[[]byte]
-	locks kv.Future[[]kv.KV]
-	hold  kv.Future[[]kv.KV] // the first hold; nil if the lane has none
+	lock kv.Future[[]byte] // nil in a queue with facets: the lock is in one of over
+	over []lockRead
+	hold kv.Future[[]kv.KV] // the first hold; nil if the lane has none
 }
 
-// readLaneLock starts the read of the lock, or, in a queue with facets, by locks, of all locks of the group.
-func (v *view) readLaneLock(locks kv.ReadTx, lane string) laneLock {
-	if v.keys.plan == nil || isHold(lane) {
+// lockRead is the read of the first locks of a range.
+type lockRead struct {
+	by    kv.ReadTx
+	of    kv.KeyRange
+	limit int // 0 = none
+	rows  kv.Future[[]kv.KV]
+}
+
+// readLaneLock starts the read of the lock of a lane that is no hold. In a queue with facets it reads, by locks, up to
+// most locks of each range in which those of intersecting lanes lie, and the lane's own.
+func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
+	if v.keys.plan == nil {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
 	}
-	l := laneLock{locks: locks.GetRange(v.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{})}
+	var l laneLock
+	over, many := v.keys.looked(lane)
+	limit := 0
+	if many {
+		limit = most + 1 // the lane's own may be one
+	}
+	for _, r := range over {
+		read := lockRead{by: locks, of: r, limit: limit}
+		read.rows = locks.GetRange(r.Selectors(), kv.RangeOptions{Limit: read.limit})
+		l.over = append(l.over, read)
+	}
 	if !isPart(lane) {
 		l.hold = v.firstHold(lane)
 	}
 	return l
 }
 
-// waitLaneLock returns the records which readLaneLock has started to read: the lane's own, and those of the lanes that
-// may share an item with the lane.
+// waitLaneLock returns the records which readLaneLock has started to read: the lane's own, and those of lanes that
+// exclude the lane. There are others if and only if another lane excludes the lane.
 func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
-	if l.locks != nil {
-		rows, err := l.locks.Wait(v.ctx)
+	if l.over == nil {
+		value, err := l.lock.Wait(v.ctx)
 		if err != nil {
-			return nil, nil, fmt.Errorf("read locks: %w", err)
+			return nil, nil, fmt.Errorf("read lock: %w", err)
 		}
-		return v.unpackLocks(lane, rows)
+		if value != nil {
+			own, err = rec.UnpackRecord(v.keys.lock(lane), value)
+		}
+		return own, nil, err
 	}
-	value, err := l.lock.Wait(v.ctx)
+	for _, read := range l.over {
+		found, exclude, err := read.wait(v, lane)
+		if err != nil {
+			return nil, nil, err
+		}
+		if found != nil {
+			own = found
+		}
+		others = append(others, exclude...)
+	}
+	return own, others, nil
+}
+
+// wait returns the records of the range that waitLaneLock returns.
+func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLane, err error) {
+	rows, err := l.rows.Wait(v.ctx)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read lock: %w", err)
+		return nil, nil, fmt.Errorf("read locks: %w", err)
 	}
-	if value != nil {
-		own, err = rec.UnpackRecord(v.keys.lock(lane), value)
+	own, others, err = v.unpackLocks(lane, rows)
+	if err == nil && len(others) == 0 && l.limit > 0 && len(rows) == l.limit {
+		others, err = l.pass(v, lane, rows)
 	}
-	return own, nil, err
+	return own, others, err
+}
+
+// pass reads past locks of lanes that do not intersect, to the first that does, or to the bound. passed are the first.
+func (l *lockRead) pass(v *view, lane string, passed []kv.KV) (excludes []heldLane, err error) {
+	n, size := len(passed), 0
+	for _, row := range passed {
+		size += len(row.Value)
+	}
+	rest := kv.KeyRange{Begin: kv.KeyAfter(passed[n-1].Key), End: l.of.End}
+	for row, err := range walk(v.ctx, l.by, rest, locksOfPage) {
+		if err != nil {
+			return nil, fmt.Errorf("read locks: %w", err)
+		}
+		n, size = n+1, size+len(row.Value)
+		_, found, err := v.unpackLocks(lane, []kv.KV{row})
+		if err == nil && len(found) == 0 && (n > maxPassed || size > passedBytes) {
+			found, err = v.unpackHolds([]kv.KV{row})
+		}
+		if err != nil || len(found) > 0 {
+			return found, err
+		}
+	}
+	return nil, nil
 }
 
 // unpackLocks reads the records in rows: the lane's own, and those of the lanes that may share an item with the lane.

@@ -140,7 +140,7 @@ const labelHeader = "n"
 
 // messages are random, and o is told what they are.
 func (a *actor) messages(o *op) (msgs []layer.Message) {
-	k := a.w.knobs
+	k, room := a.w.knobs, layer.MaxBodySize-4*layer.MaxHeadersSize
 	for range 1 + a.rng.IntN(k.batch) {
 		a.n++
 		label := fmt.Sprintf("a%d.%d", a.id, a.n)
@@ -166,6 +166,7 @@ func (a *actor) messages(o *op) (msgs []layer.Message) {
 			}
 		}
 		a.faceted(&m)
+		k.enlarge(rand.New(rand.NewPCG(a.w.o.Seed, uint64(a.id)<<32|uint64(a.n))), &m, &room)
 		o.bodies, o.groups, o.messages = append(o.bodies, label), append(o.groups, m.Group), append(o.messages, m)
 		msgs = append(msgs, m)
 	}

@@ -56,6 +56,8 @@
 // - Subscribers share subscriptions of the queue's changes. The changes are complete and in order, and with SubscribeTx
 // effects happen once (subscriber.go, feed.go).
 //
+// - In one of 16 runs the groups, dedup ids, headers and bodies have sizes near the limits of the layer (sizes.go).
+//
 // - Some runs end with a drop of the queue during other work, after everything else was verified. Then none of its keys
 // may be left (drop.go).
 //

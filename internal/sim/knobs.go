@@ -57,6 +57,7 @@ type knobs struct {
 	tending
 	later
 	plainKnobs
+	sizeKnobs
 	beatKnobs
 	movingKnobs
 	hooked bool      // handles have hooks that go wrong, see hooks.go
@@ -139,6 +140,7 @@ func drawKnobs(rng *rand.Rand) *knobs {
 
 // shape fits the knobs to the profile and the number of operations.
 func (k *knobs) shape(rng *rand.Rand, o Options) {
+	k.drawSizes(o.Seed)
 	k.profile = profileOf(rng)
 	if o.Profile == "" && k.profile == "" {
 		k.drawSeek(o.Seed)

@@ -48,7 +48,10 @@ type record struct {
 // largeValue is how large a value is of which the record keeps the digest: it has one value's room for all.
 const largeValue = 400
 
-// pack puts large values aside, under their digests.
+// largeRecord is how large a record is of which the database has only the digest.
+const largeRecord = 50_000
+
+// pack puts large values aside, under their digests, and so it does with a large record.
 func (r record) pack(large map[string][]byte) []byte {
 	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS, r.begunMS, r.atMS}
 	for _, w := range r.writes {
@@ -56,18 +59,31 @@ func (r record) pack(large map[string][]byte) []byte {
 			t = append(t, int64(w.kind), w.key, w.value)
 			continue
 		}
-		sum := sha256.Sum256(w.value)
-		name := hex.EncodeToString(sum[:])
-		large[name] = w.value
-		t = append(t, int64(w.kind), w.key, name)
+		t = append(t, int64(w.kind), w.key, putAside(large, w.value))
 	}
-	return t.Pack()
+	b := t.Pack()
+	if len(b) < largeRecord {
+		return b
+	}
+	return tuple.Tuple{putAside(large, b)}.Pack()
+}
+
+// putAside keeps a value under its digest, and returns the digest.
+func putAside(large map[string][]byte, value []byte) (name string) {
+	sum := sha256.Sum256(value)
+	name = hex.EncodeToString(sum[:])
+	large[name] = value
+	return name
 }
 
 func unpackRecord(b []byte, large map[string][]byte) (record, error) {
 	t, err := tuple.Unpack(b)
 	if err != nil {
 		return record{}, fmt.Errorf("sim: record: %w", err)
+	}
+	if len(t) == 1 {
+		name, _ := t[0].(string)
+		return unpackRecord(large[name], large)
 	}
 	n := func(i int) int { v, _ := t[i].(int64); return int(v) }
 	r := record{step: n(0), who: n(1), tx: n(2), attempt: n(3), rv: int64(n(4)), nowMS: int64(n(5)), begunMS: int64(n(6))}

@@ -232,7 +232,7 @@ func (w *world) violation(format string, args ...any) {
 	w.sched.trace.add("VIOLATION %s", s)
 }
 
-func (w *world) group(rng *rand.Rand) string { return fmt.Sprintf("g%d", rng.IntN(w.knobs.groups)) }
+func (w *world) group(rng *rand.Rand) string { return w.groupName(rng.IntN(w.knobs.groups)) }
 
 // versionGap makes versions jump as a recovery of a cluster does.
 func (w *world) versionGap() int64 {
@@ -473,7 +473,7 @@ func (w *world) heal() {
 			return err
 		}
 		for i := range w.knobs.groups {
-			_, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i), layer.ResumeOptions{})
+			_, err := a.q.Admin().ResumeGroup(ctx, w.groupName(i), layer.ResumeOptions{})
 			if err != nil && !errors.Is(err, layer.ErrNotPaused) {
 				return err
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/record"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -237,6 +238,12 @@ func TestBoundsAtTheLimit(t *testing.T) {
 			})
 		}
 	})
+	t.Run("look", func(t *testing.T) {
+		lanes := kinds()["facets"]
+		l := newEnv(t, anyEngine, false).largestIn(nil, "Q", layer.Config{Facets: lanes.Facets, Views: lanes.Views})
+		all.note(all.calls, "look at a lane", boundsOfLook(l))
+		l.finished(all)
+	})
 	// A grant is written only when handles compete for a group.
 	value := nuls(layer.MaxFacetSize, 0)
 	grant := tuple.Tuple{"grant", uuid.Max, nuls(layer.MaxGroupSize, 0), 1, value, value, value, value}.Pack()
@@ -275,6 +282,50 @@ func boundsOfClaim(l *largest) {
 		_, err = a.ResumeGroup(l.ctx, "G", layer.ResumeOptions{})
 		require.NoError(l.t, err)
 	}
+}
+
+// boundsOfLook holds 30 lanes of a group in flight, with as many messages each as a claim can have, and returns how
+// many bytes a receive of another lane reads. The lanes are by the two larger views, and exclude the lane of the
+// smallest.
+func boundsOfLook(l *largest) int {
+	facets := l.q.Config().Facets
+	value := func(i int) string { return nuls(layer.MaxFacetSize, i) }
+	for lane := range 30 {
+		where := make(layer.Template)
+		for _, facet := range facets[:3+lane%2] {
+			where[facet] = value(0)
+		}
+		where[facets[2]] = value(lane)
+		for filled := 0; filled < 2; filled++ {
+			msgs := make([]layer.Message, 200)
+			for i := range msgs {
+				msgs[i] = layer.Message{Group: "G", Headers: map[string]string{facets[3]: value(0)}}
+				for facet, v := range where {
+					msgs[i].Headers[facet] = v
+				}
+			}
+			l.enqueue(msgs...)
+		}
+		o := most()
+		o.Where = where
+		claims, err := l.q.Receive(l.ctx, o)
+		require.NoError(l.t, err)
+		require.Len(l.t, claims, 1)
+		require.Less(l.t, len(claims[0].Items), 400, "a claim is full")
+	}
+	counting := record.WrapCounting(l.raw)
+	o := l.options()
+	o.Config = layer.Config{}
+	q, err := layer.Open(l.ctx, counting, l.prefix, l.name, o)
+	require.NoError(l.t, err)
+	before := counting.Counters()
+	claims, err := q.Receive(l.ctx, layer.ReceiveOptions{
+		Group: layer.OnlyGroup("G"), Where: layer.Template{facets[0]: value(0), facets[1]: value(0)}, Max: 1,
+	})
+	require.NoError(l.t, err)
+	require.Empty(l.t, claims)
+	require.NoError(l.t, q.Close(l.ctx))
+	return int(counting.Counters().Sub(before).BytesRead)
 }
 
 // wheres returns the ways to receive from the queue: whole groups, and all others.

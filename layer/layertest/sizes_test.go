@@ -139,5 +139,5 @@ func (s *sizes) compare(t *testing.T) {
 			near("transactions of "+call, string(row[2]), size)
 		}
 	}
-	require.Equal(t, 5, calls)
+	require.Equal(t, 6, calls)
 }

@@ -1,0 +1,1 @@
+../../layer/layertest/many_lanes_test.go

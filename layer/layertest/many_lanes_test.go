@@ -1,0 +1,173 @@
+package layer_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/record"
+	"fdbfifo/layer"
+)
+
+// A group may have thousands of lanes in flight. Here each lane has one message, except where a test says otherwise.
+
+// crowdOfLanes holds so many lanes of group A, by claims of the template that where returns for the number of a lane.
+func (l *laned) crowdOfLanes(n int, where func(i int) layer.Template) []*layer.Claim {
+	l.t.Helper()
+	claims := make([]*layer.Claim, n)
+	l.sendEach(0, n, where)
+	for i := range claims {
+		claims[i] = l.claim(where(i), 1)
+		require.NotNil(l.t, claims[i], "lane %d", i)
+	}
+	return claims
+}
+
+// sendEach enqueues the messages with the numbers from first to end. The dedup id of a message is its number.
+func (l *laned) sendEach(first, end int, headers func(i int) layer.Template) {
+	l.t.Helper()
+	for first < end {
+		msgs := make([]layer.Message, min(500, end-first))
+		for i := range msgs {
+			msgs[i] = layer.Message{
+				Group: "A", DedupID: fmt.Sprint(first + i), Headers: facetsOf("none", "none"),
+			}
+			for name, value := range headers(first + i) {
+				msgs[i].Headers[name] = value
+			}
+		}
+		_, err := l.q.Enqueue(l.ctx, msgs...)
+		require.NoError(l.t, err)
+		first += len(msgs)
+	}
+}
+
+func stateNumber(i int) layer.Template { return layer.Template{"state": fmt.Sprint("s", i)} }
+
+// TestReadsOfManyLanes (lanes, trap 12): what a call reads does not grow with the number of lanes of its group that are
+// in flight. No call reads more than the locks of 100 of them.
+func TestReadsOfManyLanes(t *testing.T) {
+	const lanes = 1200
+	l := newLaned(t, "*; state; region", func(c *layer.Config) { c.Retention = time.Hour })
+	l.crowdOfLanes(lanes, stateNumber)
+	l.sendEach(lanes, lanes+5, func(i int) layer.Template {
+		return layer.Template{"state": fmt.Sprint("s", i), "region": "EU"}
+	})
+	counting := record.WrapCounting(l.raw)
+	q, err := layer.Open(l.ctx, counting, testPrefix, "lanes", l.options(20))
+	require.NoError(t, err)
+	a := q.Admin()
+	free := func(i int) layer.ID {
+		found, err := q.Find(l.ctx, "A", fmt.Sprint(lanes+i))
+		require.NoError(t, err)
+		return found.ID
+	}
+	measure := func(what string, rows int64, do func() error) {
+		t.Helper()
+		before := counting.Counters()
+		require.NoError(t, do(), what)
+		read := counting.Counters().Sub(before)
+		require.LessOrEqual(t, read.Rows, rows, "rows of %s", what)
+		require.LessOrEqual(t, read.BytesRead, 300*(rows+20), "bytes of %s", what)
+	}
+	receive := func(o layer.ReceiveOptions, want int) (claims []*layer.Claim, err error) {
+		o.Max = 1
+		if claims, err = q.Receive(l.ctx, o); err == nil && len(claims) != want {
+			err = fmt.Errorf("%d claims", len(claims))
+		}
+		return claims, err
+	}
+	var claims []*layer.Claim
+	measure("receive of a lane", 30, func() error {
+		claims, err = receive(layer.ReceiveOptions{Where: stateNumber(lanes)}, 1)
+		return err
+	})
+	measure("extend", 10, func() error { _, err := q.Extend(l.ctx, claims[0], time.Minute); return err })
+	measure("ack", 30, func() error { return q.Ack(l.ctx, claims[0]) })
+	measure("take of a lane", 30, func() error {
+		return q.Once(l.ctx, func(tx kv.Tx) error {
+			items, _, err := q.TakeTx(l.ctx, tx, 1, layer.TakeOptions{Where: stateNumber(lanes + 1)})
+			if err == nil && len(items) != 1 {
+				err = errors.New("nothing taken")
+			}
+			return err
+		})
+	})
+	measure("receive of a lane of another view", 40, func() error {
+		_, err := receive(layer.ReceiveOptions{Where: layer.Template{"region": "EU"}}, 0)
+		return err
+	})
+	measure("receive of the group", 40, func() error { _, err := receive(layer.ReceiveOptions{}, 0); return err })
+	measure("receive that names the group", 40, func() error {
+		_, err := receive(layer.ReceiveOptions{Group: layer.OnlyGroup("A")}, 0)
+		return err
+	})
+	measure("find", 10, func() error { free(2); return nil })
+	id := free(2)
+	measure("why", 120, func() error { _, err := a.Why(l.ctx, id, nil); return err })
+	measure("why of the group", 120, func() error { _, err := a.WhyGroup(l.ctx, "A", nil); return err })
+	measure("group", 120, func() error { _, err := a.Group(l.ctx, "A", nil); return err })
+	measure("groups", 120, func() error { _, err := a.Groups(l.ctx, layer.GroupsOptions{}); return err })
+	measure("stats", 60, func() error { _, err := q.Stats(l.ctx, layer.StatsOptions{}); return err })
+	measure("stats of a lane", 60, func() error {
+		_, err := q.Stats(l.ctx, layer.StatsOptions{Where: stateNumber(lanes + 3)})
+		return err
+	})
+	measure("edit", 10, func() error {
+		return a.Edit(l.ctx, id, func(m *layer.Message) error { m.Body = []byte("x"); return nil })
+	})
+	measure("reschedule", 10, func() error { return q.Reschedule(l.ctx, id, l.clock.now().Add(time.Minute)) })
+	measure("retry now", 10, func() error {
+		return a.RetryNow(l.ctx, "A", layer.RetryOptions{Where: stateNumber(lanes + 2)})
+	})
+	measure("cancel", 10, func() error { return a.Cancel(l.ctx, id) })
+	measure("pause", 10, func() error { _, err := a.PauseGroup(l.ctx, "A", layer.PauseOptions{}); return err })
+	measure("resume", 10, func() error { _, err := a.ResumeGroup(l.ctx, "A", layer.ResumeOptions{}); return err })
+	l.clock.advance(2 * time.Hour)
+	begun := counting.Counters()
+	require.Eventually(t, func() bool {
+		claims, err := q.Receive(l.ctx, layer.ReceiveOptions{})
+		require.NoError(t, err)
+		return len(claims) == 0
+	}, time.Minute, time.Millisecond)
+	read := counting.Counters().Sub(begun)
+	require.Less(t, read.Rows, int64(50*lanes), "to end the claims of all lanes")
+	require.NoError(t, q.Close(l.ctx))
+}
+
+// TestLanePastManyLocks (lanes, trap 12): a receive reads past the locks of up to 1,000 lanes that do not intersect its
+// own. With more of them in flight its lane waits for the release of one.
+func TestLanePastManyLocks(t *testing.T) {
+	const past = 1000
+	l := newLaned(t, "region; state,region", nil)
+	inUS := func(i int) layer.Template { return layer.Template{"state": fmt.Sprint("s", i), "region": "US"} }
+	claims := l.crowdOfLanes(past, inUS)
+	eu := layer.Template{"region": "EU"}
+	l.sendEach(past, past+2, func(int) layer.Template { return layer.Template{"state": "zz", "region": "EU"} })
+	require.Nil(t, l.claim(layer.Template{"region": "US"}, 1), "each lane in flight intersects")
+	c := l.claim(eu, 1)
+	require.NotNil(t, c, "no lane in flight intersects")
+	require.NoError(t, l.q.Ack(l.ctx, c))
+
+	l.sendEach(2*past, 2*past+20, inUS)
+	for i := range 20 {
+		claims = append(claims, l.claim(inUS(2*past+i), 1))
+	}
+	require.Nil(t, l.claim(eu, 1), "too many lanes are in flight")
+	found, err := l.q.Find(l.ctx, "A", fmt.Sprint(past+1))
+	require.NoError(t, err)
+	why, err := l.q.Admin().Why(l.ctx, found.ID, eu)
+	require.NoError(t, err)
+	require.Equal(t, layer.CauseExcluded, why.Reasons[0].Cause)
+	require.Equal(t, "US", why.Reasons[0].Where["region"])
+	l.sound("lanes")
+	for _, c := range claims {
+		require.NoError(t, l.q.Ack(l.ctx, c))
+	}
+	require.NotNil(t, l.claim(eu, 1), "the lane was found again")
+	require.Nil(t, l.claim(layer.Template{"region": "US"}, 1), "the lane is empty")
+}
