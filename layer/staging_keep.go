@@ -43,7 +43,7 @@ func (o *operation) acksAlone() bool {
 	if s == nil || o.receive != nil || o.enqueue != nil {
 		return false
 	}
-	return s.back == nil && !s.extends && !s.keeps && !isHold(s.lane)
+	return s.back == nil && !s.keeps() && !isHold(s.lane)
 }
 
 // receivesAny reports whether the operation is a receive from any whole group, and no turn of the waiting line.

@@ -247,9 +247,11 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		for i := range values {
 			values[i] = f.rows.at(i).Value
 		}
-		if err := w.archive(f.group(), out, values); err != nil {
+		place, err := w.clock()
+		if err != nil {
 			return nil, err
 		}
+		w.archive(place, f.group(), out, values)
 	}
 	w.remove(f.group(), out, out, archived)
 	w.spend(f.group(), f.allowed, len(out))

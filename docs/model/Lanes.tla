@@ -180,7 +180,7 @@ ClaimTx(p, l, c, now, end) ==
                     IF locked THEN Moved(l, end) ELSE Nothing)
                     EXCEPT !.starts = Lease(l, next), !.ends = Lease(l, r), !.out = out, !.sees = {k \in Items : l \in LanesOf(db[k])}])}
 
-\* layer/settle.go: check. The fencing check.
+\* layer/settlement.go: check. The fencing check.
 Mine(p) == LET r == Held(claim[p].lane) IN r.kind = "claim" /\ (r.token = claim[p].token \/ ~Has("token"))
 
 Fenced(l) == Part(Guard("settle-lock", {Lock(l)}), None, {})
@@ -188,7 +188,7 @@ Fenced(l) == Part(Guard("settle-lock", {Lock(l)}), None, {})
 Mending(p, part) ==
     [part EXCEPT !.ends = IF @ = {} THEN {} ELSE Lease(claim[p].lane, [Held(claim[p].lane) EXCEPT !.token = claim[p].token, !.owner = p])]
 
-\* layer/settle.go: check, readNext, finish. ids leave the claim; gone are the keys by which they leave their lanes.
+\* layer/settlement.go: take, readNext, finish. ids leave the claim; gone are the keys by which they leave their lanes.
 EndTx(l, ids, gone, rest) ==
     LET r == Held(l)
     IN IF r.out \ ids # {} THEN Plus(Fenced(l), Part({}, Lock(l) :> [r EXCEPT !.out = @ \ ids], gone))
@@ -214,7 +214,7 @@ AdvanceTx(p, k, state) ==
         rest == In(l) \ (IF l \in LanesOf(state) THEN {} ELSE {k})
     IN Tx("advance", [Plus(Mending(p, EndTx(l, {k}, gone, rest)), Join(k, state)) EXCEPT !.out = {k}])
 
-\* layer/settle.go: giveBack, extend.
+\* layer/settle_back.go, layer/settle_extend.go: carryOut.
 NackTx(p) ==
     LET l == claim[p].lane IN Tx("nack", Mending(p, Plus(Fenced(l), Plus(Part({}, Ready(l, First(Held(l).out)[2]) :> 0, {}), Unlock(l)))))
 HoldTx(p, what, end) ==
