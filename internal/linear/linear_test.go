@@ -32,7 +32,8 @@ func TestHistories(t *testing.T) {
 				ops = append(ops, parse(t, line))
 			}
 			group := strings.Repeat("\x00", layer.MaxGroupSize) // the pictures must have room for it in their names
-			r, err := linear.Check(law, map[string][]linear.Operation{group: ops}, linear.CheckOptions{Dir: t.TempDir()})
+			histories := map[string][]linear.Operation{group: ops}
+			r, err := linear.Check(law, histories, linear.CheckOptions{Dir: t.TempDir()})
 			require.NoError(t, err)
 			require.Empty(t, r.Undecided)
 			if len(r.Violations) == 0 {

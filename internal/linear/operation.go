@@ -22,7 +22,7 @@ const (
 	Nack    Kind = "nack"
 	Extend  Kind = "extend"
 	Take    Kind = "take"
-	Cancel  Kind = "cancel"
+	Cancel  Kind = "cancel"  // of messages that the caller was shown, or has enqueued
 	Release Kind = "release" // by force
 	Peek    Kind = "peek"
 	// Disturb: it may have ended the claim. In a loose history, or by force.

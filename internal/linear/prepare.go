@@ -203,13 +203,14 @@ func silence(groups map[string][]Operation) map[string][]Operation {
 	return left
 }
 
-// shows reports whether o shows messages to its caller.
+// shows reports whether the answer of o says that its messages were there.
 func (o *Operation) shows() bool {
-	return o.Outcome == Done && (o.Kind == Receive || o.Kind == Take || o.Kind == Peek)
+	return o.Outcome == Done && (o.Kind == Receive || o.Kind == Take || o.Kind == Peek || o.Kind == Cancel)
 }
 
-// witness returns the ids of the messages shown, by their bodies, the lowest first. A take of unknown outcome shows its
-// messages too. seen is the time at which each message was first known to be there.
+// witness returns the ids of the messages shown, by their bodies, the lowest first. A take or cancel of unknown outcome
+// shows its messages too. Without it a message that nothing but a cancel names would have another id than the cancel
+// says, or none. seen is the time at which each message was first known to be there.
 func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int64) {
 	ids, seen = make(map[string][]layer.ID), make(map[layer.ID]int64)
 	for _, o := range ops {
@@ -219,7 +220,8 @@ func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int
 			if at, ok := seen[m.ID]; known && (!ok || o.Return < at) {
 				seen[m.ID] = o.Return
 			}
-			shown := o.shows() || o.Kind == Take || o.Kind == Drop || o.Kind == Put || o.Kind == Move
+			shown := o.shows() || o.Kind == Take || o.Kind == Drop || o.Kind == Put || o.Kind == Move ||
+				o.Kind == Cancel && o.Outcome != NoItem
 			if shown && !slices.Contains(ids[m.Body], m.ID) {
 				ids[m.Body] = append(ids[m.Body], m.ID)
 			}

@@ -38,6 +38,7 @@ type op struct {
 	messages  []layer.Message
 	sent      []layer.ID
 	duplicate []bool // of sent
+	varied    bool   // enqueue: an attempt had fewer messages
 	full      string // the group because of which it was refused
 
 	// The items that it finishes: of a claim, or of its own choice.

@@ -208,7 +208,8 @@ func (c *historian) taken(items []layer.Item, r linear.Operation) {
 	}
 }
 
-// enqueue adds an enqueue. One of unknown outcome is split if some of its messages may be duplicates, and so not there.
+// enqueue adds an enqueue. One of unknown outcome is split if some of its messages may not be there: because they are
+// duplicates, or because the attempt that was done had fewer.
 func (c *historian) enqueue(o *op) {
 	r := linear.Operation{Span: c.span(o), Kind: linear.Enqueue, Outcome: o.told}
 	if o.told != linear.Done && o.told != linear.Unknown {
@@ -223,7 +224,7 @@ func (c *historian) enqueue(o *op) {
 			}
 			m.ID = o.sent[i]
 		}
-		if o.told == linear.Unknown && dedupIDOf(&o.messages[i], c.w.knobs.config.DedupBy) != "" {
+		if o.told == linear.Unknown && (o.varied || dedupIDOf(&o.messages[i], c.w.knobs.config.DedupBy) != "") {
 			one := r
 			one.Messages = []linear.Message{m}
 			c.add(o.groups[i], one)

@@ -16,10 +16,10 @@ import (
 
 // Movers pass messages from the run's queue, the source, to another queue of the database, the target, and back. The
 // layer has no call for that: a mover removes and enqueues in one transaction, as package sqs does in its move tasks
-// and for its dead letter queues. It takes items, acks items of a claim, or discards dead letters. The transaction is
-// one of Once, of the one queue or of the other. The target has limits of its own: it is full, remembers dedup ids,
-// wants a facet or a group. A keeper creates it, and in some runs drops it while the movers work, and creates it again.
-// The laws are in moverlaw.go.
+// and for its dead letter queues. It takes items, acks items of a claim, discards dead letters, or sifts the source:
+// it cancels each item that it has listed. The transaction is one of Once, of the one queue or of the other. The target
+// has limits of its own: it is full, remembers dedup ids, wants a facet or a group. A keeper creates it, and in some
+// runs drops it while the movers work, and creates it again. The laws are in moverlaw.go.
 
 const (
 	targetPrefix = "M"
@@ -31,6 +31,7 @@ const (
 	// kindHeader is the facet that some targets want.
 	kindHeader = "kind"
 	mostMoved  = 4 // messages of a move
+	mostSifted = 8 // moves of a sift
 )
 
 // movingKnobs is what a seed chooses for movers.
@@ -262,13 +263,15 @@ func (a *actor) move() {
 			}
 		}
 		var err error
-		switch a.rng.IntN(6) {
-		case 0, 1:
+		switch n := a.rng.IntN(13); {
+		case n < 4:
 			err = a.moveTaken(target)
-		case 2:
+		case n < 6:
 			err = a.moveClaimed(target)
-		case 3:
+		case n < 8:
 			err = a.moveDead(target)
+		case n < 9:
+			err = a.moveSifted(target)
 		default:
 			err = a.moveBack(target)
 		}
@@ -498,6 +501,71 @@ func (a *actor) moveDead(target *layer.Queue) error {
 	})
 }
 
+// moveSifted passes over the source, as a move task of package sqs sifts its queue. It moves items one by one, each by
+// its id and in a transaction of its own, at most mostSifted of them. An item stays if the target refuses it, if it is
+// in flight, or if its delay is not over. The source may change between the list and the move.
+func (a *actor) moveSifted(target *layer.Queue) error {
+	var items []layer.Item
+	err := a.call(&op{kind: "list-items"}, func(ctx context.Context) (err error) {
+		items, err = a.listWaiting(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, item := range items[:min(len(items), mostSifted)] {
+		if !a.more() {
+			break
+		}
+		if err := a.moveListed(target, item); errors.Is(err, layer.ErrNoQueue) {
+			return err
+		}
+	}
+	return nil
+}
+
+// listWaiting lists the items of the source that are due, without those of groups that an operator has stopped.
+func (a *actor) listWaiting(ctx context.Context) (items []layer.Item, err error) {
+	for g, err := range a.q.Admin().AllGroups(ctx, layer.GroupsOptions{}) {
+		if err != nil {
+			return nil, err
+		}
+		if g.Mark != nil {
+			continue
+		}
+		for item, err := range a.q.Admin().AllItems(ctx, g.Group, nil) {
+			if err != nil {
+				return nil, err
+			}
+			if !item.DeliverAt.After(a.w.handleOf(a.who).now()) {
+				items = append(items, item)
+			}
+		}
+	}
+	return items, nil
+}
+
+// moveListed moves an item of a list. Of some items it finds after the removal that the target refuses them: then the
+// removal must not stay.
+func (a *actor) moveListed(target *layer.Queue, item layer.Item) error {
+	o := &op{kind: "cancel-tx", group: item.ID.Group, ids: []layer.ID{item.ID}}
+	m, refuses, strict := a.newMove(o), a.rng.IntN(3) == 0, a.chance(a.w.knobs.refuses)
+	from, msgs := a.outward(m)([]layer.Item{item})
+	err := a.try(m, target, func(ctx context.Context, tx kv.Tx) error {
+		if err := a.q.Admin().CancelTx(ctx, tx, item.ID); err != nil {
+			return err
+		}
+		if refuses {
+			return fmt.Errorf("%w: %s stays", errNotMoved, item.ID)
+		}
+		return a.pass(ctx, tx, m, target, from, msgs, strict)
+	})
+	if refuses && errors.Is(err, errNotMoved) {
+		a.w.mark("message left by a sift")
+	}
+	return err
+}
+
 // moveBack moves what it takes from the target to the source, as new messages: the model of the source knows messages
 // by their labels, so these are drawn before the first attempt.
 func (a *actor) moveBack(target *layer.Queue) error {
@@ -531,6 +599,7 @@ func (a *actor) moveBack(target *layer.Queue) error {
 		for _, item := range items {
 			from = append(from, item.ID)
 		}
+		o.varied = o.varied || len(o.bodies) > 0 && len(from) > 0 && len(from) != len(o.bodies)
 		if len(from) > len(o.bodies) {
 			name(len(from))
 		}

@@ -13,7 +13,8 @@ func TestMovers(t *testing.T) {
 	sum := runSeeds(t, seeds, sim.Options{Profile: "moved"})
 	if seeds >= 15 {
 		requireSeen(t, sum,
-			"moved: take", "moved: ack-tx", "moved: discard-tx", "moved: enqueue-tx", "move of unknown outcome found",
+			"moved: take", "moved: ack-tx", "moved: discard-tx", "moved: enqueue-tx", "moved: cancel-tx",
+			"message left by a sift", "move of unknown outcome found",
 			"move refused: full", "move refused: message", "move refused: duplicate", "move refused: no target",
 			"target dropped", "target created again", "target drained")
 	}

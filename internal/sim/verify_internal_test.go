@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/layer"
 )
 
@@ -36,6 +37,36 @@ func TestCompareHistoriesTokens(t *testing.T) {
 			w.ops = tt.ops
 			w.compareHistories(nil)
 			require.Len(t, w.violations, tt.want)
+		})
+	}
+}
+
+// TestHistoryOfVariedEnqueue: the attempts of an enqueue may differ in their messages, as those of a mover do. If one
+// of its messages was received, the others need not be there.
+func TestHistoryOfVariedEnqueue(t *testing.T) {
+	for name, tt := range map[string]struct {
+		varied bool
+		want   int
+	}{
+		"one attempt had fewer": {true, 0},
+		"all attempts had both": {false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &historian{w: lawWorld(), m: &model{}, groups: make(map[string][]linear.Operation)}
+			c.enqueue(&op{
+				who: 1, kind: "enqueue-tx", told: linear.Unknown, varied: tt.varied,
+				bodies: []string{"a", "b"}, groups: []string{"g", "g"}, messages: make([]layer.Message, 2),
+			})
+			a := []linear.Message{{ID: layer.ID{Group: "g", Index: 1}, Body: "a"}}
+			c.add("g", linear.Operation{
+				Kind: linear.Take, Outcome: linear.Done, Messages: a, Span: linear.Span{Call: 10, Return: 11},
+			})
+			c.add("g", linear.Operation{
+				Kind: linear.Peek, Outcome: linear.Done, All: true, Span: linear.Span{Call: 12, Return: 13},
+			})
+			r, err := linear.Check(linear.Law{}, c.groups, linear.CheckOptions{Dir: t.TempDir()})
+			require.NoError(t, err)
+			require.Len(t, r.Violations, tt.want)
 		})
 	}
 }
