@@ -126,7 +126,7 @@ func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a 
 	}
 	a.id = id
 	a.value, a.parts = split(nil, m, e)
-	a.was, a.facets = w.keys.facetsIn(value), w.keys.plan.pack(m.Headers)
+	a.was, a.facets = w.keys.plan.FacetsIn(value), w.keys.plan.Pack(m.Headers)
 	a.left, a.joined = w.keys.moves(id, a.was, a.facets)
 	return a, nil
 }
@@ -197,10 +197,10 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*
 // moves returns the lanes that an item leaves and joins with a change of its facets, without the lane of the whole
 // group.
 func (s subspace) moves(id ID, old, next string) (left, joined []string) {
-	if s.plan == nil || old == next {
+	if s.plan.IsPlain() || old == next {
 		return nil, nil
 	}
-	was, is := s.plan.partsOf(id.Group, rec.UnpackStrings(old)), s.plan.partsOf(id.Group, rec.UnpackStrings(next))
+	was, is := s.plan.PartsOf(id.Group, rec.UnpackStrings(old)), s.plan.PartsOf(id.Group, rec.UnpackStrings(next))
 	for i := range was {
 		if was[i] != is[i] {
 			left, joined = append(left, was[i]), append(joined, is[i])

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -19,7 +20,7 @@ import (
 // checkUnordered checks the options of an unordered receive.
 func (o *ReceiveOptions) checkUnordered(keys subspace) error {
 	switch {
-	case !keys.takesAny():
+	case !keys.plan.TakesAny():
 		return errUnordered
 	case o.Where != nil:
 		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
@@ -98,7 +99,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
-	if c.keys.inTurn() {
+	if c.keys.plan.InTurn() {
 		r.groups++
 		return c.leaveInHand(f, items[0].ID)
 	}
@@ -210,7 +211,7 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if err != nil || !free {
 		return nil, err
 	}
-	group := laneName(groupOf(l.lane), c.keys.holdWhere())
+	group := lanes.Name(lanes.GroupOf(l.lane), c.keys.plan.HoldWhere())
 	if c.met[group] {
 		behind = nil // already decided; the group is read again if there is reason to
 	}
@@ -422,7 +423,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 // grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
 // delay or grant past its end, is left to the next receive, which counts the attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
-	if isHold(l.lane) {
+	if lanes.IsHold(l.lane) {
 		return false, c.settle(&reception{}, l, 0)
 	}
 	f, err := c.reads(l)
@@ -529,7 +530,7 @@ func (c *claimer) answer(r *reception) error {
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.Claims, &r.o, func(h *rec.Holding) bool { return h.EndMS > c.nowMS })
 	r.repeated = true
 	if len(kept.Claims) > 0 {
-		_, r.was = splitLane(kept.Claims[0].Lane)
+		_, r.was = lanes.Split(kept.Claims[0].Lane)
 	}
 	return err
 }
@@ -572,10 +573,10 @@ func (q *Queue) reclaim(
 	v := q.viewOf(ctx, tx.Snapshot())
 	behind := make(map[string]bool) // groups
 	for _, ref := range given {
-		if behind[groupOf(ref.Lane)] {
+		if behind[lanes.GroupOf(ref.Lane)] {
 			continue
 		}
-		state := v.readState(groupOf(ref.Lane), o.State)
+		state := v.readState(lanes.GroupOf(ref.Lane), o.State)
 		r, err := v.readLock(ref.Lane)
 		if err != nil {
 			return nil, err
@@ -583,7 +584,7 @@ func (q *Queue) reclaim(
 		h := r.Claim()
 		hold, _ := holdOf(ref.Lane)
 		if h == nil || h.Token != ref.Token || !keeps(h) {
-			if q.keys.inTurn() {
+			if q.keys.plan.InTurn() {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {
 					return nil, fmt.Errorf("read item: %w", err)
@@ -593,8 +594,9 @@ func (q *Queue) reclaim(
 			continue
 		}
 		c := &Claim{
-			Hold: hold, Queue: q.name, Group: groupOf(ref.Lane), Where: q.keys.plan.whereOf(ref.Lane), Token: ref.Token,
-			Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS), beat: h.Beat, pulse: q.heart.of(h.Beat),
+			Hold: hold, Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
+			Token: ref.Token, Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS),
+			beat: h.Beat, pulse: q.heart.of(h.Beat),
 		}
 		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err

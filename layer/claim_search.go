@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -324,7 +325,7 @@ func (s *search) readMore(n int) error {
 	return nil
 }
 
-func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(groupOf(c.lane)) }
+func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
 
 // takeTurns puts the candidates, which are in the order of their ages, into the order of turns: the oldest of each
 // shard, then the second of each. The shard behind that of the last candidate which the handle looked at comes first:
@@ -532,10 +533,10 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 
 // place checks the options against a queue with those keys, and returns the packed template.
 func (o ReceiveOptions) place(keys subspace) (where string, err error) {
-	if where, err = keys.plan.where(o.Where); err != nil {
+	if where, err = keys.where(o.Where); err != nil {
 		return "", err
 	}
-	if o.Heartbeat && keys.plan != nil {
+	if o.Heartbeat && !keys.plan.IsPlain() {
 		return "", fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item",
 			ErrOptions)
 	}
@@ -543,9 +544,9 @@ func (o ReceiveOptions) place(keys subspace) (where string, err error) {
 		if err := o.checkUnordered(keys); err != nil {
 			return "", err
 		}
-		where = freeWhere
+		where = lanes.Free
 	}
-	if (where != "" || keys.inTurn()) && o.State {
+	if (where != "" || keys.plan.InTurn()) && o.State {
 		return "", errLaneState
 	}
 	return where, nil
@@ -557,21 +558,21 @@ func (r *reception) lane(c *Claim) string {
 		return holdLane(c.Hold)
 	}
 	if r.repeated {
-		return laneName(c.Group, r.was)
+		return lanes.Name(c.Group, r.was)
 	}
-	return laneName(c.Group, r.where)
+	return lanes.Name(c.Group, r.where)
 }
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
-		if !q.keys.hasHolds() {
+		if !q.keys.plan.HasHolds() {
 			return "", fmt.Errorf("%w: message %q, token %d: the queue has no claims of single messages, see %s and %s",
 				ErrClaimLost, c.Hold, c.Token, settingUnordered, settingLeasePer)
 		}
 		return holdLane(c.Hold), checkID(c.Hold)
 	}
-	return q.keys.plan.laneAt(c.Group, c.Where)
+	return q.keys.laneAt(c.Group, c.Where)
 }
 
 // Stored returns the part of a claim that must be stored, as JSON for example, so that another process can settle it:
@@ -608,11 +609,11 @@ func (c *Claim) TokenKey() string {
 // or item that the stored claim names.
 func (c *Claim) missing(q *Queue) string {
 	switch {
-	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan == nil:
+	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan.IsPlain():
 		return ""
-	case q.keys.inTurn():
+	case q.keys.plan.InTurn():
 		return "; in this queue a claim is of a message, and needs its Hold"
-	case q.keys.hasHolds():
+	case q.keys.plan.HasHolds():
 		return "; a claim of a single message needs its Hold, too"
 	}
 	return "; a claim by a template needs its Where, too"

@@ -238,7 +238,7 @@ func (p *purger) unreadableSections() []kv.KeyRange {
 	keys, group := p.q.keys, *p.o.Group
 	var sections []kv.KeyRange
 	names := []string{nameItem, namePart, nameAttempt, nameDead, nameArchive, nameNamed}
-	if keys.plan != nil {
+	if !keys.plan.IsPlain() {
 		names = append(names, nameHold, nameLane, nameKept)
 	}
 	for _, name := range names {
@@ -260,7 +260,7 @@ func (s *sweeper) unreadable() error {
 		return nil
 	}
 	names := []string{nameReady, nameTimer, nameHeld, nameGrant, nameRequest}
-	if s.q.keys.plan != nil {
+	if !s.q.keys.plan.IsPlain() {
 		names = append(names, nameOpen, nameDue, nameKept)
 	}
 	for _, name := range names {

@@ -14,6 +14,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -570,7 +571,7 @@ func (s *settlement) begin(w *txn) {
 	s.leads = false
 	s.readFinishing(w)
 	s.readAdvancing(w)
-	if n := len(s.claim.Items); n > 0 && s.all && s.change == nil && !isHold(s.lane) {
+	if n := len(s.claim.Items); n > 0 && s.all && s.change == nil && !lanes.IsHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.read.GetKey(behind)
@@ -662,7 +663,7 @@ func (s *settlement) check(w *txn) error {
 		s.attempt = w.read.Get(w.keys.attempt(idOf(left[0], group)))
 		return nil
 	}
-	if !w.end(s.lane, r, r.Mark()) || isHold(s.lane) {
+	if !w.end(s.lane, r, r.Mark()) || lanes.IsHold(s.lane) {
 		return nil
 	}
 	return s.readNext(w, acked)
@@ -715,15 +716,15 @@ func (s *settlement) ledBy(w *txn, acked []rec.Item) (bool, error) {
 // was taken hold of.
 func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error {
 	group := s.claim.Group
-	if isHold(s.lane) && w.keys.takesAny() {
+	if lanes.IsHold(s.lane) && w.keys.plan.TakesAny() {
 		for _, d := range acked {
 			w.tx.Clear(w.keys.item(idOf(d, group)))
-			w.vacate(d.Index, w.keys.plan.lanesOf(group, ""))
+			w.vacate(d.Index, w.keys.plan.LanesOf(group, ""))
 		}
 		w.clearRest(group, all, acked, archived)
 		return nil
 	}
-	if !s.leads || len(acked) < 2 || w.keys.plan != nil {
+	if !s.leads || len(acked) < 2 || !w.keys.plan.IsPlain() {
 		w.remove(group, all, acked, archived)
 		return nil
 	}
@@ -819,7 +820,7 @@ func (s *settlement) giveBack(w *txn) error {
 		return nil
 	}
 	w.end(s.lane, s.held, nil)
-	if isHold(s.lane) {
+	if lanes.IsHold(s.lane) {
 		_, _, err = w.letGo(s.lane)
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -132,7 +133,7 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 func (w *txn) readRequests() {
 	if w.requests == nil {
 		limit := wakeProbe
-		if w.keys.plan != nil {
+		if !w.keys.plan.IsPlain() {
 			limit = requestsProbe
 		}
 		w.requests = w.read.GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
@@ -234,7 +235,7 @@ type candidate struct {
 }
 
 // group is the group of the candidate's lane.
-func (c *candidate) group() string { return groupOf(c.lane) }
+func (c *candidate) group() string { return lanes.GroupOf(c.lane) }
 
 // accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
 func (c *candidate) accepts(r *rec.Record) bool {
@@ -377,7 +378,7 @@ func (w *txn) wakeAll() error {
 	if err := w.wake(named, wakePage); err != nil {
 		return err
 	}
-	if w.keys.plan != nil {
+	if !w.keys.plan.IsPlain() {
 		byLane, err := w.read.GetRange(
 			w.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
 		).Wait(w.ctx)

@@ -1,0 +1,156 @@
+package lanes
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer/internal/rec"
+)
+
+// kinds has a queue of each kind.
+var kinds = map[string]Settings{
+	"plain":     {},
+	"unordered": {Unordered: true},
+	"in turn":   {PerItem: true},
+	"whole": {Facets: []string{"state", "region"}, Views: []View{
+		{Text: WholeView}, {Text: "region", Facets: []string{"region"}},
+		{Text: "state,region", Facets: []string{"state", "region"}},
+	}},
+	"parts": {Facets: []string{"state"}, Views: []View{{Text: "state", Facets: []string{"state"}}}},
+}
+
+var headers = map[string]string{"state": "NEW", "region": "EU", "other": "x"}
+
+func anyValue(string, string) error { return nil }
+
+func TestNames(t *testing.T) {
+	item := Item{Group: "A", Index: 7, Random: uuid.New()}
+	for _, tt := range []struct {
+		lane, group  string
+		part, isHold bool
+	}{
+		{"A", "A", false, false},
+		{"", "", false, false},
+		{Name("A", Free), "A", true, false},
+		{Name("", Free), "", true, false},
+		{Name("A", string([]byte(Free))+rec.PackStrings([]string{"NEW"})), "A", true, false},
+		{Hold(item), "A", true, true},
+	} {
+		group, where := Split(tt.lane)
+		require.Equal(t, tt.group, group, "%q", tt.lane)
+		require.Equal(t, tt.group, GroupOf(tt.lane))
+		require.Equal(t, tt.lane, Name(group, where))
+		require.Equal(t, tt.part, IsPart(tt.lane), "%q", tt.lane)
+		require.Equal(t, tt.isHold, IsHold(tt.lane), "%q", tt.lane)
+	}
+	of, ok := HoldOf(Hold(item))
+	require.True(t, ok)
+	require.Equal(t, item, of)
+	view, values := SplitWhere("")
+	require.Zero(t, view)
+	require.Empty(t, values)
+}
+
+// TestLanesOfAnItem: each kind of queue has the lanes of the design, and CountParts agrees with PartsOf.
+func TestLanesOfAnItem(t *testing.T) {
+	byRegion := Name("A", "\x15\x01"+rec.PackStrings([]string{"EU"}))
+	byBoth := Name("A", "\x15\x02"+rec.PackStrings([]string{"NEW", "EU"}))
+	byState := Name("A", "\x15\x01"+rec.PackStrings([]string{"NEW"}))
+	for kind, want := range map[string][]string{
+		"plain":     {"A"},
+		"unordered": {"A", Name("A", Free)},
+		"in turn":   {"A"},
+		"whole":     {"A", byRegion, byBoth},
+		"parts":     {byState},
+	} {
+		p := New(kinds[kind])
+		facets := p.Pack(headers)
+		require.Equal(t, want, p.LanesOf("A", facets), kind)
+		require.Len(t, p.PartsOf("A", p.Values(headers)), p.CountParts(), kind)
+		for _, lane := range want {
+			require.True(t, p.Intersect(lane, "A"), "%s %q", kind, lane)
+			require.True(t, p.Intersect(lane, lane), "%s %q", kind, lane)
+		}
+	}
+}
+
+// TestTemplates: a template names exactly the facets of a view, and comes back from its lane.
+func TestTemplates(t *testing.T) {
+	for kind, s := range kinds {
+		p := New(s)
+		for _, v := range s.Views {
+			var template map[string]string
+			for _, facet := range v.Facets {
+				if template == nil {
+					template = map[string]string{}
+				}
+				template[facet] = headers[facet]
+			}
+			where, err := p.Where(template, anyValue)
+			require.NoError(t, err, "%s %s", kind, v.Text)
+			require.Equal(t, template, p.TemplateOf(Name("A", where)))
+			require.Contains(t, p.LanesOf("A", p.Pack(headers)), Name("A", where))
+		}
+		for _, wrong := range []map[string]string{{}, {"other": "x"}, {"state": "NEW", "other": "x"}} {
+			_, err := p.Where(wrong, anyValue)
+			require.ErrorIs(t, err, ErrNoView, "%s %v", kind, wrong)
+		}
+		where, err := p.Where(nil, anyValue)
+		require.Empty(t, where)
+		require.Equal(t, kind == "parts", errors.Is(err, ErrNoView), kind)
+		require.Nil(t, p.Unpack(""))
+	}
+	p := New(kinds["whole"])
+	require.Equal(t, "*; region; state,region", p.Views())
+	require.Equal(t, map[string]string{"state": "NEW", "region": "EU"}, p.Unpack(p.Pack(headers)))
+	bad := errors.New("bad value")
+	_, err := p.Where(map[string]string{"region": "EU"}, func(facet, value string) error {
+		require.Equal(t, "region EU", facet+" "+value)
+		return bad
+	})
+	require.ErrorIs(t, err, bad)
+}
+
+// TestExcluding: the locks that exclude a lane are those of the lanes that intersect it, and few others.
+func TestExcluding(t *testing.T) {
+	p := New(kinds["whole"])
+	where := func(template map[string]string) string {
+		packed, err := p.Where(template, anyValue)
+		require.NoError(t, err)
+		return packed
+	}
+	region, both := where(map[string]string{"region": "EU"}), where(headersOf("state", "region"))
+	require.Equal(t, []Locks{{All: true}}, p.Excluding("A"))
+	require.Equal(t, []Locks{{}, {Where: region}, {Where: "\x15\x02", Below: true}}, p.Excluding(Name("A", region)))
+	require.Equal(t, []Locks{{}, {Where: both}, {Where: region}}, p.Excluding(Name("A", both)))
+	require.True(t, p.Intersect(Name("A", region), Name("A", both)))
+	other := where(map[string]string{"region": "US"})
+	require.False(t, p.Intersect(Name("A", other), Name("A", both)))
+	require.False(t, p.Intersect(Name("A", other), Name("A", region)))
+
+	hold := Hold(Item{Group: "A", Index: 7, Random: uuid.New()})
+	_, of := Split(hold)
+	for _, kind := range []string{"unordered", "in turn"} {
+		require.Equal(t, []Locks{{All: true}}, New(kinds[kind]).Excluding("A"), kind)
+		require.Equal(t, []Locks{{}, {Where: of}}, New(kinds[kind]).Excluding(hold), kind)
+	}
+	require.Equal(t, []Locks{{}}, New(kinds["plain"]).Excluding("A"))
+}
+
+func headersOf(names ...string) map[string]string {
+	some := map[string]string{}
+	for _, name := range names {
+		some[name] = headers[name]
+	}
+	return some
+}
+
+func TestCountedViews(t *testing.T) {
+	require.Equal(t,
+		[]CountedView{{WholeView, 0}, {"region", 1}, {"state,region", 2}}, New(kinds["whole"]).CountedViews())
+	require.Empty(t, New(kinds["plain"]).CountedViews())
+	require.Empty(t, New(kinds["in turn"]).CountedViews())
+}
