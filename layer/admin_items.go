@@ -376,7 +376,7 @@ func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	if err := remove(i.value); err != nil {
 		return err
 	}
-	w.clearItem(id, w.keys.plan.FacetsIn(i.value))
+	w.clearItem(id.Group, id, w.keys.plan.FacetsIn(i.value))
 	return w.freeAll(free)
 }
 

@@ -197,7 +197,7 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*
 // moves returns the lanes that an item leaves and joins with a change of its facets, without the lane of the whole
 // group.
 func (s subspace) moves(id ID, old, next string) (left, joined []string) {
-	if s.plan.IsPlain() || old == next {
+	if old == next {
 		return nil, nil
 	}
 	was, is := s.plan.PartsOf(id.Group, rec.UnpackStrings(old)), s.plan.PartsOf(id.Group, rec.UnpackStrings(next))

@@ -484,7 +484,7 @@ func (c *claimer) receive(r *reception) error {
 		if err != nil || paused {
 			return err
 		}
-		if c.keys.endsHolds(r.where) {
+		if c.keys.plan.EndsHolds(r.where) {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}

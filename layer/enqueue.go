@@ -290,7 +290,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		a.tx.Set(keys.part(id, n), part)
 	}
 	switch {
-	case !a.keys.plan.WholeGroups():
+	case !a.keys.plan.NeedsHint(m.Group):
 	case empty && due > a.nowMS:
 		a.timeHead(m.Group, id.Index, delay.timing(&env))
 	case empty:
@@ -357,7 +357,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 		}
 	}
 	t.next = max(t.next, p.index+1)
-	if !a.keys.plan.WholeGroups() {
+	if !a.keys.plan.NeedsHint(p.group) {
 		return false, nil
 	}
 	// A transaction that removes this tail may leave the group empty and without a hint, while this transaction, which
@@ -571,14 +571,14 @@ type laneTail struct {
 // readLaneTails starts reading the ends of the messages' lanes, if the queue has facets.
 func (a *appending) readLaneTails(all []*enqueuing) {
 	plan := a.keys.plan
-	if plan.IsPlain() {
-		return
-	}
-	a.lanes = make(map[string]*laneTail)
+	a.lanes = nil
 	for _, e := range all {
 		for i := range e.msgs {
 			m := &e.msgs[i]
 			for _, lane := range plan.PartsOf(m.Group, plan.Values(m.Headers)) {
+				if a.lanes == nil {
+					a.lanes = make(map[string]*laneTail)
+				}
 				if a.lanes[lane] == nil {
 					items := a.keys.items(lane)
 					a.lanes[lane] = &laneTail{
@@ -595,9 +595,6 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 // empty and without a hint.
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
-	if plan.IsPlain() {
-		return nil
-	}
 	for _, lane := range plan.PartsOf(id.Group, plan.Values(m.Headers)) {
 		t := a.lanes[lane]
 		empty := false

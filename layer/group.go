@@ -223,8 +223,8 @@ func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free boo
 func (w *txn) leave(
 	lane string, first kv.Future[[]byte], empty guard.Guard, tried bool,
 ) (c candidate, found bool, err error) {
-	if !lanes.IsPart(lane) && !w.keys.plan.WholeGroups() {
-		return c, false, nil // no receive claims the whole group
+	if !w.keys.plan.NeedsHint(lane) {
+		return c, false, nil // no receive claims the lane
 	}
 	if lanes.IsHold(lane) {
 		return w.letGo(lane)
@@ -324,12 +324,13 @@ func (w *txn) excludeHolders(g guard.Guard, lane string) error {
 	return g.Write(w.tx, w.keys.lock(lane))
 }
 
-// remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
-// the last would also clear an item whose enqueue committed late, between the acked items. A settlement may exclude
-// that: see settlement.remove.
-func (w *txn) remove(group string, all, acked []rec.Item, archived bool) {
+// remove clears the acked items, a subset of all (the items under the claim of a lane), by exact keys. A range from the
+// first to the last would also clear an item whose enqueue committed late, between the acked items. A settlement may
+// exclude that: see settlement.remove.
+func (w *txn) remove(lane string, all, acked []rec.Item, archived bool) {
+	group := lanes.GroupOf(lane)
 	for _, d := range acked {
-		w.clearItem(idOf(d, group), d.Facets)
+		w.clearItem(lane, idOf(d, group), d.Facets)
 	}
 	w.clearRest(group, all, acked, archived)
 }
@@ -501,7 +502,7 @@ func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 	}
 	w.tx.Set(keys.dead(f.id), d.Pack())
 	facets := w.keys.plan.FacetsIn(value)
-	w.clearItem(f.id, facets)
+	w.clearItem(f.id.Group, f.id, facets)
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)
 	w.change(ChangeDeadLettered, f.id, facets)

@@ -20,17 +20,14 @@ import (
 
 // clearItem clears an item, and the keys of its lanes. The facets are those which the item has now, not those of the
 // message as it was sent.
-func (w *txn) clearItem(id ID, facets string) {
+//
+// by is the lane whose claim has the item, or the group.
+func (w *txn) clearItem(by string, id ID, facets string) {
 	w.tx.Clear(w.keys.item(id))
-	if plan := w.keys.plan; plan.IsPlain() || plan.InTurn() || facets == "" && len(plan.Facets()) > 0 {
-		return
-	}
-	of := w.keys.plan.LanesOf(id.Group, facets)
+	of, parts := w.keys.plan.Leaving(by, facets)
 	w.vacate(id.Index, of)
-	for _, lane := range of {
-		if lanes.IsPart(lane) {
-			w.tx.Clear(w.keys.laneItem(lane, id))
-		}
+	for _, lane := range parts {
+		w.tx.Clear(w.keys.laneItem(lane, id))
 	}
 }
 
@@ -103,7 +100,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.key == nil {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
-	if w.keys.plan.InTurn() {
+	if !w.keys.plan.KeepsHints() {
 		return nil, w.disposeInHand(f)
 	}
 	other := f.others[f.other]
@@ -227,10 +224,10 @@ func (w *txn) inOtherLane(g guard.Guard, id ID, facets string) (bool, error) {
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of
 // a lane that is held, or whose head is not due, is cleared when met.
 func (w *txn) hintLanes(id ID, facets string) error {
+	for _, lane := range w.keys.plan.PartsOf(id.Group, rec.UnpackStrings(facets)) {
+		w.tx.Set(w.keys.laneItem(lane, id), nil)
+	}
 	for _, lane := range w.keys.plan.LanesOf(id.Group, facets) {
-		if lanes.IsPart(lane) {
-			w.tx.Set(w.keys.laneItem(lane, id), nil)
-		}
 		if _, err := w.rehint(id.Index, lane, 0); err != nil {
 			return err
 		}

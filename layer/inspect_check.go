@@ -532,7 +532,7 @@ func (c *checker) compare() {
 		stale, awaited := g.hints, int64(0)
 		if g.lock == nil && g.items > 0 && c.headInHand(g) {
 			c.report.Held++
-		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
+		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.keys.plan.NeedsHint(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
 				c.report.Delayed++
@@ -1078,6 +1078,3 @@ func (c *checker) headInHand(g *groupCheck) bool {
 	hold := c.groups[holdLane(g.first)]
 	return c.keys.plan.InTurn() && hold != nil && hold.lock.Holding() != nil
 }
-
-// wanted reports whether anybody can receive the lane, so that the lane needs a hint.
-func (c *checker) wanted(lane string) bool { return lanes.IsPart(lane) || c.keys.plan.WholeGroups() }

@@ -170,7 +170,7 @@ func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Expl
 // view.
 func (x *explaining) explainItem() error {
 	plan := x.keys.plan
-	if plan.WholeGroups() || lanes.IsPart(x.lane) {
+	if plan.NeedsHint(x.lane) {
 		return x.explain()
 	}
 	v, err := x.read.Get(x.keys.item(x.id)).Wait(x.ctx)

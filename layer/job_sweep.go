@@ -886,7 +886,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 		return false, err
 	}
 	t.aged += old.len()
-	if free && w.keys.plan.WholeGroups() {
+	if free && w.keys.plan.NeedsHint(all.group) {
 		if err := w.free(all.group); err != nil {
 			return false, err
 		}

@@ -712,20 +712,11 @@ func (s *settlement) ledBy(w *txn, acked []rec.Item) (bool, error) {
 }
 
 // remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
-// commits late, with an index in between; all others by their exact keys. The item of a hold left the free lane when it
-// was taken hold of.
+// commits late, with an index in between; all others by their exact keys.
 func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error {
 	group := s.claim.Group
-	if lanes.IsHold(s.lane) && w.keys.plan.TakesAny() {
-		for _, d := range acked {
-			w.tx.Clear(w.keys.item(idOf(d, group)))
-			w.vacate(d.Index, w.keys.plan.LanesOf(group, ""))
-		}
-		w.clearRest(group, all, acked, archived)
-		return nil
-	}
 	if !s.leads || len(acked) < 2 || !w.keys.plan.IsPlain() {
-		w.remove(group, all, acked, archived)
+		w.remove(s.lane, all, acked, archived)
 		return nil
 	}
 	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)

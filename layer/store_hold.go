@@ -58,11 +58,6 @@ func (s subspace) holdsTo(id ID) kv.KeyRange {
 	return kv.KeyRange{Begin: s.holds(id.Group).Begin, End: kv.KeyAfter(s.hold(id))}
 }
 
-// endsHolds reports whether receives by the packed template end holds.
-func (s subspace) endsHolds(where string) bool {
-	return s.plan.HasHolds() && where == s.plan.HoldWhere()
-}
-
 // A handle with claims by heartbeat has a beat (rec.Beat), under a random number. A number is never used again: the
 // handle takes another number if its beat is ended. The claims themselves have no timers. Three kinds of keys belong
 // together:

@@ -53,17 +53,20 @@ func (s subspace) laneAt(group string, t Template) (string, error) {
 
 // over returns the ranges of the lock keys that may intersect a lane, its own included.
 func (s subspace) over(lane string) []kv.KeyRange {
-	group := lanes.GroupOf(lane)
-	excluding := s.plan.Excluding(lane)
-	all := make([]kv.KeyRange, len(excluding))
-	for i, locks := range excluding {
+	return s.locksIn(lanes.GroupOf(lane), s.plan.Excluding(lane))
+}
+
+// locksIn returns the ranges of locks of a group.
+func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
+	all := make([]kv.KeyRange, len(of))
+	for i, l := range of {
 		switch {
-		case locks.All:
+		case l.All:
 			all[i] = s.locks(group)
-		case locks.Below:
-			all[i] = s.below(append(s.startGroup(nameLock, group, len(locks.Where)+1), locks.Where...))
+		case l.Below:
+			all[i] = s.below(append(s.startGroup(nameLock, group, len(l.Where)+1), l.Where...))
 		default:
-			all[i] = s.single(s.lock(lanes.Name(group, locks.Where)))
+			all[i] = s.single(s.lock(lanes.Name(group, l.Where)))
 		}
 	}
 	return all
@@ -71,35 +74,18 @@ func (s subspace) over(lane string) []kv.KeyRange {
 
 // lanesOver returns the lanes of which a claim may have an item: its group, the lanes of its facets, and its hold.
 func (s subspace) lanesOver(id ID, facets string) []string {
-	all := s.plan.LanesOf(id.Group, facets)
-	if !slices.Contains(all, id.Group) {
-		all = append(all, id.Group)
-	}
-	if s.plan.HasHolds() {
-		all = append(all, holdLane(id))
-	}
-	return all
+	return s.plan.LanesOver(lanes.Item(id), facets)
 }
 
-// locksOf returns the ranges of the locks of a group and of the other lanes given. If items are claimed by themselves,
-// these are all locks of the group, and one range.
+// locksOf returns the ranges of the locks of a group and of the other lanes given.
 func (s subspace) locksOf(group string, parts []string) []kv.KeyRange {
-	if s.plan.HasHolds() {
-		return []kv.KeyRange{s.locks(group)}
-	}
-	all := []kv.KeyRange{kv.SingleKey(s.lock(group))}
-	for _, lane := range parts {
-		all = append(all, kv.SingleKey(s.lock(lane)))
-	}
-	return all
+	return s.locksIn(group, s.plan.LocksOf(group, parts))
 }
 
 // looked returns the ranges of the locks that a look at a lane reads. many: there may be many locks in a range.
 func (s subspace) looked(lane string) (all []kv.KeyRange, many bool) {
-	if s.plan.HasHolds() {
-		return []kv.KeyRange{s.locks(lanes.GroupOf(lane))}, false // two locks at most
-	}
-	return s.over(lane), true
+	of, many := s.plan.Looked(lane)
+	return s.locksIn(lanes.GroupOf(lane), of), many
 }
 
 // locks is the range of all locks of a group: of the whole group, and of its other lanes.
@@ -113,13 +99,8 @@ func (s subspace) withLanes(name, group string) kv.KeyRange {
 
 // ofLane is a key that begins with a name and the lane's tuple.
 func (s subspace) ofLane(name, lane string, extra int) []byte {
-	if !lanes.IsPart(lane) {
-		return s.startGroup(name, lane, extra)
-	}
-	if id, ok := holdOf(lane); ok && name == nameLock {
-		return s.hold(id)
-	}
-	return append(s.start(name, len(lane)+extra), lane[1:]...)
+	group, where := lanes.Split(lane)
+	return append(s.startGroup(name, group, len(where)+extra), where...)
 }
 
 // laneItem is the key that says: the item belongs to the lane. Of a whole group the item itself is that key.

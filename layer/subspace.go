@@ -228,8 +228,15 @@ func (s subspace) attempt(id ID) []byte    { return s.itemKey(nameAttempt, id, 0
 func (s subspace) dead(id ID) []byte       { return s.itemKey(nameDead, id, 0) }
 func (s subspace) archive(id ID) []byte    { return s.itemKey(nameArchive, id, 0) }
 func (s subspace) parts(id ID) kv.KeyRange { return s.below(s.itemKey(namePart, id, 1)) }
-func (s subspace) lock(lane string) []byte { return s.ofLane(nameLock, lane, 0) }
 func (s subspace) mark(lane string) []byte { return s.ofLane(nameMark, lane, 0) }
+
+// lock is the key of a lane's record.
+func (s subspace) lock(lane string) []byte {
+	if id, ok := holdOf(lane); ok {
+		return s.hold(id)
+	}
+	return s.ofLane(nameLock, lane, 0)
+}
 
 // items is the items of a group, or the keys that stand for the items of another lane.
 func (s subspace) items(lane string) kv.KeyRange {
@@ -291,11 +298,9 @@ func (s subspace) namedFor(group string) kv.KeyRange {
 // requests is the range of all requests: those for groups first, then those by template.
 func (s subspace) requests() kv.KeyRange { return s.fixed.requests }
 
-func (s subspace) grant(random uuid.UUID, group string) []byte {
-	if lanes.IsPart(group) {
-		return append(s.grantsTo(random, len(group)), group[1:]...)
-	}
-	return tuple.AppendString(s.grantsTo(random, len(group)+2), group)
+func (s subspace) grant(random uuid.UUID, lane string) []byte {
+	group, where := lanes.Split(lane)
+	return append(tuple.AppendString(s.grantsTo(random, len(lane)+2), group), where...)
 }
 
 func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {

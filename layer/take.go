@@ -100,7 +100,7 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
 	}
-	if w.keys.plan.HasHolds() && where == w.keys.plan.HoldWhere() {
+	if w.keys.plan.EndsHolds(where) {
 		if _, err := w.endHolds(group, w.endHoldAt); err != nil {
 			return nil, err
 		}

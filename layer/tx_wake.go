@@ -179,7 +179,7 @@ func (k *waking) see(row kv.KV) error {
 
 // unlock notes that a lock is released.
 func (w *txn) unlock(lane string) {
-	if w.keys.plan.IsPlain() || w.keys.plan.InTurn() {
+	if !w.keys.plan.KeepsHints() {
 		return
 	}
 	if w.unlocked == nil {
@@ -192,7 +192,7 @@ func (w *txn) unlock(lane string) {
 
 // readKept starts reading the hints put aside under a lock which is being released.
 func (w *txn) readKept(lane string) {
-	if !w.keys.plan.IsPlain() && !w.keys.plan.InTurn() {
+	if w.keys.plan.KeepsHints() {
 		w.unkept = append(w.unkept,
 			guard.Kept.Reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
 	}
@@ -222,7 +222,7 @@ func (w *txn) putBackKept() error {
 
 // vacate notes that an item goes from lanes whose first it may be.
 func (w *txn) vacate(index int64, of []string) {
-	if w.vacated == nil {
+	if w.vacated == nil && len(of) > 0 {
 		w.vacated = make(map[string][]int64)
 	}
 	for _, lane := range of {

@@ -17,8 +17,11 @@ var (
 	// bool as its only result is a question.
 	kindPackage = "lanes"
 	// kindAnswers are functions and methods of kindPackage that return a bool alone and are no questions, because they
-	// say what must be done with the lanes that they get, in every kind of queue.
-	kindAnswers = []string{"lanes.Plan.Intersect"}
+	// say what must be done, in every kind of queue. An answer that is true for exactly the queues of a question is that
+	// question, and must not stand here.
+	kindAnswers = []string{
+		"lanes.Plan.EndsHolds", "lanes.Plan.Intersect", "lanes.Plan.KeepsHints", "lanes.Plan.NeedsHint",
+	}
 	// kindFunctions, of layer or of other packages inside it, ask for the kind of the queue, or of a lane or a holding
 	// that only some queues have.
 	kindFunctions = []string{"rec.Holding.ByBeat"}

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -153,4 +154,63 @@ func TestCountedViews(t *testing.T) {
 		[]CountedView{{WholeView, 0}, {"region", 1}, {"state,region", 2}}, New(kinds["whole"]).CountedViews())
 	require.Empty(t, New(kinds["plain"]).CountedViews())
 	require.Empty(t, New(kinds["in turn"]).CountedViews())
+}
+
+// TestLeaving: an item leaves the parts that it is in, unless a claim of the item alone has taken it out.
+func TestLeaving(t *testing.T) {
+	hold := Hold(Item{Group: "A", Index: 7, Random: uuid.New()})
+	for kind := range kinds {
+		p := New(kinds[kind])
+		facets := p.Pack(headers)
+		of, parts := p.Leaving("A", facets)
+		switch kind {
+		case "plain", "in turn":
+			require.Empty(t, of, kind)
+			require.Empty(t, parts, kind)
+		default:
+			require.Equal(t, p.LanesOf("A", facets), of, kind)
+			require.Equal(t, p.PartsOf("A", p.Values(headers)), parts, kind)
+		}
+		of, parts = p.Leaving(hold, facets)
+		require.Empty(t, parts, kind)
+		require.Equal(t, kind != "plain" && kind != "in turn", len(of) > 0, kind)
+	}
+	of, parts := New(kinds["whole"]).Leaving("A", "")
+	require.Empty(t, of, "the facets are not known")
+	require.Empty(t, parts, "the facets are not known")
+}
+
+// TestHints: a lane needs a hint if a receive can claim it.
+func TestHints(t *testing.T) {
+	part := Name("A", "\x15\x01"+rec.PackStrings([]string{"NEW"}))
+	for kind := range kinds {
+		p := New(kinds[kind])
+		_, err := p.Where(nil, anyValue)
+		require.Equal(t, err == nil, p.NeedsHint("A"), kind)
+		require.True(t, p.NeedsHint(part), kind)
+		require.Equal(t, kind != "plain" && kind != "in turn", p.KeepsHints(), kind)
+		require.Equal(t, kind == "in turn", p.EndsHolds(""), kind)
+		require.Equal(t, kind == "unordered", p.EndsHolds(Free), kind)
+	}
+}
+
+// TestLocks: the locks that can have an item are those of its group, its parts and its hold.
+func TestLocks(t *testing.T) {
+	item := Item{Group: "A", Index: 7, Random: uuid.New()}
+	for kind := range kinds {
+		p := New(kinds[kind])
+		facets, holds := p.Pack(headers), kind == "unordered" || kind == "in turn"
+		over := p.LanesOver(item, facets)
+		require.Subset(t, over, p.LanesOf("A", facets), kind)
+		require.Contains(t, over, "A", kind)
+		require.Equal(t, holds, slices.Contains(over, Hold(item)), kind)
+		looked, many := p.Looked("A")
+		require.Equal(t, !holds, many, kind)
+		require.Equal(t, p.Excluding("A"), looked, kind)
+	}
+	parts := New(kinds["parts"]).PartsOf("A", []string{"NEW"})
+	_, where := Split(parts[0])
+	require.Equal(t, []Locks{{}, {Where: where}}, New(kinds["parts"]).LocksOf("A", parts))
+	require.Equal(t, []Locks{{All: true}}, New(kinds["unordered"]).LocksOf("A", nil))
+	require.Equal(t, []Locks{{}}, New(kinds["plain"]).LocksOf("A", nil))
 }

@@ -316,6 +316,70 @@ func (p Plan) Excluding(lane string) []Locks {
 	return all
 }
 
+// NeedsHint reports whether a receive can claim a lane, so that the lane must have a hint while its first item is ready.
+// Example: in a queue with the view "state" alone, whole groups need no hint.
+func (p Plan) NeedsHint(lane string) bool { return p.of == nil || p.of.whole || IsPart(lane) }
+
+// KeepsHints reports whether a hint is put aside under a lock that excludes the hint's lane, so that the release of the
+// lock must put the hint back. If items are claimed in turn, such a hint is cleared instead.
+func (p Plan) KeepsHints() bool { return p.of != nil && !p.of.inTurn }
+
+// Leaving returns the lanes of which an item may be the first when it leaves the queue, and the parts from which the
+// item must be taken out. by is the lane whose claim has the item, or the group. A claim of a single item has taken the
+// item out of its parts already.
+//
+// Nothing is returned if other reads make sure that the lanes are found again: in a queue in which each group is one
+// lane, or items are claimed in turn. Nothing is returned either for an item whose facets are not known.
+func (p Plan) Leaving(by, facets string) (of, parts []string) {
+	if p.of == nil || p.of.inTurn || facets == "" && len(p.of.facets) > 0 {
+		return nil, nil
+	}
+	group := GroupOf(by)
+	of = p.LanesOf(group, facets)
+	if IsHold(by) {
+		return of, nil
+	}
+	if p.of.whole {
+		return of, of[1:]
+	}
+	return of, of
+}
+
+// LocksOf returns the locks of a group and of the given parts of the group. If items are claimed by themselves, these
+// are all locks of the group.
+func (p Plan) LocksOf(group string, parts []string) []Locks {
+	if p.HasHolds() {
+		return []Locks{{All: true}}
+	}
+	all := []Locks{{}}
+	for _, lane := range parts {
+		_, where := Split(lane)
+		all = append(all, Locks{Where: where})
+	}
+	return all
+}
+
+// Looked returns the locks that a look at a lane must read: those of Excluding, or more if they are few. many: there may
+// be many locks in a range.
+func (p Plan) Looked(lane string) (all []Locks, many bool) {
+	if p.HasHolds() {
+		return []Locks{{All: true}}, false // those of the group and of the free lane
+	}
+	return p.Excluding(lane), true
+}
+
+// LanesOver returns the lanes of which a claim may have an item: its group, the parts that it is in, and its hold.
+func (p Plan) LanesOver(item Item, facets string) []string {
+	all := p.LanesOf(item.Group, facets)
+	if !slices.Contains(all, item.Group) {
+		all = append(all, item.Group)
+	}
+	if p.HasHolds() {
+		all = append(all, Hold(item))
+	}
+	return all
+}
+
 // HoldWhere is the packed template of the receives that end holds: that of whole groups, if items are claimed in turn.
 func (p Plan) HoldWhere() string {
 	if p.InTurn() {
@@ -323,6 +387,9 @@ func (p Plan) HoldWhere() string {
 	}
 	return Free
 }
+
+// EndsHolds reports whether receives by the packed template end holds.
+func (p Plan) EndsHolds(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
 
 // CountedViews returns the views of which a queue counts the ready lanes.
 func (p Plan) CountedViews() []CountedView {
@@ -350,9 +417,6 @@ type CountedView struct {
 
 // IsPlain reports whether each group is one lane and has one claim at most.
 func (p Plan) IsPlain() bool { return p.of == nil }
-
-// WholeGroups reports whether whole groups can be received, so that they need hints.
-func (p Plan) WholeGroups() bool { return p.of == nil || p.of.whole }
 
 // HasHolds reports whether items are claimed by themselves.
 func (p Plan) HasHolds() bool { return p.of != nil && p.of.holds }
