@@ -17,21 +17,22 @@ import (
 
 // An unordered receive: see store_hold.go.
 
-// checkUnordered checks the options of an unordered receive.
-func (o *ReceiveOptions) checkUnordered(keys subspace) error {
+// placeUnordered is place for an unordered receive.
+func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error) {
+	where, ok := keys.plan.WhereUnordered()
 	switch {
-	case !keys.plan.TakesAny():
-		return errUnordered
+	case !ok:
+		return "", errUnordered
 	case o.Where != nil:
-		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
+		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
 	case o.Strategy != FillGroup:
-		return fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
 	case o.OnlyIfAny:
-		return fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
 	case o.State:
-		return fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
 	}
-	return nil
+	return where, nil
 }
 
 // takeHolds claims up to limit free items for r, each by itself.
@@ -99,14 +100,15 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
-	if c.keys.plan.InTurn() {
+	free, takenOut := c.keys.plan.TakenOutOf(holdLane(items[0].ID))
+	if !takenOut {
 		r.groups++
 		return c.leaveInHand(f, items[0].ID)
 	}
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
-	_, more, err := c.leave(f.lane, nil, guard.HoldEmpty, false)
-	c.noteRemains(f.lane, more)
+	_, more, err := c.leave(free, nil, guard.HoldEmpty, false)
+	c.noteRemains(free, more)
 	return err
 }
 

@@ -146,7 +146,7 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	}
 	var rest []candidate
 	for _, c := range s.w.hinted {
-		if len(kept) < n && s.w.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
+		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
@@ -408,7 +408,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if s.w.keys.soughtBy(c.lane) != s.where {
+		if s.w.keys.plan.SoughtBy(c.lane) != s.where {
 			rest = append(rest, c) // for a receive by another template
 		} else if c.index <= whole {
 			s.pending = append(s.pending, c)
@@ -541,12 +541,11 @@ func (o ReceiveOptions) place(keys subspace) (where string, err error) {
 			ErrOptions)
 	}
 	if o.Unordered {
-		if err := o.checkUnordered(keys); err != nil {
+		if where, err = o.placeUnordered(keys); err != nil {
 			return "", err
 		}
-		where = lanes.Free
 	}
-	if (where != "" || keys.plan.InTurn()) && o.State {
+	if o.State && (where != "" || keys.plan.ClaimsItems(where)) {
 		return "", errLaneState
 	}
 	return where, nil

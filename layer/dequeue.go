@@ -484,7 +484,7 @@ func (c *claimer) receive(r *reception) error {
 		if err != nil || paused {
 			return err
 		}
-		if c.keys.plan.EndsHolds(r.where) {
+		if c.keys.plan.ClaimsItems(r.where) {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
@@ -749,19 +749,17 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 			return r.spoilt(err)
 		}
 		f, err := c.see(l)
-		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
-			err = c.takeHolds(r, f, limit)
-			c.changed(l.lane) // the next receive may take more of the group
-			return r.spoilt(err)
-		}
 		if err == nil && f.verdict == verdictDeliver {
 			before := c.taken
-			if c.keys.plan.InTurn() {
+			if c.keys.plan.ClaimsItems(r.where) {
 				err = c.takeHolds(r, f, limit)
 			} else {
 				err = c.take(r, f, l.state, limit)
 			}
-			if err == nil && c.taken > before { // else no conflict says that the group's other hints are stale
+			switch {
+			case r.o.Unordered:
+				c.changed(l.lane) // the next receive may take more of the group
+			case err == nil && c.taken > before: // else no conflict says that the group's other hints are stale
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)

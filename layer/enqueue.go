@@ -616,7 +616,7 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 			a.timeHead(lane, id.Index, delay.timing(env))
 		case empty:
 			a.hint(id.Index, lane, 0)
-		case a.keys.plan.TakesAny() && delay.due(env) <= a.nowMS:
+		case a.keys.plan.DeliversAny(lane) && delay.due(env) <= a.nowMS:
 			if a.behind == nil {
 				a.behind = make(map[string]bool)
 			}

@@ -64,8 +64,8 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 		endOwn(w, ownKey{lane, c.Token, c.SinceMS})
 	}
 	keys, was, is := w.keys, old.Holding(), next.Holding()
-	if (old == nil || next == nil) && keys.plan.InTurn() && lanes.IsHold(lane) {
-		w.noteTurn(lane, next == nil)
+	if group, turns := keys.plan.TurnOf(lane); turns && (old == nil || next == nil) {
+		w.noteTurn(group, lane, next == nil)
 	}
 	if was == nil || is == nil || was.EndMS != is.EndMS || was.Kind != is.Kind || was.Beat != is.Beat {
 		switch {
@@ -538,7 +538,7 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	if err := guard.EarlyGap.Read(w.tx, gap); err != nil {
 		return err
 	}
-	if lanes.IsPart(lane) && !w.keys.plan.HasHolds() {
+	if w.keys.plan.JoinsAnywhere(lane) {
 		// An item may join the lane in the middle, behind one that has just left: it is the first, and needs a hint.
 		if err := guard.EarlyGap.WriteRange(w.tx, w.keys.items(lane)); err != nil {
 			return err

@@ -13,11 +13,12 @@ import (
 
 // The effect of holds on a group: see store_hold.go.
 
-// letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there. If
-// items are claimed in turn, and the group's head is free now, letGo returns the group's hint.
+// letGo puts the item of a hold that has ended back into the lane out of which the hold took it, if the item is still
+// there. If the item stayed in its lanes, and the group's head is free now, letGo returns the group's hint.
 func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	id, _ := holdOf(lane)
-	if w.keys.plan.InTurn() {
+	free, out := w.keys.plan.TakenOutOf(lane)
+	if !out {
 		return w.leadBack(id.Group, true)
 	}
 	v, err := w.read.Get(w.keys.item(id)).Wait(w.ctx)
@@ -27,7 +28,6 @@ func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	if v == nil {
 		return c, false, nil
 	}
-	free := lanes.Name(id.Group, lanes.Free)
 	w.tx.Set(w.keys.laneItem(free, id), nil)
 	_, err = w.rehint(id.Index, free, 0)
 	return c, false, err
@@ -109,8 +109,7 @@ func (w *txn) fenceHolds(g guard.Guard, lane string, last ID) error {
 // A head in flight has the timer of its hold, which leads back to the group.
 
 // noteTurn notes that a hold of a group begins or ends.
-func (w *txn) noteTurn(lane string, ends bool) {
-	group := lanes.GroupOf(lane)
+func (w *txn) noteTurn(group, lane string, ends bool) {
 	if w.let == nil {
 		w.lead, w.let, w.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
 	}

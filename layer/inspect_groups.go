@@ -573,7 +573,7 @@ func (v inspection) readMarked(where string) (map[string]bool, error) {
 		if v.passes(err) {
 			continue
 		}
-		if v.keys.plan.IsPlain() || v.keys.plan.Intersect(p.lane, lanes.Name(p.group, where)) {
+		if v.keys.plan.Intersect(p.lane, lanes.Name(p.group, where)) {
 			marked[p.group] = true
 		}
 	}

@@ -308,18 +308,18 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.later++
 	}
 	h := head{group: p.group, index: t.head, found: true}
-	if c.keys.plan.InTurn() && lanes.IsHold(p.lane) {
+	if group, turns := c.keys.plan.TurnOf(p.lane); turns {
 		if kind == rec.KindClaim && p.index <= c.nowMS {
 			c.lapsed++
 		}
-		if c.inTurn[p.group] {
+		if c.inTurn[group] {
 			c.passTimer(p.index) // a group counts once, by the hold that ends first
 			return false
 		}
 		if c.inTurn == nil {
 			c.inTurn = make(map[string]bool)
 		}
-		c.inTurn[p.group] = true
+		c.inTurn[group] = true
 	}
 	if c.isVoid(p.group, kind, p.index) {
 		c.passTimer(p.index)

@@ -866,7 +866,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 			return false, nil // left to the receives, which meet the item when its lanes are free
 		}
 	}
-	if err == nil && w.keys.plan.HasHolds() {
+	if err == nil {
 		var holds []heldLane
 		if holds, err = w.readHolds(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
 			return false, nil

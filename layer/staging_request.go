@@ -588,7 +588,7 @@ func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	var items, holds []placed
 	for _, l := range named {
 		items = append(items, placed{w.keys.items(l.of), l.of})
-		if group, where := lanes.Split(l.of); w.keys.plan.EndsHolds(where) {
+		if group, where := lanes.Split(l.of); w.keys.plan.ClaimsItems(where) {
 			holds = append(holds, placed{w.keys.holds(group), l.of})
 		}
 	}

@@ -37,16 +37,6 @@ func holdOf(lane string) (ID, bool) {
 	return ID(item), is
 }
 
-// soughtBy is the packed template whose receives find a lane: that of the free lane, if the lane is a hold of an
-// unordered queue.
-func (s subspace) soughtBy(lane string) string {
-	if lanes.IsHold(lane) {
-		return s.plan.HoldWhere()
-	}
-	_, where := lanes.Split(lane)
-	return where
-}
-
 // hold is the key of the record of a hold.
 func (s subspace) hold(id ID) []byte { return s.itemKey(nameHold, id, 0) }
 

@@ -46,15 +46,17 @@ type TakeOptions struct {
 
 // where packs the template of a take.
 func (o *TakeOptions) where(q *Queue) (string, error) {
-	switch {
-	case o.Unordered && !q.keys.plan.TakesAny():
-		return "", errUnordered
-	case o.Unordered && o.Where != nil:
-		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
-	case o.Unordered:
-		return lanes.Free, nil
+	if !o.Unordered {
+		return q.keys.where(o.Where)
 	}
-	return q.keys.where(o.Where)
+	where, ok := q.keys.plan.WhereUnordered()
+	switch {
+	case !ok:
+		return "", errUnordered
+	case o.Where != nil:
+		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
+	}
+	return where, nil
 }
 
 func (q *Queue) takeTx(
@@ -100,7 +102,7 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
 	}
-	if w.keys.plan.EndsHolds(where) {
+	if w.keys.plan.ClaimsItems(where) {
 		if _, err := w.endHolds(group, w.endHoldAt); err != nil {
 			return nil, err
 		}

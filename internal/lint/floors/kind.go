@@ -20,7 +20,8 @@ var (
 	// say what must be done, in every kind of queue. An answer that is true for exactly the queues of a question is that
 	// question, and must not stand here.
 	kindAnswers = []string{
-		"lanes.Plan.EndsHolds", "lanes.Plan.Intersect", "lanes.Plan.KeepsHints", "lanes.Plan.NeedsHint",
+		"lanes.Plan.ClaimsItems", "lanes.Plan.DeliversAny", "lanes.Plan.Intersect", "lanes.Plan.JoinsAnywhere",
+		"lanes.Plan.KeepsHints", "lanes.Plan.NeedsHint",
 	}
 	// kindFunctions, of layer or of other packages inside it, ask for the kind of the queue, or of a lane or a holding
 	// that only some queues have.
@@ -36,6 +37,7 @@ var (
 // lane or a holding is of a sort that only some kinds have. A place is
 //
 //   - a mention of a function or method of kindPackage that returns a bool alone, except kindAnswers;
+//   - an assignment from a call of one that returns more and a bool, if it drops everything except the bool;
 //   - a mention of one of kindFunctions, as a rule a call;
 //   - a read of one of kindFlags, unless the value is only copied to a field of a literal;
 //   - a comparison of one of kindValues with anything, or the length of one.
@@ -84,12 +86,36 @@ func (k *kinds) isQuestion(ident *ast.Ident) bool {
 	if slices.Contains(kindFunctions, name) {
 		return true
 	}
+	return !slices.Contains(kindAnswers, name) && k.resultsUpToBool(ident) == 1
+}
+
+// resultsUpToBool returns how many results a function or method of kindPackage has, if the last is a bool; otherwise 0.
+func (k *kinds) resultsUpToBool(ident *ast.Ident) int {
 	f, ok := k.p.Info.Uses[ident].(*types.Func)
-	if !ok || !strings.HasPrefix(name, kindPackage+".") || slices.Contains(kindAnswers, name) {
-		return false
+	if !ok || !strings.HasPrefix(k.name(ident), kindPackage+".") {
+		return 0
 	}
 	results := f.Signature().Results()
-	return results.Len() == 1 && types.Identical(results.At(0).Type(), types.Typ[types.Bool])
+	if n := results.Len(); n > 0 && types.Identical(results.At(n-1).Type(), types.Typ[types.Bool]) {
+		return n
+	}
+	return 0
+}
+
+// dropsAnswer reports whether an assignment keeps nothing except the bool of a function of kindPackage.
+func (k *kinds) dropsAnswer(n *ast.AssignStmt) bool {
+	call, ok := ast.Unparen(n.Rhs[0]).(*ast.CallExpr)
+	if !ok || len(n.Lhs) < 2 {
+		return false
+	}
+	s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	return ok && k.resultsUpToBool(s.Sel) == len(n.Lhs) &&
+		!slices.ContainsFunc(n.Lhs[:len(n.Lhs)-1], func(e ast.Expr) bool { return !isBlank(e) })
+}
+
+func isBlank(e ast.Expr) bool {
+	ident, ok := e.(*ast.Ident)
+	return ok && ident.Name == "_"
 }
 
 // name returns the definition that an identifier names, as Type.field, Type.method or function; "" = a definition of
@@ -116,6 +142,10 @@ func (k *kinds) asks(n ast.Node) (at token.Pos) {
 	case *ast.BinaryExpr:
 		if compares(n.Op) && (k.isValue(n.X) || k.isValue(n.Y)) {
 			return n.OpPos
+		}
+	case *ast.AssignStmt:
+		if k.dropsAnswer(n) {
+			return n.TokPos
 		}
 	case *ast.CallExpr:
 		if len(n.Args) == 1 && k.isBuiltin(n.Fun, "len") && k.isValue(n.Args[0]) {

@@ -171,11 +171,14 @@ func TestLeaving(t *testing.T) {
 			require.Equal(t, p.LanesOf("A", facets), of, kind)
 			require.Equal(t, p.PartsOf("A", p.Values(headers)), parts, kind)
 		}
-		of, parts = p.Leaving(hold, facets)
-		require.Empty(t, parts, kind)
-		require.Equal(t, kind != "plain" && kind != "in turn", len(of) > 0, kind)
 	}
-	of, parts := New(kinds["whole"]).Leaving("A", "")
+	of, parts := New(kinds["unordered"]).Leaving(hold, "")
+	require.Equal(t, []string{"A", Name("A", Free)}, of)
+	require.Empty(t, parts, "the claim has taken the item out")
+	of, parts = New(kinds["in turn"]).Leaving(hold, "")
+	require.Empty(t, of)
+	require.Empty(t, parts)
+	of, parts = New(kinds["whole"]).Leaving("A", "")
 	require.Empty(t, of, "the facets are not known")
 	require.Empty(t, parts, "the facets are not known")
 }
@@ -189,8 +192,8 @@ func TestHints(t *testing.T) {
 		require.Equal(t, err == nil, p.NeedsHint("A"), kind)
 		require.True(t, p.NeedsHint(part), kind)
 		require.Equal(t, kind != "plain" && kind != "in turn", p.KeepsHints(), kind)
-		require.Equal(t, kind == "in turn", p.EndsHolds(""), kind)
-		require.Equal(t, kind == "unordered", p.EndsHolds(Free), kind)
+		require.Equal(t, kind == "in turn", p.ClaimsItems(""), kind)
+		require.Equal(t, kind == "unordered", p.ClaimsItems(Free), kind)
 	}
 }
 
@@ -213,4 +216,41 @@ func TestLocks(t *testing.T) {
 	require.Equal(t, []Locks{{}, {Where: where}}, New(kinds["parts"]).LocksOf("A", parts))
 	require.Equal(t, []Locks{{All: true}}, New(kinds["unordered"]).LocksOf("A", nil))
 	require.Equal(t, []Locks{{}}, New(kinds["plain"]).LocksOf("A", nil))
+}
+
+// TestClaimsOfItems: what a claim of a single item, and the free lane, mean in each kind of queue.
+func TestClaimsOfItems(t *testing.T) {
+	hold, free := Hold(Item{Group: "A", Index: 7, Random: uuid.New()}), Name("A", Free)
+	type answers struct {
+		sought, out, turn string
+		unordered         bool
+	}
+	for kind, want := range map[string]answers{
+		"unordered": {sought: Free, out: free, unordered: true},
+		"in turn":   {sought: "", turn: "A"},
+	} {
+		p := New(kinds[kind])
+		out, isOut := p.TakenOutOf(hold)
+		turn, turns := p.TurnOf(hold)
+		where, ok := p.WhereUnordered()
+		require.Equal(t, want, answers{p.SoughtBy(hold), out, turn, ok}, kind)
+		require.Equal(t, want.out != "", isOut, kind)
+		require.Equal(t, want.turn != "", turns, kind)
+		require.Equal(t, want.sought, where, kind)
+		require.Equal(t, ok, p.DeliversAny(free), kind)
+	}
+	for kind := range kinds {
+		p := New(kinds[kind])
+		require.Equal(t, Free, p.SoughtBy(free), kind)
+		require.Empty(t, p.SoughtBy("A"), kind)
+		require.False(t, p.DeliversAny("A"), kind)
+		require.False(t, p.JoinsAnywhere("A"), kind)
+		_, out := p.TakenOutOf("A")
+		require.False(t, out, kind)
+		_, turns := p.TurnOf("A")
+		require.False(t, turns, kind)
+		for _, part := range p.PartsOf("A", p.Values(headers)) {
+			require.Equal(t, kind != "unordered", p.JoinsAnywhere(part), kind)
+		}
+	}
 }

@@ -336,7 +336,7 @@ func (p Plan) Leaving(by, facets string) (of, parts []string) {
 	}
 	group := GroupOf(by)
 	of = p.LanesOf(group, facets)
-	if IsHold(by) {
+	if _, out := p.TakenOutOf(by); out {
 		return of, nil
 	}
 	if p.of.whole {
@@ -380,6 +380,51 @@ func (p Plan) LanesOver(item Item, facets string) []string {
 	return all
 }
 
+// SoughtBy returns the packed template of the receives that find a lane: of a hold, HoldWhere.
+func (p Plan) SoughtBy(lane string) string {
+	if IsHold(lane) {
+		return p.HoldWhere()
+	}
+	_, where := Split(lane)
+	return where
+}
+
+// WhereUnordered returns the packed template of unordered receives; false = the queue has none.
+func (p Plan) WhereUnordered() (where string, ok bool) {
+	if p.TakesAny() {
+		return Free, true
+	}
+	return "", false
+}
+
+// TakenOutOf returns the lane out of which a claim of the given lane takes its items. The end of the claim must put them
+// back. false = the items stay in their lanes.
+func (p Plan) TakenOutOf(lane string) (part string, out bool) {
+	if p.TakesAny() && IsHold(lane) {
+		return Name(GroupOf(lane), Free), true
+	}
+	return "", false
+}
+
+// TurnOf returns the group in which no item behind the given lane is delivered again while the lane is held. false = no
+// group waits for the lane.
+func (p Plan) TurnOf(lane string) (group string, ok bool) {
+	if p.InTurn() && IsHold(lane) {
+		return GroupOf(lane), true
+	}
+	return "", false
+}
+
+// DeliversAny reports whether a receive can claim any item of a lane that is due, instead of the first item alone.
+func (p Plan) DeliversAny(lane string) bool {
+	_, where := Split(lane)
+	return p.TakesAny() && where == Free
+}
+
+// JoinsAnywhere reports whether an item can join a lane before other items of the lane, because the facets of an item
+// can change.
+func (p Plan) JoinsAnywhere(lane string) bool { return IsPart(lane) && !p.HasHolds() }
+
 // HoldWhere is the packed template of the receives that end holds: that of whole groups, if items are claimed in turn.
 func (p Plan) HoldWhere() string {
 	if p.InTurn() {
@@ -388,8 +433,8 @@ func (p Plan) HoldWhere() string {
 	return Free
 }
 
-// EndsHolds reports whether receives by the packed template end holds.
-func (p Plan) EndsHolds(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
+// ClaimsItems reports whether receives by the packed template claim single items, and end such claims.
+func (p Plan) ClaimsItems(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
 
 // CountedViews returns the views of which a queue counts the ready lanes.
 func (p Plan) CountedViews() []CountedView {

@@ -18,6 +18,7 @@ func (t table) asks(p lanes.Plan, c *Config, lane string) bool {
 	}
 	r := retro{on: c.Fair, off: p.Intersect("a", "b")}
 	r.on = lane == ""
-	_, ok := lanes.HoldOf(lane)
+	item, _ := lanes.HoldOf(lane)
+	_, ok := lanes.HoldOf(item)
 	return r.on && len(p.Facets()) > 0 && c.Fair && r.off && ok && t != (table{})
 }

@@ -13,7 +13,7 @@ func (p Plan) Intersect(a, b string) bool { return a == b || p.IsPlain() }
 // Facets is asked by its length.
 func (p Plan) Facets() []string { return p.facets }
 
-// HoldOf is an answer: it returns more than a bool.
+// HoldOf is an answer: it returns more than a bool. It is a question where only the bool is used.
 func HoldOf(lane string) (item string, ok bool) { return lane, IsHold(lane) }
 
 // IsHold is a question.
