@@ -23,6 +23,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
@@ -229,6 +230,10 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := c.guard.Check(r); err != nil {
 		c.refuse(w, r, http.StatusForbidden, "the request comes from another site")
+		return
+	}
+	if !utf8.ValidString(r.URL.RawQuery) { // else a redirect repeats these bytes
+		c.refuse(w, r, http.StatusBadRequest, "the address has bytes that must be escaped")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)

@@ -121,6 +121,7 @@ func FuzzConsoleForms(f *testing.F) {
 	f.Add(byte(byCookie), "/logout", "", "x")
 	f.Add(byte(byNobody), "/assets/../console.go", "", "")
 	f.Add(byte(byNobody), "/assets/\xfdo", "", "")
+	f.Add(byte(byNobody), "/assets/../console.go", "\x8bt-[\xde", "")
 	f.Fuzz(func(t *testing.T, way byte, path, query, body string) {
 		if len(path)+len(query)+len(body) > 4<<10 || strings.ContainsRune(path, '?') {
 			return

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"fdbfifo/internal/callback"
@@ -18,8 +19,9 @@ import (
 //
 // No hook changes what becomes of an operation. The handle survives a panic, and a runtime.Goexit. The operation waits
 // half a second for Begin, and for End. After that time it continues without the hook, and End is not called if Begin
-// has not returned. Until the function returns, the hook is not told of other operations that begin. The handle writes
-// such a failure to slog.Default, with its stack, at most once in ten seconds.
+// has not returned. SetHeader then does nothing, and the function must not read Messages and Claims any more, because
+// they belong to the caller again. Until the function returns, the hook is not told of other operations that begin. The
+// handle writes such a failure to slog.Default, with its stack, at most once in ten seconds.
 type Hook struct {
 	// Begin, if not nil, is called before the operation reads or checks anything. The operation, and End, get the
 	// context which Begin returns; it must be ctx or made from ctx. Of an enqueue Begin may set headers
@@ -97,6 +99,7 @@ type Operation struct {
 	// SetHeader sets a header in a copy, which the caller does not see.
 	Messages []Message
 	own      []bool // whose headers are a copy; nil = Messages is not the hook's own copy
+	lent     *lent  // to the hook that is being called
 	// Sent is the result of an enqueue, one for each of Messages.
 	Sent []Sent
 	// Claims is the result of a receive.
@@ -116,8 +119,30 @@ type Operation struct {
 	Err    error // of the call; the caller gets it with the name of the call
 }
 
-// SetHeader sets a header of the i-th of Messages, from 0 on. It must be called only in Hook.Begin.
+// lent says whether a hook may still set headers. When the operation has continued without a hook that is stuck, the
+// messages belong to the caller again.
+type lent struct {
+	mu   sync.Mutex
+	over bool
+}
+
+// end waits for a SetHeader that is under way, and makes later ones do nothing.
+func (l *lent) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.over = true
+}
+
+// SetHeader sets a header of the i-th of Messages, from 0 on. It must be called only in Hook.Begin. It does nothing
+// when the operation has continued without the hook.
 func (o *Operation) SetHeader(i int, name, value string) {
+	if o.lent != nil {
+		o.lent.mu.Lock()
+		defer o.lent.mu.Unlock()
+		if o.lent.over {
+			return
+		}
+	}
 	if o.own == nil {
 		o.own, o.Messages = make([]bool, len(o.Messages)), slices.Clone(o.Messages)
 	}
@@ -156,8 +181,9 @@ func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context,
 		stuck := q.hooksStuck[i].Load() > 0
 		if before := w.Operation; !stuck && h.Begin != nil {
 			of, told, inner := ctx, &w.Operation, ctx
-			told.own = nil // a hook that is stuck may still set headers, in its own copy
+			told.own, told.lent = nil, &lent{} // each hook has its own copy, which it may leave half-done
 			if stuck = !w.call(i, "Hook.Begin", func() { inner = h.Begin(of, told) }); stuck {
+				told.lent.end()
 				w = &observed{Operation: before, q: q, blind: w.blind}
 			} else if inner != nil {
 				ctx = inner

@@ -368,7 +368,9 @@ func (c *call) run(fn func(ctx context.Context) error) {
 }
 
 // attend waits for the end of a call. It extends the claim each time that a third of the rest of its lease has passed,
-// and ends the handlers' context when the lease ends. It reports false if the call is stuck, and was left to itself.
+// and ends the handlers' context when the lease ends. A handler that ignores the end of its context does not keep the
+// claim; a function of the options does, because the items still have to be given back. attend reports false if the
+// call is stuck, and was left to itself.
 func (h *hand) attend(c *call) bool {
 	in, ended := c.in, c.ctx.Done()
 	var stopping <-chan struct{} // nil = the end of the worker makes no difference
@@ -382,9 +384,10 @@ func (h *hand) attend(c *call) bool {
 	h.w.beginAck(h.ctx, in)
 	due, lapses := in.deadlines()
 	for {
-		next := due
-		if !giveUp.IsZero() {
-			next = giveUp
+		keeps := giveUp.IsZero() || c.ds == nil
+		next := giveUp
+		if keeps && (giveUp.IsZero() || due.Before(giveUp)) {
+			next = due
 		}
 		if !in.lapsed && lapses.Before(next) {
 			next = lapses
@@ -422,7 +425,7 @@ func (h *hand) attend(c *call) bool {
 			// Others have ended the handle's heartbeat, or it has begun a new one. From now on the claim has a lease of
 			// its own.
 			in.noBeat()
-			if giveUp.IsZero() {
+			if keeps {
 				h.beginExtend(c)
 			}
 			due, lapses = in.deadlines()
@@ -448,7 +451,7 @@ func (h *hand) attend(c *call) bool {
 			if isClosed(stopping) {
 				stopping = nil
 			}
-		case giveUp.IsZero() && !now.Before(due):
+		case keeps && !now.Before(due):
 			h.beginExtend(c)
 			due, _ = in.deadlines()
 		}

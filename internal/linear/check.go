@@ -2,6 +2,7 @@ package linear
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"maps"
 	"os"
@@ -132,7 +133,7 @@ func (g *group) violation(name string, history []Operation, info porcupine.Linea
 			Tag: "unknown", Start: p.Call, End: max(p.Call, shownUntil), Description: p.String(), Details: fmt.Sprintf("client %d", p.Client),
 		}})
 	}
-	path := filepath.Join(o.Dir, fmt.Sprintf("%x.html", name))
+	path := filepath.Join(o.Dir, fileName(name)+".html")
 	if err := porcupine.VisualizePath(g.model(), info, path); err != nil {
 		return Violation{}, fmt.Errorf("linear: picture: %w", err)
 	}
@@ -197,4 +198,13 @@ func byCall(a, b porcupine.Operation) int {
 func line(p porcupine.Operation) string {
 	s := p.Input.(*step)
 	return fmt.Sprintf("%d-%s client %d: %s", p.Call, ms(p.Return), s.Client, s)
+}
+
+// fileName returns a name for the files of a group. A long name of a group has only its beginning in there, and a hash.
+func fileName(group string) string {
+	const most = 64
+	if len(group) <= most {
+		return fmt.Sprintf("%x", group)
+	}
+	return fmt.Sprintf("%x-%x", group[:most], sha256.Sum256([]byte(group)))
 }

@@ -293,7 +293,8 @@ func TestLogHook(t *testing.T) {
 }
 
 // TestHooksThatHang: an operation waits half a second for a hook that hangs, and is done without it. The hook is not
-// told of operations that begin until it has returned, and a header that it sets too late is in no message.
+// told of operations that begin until it has returned. A header that it sets too late is in no message, and does not
+// read the caller's messages.
 func TestHooksThatHang(t *testing.T) {
 	t.Parallel()
 	for _, in := range []string{"Begin", "End"} {
@@ -306,11 +307,15 @@ func TestHooksThatHang(t *testing.T) {
 					}
 				}
 				begun, ended, last := []string{}, []string{}, &heard{}
+				var set map[string]string // the headers as Begin has set them, of the message that hangs
 				late := layer.Hook{
 					Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+						body := string(o.Messages[0].Body)
 						hang(o, "Begin")
-						begun = append(begun, string(o.Messages[0].Body))
-						o.SetHeader(0, "late", "yes")
+						begun = append(begun, body)
+						if o.SetHeader(0, "late", "yes"); body == "hangs" {
+							set = o.Messages[0].Headers
+						}
 						return ctx
 					},
 					End: func(_ context.Context, o *layer.Operation) {
@@ -342,6 +347,7 @@ func TestHooksThatHang(t *testing.T) {
 				require.Equal(b.t, []string{"first", "hangs", "last"}, begun)
 				if in == "Begin" {
 					require.Equal(b.t, []string{"first", "last"}, ended)
+					require.NotContains(b.t, set, "late", "the messages belong to the caller again")
 				} else {
 					require.Equal(b.t, []string{"first", "hangs", "last"}, ended)
 				}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -308,6 +309,46 @@ func TestLimiter(t *testing.T) {
 		require.Empty(b.t, b.reported())
 		require.EqualValues(b.t, 6, b.stats().Acked)
 		require.Len(b.t, b.seen(), 6)
+	})
+}
+
+// deafLimiter lets one item through, and then ignores the end of its context for a time.
+type deafLimiter struct {
+	calls int
+	lasts time.Duration
+}
+
+func (l *deafLimiter) Wait(context.Context) error {
+	if l.calls++; l.calls > 1 {
+		time.Sleep(l.lasts)
+	}
+	return nil
+}
+
+// TestLimiterIgnoresStop: a worker keeps its claim while it waits, after Stop, for a limiter that ignores its context
+// for longer than the lease. Then it gives the claim back, and another handle has the rest without a counted attempt.
+func TestLimiterIgnoresStop(t *testing.T) {
+	t.Parallel()
+	onKinds(t, layer.Config{Lease: 2 * time.Second}, func(b *bubble, _ context.Context, d *worker.Delivery) error {
+		b.called(d.Item)
+		return nil
+	}, func(b *bubble, h worker.Handler) {
+		b.fill(3)
+		w := b.worker(h, worker.Options{Concurrency: 1, Batch: 3, Limiter: &deafLimiter{lasts: 4 * time.Second}})
+		w.Start()
+		synctest.Wait()
+		stopped := make(chan error)
+		go func() { stopped <- w.Stop(b.t.Context()) }()
+		other, err := layer.Open(b.t.Context(), b.db, testPrefix, testQueue, layer.Options{})
+		require.NoError(b.t, err)
+		claims, err := other.Receive(b.t.Context(), layer.ReceiveOptions{Max: 10, Wait: time.Minute})
+		require.NoError(b.t, err)
+		require.NoError(b.t, <-stopped)
+		require.Empty(b.t, b.reported(), "the claim was not lost")
+		require.NotEmpty(b.t, claims)
+		require.Zero(b.t, claims[0].Items[0].Attempts)
+		require.NoError(b.t, other.Ack(b.t.Context(), claims[0]))
+		require.NoError(b.t, other.Close(b.t.Context()))
 	})
 }
 
