@@ -476,10 +476,7 @@ func (w *txn) overduePage(f *found) (rows, error) {
 		return old, err
 	}
 	page := &found{candidate: f.candidate}
-	pairs, hold := w.readItems(w.read, f.lane, width), kv.Future[[]kv.KV](nil)
-	if !lanes.IsPart(f.lane) {
-		hold = w.firstHold(f.lane)
-	}
+	pairs, hold := w.readItems(w.read, f.lane, width), w.firstHold(f.lane)
 	read, err := pairs.Wait(w.ctx)
 	if err != nil {
 		return rows{}, fmt.Errorf("read items: %w", err)

@@ -317,7 +317,7 @@ func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	if err == nil {
 		own, err = v.lasting(own, beatsSeen{})
 	}
-	if err != nil || lanes.IsPart(lane) {
+	if err != nil {
 		return own, others, err
 	}
 	held, err := v.heldHead(lane)
@@ -362,12 +362,12 @@ func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error
 }
 
 // heldHead returns the hold of a group's first item, if there is one.
-func (v inspection) heldHead(group string) ([]heldLane, error) {
-	first := v.firstHold(group)
+func (v inspection) heldHead(lane string) ([]heldLane, error) {
+	first := v.firstHold(lane)
 	if first == nil {
 		return nil, nil
 	}
-	head, err := v.firstItem(v.keys.items(group))
+	head, err := v.firstItem(v.keys.items(lane))
 	if err != nil || head == nil {
 		return nil, err
 	}

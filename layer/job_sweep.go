@@ -132,11 +132,7 @@ func (s *sweeper) raise() error {
 
 // named clears the requests for groups, lanes and by templates of handles which have died.
 func (s *sweeper) named() error {
-	names := []string{nameNamed}
-	if !s.q.keys.plan.IsPlain() {
-		names = append(names, nameByLane)
-	}
-	for _, name := range names {
+	for _, name := range s.q.keys.present(nameNamed, nameByLane) {
 		if err := s.requestsOf(name); err != nil {
 			return err
 		}

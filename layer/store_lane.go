@@ -25,6 +25,18 @@ const (
 	nameKept = "kept"
 )
 
+// ofParts are the names of keys that only a queue with parts or holds has.
+var ofParts = []string{nameLane, nameOpen, nameDue, nameByLane, nameKept, nameHold}
+
+// present returns those of the names that keys of the queue have. A queue in which each group is one lane has no keys
+// of parts and holds.
+func (s subspace) present(names ...string) []string {
+	if !s.plan.IsPlain() {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(ofParts, name) })
+}
+
 // errLaneState: only the holder of the whole group may use the group's state.
 var errLaneState = fmt.Errorf("%w: the state of a group with a template: others may hold the group, too", ErrOptions)
 

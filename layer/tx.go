@@ -369,23 +369,13 @@ func (w *txn) wakeNamed() error {
 // wakeAll wakes the oldest request, which serves the others, and the requests for groups, and by templates, up to
 // wakePage of each.
 func (w *txn) wakeAll() error {
-	named, err := w.read.GetRange(
-		w.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
-	).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	if err := w.wake(named, wakePage); err != nil {
-		return err
-	}
-	if !w.keys.plan.IsPlain() {
-		byLane, err := w.read.GetRange(
-			w.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
-		).Wait(w.ctx)
+	for _, name := range w.keys.present(nameNamed, nameByLane) {
+		requests, err := w.read.GetRange(
+			w.keys.section(name).Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-		if err := w.wake(byLane, wakePage); err != nil {
+		if err := w.wake(requests, wakePage); err != nil {
 			return err
 		}
 	}

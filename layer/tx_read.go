@@ -332,9 +332,7 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 		read.rows = locks.GetRange(r.Selectors(), kv.RangeOptions{Limit: read.limit})
 		l.over = append(l.over, read)
 	}
-	if !lanes.IsPart(lane) {
-		l.hold = v.firstHold(lane)
-	}
+	l.hold = v.firstHold(lane)
 	return l
 }
 
@@ -554,12 +552,12 @@ func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	}, kv.RangeOptions{})
 }
 
-// firstHold is the read of the first hold of a group; nil if the queue has none.
-func (v *view) firstHold(group string) kv.Future[[]kv.KV] {
-	if !v.keys.plan.HasHolds() {
+// firstHold is the read of the first hold that a claim of a lane can meet; nil = a claim meets none.
+func (v *view) firstHold(lane string) kv.Future[[]kv.KV] {
+	if !v.keys.plan.MeetsHolds(lane) {
 		return nil
 	}
-	return v.read.GetRange(v.keys.holds(group).Selectors(), kv.RangeOptions{Limit: 1})
+	return v.read.GetRange(v.keys.holds(lane).Selectors(), kv.RangeOptions{Limit: 1})
 }
 
 // unpackHolds reads the records of holds.

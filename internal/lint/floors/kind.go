@@ -17,11 +17,11 @@ var (
 	// bool as its only result is a question.
 	kindPackage = "lanes"
 	// kindAnswers are functions and methods of kindPackage that return a bool alone and are no questions, because they
-	// say what must be done, in every kind of queue. An answer that is true for exactly the queues of a question is that
-	// question, and must not stand here.
+	// say what must be done, in every kind of queue. An answer that is true for exactly the queues of a question is
+	// that question, and must not stand here.
 	kindAnswers = []string{
 		"lanes.Plan.ClaimsItems", "lanes.Plan.DeliversAny", "lanes.Plan.Intersect", "lanes.Plan.JoinsAnywhere",
-		"lanes.Plan.KeepsHints", "lanes.Plan.NeedsHint",
+		"lanes.Plan.KeepsHints", "lanes.Plan.MeetsHolds", "lanes.Plan.NeedsHint",
 	}
 	// kindFunctions, of layer or of other packages inside it, ask for the kind of the queue, or of a lane or a holding
 	// that only some queues have.

@@ -245,6 +245,8 @@ func TestClaimsOfItems(t *testing.T) {
 		require.Empty(t, p.SoughtBy("A"), kind)
 		require.False(t, p.DeliversAny("A"), kind)
 		require.False(t, p.JoinsAnywhere("A"), kind)
+		require.Equal(t, kind == "unordered" || kind == "in turn", p.MeetsHolds("A"), kind)
+		require.False(t, p.MeetsHolds(free), kind)
 		_, out := p.TakenOutOf("A")
 		require.False(t, out, kind)
 		_, turns := p.TurnOf("A")

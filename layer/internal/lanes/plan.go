@@ -316,7 +316,7 @@ func (p Plan) Excluding(lane string) []Locks {
 	return all
 }
 
-// NeedsHint reports whether a receive can claim a lane, so that the lane must have a hint while its first item is ready.
+// NeedsHint reports whether a receive can claim a lane. Then the lane must have a hint while its first item is ready.
 // Example: in a queue with the view "state" alone, whole groups need no hint.
 func (p Plan) NeedsHint(lane string) bool { return p.of == nil || p.of.whole || IsPart(lane) }
 
@@ -359,8 +359,8 @@ func (p Plan) LocksOf(group string, parts []string) []Locks {
 	return all
 }
 
-// Looked returns the locks that a look at a lane must read: those of Excluding, or more if they are few. many: there may
-// be many locks in a range.
+// Looked returns the locks that a look at a lane must read: those of Excluding, or more if they are few. many: a range
+// may have many locks.
 func (p Plan) Looked(lane string) (all []Locks, many bool) {
 	if p.HasHolds() {
 		return []Locks{{All: true}}, false // those of the group and of the free lane
@@ -397,8 +397,8 @@ func (p Plan) WhereUnordered() (where string, ok bool) {
 	return "", false
 }
 
-// TakenOutOf returns the lane out of which a claim of the given lane takes its items. The end of the claim must put them
-// back. false = the items stay in their lanes.
+// TakenOutOf returns the lane out of which a claim of the given lane takes its items. The end of the claim must put the
+// items back. false = the items stay in their lanes.
 func (p Plan) TakenOutOf(lane string) (part string, out bool) {
 	if p.TakesAny() && IsHold(lane) {
 		return Name(GroupOf(lane), Free), true
@@ -420,6 +420,9 @@ func (p Plan) DeliversAny(lane string) bool {
 	_, where := Split(lane)
 	return p.TakesAny() && where == Free
 }
+
+// MeetsHolds reports whether holds of the group can keep items of a lane from a claim of the lane.
+func (p Plan) MeetsHolds(lane string) bool { return p.HasHolds() && !IsPart(lane) }
 
 // JoinsAnywhere reports whether an item can join a lane before other items of the lane, because the facets of an item
 // can change.
