@@ -565,11 +565,12 @@ func (r *reception) lane(c *Claim) string {
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
-		if !q.keys.plan.HasHolds() {
+		lane, ok := q.keys.plan.HoldOn(lanes.Item(c.Hold))
+		if !ok {
 			return "", fmt.Errorf("%w: message %q, token %d: the queue has no claims of single messages, see %s and %s",
 				ErrClaimLost, c.Hold, c.Token, settingUnordered, settingLeasePer)
 		}
-		return holdLane(c.Hold), checkID(c.Hold)
+		return lane, checkID(c.Hold)
 	}
 	return q.keys.laneAt(c.Group, c.Where)
 }

@@ -892,11 +892,7 @@ func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
 
 // lanesIn returns the lanes of the item with the given value, without the lane of the whole group.
 func (c *checker) lanesIn(p parsedKey, value []byte) []string {
-	facets := c.keys.plan.FacetsIn(value)
-	if facets == "" && !c.keys.plan.HasHolds() {
-		return nil
-	}
-	return c.keys.plan.PartsOf(p.group, rec.UnpackStrings(facets))
+	return c.keys.plan.KnownParts(p.group, c.keys.plan.FacetsIn(value))
 }
 
 // laneRow takes a pair of a queue with facets into account.

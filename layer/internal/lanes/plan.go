@@ -239,6 +239,14 @@ func (p Plan) PartsOf(group string, values []string) []string {
 	return parts
 }
 
+// KnownParts returns the lanes of PartsOf for packed facets; none if the facets of the item are not known.
+func (p Plan) KnownParts(group, facets string) []string {
+	if facets == "" && len(p.Facets()) > 0 {
+		return nil
+	}
+	return p.PartsOf(group, rec.UnpackStrings(facets))
+}
+
 // CountParts returns how many lanes PartsOf returns for each item.
 func (p Plan) CountParts() int {
 	if p.of == nil {
@@ -378,6 +386,14 @@ func (p Plan) LanesOver(item Item, facets string) []string {
 		all = append(all, Hold(item))
 	}
 	return all
+}
+
+// HoldOn returns the lane of a claim of a single item; false = the queue has no such claims.
+func (p Plan) HoldOn(item Item) (lane string, ok bool) {
+	if !p.HasHolds() {
+		return "", false
+	}
+	return Hold(item), true
 }
 
 // SoughtBy returns the packed template of the receives that find a lane: of a hold, HoldWhere.
