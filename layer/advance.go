@@ -129,7 +129,7 @@ func (a *advancing) changedBy(w *txn, id ID, change func(m *Message) error) (c a
 	}
 	c.id = id
 	c.value, c.parts = split(nil, m, e)
-	c.was, c.facets = w.keys.facetsIn(value), w.keys.plan.pack(m.Headers)
+	c.was, c.facets = w.keys.plan.FacetsIn(value), w.keys.plan.Pack(m.Headers)
 	c.left, c.joined = w.keys.moves(id, c.was, c.facets)
 	return c, nil
 }
@@ -196,10 +196,10 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*
 // moves returns the lanes that an item leaves and joins with a change of its facets, without the lane of the whole
 // group.
 func (s subspace) moves(id ID, old, next string) (left, joined []string) {
-	if s.plan == nil || old == next {
+	if old == next {
 		return nil, nil
 	}
-	was, is := s.plan.partsOf(id.Group, rec.UnpackStrings(old)), s.plan.partsOf(id.Group, rec.UnpackStrings(next))
+	was, is := s.plan.PartsOf(id.Group, rec.UnpackStrings(old)), s.plan.PartsOf(id.Group, rec.UnpackStrings(next))
 	for i := range was {
 		if was[i] != is[i] {
 			left, joined = append(left, was[i]), append(joined, is[i])

@@ -47,7 +47,7 @@ func (q *Queue) settleSize(s *settlement) int {
 	facets := 0
 	for i := range c.Items {
 		if i == 0 {
-			facets = len(q.keys.plan.pack(c.Items[i].Headers))
+			facets = len(q.keys.plan.Pack(c.Items[i].Headers))
 		}
 		switch {
 		case s.advance != nil:

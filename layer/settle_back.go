@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -102,7 +103,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 		return nil
 	}
 	w.end(s.lane, run.held, nil)
-	if isHold(s.lane) {
+	if lanes.IsHold(s.lane) {
 		_, _, err = w.letGo(s.lane)
 		return err
 	}

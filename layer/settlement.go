@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -130,7 +131,7 @@ func (s *settlement) begin(w *txn) {
 	for _, p := range s.parts() {
 		p.begin(w, s)
 	}
-	if n := len(s.claim.Items); n > 0 && s.all && s.advance == nil && !isHold(s.lane) {
+	if n := len(s.claim.Items); n > 0 && s.all && s.advance == nil && !lanes.IsHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.run.ahead = w.read.GetKey(behind)
@@ -203,7 +204,7 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 		run.tried = w.read.Get(w.keys.attempt(idOf(run.left[0], group)))
 		return nil
 	}
-	if !w.end(s.lane, run.held, run.held.Mark()) || isHold(s.lane) {
+	if !w.end(s.lane, run.held, run.held.Mark()) || lanes.IsHold(s.lane) {
 		return nil
 	}
 	return s.readNext(w)
@@ -227,20 +228,11 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 }
 
 // remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
-// commits late, with an index in between; all others by their exact keys. The item of a hold left the free lane when it
-// was taken hold of.
+// commits late, with an index in between; all others by their exact keys.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
-	if isHold(s.lane) && w.keys.takesAny() {
-		for _, d := range acked {
-			w.tx.Clear(w.keys.item(idOf(d, group)))
-			w.vacate(d.Index, w.keys.plan.lanesOf(group, ""))
-		}
-		w.clearRest(group, all, acked, archived)
-		return nil
-	}
-	if !s.run.leads || len(acked) < 2 || w.keys.plan != nil {
-		w.remove(group, all, acked, archived)
+	if !s.run.leads || len(acked) < 2 || !w.keys.plan.IsPlain() {
+		w.remove(s.lane, all, acked, archived)
 		return nil
 	}
 	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)

@@ -45,12 +45,12 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	for len(settle) > 0 {
 		var now, later []*operation
-		lanes := make(map[string]bool, len(settle))
+		settled := make(map[string]bool, len(settle))
 		for _, o := range settle {
-			if lane := o.settle.lane; lanes[lane] {
+			if lane := o.settle.lane; settled[lane] {
 				later = append(later, o)
 			} else {
-				lanes[lane] = true
+				settled[lane] = true
 				now = append(now, o)
 			}
 		}
