@@ -31,8 +31,8 @@ func (w *txn) archive(place int64, group string, items []rec.Item, values [][]by
 	w.tx.Set(w.keys.archived(at), e.Pack())
 }
 
-// archiving keeps the items that a settlement finishes, if the queue has an archive. All fields are of the attempt under
-// way.
+// archiving keeps the items that a settlement finishes, if the queue has an archive. All its fields are of the attempt
+// under way.
 type archiving struct {
 	gets map[ID]kv.Future[[]byte] // of the values of the items
 	run  kv.Future[[]kv.KV]       // of all items of a claim

@@ -54,17 +54,17 @@ type settlementResult struct {
 	waits       time.Duration
 }
 
-// part is something that happens to the items that leave a claim for good, or beside them, in the same settlement. A
-// new part is a file of its own and an element of settlement.parts. A method of a part that a settlement does not have
-// does nothing.
+// part is something that happens together with an ack, in the same settlement. Example: the acked items go into the
+// archive. A new part is a file of its own and an element of settlement.parts. A method of a part that a settlement
+// does not have does nothing.
 type part interface {
-	// begin forgets the attempt before, and starts reads beside that of the lock.
+	// begin forgets the attempt before, and starts reads at the same time as that of the lock.
 	begin(w *txn, s *settlement)
 	// check reads, and may refuse the settlement. It runs after the check of the token, and must write nothing.
 	check(w *txn, s *settlement) error
-	// write writes, behind the removal of the acked items.
+	// write writes, after the removal of the acked items.
 	write(w *txn, s *settlement)
-	// conclude reads and writes behind the ends of all claims that are settled together.
+	// conclude reads and writes after the ends of all claims that are settled together.
 	conclude(w *txn, s *settlement) error
 }
 
