@@ -47,7 +47,7 @@ Operator == <<"operator", 0>>
 Processes == Producers \cup Holders \cup {Operator}
 
 -----------------------------------------------------------------------------
-(* Lanes: layer/store_lane.go. The facets are state and region; all items are *)
+(* Lanes: layer/internal/lanes. The facets are state and region; all items are *)
 (* of one region. An item's value is its state.                              *)
 
 States == {"new", "paid"}
@@ -57,9 +57,9 @@ Lanes == UNION {Lane(v) : v \in Views}
 Asks(p) ==
     {l \in Lanes : CASE l[1] = "whole" -> p[2] \in ByWhole [] l[1] = "state" -> p[2] \in ByState [] OTHER -> p[2] \in ByRegion}
 
-\* layer/store_lane.go: intersect. Unless a facet of both differs.
+\* layer/internal/lanes/plan.go: Intersect. Unless a facet of both differs.
 Intersect(a, b) == a[1] # b[1] \/ a = b
-\* layer/store_lane.go: lanesOf.
+\* layer/internal/lanes/plan.go: LanesOf.
 LanesOf(state) == {l \in Lanes : l[1] = "state" => l[2] = state}
 
 -----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ NoLock == [kind |-> "none", token |-> 0, owner |-> <<"nobody", 0>>, end |-> Last
 Held(l) == IF There(Lock(l)) THEN db[Lock(l)] ELSE NoLock
 \* The claim that a lock stands for, with the end of its lease.
 Lease(l, r) == IF r.kind = "claim" THEN {[lane |-> l, token |-> r.token, owner |-> r.owner, end |-> r.end]} ELSE {}
-\* The locks that may share an item with a lane. layer/store_lane.go: over.
+\* The locks that may share an item with a lane. layer/internal/lanes/plan.go: Excluding.
 Over(l) ==
     {Excluding} \cup (IF l # Whole /\ ~Has("over-lock") THEN {Lock(l)} ELSE {Lock(o) : o \in {o \in Lanes : Intersect(o, l)}})
 NoClaim == [lane |-> Whole, token |-> 0, out |-> {}]
@@ -207,7 +207,7 @@ Join(k, state) ==
     IN Part(UNION {Guard("lane-tail", {LaneItem(l, Last(In(l)))}) : l \in tails},
             [j \in {k} \cup {LaneItem(l, k) : l \in joins} \cup {Ready(l, k[2]) : l \in firsts} |-> IF j = k THEN state ELSE 0], {})
 
-\* layer/advance.go: leaveLanes, joinLanes.
+\* layer/advance.go: leaveLanes, conclude.
 AdvanceTx(p, k, state) ==
     LET l == claim[p].lane
         gone == {LaneItem(o, k) : o \in LanesOf(db[k]) \ LanesOf(state)}
