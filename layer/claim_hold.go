@@ -11,26 +11,28 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
 // An unordered receive: see store_hold.go.
 
-// checkUnordered checks the options of an unordered receive.
-func (o *ReceiveOptions) checkUnordered(keys subspace) error {
+// placeUnordered is place for an unordered receive.
+func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error) {
+	where, ok := keys.plan.WhereUnordered()
 	switch {
-	case !keys.takesAny():
-		return errUnordered
+	case !ok:
+		return "", errUnordered
 	case o.Where != nil:
-		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
+		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
 	case o.Strategy != FillGroup:
-		return fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
 	case o.OnlyIfAny:
-		return fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
 	case o.State:
-		return fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
 	}
-	return nil
+	return where, nil
 }
 
 // takeHolds claims up to limit free items for r, each by itself.
@@ -98,14 +100,15 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
-	if c.keys.inTurn() {
+	free, takenOut := c.keys.plan.TakenOutOf(holdLane(items[0].ID))
+	if !takenOut {
 		r.groups++
 		return c.leaveInHand(f, items[0].ID)
 	}
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
-	_, more, err := c.leave(f.lane, nil, guard.HoldEmpty, false)
-	c.noteRemains(f.lane, more)
+	_, more, err := c.leave(free, nil, guard.HoldEmpty, false)
+	c.noteRemains(free, more)
 	return err
 }
 
@@ -210,7 +213,7 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if err != nil || !free {
 		return nil, err
 	}
-	group := laneName(groupOf(l.lane), c.keys.holdWhere())
+	group := lanes.Name(lanes.GroupOf(l.lane), c.keys.plan.HoldWhere())
 	if c.met[group] {
 		behind = nil // already decided; the group is read again if there is reason to
 	}
@@ -422,7 +425,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 // grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
 // delay or grant past its end, is left to the next receive, which counts the attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
-	if isHold(l.lane) {
+	if lanes.IsHold(l.lane) {
 		return false, c.settle(&reception{}, l, 0)
 	}
 	f, err := c.reads(l)
@@ -529,7 +532,7 @@ func (c *claimer) answer(r *reception) error {
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.Claims, &r.o, func(h *rec.Holding) bool { return h.EndMS > c.nowMS })
 	r.repeated = true
 	if len(kept.Claims) > 0 {
-		_, r.was = splitLane(kept.Claims[0].Lane)
+		_, r.was = lanes.Split(kept.Claims[0].Lane)
 	}
 	return err
 }
@@ -572,10 +575,10 @@ func (q *Queue) reclaim(
 	v := q.viewOf(ctx, tx.Snapshot())
 	behind := make(map[string]bool) // groups
 	for _, ref := range given {
-		if behind[groupOf(ref.Lane)] {
+		if behind[lanes.GroupOf(ref.Lane)] {
 			continue
 		}
-		state := v.readState(groupOf(ref.Lane), o.State)
+		state := v.readState(lanes.GroupOf(ref.Lane), o.State)
 		r, err := v.readLock(ref.Lane)
 		if err != nil {
 			return nil, err
@@ -583,7 +586,7 @@ func (q *Queue) reclaim(
 		h := r.Claim()
 		hold, _ := holdOf(ref.Lane)
 		if h == nil || h.Token != ref.Token || !keeps(h) {
-			if q.keys.inTurn() {
+			if q.keys.plan.InTurn() {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {
 					return nil, fmt.Errorf("read item: %w", err)
@@ -593,8 +596,9 @@ func (q *Queue) reclaim(
 			continue
 		}
 		c := &Claim{
-			Hold: hold, Queue: q.name, Group: groupOf(ref.Lane), Where: q.keys.plan.whereOf(ref.Lane), Token: ref.Token,
-			Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS), beat: h.Beat, pulse: q.heart.of(h.Beat),
+			Hold: hold, Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
+			Token: ref.Token, Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS),
+			beat: h.Beat, pulse: q.heart.of(h.Beat),
 		}
 		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -145,7 +146,7 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	}
 	var rest []candidate
 	for _, c := range s.w.hinted {
-		if len(kept) < n && s.w.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
+		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
@@ -324,7 +325,7 @@ func (s *search) readMore(n int) error {
 	return nil
 }
 
-func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(groupOf(c.lane)) }
+func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
 
 // takeTurns puts the candidates, which are in the order of their ages, into the order of turns: the oldest of each
 // shard, then the second of each. The shard behind that of the last candidate which the handle looked at comes first:
@@ -407,7 +408,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if s.w.keys.soughtBy(c.lane) != s.where {
+		if s.w.keys.plan.SoughtBy(c.lane) != s.where {
 			rest = append(rest, c) // for a receive by another template
 		} else if c.index <= whole {
 			s.pending = append(s.pending, c)
@@ -532,20 +533,19 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 
 // place checks the options against a queue with those keys, and returns the packed template.
 func (o ReceiveOptions) place(keys subspace) (where string, err error) {
-	if where, err = keys.plan.where(o.Where); err != nil {
+	if where, err = keys.where(o.Where); err != nil {
 		return "", err
 	}
-	if o.Heartbeat && keys.plan != nil {
+	if o.Heartbeat && !keys.plan.IsPlain() {
 		return "", fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item",
 			ErrOptions)
 	}
 	if o.Unordered {
-		if err := o.checkUnordered(keys); err != nil {
+		if where, err = o.placeUnordered(keys); err != nil {
 			return "", err
 		}
-		where = freeWhere
 	}
-	if (where != "" || keys.inTurn()) && o.State {
+	if o.State && (where != "" || keys.plan.ClaimsItems(where)) {
 		return "", errLaneState
 	}
 	return where, nil
@@ -557,21 +557,22 @@ func (r *reception) lane(c *Claim) string {
 		return holdLane(c.Hold)
 	}
 	if r.repeated {
-		return laneName(c.Group, r.was)
+		return lanes.Name(c.Group, r.was)
 	}
-	return laneName(c.Group, r.where)
+	return lanes.Name(c.Group, r.where)
 }
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
-		if !q.keys.hasHolds() {
+		lane, ok := q.keys.plan.HoldOn(lanes.Item(c.Hold))
+		if !ok {
 			return "", fmt.Errorf("%w: message %q, token %d: the queue has no claims of single messages, see %s and %s",
 				ErrClaimLost, c.Hold, c.Token, settingUnordered, settingLeasePer)
 		}
-		return holdLane(c.Hold), checkID(c.Hold)
+		return lane, checkID(c.Hold)
 	}
-	return q.keys.plan.laneAt(c.Group, c.Where)
+	return q.keys.laneAt(c.Group, c.Where)
 }
 
 // Stored returns the part of a claim that must be stored, as JSON for example, so that another process can settle it:
@@ -608,11 +609,11 @@ func (c *Claim) TokenKey() string {
 // or item that the stored claim names.
 func (c *Claim) missing(q *Queue) string {
 	switch {
-	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan == nil:
+	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan.IsPlain():
 		return ""
-	case q.keys.inTurn():
+	case q.keys.plan.InTurn():
 		return "; in this queue a claim is of a message, and needs its Hold"
-	case q.keys.hasHolds():
+	case q.keys.plan.HasHolds():
 		return "; a claim of a single message needs its Hold, too"
 	}
 	return "; a claim by a template needs its Where, too"

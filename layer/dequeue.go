@@ -8,6 +8,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -79,7 +80,7 @@ type ReceiveOptions struct {
 func (o ReceiveOptions) Check(c Config) error {
 	o, err := o.withDefaults()
 	if err == nil {
-		_, err = o.place(subspace{plan: newLanePlan(&c)})
+		_, err = o.place(subspace{plan: planOf(&c)})
 	}
 	return wrap("check receive", err)
 }
@@ -478,12 +479,12 @@ func (c *claimer) claim() error {
 // receive takes groups for r until r is full or no groups are left.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
-		l := c.read(candidate{lane: laneName(*r.o.Group, c.where)}, r.o.Max)
+		l := c.read(candidate{lane: lanes.Name(*r.o.Group, c.where)}, r.o.Max)
 		paused, err := c.paused()
 		if err != nil || paused {
 			return err
 		}
-		if c.keys.endsHolds(r.where) {
+		if c.keys.plan.ClaimsItems(r.where) {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
@@ -616,7 +617,7 @@ func (c *claimer) see(l *look) (*found, error) {
 // passHold returns a look at a group. That is l, unless a timer has led to a hold. Then passHold ends the hold, and
 // returns a look at the group that has become free. nil = there is no group to look at now.
 func (c *claimer) passHold(l *look, limit int) (*look, error) {
-	if !isHold(l.lane) {
+	if !lanes.IsHold(l.lane) {
 		return l, nil
 	}
 	behind, err := c.endHold(l)
@@ -725,7 +726,7 @@ func (q *Queue) wantedGroups(r *reception) int {
 
 // read starts the reads of one candidate.
 func (c *claimer) read(w candidate, limit int) *look {
-	if isHold(w.lane) {
+	if lanes.IsHold(w.lane) {
 		return &look{candidate: w, lock: laneLock{lock: c.view.read.Get(c.keys.lock(w.lane))}}
 	}
 	return &look{
@@ -748,19 +749,17 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 			return r.spoilt(err)
 		}
 		f, err := c.see(l)
-		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
-			err = c.takeHolds(r, f, limit)
-			c.changed(l.lane) // the next receive may take more of the group
-			return r.spoilt(err)
-		}
 		if err == nil && f.verdict == verdictDeliver {
 			before := c.taken
-			if c.keys.inTurn() {
+			if c.keys.plan.ClaimsItems(r.where) {
 				err = c.takeHolds(r, f, limit)
 			} else {
 				err = c.take(r, f, l.state, limit)
 			}
-			if err == nil && c.taken > before { // else no conflict says that the group's other hints are stale
+			switch {
+			case r.o.Unordered:
+				c.changed(l.lane) // the next receive may take more of the group
+			case err == nil && c.taken > before: // else no conflict says that the group's other hints are stale
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)
@@ -865,7 +864,8 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: c.keys.plan.whereOf(f.lane), Token: token, Items: items}
+	where := c.keys.plan.TemplateOf(f.lane)
+	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: where, Token: token, Items: items}
 	if r.o.State {
 		if claim.State, err = c.waitState(state); err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -458,7 +459,7 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 	if err != nil || key == nil {
 		return id, false, err
 	}
-	p, err := v.keys.parseItem(key, groupOf(lane), items)
+	p, err := v.keys.parseItem(key, lanes.GroupOf(lane), items)
 	return p.itemID(), err == nil, err
 }
 
@@ -468,7 +469,7 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 // its place before it. A delay whose message is gone is wrong.
 func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.Duration, wrong bool, err error) {
 	wait, wrong = v.known().Lease, isWrong(h, v.nowMS)
-	first := ID{Group: groupOf(lane), Index: index}
+	first := ID{Group: lanes.GroupOf(lane), Index: index}
 	past := ID{Group: first.Group, Index: index + 1}
 	records := kv.KeyRange{Begin: v.keys.attempt(first), End: v.keys.attempt(past)}
 	rows, err := v.read.GetRange(records.Selectors(), kv.RangeOptions{}).Wait(v.ctx)

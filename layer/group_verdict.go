@@ -7,6 +7,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -458,9 +459,9 @@ func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, 
 	if r.Holding() == nil {
 		return false, nil
 	}
-	spared := ID{}
-	if c := r.Claim(); c != nil && len(c.Items) > 0 && place(out, idOf(c.Items[0], groupOf(lane)), groupOf(lane)) >= 0 {
-		spared = idOf(c.Items[0], groupOf(lane))
+	spared, group := ID{}, lanes.GroupOf(lane)
+	if c := r.Claim(); c != nil && len(c.Items) > 0 && place(out, idOf(c.Items[0], group), group) >= 0 {
+		spared = idOf(c.Items[0], group)
 	}
 	return w.lapse(lane, r, nil, spared)
 }
@@ -475,10 +476,7 @@ func (w *txn) overduePage(f *found) (rows, error) {
 		return old, err
 	}
 	page := &found{candidate: f.candidate}
-	pairs, hold := w.readItems(w.read, f.lane, width), kv.Future[[]kv.KV](nil)
-	if !isPart(f.lane) {
-		hold = w.firstHold(f.lane)
-	}
+	pairs, hold := w.readItems(w.read, f.lane, width), w.firstHold(f.lane)
 	read, err := pairs.Wait(w.ctx)
 	if err != nil {
 		return rows{}, fmt.Errorf("read items: %w", err)
@@ -617,7 +615,7 @@ func hinted(a rec.Attempt) int {
 // judgeLapse is judge for the end of a claim's lease. judgeLapse writes nothing.
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
-	group := groupOf(lane)
+	group := lanes.GroupOf(lane)
 	first, last := idOf(c.Items[0], group), idOf(c.Items[len(c.Items)-1], group)
 	records := make(map[ID]rec.Attempt, 1)
 	var err error
@@ -669,7 +667,7 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err err
 	switch {
 	case f.failure != nil:
 		return f.failure.id, f.failure.record, true, nil
-	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan == nil:
+	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan.IsPlain():
 		return ID{}, rec.Attempt{}, false, nil
 	}
 	id = f.rows.id(0)

@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -312,7 +313,7 @@ func wantAt(place string) want { return want{one: place[0] == '1', of: place[1:]
 func (r *reception) want() (w want, any bool) {
 	switch {
 	case r.o.Group != nil:
-		return want{one: true, of: laneName(*r.o.Group, r.where)}, false
+		return want{one: true, of: lanes.Name(*r.o.Group, r.where)}, false
 	case r.where != "":
 		return want{of: r.where}, false
 	}
@@ -530,15 +531,15 @@ func (w *txn) glance(places []string, left *line.Rest) error {
 		return err
 	}
 	left.Found = make(map[string]bool)
-	var templates, lanes []want
+	var templates, named []want
 	for _, place := range places {
 		if at := wantAt(place); at.one {
-			lanes = append(lanes, at)
+			named = append(named, at)
 		} else {
 			templates = append(templates, at)
 		}
 	}
-	if err := glanceAtLanes(w, lanes, left); err != nil {
+	if err := glanceAtLanes(w, named, left); err != nil {
 		return err
 	}
 	return glanceAtTemplates(w, templates, left)
@@ -583,11 +584,11 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 
 // glanceAtLanes reads nothing more of lanes in which there is no item. If items are claimed by themselves, a lane may
 // have none but claimed ones.
-func glanceAtLanes(w *txn, lanes []want, left *line.Rest) error {
+func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	var items, holds []placed
-	for _, l := range lanes {
+	for _, l := range named {
 		items = append(items, placed{w.keys.items(l.of), l.of})
-		if group, where := splitLane(l.of); w.keys.endsHolds(where) {
+		if group, where := lanes.Split(l.of); w.keys.plan.ClaimsItems(where) {
 			holds = append(holds, placed{w.keys.holds(group), l.of})
 		}
 	}
@@ -599,7 +600,7 @@ func glanceAtLanes(w *txn, lanes []want, left *line.Rest) error {
 		return fmt.Errorf("read items: %w", err)
 	}
 	held := func(_ []byte, lane string) {
-		r := w.keys.holds(groupOf(lane)).Selectors()
+		r := w.keys.holds(lanes.GroupOf(lane)).Selectors()
 		all = append(all, &glimpse{lane: lane, holds: w.read.GetRange(r, kv.RangeOptions{Limit: namedHolds})})
 	}
 	if err := w.eachFirst(holds, held); err != nil {

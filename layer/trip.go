@@ -192,7 +192,7 @@ func waits(batch []*operation) bool {
 
 // eachSpread calls tell for each template in a batch.
 func (q *Queue) eachSpread(batch []*operation, tell func(*advice.Spread)) {
-	if q.keys.plan == nil {
+	if q.keys.plan.IsPlain() {
 		tell(q.spreadOf(""))
 		return
 	}

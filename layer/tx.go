@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -132,7 +133,7 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 func (w *txn) readRequests() {
 	if w.requests == nil {
 		limit := wakeProbe
-		if w.keys.plan != nil {
+		if !w.keys.plan.IsPlain() {
 			limit = requestsProbe
 		}
 		w.requests = w.read.GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
@@ -234,7 +235,7 @@ type candidate struct {
 }
 
 // group is the group of the candidate's lane.
-func (c *candidate) group() string { return groupOf(c.lane) }
+func (c *candidate) group() string { return lanes.GroupOf(c.lane) }
 
 // accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
 func (c *candidate) accepts(r *rec.Record) bool {
@@ -368,23 +369,13 @@ func (w *txn) wakeNamed() error {
 // wakeAll wakes the oldest request, which serves the others, and the requests for groups, and by templates, up to
 // wakePage of each.
 func (w *txn) wakeAll() error {
-	named, err := w.read.GetRange(
-		w.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
-	).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	if err := w.wake(named, wakePage); err != nil {
-		return err
-	}
-	if w.keys.plan != nil {
-		byLane, err := w.read.GetRange(
-			w.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
-		).Wait(w.ctx)
+	for _, name := range w.keys.present(nameNamed, nameByLane) {
+		requests, err := w.read.GetRange(
+			w.keys.section(name).Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-		if err := w.wake(byLane, wakePage); err != nil {
+		if err := w.wake(requests, wakePage); err != nil {
 			return err
 		}
 	}

@@ -45,12 +45,12 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	for len(settle) > 0 {
 		var now, later []*operation
-		lanes := make(map[string]bool, len(settle))
+		settled := make(map[string]bool, len(settle))
 		for _, o := range settle {
-			if lane := o.settle.lane; lanes[lane] {
+			if lane := o.settle.lane; settled[lane] {
 				later = append(later, o)
 			} else {
-				lanes[lane] = true
+				settled[lane] = true
 				now = append(now, o)
 			}
 		}
@@ -90,7 +90,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 // checkAdvanced returns errTooLarge if advanced items, whose new bodies were not known before, have made the
 // transaction too large to be committed.
 func checkAdvanced(w *txn, batch []*operation) error {
-	if !slices.ContainsFunc(batch, func(o *operation) bool { return o.settle != nil && o.settle.change != nil }) {
+	if !slices.ContainsFunc(batch, func(o *operation) bool { return o.settle != nil && o.settle.advance != nil }) {
 		return nil
 	}
 	err := w.checkSize()
@@ -157,7 +157,7 @@ func (w *txn) settle(os []*operation) error {
 		if o.settleErr != nil {
 			continue
 		}
-		if err := o.settle.joinLanes(w); err != nil {
+		if err := o.settle.conclude(w); err != nil {
 			return err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -62,7 +63,7 @@ func (w *txn) wakeLanes() error {
 		}
 	}
 	for lane := range w.unlocked {
-		group := groupOf(lane)
+		group := lanes.GroupOf(lane)
 		k.unlocks[group] = append(k.unlocks[group], lane)
 	}
 	w.readRequests()
@@ -78,7 +79,7 @@ func (w *txn) wakeLanes() error {
 
 // opens has the handles woken that wait for the lane.
 func (k *waking) opens(lane string) {
-	group, where := splitLane(lane)
+	group, where := lanes.Split(lane)
 	k.opened[group] = append(k.opened[group], lane)
 	if where == "" {
 		k.groups = 1 // the handle that is woken serves the others
@@ -90,8 +91,8 @@ func (k *waking) opens(lane string) {
 // readMore reads the requests that matter, because there are many.
 func (k *waking) readMore() error {
 	groups := make(map[string]bool)
-	for _, lanes := range []map[string][]string{k.opened, k.unlocks} {
-		for group := range lanes {
+	for _, noted := range []map[string][]string{k.opened, k.unlocks} {
+		for group := range noted {
 			groups[group] = true
 		}
 	}
@@ -162,7 +163,7 @@ func (k *waking) see(row kv.KV) error {
 		}
 		k.templates[p.where] -= int(r.Wants)
 	default:
-		meets := func(lane string) bool { return k.keys.plan.intersect(lane, p.lane) }
+		meets := func(lane string) bool { return k.keys.plan.Intersect(lane, p.lane) }
 		if k.named[p.lane] == wakeProbe ||
 			!slices.Contains(k.opened[p.group], p.lane) && !slices.ContainsFunc(k.unlocks[p.group], meets) {
 			return nil
@@ -178,7 +179,7 @@ func (k *waking) see(row kv.KV) error {
 
 // unlock notes that a lock is released.
 func (w *txn) unlock(lane string) {
-	if w.keys.plan == nil || w.keys.inTurn() {
+	if !w.keys.plan.KeepsHints() {
 		return
 	}
 	if w.unlocked == nil {
@@ -191,7 +192,7 @@ func (w *txn) unlock(lane string) {
 
 // readKept starts reading the hints put aside under a lock which is being released.
 func (w *txn) readKept(lane string) {
-	if w.keys.plan != nil && !w.keys.inTurn() {
+	if w.keys.plan.KeepsHints() {
 		w.unkept = append(w.unkept,
 			guard.Kept.Reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
 	}
@@ -220,11 +221,11 @@ func (w *txn) putBackKept() error {
 }
 
 // vacate notes that an item goes from lanes whose first it may be.
-func (w *txn) vacate(index int64, lanes []string) {
-	if w.vacated == nil {
+func (w *txn) vacate(index int64, of []string) {
+	if w.vacated == nil && len(of) > 0 {
 		w.vacated = make(map[string][]int64)
 	}
-	for _, lane := range lanes {
+	for _, lane := range of {
 		w.vacated[lane] = append(w.vacated[lane], index)
 	}
 }
@@ -242,12 +243,12 @@ func (w *txn) leadToNext() error {
 	if err != nil || !config.RetroactiveDelay || len(w.vacated) == 0 {
 		return err
 	}
-	lanes := slices.DeleteFunc(slices.Sorted(maps.Keys(w.vacated)), func(lane string) bool { return w.ready[lane] })
-	heads := make([]kv.Future[[]byte], len(lanes))
-	for i, lane := range lanes {
+	vacated := slices.DeleteFunc(slices.Sorted(maps.Keys(w.vacated)), func(lane string) bool { return w.ready[lane] })
+	heads := make([]kv.Future[[]byte], len(vacated))
+	for i, lane := range vacated {
 		heads[i] = w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
 	}
-	for i, lane := range lanes {
+	for i, lane := range vacated {
 		key, err := heads[i].Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
@@ -259,7 +260,7 @@ func (w *txn) leadToNext() error {
 			}
 			continue
 		}
-		p, err := w.keys.parseItem(key, groupOf(lane), items)
+		p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
 		if w.passes(err) {
 			continue
 		}
@@ -284,7 +285,7 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 // wakeReady wakes the requests for what this transaction has left ready.
 func (w *txn) wakeReady() error {
 	switch {
-	case w.keys.plan != nil:
+	case !w.keys.plan.IsPlain():
 		return w.wakeLanes()
 	case len(w.ready) > 0:
 		return w.wakeOldest()
