@@ -138,7 +138,7 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.
 			r.stopped = false // the items behind this one, which may not fit, are not given either
 			return 0, err
 		}
-		r.stopped, c.gaveSuspect = true, true
+		r.stopped, c.suspects.gave = true, true
 		return 1, nil
 	}
 	return len(items), nil
@@ -194,7 +194,7 @@ func (c *claimer) leaveInHand(f *found, head ID) error {
 		// Named by the caller: as a rule the group's hint has this key.
 		c.tx.Clear(c.keys.ready(head.Index, f.lane))
 	}
-	delete(c.ready, f.lane)
+	delete(c.noted.ready, f.lane)
 	return c.fenceTurn(f.lane, head)
 }
 
@@ -205,7 +205,7 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if c.tired() {
 		return nil, nil // left to the next transaction: see claim
 	}
-	if c.turned[l.lane] {
+	if c.holds.turned[l.lane] {
 		l = c.read(l.candidate, 0) // this transaction has changed the hold since the read
 	}
 	c.met[l.lane] = true
@@ -256,11 +256,11 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 			w.clear(c.key)
 		}
 		if c.key != nil {
-			w.done++
+			w.chores.done++
 		}
 		return nil, false, err
 	}
-	w.done++
+	w.chores.done++
 	if err := guard.HoldEnd.Read(w.tx, kv.SingleKey(key)); err != nil {
 		return nil, false, err
 	}
@@ -338,17 +338,17 @@ func (c *claimer) accept() error {
 		}
 		c.met[p.lane] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, lane: p.lane, grant: token}, limit))
-		if c.grants == nil {
-			c.grants = make(map[string]bool)
+		if c.wakes.grants == nil {
+			c.wakes.grants = make(map[string]bool)
 		}
-		c.grants[string(row.Key)] = true
+		c.wakes.grants[string(row.Key)] = true
 	}
 	return nil
 }
 
 // holdsGrants reports whether grants are left that no receive took.
 func (c *claimer) holdsGrants() bool {
-	return c == nil || len(c.grants) > 0 // nil: the grants were not read
+	return c == nil || len(c.wakes.grants) > 0 // nil: the grants were not read
 }
 
 // grantOthers fulfils the requests of other handles with ready groups beyond the handle's own needs, the oldest request
@@ -387,8 +387,8 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 			r.Wants -= given
 			c.tx.Set(row.Key, r.Pack())
 			c.touch(p.id)
-			c.wrote = true
-			c.others += int(given)
+			c.did.wrote = true
+			c.wakes.others += int(given)
 		}
 		if given == 0 && r.Wants > 0 {
 			return nil // nothing more is ready

@@ -138,21 +138,21 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	if !s.begun {
 		s.begin()
 	}
-	if !s.away || s.fair || len(s.w.settled) == 0 || len(s.w.hinted) == 0 {
+	if !s.away || s.fair || len(s.w.noted.settled) == 0 || len(s.w.noted.hinted) == 0 {
 		return nil, nil
 	}
 	if config, err := s.w.config(); err != nil || config.Schedule == RoundRobin {
 		return nil, err
 	}
 	var rest []candidate
-	for _, c := range s.w.hinted {
-		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
+	for _, c := range s.w.noted.hinted {
+		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.noted.settled[c.lane] && s.spread.Keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
 		}
 	}
-	s.w.hinted = rest
+	s.w.noted.hinted = rest
 	return kept, nil
 }
 
@@ -221,8 +221,8 @@ func (s *search) start(n int) {
 	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. And
 	// add what the handle's other transactions are about to take.
 	r := &searchReads{
-		limit: n + 1 + s.w.beside, oldest: s.fresh && !s.nearby, timers: make([]kv.Future[[]kv.KV], len(s.timers)),
-		since: make([]kv.Future[[]kv.KV], len(s.since)),
+		limit: n + 1 + s.w.along.beside, oldest: s.fresh && !s.nearby,
+		timers: make([]kv.Future[[]kv.KV], len(s.timers)), since: make([]kv.Future[[]kv.KV], len(s.since)),
 	}
 	snapshot := s.w.read
 	for i := range s.shards {
@@ -317,7 +317,7 @@ func (s *search) readMore(n int) error {
 	}
 	s.later = s.reached(s.later, whole)
 	// The reads may have begun before this transaction set its own hints, and so may not see them.
-	s.w.hinted = s.reached(s.w.hinted, whole)
+	s.w.noted.hinted = s.reached(s.w.noted.hinted, whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 	if s.fair {
 		s.takeTurns()
@@ -378,10 +378,10 @@ func (s *search) addTimers(rows []kv.KV) error {
 			continue // leads nowhere
 		}
 		if p.name == nameTimer && p.id != uuid.Nil {
-			s.w.dueBeats = append(s.w.dueBeats, dueBeat{handle: p.id, key: row.Key})
+			s.w.beats.due = append(s.w.beats.due, dueBeat{handle: p.id, key: row.Key})
 			continue
 		}
-		if s.w.settled[p.lane] {
+		if s.w.noted.settled[p.lane] {
 			continue // read before the claim was ended
 		}
 		due := config.retro().dueOf(p.index)

@@ -259,10 +259,10 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 		}
 		c := w.newClaimer(r.where, []*reception{r})
 		c.begin()
-		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.dueBeats) == 0 {
+		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.beats.due) == 0 {
 			return err
 		}
-		if ended, err := w.endBeats(w.dueBeats); err != nil || !ended {
+		if ended, err := w.endBeats(w.beats.due); err != nil || !ended {
 			return err
 		}
 		c = w.newClaimer(r.where, []*reception{r})
@@ -426,7 +426,8 @@ type look struct {
 }
 
 func (w *txn) newClaimer(where string, rs []*reception) *claimer {
-	w.countExpired = w.countExpired || slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
+	counts := slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
+	w.suspects.countExpired = w.suspects.countExpired || counts
 	return &claimer{
 		txn: w, where: where, search: newSearch(w, where), met: make(map[string]bool), owed: rs,
 	}
@@ -465,7 +466,7 @@ func (c *claimer) claim() error {
 			return err
 		}
 		if c.leaves() {
-			c.owed[0].more, c.cleared = true, true // a receive that waits is to look again at once
+			c.owed[0].more, c.did.cleared = true, true // a receive that waits is to look again at once
 		}
 		c.owed = c.owed[1:]
 	}
@@ -646,12 +647,12 @@ func (c *claimer) next() (*look, bool, error) {
 				// there is no such conflict: leave the hint.
 				if !settled {
 					c.twins = append(c.twins, w)
-				} else if !c.ready[w.lane] {
+				} else if !c.noted.ready[w.lane] {
 					c.clear(w.key)
 				}
 				continue
 			}
-			if c.flight != nil && !c.flight.Take(w.lane) {
+			if c.along.flight != nil && !c.along.flight.Take(w.lane) {
 				c.passed = append(c.passed, w)
 				continue
 			}
@@ -791,7 +792,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	f := l.seen
 	switch {
 	case c.putsOff(f):
-		c.postponed = true
+		c.chores.postponed = true
 		return nil, nil
 	case (f.verdict == verdictEarly || f.verdict == verdictExcluded) && f.key == nil && f.record == nil:
 		// Named by the caller: the timer or hint which leads to the group stays as is.
@@ -897,7 +898,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	c.hold(f, next, out[0].Index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
-	r.stopped, c.gaveSuspect = r.stopped || suspect, c.gaveSuspect || suspect
+	r.stopped, c.suspects.gave = r.stopped || suspect, c.suspects.gave || suspect
 	r.groups++
 	c.taken++
 	c.items += len(items)
@@ -927,7 +928,7 @@ func (c *claimer) hold(f *found, next *rec.Record, head int64) {
 		c.tx.Clear(c.keys.ready(head, f.lane))
 	}
 	c.put(f.lane, f.record, next, head)
-	delete(c.ready, f.lane)
+	delete(c.noted.ready, f.lane)
 }
 
 // succeed carries over the failed attempts: of the item id, as record says, unless the hint has said that the head has

@@ -296,7 +296,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	case empty:
 		a.hint(id.Index, m.Group, 0)
 	}
-	a.wrote = true
+	a.did.wrote = true
 	if !e.redriven {
 		a.accepted++
 	}
@@ -617,10 +617,10 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 		case empty:
 			a.hint(id.Index, lane, 0)
 		case a.keys.plan.DeliversAny(lane) && delay.due(env) <= a.nowMS:
-			if a.behind == nil {
-				a.behind = make(map[string]bool)
+			if a.noted.behind == nil {
+				a.noted.behind = make(map[string]bool)
 			}
-			a.behind[lane] = true
+			a.noted.behind[lane] = true
 		}
 	}
 	return nil

@@ -56,7 +56,7 @@ func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	if err := rec.Step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.
-		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", lanes.GroupOf(lane), err))
+		w.did.illegal = errors.Join(w.did.illegal, fmt.Errorf("group %q: %w", lanes.GroupOf(lane), err))
 		return
 	}
 	w.count(countReturned, rec.Leaving(old, next))
@@ -119,17 +119,17 @@ func noteOwn(w *txn, lane string, c *rec.Holding) {
 		endMS: c.EndMS, ends: byMonotonic(&w.view, c.EndMS), clock: clock,
 		lease: time.Duration(c.EndMS-w.nowMS) * time.Millisecond,
 	})
-	if w.own != nil {
-		w.own.lasts(key, c.EndMS)
+	if w.along.own != nil {
+		w.along.own.lasts(key, c.EndMS)
 	}
 }
 
 // endOwn notes a claim that this transaction ends. It may be another handle's.
 func endOwn(w *txn, key ownKey) {
-	if w.own == nil {
+	if w.along.own == nil {
 		w.q.owns.ending(key)
 	} else {
-		w.own.ends(key)
+		w.along.own.ends(key)
 	}
 }
 
@@ -171,7 +171,7 @@ func keepOwn(w *txn) error {
 				return err
 			}
 			w.put(key.lane, r, next, h.Items[0].Index)
-			w.wrote = true
+			w.did.wrote = true
 		}
 	}
 	return nil
@@ -200,7 +200,7 @@ func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
 // the caller is about to change or remove the item.
 func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
 	m := r.Mark()
-	w.lapsed, w.cleared = w.lapsed+1, true
+	w.chores.lapsed, w.did.cleared = w.chores.lapsed+1, true
 	if c := r.Claim(); c != nil && len(c.Items) > 0 {
 		w.count(countExpired, 1)
 		if f == nil {
@@ -239,7 +239,7 @@ func (w *txn) leave(
 		return c, false, fmt.Errorf("read head: %w", err)
 	}
 	if !items.Contains(key) {
-		delete(w.ready, lane)
+		delete(w.noted.ready, lane)
 		return c, false, empty.Read(w.tx, items)
 	}
 	p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
@@ -251,7 +251,7 @@ func (w *txn) leave(
 		}
 	}
 	if keeps, err := turn.keeps(w, p.itemID()); err != nil || keeps {
-		delete(w.ready, lane)
+		delete(w.noted.ready, lane)
 		return c, false, err
 	}
 	c = candidate{lane: lane, index: p.index}
@@ -545,8 +545,8 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 		}
 	}
 	w.clear(from)
-	w.cleared = true
-	delete(w.ready, lane)
+	w.did.cleared = true
+	delete(w.noted.ready, lane)
 	w.timeHead(lane, head.Index, timingMS)
 	return nil
 }

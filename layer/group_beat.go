@@ -45,7 +45,7 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 		}
 	}
 	if b.Ended || b.DueMS <= w.nowMS {
-		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.Beat, held: [][]byte{w.keys.held(h.Beat, lane)}})
+		w.beats.due = append(w.beats.due, dueBeat{handle: h.Beat, held: [][]byte{w.keys.held(h.Beat, lane)}})
 	}
 	return b.DueMS, nil
 }
@@ -53,13 +53,13 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 // endOwner ends a page of the claims of the handle by whose heartbeat a group is held, if the beat is due, and reports
 // whether any claim was ended: then the group is worth another look.
 func (w *txn) endOwner(f *found) (ended bool, err error) {
-	due := w.dueBeats
-	w.dueBeats = nil
+	due := w.beats.due
+	w.beats.due = nil
 	if _, err := w.meetBeat(f.lane, f.record); err != nil {
 		return false, err
 	}
-	met := w.dueBeats
-	w.dueBeats = due
+	met := w.beats.due
+	w.beats.due = due
 	return w.endBeats(met)
 }
 

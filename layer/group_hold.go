@@ -110,23 +110,23 @@ func (w *txn) fenceHolds(g guard.Guard, lane string, last ID) error {
 
 // noteTurn notes that a hold of a group begins or ends.
 func (w *txn) noteTurn(group, lane string, ends bool) {
-	if w.let == nil {
-		w.lead, w.let, w.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
+	if w.holds.let == nil {
+		w.holds.lead, w.holds.let, w.holds.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
 	}
-	if w.turned[lane] = true; ends {
-		w.let[group] = true
+	if w.holds.turned[lane] = true; ends {
+		w.holds.let[group] = true
 	}
-	if err := w.excludeHolders(guard.TurnNote, group); err != nil && w.illegal == nil {
-		w.illegal = err
+	if err := w.excludeHolders(guard.TurnNote, group); err != nil && w.did.illegal == nil {
+		w.did.illegal = err
 	}
 }
 
 // leadBackAll leaves the groups findable of which this transaction has ended holds.
 func (w *txn) leadBackAll() error {
-	if len(w.let) == 0 {
+	if len(w.holds.let) == 0 {
 		return nil
 	}
-	for _, group := range slices.Sorted(maps.Keys(w.let)) {
+	for _, group := range slices.Sorted(maps.Keys(w.holds.let)) {
 		if _, _, err := w.leadBack(group, false); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (w *txn) leadBackAll() error {
 
 // leadBack leaves a group findable after the end of a hold, and returns what leave does. tried: as leave has it.
 func (w *txn) leadBack(group string, tried bool) (c candidate, found bool, err error) {
-	delete(w.let, group)
+	delete(w.holds.let, group)
 	return w.leave(group, nil, guard.ReleaseEmpty, tried)
 }
 
@@ -197,8 +197,8 @@ func (w *txn) disposeInHand(f *found) error {
 		return err
 	}
 	w.clear(f.key)
-	w.done++
-	delete(w.ready, f.lane)
+	w.chores.done++
+	delete(w.noted.ready, f.lane)
 	return nil
 }
 

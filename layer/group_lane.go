@@ -90,7 +90,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
 			return nil, err
 		}
-		w.done++
+		w.chores.done++
 		free, err := w.lapse(f.lane, f.record, nil, ID{})
 		if err != nil {
 			return nil, err
@@ -111,13 +111,13 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		return nil, err
 	}
 	w.clear(f.key)
-	delete(w.ready, f.lane)
+	delete(w.noted.ready, f.lane)
 	var value []byte
 	if f.attempts > 0 {
 		value = rec.PackInt(int64(f.attempts))
 	}
 	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), value)
-	w.done++
+	w.chores.done++
 	if h := other.record.Holding(); h != nil {
 		w.timeHead(f.lane, f.index, h.EndMS)
 	}

@@ -172,7 +172,7 @@ func (f *found) clears() bool {
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.keys.lock(f.lane)), false
 	if f.clears() {
-		w.done++
+		w.chores.done++
 	}
 	switch f.verdict {
 	case verdictDeliver:
@@ -237,7 +237,7 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	if err := w.fenceHolds(guard.OverdueHold, f.lane, old.id(old.len()-1)); err != nil {
 		return false, err
 	}
-	w.wrote = true
+	w.did.wrote = true
 	return w.expireItems(f.record, old)
 }
 
@@ -273,7 +273,7 @@ func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	if h := r.Holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && !h.ByBeat() &&
 			string(c.key) == string(w.keys.timer(h.EndMS, c.lane)) {
-			w.cleared = true
+			w.did.cleared = true
 			return
 		}
 	}
@@ -418,9 +418,9 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		return false, err
 	}
 	for i := range out {
-		w.agedBytes += len(old.at(i).Value)
+		w.chores.agedBytes += len(old.at(i).Value)
 	}
-	w.agedItems += len(out)
+	w.chores.agedItems += len(out)
 	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
 		return false, err
 	}
@@ -471,7 +471,7 @@ func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, 
 // otherwise remove the items in many small steps, one after the other. Items behind the first item held by itself stay.
 func (w *txn) overduePage(f *found) (rows, error) {
 	old, err := w.overdue(f.rows)
-	width := w.most(overdueWidth)
+	width := w.chores.most(overdueWidth)
 	if err != nil || old.len() < f.rows.len() || f.rows.len() >= width || f.behind != nil {
 		return old, err
 	}
@@ -554,7 +554,7 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	}
 	p, err := w.waitPace(group, f)
 	a := config.MaxRate.allowance(p, w.nowMS)
-	if err != nil || w.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+	if err != nil || w.follow.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
 	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
@@ -633,7 +633,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 		return &f, err
 	}
 	early, err := isEarly(w, c)
-	if err != nil || !early && (r.Proven() || w.countExpired) {
+	if err != nil || !early && (r.Proven() || w.suspects.countExpired) {
 		return &f, err
 	}
 	if before.Suspect() || early || f.reason != "" {
@@ -696,13 +696,13 @@ const (
 // mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
 // handle has given. An item that was alone when its lease expired excludes all others.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
-	if w.suspectTurn == nil {
+	if w.suspects.turn == nil {
 		return true, nil // the transaction is the caller's
 	}
-	if w.gaveSuspect {
+	if w.suspects.gave {
 		return false, nil
 	}
-	given, may := w.suspectTurn.begin()
+	given, may := w.suspects.turn.begin()
 	var over []rec.ClaimRef
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
@@ -710,7 +710,7 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue
 		}
-		if g.number > w.suspectTurn.known {
+		if g.number > w.suspects.turn.known {
 			return false, nil // the transaction may not see the claim yet
 		}
 		r, err := w.readLock(g.Lane)

@@ -225,13 +225,13 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			return staged{}, err
 		}
 	}
-	looked := !w.wrote && !w.cleared
+	looked := !w.did.wrote && !w.did.cleared
 	outcome, err := w.stage(waiting, whole, requests)
 	if err != nil {
 		return outcome, err
 	}
 	w.clearWants(waiting, &outcome)
-	if w.cleared || w.wrote && !(looked && stoodBack(waiting)) {
+	if w.did.cleared || w.did.wrote && !(looked && stoodBack(waiting)) {
 		return outcome, err
 	}
 	outcome.rest, err = w.rest(turns, rs, waiting[0].Turn.Glances)
@@ -638,7 +638,7 @@ func (q *Queue) passWakeOn(ctx context.Context) error {
 	err := q.wakeFor(ctx, sought, func(w *txn) error {
 		left = leftOver{of: q.waitID}
 		if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
-			w.leftOver = &left
+			w.wakes.leftOver = &left
 		}
 		return rememberWakes(w, past)
 	})

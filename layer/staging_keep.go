@@ -91,10 +91,10 @@ func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) 
 
 // leftReady marks a lane which an earlier transaction has left ready, so that finish wakes a request for the lane.
 func (w *txn) leftReady(lane string) {
-	if w.ready == nil {
-		w.ready = make(map[string]bool)
+	if w.noted.ready == nil {
+		w.noted.ready = make(map[string]bool)
 	}
-	w.ready[lane] = true
+	w.noted.ready[lane] = true
 	w.readRequests()
 }
 
@@ -102,7 +102,7 @@ func (w *txn) leftReady(lane string) {
 // wakes, with two exceptions: a receive has claimed the lane, or a look from the oldest hint on has found nothing,
 // because another handle has claimed the lane.
 func (w *txn) meetOwed(rs []*reception, looked bool) error {
-	owed := w.kept.Owed()
+	owed := w.along.kept.Owed()
 	if owed == "" {
 		return nil
 	}
@@ -111,7 +111,7 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 		nothing = nothing && len(r.claims) == 0 && !r.more && r.broken == nil
 		for _, c := range r.claims {
 			if r.lane(c) == owed {
-				w.kept.Met()
+				w.along.kept.Met()
 				return nil
 			}
 		}
@@ -136,7 +136,7 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 // the cue. It applies to a turn started by a poll, and to the next receive and the next turn of a handle that has just
 // lost a conflict.
 func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts int) (alone bool, err error) {
-	if !w.q.keys.plan.IsPlain() || len(waiting) == 0 || len(claimers) != 1 || w.kept.Owed() != "" {
+	if !w.q.keys.plan.IsPlain() || len(waiting) == 0 || len(claimers) != 1 || w.along.kept.Owed() != "" {
 		return false, nil
 	}
 	c, first := claimers[0], waiting[0]

@@ -26,7 +26,7 @@ import (
 // sweep that takes the handle for dead, because no handle grants to a request that wants nothing. Clearing adds a read
 // conflict on the request, because a grant rewrites the request.
 func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
-	if len(waiting) == 0 || !w.mayStage {
+	if len(waiting) == 0 || !w.wakes.mayStage {
 		return staged{}, nil
 	}
 	unserved := 0
@@ -85,7 +85,7 @@ func (w *txn) request(index int64, wants int) staged {
 		Owner: q.opts.Owner, Wants: int64(min(wants, line.MaxWave)), DeadlineMS: w.nowMS + requestLife.Milliseconds(),
 	}
 	w.tx.Set(q.keys.request(index, q.waitID), r.Pack())
-	w.wrote = true
+	w.did.wrote = true
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
@@ -172,7 +172,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		if err := w.withdraw(index); err != nil {
 			return err
 		}
-		for lane := range w.ready {
+		for lane := range w.noted.ready {
 			freed[lane] = true
 		}
 		return w.noteCleared(&outcome, index != 0)
@@ -427,7 +427,7 @@ func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bo
 		w.tx.Set(w.q.wanted(wanted, own), r.Pack())
 		written[wanted] = r.DeadlineMS
 		began = began || own.deadlineMS == 0
-		w.wrote = true
+		w.did.wrote = true
 	}
 	return written, began
 }
@@ -445,7 +445,7 @@ func waitsInLine(q *Queue) map[want]int {
 
 // clearWants clears the requests for what no receive waits for any more.
 func (w *txn) clearWants(waiting []*operation, outcome *staged) {
-	if !w.mayStage {
+	if !w.wakes.mayStage {
 		return
 	}
 	wants, known := w.q.staging.wanting()
@@ -455,7 +455,7 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 			continue
 		}
 		w.tx.Clear(w.q.wanted(wanted, known[wanted]))
-		w.cleared = true
+		w.did.cleared = true
 		if outcome.wants == nil {
 			outcome.wants = make(map[want]int64)
 		}

@@ -122,8 +122,8 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			due := w.dueBeats
-			w.dueBeats = nil
+			due := w.beats.due
+			w.beats.due = nil
 			if ended, err := w.endBeats(due); err != nil || !ended {
 				return nil, err
 			}
@@ -189,7 +189,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
 		case w.putsOff(f):
-			w.postponed = true
+			w.chores.postponed = true
 			return nil, nil
 		}
 		behind, err := w.dispose(f)
@@ -259,7 +259,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	w.remove(f.group(), out, out, archived)
 	w.spend(f.group(), f.allowed, len(out))
 	w.clearLead(&f.candidate, f.record)
-	delete(w.ready, f.lane)
+	delete(w.noted.ready, f.lane)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)
 	if f.rows.len() == len(out) && f.behind != nil {

@@ -80,7 +80,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
 		return outcome, err
 	}
-	outcome.granted = w.others
+	outcome.granted = w.wakes.others
 	if err := w.finish(); err != nil {
 		return outcome, err
 	}
@@ -143,7 +143,7 @@ func (w *txn) settle(os []*operation) error {
 			return err
 		}
 		o.settleErr = err // nothing was written: only this settlement fails
-		w.wrote = w.wrote || err == nil
+		w.did.wrote = w.did.wrote || err == nil
 	}
 	for _, o := range os {
 		if o.settleErr != nil {
@@ -218,6 +218,6 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 // claimed notes whether claims were written.
 func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
-		w.wrote = w.wrote || len(r.claims) > 0
+		w.did.wrote = w.did.wrote || len(r.claims) > 0
 	}
 }

@@ -795,6 +795,16 @@ func conflictSize(key int) int   { return 2*key + rangeSize + 1 }
 // by one, and conflicts on the emptiness of the group: four ranges.
 func clearSize(key int) int { return 4*key + mutationSize + rangeSize + 2 + conflictSize(key) }
 
+// sizes is what is known of the size of a transaction.
+type sizes struct {
+	own  sized // what this attempt adds
+	room room  // of keys
+	// before is the size of the caller's transaction before, being read; callers has it afterwards. Of a transaction
+	// which the handle has begun before is nil, and callers 0.
+	before  kv.Future[int64]
+	callers int
+}
+
 // sized is a transaction that counts the bytes that it adds to its size. It counts about as much as FoundationDB, or
 // more.
 type sized struct {
@@ -852,7 +862,7 @@ func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 const foundKey = 32
 
 // used returns the size of the transaction, with the writes that its caller has made before.
-func (w *txn) used() int { return w.callers + w.sized.added }
+func (w *txn) used() int { return w.sizes.callers + w.sizes.own.added }
 
 // txLimit returns how large a transaction of the handle may become.
 func (q *Queue) txLimit() int {
@@ -867,14 +877,14 @@ func (w *txn) crowded() bool { return w.used() > w.q.txLimit()/100*crowdedShare 
 
 // measure waits for the size which the caller's transaction had before.
 func (w *txn) measure() error {
-	if w.size == nil {
+	if w.sizes.before == nil {
 		return nil
 	}
-	n, err := w.size.Wait(w.ctx)
+	n, err := w.sizes.before.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("size of the transaction: %w", err)
 	}
-	w.callers, w.size = int(n), nil
+	w.sizes.callers, w.sizes.before = int(n), nil
 	return nil
 }
 
@@ -894,8 +904,8 @@ func (w *txn) checkSize() error {
 	if err := w.measure(); err != nil || !w.crowded() {
 		return err
 	}
-	w.size = w.sized.ApproximateSize() // instead of the layer's own count
-	w.sized.added = 0
+	w.sizes.before = w.sizes.own.ApproximateSize() // instead of the layer's own count
+	w.sizes.own.added = 0
 	if err := w.measure(); err != nil {
 		return err
 	}
@@ -1072,10 +1082,10 @@ func (v *view) clocksApart() (time.Duration, error) {
 // young receipts of other handles, or the later of two. present is for a time that is stored without a version, and by
 // which another process later removes a row.
 func (w *txn) present() (int64, error) {
-	if w.presentMS > 0 {
-		return w.presentMS, nil
+	if w.beats.presentMS > 0 {
+		return w.beats.presentMS, nil
 	}
-	w.presentMS = w.nowMS
+	w.beats.presentMS = w.nowMS
 	m, all, err := w.witnesses()
 	if err != nil {
 		return 0, err
@@ -1089,7 +1099,7 @@ func (w *txn) present() (int64, error) {
 	}
 	slices.Sort(times)
 	if middle := times[len(times)/2]; ahead(middle, m.nowMS) || ahead(m.nowMS, middle) {
-		w.presentMS = middle
+		w.beats.presentMS = middle
 	}
-	return w.presentMS, nil
+	return w.beats.presentMS, nil
 }

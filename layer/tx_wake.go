@@ -16,6 +16,17 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// wakes is what a transaction knows of the requests of receives that wait.
+type wakes struct {
+	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
+	mayStage bool
+	requests kv.Future[[]kv.KV] // which may be woken, being read from the first hint on
+	leftOver *leftOver          // nil = every request is taken for one that a handle waits behind
+	touched  map[uuid.UUID]bool // whose wake keys are touched
+	others   int                // groups granted to other handles
+	grants   map[string]bool    // the keys of the grants to this handle which are not taken yet
+}
+
 // requestsProbe is how many requests a waker reads at once in a queue with facets. If there are no more, the waker
 // needs no other read.
 const requestsProbe = 16
@@ -50,24 +61,24 @@ func (w *txn) waking() *waking {
 //
 // The reads are at snapshot: neither two enqueues conflict, nor an enqueue and a receive that waits.
 func (w *txn) wakeLanes() error {
-	if len(w.ready)+len(w.unlocked)+len(w.behind) == 0 {
+	if len(w.noted.ready)+len(w.noted.unlocked)+len(w.noted.behind) == 0 {
 		return nil
 	}
 	k := w.waking()
-	for lane := range w.ready {
+	for lane := range w.noted.ready {
 		k.opens(lane)
 	}
-	for lane := range w.behind {
-		if _, opened := w.ready[lane]; !opened {
+	for lane := range w.noted.behind {
+		if _, opened := w.noted.ready[lane]; !opened {
 			k.opens(lane)
 		}
 	}
-	for lane := range w.unlocked {
+	for lane := range w.noted.unlocked {
 		group := lanes.GroupOf(lane)
 		k.unlocks[group] = append(k.unlocks[group], lane)
 	}
 	w.readRequests()
-	rows, err := w.requests.Wait(w.ctx)
+	rows, err := w.wakes.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -182,10 +193,10 @@ func (w *txn) unlock(lane string) {
 	if !w.keys.plan.KeepsHints() {
 		return
 	}
-	if w.unlocked == nil {
-		w.unlocked = make(map[string]bool)
+	if w.noted.unlocked == nil {
+		w.noted.unlocked = make(map[string]bool)
 	}
-	w.unlocked[lane] = true
+	w.noted.unlocked[lane] = true
 	w.readRequests()
 	w.readKept(lane)
 }
@@ -193,14 +204,14 @@ func (w *txn) unlock(lane string) {
 // readKept starts reading the hints put aside under a lock which is being released.
 func (w *txn) readKept(lane string) {
 	if w.keys.plan.KeepsHints() {
-		w.unkept = append(w.unkept,
+		w.noted.unkept = append(w.noted.unkept,
 			guard.Kept.Reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
 	}
 }
 
 // putBackKept puts back the hints which were put aside under the locks that this transaction has released.
 func (w *txn) putBackKept() error {
-	for _, f := range w.unkept {
+	for _, f := range w.noted.unkept {
 		rows, err := f.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read kept hints: %w", err)
@@ -216,17 +227,17 @@ func (w *txn) putBackKept() error {
 			w.hint(p.index, p.lane, attempts)
 		}
 	}
-	w.unkept = nil
+	w.noted.unkept = nil
 	return nil
 }
 
 // vacate notes that an item goes from lanes whose first it may be.
 func (w *txn) vacate(index int64, of []string) {
-	if w.vacated == nil && len(of) > 0 {
-		w.vacated = make(map[string][]int64)
+	if w.noted.vacated == nil && len(of) > 0 {
+		w.noted.vacated = make(map[string][]int64)
 	}
 	for _, lane := range of {
-		w.vacated[lane] = append(w.vacated[lane], index)
+		w.noted.vacated[lane] = append(w.noted.vacated[lane], index)
 	}
 }
 
@@ -240,10 +251,11 @@ func (w *txn) vacate(index int64, of []string) {
 // Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
 func (w *txn) leadToNext() error {
 	config, err := w.config()
-	if err != nil || !config.RetroactiveDelay || len(w.vacated) == 0 {
+	if err != nil || !config.RetroactiveDelay || len(w.noted.vacated) == 0 {
 		return err
 	}
-	vacated := slices.DeleteFunc(slices.Sorted(maps.Keys(w.vacated)), func(lane string) bool { return w.ready[lane] })
+	vacated := slices.Sorted(maps.Keys(w.noted.vacated))
+	vacated = slices.DeleteFunc(vacated, func(lane string) bool { return w.noted.ready[lane] })
 	heads := make([]kv.Future[[]byte], len(vacated))
 	for i, lane := range vacated {
 		heads[i] = w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
@@ -264,12 +276,12 @@ func (w *txn) leadToNext() error {
 		if w.passes(err) {
 			continue
 		}
-		for _, index := range w.vacated[lane] {
+		for _, index := range w.noted.vacated[lane] {
 			w.tx.Clear(w.keys.ready(index, lane))
 		}
 		w.hint(p.index, lane, 0)
 	}
-	w.vacated = nil
+	w.noted.vacated = nil
 	return nil
 }
 
@@ -287,7 +299,7 @@ func (w *txn) wakeReady() error {
 	switch {
 	case !w.keys.plan.IsPlain():
 		return w.wakeLanes()
-	case len(w.ready) > 0:
+	case len(w.noted.ready) > 0:
 		return w.wakeOldest()
 	}
 	return nil
