@@ -62,3 +62,13 @@ func TestStopped(t *testing.T) {
 	require.ErrorIs(t, r.run(ctx, []string{"a"}, 1)[0].err, context.Canceled)
 	require.Empty(t, printed.String())
 }
+
+// TestFailureBehindLongLog: the lines that only a failure prints are told, however much passed tests have logged before.
+func TestFailureBehindLongLog(t *testing.T) {
+	log := strings.Repeat("    y_test.go:7: 9 operations, 0 violations\n        replay in steps   1\n", 30) +
+		"        VIOLATION lost\n--- FAIL: TestX (0.1s)\n    x_test.go:3: no\nFAIL\tx\t0.1s\n"
+	lines := failedLines(log)
+	require.Len(t, lines, maxFailedLines)
+	require.Subset(t, lines, []string{"        VIOLATION lost", "--- FAIL: TestX (0.1s)", "FAIL\tx\t0.1s"})
+	require.Equal(t, "FAIL\tx\t0.1s", lines[maxFailedLines-1], "in the order of the log")
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -92,23 +93,34 @@ func execute(ctx context.Context, c *exec.Cmd, output io.Writer) error {
 	return c.Wait()
 }
 
-// telling are the lines that tell of a failure: of go test, of a panic, of the race detector, of a compiler or linter,
-// of make, and the commands that replay a random test.
-var telling = regexp.MustCompile(`^\s*--- FAIL|^FAIL\s|^panic: |^fatal error: |WARNING: DATA RACE|` +
-	`^\s*\S+\.go:\d+(:\d+)?: |^\s*(Error:|Messages:)|^not formatted|^make.*\*\*\*|replay`)
+// failed are the lines that only a failure prints: of go test, of a panic, of the race detector, of the simulation, of
+// make, and the commands that replay a random test. located are lines with a place in the code: an error of a compiler
+// or a linter, or the place of a failed check, but also what a test that passed has logged.
+var (
+	failed = regexp.MustCompile(`^\s*--- FAIL|^FAIL\s|^panic: |^fatal error: |WARNING: DATA RACE|VIOLATION|` +
+		`^\s*(Error:|Messages:)|^not formatted|^make.*\*\*\*|replay: `)
+	located = regexp.MustCompile(`^\s*\S+\.go:\d+(:\d+)?: `)
+)
 
 const maxFailedLines = 20
 
-func failedLines(log string) (lines []string) {
-	for line := range strings.Lines(log) {
-		if line = strings.TrimRight(line, "\r\n"); !telling.MatchString(line) {
-			continue
+// failedLines returns the first lines of a log that tell of the failure, in the order of the log. If there are few that
+// only a failure prints, the first of the others join them.
+func failedLines(log string) []string {
+	all := slices.Collect(strings.Lines(log))
+	var chosen []int
+	for _, tells := range []*regexp.Regexp{failed, located} {
+		for i, line := range all {
+			if len(chosen) < maxFailedLines && tells.MatchString(line) && !slices.Contains(chosen, i) {
+				chosen = append(chosen, i)
+			}
 		}
-		if len(line) > 300 {
-			line = line[:300] + " …"
-		}
-		if lines = append(lines, line); len(lines) == maxFailedLines {
-			break
+	}
+	slices.Sort(chosen)
+	lines := make([]string, len(chosen))
+	for n, i := range chosen {
+		if lines[n] = strings.TrimRight(all[i], "\r\n"); len(lines[n]) > 300 {
+			lines[n] = lines[n][:300] + " …"
 		}
 	}
 	return lines
