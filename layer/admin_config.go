@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -379,7 +380,7 @@ const itemsPage = 50
 // ends the list, as the last pair, with no item: as Peek's, and ErrCorrupt. A template leaves the items that agree with
 // it, as Peek's does; nil = all.
 func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.Seq2[Item, error] {
-	packed, err := a.q.keys.plan.whereGiven(where)
+	packed, err := a.q.keys.whereGiven(where)
 	if e := checkGroup(group); e != nil {
 		err = e
 	}
@@ -388,7 +389,7 @@ func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.
 			give[Item](nil, wrap("items", err), yield)
 			return
 		}
-		lane := laneName(group, packed)
+		lane := lanes.Name(group, packed)
 		for after := (*ID)(nil); ; {
 			items, err := a.q.peek(ctx, lane, after, itemsPage)
 			if !give(items, wrap("items", err), yield) || len(items) == 0 {

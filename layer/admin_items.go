@@ -189,14 +189,14 @@ func (w *txn) cancel(id ID) error {
 		w.tx.ClearRange(w.keys.parts(id))
 		w.tx.Clear(w.keys.attempt(id))
 		w.count(countCancelled, 1)
-		w.change(ChangeCancelled, id, w.keys.facetsIn(value))
+		w.change(ChangeCancelled, id, w.keys.plan.FacetsIn(value))
 		return nil
 	})
 }
 
 // takeOut removes a waiting item from its group, by a call of remove with the item's value.
 func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
-	if w.keys.plan != nil {
+	if !w.keys.plan.IsPlain() {
 		return w.takeOutOfLanes(id, remove)
 	}
 	i, err := w.waitingItem(id)
@@ -229,7 +229,7 @@ func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 }
 
 func (w *txn) edit(id ID, change func(m *Message) error) error {
-	if w.keys.plan != nil {
+	if !w.keys.plan.IsPlain() {
 		return w.editInLanes(id, change)
 	}
 	i, err := w.waitingItem(id)
@@ -300,7 +300,7 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 		return i, cmp.Or(guard.ItemLock.Read(w.tx, w.keys.locks(id.Group)), fmt.Errorf("%w: %s", ErrNoItem, id))
 	}
 	_, _, unreadable := rec.OpenEnvelope(i.value)
-	all, err := w.locksOver(guard.ItemLock, id, w.keys.facetsIn(i.value), unreadable == nil)
+	all, err := w.locksOver(guard.ItemLock, id, w.keys.plan.FacetsIn(i.value), unreadable == nil)
 	if err != nil {
 		return i, err
 	}
@@ -316,7 +316,7 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 		}
 		i.stuck = held.lane
 	}
-	for _, lane := range w.keys.plan.lanesOf(id.Group, w.keys.facetsIn(i.value)) {
+	for _, lane := range w.keys.plan.LanesOf(id.Group, w.keys.plan.FacetsIn(i.value)) {
 		first, err := w.head(lane).Wait(w.ctx)
 		if err != nil {
 			return i, fmt.Errorf("read head: %w", err)
@@ -342,8 +342,8 @@ func (w *txn) unstick(i *laneWaiting, id ID) (free []string, err error) {
 }
 
 // freeAll sets lanes free. They must not be held.
-func (w *txn) freeAll(lanes []string) error {
-	for _, lane := range lanes {
+func (w *txn) freeAll(all []string) error {
+	for _, lane := range all {
 		if err := w.free(lane); err != nil {
 			return err
 		}
@@ -376,7 +376,7 @@ func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	if err := remove(i.value); err != nil {
 		return err
 	}
-	w.clearItem(id, w.keys.facetsIn(i.value))
+	w.clearItem(id.Group, id, w.keys.plan.FacetsIn(i.value))
 	return w.freeAll(free)
 }
 
@@ -392,7 +392,7 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 	}
 	a := []advanced{{id: id, had: 1}}
 	a[0].value, a[0].parts = split(nil, m, e)
-	a[0].was, a[0].facets = w.keys.facetsIn(i.value), w.keys.plan.pack(m.Headers)
+	a[0].was, a[0].facets = w.keys.plan.FacetsIn(i.value), w.keys.plan.Pack(m.Headers)
 	a[0].left, a[0].joined = w.keys.moves(id, a[0].was, a[0].facets)
 	ends, err := w.readLaneEnds(a)
 	if err != nil {
@@ -440,7 +440,7 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
 		return err
 	}
-	if w.keys.takesAny() && dueMS < config.retro().due(&e) {
+	if w.keys.plan.TakesAny() && dueMS < config.retro().due(&e) {
 		if err := w.staysBehind(&i, id); err != nil {
 			return err
 		}
@@ -466,7 +466,7 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 // because an unordered claim and its ack change no lock of the lane.
 func (w *txn) staysBehind(i *laneWaiting, id ID) error {
 	keys := w.keys
-	for _, lane := range keys.plan.lanesOf(id.Group, keys.facetsIn(i.value)) {
+	for _, lane := range keys.plan.LanesOf(id.Group, keys.plan.FacetsIn(i.value)) {
 		if slices.Contains(i.heads, lane) {
 			continue
 		}
@@ -529,7 +529,7 @@ func eachPart(
 // endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
 func (w *txn) endParts(group string, most int) (more bool, err error) {
 	sections := []kv.KeyRange{w.keys.locks(group)}
-	if w.keys.hasHolds() {
+	if w.keys.plan.HasHolds() {
 		sections = append(sections, w.keys.holds(group))
 	}
 	return eachPart(w, sections, most, func(lane string, row kv.KV) (func() error, error) {
@@ -550,7 +550,7 @@ func (w *txn) endParts(group string, most int) (more bool, err error) {
 // unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
 // is none. It finds the lanes by the rows of the marks, because the locks of the lanes in flight may be many and large.
 func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (old *rec.Mark, more bool, err error) {
-	if old, err = w.unmark(group, allow); err != nil || w.keys.plan == nil {
+	if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
 		return old, false, err
 	}
 	if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
@@ -641,7 +641,7 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 // reschedule makes a waiting item due at dueMS; 0 = at once. If both the old and the new time are over, nothing
 // changes.
 func (w *txn) reschedule(id ID, dueMS int64) error {
-	if w.keys.plan != nil {
+	if !w.keys.plan.IsPlain() {
 		return w.rescheduleInLanes(id, dueMS)
 	}
 	i, err := w.waitingItem(id)

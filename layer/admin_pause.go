@@ -99,7 +99,7 @@ func pauseGroup(
 	if o.Token != 0 && !o.Force {
 		return Mark{}, false, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
-	if o.Token != 0 && q.keys.plan != nil {
+	if o.Token != 0 && !q.keys.plan.IsPlain() {
 		return Mark{}, false, wrap("pause",
 			fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
@@ -121,7 +121,7 @@ func pauseGroup(
 			w.count(countForced, 1)
 			w.end(group, r, r.Mark())
 		}
-		if o.Force && q.keys.plan != nil {
+		if o.Force && !q.keys.plan.IsPlain() {
 			more, err = w.endParts(group, most)
 		}
 		return err
@@ -460,7 +460,7 @@ func (a Admin) retryNow(ctx context.Context, tx kv.Tx, group string, o RetryOpti
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
 	}
-	lane, err := q.keys.plan.laneAt(group, o.Where)
+	lane, err := q.keys.laneAt(group, o.Where)
 	if err != nil {
 		return wrap("retry now", err)
 	}

@@ -23,8 +23,12 @@ type advanced struct {
 	facets string   // that the item is given, packed
 }
 
-// advancing is what a settlement needs to advance items, of the attempt under way.
+// advancing is the items that a settlement advances.
 type advancing struct {
+	lent *lentAdvance
+	of   func(id ID) func(m *Message) error // how an item is advanced, by lent; nil = the item is acked
+
+	// Of the attempt under way.
 	values  map[ID]kv.Future[[]byte]
 	changed []advanced
 }
@@ -65,101 +69,96 @@ func (l *lentAdvance) end() {
 	<-l.turn
 }
 
-// readAdvancing starts reading the items that will be advanced, as far as known before the lock is read.
-func (s *settlement) readAdvancing(w *txn) {
-	s.advancing = advancing{}
-	if s.change == nil {
+// begin starts reading the items that will be advanced, as far as known before the lock is read.
+func (a *advancing) begin(w *txn, s *settlement) {
+	if a == nil {
 		return
 	}
-	s.values = make(map[ID]kv.Future[[]byte])
+	a.values, a.changed = make(map[ID]kv.Future[[]byte]), nil
 	ids := s.ids
 	if s.all {
 		ids = s.items
 	}
 	for _, id := range ids {
-		if s.change(id) != nil {
-			s.values[id] = w.read.Get(w.keys.item(id))
+		if a.of(id) != nil {
+			a.values[id] = w.read.Get(w.keys.item(id))
 		}
 	}
 }
 
-// divideAdvanced parts the items that leave the claim for good, finished, into those which are advanced and the acked.
-// After an error nothing was written.
-func (s *settlement) divideAdvanced(w *txn, finished []rec.Item) (moved, acked []rec.Item, err error) {
-	if s.change == nil {
-		return nil, finished, nil
+// check takes the advanced items out of the acked, and calls Change for each.
+func (a *advancing) check(w *txn, s *settlement) error {
+	if a == nil {
+		return nil
 	}
-	group := s.claim.Group
-	for _, d := range finished {
+	leaving, group := s.run.acked, s.claim.Group
+	s.run.acked = nil
+	for _, d := range leaving {
 		id := idOf(d, group)
-		change := s.change(id)
+		change := a.of(id)
 		if change == nil {
-			acked = append(acked, d)
+			s.run.acked = append(s.run.acked, d)
 			continue
 		}
-		a, err := s.changedBy(w, id, change)
+		c, err := a.changedBy(w, id, change)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
-		a.had = d.Parts
-		s.changed, moved = append(s.changed, a), append(moved, d)
+		c.had = d.Parts
+		a.changed, s.run.moved = append(a.changed, c), append(s.run.moved, d)
 	}
-	return moved, acked, nil
+	return nil
 }
 
 // changedBy returns an item of the claim as change leaves it.
-func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a advanced, err error) {
-	get := s.values[id]
+func (a *advancing) changedBy(w *txn, id ID, change func(m *Message) error) (c advanced, err error) {
+	get := a.values[id]
 	if get == nil {
 		get = w.read.Get(w.keys.item(id))
 	}
 	value, err := get.Wait(w.ctx)
 	if err != nil {
-		return a, fmt.Errorf("read item: %w", err)
+		return c, fmt.Errorf("read item: %w", err)
 	}
 	if value == nil {
-		return a, rec.Corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
+		return c, rec.Corrupt(w.keys.item(id), fmt.Errorf("held, and not there"))
 	}
 	m, e, err := w.changedItem(id, value, change)
 	if err != nil {
-		return a, err
+		return c, err
 	}
-	a.id = id
-	a.value, a.parts = split(nil, m, e)
-	a.was, a.facets = w.keys.facetsIn(value), w.keys.plan.pack(m.Headers)
-	a.left, a.joined = w.keys.moves(id, a.was, a.facets)
-	return a, nil
+	c.id = id
+	c.value, c.parts = split(nil, m, e)
+	c.was, c.facets = w.keys.plan.FacetsIn(value), w.keys.plan.Pack(m.Headers)
+	c.left, c.joined = w.keys.moves(id, c.was, c.facets)
+	return c, nil
 }
 
-// given returns the advanced items with the facets that they are given, and the facets that each had before.
-func (s *settlement) given(moved []rec.Item) (all []rec.Item, was []string) {
-	all, was = slices.Clone(moved), make([]string, len(moved))
-	for i := range all {
-		all[i].Facets, was[i] = s.changed[i].facets, s.changed[i].was
+// write takes the advanced items out of the lanes which they leave, and tells subscriptions.
+func (a *advancing) write(w *txn, s *settlement) {
+	if a == nil {
+		return
 	}
-	return all, was
+	given, was := slices.Clone(s.run.moved), make([]string, len(a.changed))
+	for i := range a.changed {
+		w.leaveLanes(&a.changed[i])
+		given[i].Facets, was[i] = a.changed[i].facets, a.changed[i].was
+	}
+	w.changeInPlace(ChangeAdvanced, s.claim.Group, given, was)
 }
 
-// leaveLanes takes the advanced items out of the lanes which they leave.
-func (s *settlement) leaveLanes(w *txn) {
-	for i := range s.changed {
-		w.leaveLanes(&s.changed[i])
-	}
-}
-
-// joinLanes writes the advanced items, and puts them into the lanes which they join. It comes behind the ends of all
-// claims which are settled together, because one of these claims may have emptied such a lane: then the advanced item
-// brings the lane's hint.
-func (s *settlement) joinLanes(w *txn) error {
-	if len(s.changed) == 0 {
+// conclude writes the advanced items, and puts them into the lanes which they join. One of the claims that are settled
+// together may have emptied such a lane: then the advanced item brings the lane's hint.
+func (a *advancing) conclude(w *txn, _ *settlement) error {
+	if a == nil || len(a.changed) == 0 {
 		return nil
 	}
-	ends, err := w.readLaneEnds(s.changed)
+	ends, err := w.readLaneEnds(a.changed)
 	if err != nil {
 		return err
 	}
-	for i := range s.changed {
-		if err := w.rewrite(&s.changed[i], ends); err != nil {
+	for i := range a.changed {
+		if err := w.rewrite(&a.changed[i], ends); err != nil {
 			return err
 		}
 	}
@@ -197,10 +196,10 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*
 // moves returns the lanes that an item leaves and joins with a change of its facets, without the lane of the whole
 // group.
 func (s subspace) moves(id ID, old, next string) (left, joined []string) {
-	if s.plan == nil || old == next {
+	if old == next {
 		return nil, nil
 	}
-	was, is := s.plan.partsOf(id.Group, rec.UnpackStrings(old)), s.plan.partsOf(id.Group, rec.UnpackStrings(next))
+	was, is := s.plan.PartsOf(id.Group, rec.UnpackStrings(old)), s.plan.PartsOf(id.Group, rec.UnpackStrings(next))
 	for i := range was {
 		if was[i] != is[i] {
 			left, joined = append(left, was[i]), append(joined, is[i])

@@ -45,11 +45,13 @@ func advanceBesideEnd(t *testing.T, ackFirst, waits bool) {
 		send(isPaid, "waits")
 	}
 	ack := &operation{settle: &settlement{claim: claim(isPaid, 1), all: true}}
-	advance := &operation{settle: &settlement{claim: claim(isNew, 1), all: true, change: func(ID) func(*Message) error {
-		return func(m *Message) error {
-			maps.Copy(m.Headers, isPaid)
-			return nil
-		}
+	advance := &operation{settle: &settlement{claim: claim(isNew, 1), all: true, advance: &advancing{
+		of: func(ID) func(*Message) error {
+			return func(m *Message) error {
+				maps.Copy(m.Headers, isPaid)
+				return nil
+			}
+		},
 	}}}
 	receive := &operation{receive: &reception{o: ReceiveOptions{Where: isPaid, Max: 10}}}
 	receive.receive, err = q.reception(receive.receive.o)

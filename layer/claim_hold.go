@@ -11,26 +11,28 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
 // An unordered receive: see store_hold.go.
 
-// checkUnordered checks the options of an unordered receive.
-func (o *ReceiveOptions) checkUnordered(keys subspace) error {
+// placeUnordered is place for an unordered receive.
+func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error) {
+	where, ok := keys.plan.WhereUnordered()
 	switch {
-	case !keys.takesAny():
-		return errUnordered
+	case !ok:
+		return "", errUnordered
 	case o.Where != nil:
-		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
+		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
 	case o.Strategy != FillGroup:
-		return fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
 	case o.OnlyIfAny:
-		return fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
 	case o.State:
-		return fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
+		return "", fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
 	}
-	return nil
+	return where, nil
 }
 
 // takeHolds claims up to limit free items for r, each by itself.
@@ -98,14 +100,15 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	c.taken++
 	c.items += len(items)
 	c.count(countReceived, len(items))
-	if c.keys.inTurn() {
+	free, takenOut := c.keys.plan.TakenOutOf(holdLane(items[0].ID))
+	if !takenOut {
 		r.groups++
 		return c.leaveInHand(f, items[0].ID)
 	}
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
-	_, more, err := c.leave(f.lane, nil, guard.HoldEmpty, false)
-	c.noteRemains(f.lane, more)
+	_, more, err := c.leave(free, nil, guard.HoldEmpty, false)
+	c.noteRemains(free, more)
 	return err
 }
 
@@ -135,7 +138,7 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.
 			r.stopped = false // the items behind this one, which may not fit, are not given either
 			return 0, err
 		}
-		r.stopped, c.gaveSuspect = true, true
+		r.stopped, c.suspects.gave = true, true
 		return 1, nil
 	}
 	return len(items), nil
@@ -191,7 +194,7 @@ func (c *claimer) leaveInHand(f *found, head ID) error {
 		// Named by the caller: as a rule the group's hint has this key.
 		c.tx.Clear(c.keys.ready(head.Index, f.lane))
 	}
-	delete(c.ready, f.lane)
+	delete(c.noted.ready, f.lane)
 	return c.fenceTurn(f.lane, head)
 }
 
@@ -202,7 +205,7 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if c.tired() {
 		return nil, nil // left to the next transaction: see claim
 	}
-	if c.turned[l.lane] {
+	if c.holds.turned[l.lane] {
 		l = c.read(l.candidate, 0) // this transaction has changed the hold since the read
 	}
 	c.met[l.lane] = true
@@ -210,7 +213,7 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if err != nil || !free {
 		return nil, err
 	}
-	group := laneName(groupOf(l.lane), c.keys.holdWhere())
+	group := lanes.Name(lanes.GroupOf(l.lane), c.keys.plan.HoldWhere())
 	if c.met[group] {
 		behind = nil // already decided; the group is read again if there is reason to
 	}
@@ -253,11 +256,11 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 			w.clear(c.key)
 		}
 		if c.key != nil {
-			w.done++
+			w.chores.done++
 		}
 		return nil, false, err
 	}
-	w.done++
+	w.chores.done++
 	if err := guard.HoldEnd.Read(w.tx, kv.SingleKey(key)); err != nil {
 		return nil, false, err
 	}
@@ -335,17 +338,17 @@ func (c *claimer) accept() error {
 		}
 		c.met[p.lane] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, lane: p.lane, grant: token}, limit))
-		if c.grants == nil {
-			c.grants = make(map[string]bool)
+		if c.wakes.grants == nil {
+			c.wakes.grants = make(map[string]bool)
 		}
-		c.grants[string(row.Key)] = true
+		c.wakes.grants[string(row.Key)] = true
 	}
 	return nil
 }
 
 // holdsGrants reports whether grants are left that no receive took.
 func (c *claimer) holdsGrants() bool {
-	return c == nil || len(c.grants) > 0 // nil: the grants were not read
+	return c == nil || len(c.wakes.grants) > 0 // nil: the grants were not read
 }
 
 // grantOthers fulfils the requests of other handles with ready groups beyond the handle's own needs, the oldest request
@@ -384,8 +387,8 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 			r.Wants -= given
 			c.tx.Set(row.Key, r.Pack())
 			c.touch(p.id)
-			c.wrote = true
-			c.others += int(given)
+			c.did.wrote = true
+			c.wakes.others += int(given)
 		}
 		if given == 0 && r.Wants > 0 {
 			return nil // nothing more is ready
@@ -422,7 +425,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 // grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
 // delay or grant past its end, is left to the next receive, which counts the attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
-	if isHold(l.lane) {
+	if lanes.IsHold(l.lane) {
 		return false, c.settle(&reception{}, l, 0)
 	}
 	f, err := c.reads(l)
@@ -529,7 +532,7 @@ func (c *claimer) answer(r *reception) error {
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.Claims, &r.o, func(h *rec.Holding) bool { return h.EndMS > c.nowMS })
 	r.repeated = true
 	if len(kept.Claims) > 0 {
-		_, r.was = splitLane(kept.Claims[0].Lane)
+		_, r.was = lanes.Split(kept.Claims[0].Lane)
 	}
 	return err
 }
@@ -572,10 +575,10 @@ func (q *Queue) reclaim(
 	v := q.viewOf(ctx, tx.Snapshot())
 	behind := make(map[string]bool) // groups
 	for _, ref := range given {
-		if behind[groupOf(ref.Lane)] {
+		if behind[lanes.GroupOf(ref.Lane)] {
 			continue
 		}
-		state := v.readState(groupOf(ref.Lane), o.State)
+		state := v.readState(lanes.GroupOf(ref.Lane), o.State)
 		r, err := v.readLock(ref.Lane)
 		if err != nil {
 			return nil, err
@@ -583,7 +586,7 @@ func (q *Queue) reclaim(
 		h := r.Claim()
 		hold, _ := holdOf(ref.Lane)
 		if h == nil || h.Token != ref.Token || !keeps(h) {
-			if q.keys.inTurn() {
+			if q.keys.plan.InTurn() {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {
 					return nil, fmt.Errorf("read item: %w", err)
@@ -593,8 +596,9 @@ func (q *Queue) reclaim(
 			continue
 		}
 		c := &Claim{
-			Hold: hold, Queue: q.name, Group: groupOf(ref.Lane), Where: q.keys.plan.whereOf(ref.Lane), Token: ref.Token,
-			Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS), beat: h.Beat, pulse: q.heart.of(h.Beat),
+			Hold: hold, Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
+			Token: ref.Token, Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS),
+			beat: h.Beat, pulse: q.heart.of(h.Beat),
 		}
 		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err

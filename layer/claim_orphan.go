@@ -7,6 +7,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -119,7 +120,8 @@ func claimsOf(q *Queue, given []rec.ClaimRef) []*Claim {
 	for i, ref := range given {
 		hold, _ := holdOf(ref.Lane)
 		claims[i] = &Claim{
-			Queue: q.name, Group: groupOf(ref.Lane), Where: q.keys.plan.whereOf(ref.Lane), Hold: hold, Token: ref.Token,
+			Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
+			Hold: hold, Token: ref.Token,
 		}
 	}
 	return claims

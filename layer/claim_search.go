@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -137,21 +138,21 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	if !s.begun {
 		s.begin()
 	}
-	if !s.away || s.fair || len(s.w.settled) == 0 || len(s.w.hinted) == 0 {
+	if !s.away || s.fair || len(s.w.noted.settled) == 0 || len(s.w.noted.hinted) == 0 {
 		return nil, nil
 	}
 	if config, err := s.w.config(); err != nil || config.Schedule == RoundRobin {
 		return nil, err
 	}
 	var rest []candidate
-	for _, c := range s.w.hinted {
-		if len(kept) < n && s.w.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.Keeps() {
+	for _, c := range s.w.noted.hinted {
+		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.noted.settled[c.lane] && s.spread.Keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
 		}
 	}
-	s.w.hinted = rest
+	s.w.noted.hinted = rest
 	return kept, nil
 }
 
@@ -220,8 +221,8 @@ func (s *search) start(n int) {
 	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. And
 	// add what the handle's other transactions are about to take.
 	r := &searchReads{
-		limit: n + 1 + s.w.beside, oldest: s.fresh && !s.nearby, timers: make([]kv.Future[[]kv.KV], len(s.timers)),
-		since: make([]kv.Future[[]kv.KV], len(s.since)),
+		limit: n + 1 + s.w.along.beside, oldest: s.fresh && !s.nearby,
+		timers: make([]kv.Future[[]kv.KV], len(s.timers)), since: make([]kv.Future[[]kv.KV], len(s.since)),
 	}
 	snapshot := s.w.read
 	for i := range s.shards {
@@ -316,7 +317,7 @@ func (s *search) readMore(n int) error {
 	}
 	s.later = s.reached(s.later, whole)
 	// The reads may have begun before this transaction set its own hints, and so may not see them.
-	s.w.hinted = s.reached(s.w.hinted, whole)
+	s.w.noted.hinted = s.reached(s.w.noted.hinted, whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 	if s.fair {
 		s.takeTurns()
@@ -324,7 +325,7 @@ func (s *search) readMore(n int) error {
 	return nil
 }
 
-func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(groupOf(c.lane)) }
+func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
 
 // takeTurns puts the candidates, which are in the order of their ages, into the order of turns: the oldest of each
 // shard, then the second of each. The shard behind that of the last candidate which the handle looked at comes first:
@@ -377,10 +378,10 @@ func (s *search) addTimers(rows []kv.KV) error {
 			continue // leads nowhere
 		}
 		if p.name == nameTimer && p.id != uuid.Nil {
-			s.w.dueBeats = append(s.w.dueBeats, dueBeat{handle: p.id, key: row.Key})
+			s.w.beats.due = append(s.w.beats.due, dueBeat{handle: p.id, key: row.Key})
 			continue
 		}
-		if s.w.settled[p.lane] {
+		if s.w.noted.settled[p.lane] {
 			continue // read before the claim was ended
 		}
 		due := config.retro().dueOf(p.index)
@@ -407,7 +408,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if s.w.keys.soughtBy(c.lane) != s.where {
+		if s.w.keys.plan.SoughtBy(c.lane) != s.where {
 			rest = append(rest, c) // for a receive by another template
 		} else if c.index <= whole {
 			s.pending = append(s.pending, c)
@@ -532,20 +533,19 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 
 // place checks the options against a queue with those keys, and returns the packed template.
 func (o ReceiveOptions) place(keys subspace) (where string, err error) {
-	if where, err = keys.plan.where(o.Where); err != nil {
+	if where, err = keys.where(o.Where); err != nil {
 		return "", err
 	}
-	if o.Heartbeat && keys.plan != nil {
+	if o.Heartbeat && !keys.plan.IsPlain() {
 		return "", fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item",
 			ErrOptions)
 	}
 	if o.Unordered {
-		if err := o.checkUnordered(keys); err != nil {
+		if where, err = o.placeUnordered(keys); err != nil {
 			return "", err
 		}
-		where = freeWhere
 	}
-	if (where != "" || keys.inTurn()) && o.State {
+	if o.State && (where != "" || keys.plan.ClaimsItems(where)) {
 		return "", errLaneState
 	}
 	return where, nil
@@ -557,21 +557,22 @@ func (r *reception) lane(c *Claim) string {
 		return holdLane(c.Hold)
 	}
 	if r.repeated {
-		return laneName(c.Group, r.was)
+		return lanes.Name(c.Group, r.was)
 	}
-	return laneName(c.Group, r.where)
+	return lanes.Name(c.Group, r.where)
 }
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
-		if !q.keys.hasHolds() {
+		lane, ok := q.keys.plan.HoldOn(lanes.Item(c.Hold))
+		if !ok {
 			return "", fmt.Errorf("%w: message %q, token %d: the queue has no claims of single messages, see %s and %s",
 				ErrClaimLost, c.Hold, c.Token, settingUnordered, settingLeasePer)
 		}
-		return holdLane(c.Hold), checkID(c.Hold)
+		return lane, checkID(c.Hold)
 	}
-	return q.keys.plan.laneAt(c.Group, c.Where)
+	return q.keys.laneAt(c.Group, c.Where)
 }
 
 // Stored returns the part of a claim that must be stored, as JSON for example, so that another process can settle it:
@@ -608,11 +609,11 @@ func (c *Claim) TokenKey() string {
 // or item that the stored claim names.
 func (c *Claim) missing(q *Queue) string {
 	switch {
-	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan == nil:
+	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan.IsPlain():
 		return ""
-	case q.keys.inTurn():
+	case q.keys.plan.InTurn():
 		return "; in this queue a claim is of a message, and needs its Hold"
-	case q.keys.hasHolds():
+	case q.keys.plan.HasHolds():
 		return "; a claim of a single message needs its Hold, too"
 	}
 	return "; a claim by a template needs its Where, too"

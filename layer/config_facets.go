@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"fdbfifo/layer/internal/lanes"
 )
 
 // A queue may be received from by template: see docs/lanes.md. A facet is a header that every message of the queue must
@@ -35,9 +37,6 @@ const (
 
 // unnamed are characters that a facet's name must not have, in addition to separators.
 const unnamed = "=?"
-
-// wholeView is the view of whole groups.
-const wholeView = "*"
 
 // facetsSetting is the setting for the names of the facets, and viewsSetting for the views. Both are left out of the
 // stored document while empty, so that the document of a queue without facets does not change.
@@ -122,6 +121,15 @@ func leasePerSetting(help string) setting {
 	return s
 }
 
+// planOf returns the plan of the lanes of a queue with the given configuration.
+func planOf(c *Config) lanes.Plan {
+	s := lanes.Settings{Facets: c.Facets, Unordered: c.Unordered, PerItem: c.LeasePer == LeasePerItem}
+	for _, text := range splitTrimmed(c.Views, ";") {
+		s.Views = append(s.Views, lanes.View{Text: text, Facets: splitTrimmed(text, ",")})
+	}
+	return lanes.New(s)
+}
+
 // fairSetting is the setting for Config.Fair, left out of the stored document while it is false.
 func fairSetting(help string) setting {
 	s := boolSetting("fair", func(c *Config) *bool { return &c.Fair }, help)
@@ -193,7 +201,7 @@ func (c *Config) settleViews() error {
 		all = append(all, view)
 	}
 	n := len(all)
-	if slices.Contains(all, wholeView) {
+	if slices.Contains(all, lanes.WholeView) {
 		n--
 	}
 	if n > MaxViews {
@@ -205,7 +213,7 @@ func (c *Config) settleViews() error {
 
 // settleView returns a view with its facets in the order of c.Facets.
 func (c *Config) settleView(text string) (string, error) {
-	if text == wholeView {
+	if text == lanes.WholeView {
 		return text, nil
 	}
 	names := splitTrimmed(text, ",")
@@ -260,7 +268,7 @@ type Template map[string]string
 // ParseTemplate reads the text of a template, "state=NEW,region=EU"; "*" is nil, whole groups. Errors: *ValueError,
 // also for an empty text.
 func ParseTemplate(text string) (Template, error) {
-	if text == wholeView {
+	if text == lanes.WholeView {
 		return nil, nil
 	}
 	t := make(Template)
@@ -277,7 +285,7 @@ func ParseTemplate(text string) (Template, error) {
 // String returns the template as text, the facets in the order of their names; "*" for whole groups.
 func (t Template) String() string {
 	if t == nil {
-		return wholeView
+		return lanes.WholeView
 	}
 	parts := make([]string, 0, len(t))
 	for _, name := range slices.Sorted(maps.Keys(t)) {

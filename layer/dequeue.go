@@ -8,6 +8,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -79,7 +80,7 @@ type ReceiveOptions struct {
 func (o ReceiveOptions) Check(c Config) error {
 	o, err := o.withDefaults()
 	if err == nil {
-		_, err = o.place(subspace{plan: newLanePlan(&c)})
+		_, err = o.place(subspace{plan: planOf(&c)})
 	}
 	return wrap("check receive", err)
 }
@@ -258,10 +259,10 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 		}
 		c := w.newClaimer(r.where, []*reception{r})
 		c.begin()
-		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.dueBeats) == 0 {
+		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.beats.due) == 0 {
 			return err
 		}
-		if ended, err := w.endBeats(w.dueBeats); err != nil || !ended {
+		if ended, err := w.endBeats(w.beats.due); err != nil || !ended {
 			return err
 		}
 		c = w.newClaimer(r.where, []*reception{r})
@@ -425,7 +426,8 @@ type look struct {
 }
 
 func (w *txn) newClaimer(where string, rs []*reception) *claimer {
-	w.countExpired = w.countExpired || slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
+	counts := slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
+	w.suspects.countExpired = w.suspects.countExpired || counts
 	return &claimer{
 		txn: w, where: where, search: newSearch(w, where), met: make(map[string]bool), owed: rs,
 	}
@@ -464,7 +466,7 @@ func (c *claimer) claim() error {
 			return err
 		}
 		if c.leaves() {
-			c.owed[0].more, c.cleared = true, true // a receive that waits is to look again at once
+			c.owed[0].more, c.did.cleared = true, true // a receive that waits is to look again at once
 		}
 		c.owed = c.owed[1:]
 	}
@@ -478,12 +480,12 @@ func (c *claimer) claim() error {
 // receive takes groups for r until r is full or no groups are left.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
-		l := c.read(candidate{lane: laneName(*r.o.Group, c.where)}, r.o.Max)
+		l := c.read(candidate{lane: lanes.Name(*r.o.Group, c.where)}, r.o.Max)
 		paused, err := c.paused()
 		if err != nil || paused {
 			return err
 		}
-		if c.keys.endsHolds(r.where) {
+		if c.keys.plan.ClaimsItems(r.where) {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
@@ -616,7 +618,7 @@ func (c *claimer) see(l *look) (*found, error) {
 // passHold returns a look at a group. That is l, unless a timer has led to a hold. Then passHold ends the hold, and
 // returns a look at the group that has become free. nil = there is no group to look at now.
 func (c *claimer) passHold(l *look, limit int) (*look, error) {
-	if !isHold(l.lane) {
+	if !lanes.IsHold(l.lane) {
 		return l, nil
 	}
 	behind, err := c.endHold(l)
@@ -645,12 +647,12 @@ func (c *claimer) next() (*look, bool, error) {
 				// there is no such conflict: leave the hint.
 				if !settled {
 					c.twins = append(c.twins, w)
-				} else if !c.ready[w.lane] {
+				} else if !c.noted.ready[w.lane] {
 					c.clear(w.key)
 				}
 				continue
 			}
-			if c.flight != nil && !c.flight.Take(w.lane) {
+			if c.along.flight != nil && !c.along.flight.Take(w.lane) {
 				c.passed = append(c.passed, w)
 				continue
 			}
@@ -725,7 +727,7 @@ func (q *Queue) wantedGroups(r *reception) int {
 
 // read starts the reads of one candidate.
 func (c *claimer) read(w candidate, limit int) *look {
-	if isHold(w.lane) {
+	if lanes.IsHold(w.lane) {
 		return &look{candidate: w, lock: laneLock{lock: c.view.read.Get(c.keys.lock(w.lane))}}
 	}
 	return &look{
@@ -748,19 +750,17 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 			return r.spoilt(err)
 		}
 		f, err := c.see(l)
-		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
-			err = c.takeHolds(r, f, limit)
-			c.changed(l.lane) // the next receive may take more of the group
-			return r.spoilt(err)
-		}
 		if err == nil && f.verdict == verdictDeliver {
 			before := c.taken
-			if c.keys.inTurn() {
+			if c.keys.plan.ClaimsItems(r.where) {
 				err = c.takeHolds(r, f, limit)
 			} else {
 				err = c.take(r, f, l.state, limit)
 			}
-			if err == nil && c.taken > before { // else no conflict says that the group's other hints are stale
+			switch {
+			case r.o.Unordered:
+				c.changed(l.lane) // the next receive may take more of the group
+			case err == nil && c.taken > before: // else no conflict says that the group's other hints are stale
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)
@@ -792,7 +792,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	f := l.seen
 	switch {
 	case c.putsOff(f):
-		c.postponed = true
+		c.chores.postponed = true
 		return nil, nil
 	case (f.verdict == verdictEarly || f.verdict == verdictExcluded) && f.key == nil && f.record == nil:
 		// Named by the caller: the timer or hint which leads to the group stays as is.
@@ -865,7 +865,8 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: c.keys.plan.whereOf(f.lane), Token: token, Items: items}
+	where := c.keys.plan.TemplateOf(f.lane)
+	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: where, Token: token, Items: items}
 	if r.o.State {
 		if claim.State, err = c.waitState(state); err != nil {
 			return err
@@ -897,7 +898,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	c.hold(f, next, out[0].Index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
-	r.stopped, c.gaveSuspect = r.stopped || suspect, c.gaveSuspect || suspect
+	r.stopped, c.suspects.gave = r.stopped || suspect, c.suspects.gave || suspect
 	r.groups++
 	c.taken++
 	c.items += len(items)
@@ -927,7 +928,7 @@ func (c *claimer) hold(f *found, next *rec.Record, head int64) {
 		c.tx.Clear(c.keys.ready(head, f.lane))
 	}
 	c.put(f.lane, f.record, next, head)
-	delete(c.ready, f.lane)
+	delete(c.noted.ready, f.lane)
 }
 
 // succeed carries over the failed attempts: of the item id, as record says, unless the hint has said that the head has

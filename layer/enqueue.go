@@ -290,17 +290,17 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		a.tx.Set(keys.part(id, n), part)
 	}
 	switch {
-	case !a.keys.wholeGroups():
+	case !a.keys.plan.NeedsHint(m.Group):
 	case empty && due > a.nowMS:
 		a.timeHead(m.Group, id.Index, delay.timing(&env))
 	case empty:
 		a.hint(id.Index, m.Group, 0)
 	}
-	a.wrote = true
+	a.did.wrote = true
 	if !e.redriven {
 		a.accepted++
 	}
-	a.change(e.told, id, keys.plan.pack(m.Headers))
+	a.change(e.told, id, keys.plan.Pack(m.Headers))
 	return Sent{ID: id}, nil
 }
 
@@ -357,7 +357,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 		}
 	}
 	t.next = max(t.next, p.index+1)
-	if !a.keys.wholeGroups() {
+	if !a.keys.plan.NeedsHint(p.group) {
 		return false, nil
 	}
 	// A transaction that removes this tail may leave the group empty and without a hint, while this transaction, which
@@ -413,7 +413,7 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int
 			z = s.sizesIn(group, c.Changes)
 			groups[group] = z
 		}
-		size += z.enqueue(m, s.plan.pack(m.Headers), !known || m.Alone) + s.dedupSize(m, group, c)
+		size += z.enqueue(m, s.plan.Pack(m.Headers), !known || m.Alone) + s.dedupSize(m, group, c)
 	}
 	if bodies > MaxBatchSize {
 		return 0, &LimitError{What: "batch", Unit: "bytes", Got: int64(bodies), Max: MaxBatchSize}
@@ -571,14 +571,14 @@ type laneTail struct {
 // readLaneTails starts reading the ends of the messages' lanes, if the queue has facets.
 func (a *appending) readLaneTails(all []*enqueuing) {
 	plan := a.keys.plan
-	if plan == nil {
-		return
-	}
-	a.lanes = make(map[string]*laneTail)
+	a.lanes = nil
 	for _, e := range all {
 		for i := range e.msgs {
 			m := &e.msgs[i]
-			for _, lane := range plan.partsOf(m.Group, plan.values(m.Headers)) {
+			for _, lane := range plan.PartsOf(m.Group, plan.Values(m.Headers)) {
+				if a.lanes == nil {
+					a.lanes = make(map[string]*laneTail)
+				}
 				if a.lanes[lane] == nil {
 					items := a.keys.items(lane)
 					a.lanes[lane] = &laneTail{
@@ -595,10 +595,7 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 // empty and without a hint.
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
-	if plan == nil {
-		return nil
-	}
-	for _, lane := range plan.partsOf(id.Group, plan.values(m.Headers)) {
+	for _, lane := range plan.PartsOf(id.Group, plan.Values(m.Headers)) {
 		t := a.lanes[lane]
 		empty := false
 		if !t.begun {
@@ -619,11 +616,11 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 			a.timeHead(lane, id.Index, delay.timing(env))
 		case empty:
 			a.hint(id.Index, lane, 0)
-		case a.keys.takesAny() && delay.due(env) <= a.nowMS:
-			if a.behind == nil {
-				a.behind = make(map[string]bool)
+		case a.keys.plan.DeliversAny(lane) && delay.due(env) <= a.nowMS:
+			if a.noted.behind == nil {
+				a.noted.behind = make(map[string]bool)
 			}
-			a.behind[lane] = true
+			a.noted.behind[lane] = true
 		}
 	}
 	return nil

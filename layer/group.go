@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -55,7 +56,7 @@ func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	if err := rec.Step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.
-		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", groupOf(lane), err))
+		w.did.illegal = errors.Join(w.did.illegal, fmt.Errorf("group %q: %w", lanes.GroupOf(lane), err))
 		return
 	}
 	w.count(countReturned, rec.Leaving(old, next))
@@ -63,8 +64,8 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 		endOwn(w, ownKey{lane, c.Token, c.SinceMS})
 	}
 	keys, was, is := w.keys, old.Holding(), next.Holding()
-	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
-		w.noteTurn(lane, next == nil)
+	if group, turns := keys.plan.TurnOf(lane); turns && (old == nil || next == nil) {
+		w.noteTurn(group, lane, next == nil)
 	}
 	if was == nil || is == nil || was.EndMS != is.EndMS || was.Kind != is.Kind || was.Beat != is.Beat {
 		switch {
@@ -118,17 +119,17 @@ func noteOwn(w *txn, lane string, c *rec.Holding) {
 		endMS: c.EndMS, ends: byMonotonic(&w.view, c.EndMS), clock: clock,
 		lease: time.Duration(c.EndMS-w.nowMS) * time.Millisecond,
 	})
-	if w.own != nil {
-		w.own.lasts(key, c.EndMS)
+	if w.along.own != nil {
+		w.along.own.lasts(key, c.EndMS)
 	}
 }
 
 // endOwn notes a claim that this transaction ends. It may be another handle's.
 func endOwn(w *txn, key ownKey) {
-	if w.own == nil {
+	if w.along.own == nil {
 		w.q.owns.ending(key)
 	} else {
-		w.own.ends(key)
+		w.along.own.ends(key)
 	}
 }
 
@@ -170,7 +171,7 @@ func keepOwn(w *txn) error {
 				return err
 			}
 			w.put(key.lane, r, next, h.Items[0].Index)
-			w.wrote = true
+			w.did.wrote = true
 		}
 	}
 	return nil
@@ -199,7 +200,7 @@ func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
 // the caller is about to change or remove the item.
 func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
 	m := r.Mark()
-	w.lapsed, w.cleared = w.lapsed+1, true
+	w.chores.lapsed, w.did.cleared = w.chores.lapsed+1, true
 	if c := r.Claim(); c != nil && len(c.Items) > 0 {
 		w.count(countExpired, 1)
 		if f == nil {
@@ -222,10 +223,10 @@ func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free boo
 func (w *txn) leave(
 	lane string, first kv.Future[[]byte], empty guard.Guard, tried bool,
 ) (c candidate, found bool, err error) {
-	if !isPart(lane) && !w.keys.wholeGroups() {
-		return c, false, nil // no receive claims the whole group
+	if !w.keys.plan.NeedsHint(lane) {
+		return c, false, nil // no receive claims the lane
 	}
-	if isHold(lane) {
+	if lanes.IsHold(lane) {
 		return w.letGo(lane)
 	}
 	items := w.keys.items(lane)
@@ -238,10 +239,10 @@ func (w *txn) leave(
 		return c, false, fmt.Errorf("read head: %w", err)
 	}
 	if !items.Contains(key) {
-		delete(w.ready, lane)
+		delete(w.noted.ready, lane)
 		return c, false, empty.Read(w.tx, items)
 	}
-	p, err := w.keys.parseItem(key, groupOf(lane), items)
+	p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
 	if w.passes(err) {
 		// A hint is never missing, whatever the head is: the receive that follows the hint reports the fault of the
 		// group.
@@ -250,7 +251,7 @@ func (w *txn) leave(
 		}
 	}
 	if keeps, err := turn.keeps(w, p.itemID()); err != nil || keeps {
-		delete(w.ready, lane)
+		delete(w.noted.ready, lane)
 		return c, false, err
 	}
 	c = candidate{lane: lane, index: p.index}
@@ -323,12 +324,13 @@ func (w *txn) excludeHolders(g guard.Guard, lane string) error {
 	return g.Write(w.tx, w.keys.lock(lane))
 }
 
-// remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
-// the last would also clear an item whose enqueue committed late, between the acked items. A settlement may exclude
-// that: see settlement.remove.
-func (w *txn) remove(group string, all, acked []rec.Item, archived bool) {
+// remove clears the acked items, a subset of all (the items under the claim of a lane), by exact keys. A range from the
+// first to the last would also clear an item whose enqueue committed late, between the acked items. A settlement may
+// exclude that: see settlement.remove.
+func (w *txn) remove(lane string, all, acked []rec.Item, archived bool) {
+	group := lanes.GroupOf(lane)
 	for _, d := range acked {
-		w.clearItem(idOf(d, group), d.Facets)
+		w.clearItem(lane, idOf(d, group), d.Facets)
 	}
 	w.clearRest(group, all, acked, archived)
 }
@@ -416,7 +418,7 @@ func (f *failure) follows() Follows {
 
 // judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
 func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure, error) {
-	id := idOf(claim.Items[0], groupOf(lane))
+	id := idOf(claim.Items[0], lanes.GroupOf(lane))
 	record, err := w.readAttempt(id)
 	if err != nil {
 		return nil, err
@@ -499,8 +501,8 @@ func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 		DeliveredMS: f.record.DeliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.Pack())
-	facets := w.keys.facetsIn(value)
-	w.clearItem(f.id, facets)
+	facets := w.keys.plan.FacetsIn(value)
+	w.clearItem(f.id.Group, f.id, facets)
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)
 	w.change(ChangeDeadLettered, f.id, facets)
@@ -536,15 +538,15 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	if err := guard.EarlyGap.Read(w.tx, gap); err != nil {
 		return err
 	}
-	if isPart(lane) && !w.keys.hasHolds() {
+	if w.keys.plan.JoinsAnywhere(lane) {
 		// An item may join the lane in the middle, behind one that has just left: it is the first, and needs a hint.
 		if err := guard.EarlyGap.WriteRange(w.tx, w.keys.items(lane)); err != nil {
 			return err
 		}
 	}
 	w.clear(from)
-	w.cleared = true
-	delete(w.ready, lane)
+	w.did.cleared = true
+	delete(w.noted.ready, lane)
 	w.timeHead(lane, head.Index, timingMS)
 	return nil
 }
@@ -574,7 +576,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	if head.err != nil || head.dueMS <= w.nowMS {
 		return false, head.err
 	}
-	id := idOf(head.Item, groupOf(lane))
+	id := idOf(head.Item, lanes.GroupOf(lane))
 	if held, err := w.inOtherLane(guard.RetryLock, id, head.Facets); err != nil || held {
 		return false, err
 	}
@@ -593,7 +595,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 			return false, err
 		}
 	}
-	return true, rewriteHead(w, head, e, groupOf(lane))
+	return true, rewriteHead(w, head, e, lanes.GroupOf(lane))
 }
 
 // retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
@@ -615,7 +617,7 @@ func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
 // rewriteHead writes the times of a head. In a queue with facets it leaves hints of the lanes that wait for the head.
 func rewriteHead(w *txn, head *row, e rec.Envelope, group string) error {
 	w.tx.Set(head.Key, append(e.Append(nil), head.body...))
-	if w.keys.plan != nil { // other lanes, too, may wait for this head
+	if !w.keys.plan.IsPlain() { // other lanes, too, may wait for this head
 		return w.hintLanes(idOf(head.Item, group), head.Facets)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -44,7 +45,7 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 		}
 	}
 	if b.Ended || b.DueMS <= w.nowMS {
-		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.Beat, held: [][]byte{w.keys.held(h.Beat, lane)}})
+		w.beats.due = append(w.beats.due, dueBeat{handle: h.Beat, held: [][]byte{w.keys.held(h.Beat, lane)}})
 	}
 	return b.DueMS, nil
 }
@@ -52,13 +53,13 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 // endOwner ends a page of the claims of the handle by whose heartbeat a group is held, if the beat is due, and reports
 // whether any claim was ended: then the group is worth another look.
 func (w *txn) endOwner(f *found) (ended bool, err error) {
-	due := w.dueBeats
-	w.dueBeats = nil
+	due := w.beats.due
+	w.beats.due = nil
 	if _, err := w.meetBeat(f.lane, f.record); err != nil {
 		return false, err
 	}
-	met := w.dueBeats
-	w.dueBeats = due
+	met := w.beats.due
+	w.beats.due = due
 	return w.endBeats(met)
 }
 
@@ -458,7 +459,7 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 	if err != nil || key == nil {
 		return id, false, err
 	}
-	p, err := v.keys.parseItem(key, groupOf(lane), items)
+	p, err := v.keys.parseItem(key, lanes.GroupOf(lane), items)
 	return p.itemID(), err == nil, err
 }
 
@@ -468,7 +469,7 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 // its place before it. A delay whose message is gone is wrong.
 func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.Duration, wrong bool, err error) {
 	wait, wrong = v.known().Lease, isWrong(h, v.nowMS)
-	first := ID{Group: groupOf(lane), Index: index}
+	first := ID{Group: lanes.GroupOf(lane), Index: index}
 	past := ID{Group: first.Group, Index: index + 1}
 	records := kv.KeyRange{Begin: v.keys.attempt(first), End: v.keys.attempt(past)}
 	rows, err := v.read.GetRange(records.Selectors(), kv.RangeOptions{}).Wait(v.ctx)

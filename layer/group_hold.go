@@ -7,16 +7,18 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
 // The effect of holds on a group: see store_hold.go.
 
-// letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there. If
-// items are claimed in turn, and the group's head is free now, letGo returns the group's hint.
+// letGo puts the item of a hold that has ended back into the lane out of which the hold took it, if the item is still
+// there. If the item stayed in its lanes, and the group's head is free now, letGo returns the group's hint.
 func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	id, _ := holdOf(lane)
-	if w.keys.inTurn() {
+	free, out := w.keys.plan.TakenOutOf(lane)
+	if !out {
 		return w.leadBack(id.Group, true)
 	}
 	v, err := w.read.Get(w.keys.item(id)).Wait(w.ctx)
@@ -26,7 +28,6 @@ func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	if v == nil {
 		return c, false, nil
 	}
-	free := freeLane(id.Group)
 	w.tx.Set(w.keys.laneItem(free, id), nil)
 	_, err = w.rehint(id.Index, free, 0)
 	return c, false, err
@@ -56,7 +57,7 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	for i := range f.rows.len() {
 		if f.rows.id(i) == id {
 			if f.rows = f.rows.first(max(i, 1)); i > 0 {
-				f.behind, f.behindOver = &id, v.keys.inTurn() && !all[0].record.At(v.nowMS).Keeps()
+				f.behind, f.behindOver = &id, v.keys.plan.InTurn() && !all[0].record.At(v.nowMS).Keeps()
 			}
 			break
 		}
@@ -66,7 +67,7 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 
 // readHolds reads the holds of a group from one item to another, both included, with a conflict.
 func (w *txn) readHolds(g guard.Guard, r kv.KeyRange) ([]heldLane, error) {
-	if !w.keys.hasHolds() {
+	if !w.keys.plan.HasHolds() {
 		return nil, nil
 	}
 	rows, err := g.Reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
@@ -79,7 +80,7 @@ func (w *txn) readHolds(g guard.Guard, r kv.KeyRange) ([]heldLane, error) {
 // fenceHolds adds a read conflict on the holds of a group up to an item. The caller must know that none of them holds
 // an item that it is about to take.
 func (w *txn) fenceHolds(g guard.Guard, lane string, last ID) error {
-	if !w.keys.hasHolds() || isHold(lane) {
+	if !w.keys.plan.HasHolds() || lanes.IsHold(lane) {
 		return nil
 	}
 	return g.Read(w.tx, w.keys.holdsTo(last))
@@ -108,25 +109,24 @@ func (w *txn) fenceHolds(g guard.Guard, lane string, last ID) error {
 // A head in flight has the timer of its hold, which leads back to the group.
 
 // noteTurn notes that a hold of a group begins or ends.
-func (w *txn) noteTurn(lane string, ends bool) {
-	group := groupOf(lane)
-	if w.let == nil {
-		w.lead, w.let, w.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
+func (w *txn) noteTurn(group, lane string, ends bool) {
+	if w.holds.let == nil {
+		w.holds.lead, w.holds.let, w.holds.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
 	}
-	if w.turned[lane] = true; ends {
-		w.let[group] = true
+	if w.holds.turned[lane] = true; ends {
+		w.holds.let[group] = true
 	}
-	if err := w.excludeHolders(guard.TurnNote, group); err != nil && w.illegal == nil {
-		w.illegal = err
+	if err := w.excludeHolders(guard.TurnNote, group); err != nil && w.did.illegal == nil {
+		w.did.illegal = err
 	}
 }
 
 // leadBackAll leaves the groups findable of which this transaction has ended holds.
 func (w *txn) leadBackAll() error {
-	if len(w.let) == 0 {
+	if len(w.holds.let) == 0 {
 		return nil
 	}
-	for _, group := range slices.Sorted(maps.Keys(w.let)) {
+	for _, group := range slices.Sorted(maps.Keys(w.holds.let)) {
 		if _, _, err := w.leadBack(group, false); err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (w *txn) leadBackAll() error {
 
 // leadBack leaves a group findable after the end of a hold, and returns what leave does. tried: as leave has it.
 func (w *txn) leadBack(group string, tried bool) (c candidate, found bool, err error) {
-	delete(w.let, group)
+	delete(w.holds.let, group)
 	return w.leave(group, nil, guard.ReleaseEmpty, tried)
 }
 
@@ -149,7 +149,7 @@ type turnRead struct {
 }
 
 func (w *txn) readTurn(lane string) *turnRead {
-	if !w.keys.inTurn() {
+	if !w.keys.plan.InTurn() {
 		return nil
 	}
 	return &turnRead{lane: lane, lock: w.read.Get(w.keys.lock(lane)), hold: w.firstHold(lane)}
@@ -197,15 +197,15 @@ func (w *txn) disposeInHand(f *found) error {
 		return err
 	}
 	w.clear(f.key)
-	w.done++
-	delete(w.ready, f.lane)
+	w.chores.done++
+	delete(w.noted.ready, f.lane)
 	return nil
 }
 
 // delayOf reads what delays a lane: the record of its lock, or, if items are claimed in turn and nothing locks the
 // group, that of its head's hold. held is the lane of the record.
 func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
-	if r, err = w.guarded(guard.RetryLock).readLock(lane); err != nil || r != nil || !w.keys.inTurn() {
+	if r, err = w.guarded(guard.RetryLock).readLock(lane); err != nil || r != nil || !w.keys.plan.InTurn() {
 		return lane, r, err
 	}
 	key, err := w.firstItem(w.keys.items(lane))

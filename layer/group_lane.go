@@ -6,6 +6,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -17,32 +18,16 @@ import (
 // A transaction that puts a hint aside has a read conflict on the lock. A transaction that releases a lock reads the
 // hints put aside under the lock with a conflict. So neither of the two can lose a hint.
 
-// facetsIn returns the packed facets of an item with the given value; "" if the queue has none, or the value cannot be
-// read.
-func (s subspace) facetsIn(value []byte) string {
-	if s.plan == nil {
-		return ""
-	}
-	e, _, err := rec.OpenEnvelope(value)
-	if err != nil {
-		return ""
-	}
-	return s.plan.pack(e.Headers)
-}
-
 // clearItem clears an item, and the keys of its lanes. The facets are those which the item has now, not those of the
 // message as it was sent.
-func (w *txn) clearItem(id ID, facets string) {
+//
+// by is the lane whose claim has the item, or the group.
+func (w *txn) clearItem(by string, id ID, facets string) {
 	w.tx.Clear(w.keys.item(id))
-	if plan := w.keys.plan; plan == nil || plan.inTurn || facets == "" && len(plan.facets) > 0 {
-		return
-	}
-	lanes := w.keys.plan.lanesOf(id.Group, facets)
-	w.vacate(id.Index, lanes)
-	for _, lane := range lanes {
-		if isPart(lane) {
-			w.tx.Clear(w.keys.laneItem(lane, id))
-		}
+	of, parts := w.keys.plan.Leaving(by, facets)
+	w.vacate(id.Index, of)
+	for _, lane := range parts {
+		w.tx.Clear(w.keys.laneItem(lane, id))
 	}
 }
 
@@ -105,7 +90,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
 			return nil, err
 		}
-		w.done++
+		w.chores.done++
 		free, err := w.lapse(f.lane, f.record, nil, ID{})
 		if err != nil {
 			return nil, err
@@ -115,7 +100,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.key == nil {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
-	if w.keys.inTurn() {
+	if !w.keys.plan.KeepsHints() {
 		return nil, w.disposeInHand(f)
 	}
 	other := f.others[f.other]
@@ -126,13 +111,13 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		return nil, err
 	}
 	w.clear(f.key)
-	delete(w.ready, f.lane)
+	delete(w.noted.ready, f.lane)
 	var value []byte
 	if f.attempts > 0 {
 		value = rec.PackInt(int64(f.attempts))
 	}
 	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), value)
-	w.done++
+	w.chores.done++
 	if h := other.record.Holding(); h != nil {
 		w.timeHead(f.lane, f.index, h.EndMS)
 	}
@@ -189,7 +174,7 @@ func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLa
 // item is not readable, its facets are not known: then locksOver looks at all locks of the group for a claim that has
 // the item.
 func (w *txn) locksOver(g guard.Guard, id ID, facets string, readable bool) ([]heldLane, error) {
-	all, err := w.locksOf(g, id.Group, w.keys.plan.partsOf(id.Group, rec.UnpackStrings(facets)))
+	all, err := w.locksOf(g, id.Group, w.keys.plan.PartsOf(id.Group, rec.UnpackStrings(facets)))
 	if err == nil && !readable {
 		var claims []heldLane
 		claims, err = claimsWith(&w.view, id.Group, func(c *rec.Holding) bool { return hasItem(c, id) })
@@ -223,7 +208,7 @@ func claimsWith(v *view, group string, has func(c *rec.Holding) bool) (all []hel
 // inOtherLane reports whether a claim of any lane has an item, or the item is held by itself, in a queue with facets or
 // unordered receives. It adds read conflicts on all locks that may have the item.
 func (w *txn) inOtherLane(g guard.Guard, id ID, facets string) (bool, error) {
-	if w.keys.plan == nil {
+	if w.keys.plan.IsPlain() {
 		return false, nil
 	}
 	all, err := w.locksOver(g, id, facets, true)
@@ -231,17 +216,18 @@ func (w *txn) inOtherLane(g guard.Guard, id ID, facets string) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(all, func(held heldLane) bool {
-		return isHold(held.lane) || hasItem(held.record.Claim(), id) // a hold may be the item's own delay, after a nack
+		// A hold may be the item's own delay, after a nack.
+		return lanes.IsHold(held.lane) || hasItem(held.record.Claim(), id)
 	}), nil
 }
 
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of
 // a lane that is held, or whose head is not due, is cleared when met.
 func (w *txn) hintLanes(id ID, facets string) error {
-	for _, lane := range w.keys.plan.lanesOf(id.Group, facets) {
-		if isPart(lane) {
-			w.tx.Set(w.keys.laneItem(lane, id), nil)
-		}
+	for _, lane := range w.keys.plan.PartsOf(id.Group, rec.UnpackStrings(facets)) {
+		w.tx.Set(w.keys.laneItem(lane, id), nil)
+	}
+	for _, lane := range w.keys.plan.LanesOf(id.Group, facets) {
 		if _, err := w.rehint(id.Index, lane, 0); err != nil {
 			return err
 		}
@@ -252,11 +238,11 @@ func (w *txn) hintLanes(id ID, facets string) error {
 // rejoin adds an item that has come back to its place to its lanes. A claim in the group at the same time conflicts,
 // because the item may come before those of the claim.
 func (w *txn) rejoin(g guard.Guard, id ID, value []byte) error {
-	if w.keys.plan == nil {
+	if w.keys.plan.IsPlain() {
 		return nil
 	}
 	if err := w.excludeHolders(g, id.Group); err != nil {
 		return err
 	}
-	return w.hintLanes(id, w.keys.facetsIn(value))
+	return w.hintLanes(id, w.keys.plan.FacetsIn(value))
 }

@@ -38,7 +38,7 @@ func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err 
 	w.countMark(&m, 1)
 	next := r.WithMark(&m)
 	if next.Holding() == nil {
-		delete(w.ready, group)
+		delete(w.noted.ready, group)
 	}
 	w.put(group, r, next, 0)
 	return old, next, nil
@@ -127,7 +127,7 @@ func (w *txn) reserve(n int) (int, error) {
 		return 0, nil
 	}
 	got, untilMS, err := w.q.noticed.portions.Reserve(
-		w.ctx, config.MaxRateTotal.known(), n, w.booked, w.q.nowMS,
+		w.ctx, config.MaxRateTotal.known(), n, w.along.booked, w.q.nowMS,
 		func(wait int) { w.q.yield(w.ctx, fmt.Sprint("drawn ", wait)) },
 		func(want int64) (int64, int64, error) { return w.q.draw(w, config.MaxRateTotal, want) },
 	)
@@ -146,7 +146,7 @@ func (w *txn) unreserve(n int) {
 		return
 	}
 	if config, err := w.config(); err == nil && !config.MaxRateTotal.isNone() {
-		w.q.noticed.portions.GiveBackLast(w.booked, n)
+		w.q.noticed.portions.GiveBackLast(w.along.booked, n)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -171,7 +172,7 @@ func (f *found) clears() bool {
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.keys.lock(f.lane)), false
 	if f.clears() {
-		w.done++
+		w.chores.done++
 	}
 	switch f.verdict {
 	case verdictDeliver:
@@ -236,7 +237,7 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	if err := w.fenceHolds(guard.OverdueHold, f.lane, old.id(old.len()-1)); err != nil {
 		return false, err
 	}
-	w.wrote = true
+	w.did.wrote = true
 	return w.expireItems(f.record, old)
 }
 
@@ -272,7 +273,7 @@ func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	if h := r.Holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && !h.ByBeat() &&
 			string(c.key) == string(w.keys.timer(h.EndMS, c.lane)) {
-			w.cleared = true
+			w.did.cleared = true
 			return
 		}
 	}
@@ -417,9 +418,9 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		return false, err
 	}
 	for i := range out {
-		w.agedBytes += len(old.at(i).Value)
+		w.chores.agedBytes += len(old.at(i).Value)
 	}
-	w.agedItems += len(out)
+	w.chores.agedItems += len(out)
 	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
 		return false, err
 	}
@@ -458,9 +459,9 @@ func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, 
 	if r.Holding() == nil {
 		return false, nil
 	}
-	spared := ID{}
-	if c := r.Claim(); c != nil && len(c.Items) > 0 && place(out, idOf(c.Items[0], groupOf(lane)), groupOf(lane)) >= 0 {
-		spared = idOf(c.Items[0], groupOf(lane))
+	spared, group := ID{}, lanes.GroupOf(lane)
+	if c := r.Claim(); c != nil && len(c.Items) > 0 && place(out, idOf(c.Items[0], group), group) >= 0 {
+		spared = idOf(c.Items[0], group)
 	}
 	return w.lapse(lane, r, nil, spared)
 }
@@ -470,15 +471,12 @@ func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, 
 // otherwise remove the items in many small steps, one after the other. Items behind the first item held by itself stay.
 func (w *txn) overduePage(f *found) (rows, error) {
 	old, err := w.overdue(f.rows)
-	width := w.most(overdueWidth)
+	width := w.chores.most(overdueWidth)
 	if err != nil || old.len() < f.rows.len() || f.rows.len() >= width || f.behind != nil {
 		return old, err
 	}
 	page := &found{candidate: f.candidate}
-	pairs, hold := w.readItems(w.read, f.lane, width), kv.Future[[]kv.KV](nil)
-	if !isPart(f.lane) {
-		hold = w.firstHold(f.lane)
-	}
+	pairs, hold := w.readItems(w.read, f.lane, width), w.firstHold(f.lane)
 	read, err := pairs.Wait(w.ctx)
 	if err != nil {
 		return rows{}, fmt.Errorf("read items: %w", err)
@@ -556,7 +554,7 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	}
 	p, err := w.waitPace(group, f)
 	a := config.MaxRate.allowance(p, w.nowMS)
-	if err != nil || w.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+	if err != nil || w.follow.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
 	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
@@ -617,7 +615,7 @@ func hinted(a rec.Attempt) int {
 // judgeLapse is judge for the end of a claim's lease. judgeLapse writes nothing.
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
-	group := groupOf(lane)
+	group := lanes.GroupOf(lane)
 	first, last := idOf(c.Items[0], group), idOf(c.Items[len(c.Items)-1], group)
 	records := make(map[ID]rec.Attempt, 1)
 	var err error
@@ -635,7 +633,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 		return &f, err
 	}
 	early, err := isEarly(w, c)
-	if err != nil || !early && (r.Proven() || w.countExpired) {
+	if err != nil || !early && (r.Proven() || w.suspects.countExpired) {
 		return &f, err
 	}
 	if before.Suspect() || early || f.reason != "" {
@@ -669,7 +667,7 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err err
 	switch {
 	case f.failure != nil:
 		return f.failure.id, f.failure.record, true, nil
-	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan == nil:
+	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan.IsPlain():
 		return ID{}, rec.Attempt{}, false, nil
 	}
 	id = f.rows.id(0)
@@ -698,13 +696,13 @@ const (
 // mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
 // handle has given. An item that was alone when its lease expired excludes all others.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
-	if w.suspectTurn == nil {
+	if w.suspects.turn == nil {
 		return true, nil // the transaction is the caller's
 	}
-	if w.gaveSuspect {
+	if w.suspects.gave {
 		return false, nil
 	}
-	given, may := w.suspectTurn.begin()
+	given, may := w.suspects.turn.begin()
 	var over []rec.ClaimRef
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
@@ -712,7 +710,7 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue
 		}
-		if g.number > w.suspectTurn.known {
+		if g.number > w.suspects.turn.known {
 			return false, nil // the transaction may not see the claim yet
 		}
 		r, err := w.readLock(g.Lane)

@@ -163,7 +163,7 @@ func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) *txn 
 		t.q.suspects.mu.Unlock()
 	}
 	w := t.q.txn(ctx, tx)
-	w.suspectTurn = t
+	w.suspects.turn = t
 	return w
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -122,7 +123,7 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 	if err := o.check(q.knownConfig().Lease); err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
-	where, err := q.keys.plan.whereGiven(o.Where)
+	where, err := q.keys.whereGiven(o.Where)
 	if err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
@@ -360,7 +361,7 @@ func (b *blockedLook) holds() error {
 		}
 		if since := b.heldSince(c); b.nowMS-since >= b.o.HeldFor.Milliseconds() {
 			h := b.held[i]
-			h.group = groupOf(h.group)
+			h.group = lanes.GroupOf(h.group)
 			b.find(CauseGroupHeld, h)
 			if b.since == nil {
 				b.since = make(map[heldClaim]time.Time)
@@ -373,13 +374,13 @@ func (b *blockedLook) holds() error {
 
 // readLocks reads the records of lanes, named where a head has its group, all together. A record that cannot be read is
 // left out, as nil.
-func (v inspection) readLocks(lanes []head) ([]*rec.Record, error) {
-	values := make([]kv.Future[[]byte], len(lanes))
-	for i, h := range lanes {
+func (v inspection) readLocks(of []head) ([]*rec.Record, error) {
+	values := make([]kv.Future[[]byte], len(of))
+	for i, h := range of {
 		values[i] = v.read.Get(v.keys.lock(h.group))
 	}
-	records, seen := make([]*rec.Record, len(lanes)), beatsSeen{}
-	for i, h := range lanes {
+	records, seen := make([]*rec.Record, len(of)), beatsSeen{}
+	for i, h := range of {
 		value, err := values[i].Wait(v.ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read lock: %w", err)
@@ -459,7 +460,7 @@ func (b *blockedLook) describePage() error {
 	}
 	ranges := make([]kv.KeyRange, len(b.page.Groups))
 	for i, g := range b.page.Groups {
-		ranges[i] = b.keys.items(laneName(g.Group, b.where))
+		ranges[i] = b.keys.items(lanes.Name(g.Group, b.where))
 	}
 	depths, err := b.countKeysOfEach(ranges, BlockedDepth)
 	for i, n := range depths {
@@ -470,7 +471,7 @@ func (b *blockedLook) describePage() error {
 
 // group describes a stalled. Cause is "" if the group is not blocked.
 func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
-	lane := laneName(c.place.Group, b.where)
+	lane := lanes.Name(c.place.Group, b.where)
 	first, err := b.firstItem(b.keys.items(lane))
 	if err != nil {
 		return BlockedGroup{}, err

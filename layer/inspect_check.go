@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -525,13 +526,13 @@ func (c *checker) compare() {
 	c.compareLanes()
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
-		if g.items > 0 && !isPart(name) {
+		if g.items > 0 && !lanes.IsPart(name) {
 			c.report.Groups++
 		}
 		stale, awaited := g.hints, int64(0)
 		if g.lock == nil && g.items > 0 && c.headInHand(g) {
 			c.report.Held++
-		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
+		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.keys.plan.NeedsHint(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
 				c.report.Delayed++
@@ -566,13 +567,13 @@ func (c *checker) compare() {
 			c.report.Halted++
 		case h.Kind == rec.KindDelay:
 			c.report.Delayed++
-		case h.Kind == rec.KindClaim && !isHold(name):
+		case h.Kind == rec.KindClaim && !lanes.IsHold(name):
 			c.report.Held++
 		}
 		if h == nil {
 			continue // a mark alone has no timer, and no item needs to be there
 		}
-		if !timed || h.Kind == rec.KindClaim || g.items == 0 && !isHold(name) {
+		if !timed || h.Kind == rec.KindClaim || g.items == 0 && !lanes.IsHold(name) {
 			c.suspect(c.keys.lock(name), func(v inspection) (Rule, string, error) {
 				return c.lockSound(v, name)
 			})
@@ -675,7 +676,7 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	if err != nil || len(rows) == 0 {
 		return "", "", err
 	}
-	if v.keys.inTurn() {
+	if v.keys.plan.InTurn() {
 		if held, err := v.heldHead(group); err != nil || len(held) > 0 {
 			return "", "", err
 		}
@@ -694,7 +695,7 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	}
 	hinted := func(p parsedKey, _ kv.KV) bool { return p.lane == group }
 	section := nameReady
-	if isPart(group) {
+	if lanes.IsPart(group) {
 		section = nameOpen
 	}
 	if found, err := c.some(v, section, hinted); err != nil || found {
@@ -735,7 +736,7 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	}
 	items := make([]kv.Future[[]byte], len(h.Items))
 	for i, d := range h.Items {
-		items[i] = v.read.Get(v.keys.item(idOf(d, groupOf(group))))
+		items[i] = v.read.Get(v.keys.item(idOf(d, lanes.GroupOf(group))))
 	}
 	if h.ByBeat() {
 		if detail, err := c.beatSound(v, group, h); err != nil || detail != "" {
@@ -756,7 +757,7 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 			return "", "", err
 		}
 		if value == nil {
-			return ruleLockItems, "no item " + idOf(h.Items[i], groupOf(group)).String(), nil
+			return ruleLockItems, "no item " + idOf(h.Items[i], lanes.GroupOf(group)).String(), nil
 		}
 	}
 	if h.Kind == rec.KindClaim && len(h.Items) == 0 {
@@ -820,7 +821,7 @@ func (c *checker) confirm(s suspect) error {
 // lookLanes notes which items of a page are not in the lanes of their facets, and which keys of lanes have no item with
 // these facets, at the page's version.
 func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
-	if v.keys.plan == nil {
+	if v.keys.plan.IsPlain() {
 		return nil
 	}
 	type pair struct {
@@ -851,7 +852,7 @@ func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
 		}
 		sound := value != nil
 		if pair.lane != "" && sound {
-			p := parsedKey{group: groupOf(pair.lane)}
+			p := parsedKey{group: lanes.GroupOf(pair.lane)}
 			sound = slices.Contains(c.lanesIn(p, value), pair.lane)
 		}
 		if pair.hold != nil {
@@ -870,7 +871,7 @@ func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
 
 // holdOf reads the hold of an item; nil if the queue has none.
 func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
-	if !v.keys.hasHolds() {
+	if !v.keys.plan.HasHolds() {
 		return nil
 	}
 	return v.read.Get(v.keys.hold(p.itemID()))
@@ -891,11 +892,7 @@ func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
 
 // lanesIn returns the lanes of the item with the given value, without the lane of the whole group.
 func (c *checker) lanesIn(p parsedKey, value []byte) []string {
-	facets := c.keys.facetsIn(value)
-	if facets == "" && !c.keys.hasHolds() {
-		return nil
-	}
-	return c.keys.plan.partsOf(p.group, rec.UnpackStrings(facets))
+	return c.keys.plan.KnownParts(p.group, c.keys.plan.FacetsIn(value))
 }
 
 // laneRow takes a pair of a queue with facets into account.
@@ -965,7 +962,7 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 
 // compareLanes looks at the kept hints, and at the lanes of each group that are held at the same time.
 func (c *checker) compareLanes() {
-	if c.keys.plan == nil {
+	if c.keys.plan.IsPlain() {
 		return
 	}
 	for _, kept := range c.kept {
@@ -982,8 +979,8 @@ func (c *checker) compareLanes() {
 	c.compareHolds()
 	held := make(map[string][]string)
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
-		if c.groups[lane].lock.Claim() != nil && !isHold(lane) {
-			held[groupOf(lane)] = append(held[groupOf(lane)], lane)
+		if c.groups[lane].lock.Claim() != nil && !lanes.IsHold(lane) {
+			held[lanes.GroupOf(lane)] = append(held[lanes.GroupOf(lane)], lane)
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(held)) {
@@ -1034,10 +1031,10 @@ func (c *checker) compareHolds() {
 }
 
 // meeting returns two lanes that may have an item in common, if there are any.
-func (c *checker) meeting(lanes []string) (a, b string, ok bool) {
-	for i, a := range lanes {
-		for _, b := range lanes[i+1:] {
-			if c.keys.plan.intersect(a, b) {
+func (c *checker) meeting(all []string) (a, b string, ok bool) {
+	for i, a := range all {
+		for _, b := range all[i+1:] {
+			if c.keys.plan.Intersect(a, b) {
 				return a, b, true
 			}
 		}
@@ -1049,7 +1046,7 @@ func (c *checker) meeting(lanes []string) (a, b string, ok bool) {
 // later than its head is due. head is the head's value. The timer may be that of an earlier head, which has left the
 // lane with a claim of another lane, and so was due.
 func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, error) {
-	if v.keys.plan == nil {
+	if v.keys.plan.IsPlain() {
 		return false, nil
 	}
 	config, due := v.known(), v.nowMS
@@ -1058,7 +1055,7 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 		due = max(due, delay.due(&e))
 	}
 	section := nameTimer
-	if isPart(lane) {
+	if lanes.IsPart(lane) {
 		section = nameDue
 	}
 	found, err := c.some(v, section, func(p parsedKey, row kv.KV) bool {
@@ -1074,8 +1071,6 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 // headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.
 // Then the timer of the hold leads to the group.
 func (c *checker) headInHand(g *groupCheck) bool {
-	return c.keys.inTurn() && c.groups[holdLane(g.first)] != nil && c.groups[holdLane(g.first)].lock.Holding() != nil
+	hold := c.groups[holdLane(g.first)]
+	return c.keys.plan.InTurn() && hold != nil && hold.lock.Holding() != nil
 }
-
-// wanted reports whether anybody can receive the lane, so that the lane needs a hint.
-func (c *checker) wanted(lane string) bool { return isPart(lane) || c.keys.wholeGroups() }

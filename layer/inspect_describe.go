@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -65,7 +66,7 @@ func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 
 // describedPlan lets Describe take apart the timers of all queues, those of claims of single items too. Describe does
 // not read the configuration, so it cannot know which queue has them.
-var describedPlan = &lanePlan{whole: true, holds: true, inTurn: true}
+var describedPlan = lanes.New(lanes.Settings{PerItem: true})
 
 // KeyNames returns the names accepted by Section, in order.
 func KeyNames() []string {
@@ -253,7 +254,7 @@ var descriptions = map[string]description{
 	},
 	nameByLane: {
 		key: func(p parsedKey) string {
-			_, values := splitWhere(p.where)
+			_, values := lanes.SplitWhere(p.where)
 			return fmt.Sprintf("request of a handle whose receives wait for lanes with %s, since %s, random %s",
 				strings.Join(values, ", "), timeWords(p.index), p.id)
 		},
@@ -277,7 +278,7 @@ var descriptions = map[string]description{
 		value: words(rec.UnpackRepeat, func(r rec.Repeat) string {
 			claims := make([]string, len(r.Claims))
 			for i, c := range r.Claims {
-				claims[i] = fmt.Sprintf("group %q under token %d", groupOf(c.Lane), c.Token)
+				claims[i] = fmt.Sprintf("group %q under token %d", lanes.GroupOf(c.Lane), c.Token)
 			}
 			return "at " + timeWords(r.AtMS) + ": " + strings.Join(claims, ", ")
 		}),
@@ -525,17 +526,17 @@ func describeHint(key, value []byte) (string, error) {
 
 // laneWords names a lane for people: the group, and the values of a view.
 func (p parsedKey) laneWords() string {
-	group, where := splitLane(p.lane)
+	group, where := lanes.Split(p.lane)
 	text := "group " + strconv.Quote(group)
 	if where == "" {
 		return text
 	}
-	if where == freeWhere {
+	if where == lanes.Free {
 		return "the free items of " + text
 	}
 	if id, ok := holdOf(p.lane); ok {
 		return "item " + itemWords(parsedKey{group: group, index: id.Index, id: id.Random})
 	}
-	view, values := splitWhere(where)
+	view, values := lanes.SplitWhere(where)
 	return fmt.Sprintf("%s with %s in view %d", text, strings.Join(values, ", "), view)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -174,7 +175,7 @@ func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
 // recordOver reads the record of the lane whose claim has an item. The lane may be of a template, or of the item alone.
 // If no claim has the item, it returns the record of the group, nil if there is none.
 func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error) {
-	all, err := v.recordsOver(id, v.keys.facetsIn(value))
+	all, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range all {
 		if hasItem(o.record.Claim(), id) {
 			return o.record, err
@@ -198,11 +199,11 @@ func (q *Queue) Peek(ctx context.Context, group string, max int, where Template)
 	if max < 1 || max > MaxBatch {
 		return nil, wrap("peek", &LimitError{What: "peek", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
-	packed, err := q.keys.plan.whereGiven(where)
+	packed, err := q.keys.whereGiven(where)
 	if err != nil {
 		return nil, wrap("peek", err)
 	}
-	items, err := q.peek(ctx, laneName(group, packed), nil, max)
+	items, err := q.peek(ctx, lanes.Name(group, packed), nil, max)
 	return items, wrap("peek", err)
 }
 

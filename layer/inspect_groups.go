@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -78,13 +79,13 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 	if err := checkGroup(name); err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
-	packed, err := q.keys.plan.whereGiven(where)
+	packed, err := q.keys.whereGiven(where)
 	if err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
 	var info GroupInfo
 	err = q.view(ctx, func(v *view) error {
-		lane := laneName(name, packed)
+		lane := lanes.Name(name, packed)
 		head, err := v.firstItem(v.keys.items(lane))
 		if err == nil {
 			info, err = inspection{v}.describe(lane, head, DefaultMaxDepth)
@@ -129,7 +130,7 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 		walk.section = q.keys.section(nameMark)
 	case o.Where != nil:
 		var err error
-		if walk.where, err = q.keys.plan.where(o.Where); err != nil {
+		if walk.where, err = q.keys.where(o.Where); err != nil {
 			return GroupsPage{}, wrap("groups", err)
 		}
 		walk.section = q.keys.section(nameLane)
@@ -203,7 +204,7 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 			next = kv.KeyAfter(k)
 			continue
 		}
-		head, lane := k, laneName(p.group, w.where)
+		head, lane := k, lanes.Name(p.group, w.where)
 		next = w.behind(p.group)
 		if w.o.Marked || w.where != "" {
 			if head, err = v.firstItem(v.keys.items(lane)); err != nil {
@@ -240,7 +241,7 @@ func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInf
 
 // describeLock is describe without what the items say.
 func (v inspection) describeLock(lane string) (GroupInfo, error) {
-	info := GroupInfo{Group: groupOf(lane), Status: Ready}
+	info := GroupInfo{Group: lanes.GroupOf(lane), Status: Ready}
 	l, others, err := v.readRecords(lane)
 	if err != nil {
 		return info, err
@@ -267,12 +268,12 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	}
 	if c := l.Claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.Owner, c.Token, len(c.Items)
-		info.Where = v.keys.plan.whereOf(lane)
+		info.Where = v.keys.plan.TemplateOf(lane)
 	}
 	if !l.At(now).Keeps() {
 		info.others(v.keys.plan, lane, others, now)
 	}
-	if v.keys.inTurn() {
+	if v.keys.plan.InTurn() {
 		info.Outstanding, err = v.inHand(lane)
 	}
 	return info, err
@@ -280,9 +281,9 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 
 // others adds to info who holds lanes that intersect the lane: the first holder, and the items of all; if there is no
 // holder, the first mark. A whole group counts as held if a lane of it is.
-func (info *GroupInfo) others(plan *lanePlan, lane string, all []heldLane, nowMS int64) {
+func (info *GroupInfo) others(plan lanes.Plan, lane string, all []heldLane, nowMS int64) {
 	status := Held
-	if isPart(lane) {
+	if lanes.IsPart(lane) {
 		status = Excluded
 	}
 	held := false
@@ -294,16 +295,16 @@ func (info *GroupInfo) others(plan *lanePlan, lane string, all []heldLane, nowMS
 		switch {
 		case c != nil && !held && other.record.At(nowMS) == rec.Claimed:
 			held = true
-			info.Status, info.Owner, info.Token, info.Where = status, c.Owner, c.Token, plan.whereOf(other.lane)
+			info.Status, info.Owner, info.Token, info.Where = status, c.Owner, c.Token, plan.TemplateOf(other.lane)
 			info.Hold, _ = holdOf(other.lane)
 			info.Left = time.Duration(c.EndMS-nowMS) * time.Millisecond
 		case c == nil && m != nil && info.Mark == nil:
 			info.Mark = publicMark(m)
 			if !held {
-				info.Status, info.Where = info.Mark.Status, plan.whereOf(other.lane)
+				info.Status, info.Where = info.Mark.Status, plan.TemplateOf(other.lane)
 			}
 		case other.record.At(nowMS) == rec.Delayed && info.Status == Ready:
-			info.Status, info.Where = Delayed, plan.whereOf(other.lane)
+			info.Status, info.Where = Delayed, plan.TemplateOf(other.lane)
 			info.Left = time.Duration(other.record.Holding().EndMS-nowMS) * time.Millisecond
 		}
 	}
@@ -316,7 +317,7 @@ func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	if err == nil {
 		own, err = v.lasting(own, beatsSeen{})
 	}
-	if err != nil || isPart(lane) {
+	if err != nil {
 		return own, others, err
 	}
 	held, err := v.heldHead(lane)
@@ -326,14 +327,14 @@ func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 // readRecordsOver is readRecords, with those records among the others that may have an item of the lane.
 func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others []heldLane, err error) {
 	own, others, err = v.readRecords(lane)
-	if err != nil || v.keys.plan == nil {
+	if err != nil || v.keys.plan.IsPlain() {
 		return own, others, err
 	}
 	value, err := v.read.Get(v.keys.item(id)).Wait(v.ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read item: %w", err)
 	}
-	over, err := v.recordsOver(id, v.keys.facetsIn(value))
+	over, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range over {
 		seen := func(other heldLane) bool { return other.lane == o.lane }
 		if o.lane != lane && !slices.ContainsFunc(others, seen) {
@@ -361,12 +362,12 @@ func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error
 }
 
 // heldHead returns the hold of a group's first item, if there is one.
-func (v inspection) heldHead(group string) ([]heldLane, error) {
-	first := v.firstHold(group)
+func (v inspection) heldHead(lane string) ([]heldLane, error) {
+	first := v.firstHold(lane)
 	if first == nil {
 		return nil, nil
 	}
-	head, err := v.firstItem(v.keys.items(group))
+	head, err := v.firstItem(v.keys.items(lane))
 	if err != nil || head == nil {
 		return nil, err
 	}
@@ -505,8 +506,8 @@ func (v inspection) holders() (page HoldersPage, err error) {
 			owners[h.Owner] = o
 		}
 		lane := held[i].group
-		group := groupOf(lane)
-		if isHold(lane) {
+		group := lanes.GroupOf(lane)
+		if lanes.IsHold(lane) {
 			lane = group
 		}
 		groups[lane], o.groups[lane] = true, true
@@ -544,7 +545,7 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 		return false
 	}
 	more, err = v.firstTimers("", statsTimers, 1000, claims)
-	if err != nil || v.keys.plan == nil {
+	if err != nil || v.keys.plan.IsPlain() {
 		return held, more, err
 	}
 	byTemplate, err := v.passTimers(v.keys.section(nameDue), statsTimers, 1000, claims)
@@ -572,7 +573,7 @@ func (v inspection) readMarked(where string) (map[string]bool, error) {
 		if v.passes(err) {
 			continue
 		}
-		if v.keys.plan == nil || v.keys.plan.intersect(p.lane, laneName(p.group, where)) {
+		if v.keys.plan.Intersect(p.lane, lanes.Name(p.group, where)) {
 			marked[p.group] = true
 		}
 	}

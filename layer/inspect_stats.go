@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -90,7 +91,7 @@ func (c *groupCounts) count() error {
 	for lane, says := range c.hinted {
 		if says == hintWaits { // no timer leads to it before a receive has met the hint
 			c.busy++
-			c.delay(groupOf(lane))
+			c.delay(lanes.GroupOf(lane))
 		}
 	}
 	return err
@@ -111,7 +112,7 @@ func (c *groupCounts) countTimers() (due, later int64, err error) {
 }
 
 // lane returns the lane of a group that is looked at.
-func (c *groupCounts) lane(group string) string { return laneName(group, c.where) }
+func (c *groupCounts) lane(group string) string { return lanes.Name(group, c.where) }
 
 // countHints counts the hints of a template up to limit.
 func (v inspection) countHints(where string, limit int64) (n int64, err error) {
@@ -307,18 +308,18 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.later++
 	}
 	h := head{group: p.group, index: t.head, found: true}
-	if c.keys.inTurn() && isHold(p.lane) {
+	if group, turns := c.keys.plan.TurnOf(p.lane); turns {
 		if kind == rec.KindClaim && p.index <= c.nowMS {
 			c.lapsed++
 		}
-		if c.inTurn[p.group] {
+		if c.inTurn[group] {
 			c.passTimer(p.index) // a group counts once, by the hold that ends first
 			return false
 		}
 		if c.inTurn == nil {
 			c.inTurn = make(map[string]bool)
 		}
-		c.inTurn[p.group] = true
+		c.inTurn[group] = true
 	}
 	if c.isVoid(p.group, kind, p.index) {
 		c.passTimer(p.index)
@@ -439,7 +440,7 @@ func (c *groupCounts) judge(f *found) hintSays {
 	case f.rows.len() == 0 || f.record != nil:
 		return hintStale
 	case slices.ContainsFunc(f.others, func(o heldLane) bool { return o.record.At(c.nowMS).Keeps() }):
-		if c.keys.inTurn() {
+		if c.keys.plan.InTurn() {
 			return hintStale // counted by the timer of the hold
 		}
 		return hintWaits
@@ -594,18 +595,10 @@ type ViewStats struct {
 
 // countViews counts the ready lanes of each view, up to limit.
 func (v inspection) countViews(limit int64) ([]ViewStats, error) {
-	plan := v.keys.plan
-	if plan == nil || plan.inTurn {
-		return nil, nil
-	}
-	views := make([]ViewStats, 0, 1+len(plan.views))
+	var views []ViewStats
 	var hints []kv.KeyRange
-	for _, text := range splitTrimmed(plan.text, ";") {
-		r := v.keys.section(nameReady)
-		if text != wholeView {
-			r = v.keys.openOf(plan.numbered(text))
-		}
-		views, hints = append(views, ViewStats{View: text}), append(hints, r)
+	for _, view := range v.keys.plan.CountedViews() {
+		views, hints = append(views, ViewStats{View: view.Text}), append(hints, v.keys.hintsIn(view.Number))
 	}
 	counts, err := v.countKeysOfEach(hints, limit)
 	for i, n := range counts {
@@ -694,7 +687,7 @@ func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 		return a, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
 	}
 	a.StatsOptions = o
-	a.where, err = q.keys.plan.whereGiven(o.Where)
+	a.where, err = q.keys.whereGiven(o.Where)
 	return a, err
 }
 

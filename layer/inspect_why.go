@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -130,7 +131,7 @@ func (a Admin) Why(ctx context.Context, id ID, where Template) (Explanation, err
 func (q *Queue) why(
 	ctx context.Context, id ID, where Template, explain func(x *explaining) error,
 ) (e Explanation, err error) {
-	packed, err := q.keys.plan.whereGiven(where)
+	packed, err := q.keys.whereGiven(where)
 	if err != nil {
 		return Explanation{ID: id}, wrap("why", err)
 	}
@@ -139,9 +140,9 @@ func (q *Queue) why(
 		if err != nil {
 			return err
 		}
-		x := &explaining{inspection: inspection{v}, now: m, id: id, lane: laneName(id.Group, packed)}
+		x := &explaining{inspection: inspection{v}, now: m, id: id, lane: lanes.Name(id.Group, packed)}
 		err = explain(x)
-		e = Explanation{ID: x.id, Where: x.keys.plan.whereOf(x.lane), Reasons: x.reasons}
+		e = Explanation{ID: x.id, Where: x.keys.plan.TemplateOf(x.lane), Reasons: x.reasons}
 		return err
 	})
 	if err != nil {
@@ -169,15 +170,15 @@ func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Expl
 // view.
 func (x *explaining) explainItem() error {
 	plan := x.keys.plan
-	if plan == nil || plan.whole || isPart(x.lane) {
+	if plan.NeedsHint(x.lane) {
 		return x.explain()
 	}
 	v, err := x.read.Get(x.keys.item(x.id)).Wait(x.ctx)
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)
 	}
-	if facets := x.keys.facetsIn(v); v != nil && facets != "" {
-		x.lane = plan.lanesOf(x.id.Group, facets)[0]
+	if facets := x.keys.plan.FacetsIn(v); v != nil && facets != "" {
+		x.lane = plan.LanesOf(x.id.Group, facets)[0]
 	}
 	return x.explain()
 }
@@ -286,7 +287,7 @@ func (x *explaining) explain() error {
 
 // agrees reports whether the item agrees with the template that was asked about, and says so if not.
 func (x *explaining) agrees() (bool, error) {
-	if !isPart(x.lane) {
+	if !lanes.IsPart(x.lane) {
 		return true, nil
 	}
 	v, err := x.read.Get(x.keys.laneItem(x.lane, x.id)).Wait(x.ctx)
@@ -294,7 +295,7 @@ func (x *explaining) agrees() (bool, error) {
 		return false, fmt.Errorf("read lane: %w", err)
 	}
 	if v == nil {
-		x.add(Reason{Cause: CauseOtherFacets, Where: x.keys.plan.whereOf(x.lane)})
+		x.add(Reason{Cause: CauseOtherFacets, Where: x.keys.plan.TemplateOf(x.lane)})
 	}
 	return v != nil, nil
 }
@@ -400,7 +401,7 @@ func (x *explaining) locked(own *rec.Record, others []heldLane) (free bool) {
 
 // lockedBy is locked for the lock of one lane.
 func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
-	holder := Reason{Where: x.keys.plan.whereOf(lane)}
+	holder := Reason{Where: x.keys.plan.TemplateOf(lane)}
 	if h := r.Holding(); h != nil {
 		holder.Owner, holder.Token = h.Owner, h.Token
 		holder.Left = time.Duration(h.EndMS-x.nowMS) * time.Millisecond
@@ -419,7 +420,7 @@ func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 		switch holder.Cause = CauseGroupHeld; {
 		case hasItem(r.Claim(), x.id):
 			holder.Cause = CauseInFlight
-		case isHold(lane):
+		case lanes.IsHold(lane):
 			holder.Cause = CauseHeadHeld
 		case lane != x.lane:
 			holder.Cause = CauseExcluded
@@ -459,8 +460,8 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 			x.add(Reason{Cause: CauseTurn, Count: older, More: older == whyCap})
 		}
 	}
-	if isPart(x.lane) { // receives by template come by themselves
-		x.add(Reason{Cause: CauseReady, Where: x.keys.plan.whereOf(x.lane)})
+	if lanes.IsPart(x.lane) { // receives by template come by themselves
+		x.add(Reason{Cause: CauseReady, Where: x.keys.plan.TemplateOf(x.lane)})
 		return nil
 	}
 	waiting, more, err := x.waitingHandles()
@@ -484,7 +485,7 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 // the head's index, unless the last claim ended with another place (RoundRobin), or the head has changed since. Then
 // the first whyRows hints are searched, and found is also true if the search ended there.
 func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
-	_, where := splitLane(x.lane)
+	_, where := lanes.Split(x.lane)
 	shards := x.keys.shardsOf(head.group)
 	for _, shard := range shards {
 		own := x.keys.readyAt(shard, head.index, x.lane)
@@ -539,12 +540,12 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 			return true, nil
 		}
 	}
-	if v, err = x.read.Get(x.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.keys.plan == nil {
+	if v, err = x.read.Get(x.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.keys.plan.IsPlain() {
 		return false, err
 	}
 	// The group waited by its rate, or for an intersecting claim. If the rate has been changed since, the timer is at
 	// another time: search.
-	_, where := splitLane(x.lane)
+	_, where := lanes.Split(x.lane)
 	many := false
 	for _, shard := range x.keys.timerShardsOf(head.group) {
 		due, err := x.read.GetRange(

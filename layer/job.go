@@ -237,11 +237,10 @@ func (p *purger) unreadableSections() []kv.KeyRange {
 	}
 	keys, group := p.q.keys, *p.o.Group
 	var sections []kv.KeyRange
-	names := []string{nameItem, namePart, nameAttempt, nameDead, nameArchive, nameNamed}
-	if keys.plan != nil {
-		names = append(names, nameHold, nameLane, nameKept)
+	names := []string{
+		nameItem, namePart, nameAttempt, nameDead, nameArchive, nameNamed, nameHold, nameLane, nameKept,
 	}
-	for _, name := range names {
+	for _, name := range keys.present(names...) {
 		sections = append(sections, keys.below(keys.startGroup(name, group, 1)))
 	}
 	for _, name := range []string{nameLock, nameMark} {
@@ -259,11 +258,8 @@ func (s *sweeper) unreadable() error {
 	if s.o.Every > 0 && s.q.unreadable.Load() == 0 {
 		return nil
 	}
-	names := []string{nameReady, nameTimer, nameHeld, nameGrant, nameRequest}
-	if s.q.keys.plan != nil {
-		names = append(names, nameOpen, nameDue, nameKept)
-	}
-	for _, name := range names {
+	names := []string{nameReady, nameTimer, nameHeld, nameGrant, nameRequest, nameOpen, nameDue, nameKept}
+	for _, name := range s.q.keys.present(names...) {
 		err := s.q.clearUnreadable(s.ctx, s.q.keys.section(name), func(cleared int64) {
 			s.report.Unreadable += cleared
 		})

@@ -602,7 +602,7 @@ func (r *replayStep) choose(v *view) (*enqueuing, error) {
 		if headers == nil {
 			headers = make(map[string]string, 1)
 		}
-		if plan := v.keys.plan; plan == nil || !slices.Contains(plan.facets, ReplayHeader) {
+		if !slices.Contains(v.keys.plan.Facets(), ReplayHeader) {
 			headers[ReplayHeader] = row.ID.String()
 		}
 		e.msgs = append(e.msgs, Message{Group: row.ID.Group, Body: row.Body, Headers: headers})

@@ -270,7 +270,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 		} else {
 			d.Parts = e.Parts
 		}
-		d.Facets = s.keys.facetsIn(row.Value)
+		d.Facets = s.keys.plan.FacetsIn(row.Value)
 		r.items = append(r.items, d)
 	}
 	if len(runs) == 0 {
@@ -402,7 +402,7 @@ func (s *purgeStep) inHand(l *rec.Record) bool { return l.At(s.nowMS) == rec.Cla
 
 // purge removes a run's items, except the items in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
-	if s.keys.plan != nil {
+	if !s.keys.plan.IsPlain() {
 		return s.purgeLanes(r)
 	}
 	l, kept, err := s.held(r)
@@ -436,7 +436,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 // wide removes the items of a group from first up to (not including) the key end. If something in between must stay,
 // wide does nothing and returns false.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
-	if s.keys.plan != nil {
+	if !s.keys.plan.IsPlain() {
 		return false, nil // the keys of the lanes are known by the items alone
 	}
 	keys := s.keys
@@ -523,7 +523,7 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 // in that time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails too.
 func (s *purgeStep) whole() (bool, error) {
 	config, err := s.config()
-	if err != nil || config.Changes != 0 || s.keys.plan != nil {
+	if err != nil || config.Changes != 0 || !s.keys.plan.IsPlain() {
 		return false, err // changes have the number of removed items of each group; lanes have keys of their own
 	}
 	keys := s.keys
@@ -585,13 +585,13 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 // Footprint: read conflicts on all locks of the group, and a write conflict on the lock of the whole group, which every
 // claim reads. Reads the locks of the items' lanes.
 func (s *purgeStep) purgeLanes(r *purgeRun) error {
-	lanes := make(map[string]bool)
+	named := make(map[string]bool)
 	for _, d := range r.items {
-		for _, lane := range s.keys.plan.partsOf(r.group, rec.UnpackStrings(d.Facets)) {
-			lanes[lane] = true
+		for _, lane := range s.keys.plan.PartsOf(r.group, rec.UnpackStrings(d.Facets)) {
+			named[lane] = true
 		}
 	}
-	parts := slices.Sorted(maps.Keys(lanes))
+	parts := slices.Sorted(maps.Keys(named))
 	all, err := s.readOver(r, parts)
 	if isCorrupt(err) && s.p.o.Force {
 		if err = s.forceUnreadable(r, parts); err == nil {
@@ -633,7 +633,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	s.txn.remove(r.group, r.items, gone, false)
 	s.removed(r.group, len(gone))
 	for _, d := range gone {
-		for _, lane := range s.keys.plan.lanesOf(r.group, d.Facets) {
+		for _, lane := range s.keys.plan.LanesOf(r.group, d.Facets) {
 			if !stays[lane] && !slices.Contains(free, lane) {
 				free = append(free, lane)
 			}

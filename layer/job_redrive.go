@@ -289,7 +289,7 @@ func (w *txn) discard(rows []deadRow) error {
 		w.tx.ClearRange(w.keys.parts(rows[i].letter.ID))
 		facets := ""
 		if rows[i].dead != nil {
-			facets = w.keys.facetsIn(rows[i].dead.Item)
+			facets = w.keys.plan.FacetsIn(rows[i].dead.Item)
 		}
 		w.change(ChangeDiscarded, rows[i].letter.ID, facets)
 	}
@@ -304,7 +304,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	}
 	locks := make(map[string]kv.Future[[]byte])
 	for i := range rows {
-		if w.keys.plan != nil {
+		if !w.keys.plan.IsPlain() {
 			break // each lane gets a hint, held or not
 		}
 		if group := rows[i].letter.ID.Group; locks[group] == nil {
@@ -353,7 +353,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 			return err
 		}
 		w.tx.Set(w.keys.item(id), value) // the parts have stayed where they were
-		w.change(ChangeRedriven, id, w.keys.facetsIn(value))
+		w.change(ChangeRedriven, id, w.keys.plan.FacetsIn(value))
 		return w.rejoin(guard.RedriveExclude, id, value)
 	}
 	m, err := w.edited(row, o)
@@ -373,7 +373,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	for n, part := range parts {
 		w.tx.Set(w.keys.part(id, n), part)
 	}
-	w.change(ChangeRedriven, id, w.keys.facetsIn(value))
+	w.change(ChangeRedriven, id, w.keys.plan.FacetsIn(value))
 	return w.rejoin(guard.RedriveExclude, id, value)
 }
 

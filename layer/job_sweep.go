@@ -10,6 +10,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -131,11 +132,7 @@ func (s *sweeper) raise() error {
 
 // named clears the requests for groups, lanes and by templates of handles which have died.
 func (s *sweeper) named() error {
-	names := []string{nameNamed}
-	if s.q.keys.plan != nil {
-		names = append(names, nameByLane)
-	}
-	for _, name := range names {
+	for _, name := range s.q.keys.present(nameNamed, nameByLane) {
 		if err := s.requestsOf(name); err != nil {
 			return err
 		}
@@ -676,7 +673,7 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 // claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*; state",
 // and all workers receive by state. Then each whole group keeps a hint for each time that it was empty.
 func (s *sweeper) hints() error {
-	if s.q.keys.plan == nil {
+	if s.q.keys.plan.IsPlain() {
 		return nil
 	}
 	for _, section := range []string{nameReady, nameOpen} {
@@ -694,14 +691,14 @@ func (s *sweeper) hints() error {
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
 // mark of a drop.
 func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-	keys, lanes, follow := s.q.keys, make([]string, len(rows)), s.q.follow(tx)
+	keys, of, follow := s.q.keys, make([]string, len(rows)), s.q.follow(tx)
 	heads := make([]kv.Future[[]byte], len(rows))
 	for i, row := range rows {
 		p, err := keys.parse(row.Key)
 		if err != nil {
 			continue // Check names it
 		}
-		lanes[i] = p.lane
+		of[i] = p.lane
 		heads[i] = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.items(p.lane).Begin))
 	}
 	for i, row := range rows {
@@ -712,7 +709,7 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 		if err != nil {
 			return 0, fmt.Errorf("read head: %w", err)
 		}
-		stale, err := s.isStale(tx, row.Key, lanes[i], head)
+		stale, err := s.isStale(tx, row.Key, of[i], head)
 		if err != nil {
 			return 0, err
 		}
@@ -738,7 +735,7 @@ func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool
 	if !items.Contains(head) {
 		return true, guard.StaleEmpty.Read(tx, items)
 	}
-	p, err := keys.parseItem(head, groupOf(lane), items)
+	p, err := keys.parseItem(head, lanes.GroupOf(lane), items)
 	if err != nil {
 		return false, nil // Check names it
 	}
@@ -854,7 +851,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 		return false, err
 	}
 	r, err := w.guarded(guard.AgeLock).readLock(all.group)
-	if w.keys.plan != nil && err == nil {
+	if !w.keys.plan.IsPlain() && err == nil {
 		var held []kv.KV
 		held, err = guard.AgeLock.Reads(w.tx).GetRange(
 			w.keys.locks(all.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
@@ -865,7 +862,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 			return false, nil // left to the receives, which meet the item when its lanes are free
 		}
 	}
-	if err == nil && w.keys.hasHolds() {
+	if err == nil {
 		var holds []heldLane
 		if holds, err = w.readHolds(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
 			return false, nil
@@ -885,7 +882,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 		return false, err
 	}
 	t.aged += old.len()
-	if free && w.keys.wholeGroups() {
+	if free && w.keys.plan.NeedsHint(all.group) {
 		if err := w.free(all.group); err != nil {
 			return false, err
 		}

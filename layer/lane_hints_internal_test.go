@@ -232,7 +232,7 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 			_, err := w.takeTurn([]*claimer{
 				w.newClaimer("", []*reception{whole}), w.newClaimer(lane.where, []*reception{lane}),
 			}, nil)
-			return errors.Join(err, w.illegal)
+			return errors.Join(err, w.did.illegal)
 		}))
 		require.Len(t, whole.claims, 1)
 		require.Len(t, lane.claims, 1)
@@ -265,7 +265,7 @@ func TestHoldsAfterANamedReceive(t *testing.T) {
 			}
 			c := w.newClaimer(all[0].where, all)
 			c.begin()
-			return errors.Join(c.claim(), w.finish(), w.illegal)
+			return errors.Join(c.claim(), w.finish(), w.did.illegal)
 		}))
 		held := map[ID]bool{}
 		for _, r := range all {

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -21,6 +20,7 @@ type operation struct {
 
 	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
 	settleErr error
+	adds      int // bytes that the settlement is likely to add to a transaction, as far as known at submission
 	used      int // bytes of the last attempt's transaction, if the operation is the first of it
 	retries   int // of the last transaction, if the operation is the first of it
 }
@@ -44,8 +44,7 @@ func (o *operation) Size() line.Size {
 		s.Messages, s.Bytes = len(o.enqueue.msgs), o.enqueue.size
 	}
 	if o.settle != nil {
-		s.Settled, s.Bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.Bytes+len(o.settle.state)
-		s.Bytes += o.settle.bytes
+		s.Settled, s.Bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.Bytes+o.adds
 	}
 	if o.receive != nil {
 		s.Received = o.receive.o.Max
@@ -134,10 +133,7 @@ func (o *operation) ranWith(err error) {
 // landed is the results of an operation in an attempt, to be restored if the attempt turns out to have been applied.
 type landed struct {
 	settleErr error
-	until     time.Time
-	ends      time.Time
-	follows   Follows
-	waits     time.Duration
+	settled   settlementResult
 	sent      []Sent
 	full      *FullError
 	given     []rec.ClaimRef // the items are read again, see reload
@@ -147,7 +143,7 @@ type landed struct {
 func (o *operation) results() landed {
 	l := landed{settleErr: o.settleErr}
 	if s := o.settle; s != nil {
-		l.until, l.ends, l.follows, l.waits = s.until, s.ends, s.follows, s.waits
+		l.settled = s.run.result
 	}
 	if e := o.enqueue; e != nil {
 		l.sent, l.full = e.sent, e.full
@@ -161,7 +157,7 @@ func (o *operation) results() landed {
 // restore takes the results of the attempt which was applied: it may not be the last attempt which ran.
 func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) (err error) {
 	if s := o.settle; s != nil {
-		o.settleErr, s.until, s.ends, s.follows, s.waits = l.settleErr, l.until, l.ends, l.follows, l.waits
+		o.settleErr, s.run.result = l.settleErr, l.settled
 	}
 	if e := o.enqueue; e != nil {
 		e.sent, e.full = l.sent, l.full

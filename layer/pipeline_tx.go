@@ -31,7 +31,7 @@ func (q *Queue) prepare(o *operation) error {
 	if err := o.settle.checkClaim(q); err != nil {
 		return err
 	}
-	o.settle.bytes = q.settleSize(o.settle)
+	o.adds = q.settleSize(o.settle)
 	return nil
 }
 
@@ -40,17 +40,17 @@ func (q *Queue) prepare(o *operation) error {
 func (q *Queue) settleSize(s *settlement) int {
 	config, c := q.knownConfig(), s.claim
 	z := q.keys.sizesIn(c.Group, config.Changes)
-	n := len(s.state) + setSize(z.key, rec.ItemSize*len(c.Items))
-	if s.extends || s.keeps {
+	n := s.state.size() + setSize(z.key, rec.ItemSize*len(c.Items))
+	if s.keeps() {
 		return n
 	}
 	facets := 0
 	for i := range c.Items {
 		if i == 0 {
-			facets = len(q.keys.plan.pack(c.Items[i].Headers))
+			facets = len(q.keys.plan.Pack(c.Items[i].Headers))
 		}
 		switch {
-		case s.change != nil:
+		case s.advance != nil:
 			n += setSize(z.key, len(c.Items[i].Body)) // its parts are written again, too
 		case config.Archive > 0:
 			n += setSize(z.key, min(len(c.Items[i].Body), rec.MaxInline))
@@ -252,10 +252,10 @@ func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Cla
 			continue
 		}
 		q.yield(ctx, "prove")
-		s := &settlement{claim: c, extends: true, proves: true, lease: r.o.Lease}
+		s := &settlement{claim: c, extend: &extension{lease: r.o.Lease, proves: true}}
 		switch err := q.submit(ctx, &operation{settle: s}); {
 		case err == nil:
-			c.Until, c.ends = s.until, s.ends
+			c.Until, c.ends = s.run.result.until, s.run.result.ends
 			known = append(known, c)
 		case errors.Is(err, ErrClosed): // a claim that is not proven counts nothing
 			known = append(known, c)

@@ -18,6 +18,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -81,7 +82,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, wrap(call, ErrQueueExists)
 	}
 	q.keys.shards.set(shardCounts{read: int64(config.Shards), write: int64(config.Shards)})
-	q.keys.plan = newLanePlan(&config)
+	q.keys.plan = planOf(&config)
 	q.followed.learn(config, 1, begun, q.aging.now(q.opts.Now))
 	return q, nil
 }
@@ -308,7 +309,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	q.keys.shards.set(following.shards)
 	q.incarnation = following.incarnation
-	q.keys.plan = newLanePlan(&config)
+	q.keys.plan = planOf(&config)
 	rv, err := version.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)
@@ -341,7 +342,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 // may have been wrong, so the shortest of their times counts. newest is the newest hint.
 func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey) (int64, error) {
 	v := q.viewOf(ctx, read)
-	head := v.read.GetRange(v.keys.items(groupOf(newest.lane)).Selectors(), kv.RangeOptions{Limit: 1})
+	head := v.read.GetRange(v.keys.items(lanes.GroupOf(newest.lane)).Selectors(), kv.RangeOptions{Limit: 1})
 	receipts := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
 	rows, err := head.Wait(ctx)
 	if err != nil {

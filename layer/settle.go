@@ -5,16 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer/internal/guard"
-	"fdbfifo/layer/internal/rec"
 )
 
 // Settlement says how a claim ends or continues. Set what it must do: a Settlement with only a Claim is refused
@@ -196,28 +192,24 @@ func (s *Settlement) begin() (*settlement, error) {
 		claim: s.Claim, ids: slices.Concat(s.Finish, s.Advance), all: s.FinishAll || s.AdvanceAll,
 	}
 	if s.AdvanceAll || len(s.Advance) > 0 {
-		settled.lent = lend(s.Change)
-		settled.change = s.change(settled.lent.call)
+		lent := lend(s.Change)
+		settled.advance = &advancing{lent: lent, of: s.change(lent.call)}
 	}
 	stays := len(settled.ids) == 0 && !settled.all && s.Nack == nil
 	if stays && s.State == nil {
 		return nil, nil
 	}
 	if s.State != nil {
-		settled.sets, settled.state, settled.keeps = true, bytes.Clone(*s.State), stays
-		if err := checkState(settled.state); err != nil {
+		settled.state = &stateChange{state: bytes.Clone(*s.State), alone: stays}
+		if err := checkState(settled.state.state); err != nil {
 			return nil, err
 		}
 	}
 	if s.Nack == nil {
 		return settled, nil
 	}
-	back := *s.Nack
-	settled.back, back.From = &back, own(back.From)
-	if back.Err != nil && !back.Release {
-		settled.why, back.Err = errorText(back.Err), nil
-	}
-	return settled, back.check()
+	settled.back = newGivingBack(s.Nack)
+	return settled, settled.back.o.check()
 }
 
 // check refuses fields that do not go together, and a settlement that says nothing: a field was forgotten then, and its
@@ -286,7 +278,8 @@ func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) fu
 // tell sets Result.
 func (s *Settlement) tell(done *settlement) {
 	if s.Result != nil {
-		*s.Result = Settled{Follows: done.follows, Waits: done.waits, Until: done.until}
+		r := &done.run.result
+		*s.Result = Settled{Follows: r.follows, Waits: r.waits, Until: r.until}
 	}
 }
 
@@ -294,8 +287,8 @@ func (s *Settlement) tell(done *settlement) {
 func (s *Settlement) end(done *settlement) {
 	s.tell(done)
 	switch {
-	case done.extends:
-		s.Claim.extended(done)
+	case done.extend != nil:
+		s.Claim.extended(&done.run.result)
 	case done.all:
 	case s.Nack == nil:
 		s.Claim.drop(done.ids, nil)
@@ -380,17 +373,30 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 	return wrap("nack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Nack: &o}))
 }
 
-func (o *NackOptions) check() error {
-	if o.AtOnce && o.Delay != 0 {
-		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+// Extend makes a claim last for lease from now on (not from its old end), and returns its new end.
+// lease is MinLease to MaxLease; 0 = the queue's.
+//
+// Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
+func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
+	s, err := newExtension(c, lease)
+	if err == nil {
+		err = q.settleAlone(ctx, s)
 	}
-	if o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0) {
-		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
+	if err != nil {
+		return time.Time{}, wrap("extend", err)
 	}
-	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
-		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
+	c.extended(&s.run.result)
+	return s.run.result.until, nil
+}
+
+// ExtendTx extends in the caller's transaction, as SettleTx settles.
+func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
+	s, err := newExtension(c, lease)
+	if err != nil {
+		return time.Time{}, wrap("extend", err)
 	}
-	return checkDelay(o.Delay)
+	err = q.settleTx(ctx, tx, s)
+	return s.run.result.until, wrap("extend", err)
 }
 
 // settleAlone settles in a transaction of the handle's own, without a receive.
@@ -442,7 +448,7 @@ func (q *Queue) observeSettlement(
 	}
 	return ctx, func(err error) error {
 		if err == nil {
-			w.Items, w.Follows = s.size(), s.follows
+			w.Items, w.Follows = s.size(), s.run.result.follows
 		}
 		return w.end(ctx, err)
 	}
@@ -450,15 +456,15 @@ func (q *Queue) observeSettlement(
 
 func (s *settlement) verb() Verb {
 	switch {
-	case s.extends:
+	case s.extend != nil:
 		return VerbExtend
-	case s.back != nil && s.back.Release:
+	case s.back != nil && s.back.o.Release:
 		return VerbRelease
 	case s.back != nil:
 		return VerbNack
-	case s.keeps:
+	case s.keeps():
 		return VerbSetState
-	case s.change != nil:
+	case s.advance != nil:
 		return VerbAdvance // of a worker; some items may be acked with it
 	}
 	return VerbAck
@@ -484,188 +490,8 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 		if err := s.finish(w); err != nil {
 			return err
 		}
-		return s.joinLanes(w)
+		return s.conclude(w)
 	})
-}
-
-// checkClaim checks the claim to settle, and continues with a copy. The items of the copy are the caller's:
-// transactions only count them, and read items instead.
-func (s *settlement) checkClaim(q *Queue) (err error) {
-	if s.claim == nil {
-		return fmt.Errorf("%w: no claim", ErrOptions)
-	}
-	s.claim = s.claim.snapshot()
-	s.claim.Where = maps.Clone(s.claim.Where)
-	if s.items = nil; s.all {
-		s.items = make([]ID, len(s.claim.Items))
-		for i := range s.items {
-			s.items[i] = s.claim.Items[i].ID
-		}
-	}
-	if s.sets && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
-		return errLaneState
-	}
-	if s.change != nil && s.claim.Hold != (ID{}) {
-		return fmt.Errorf("%w: an item under a claim of its own is not advanced", ErrOptions)
-	}
-	if !s.claim.of(q) {
-		return s.lost(q, nil)
-	}
-	s.lane, err = s.claim.lane(q)
-	return err
-}
-
-// settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt runs begin,
-// check, finish and joinLanes; all settlements of a transaction run a step before any runs the next, so that their
-// reads overlap.
-type settlement struct {
-	claim   *Claim
-	lane    string       // of the claim
-	ids     []ID         // to ack or to advance
-	all     bool         // every outstanding item is acked or advanced, and ids, named besides, must be among them
-	items   []ID         // of the claim, if all
-	back    *NackOptions // nil = nothing is given back; a copy without Err
-	why     string       // the text of the caller's NackOptions.Err
-	extends bool
-	proves  bool          // of an extend: the lock notes that the caller has the claim
-	lease   time.Duration // of an extend; 0 = the queue's
-	sets    bool          // the group's state, to state; nothing = cleared
-	state   []byte
-	keeps   bool // nothing is acked: only the state is set
-	bytes   int  // how many bytes it is likely to add to a transaction, as far as known at submission
-	// change returns how an item is advanced rather than acked; nil = it is acked. change itself nil = all are acked.
-	change func(id ID) func(m *Message) error
-	lent   *lentAdvance // which change calls; nil = change is nil
-
-	// Of the attempt under way.
-	lock kv.Future[[]byte]
-	finishing
-	advancing
-	held    *rec.Record
-	left    []rec.Item
-	ahead   kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
-	leads   bool              // the group begins with the acked items, see ledBy
-	next    kv.Future[[]byte] // the first item left in the group, if nothing is left of the claim
-	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
-
-	until, ends time.Time // the result of an extend; ends by the monotonic clock
-	// The outcome of a failed attempt: the results of a nack that counts one.
-	follows Follows
-	waits   time.Duration
-
-	done atomic.Bool // committed, as far as the handle knows
-}
-
-// returned notes that the call of a settlement has returned. The settlement may be nil.
-func (s *settlement) returned() {
-	if s != nil && s.lent != nil {
-		s.lent.end()
-	}
-}
-
-// begin starts reading the lock, with a conflict.
-func (s *settlement) begin(w *txn) {
-	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guard.SettleLock.Get(w.tx, w.keys.lock(s.lane)),
-		nil, nil, nil, nil, nil
-	s.leads = false
-	s.readFinishing(w)
-	s.readAdvancing(w)
-	if n := len(s.claim.Items); n > 0 && s.all && s.change == nil && !isHold(s.lane) {
-		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
-		behind.Offset += n
-		s.ahead = w.read.GetKey(behind)
-	}
-}
-
-// lost returns the error of a claim which the group's record r does not bear.
-func (s *settlement) lost(q *Queue, r *rec.Record) error {
-	what, held := s.claim.words()
-	now := "nobody holds " + held + ": the claim has ended" + s.claim.missing(q)
-	if c := r.Claim(); c != nil {
-		now = fmt.Sprintf("%s is held under token %d, by %q", held, c.Token, c.Owner)
-	}
-	if !s.claim.of(q) {
-		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
-	}
-	return fmt.Errorf("%w: %s, token %d: %s", ErrClaimLost, what, s.claim.Token, now)
-}
-
-// check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
-// A claim with an expired lease stays valid until another claim takes over, because its token is still the lock's.
-func (s *settlement) check(w *txn) error {
-	group := s.claim.Group
-	v, err := s.lock.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read lock: %w", err)
-	}
-	var r *rec.Record
-	if v != nil {
-		if r, err = rec.UnpackRecord(w.keys.lock(s.lane), v); err != nil {
-			return err
-		}
-	}
-	c := r.Claim()
-	if c == nil || c.Token != s.claim.Token || !s.claim.of(w.q) {
-		return s.lost(w.q, r)
-	}
-	s.held = r
-	if s.extends {
-		return s.extend(w)
-	}
-	if s.keeps {
-		return s.keep(w)
-	}
-	acked, left, err := divide(c, group, s.ids, s.all)
-	if err != nil {
-		return err
-	}
-	stays := 0 // how many of left stay in the claim
-	switch {
-	case s.back == nil:
-		stays = len(left)
-	case s.back.From != nil:
-		if stays = place(left, *s.back.From, group); stays < 0 {
-			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
-		}
-	}
-	moved, acked, err := s.divideAdvanced(w, acked)
-	if err != nil {
-		return err
-	}
-	archived, err := s.archive(w, acked)
-	if err != nil {
-		return err
-	}
-	if s.leads, err = s.ledBy(w, acked); err != nil {
-		return err
-	}
-	s.left = left
-	s.leaveLanes(w)
-	w.clearAttempts(group, c.Items, moved)
-	if s.sets {
-		w.setState(group, s.state)
-	}
-	if err := s.remove(w, c.Items, acked, archived); err != nil {
-		return err
-	}
-	w.count(countAcked, len(acked))
-	w.changeAll(ChangeFinished, group, acked)
-	given, was := s.given(moved)
-	w.changeInPlace(ChangeAdvanced, group, given, was)
-	w.count(countReturned, -len(acked)) // put adds all which leave the claim
-	if stays > 0 {
-		w.put(s.lane, r, r.WithItems(left[:stays], c.EndMS), 0)
-		return nil
-	}
-	w.ended(s.lane)
-	if len(left) > 0 {
-		s.attempt = w.read.Get(w.keys.attempt(idOf(left[0], group)))
-		return nil
-	}
-	if !w.end(s.lane, r, r.Mark()) || isHold(s.lane) {
-		return nil
-	}
-	return s.readNext(w, acked)
 }
 
 // drop takes items out of Items: the acked, and those from an item on, if not nil. Loops over the old Items go on.
@@ -689,343 +515,4 @@ func (c *Claim) drop(acked []ID, from *ID) {
 	if len(gone) > 0 && len(c.Items) > 0 {
 		c.Items = slices.DeleteFunc(slices.Clone(c.Items), func(i Item) bool { return gone[i.ID] })
 	}
-}
-
-// of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
-func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
-
-// ledBy reports whether the group begins with the acked items, all items of the claim are acked, and no other item lies
-// between them. This holds if ahead, the key behind the group's first n items, is greater than each of the n acked
-// ones. All of these exist, because only the holder may remove an item of a claim. Example: 1, 3 are acked. If 2 has
-// come back since, or was enqueued late, the key behind the first two items is 3.
-func (s *settlement) ledBy(w *txn, acked []rec.Item) (bool, error) {
-	if s.ahead == nil || len(acked) == 0 || len(acked) != len(s.claim.Items) {
-		return false, nil
-	}
-	k, err := s.ahead.Wait(w.ctx)
-	if err != nil {
-		return false, fmt.Errorf("read head: %w", err)
-	}
-	last := w.keys.laneItem(s.lane, idOf(acked[len(acked)-1], s.claim.Group))
-	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
-}
-
-// remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
-// commits late, with an index in between; all others by their exact keys. The item of a hold left the free lane when it
-// was taken hold of.
-func (s *settlement) remove(w *txn, all, acked []rec.Item, archived bool) error {
-	group := s.claim.Group
-	if isHold(s.lane) && w.keys.takesAny() {
-		for _, d := range acked {
-			w.tx.Clear(w.keys.item(idOf(d, group)))
-			w.vacate(d.Index, w.keys.plan.lanesOf(group, ""))
-		}
-		w.clearRest(group, all, acked, archived)
-		return nil
-	}
-	if !s.leads || len(acked) < 2 || w.keys.plan != nil {
-		w.remove(group, all, acked, archived)
-		return nil
-	}
-	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)
-	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
-	// Before the clear, because a read conflict leaves out what the transaction itself has cleared.
-	if err := guard.RangeClear.Read(w.tx, items); err != nil {
-		return err
-	}
-	w.tx.ClearRange(items)
-	w.clearRest(group, all, acked, archived)
-	return nil
-}
-
-// readNext starts reading the first item left in the group. No read is needed if the acked items have led the group:
-// what lay behind them is the next.
-func (s *settlement) readNext(w *txn, acked []rec.Item) error {
-	if s.leads {
-		k, err := s.ahead.Wait(w.ctx)
-		if err != nil {
-			return fmt.Errorf("read head: %w", err)
-		}
-		s.next = kv.Done(k, nil)
-		return nil
-	}
-	s.next = w.head(s.lane)
-	return nil
-}
-
-// finish writes what depends on the reads that check began.
-func (s *settlement) finish(w *txn) error {
-	switch {
-	case s.next != nil:
-		_, _, err := w.leave(s.lane, s.next, guard.ReleaseEmpty, s.held.LeadsSuspects())
-		return err
-	case s.attempt != nil:
-		return s.giveBack(w)
-	}
-	return nil
-}
-
-// giveBack counts the attempt and leaves the group ready, delayed or marked.
-func (s *settlement) giveBack(w *txn) error {
-	group := s.claim.Group
-	first := idOf(s.left[0], group)
-	key := w.keys.attempt(first)
-	v, err := s.attempt.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read attempts: %w", err)
-	}
-	var record rec.Attempt
-	if v != nil {
-		if record, err = rec.UnpackAttempt(key, v); err != nil {
-			return err
-		}
-	}
-	m := s.held.Mark()
-	s.follows, s.waits = "", 0
-	if !s.back.Release {
-		if s.why == "" && record.Suspect() {
-			record.LastError = rec.Cut("failed; before, " + record.LastError) // a call has ended
-		}
-		record = record.Failed(s.held.Claim().SinceMS, w.nowMS, s.why)
-		w.count(countNacked, 1)
-		f, err := w.judge(first, record, s.back.Reject)
-		if err != nil {
-			return err
-		}
-		if s.follows = f.follows(); f.endsItem() {
-			return s.deadLetterItem(w, &f)
-		}
-		if m, err = f.carryOut(w, m, ID{}); err != nil {
-			return err
-		}
-	}
-	if m != nil {
-		w.end(s.lane, s.held, m)
-		return nil
-	}
-	wait, err := s.wait(w, record.Count)
-	if err != nil {
-		return err
-	}
-	s.waits = wait
-	if ms := wait.Milliseconds(); ms > 0 {
-		if s.back.Release { // without a failure the record tells when the delay has begun: see delayIsWrong
-			record.LastMS = w.nowMS
-			w.tx.Set(key, record.Pack())
-		}
-		// A delay has no holder: until its end every hint of the group is stale.
-		delay := rec.Holding{Kind: rec.KindDelay, Token: s.held.Token, EndMS: w.nowMS + ms}
-		w.put(s.lane, s.held, rec.HeldBy(delay, nil), first.Index)
-		return nil
-	}
-	w.end(s.lane, s.held, nil)
-	if isHold(s.lane) {
-		_, _, err = w.letGo(s.lane)
-		return err
-	}
-	_, err = w.rehint(first.Index, s.lane, hinted(record))
-	return err
-}
-
-// deadLetterItem dead-letters the item that was tried and leaves the rest of the group ready, or marked.
-func (s *settlement) deadLetterItem(w *txn, f *failure) error {
-	if _, err := f.deadLetter(w); err != nil {
-		return err
-	}
-	if !w.end(s.lane, s.held, s.held.Mark()) {
-		return nil
-	}
-	var err error
-	if len(s.left) == 1 {
-		_, _, err = w.leave(s.lane, nil, guard.ReleaseEmpty, s.held.LeadsSuspects())
-	} else {
-		_, err = w.rehint(s.left[1].Index, s.lane, 0)
-	}
-	return err
-}
-
-// wait is for how long the group must not be delivered after so many failures.
-func (s *settlement) wait(w *txn, failures int) (time.Duration, error) {
-	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
-		return s.back.Delay, nil
-	}
-	config, err := w.config()
-	return config.Retry.delay(failures, w.q.random.Float()), err
-}
-
-// Extend makes a claim last for lease from now on (not from its old end), and returns its new end.
-// lease is MinLease to MaxLease; 0 = the queue's.
-//
-// Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
-	s, err := newExtension(c, lease)
-	if err == nil {
-		err = q.settleAlone(ctx, s)
-	}
-	if err != nil {
-		return time.Time{}, wrap("extend", err)
-	}
-	c.extended(s)
-	return s.until, nil
-}
-
-// extended notes the new end of the claim, which has a lease of its own from then on.
-func (c *Claim) extended(s *settlement) {
-	claimsMu.Lock()
-	defer claimsMu.Unlock()
-	c.Until, c.ends, c.beat, c.pulse = s.until, s.ends, uuid.Nil, nil
-}
-
-// ExtendTx extends in the caller's transaction, as SettleTx settles.
-func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
-	s, err := newExtension(c, lease)
-	if err != nil {
-		return time.Time{}, wrap("extend", err)
-	}
-	err = q.settleTx(ctx, tx, s)
-	return s.until, wrap("extend", err)
-}
-
-func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
-	return &settlement{claim: c, extends: true, lease: lease}, checkLease(lease)
-}
-
-// extend rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat has a
-// lease of its own from then on, unless it is proven.
-func (s *settlement) extend(w *txn) error {
-	lease, err := w.lease(s.lease)
-	if err != nil {
-		return err
-	}
-	c, end := s.held.Claim(), w.nowMS+lease.Milliseconds()
-	next, err := extended(w, s.held, end)
-	if err != nil {
-		return err
-	}
-	if s.proves {
-		if s.claim.beat != uuid.Nil {
-			next, end = s.held, c.EndMS
-		}
-		next = next.Prove()
-	}
-	w.put(s.lane, s.held, next, c.Items[0].Index)
-	s.until, s.ends = fromMillis(end), byMonotonic(&w.view, end)
-	return nil
-}
-
-// archives reports whether finished items are archived.
-func (w *txn) archives() (bool, error) {
-	config, err := w.config()
-	return config.Archive > 0, err
-}
-
-// archive stores the items which are being finished. values are the items' values; nil = the item is missing. The
-// caller then removes the items, but not their parts, because the archived items need the parts.
-func (w *txn) archive(group string, items []rec.Item, values [][]byte) error {
-	if len(items) == 0 {
-		return nil
-	}
-	place, err := w.clock()
-	if err != nil {
-		return err
-	}
-	at := rec.Completion{Place: place, Index: items[0].Index, Random: items[0].Random}
-	for i, d := range items {
-		a := rec.Archived{CompletedMS: w.nowMS, At: at, Item: values[i]}
-		if values[i] != nil {
-			w.tx.Set(w.keys.archive(idOf(d, group)), a.Pack())
-		}
-	}
-	e := rec.ArchiveEntry{CompletedMS: w.nowMS, Group: group, Items: items}
-	w.tx.Set(w.keys.archived(at), e.Pack())
-	return nil
-}
-
-// finishing holds the reads of the values of the items which a settlement will finish, if the queue has an archive.
-type finishing struct {
-	gets map[ID]kv.Future[[]byte]
-	run  kv.Future[[]kv.KV] // of all items of a claim
-}
-
-// readFinishing starts reading what s will finish, as far as known before the lock is read.
-func (s *settlement) readFinishing(w *txn) {
-	s.finishing = finishing{}
-	if s.extends || s.keeps || w.q.knownConfig().Archive == 0 {
-		return
-	}
-	snapshot := w.read
-	if n := len(s.items); n > 0 {
-		s.finishing.run = snapshot.GetRange(kv.Range{
-			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.items[0])),
-			End:   kv.FirstGreaterThan(w.keys.item(s.items[n-1])),
-		}, kv.RangeOptions{})
-		return
-	}
-	s.finishing.gets = make(map[ID]kv.Future[[]byte], len(s.ids))
-	for _, id := range s.ids {
-		s.finishing.gets[id] = snapshot.Get(w.keys.item(id))
-	}
-}
-
-// archive archives the acked items if the queue has an archive (kept). After an error nothing was written.
-func (s *settlement) archive(w *txn, acked []rec.Item) (kept bool, err error) {
-	if kept, err = w.archives(); err != nil || !kept || len(acked) == 0 {
-		return kept, err
-	}
-	group := s.claim.Group
-	found := make(map[string][]byte)
-	if s.finishing.run != nil {
-		rows, err := s.finishing.run.Wait(w.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read items: %w", err)
-		}
-		for _, row := range rows {
-			found[string(row.Key)] = row.Value
-		}
-	}
-	gets := make([]kv.Future[[]byte], len(acked))
-	for i, d := range acked {
-		id := idOf(d, group)
-		key := w.keys.item(id)
-		if v := found[string(key)]; v != nil {
-			gets[i] = kv.Done(v, nil)
-		} else if gets[i] = s.finishing.gets[id]; gets[i] == nil {
-			gets[i] = w.read.Get(key)
-		}
-	}
-	values := make([][]byte, len(acked))
-	for i := range gets {
-		if values[i], err = gets[i].Wait(w.ctx); err != nil {
-			return false, fmt.Errorf("read item: %w", err)
-		}
-	}
-	return true, w.archive(group, acked, values)
-}
-
-// A group may have a state: bytes which its holders store with the group, from claim to claim. The holder writes the
-// state, under the check of the token (Settlement.State), or an operator (SetGroupState); a claim reads the state. The
-// state outlives claims, and the group's last item, until cleared or purged with the group. Every writer also has a
-// write conflict on the group's lock, so a claim needs no conflict on the state.
-
-// keep writes the state alone, under the read conflict on the lock that begin added.
-func (s *settlement) keep(w *txn) error {
-	// The lock's value stays, so add a write conflict: a takeover which has read the old state must fail.
-	if err := w.excludeHolders(guard.KeepExclude, s.claim.Group); err != nil {
-		return err
-	}
-	w.setState(s.claim.Group, s.state)
-	return nil
-}
-
-// GroupState reads the state of a group, held or not; nil = no state. It conflicts with nothing.
-func (q *Queue) GroupState(ctx context.Context, group string) ([]byte, error) {
-	if err := checkGroup(group); err != nil {
-		return nil, wrap("group state", err)
-	}
-	var state []byte
-	err := q.view(ctx, func(v *view) (err error) {
-		state, err = v.waitState(v.readState(group, true))
-		return err
-	})
-	return state, wrap("group state", err)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -224,13 +225,13 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			return staged{}, err
 		}
 	}
-	looked := !w.wrote && !w.cleared
+	looked := !w.did.wrote && !w.did.cleared
 	outcome, err := w.stage(waiting, whole, requests)
 	if err != nil {
 		return outcome, err
 	}
 	w.clearWants(waiting, &outcome)
-	if w.cleared || w.wrote && !(looked && stoodBack(waiting)) {
+	if w.did.cleared || w.did.wrote && !(looked && stoodBack(waiting)) {
 		return outcome, err
 	}
 	outcome.rest, err = w.rest(turns, rs, waiting[0].Turn.Glances)
@@ -621,23 +622,23 @@ func (q *Queue) passWakeOn(ctx context.Context) error {
 	if past == nil {
 		return nil
 	}
-	var lanes []string
+	var sought []string
 	if past.any {
-		lanes = append(lanes, "")
+		sought = append(sought, "")
 	}
 	for _, w := range slices.SortedFunc(maps.Keys(past.wants), want.compare) {
 		if w.one {
-			lanes = append(lanes, w.of)
+			sought = append(sought, w.of)
 		} else {
-			lanes = append(lanes, laneName("", w.of))
+			sought = append(sought, lanes.Name("", w.of))
 		}
 	}
 	alone := q.staging.acquire()
 	var left leftOver
-	err := q.wakeFor(ctx, lanes, func(w *txn) error {
+	err := q.wakeFor(ctx, sought, func(w *txn) error {
 		left = leftOver{of: q.waitID}
 		if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
-			w.leftOver = &left
+			w.wakes.leftOver = &left
 		}
 		return rememberWakes(w, past)
 	})

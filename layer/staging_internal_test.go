@@ -111,7 +111,7 @@ func (s *stagedSteps) withdrawn(tx kv.Tx) error {
 // served is the clearing of a request whose receives have all been served.
 func (s *stagedSteps) served(tx kv.Tx) error {
 	w := s.own.txn(s.ctx, tx)
-	w.mayStage = true
+	w.wakes.mayStage = true
 	o := &operation{Op: line.Op{Waits: true}, receive: &reception{claims: []*Claim{{}}}}
 	outcome, err := w.stage([]*operation{o}, w.newClaimer("", nil), nil)
 	require.True(s.t, outcome.gone)
@@ -121,7 +121,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 // wanting is a turn of a receive that waits, when all that the request wanted has been granted.
 func (s *stagedSteps) wanting(tx kv.Tx) error {
 	w := s.own.txn(s.ctx, tx)
-	w.mayStage = true
+	w.wakes.mayStage = true
 	requests, err := w.beginTurn("").requests.Wait(s.ctx)
 	require.NoError(s.t, err)
 	o := &operation{Op: line.Op{Waits: true}, receive: &reception{}}

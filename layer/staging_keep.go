@@ -8,6 +8,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
 )
 
@@ -43,7 +44,7 @@ func (o *operation) acksAlone() bool {
 	if s == nil || o.receive != nil || o.enqueue != nil {
 		return false
 	}
-	return s.back == nil && !s.extends && !s.keeps && !isHold(s.lane)
+	return s.back == nil && !s.keeps() && !lanes.IsHold(s.lane)
 }
 
 // receivesAny reports whether the operation is a receive from any whole group, and no turn of the waiting line.
@@ -67,12 +68,12 @@ func (q *Queue) payWake(ctx context.Context, lane string) error {
 }
 
 // wakeFor wakes the requests for the lanes. with, if not nil, is called in each attempt of the transaction.
-func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn) error) error {
-	ctx = q.named(ctx, "wake for %q by %s", groupOf(lanes[0]), q.opts.Owner)
+func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) error) error {
+	ctx = q.named(ctx, "wake for %q by %s", lanes.GroupOf(sought[0]), q.opts.Owner)
 	q.yield(ctx, "begin")
 	_, err := kv.Run(ctx, q.db, txFor(q, "wake"), func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(ctx, tx)
-		for _, lane := range lanes {
+		for _, lane := range sought {
 			w.leftReady(lane)
 		}
 		if with != nil {
@@ -90,10 +91,10 @@ func (q *Queue) wakeFor(ctx context.Context, lanes []string, with func(w *txn) e
 
 // leftReady marks a lane which an earlier transaction has left ready, so that finish wakes a request for the lane.
 func (w *txn) leftReady(lane string) {
-	if w.ready == nil {
-		w.ready = make(map[string]bool)
+	if w.noted.ready == nil {
+		w.noted.ready = make(map[string]bool)
 	}
-	w.ready[lane] = true
+	w.noted.ready[lane] = true
 	w.readRequests()
 }
 
@@ -101,7 +102,7 @@ func (w *txn) leftReady(lane string) {
 // wakes, with two exceptions: a receive has claimed the lane, or a look from the oldest hint on has found nothing,
 // because another handle has claimed the lane.
 func (w *txn) meetOwed(rs []*reception, looked bool) error {
-	owed := w.kept.Owed()
+	owed := w.along.kept.Owed()
 	if owed == "" {
 		return nil
 	}
@@ -110,7 +111,7 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 		nothing = nothing && len(r.claims) == 0 && !r.more && r.broken == nil
 		for _, c := range r.claims {
 			if r.lane(c) == owed {
-				w.kept.Met()
+				w.along.kept.Met()
 				return nil
 			}
 		}
@@ -135,7 +136,7 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 // the cue. It applies to a turn started by a poll, and to the next receive and the next turn of a handle that has just
 // lost a conflict.
 func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts int) (alone bool, err error) {
-	if w.q.keys.plan != nil || len(waiting) == 0 || len(claimers) != 1 || w.kept.Owed() != "" {
+	if !w.q.keys.plan.IsPlain() || len(waiting) == 0 || len(claimers) != 1 || w.along.kept.Owed() != "" {
 		return false, nil
 	}
 	c, first := claimers[0], waiting[0]

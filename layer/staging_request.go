@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
@@ -25,7 +26,7 @@ import (
 // sweep that takes the handle for dead, because no handle grants to a request that wants nothing. Clearing adds a read
 // conflict on the request, because a grant rewrites the request.
 func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
-	if len(waiting) == 0 || !w.mayStage {
+	if len(waiting) == 0 || !w.wakes.mayStage {
 		return staged{}, nil
 	}
 	unserved := 0
@@ -84,7 +85,7 @@ func (w *txn) request(index int64, wants int) staged {
 		Owner: q.opts.Owner, Wants: int64(min(wants, line.MaxWave)), DeadlineMS: w.nowMS + requestLife.Milliseconds(),
 	}
 	w.tx.Set(q.keys.request(index, q.waitID), r.Pack())
-	w.wrote = true
+	w.did.wrote = true
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
@@ -171,7 +172,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		if err := w.withdraw(index); err != nil {
 			return err
 		}
-		for lane := range w.ready {
+		for lane := range w.noted.ready {
 			freed[lane] = true
 		}
 		return w.noteCleared(&outcome, index != 0)
@@ -312,7 +313,7 @@ func wantAt(place string) want { return want{one: place[0] == '1', of: place[1:]
 func (r *reception) want() (w want, any bool) {
 	switch {
 	case r.o.Group != nil:
-		return want{one: true, of: laneName(*r.o.Group, r.where)}, false
+		return want{one: true, of: lanes.Name(*r.o.Group, r.where)}, false
 	case r.where != "":
 		return want{of: r.where}, false
 	}
@@ -426,7 +427,7 @@ func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bo
 		w.tx.Set(w.q.wanted(wanted, own), r.Pack())
 		written[wanted] = r.DeadlineMS
 		began = began || own.deadlineMS == 0
-		w.wrote = true
+		w.did.wrote = true
 	}
 	return written, began
 }
@@ -444,7 +445,7 @@ func waitsInLine(q *Queue) map[want]int {
 
 // clearWants clears the requests for what no receive waits for any more.
 func (w *txn) clearWants(waiting []*operation, outcome *staged) {
-	if !w.mayStage {
+	if !w.wakes.mayStage {
 		return
 	}
 	wants, known := w.q.staging.wanting()
@@ -454,7 +455,7 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 			continue
 		}
 		w.tx.Clear(w.q.wanted(wanted, known[wanted]))
-		w.cleared = true
+		w.did.cleared = true
 		if outcome.wants == nil {
 			outcome.wants = make(map[want]int64)
 		}
@@ -530,15 +531,15 @@ func (w *txn) glance(places []string, left *line.Rest) error {
 		return err
 	}
 	left.Found = make(map[string]bool)
-	var templates, lanes []want
+	var templates, named []want
 	for _, place := range places {
 		if at := wantAt(place); at.one {
-			lanes = append(lanes, at)
+			named = append(named, at)
 		} else {
 			templates = append(templates, at)
 		}
 	}
-	if err := glanceAtLanes(w, lanes, left); err != nil {
+	if err := glanceAtLanes(w, named, left); err != nil {
 		return err
 	}
 	return glanceAtTemplates(w, templates, left)
@@ -583,11 +584,11 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 
 // glanceAtLanes reads nothing more of lanes in which there is no item. If items are claimed by themselves, a lane may
 // have none but claimed ones.
-func glanceAtLanes(w *txn, lanes []want, left *line.Rest) error {
+func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	var items, holds []placed
-	for _, l := range lanes {
+	for _, l := range named {
 		items = append(items, placed{w.keys.items(l.of), l.of})
-		if group, where := splitLane(l.of); w.keys.endsHolds(where) {
+		if group, where := lanes.Split(l.of); w.keys.plan.ClaimsItems(where) {
 			holds = append(holds, placed{w.keys.holds(group), l.of})
 		}
 	}
@@ -599,7 +600,7 @@ func glanceAtLanes(w *txn, lanes []want, left *line.Rest) error {
 		return fmt.Errorf("read items: %w", err)
 	}
 	held := func(_ []byte, lane string) {
-		r := w.keys.holds(groupOf(lane)).Selectors()
+		r := w.keys.holds(lanes.GroupOf(lane)).Selectors()
 		all = append(all, &glimpse{lane: lane, holds: w.read.GetRange(r, kv.RangeOptions{Limit: namedHolds})})
 	}
 	if err := w.eachFirst(holds, held); err != nil {

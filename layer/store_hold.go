@@ -7,7 +7,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
-	"fdbfifo/layer/internal/rec"
+	"fdbfifo/layer/internal/lanes"
 )
 
 // A queue with the setting unordered has consumers that take any free item, and consumers that receive groups in order.
@@ -28,40 +28,13 @@ const nameHold = "hold"
 // errUnordered: the queue has no unordered consumers.
 var errUnordered = fmt.Errorf("%w: an unordered claim in a queue without the setting %s", ErrOptions, settingUnordered)
 
-// freeWhere is the packed template of unordered receives: the view 0.
-var freeWhere = string(tuple.AppendInt(nil, 0))
-
-func freeLane(group string) string { return laneName(group, freeWhere) }
-
 // holdLane is the lane of a hold.
-func holdLane(id ID) string {
-	return laneName(id.Group, string(tuple.AppendUUID(tuple.AppendInt([]byte(freeWhere), id.Index), id.Random)))
-}
+func holdLane(id ID) string { return lanes.Hold(lanes.Item(id)) }
 
 // holdOf returns the item of a hold; false = the lane is no hold.
 func holdOf(lane string) (ID, bool) {
-	group, where := splitLane(lane)
-	if len(where) <= len(freeWhere) || where[:len(freeWhere)] != freeWhere {
-		return ID{}, false
-	}
-	d := rec.Decode([]byte(where[len(freeWhere):]))
-	id := ID{Group: group, Index: d.Int(), Random: d.UUID()}
-	return id, d.Err() == nil
-}
-
-func isHold(lane string) bool {
-	_, is := holdOf(lane)
-	return is
-}
-
-// soughtBy is the packed template whose receives find a lane: that of the free lane, if the lane is a hold of an
-// unordered queue.
-func (s subspace) soughtBy(lane string) string {
-	if isHold(lane) {
-		return s.holdWhere()
-	}
-	_, where := splitLane(lane)
-	return where
+	item, is := lanes.HoldOf(lane)
+	return ID(item), is
 }
 
 // hold is the key of the record of a hold.
@@ -74,26 +47,6 @@ func (s subspace) holds(group string) kv.KeyRange { return s.below(s.startGroup(
 func (s subspace) holdsTo(id ID) kv.KeyRange {
 	return kv.KeyRange{Begin: s.holds(id.Group).Begin, End: kv.KeyAfter(s.hold(id))}
 }
-
-// holdWhere is the packed template whose receives end holds: those of whole groups, if items are claimed in turn.
-func (s subspace) holdWhere() string {
-	if s.inTurn() {
-		return ""
-	}
-	return freeWhere
-}
-
-// endsHolds reports whether receives by the packed template end holds.
-func (s subspace) endsHolds(where string) bool { return s.hasHolds() && where == s.holdWhere() }
-
-// hasHolds reports whether items are claimed by themselves.
-func (s subspace) hasHolds() bool { return s.plan != nil && s.plan.holds }
-
-// inTurn reports whether items are claimed by themselves and in order: see group_hold.go.
-func (s subspace) inTurn() bool { return s.plan != nil && s.plan.inTurn }
-
-// takesAny reports whether the queue has unordered consumers.
-func (s subspace) takesAny() bool { return s.hasHolds() && !s.plan.inTurn }
 
 // A handle with claims by heartbeat has a beat (rec.Beat), under a random number. A number is never used again: the
 // handle takes another number if its beat is ended. The claims themselves have no timers. Three kinds of keys belong

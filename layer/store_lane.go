@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
@@ -11,18 +12,12 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
-// A lane is a set of items that is delivered in order. Each lock, hint, timer, grant and mark is about one lane. In a
-// queue without facets a lane is a whole group. In a queue with facets a lane is a whole group, or the items of a group
-// that match a template.
-//
-// The code names a lane by a string: a whole group by the group's name, any other lane by the byte 0xff, which begins
-// no group's name because a name is UTF-8, and the tuple (group, view, values …). So the functions about groups serve
-// lanes too. Example: the items of group A with state NEW, in the first view, are the lane 0xff ("A", 1, "NEW").
-//
-// The keys of lanes stand in subspace.go, behind those of every queue.
+// The keys of lanes. Package lanes explains lanes and their names. subspace.go has the table of the keys, in which the
+// keys of lanes stand behind those of every queue.
 const (
 	nameLane = "lane"
 	nameOpen = "open"
@@ -30,278 +25,60 @@ const (
 	nameKept = "kept"
 )
 
+// ofParts are the names of keys that only a queue with parts or holds has.
+var ofParts = []string{nameLane, nameOpen, nameDue, nameByLane, nameKept, nameHold}
+
+// present returns those of the names that keys of the queue have. A queue in which each group is one lane has no keys
+// of parts and holds.
+func (s subspace) present(names ...string) []string {
+	if !s.plan.IsPlain() {
+		return names
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(ofParts, name) })
+}
+
 // errLaneState: only the holder of the whole group may use the group's state.
 var errLaneState = fmt.Errorf("%w: the state of a group with a template: others may hold the group, too", ErrOptions)
 
-// laneByte begins the name of a lane that is no whole group.
-const laneByte = 0xff
-
-// lanePlan is the facets and views of a queue, as declared at creation. nil = the queue has no facets, is not
-// unordered, and has a lease for each claim: then each group is one lane.
-type lanePlan struct {
-	facets []string
-	views  [][]int // the facets of each view, as places in facets; the first view has number 1
-	whole  bool    // whole groups can be received, too
-	holds  bool    // items can be claimed by themselves: see store_hold.go
-	inTurn bool    // items are claimed by themselves, and in order: see group_hold.go
-	text   string  // of the views
-}
-
-func newLanePlan(c *Config) *lanePlan {
-	if c.Unordered {
-		return &lanePlan{whole: true, holds: true}
+// where packs a template that the queue allows: (view, values …), or "" for whole groups.
+func (s subspace) where(t Template) (string, error) {
+	where, err := s.plan.Where(t, checkFacetValue)
+	if errors.Is(err, lanes.ErrNoView) {
+		return "", &TemplateError{Template: t, Views: s.plan.Views()}
 	}
-	if c.LeasePer == LeasePerItem {
-		return &lanePlan{whole: true, holds: true, inTurn: true}
-	}
-	if len(c.Facets) == 0 {
-		return nil
-	}
-	p := &lanePlan{facets: slices.Clone(c.Facets), text: c.Views}
-	for _, text := range splitTrimmed(c.Views, ";") {
-		if text == wholeView {
-			p.whole = true
-			continue
-		}
-		var view []int
-		for _, name := range splitTrimmed(text, ",") {
-			view = append(view, slices.Index(c.Facets, name))
-		}
-		p.views = append(p.views, view)
-	}
-	return p
-}
-
-// numbered returns the number of a view by its text, as Config.Views has the view; 0 for "*".
-func (p *lanePlan) numbered(text string) int {
-	n := 0
-	for _, view := range splitTrimmed(p.text, ";") {
-		if view != wholeView {
-			n++
-		}
-		if view == text && view != wholeView {
-			return n
-		}
-	}
-	return 0
-}
-
-// values returns the values of the facets, in the order of their declaration.
-func (p *lanePlan) values(headers map[string]string) []string {
-	all := make([]string, len(p.facets))
-	for i, name := range p.facets {
-		all[i] = headers[name]
-	}
-	return all
-}
-
-// pack returns the packed values, as the outstanding items of a lock keep them.
-func (p *lanePlan) pack(headers map[string]string) string {
-	if p == nil {
-		return ""
-	}
-	return rec.PackStrings(p.values(headers))
-}
-
-// where packs a template that the plan allows: (view, values …), or "" for whole groups.
-func (p *lanePlan) where(t Template) (string, error) {
-	switch {
-	case p == nil && t == nil:
-		return "", nil
-	case p == nil:
-		return "", &TemplateError{Template: t}
-	case t == nil && p.whole:
-		return "", nil
-	}
-	for i, view := range p.views {
-		if len(view) != len(t) {
-			continue
-		}
-		b := tuple.AppendInt(nil, int64(i+1))
-		fits := true
-		for _, facet := range view {
-			value, ok := t[p.facets[facet]]
-			if !ok {
-				fits = false
-				break
-			}
-			if err := checkFacetValue(p.facets[facet], value); err != nil {
-				return "", err
-			}
-			b = tuple.AppendString(b, value)
-		}
-		if fits {
-			return string(b), nil
-		}
-	}
-	return "", &TemplateError{Template: t, Views: p.text}
-}
-
-// whereOf returns the template of a lane; nil for a whole group.
-func (p *lanePlan) whereOf(lane string) Template {
-	_, where := splitLane(lane)
-	return p.template(where)
-}
-
-// laneAt returns the lane of a group that a template sees; nil = the whole group, whatever the views.
-func (p *lanePlan) laneAt(group string, t Template) (string, error) {
-	if t == nil {
-		return group, nil
-	}
-	where, err := p.where(t)
-	return laneName(group, where), err
+	return where, err
 }
 
 // whereGiven packs the template of a call that looks; nil is "": whole groups, whatever the views.
-func (p *lanePlan) whereGiven(where Template) (string, error) {
-	if where == nil {
+func (s subspace) whereGiven(t Template) (string, error) {
+	if t == nil {
 		return "", nil
 	}
-	return p.where(where)
+	return s.where(t)
 }
 
-// template is the template of a packed one; nil for whole groups.
-func (p *lanePlan) template(where string) Template {
-	view, values := splitWhere(where)
-	if p == nil || view < 1 || view > len(p.views) || len(values) != len(p.views[view-1]) {
-		return nil
-	}
-	t := make(Template, len(values))
-	for i, facet := range p.views[view-1] {
-		t[p.facets[facet]] = values[i]
-	}
-	return t
+// laneAt returns the lane of a group that a template matches; nil = the whole group, whatever the views.
+func (s subspace) laneAt(group string, t Template) (string, error) {
+	where, err := s.whereGiven(t)
+	return lanes.Name(group, where), err
 }
 
-// splitWhere unpacks (view, values …); view 0 = whole groups.
-func splitWhere(where string) (view int, values []string) {
-	if where == "" {
-		return 0, nil
-	}
-	d := rec.Decode([]byte(where))
-	view = int(d.Int())
-	for d.More() {
-		values = append(values, d.Text())
-	}
-	return view, values
-}
-
-// laneName names the lane of a group that the packed template sees.
-func laneName(group, where string) string {
-	if where == "" {
-		return group
-	}
-	return string(append(tuple.AppendString([]byte{laneByte}, group), where...))
-}
-
-// splitLane returns the group of a lane and the packed template; "" = the lane is the whole group.
-func splitLane(lane string) (group, where string) {
-	if !isPart(lane) {
-		return lane, ""
-	}
-	d := rec.Decode([]byte(lane[1:]))
-	return d.Text(), string(d.Unread())
-}
-
-// isPart reports whether a lane is no whole group.
-func isPart(lane string) bool { return len(lane) > 0 && lane[0] == laneByte }
-
-func groupOf(lane string) string {
-	group, _ := splitLane(lane)
-	return group
-}
-
-// lanesOf returns the lanes of an item with the packed facet values: one for each view.
-func (p *lanePlan) lanesOf(group, facets string) []string {
-	if p == nil {
-		return []string{group}
-	}
-	values := rec.UnpackStrings(facets)
-	lanes := make([]string, 0, 1+len(p.views))
-	if p.whole {
-		lanes = append(lanes, group)
-	}
-	return append(lanes, p.partsOf(group, values)...)
-}
-
-// partsOf returns the lanes of lanesOf without the whole group.
-func (p *lanePlan) partsOf(group string, values []string) []string {
-	if p.inTurn {
-		return nil
-	}
-	if p.holds {
-		return []string{freeLane(group)}
-	}
-	lanes := make([]string, len(p.views))
-	for i, view := range p.views {
-		b := tuple.AppendInt(tuple.AppendString([]byte{laneByte}, group), int64(i+1))
-		for _, facet := range view {
-			if facet < len(values) {
-				b = tuple.AppendString(b, values[facet])
-			}
-		}
-		lanes[i] = string(b)
-	}
-	return lanes
-}
-
-// fixed returns the values which a packed template fixes, by the places of the facets.
-func (p *lanePlan) fixed(where string) map[int]string {
-	view, values := splitWhere(where)
-	fixed := make(map[int]string, len(values))
-	if view >= 1 && view <= len(p.views) {
-		for i, facet := range p.views[view-1] {
-			if i < len(values) {
-				fixed[facet] = values[i]
-			}
-		}
-	}
-	return fixed
-}
-
-// intersect reports whether two lanes of one group may have an item in common: unless a facet of both differs.
-func (p *lanePlan) intersect(a, b string) bool {
-	_, whereA := splitLane(a)
-	_, whereB := splitLane(b)
-	other := p.fixed(whereB)
-	for facet, value := range p.fixed(whereA) {
-		if v, ok := other[facet]; ok && v != value {
-			return false
-		}
-	}
-	return true
-}
-
-// over returns the ranges of the lock keys that may intersect a lane, its own included. The range of another view is as
-// narrow as the leading facets of that view allow.
+// over returns the ranges of the lock keys that may intersect a lane, its own included.
 func (s subspace) over(lane string) []kv.KeyRange {
-	group, where := splitLane(lane)
-	switch {
-	case s.plan == nil:
-		return []kv.KeyRange{s.single(s.lock(lane))}
-	case where == "":
-		return []kv.KeyRange{s.locks(group)}
-	}
-	own, fixed := 0, s.plan.fixed(where)
-	own, _ = splitWhere(where)
-	all := []kv.KeyRange{kv.SingleKey(s.lock(group)), kv.SingleKey(s.lock(lane))}
-	for i, view := range s.plan.views {
-		if i+1 == own {
-			continue
-		}
-		k, whole := tuple.AppendInt(s.startGroup(nameLock, group, 0), int64(i+1)), true
-		for _, facet := range view {
-			value, ok := fixed[facet]
-			if !ok {
-				whole = false
-				break
-			}
-			k = tuple.AppendString(k, value)
-		}
-		if whole {
-			all = append(all, kv.SingleKey(k))
-		} else {
-			all = append(all, s.below(k))
+	return s.locksIn(lanes.GroupOf(lane), s.plan.Excluding(lane))
+}
+
+// locksIn returns the ranges of locks of a group.
+func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
+	all := make([]kv.KeyRange, len(of))
+	for i, l := range of {
+		switch {
+		case l.All:
+			all[i] = s.locks(group)
+		case l.Below:
+			all[i] = s.below(append(s.startGroup(nameLock, group, len(l.Where)+1), l.Where...))
+		default:
+			all[i] = s.single(s.lock(lanes.Name(group, l.Where)))
 		}
 	}
 	return all
@@ -309,35 +86,18 @@ func (s subspace) over(lane string) []kv.KeyRange {
 
 // lanesOver returns the lanes of which a claim may have an item: its group, the lanes of its facets, and its hold.
 func (s subspace) lanesOver(id ID, facets string) []string {
-	lanes := s.plan.lanesOf(id.Group, facets)
-	if !slices.Contains(lanes, id.Group) {
-		lanes = append(lanes, id.Group)
-	}
-	if s.hasHolds() {
-		lanes = append(lanes, holdLane(id))
-	}
-	return lanes
+	return s.plan.LanesOver(lanes.Item(id), facets)
 }
 
-// locksOf returns the ranges of the locks of a group and of the other lanes given. If items are claimed by themselves,
-// these are all locks of the group, and one range.
+// locksOf returns the ranges of the locks of a group and of the other lanes given.
 func (s subspace) locksOf(group string, parts []string) []kv.KeyRange {
-	if s.hasHolds() {
-		return []kv.KeyRange{s.locks(group)}
-	}
-	all := []kv.KeyRange{kv.SingleKey(s.lock(group))}
-	for _, lane := range parts {
-		all = append(all, kv.SingleKey(s.lock(lane)))
-	}
-	return all
+	return s.locksIn(group, s.plan.LocksOf(group, parts))
 }
 
 // looked returns the ranges of the locks that a look at a lane reads. many: there may be many locks in a range.
 func (s subspace) looked(lane string) (all []kv.KeyRange, many bool) {
-	if s.hasHolds() {
-		return []kv.KeyRange{s.locks(groupOf(lane))}, false // two locks at most
-	}
-	return s.over(lane), true
+	of, many := s.plan.Looked(lane)
+	return s.locksIn(lanes.GroupOf(lane), of), many
 }
 
 // locks is the range of all locks of a group: of the whole group, and of its other lanes.
@@ -351,18 +111,13 @@ func (s subspace) withLanes(name, group string) kv.KeyRange {
 
 // ofLane is a key that begins with a name and the lane's tuple.
 func (s subspace) ofLane(name, lane string, extra int) []byte {
-	if !isPart(lane) {
-		return s.startGroup(name, lane, extra)
-	}
-	if id, ok := holdOf(lane); ok && name == nameLock {
-		return s.hold(id)
-	}
-	return append(s.start(name, len(lane)+extra), lane[1:]...)
+	group, where := lanes.Split(lane)
+	return append(s.startGroup(name, group, len(where)+extra), where...)
 }
 
 // laneItem is the key that says: the item belongs to the lane. Of a whole group the item itself is that key.
 func (s subspace) laneItem(lane string, id ID) []byte {
-	if !isPart(lane) || isHold(lane) {
+	if !lanes.IsPart(lane) || lanes.IsHold(lane) {
 		return s.item(id)
 	}
 	return tuple.AppendUUID(tuple.AppendInt(s.ofLane(nameLane, lane, 9+17), id.Index), id.Random)
@@ -375,7 +130,7 @@ func (s subspace) ofWhere(name, where string, extra int) []byte {
 
 // openIn is the beginning of the hints of a template in a shard: ("open", view, shard, values …).
 func (s subspace) openIn(where string, shard int64, extra int) []byte {
-	view, values := splitWhere(where)
+	view, values := lanes.SplitWhere(where)
 	k := tuple.AppendInt(tuple.AppendInt(s.start(nameOpen, len(where)+9+extra), int64(view)), shard)
 	for _, v := range values {
 		k = tuple.AppendString(k, v)
@@ -384,7 +139,7 @@ func (s subspace) openIn(where string, shard int64, extra int) []byte {
 }
 
 func (s subspace) open(shard, index int64, lane string) []byte {
-	group, where := splitLane(lane)
+	group, where := lanes.Split(lane)
 	k := s.openIn(where, shard, 9+len(group)+2)
 	return tuple.AppendString(tuple.AppendInt(k, index), group)
 }
@@ -403,8 +158,11 @@ func (s subspace) hintsOf(where string) []kv.KeyRange {
 	return s.inShards(func(shard int64) []kv.KeyRange { return []kv.KeyRange{s.hintsFrom(where, shard, 0)} })
 }
 
-// openOf is the range of the hints of a view, by all templates.
-func (s subspace) openOf(view int) kv.KeyRange {
+// hintsIn is the range of the hints of a view, by all templates; 0 = of whole groups.
+func (s subspace) hintsIn(view int) kv.KeyRange {
+	if view == 0 {
+		return s.section(nameReady)
+	}
 	return s.below(tuple.AppendInt(s.start(nameOpen, 9+1), int64(view)))
 }
 
@@ -432,13 +190,13 @@ func (s subspace) byLaneFor(where string) kv.KeyRange {
 
 // keptUnder is the range of the hints put aside under a lock.
 func (s subspace) keptUnder(holder string) kv.KeyRange {
-	group, where := splitLane(holder)
+	group, where := lanes.Split(holder)
 	return s.below(rec.AppendNested(s.startGroup(nameKept, group, len(where)+3), where))
 }
 
 func (s subspace) kept(holder, lane string, index int64) []byte {
-	group, by := splitLane(holder)
-	_, where := splitLane(lane)
+	group, by := lanes.Split(holder)
+	_, where := lanes.Split(lane)
 	k := rec.AppendNested(s.startGroup(nameKept, group, len(by)+len(where)+6+9), by)
 	return tuple.AppendInt(rec.AppendNested(k, where), index)
 }
@@ -475,7 +233,7 @@ func readLane(d *rec.Decoder) (group, lane string) {
 	if !d.More() {
 		return group, group
 	}
-	return group, laneName(group, readWhere(d))
+	return group, lanes.Name(group, readWhere(d))
 }
 
 // parseLane reads the rest of a key of a queue with facets, except locks, marks and grants. false = no such name.
@@ -508,18 +266,15 @@ func (p *parsedKey) parseLane(d *rec.Decoder) bool {
 		return true
 	case nameKept:
 		p.group = d.Text()
-		p.holder = laneName(p.group, readNested(d))
+		p.holder = lanes.Name(p.group, readNested(d))
 		where = readNested(d)
 		p.index = d.Int()
 	default:
 		return false
 	}
-	p.lane = laneName(p.group, where)
+	p.lane = lanes.Name(p.group, where)
 	return true
 }
-
-// wholeGroups reports whether whole groups can be received, so that they need hints.
-func (s subspace) wholeGroups() bool { return s.plan == nil || s.plan.whole }
 
 // Ready hints and timers grow at the end of their key range, which no cluster can split. So both are spread over shards
 // by the group's hash, modulo the number of shards.
@@ -634,13 +389,13 @@ func (s subspace) timerIn(where string, shard int64, extra int) []byte {
 
 // timer is the key of a lane's timer.
 func (s subspace) timer(dueMS int64, lane string) []byte {
-	return s.timerAt(s.shard(groupOf(lane)), dueMS, lane)
+	return s.timerAt(s.shard(lanes.GroupOf(lane)), dueMS, lane)
 }
 
 // timersAt are the keys at which a lane's timer may lie, the present one first.
 func (s subspace) timersAt(dueMS int64, lane string) [][]byte {
 	var keys [][]byte
-	for _, shard := range s.timerShardsOf(groupOf(lane)) {
+	for _, shard := range s.timerShardsOf(lanes.GroupOf(lane)) {
 		keys = append(keys, s.timerAt(shard, dueMS, lane))
 	}
 	return keys
@@ -648,10 +403,10 @@ func (s subspace) timersAt(dueMS int64, lane string) [][]byte {
 
 func (s subspace) timerAt(shard, dueMS int64, lane string) []byte {
 	if id, ok := holdOf(lane); ok {
-		k := s.timerAt(shard, dueMS, laneName(id.Group, s.holdWhere()))
+		k := s.timerAt(shard, dueMS, lanes.Name(id.Group, s.plan.HoldWhere()))
 		return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
 	}
-	group, where := splitLane(lane)
+	group, where := lanes.Split(lane)
 	return tuple.AppendString(tuple.AppendInt(s.timerIn(where, shard, 9+len(group)+2), dueMS), group)
 }
 

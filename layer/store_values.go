@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -111,7 +112,7 @@ type row struct {
 // rows takes the items of a lane, in key order: pairs of an item's key and value, whichever lane it is.
 func (s subspace) rows(lane string, pairs []kv.KV, delay retro) rows {
 	rs := rows{
-		keys: s, lane: lane, group: groupOf(lane), of: s.items(lane), retro: delay, list: make([]row, len(pairs)),
+		keys: s, lane: lane, group: lanes.GroupOf(lane), of: s.items(lane), retro: delay, list: make([]row, len(pairs)),
 	}
 	for i, pair := range pairs {
 		rs.list[i].KV = pair
@@ -153,7 +154,7 @@ func (rs rows) at(i int) *row {
 		r.tamed = rs.now.tame(&r.envelope, r.Index)
 	}
 	r.dueMS = rs.retro.due(&r.envelope)
-	r.Parts, r.Facets = r.envelope.Parts, rs.keys.plan.pack(r.envelope.Headers)
+	r.Parts, r.Facets = r.envelope.Parts, rs.keys.plan.Pack(r.envelope.Headers)
 	return r
 }
 

@@ -79,7 +79,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	if err := checkSubscription(name); err != nil {
 		return nil, err
 	}
-	if err := q.keys.plan.checkWhere(o.Where); err != nil {
+	if err := q.keys.checkWhere(o.Where); err != nil {
 		return nil, err
 	}
 	s.o.Where = maps.Clone(o.Where)
@@ -593,9 +593,8 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 // agrees reports whether the subscription is to be told of a change, and sets the change's facets. An item that was
 // rewritten, and agrees with the subscription's template no longer, has left.
 func (s *subscription) agrees(c *Change) bool {
-	if plan := s.q.keys.plan; plan != nil {
-		c.Facets, c.Was = plan.unpack(c.facets), plan.unpack(c.was)
-	}
+	plan := s.q.keys.plan
+	c.Facets, c.Was = plan.Unpack(c.facets), plan.Unpack(c.was)
 	if c.Facets != nil && !s.o.Where.matches(c.Facets) {
 		if c.Was == nil || !s.o.Where.matches(c.Was) {
 			return false
@@ -603,20 +602,6 @@ func (s *subscription) agrees(c *Change) bool {
 		c.Kind = ChangeLeft
 	}
 	return s.wants[c.Kind]
-}
-
-// unpack returns packed facets by their names; nil if there are none.
-func (p *lanePlan) unpack(packed string) map[string]string {
-	if packed == "" {
-		return nil
-	}
-	facets := make(map[string]string, len(p.facets))
-	for i, value := range rec.UnpackStrings(packed) {
-		if i < len(p.facets) {
-			facets[p.facets[i]] = value
-		}
-	}
-	return facets
 }
 
 // matches reports whether facets agree with the template.
@@ -630,16 +615,17 @@ func (t Template) matches(facets map[string]string) bool {
 }
 
 // checkWhere checks the template of a subscription.
-func (p *lanePlan) checkWhere(t Template) error {
+func (s subspace) checkWhere(t Template) error {
 	switch {
-	case p == nil && t != nil:
+	case s.plan.IsPlain() && t != nil:
 		return &TemplateError{Template: t}
 	case t != nil && len(t) == 0: // else it would agree with every item
-		return &TemplateError{Template: t, Views: p.text}
+		return &TemplateError{Template: t, Views: s.plan.Views()}
 	}
+	facets := s.plan.Facets()
 	for _, name := range slices.Sorted(maps.Keys(t)) {
-		if !slices.Contains(p.facets, name) {
-			return &ValueError{What: "facet", Got: name, Allowed: fmt.Sprint(p.facets)}
+		if !slices.Contains(facets, name) {
+			return &ValueError{What: "facet", Got: name, Allowed: fmt.Sprint(facets)}
 		}
 		if err := checkFacetValue(name, t[name]); err != nil {
 			return err

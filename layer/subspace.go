@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -129,8 +130,8 @@ const (
 // subspace builds the keys of one queue.
 type subspace struct {
 	prefix []byte
-	shards *sharding // of ready hints and timers; set when the queue is opened
-	plan   *lanePlan // of a queue with facets; set when the queue is opened; else nil
+	shards *sharding  // of ready hints and timers; set when the queue is opened
+	plan   lanes.Plan // set when the queue is opened
 	fixed  *fixedKeys
 	room   *room // of a transaction; nil = each key has memory of its own
 }
@@ -227,12 +228,19 @@ func (s subspace) attempt(id ID) []byte    { return s.itemKey(nameAttempt, id, 0
 func (s subspace) dead(id ID) []byte       { return s.itemKey(nameDead, id, 0) }
 func (s subspace) archive(id ID) []byte    { return s.itemKey(nameArchive, id, 0) }
 func (s subspace) parts(id ID) kv.KeyRange { return s.below(s.itemKey(namePart, id, 1)) }
-func (s subspace) lock(lane string) []byte { return s.ofLane(nameLock, lane, 0) }
 func (s subspace) mark(lane string) []byte { return s.ofLane(nameMark, lane, 0) }
+
+// lock is the key of a lane's record.
+func (s subspace) lock(lane string) []byte {
+	if id, ok := holdOf(lane); ok {
+		return s.hold(id)
+	}
+	return s.ofLane(nameLock, lane, 0)
+}
 
 // items is the items of a group, or the keys that stand for the items of another lane.
 func (s subspace) items(lane string) kv.KeyRange {
-	if isPart(lane) {
+	if lanes.IsPart(lane) {
 		return s.below(s.ofLane(nameLane, lane, 1))
 	}
 	return s.below(s.startGroup(nameItem, lane, 1))
@@ -256,11 +264,11 @@ func (s subspace) part(id ID, n int) []byte {
 
 // ready is the key of a lane's hint.
 func (s subspace) ready(index int64, lane string) []byte {
-	return s.readyAt(s.shard(groupOf(lane)), index, lane)
+	return s.readyAt(s.shard(lanes.GroupOf(lane)), index, lane)
 }
 
 func (s subspace) readyAt(shard, index int64, lane string) []byte {
-	if isPart(lane) {
+	if lanes.IsPart(lane) {
 		return s.open(shard, index, lane)
 	}
 	k := tuple.AppendInt(s.start(nameReady, 2+9+len(lane)+2), shard)
@@ -290,11 +298,9 @@ func (s subspace) namedFor(group string) kv.KeyRange {
 // requests is the range of all requests: those for groups first, then those by template.
 func (s subspace) requests() kv.KeyRange { return s.fixed.requests }
 
-func (s subspace) grant(random uuid.UUID, group string) []byte {
-	if isPart(group) {
-		return append(s.grantsTo(random, len(group)), group[1:]...)
-	}
-	return tuple.AppendString(s.grantsTo(random, len(group)+2), group)
+func (s subspace) grant(random uuid.UUID, lane string) []byte {
+	group, where := lanes.Split(lane)
+	return append(tuple.AppendString(s.grantsTo(random, len(lane)+2), group), where...)
 }
 
 func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {
@@ -406,7 +412,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 			break
 		}
 		p.group = d.Text()
-		if p.lane = p.group; s.inTurn() && d.More() {
+		if p.lane = p.group; s.plan.InTurn() && d.More() {
 			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
 		}
 	case nameBeat:
@@ -419,7 +425,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameNamed:
 		p.group = d.Text()
 		if p.lane = p.group; !d.Follows(rec.CodeUUID) {
-			p.lane = laneName(p.group, readWhere(&d))
+			p.lane = lanes.Name(p.group, readWhere(&d))
 		}
 		p.id = d.UUID()
 	case nameGrant:
@@ -434,7 +440,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	default:
 		d.Check(p.parseLane(&d), "unknown name %q", p.name)
 	}
-	if isPart(p.group) { // it would be taken for a lane
+	if lanes.IsPart(p.group) { // it would be taken for a lane
 		d.Check(false, "group %q, which is not UTF-8", p.group)
 	}
 	return p, d.End(key)

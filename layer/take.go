@@ -6,6 +6,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 )
 
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
@@ -45,15 +46,17 @@ type TakeOptions struct {
 
 // where packs the template of a take.
 func (o *TakeOptions) where(q *Queue) (string, error) {
-	switch {
-	case o.Unordered && !q.keys.takesAny():
-		return "", errUnordered
-	case o.Unordered && o.Where != nil:
-		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
-	case o.Unordered:
-		return freeWhere, nil
+	if !o.Unordered {
+		return q.keys.where(o.Where)
 	}
-	return q.keys.plan.where(o.Where)
+	where, ok := q.keys.plan.WhereUnordered()
+	switch {
+	case !ok:
+		return "", errUnordered
+	case o.Where != nil:
+		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
+	}
+	return where, nil
 }
 
 func (q *Queue) takeTx(
@@ -99,12 +102,12 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
 	}
-	if w.keys.hasHolds() && where == w.keys.holdWhere() {
+	if w.keys.plan.ClaimsItems(where) {
 		if _, err := w.endHolds(group, w.endHoldAt); err != nil {
 			return nil, err
 		}
 	}
-	return w.takeFrom(candidate{lane: laneName(group, where)}, max)
+	return w.takeFrom(candidate{lane: lanes.Name(group, where)}, max)
 }
 
 // takeProbe is how many hints a take looks at together: the first hint is nearly always good.
@@ -119,8 +122,8 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			due := w.dueBeats
-			w.dueBeats = nil
+			due := w.beats.due
+			w.beats.due = nil
 			if ended, err := w.endBeats(due); err != nil || !ended {
 				return nil, err
 			}
@@ -146,7 +149,7 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 // takeFrom takes from one group. If the group is held or empty, takeFrom clears the stale hint or timer. The
 // serialisable reads make the clearing conflict with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
-	if isHold(c.lane) { // its time is over, perhaps: then the item is free
+	if lanes.IsHold(c.lane) { // its time is over, perhaps: then the item is free
 		if w.tired() {
 			return nil, nil
 		}
@@ -154,13 +157,13 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		if err != nil || !free {
 			return nil, err
 		}
-		if c = (candidate{lane: laneName(c.group(), w.keys.holdWhere())}); behind != nil {
+		if c = (candidate{lane: lanes.Name(c.group(), w.keys.plan.HoldWhere())}); behind != nil {
 			c = *behind
 		}
 	}
 	for {
 		held := w.guarded(guard.TakeLock).readLaneLock(w.read, c.lane, locksAtOnce)
-		if w.keys.plan != nil {
+		if !w.keys.plan.IsPlain() {
 			if err := w.fenceOver(guard.TakeLock, c.lane); err != nil {
 				return nil, err
 			}
@@ -186,7 +189,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
 		case w.putsOff(f):
-			w.postponed = true
+			w.chores.postponed = true
 			return nil, nil
 		}
 		behind, err := w.dispose(f)
@@ -247,14 +250,16 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		for i := range values {
 			values[i] = f.rows.at(i).Value
 		}
-		if err := w.archive(f.group(), out, values); err != nil {
+		place, err := w.clock()
+		if err != nil {
 			return nil, err
 		}
+		w.archive(place, f.group(), out, values)
 	}
 	w.remove(f.group(), out, out, archived)
 	w.spend(f.group(), f.allowed, len(out))
 	w.clearLead(&f.candidate, f.record)
-	delete(w.ready, f.lane)
+	delete(w.noted.ready, f.lane)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)
 	if f.rows.len() == len(out) && f.behind != nil {
@@ -291,7 +296,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 	for i := range items {
 		items[i].FirstDelivered = fromMillis(w.nowMS)
 	}
-	if f.record == nil && !f.head && w.keys.plan == nil {
+	if f.record == nil && !f.head && w.keys.plan.IsPlain() {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}

@@ -71,13 +71,13 @@ func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results []l
 		t.q.eachSpread(t.batch, (*advice.Spread).Widen)
 	}
 	w := t.suspect.attempt(ctx, tx, a)
-	w.mayStage, w.advised = t.slot, t.along
+	w.wakes.mayStage, w.along = t.slot, t.along
 	t.along.attempt()
 	t.outcome.cancel() // the watches of a failed attempt
 	t.outcome, err = w.perform(t.batch, t.lost+a.Conflicts)
 	t.q.learn(&w.chores, err)
 	t.batch[0].used, t.batch[0].retries = w.used(), a.N
-	if t.due = w.dueBeats; err != nil || !w.wrote {
+	if t.due = w.beats.due; err != nil || !w.did.wrote {
 		return nil, false, err
 	}
 	results = make([]landed, len(t.batch))
@@ -192,7 +192,7 @@ func waits(batch []*operation) bool {
 
 // eachSpread calls tell for each template in a batch.
 func (q *Queue) eachSpread(batch []*operation, tell func(*advice.Spread)) {
-	if q.keys.plan == nil {
+	if q.keys.plan.IsPlain() {
 		tell(q.spreadOf(""))
 		return
 	}

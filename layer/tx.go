@@ -13,77 +13,90 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
 // txn is an attempt of a transaction: a view that writes, and the state shared by the operations in the transaction.
+// The notes of each feature have a type of their own.
 type txn struct {
-	view  // at snapshot, with keys in room; for reads with a conflict see guarded
-	room  room
-	tx    kv.Tx // sized
-	sized sized
-	// size is that of the caller's transaction before, being read; callers has it afterwards. Of a transaction which
-	// the handle has begun size is nil, and callers 0.
-	size    kv.Future[int64]
-	callers int
+	view          // at snapshot, with keys in sizes.room; for reads with a conflict see guarded
+	tx      kv.Tx // sizes.own
 	version kv.Future[int64]
 	follow  *following
-	anew    bool            // follow was read in this transaction, even if the handle knew a configuration
-	ready   map[string]bool // the lanes left ready by this transaction
-	hinted  []candidate     // the hints set by this transaction, in order
-	settled map[string]bool // the lanes whose claims this transaction has ended
-	// requests are the requests which may be woken, being read from the first hint on.
-	requests kv.Future[[]kv.KV]
-	behind   map[string]bool      // the lanes with items of an unordered queue to which this transaction has appended
-	unlocked map[string]bool      // the lanes whose locks this transaction has cleared, in a queue with facets
-	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
-	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
-	counts   []count              // by how much each counter goes up
-	changes  []rec.Changes        // what subscriptions are told, in order
+
+	sizes    sizes
+	did      did
+	told     told
+	noted    laneNotes
+	wakes    wakes
+	holds    turns
+	suspects suspectNotes
+	beats    beats
+	along    advised
+	chores   chores
+
 	// named has what this transaction has recorded under receive ids.
 	named map[string][]byte
-	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
-	mayStage bool
-	advised
-	// suspectTurn is of the transaction; nil = it is the caller's. gaveSuspect: an attempt gives one suspect item.
-	suspectTurn *suspectTurn
-	gaveSuspect bool
-	// countExpired: a receive of the transaction counts receives, and so all leases that have expired.
-	countExpired bool
-	others       int       // groups granted to other handles
-	leftOver     *leftOver // nil = every request is taken for one that a handle waits behind
-	touched      map[uuid.UUID]bool
-	wrote        bool            // something a retry must not do again
-	cleared      bool            // something stale
-	illegal      error           // a forbidden step of a group; see put
-	turned       map[string]bool // the holds which this transaction has begun or ended, in turn
-	lead         func() error    // leaves the groups in let findable; nil = there are none
-	let          map[string]bool // the groups of which this transaction has ended holds, in turn: see group_hold.go
 	// shortMS: the queue's rate is used up, and there may be more from then on; 0 = it is not, as far as known.
 	shortMS int64
-	// grants has the keys of the grants to this handle which are not taken yet.
-	grants   map[string]bool
-	dueBeats []dueBeat // met by this transaction's looks
-	// presentMS is the answer of present; 0 = not asked.
-	presentMS int64
-	broken    error // of a take: the error of the first unreadable group
-	chores
+	broken  error // of a take: the error of the first unreadable group
+}
+
+// did is what a transaction has done to keys.
+type did struct {
+	wrote   bool  // something a retry must not do again
+	cleared bool  // something stale
+	illegal error // a forbidden step of a group; see put
+}
+
+// told is what a transaction adds to counters and tells subscriptions.
+type told struct {
+	counts  []count       // by how much each counter goes up
+	changes []rec.Changes // in order
+}
+
+// laneNotes is the lanes whose state a transaction has changed.
+type laneNotes struct {
+	ready    map[string]bool      // the lanes left ready
+	hinted   []candidate          // the hints set, in order
+	settled  map[string]bool      // the lanes whose claims have ended
+	behind   map[string]bool      // the lanes with items of an unordered queue to which items were appended
+	unlocked map[string]bool      // the lanes whose locks were cleared, in a queue with facets
+	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which were released
+	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
+}
+
+// turns is the holds in turn that a transaction has begun or ended.
+type turns struct {
+	turned map[string]bool // the holds
+	let    map[string]bool // the groups of ended holds
+	lead   func() error    // leaves the groups in let findable; nil = there are none
+}
+
+// suspectNotes is what a transaction notes of suspect items.
+type suspectNotes struct {
+	turn *suspectTurn // of the transaction; nil = it is the caller's
+	gave bool         // the attempt gives one suspect item
+	// countExpired: a receive of the transaction counts receives, and so all leases that have expired.
+	countExpired bool
 }
 
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{
-		view: q.viewOf(ctx, tx.Snapshot()), sized: sized{Tx: tx}, version: tx.ReadVersion(), follow: q.follow(tx),
+		view: q.viewOf(ctx, tx.Snapshot()), version: tx.ReadVersion(), follow: q.follow(tx),
 	}
-	w.tx = &w.sized
-	w.anew, w.halvings = w.follow.stored != nil, q.noticed.stride.Halvings()
-	w.keys.room = &w.room
+	w.sizes.own.Tx = tx
+	w.tx = &w.sizes.own
+	w.chores.halvings = q.noticed.stride.Halvings()
+	w.keys.room = &w.sizes.room
 	return w
 }
 
 // followAnew makes the transaction read the configuration, even if the handle knows one which is fresh enough.
 func (w *txn) followAnew() {
 	guest := w.follow.guest
-	w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
+	w.follow = w.q.followAnew(w.tx, w.follow.begun)
 	w.follow.guest = guest
 }
 
@@ -119,23 +132,23 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	}
 	key = w.keys.ready(index, lane)
 	w.tx.Set(key, value)
-	if w.ready == nil {
-		w.ready = make(map[string]bool)
+	if w.noted.ready == nil {
+		w.noted.ready = make(map[string]bool)
 	}
-	w.ready[lane] = true
-	w.hinted = append(w.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
+	w.noted.ready[lane] = true
+	w.noted.hinted = append(w.noted.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
 	w.readRequests()
 	return key
 }
 
 // readRequests starts reading the requests which may be woken.
 func (w *txn) readRequests() {
-	if w.requests == nil {
+	if w.wakes.requests == nil {
 		limit := wakeProbe
-		if w.keys.plan != nil {
+		if !w.keys.plan.IsPlain() {
 			limit = requestsProbe
 		}
-		w.requests = w.read.GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
+		w.wakes.requests = w.read.GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
 	}
 }
 
@@ -174,13 +187,13 @@ func (w *txn) count(name string, n int) {
 	if n == 0 {
 		return
 	}
-	for i := range w.counts {
-		if w.counts[i].name == name {
-			w.counts[i].n += n
+	for i := range w.told.counts {
+		if w.told.counts[i].name == name {
+			w.told.counts[i].n += n
 			return
 		}
 	}
-	w.counts = append(w.counts, count{name, n})
+	w.told.counts = append(w.told.counts, count{name, n})
 }
 
 // count is by how much a counter goes up.
@@ -192,8 +205,8 @@ type count struct {
 // finish ends a transaction's work on the queue: writes the counters and, if a group is left ready, wakes the oldest
 // request. A single wake is enough, however many groups: the woken handle serves the other requests too.
 func (w *txn) finish() error {
-	if w.illegal != nil {
-		return w.illegal
+	if w.did.illegal != nil {
+		return w.did.illegal
 	}
 	// Read even if no operation asked: a handle whose transactions never ask would otherwise not follow.
 	if _, err := w.config(); err != nil {
@@ -202,8 +215,8 @@ func (w *txn) finish() error {
 	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
 		return err
 	}
-	if w.lead != nil {
-		if err := w.lead(); err != nil {
+	if w.holds.lead != nil {
+		if err := w.holds.lead(); err != nil {
 			return err
 		}
 	}
@@ -213,7 +226,7 @@ func (w *txn) finish() error {
 	if err := w.leadToNext(); err != nil {
 		return err
 	}
-	for _, c := range w.counts {
+	for _, c := range w.told.counts {
 		w.q.add(w.tx, w.keys, c.name, c.n)
 	}
 	if err := w.writeChanges(); err != nil {
@@ -234,7 +247,7 @@ type candidate struct {
 }
 
 // group is the group of the candidate's lane.
-func (c *candidate) group() string { return groupOf(c.lane) }
+func (c *candidate) group() string { return lanes.GroupOf(c.lane) }
 
 // accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
 func (c *candidate) accepts(r *rec.Record) bool {
@@ -253,18 +266,18 @@ func (w *txn) lease(d time.Duration) (time.Duration, error) {
 // clear clears a key, unless the key is nil.
 func (w *txn) clear(key []byte) {
 	if key != nil {
-		delete(w.grants, string(key))
+		delete(w.wakes.grants, string(key))
 		w.tx.Clear(key)
-		w.cleared = true
+		w.did.cleared = true
 	}
 }
 
 // ended notes the end of a claim by this transaction: the timers of the group, if read before, are void.
 func (w *txn) ended(lane string) {
-	if w.settled == nil {
-		w.settled = make(map[string]bool)
+	if w.noted.settled == nil {
+		w.noted.settled = make(map[string]bool)
 	}
-	w.settled[lane] = true
+	w.noted.settled[lane] = true
 }
 
 // wakeProbe is how many requests a waker reads to find one which is alive and wants groups.
@@ -272,13 +285,13 @@ const wakeProbe = 4
 
 // touch changes a wake key, once: a handle which waits for many groups has one wake key.
 func (w *txn) touch(random uuid.UUID) {
-	if w.touched[random] {
+	if w.wakes.touched[random] {
 		return
 	}
-	if w.touched == nil {
-		w.touched = make(map[uuid.UUID]bool)
+	if w.wakes.touched == nil {
+		w.wakes.touched = make(map[uuid.UUID]bool)
 	}
-	w.touched[random] = true
+	w.wakes.touched[random] = true
 	w.tx.Atomic(kv.Add, w.keys.wake(random), rec.PackCount(1))
 }
 
@@ -287,7 +300,7 @@ func (w *txn) touch(random uuid.UUID) {
 // requests nor with each other. Only if there are requests for groups are there reads behind the first.
 func (w *txn) wakeOldest() error {
 	w.readRequests()
-	rows, err := w.requests.Wait(w.ctx)
+	rows, err := w.wakes.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -301,7 +314,7 @@ func (w *txn) wakeOldest() error {
 		if rows, err = oldest.Wait(w.ctx); err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-	} else if w.kept.Withholds() {
+	} else if w.along.kept.Withholds() {
 		if owes, err := w.withhold(rows); err != nil || owes {
 			return err
 		}
@@ -320,11 +333,11 @@ func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
 		if !wants {
 			continue
 		}
-		if p.id == w.q.waitID || len(w.ready) > 1 {
+		if p.id == w.q.waitID || len(w.noted.ready) > 1 {
 			return false, nil
 		}
-		for lane := range w.ready {
-			w.kept.Owe(lane)
+		for lane := range w.noted.ready {
+			w.along.kept.Owe(lane)
 		}
 		return true, nil
 	}
@@ -334,12 +347,12 @@ func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
 // wakeNamed touches the wake keys of the requests for the groups left ready, a few for each group. One of the woken
 // receives gets the group, and the others wait on. A dead handle so keeps no other handle waiting.
 func (w *txn) wakeNamed() error {
-	if len(w.ready) > wakeGroups {
+	if len(w.noted.ready) > wakeGroups {
 		for row, err := range walk(w.ctx, w.read, w.keys.section(nameNamed), wakePage) {
 			if err != nil {
 				return fmt.Errorf("read requests: %w", err)
 			}
-			if p, err := w.keys.parse(row.Key); err == nil && w.ready[p.group] {
+			if p, err := w.keys.parse(row.Key); err == nil && w.noted.ready[p.group] {
 				if err := w.wake([]kv.KV{row}, 1); err != nil {
 					return err
 				}
@@ -347,8 +360,8 @@ func (w *txn) wakeNamed() error {
 		}
 		return nil
 	}
-	found := make([]kv.Future[[]kv.KV], 0, len(w.ready))
-	for _, group := range slices.Sorted(maps.Keys(w.ready)) {
+	found := make([]kv.Future[[]kv.KV], 0, len(w.noted.ready))
+	for _, group := range slices.Sorted(maps.Keys(w.noted.ready)) {
 		found = append(found, w.read.GetRange(
 			w.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		))
@@ -368,23 +381,13 @@ func (w *txn) wakeNamed() error {
 // wakeAll wakes the oldest request, which serves the others, and the requests for groups, and by templates, up to
 // wakePage of each.
 func (w *txn) wakeAll() error {
-	named, err := w.read.GetRange(
-		w.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
-	).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	if err := w.wake(named, wakePage); err != nil {
-		return err
-	}
-	if w.keys.plan != nil {
-		byLane, err := w.read.GetRange(
-			w.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
-		).Wait(w.ctx)
+	for _, name := range w.keys.present(nameNamed, nameByLane) {
+		requests, err := w.read.GetRange(
+			w.keys.section(name).Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-		if err := w.wake(byLane, wakePage); err != nil {
+		if err := w.wake(requests, wakePage); err != nil {
 			return err
 		}
 	}
@@ -407,7 +410,7 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 		}
 		if wants && !w.isLeftOver(row.Key, p) {
 			w.touch(p.id)
-			w.kept.Woke(p.id != w.q.waitID)
+			w.along.kept.Woke(p.id != w.q.waitID)
 			if n--; n == 0 {
 				return nil
 			}
@@ -424,11 +427,11 @@ type leftOver struct {
 
 // isLeftOver reports whether the request is left over. One for a lane, or by a template, is cleared.
 func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
-	if w.leftOver == nil || p.id != w.leftOver.of {
+	if w.wakes.leftOver == nil || p.id != w.wakes.leftOver.of {
 		return false
 	}
 	if p.name == nameRequest {
-		w.leftOver.index = p.index
+		w.wakes.leftOver.index = p.index
 	} else {
 		w.tx.Clear(key)
 	}
@@ -453,7 +456,7 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	}
 	size := tx.ApproximateSize() // before the layer's own reads: a transaction tells its size when its reads have ended
 	w := q.txn(ctx, tx)
-	w.follow.guest, w.size = true, size
+	w.follow.guest, w.sizes.before = true, size
 	err := fn(w)
 	q.learn(&w.chores, err)
 	if err == nil {
@@ -506,17 +509,17 @@ func (c *chores) most(bound int) int { return halved(bound, c.halvings) }
 func halved(bound, times int) int { return max(1, bound>>min(times, 16)) }
 
 // enough reports whether the transaction has done maxChores, or is crowded.
-func (w *txn) enough() bool { return w.done >= w.most(maxChores) || w.crowded() }
+func (w *txn) enough() bool { return w.chores.done >= w.chores.most(maxChores) || w.crowded() }
 
 // tired reports whether the transaction has ended maxLapsed holdings.
-func (w *txn) tired() bool { return w.lapsed >= w.most(maxLapsed) || w.crowded() }
+func (w *txn) tired() bool { return w.chores.lapsed >= w.chores.most(maxLapsed) || w.crowded() }
 
 // leaves reports whether the transaction may have left chores to the next.
-func (w *txn) leaves() bool { return w.postponed || w.tired() || w.enough() }
+func (w *txn) leaves() bool { return w.chores.postponed || w.tired() || w.enough() }
 
 // spent reports whether the transaction has reached overdueItems or overdueBytes.
 func (w *txn) spent() bool {
-	return w.agedItems >= w.most(overdueItems) || w.agedBytes >= overdueBytes || w.crowded()
+	return w.chores.agedItems >= w.chores.most(overdueItems) || w.chores.agedBytes >= overdueBytes || w.crowded()
 }
 
 // Once runs fn in a transaction whose effect happens exactly once, even if the outcome of a commit is unknown: the
@@ -528,8 +531,8 @@ func (w *txn) spent() bool {
 //		return q.AckTx(ctx, tx, claim)
 //	})
 //
-// A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that
-// read, and before the EnqueueTx, may come first. Message.BehindAll excludes that.
+// A message enqueued in fn has its place by the first read of fn, see EnqueueTx. So it may come before a message which
+// another process enqueues after that read, and before the EnqueueTx. Message.BehindAll excludes that.
 //
 // fn may run several times, so it must assign its results and must not append to them. fn must return every error of
 // the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error wraps a

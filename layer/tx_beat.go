@@ -12,6 +12,12 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// beats is what a transaction has met of heartbeats.
+type beats struct {
+	due       []dueBeat // met by its looks
+	presentMS int64     // the answer of present; 0 = not asked
+}
+
 // A handle with claims by heartbeat (ReceiveOptions.Heartbeat) has a beat: a time in the database up to which all these
 // claims last. The handle moves the beat on while the process lives. So a claim by heartbeat is never extended: for
 // 10,000 groups in flight, the beat is the only write. The price is a key for each claim, in a list of the handle's

@@ -125,6 +125,7 @@ type following struct {
 	known  time.Time         // when config and paused were read
 	stored kv.Future[[]byte] // nil if config and paused are known
 	pause  kv.Future[[]byte]
+	anew   bool // config is read in the transaction, even if the handle knew one
 	only   bool // the handle does not learn: the transaction may have changed the configuration itself
 	guest  bool // the transaction may be the caller's: see operate
 	config *Config
@@ -151,7 +152,7 @@ func (q *Queue) follow(tx kv.Tx) *following {
 func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 	s := tx.Snapshot()
 	return &following{
-		q: q, begun: begun, known: q.aging.now(q.opts.Now),
+		q: q, begun: begun, known: q.aging.now(q.opts.Now), anew: true,
 		stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused)),
 	}
 }
@@ -295,10 +296,12 @@ func (w *txn) change(kind ChangeKind, id ID, facets string) {
 		return
 	}
 	d := rec.Item{Index: id.Index, Random: id.Random, Facets: facets}
-	if n := len(w.changes) - 1; n >= 0 && w.changes[n].Kind == int64(kind) && w.changes[n].Group == id.Group &&
-		w.changes[n].Was == nil {
-		w.changes[n].Items = append(w.changes[n].Items, d)
-		return
+	if n := len(w.told.changes); n > 0 {
+		last := &w.told.changes[n-1]
+		if last.Kind == int64(kind) && last.Group == id.Group && last.Was == nil {
+			last.Items = append(last.Items, d)
+			return
+		}
 	}
 	w.note(rec.Changes{Kind: int64(kind), Group: id.Group, Items: []rec.Item{d}})
 }
@@ -333,7 +336,7 @@ func (w *txn) changePurged(group string, n int) {
 // note keeps changes for writeChanges.
 func (w *txn) note(c rec.Changes) {
 	if w.mayKeepChanges() {
-		w.changes = append(w.changes, c)
+		w.told.changes = append(w.told.changes, c)
 	}
 }
 
@@ -345,7 +348,7 @@ func (w *txn) mayKeepChanges() bool { return w.follow.stored != nil || w.follow.
 // Footprint: a key that no other transaction writes, and an atomic add. It has no read and no conflict, so writers of
 // changes conflict neither with each other nor with subscriptions.
 func (w *txn) writeChanges() error {
-	if len(w.changes) == 0 {
+	if len(w.told.changes) == 0 {
 		return nil
 	}
 	config, err := w.config()
@@ -357,8 +360,8 @@ func (w *txn) writeChanges() error {
 		w.tx.Atomic(kv.SetVersionstampedKey, w.keys.change(w.q.offset, changeRows.Add(1)), row)
 		row = tuple.AppendInt(nil, w.nowMS)
 	}
-	for n := range w.changes {
-		c := &w.changes[n]
+	for n := range w.told.changes {
+		c := &w.told.changes[n]
 		if len(row) > changeRowSize {
 			flush()
 		}
@@ -375,6 +378,6 @@ func (w *txn) writeChanges() error {
 	}
 	flush()
 	w.tx.Atomic(kv.Add, w.keys.meta(metaChanged), rec.PackCount(1))
-	w.changes = nil
+	w.told.changes = nil
 	return nil
 }

@@ -45,12 +45,12 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	for len(settle) > 0 {
 		var now, later []*operation
-		lanes := make(map[string]bool, len(settle))
+		settled := make(map[string]bool, len(settle))
 		for _, o := range settle {
-			if lane := o.settle.lane; lanes[lane] {
+			if lane := o.settle.lane; settled[lane] {
 				later = append(later, o)
 			} else {
-				lanes[lane] = true
+				settled[lane] = true
 				now = append(now, o)
 			}
 		}
@@ -80,7 +80,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
 		return outcome, err
 	}
-	outcome.granted = w.others
+	outcome.granted = w.wakes.others
 	if err := w.finish(); err != nil {
 		return outcome, err
 	}
@@ -90,7 +90,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 // checkAdvanced returns errTooLarge if advanced items, whose new bodies were not known before, have made the
 // transaction too large to be committed.
 func checkAdvanced(w *txn, batch []*operation) error {
-	if !slices.ContainsFunc(batch, func(o *operation) bool { return o.settle != nil && o.settle.change != nil }) {
+	if !slices.ContainsFunc(batch, func(o *operation) bool { return o.settle != nil && o.settle.advance != nil }) {
 		return nil
 	}
 	err := w.checkSize()
@@ -143,7 +143,7 @@ func (w *txn) settle(os []*operation) error {
 			return err
 		}
 		o.settleErr = err // nothing was written: only this settlement fails
-		w.wrote = w.wrote || err == nil
+		w.did.wrote = w.did.wrote || err == nil
 	}
 	for _, o := range os {
 		if o.settleErr != nil {
@@ -157,7 +157,7 @@ func (w *txn) settle(os []*operation) error {
 		if o.settleErr != nil {
 			continue
 		}
-		if err := o.settle.joinLanes(w); err != nil {
+		if err := o.settle.conclude(w); err != nil {
 			return err
 		}
 	}
@@ -218,6 +218,6 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 // claimed notes whether claims were written.
 func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
-		w.wrote = w.wrote || len(r.claims) > 0
+		w.did.wrote = w.did.wrote || len(r.claims) > 0
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -269,7 +270,7 @@ func (v *view) sawHead(lane string, seen ID) error {
 	if key == nil {
 		return seenHead(seen, ID{})
 	}
-	p, err := v.keys.parseItem(key, groupOf(lane), items)
+	p, err := v.keys.parseItem(key, lanes.GroupOf(lane), items)
 	if err != nil {
 		return err
 	}
@@ -317,7 +318,7 @@ type lockRead struct {
 // readLaneLock starts the read of the lock of a lane that is no hold. In a queue with facets it reads, by locks, up to
 // most locks of each range in which those of intersecting lanes lie, and the lane's own.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
-	if v.keys.plan == nil {
+	if v.keys.plan.IsPlain() {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
 	}
 	var l laneLock
@@ -331,9 +332,7 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 		read.rows = locks.GetRange(r.Selectors(), kv.RangeOptions{Limit: read.limit})
 		l.over = append(l.over, read)
 	}
-	if !isPart(lane) {
-		l.hold = v.firstHold(lane)
-	}
+	l.hold = v.firstHold(lane)
 	return l
 }
 
@@ -406,7 +405,7 @@ func (v *view) unpackLocks(lane string, rows []kv.KV) (own *rec.Record, others [
 		if err != nil {
 			return nil, nil, err
 		}
-		if p.lane != lane && !v.keys.plan.intersect(p.lane, lane) {
+		if p.lane != lane && !v.keys.plan.Intersect(p.lane, lane) {
 			continue
 		}
 		r, err := rec.UnpackRecord(row.Key, row.Value)
@@ -445,7 +444,7 @@ func (v *view) readItems(values kv.ReadTx, lane string, limit int) kv.Future[[]k
 // readItemsIn is readItems for a part of the lane's keys.
 func (v *view) readItemsIn(values kv.ReadTx, lane string, keys kv.KeyRange, limit int) kv.Future[[]kv.KV] {
 	first := v.read.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
-	if !isPart(lane) {
+	if !lanes.IsPart(lane) {
 		return first
 	}
 	return &laneRead{keys: v.keys, lane: lane, first: first, values: values}
@@ -462,7 +461,7 @@ func (r *laneRead) begin(ctx context.Context) {
 		r.err = err
 		return
 	}
-	of, group := r.keys.items(r.lane), groupOf(r.lane)
+	of, group := r.keys.items(r.lane), lanes.GroupOf(r.lane)
 	for _, row := range rows {
 		p, err := r.keys.parseItem(row.Key, group, of)
 		if err != nil {
@@ -504,7 +503,7 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	if len(out) == 0 {
 		return nil, rec.Corrupt(v.keys.lock(lane), errors.New("a claim of nothing"))
 	}
-	group := groupOf(lane)
+	group := lanes.GroupOf(lane)
 	found := v.reloadRows(lane, out)
 	// Only of the first item, as in a new claim.
 	record, err := v.readAttempt(idOf(out[0], group))
@@ -538,8 +537,8 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 
 // reloadRows starts reading the items of a held claim: a lane's items by key, because they may lie far apart.
 func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
-	group := groupOf(lane)
-	if isPart(lane) {
+	group := lanes.GroupOf(lane)
+	if lanes.IsPart(lane) {
 		r := &laneRead{keys: v.keys, lane: lane, first: kv.Done[[]kv.KV](nil, nil), values: v.read, begun: true}
 		for _, d := range out {
 			key := v.keys.item(idOf(d, group))
@@ -553,12 +552,12 @@ func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	}, kv.RangeOptions{})
 }
 
-// firstHold is the read of the first hold of a group; nil if the queue has none.
-func (v *view) firstHold(group string) kv.Future[[]kv.KV] {
-	if !v.keys.hasHolds() {
+// firstHold is the read of the first hold that a claim of a lane can meet; nil = a claim meets none.
+func (v *view) firstHold(lane string) kv.Future[[]kv.KV] {
+	if !v.keys.plan.MeetsHolds(lane) {
 		return nil
 	}
-	return v.read.GetRange(v.keys.holds(group).Selectors(), kv.RangeOptions{Limit: 1})
+	return v.read.GetRange(v.keys.holds(lane).Selectors(), kv.RangeOptions{Limit: 1})
 }
 
 // unpackHolds reads the records of holds.
@@ -796,6 +795,16 @@ func conflictSize(key int) int   { return 2*key + rangeSize + 1 }
 // by one, and conflicts on the emptiness of the group: four ranges.
 func clearSize(key int) int { return 4*key + mutationSize + rangeSize + 2 + conflictSize(key) }
 
+// sizes is what is known of the size of a transaction.
+type sizes struct {
+	own  sized // what this attempt adds
+	room room  // of keys
+	// before is the size of the caller's transaction before, being read; callers has it afterwards. Of a transaction
+	// which the handle has begun before is nil, and callers 0.
+	before  kv.Future[int64]
+	callers int
+}
+
 // sized is a transaction that counts the bytes that it adds to its size. It counts about as much as FoundationDB, or
 // more.
 type sized struct {
@@ -853,7 +862,7 @@ func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 const foundKey = 32
 
 // used returns the size of the transaction, with the writes that its caller has made before.
-func (w *txn) used() int { return w.callers + w.sized.added }
+func (w *txn) used() int { return w.sizes.callers + w.sizes.own.added }
 
 // txLimit returns how large a transaction of the handle may become.
 func (q *Queue) txLimit() int {
@@ -868,14 +877,14 @@ func (w *txn) crowded() bool { return w.used() > w.q.txLimit()/100*crowdedShare 
 
 // measure waits for the size which the caller's transaction had before.
 func (w *txn) measure() error {
-	if w.size == nil {
+	if w.sizes.before == nil {
 		return nil
 	}
-	n, err := w.size.Wait(w.ctx)
+	n, err := w.sizes.before.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("size of the transaction: %w", err)
 	}
-	w.callers, w.size = int(n), nil
+	w.sizes.callers, w.sizes.before = int(n), nil
 	return nil
 }
 
@@ -895,8 +904,8 @@ func (w *txn) checkSize() error {
 	if err := w.measure(); err != nil || !w.crowded() {
 		return err
 	}
-	w.size = w.sized.ApproximateSize() // instead of the layer's own count
-	w.sized.added = 0
+	w.sizes.before = w.sizes.own.ApproximateSize() // instead of the layer's own count
+	w.sizes.own.added = 0
 	if err := w.measure(); err != nil {
 		return err
 	}
@@ -929,13 +938,8 @@ type itemSizes struct {
 }
 
 func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
-	z := itemSizes{key: len(s.itemKey(nameAttempt, ID{Group: group, Index: math.MaxInt64}, 0))}
-	if s.plan != nil {
-		z.lanes = len(s.plan.views)
-	}
-	if s.takesAny() {
-		z.lanes = 1
-	}
+	key := s.itemKey(nameAttempt, ID{Group: group, Index: math.MaxInt64}, 0)
+	z := itemSizes{key: len(key), lanes: s.plan.CountParts()}
 	if changes > 0 {
 		z.told = rec.ChangeSize + len(group) + strings.Count(group, "\x00")
 	}
@@ -1078,10 +1082,10 @@ func (v *view) clocksApart() (time.Duration, error) {
 // young receipts of other handles, or the later of two. present is for a time that is stored without a version, and by
 // which another process later removes a row.
 func (w *txn) present() (int64, error) {
-	if w.presentMS > 0 {
-		return w.presentMS, nil
+	if w.beats.presentMS > 0 {
+		return w.beats.presentMS, nil
 	}
-	w.presentMS = w.nowMS
+	w.beats.presentMS = w.nowMS
 	m, all, err := w.witnesses()
 	if err != nil {
 		return 0, err
@@ -1095,7 +1099,7 @@ func (w *txn) present() (int64, error) {
 	}
 	slices.Sort(times)
 	if middle := times[len(times)/2]; ahead(middle, m.nowMS) || ahead(m.nowMS, middle) {
-		w.presentMS = middle
+		w.beats.presentMS = middle
 	}
-	return w.presentMS, nil
+	return w.beats.presentMS, nil
 }

@@ -87,7 +87,7 @@ func TestSizeIsCounted(t *testing.T) {
 			for _, c := range claims {
 				z, most := q.keys.sizesIn(c.Group, config.Changes), 0
 				for _, item := range c.Items {
-					most += z.finish(len(q.keys.plan.pack(item.Headers)))
+					most += z.finish(len(q.keys.plan.Pack(item.Headers)))
 					if config.Archive > 0 {
 						most += setSize(z.key, min(len(item.Body), rec.MaxInline)+200)
 					}

@@ -12,8 +12,20 @@ import (
 	"fdbfifo/internal/callback"
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
+
+// wakes is what a transaction knows of the requests of receives that wait.
+type wakes struct {
+	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
+	mayStage bool
+	requests kv.Future[[]kv.KV] // which may be woken, being read from the first hint on
+	leftOver *leftOver          // nil = every request is taken for one that a handle waits behind
+	touched  map[uuid.UUID]bool // whose wake keys are touched
+	others   int                // groups granted to other handles
+	grants   map[string]bool    // the keys of the grants to this handle which are not taken yet
+}
 
 // requestsProbe is how many requests a waker reads at once in a queue with facets. If there are no more, the waker
 // needs no other read.
@@ -49,24 +61,24 @@ func (w *txn) waking() *waking {
 //
 // The reads are at snapshot: neither two enqueues conflict, nor an enqueue and a receive that waits.
 func (w *txn) wakeLanes() error {
-	if len(w.ready)+len(w.unlocked)+len(w.behind) == 0 {
+	if len(w.noted.ready)+len(w.noted.unlocked)+len(w.noted.behind) == 0 {
 		return nil
 	}
 	k := w.waking()
-	for lane := range w.ready {
+	for lane := range w.noted.ready {
 		k.opens(lane)
 	}
-	for lane := range w.behind {
-		if _, opened := w.ready[lane]; !opened {
+	for lane := range w.noted.behind {
+		if _, opened := w.noted.ready[lane]; !opened {
 			k.opens(lane)
 		}
 	}
-	for lane := range w.unlocked {
-		group := groupOf(lane)
+	for lane := range w.noted.unlocked {
+		group := lanes.GroupOf(lane)
 		k.unlocks[group] = append(k.unlocks[group], lane)
 	}
 	w.readRequests()
-	rows, err := w.requests.Wait(w.ctx)
+	rows, err := w.wakes.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -78,7 +90,7 @@ func (w *txn) wakeLanes() error {
 
 // opens has the handles woken that wait for the lane.
 func (k *waking) opens(lane string) {
-	group, where := splitLane(lane)
+	group, where := lanes.Split(lane)
 	k.opened[group] = append(k.opened[group], lane)
 	if where == "" {
 		k.groups = 1 // the handle that is woken serves the others
@@ -90,8 +102,8 @@ func (k *waking) opens(lane string) {
 // readMore reads the requests that matter, because there are many.
 func (k *waking) readMore() error {
 	groups := make(map[string]bool)
-	for _, lanes := range []map[string][]string{k.opened, k.unlocks} {
-		for group := range lanes {
+	for _, noted := range []map[string][]string{k.opened, k.unlocks} {
+		for group := range noted {
 			groups[group] = true
 		}
 	}
@@ -162,7 +174,7 @@ func (k *waking) see(row kv.KV) error {
 		}
 		k.templates[p.where] -= int(r.Wants)
 	default:
-		meets := func(lane string) bool { return k.keys.plan.intersect(lane, p.lane) }
+		meets := func(lane string) bool { return k.keys.plan.Intersect(lane, p.lane) }
 		if k.named[p.lane] == wakeProbe ||
 			!slices.Contains(k.opened[p.group], p.lane) && !slices.ContainsFunc(k.unlocks[p.group], meets) {
 			return nil
@@ -178,28 +190,28 @@ func (k *waking) see(row kv.KV) error {
 
 // unlock notes that a lock is released.
 func (w *txn) unlock(lane string) {
-	if w.keys.plan == nil || w.keys.inTurn() {
+	if !w.keys.plan.KeepsHints() {
 		return
 	}
-	if w.unlocked == nil {
-		w.unlocked = make(map[string]bool)
+	if w.noted.unlocked == nil {
+		w.noted.unlocked = make(map[string]bool)
 	}
-	w.unlocked[lane] = true
+	w.noted.unlocked[lane] = true
 	w.readRequests()
 	w.readKept(lane)
 }
 
 // readKept starts reading the hints put aside under a lock which is being released.
 func (w *txn) readKept(lane string) {
-	if w.keys.plan != nil && !w.keys.inTurn() {
-		w.unkept = append(w.unkept,
+	if w.keys.plan.KeepsHints() {
+		w.noted.unkept = append(w.noted.unkept,
 			guard.Kept.Reads(w.tx).GetRange(w.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
 	}
 }
 
 // putBackKept puts back the hints which were put aside under the locks that this transaction has released.
 func (w *txn) putBackKept() error {
-	for _, f := range w.unkept {
+	for _, f := range w.noted.unkept {
 		rows, err := f.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read kept hints: %w", err)
@@ -215,17 +227,17 @@ func (w *txn) putBackKept() error {
 			w.hint(p.index, p.lane, attempts)
 		}
 	}
-	w.unkept = nil
+	w.noted.unkept = nil
 	return nil
 }
 
 // vacate notes that an item goes from lanes whose first it may be.
-func (w *txn) vacate(index int64, lanes []string) {
-	if w.vacated == nil {
-		w.vacated = make(map[string][]int64)
+func (w *txn) vacate(index int64, of []string) {
+	if w.noted.vacated == nil && len(of) > 0 {
+		w.noted.vacated = make(map[string][]int64)
 	}
-	for _, lane := range lanes {
-		w.vacated[lane] = append(w.vacated[lane], index)
+	for _, lane := range of {
+		w.noted.vacated[lane] = append(w.noted.vacated[lane], index)
 	}
 }
 
@@ -239,15 +251,16 @@ func (w *txn) vacate(index int64, lanes []string) {
 // Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
 func (w *txn) leadToNext() error {
 	config, err := w.config()
-	if err != nil || !config.RetroactiveDelay || len(w.vacated) == 0 {
+	if err != nil || !config.RetroactiveDelay || len(w.noted.vacated) == 0 {
 		return err
 	}
-	lanes := slices.DeleteFunc(slices.Sorted(maps.Keys(w.vacated)), func(lane string) bool { return w.ready[lane] })
-	heads := make([]kv.Future[[]byte], len(lanes))
-	for i, lane := range lanes {
+	vacated := slices.Sorted(maps.Keys(w.noted.vacated))
+	vacated = slices.DeleteFunc(vacated, func(lane string) bool { return w.noted.ready[lane] })
+	heads := make([]kv.Future[[]byte], len(vacated))
+	for i, lane := range vacated {
 		heads[i] = w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
 	}
-	for i, lane := range lanes {
+	for i, lane := range vacated {
 		key, err := heads[i].Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
@@ -259,16 +272,16 @@ func (w *txn) leadToNext() error {
 			}
 			continue
 		}
-		p, err := w.keys.parseItem(key, groupOf(lane), items)
+		p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
 		if w.passes(err) {
 			continue
 		}
-		for _, index := range w.vacated[lane] {
+		for _, index := range w.noted.vacated[lane] {
 			w.tx.Clear(w.keys.ready(index, lane))
 		}
 		w.hint(p.index, lane, 0)
 	}
-	w.vacated = nil
+	w.noted.vacated = nil
 	return nil
 }
 
@@ -284,9 +297,9 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 // wakeReady wakes the requests for what this transaction has left ready.
 func (w *txn) wakeReady() error {
 	switch {
-	case w.keys.plan != nil:
+	case !w.keys.plan.IsPlain():
 		return w.wakeLanes()
-	case len(w.ready) > 0:
+	case len(w.noted.ready) > 0:
 		return w.wakeOldest()
 	}
 	return nil

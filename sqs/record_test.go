@@ -18,8 +18,10 @@ func TestDocumentedBounds(t *testing.T) {
 	text, err := os.ReadFile("../docs/guarantees.md")
 	require.NoError(t, err)
 	for _, bound := range []string{
-		fmt.Sprintf("| %d MiB; %d KiB; %d,%03d; %d of %d bytes |",
-			maxBody>>20, maxOther>>10, maxValues/1000, maxValues%1000, maxNames, maxName),
+		fmt.Sprintf("| a request that sends messages | %d MiB |", maxBody>>20),
+		fmt.Sprintf("| any other request | %d KiB |", maxOther>>10),
+		fmt.Sprintf("| values of a request | %d,%03d |", maxValues/1000, maxValues%1000),
+		fmt.Sprintf("| names in a request | %d of %d bytes |", maxNames, maxName),
 		fmt.Sprintf("| %d,%03d bytes; the value %d,%03d |",
 			maxSettings/1000, maxSettings%1000, maxSettings/1000+1, maxSettings%1000),
 	} {

@@ -70,7 +70,7 @@ ClaimTx(h, l) ==
                {Ready(l)} \cup (IF n = 0 THEN {} ELSE {Timer(l)}))
              EXCEPT !.n = n, !.lane = {l}, !.token = claims + 1]
 
-\* layer/settle.go: check, finish.
+\* layer/settlement.go: take, finish.
 AckTx(c) ==
     IF ~There(Lock(c.lane)) \/ db[Lock(c.lane)].token # c.token THEN NoTx
     ELSE [Tx("ack", {Lock(c.lane)}, Ready(c.lane) :> 0, {Lock(c.lane)} \cup Lead(db[Lock(c.lane)].n, c.lane))

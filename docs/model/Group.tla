@@ -156,10 +156,10 @@ ClaimTx(p, c, now, end) ==
                      c.key \cup over \cup (IF c.key = {} THEN {at} ELSE {}))
                      EXCEPT !.starts = Lease(next), !.ends = ended, !.out = out], token)
 
-\* layer/settle.go: check. The fencing check.
+\* layer/settlement.go: check. The fencing check.
 Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("token"))
 
-\* layer/settle.go: check, readNext, giveBack, extend; layer/group.go: leave.
+\* layer/settlement.go: take, readNext; layer/settle_back.go, layer/settle_extend.go: carryOut; layer/group.go: leave.
 SettleTx(p, o) ==
     LET l == Held
         reads == Guard("settle-lock", {Lock})

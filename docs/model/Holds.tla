@@ -151,7 +151,7 @@ TakeTx(p, c, now) ==
 \* layer/claim_hold.go: endHold.
 EndTx(k) == Tx("look", Plus(Part(Guard("hold-end", {Lock(k)}), None, {}), End(k)))
 
-\* layer/settle.go: check, finish, giveBack. The fencing check is always made.
+\* layer/settlement.go: take, finish; layer/settle_back.go: carryOut. The fencing check is always made.
 Mine(p) == {c \in claim[p] : Held(c.lane).token = c.token}
 SettleTx(what, l) ==
     LET out == Held(l).out

@@ -47,7 +47,7 @@ Operator == <<"operator", 0>>
 Processes == Producers \cup Holders \cup {Operator}
 
 -----------------------------------------------------------------------------
-(* Lanes: layer/store_lane.go. The facets are state and region; all items are *)
+(* Lanes: layer/internal/lanes. The facets are state and region; all items are *)
 (* of one region. An item's value is its state.                              *)
 
 States == {"new", "paid"}
@@ -57,9 +57,9 @@ Lanes == UNION {Lane(v) : v \in Views}
 Asks(p) ==
     {l \in Lanes : CASE l[1] = "whole" -> p[2] \in ByWhole [] l[1] = "state" -> p[2] \in ByState [] OTHER -> p[2] \in ByRegion}
 
-\* layer/store_lane.go: intersect. Unless a facet of both differs.
+\* layer/internal/lanes/plan.go: Intersect. Unless a facet of both differs.
 Intersect(a, b) == a[1] # b[1] \/ a = b
-\* layer/store_lane.go: lanesOf.
+\* layer/internal/lanes/plan.go: LanesOf.
 LanesOf(state) == {l \in Lanes : l[1] = "state" => l[2] = state}
 
 -----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ NoLock == [kind |-> "none", token |-> 0, owner |-> <<"nobody", 0>>, end |-> Last
 Held(l) == IF There(Lock(l)) THEN db[Lock(l)] ELSE NoLock
 \* The claim that a lock stands for, with the end of its lease.
 Lease(l, r) == IF r.kind = "claim" THEN {[lane |-> l, token |-> r.token, owner |-> r.owner, end |-> r.end]} ELSE {}
-\* The locks that may share an item with a lane. layer/store_lane.go: over.
+\* The locks that may share an item with a lane. layer/internal/lanes/plan.go: Excluding.
 Over(l) ==
     {Excluding} \cup (IF l # Whole /\ ~Has("over-lock") THEN {Lock(l)} ELSE {Lock(o) : o \in {o \in Lanes : Intersect(o, l)}})
 NoClaim == [lane |-> Whole, token |-> 0, out |-> {}]
@@ -180,7 +180,7 @@ ClaimTx(p, l, c, now, end) ==
                     IF locked THEN Moved(l, end) ELSE Nothing)
                     EXCEPT !.starts = Lease(l, next), !.ends = Lease(l, r), !.out = out, !.sees = {k \in Items : l \in LanesOf(db[k])}])}
 
-\* layer/settle.go: check. The fencing check.
+\* layer/settlement.go: check. The fencing check.
 Mine(p) == LET r == Held(claim[p].lane) IN r.kind = "claim" /\ (r.token = claim[p].token \/ ~Has("token"))
 
 Fenced(l) == Part(Guard("settle-lock", {Lock(l)}), None, {})
@@ -188,7 +188,7 @@ Fenced(l) == Part(Guard("settle-lock", {Lock(l)}), None, {})
 Mending(p, part) ==
     [part EXCEPT !.ends = IF @ = {} THEN {} ELSE Lease(claim[p].lane, [Held(claim[p].lane) EXCEPT !.token = claim[p].token, !.owner = p])]
 
-\* layer/settle.go: check, readNext, finish. ids leave the claim; gone are the keys by which they leave their lanes.
+\* layer/settlement.go: take, readNext, finish. ids leave the claim; gone are the keys by which they leave their lanes.
 EndTx(l, ids, gone, rest) ==
     LET r == Held(l)
     IN IF r.out \ ids # {} THEN Plus(Fenced(l), Part({}, Lock(l) :> [r EXCEPT !.out = @ \ ids], gone))
@@ -207,14 +207,14 @@ Join(k, state) ==
     IN Part(UNION {Guard("lane-tail", {LaneItem(l, Last(In(l)))}) : l \in tails},
             [j \in {k} \cup {LaneItem(l, k) : l \in joins} \cup {Ready(l, k[2]) : l \in firsts} |-> IF j = k THEN state ELSE 0], {})
 
-\* layer/advance.go: leaveLanes, joinLanes.
+\* layer/advance.go: leaveLanes, conclude.
 AdvanceTx(p, k, state) ==
     LET l == claim[p].lane
         gone == {LaneItem(o, k) : o \in LanesOf(db[k]) \ LanesOf(state)}
         rest == In(l) \ (IF l \in LanesOf(state) THEN {} ELSE {k})
     IN Tx("advance", [Plus(Mending(p, EndTx(l, {k}, gone, rest)), Join(k, state)) EXCEPT !.out = {k}])
 
-\* layer/settle.go: giveBack, extend.
+\* layer/settle_back.go, layer/settle_extend.go: carryOut.
 NackTx(p) ==
     LET l == claim[p].lane IN Tx("nack", Mending(p, Plus(Fenced(l), Plus(Part({}, Ready(l, First(Held(l).out)[2]) :> 0, {}), Unlock(l)))))
 HoldTx(p, what, end) ==

@@ -235,7 +235,7 @@ Sweep(h) ==
                  {Request(other), Wake(other)} \cup {Grant(other, g) : g \in Groups})))
     /\ UNCHANGED <<db, local, claims, seen>>
 
-\* layer/settle.go. The ack of all, or a nack; the fencing check tells a claim that was lost.
+\* layer/settlement.go. The ack of all, or a nack; the fencing check tells a claim that was lost.
 Settle(h) ==
     /\ Free(h) /\ holds[h] # NoClaim
     /\ LET g == holds[h].group

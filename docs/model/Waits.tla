@@ -163,7 +163,7 @@ PassWakeOn(h) ==
        IN tx' = IF woken = {} THEN tx ELSE [tx EXCEPT ![Passer(h)] = Tx("pass", {}, [k \in {Wake(o) : o \in woken} |-> 0], {})]
     /\ UNCHANGED <<db, waiting, resting, before, looks, holds, faults, finished>>
 
-\* layer/settle.go: check, finish, giveBack; layer/tx_wake.go: putBackKept.
+\* layer/settlement.go: take, finish; layer/settle_back.go: carryOut; layer/tx_wake.go: putBackKept.
 Settle(h) ==
     /\ Free(h) /\ holds[h] # NoClaim
     /\ LET l == holds[h].lane

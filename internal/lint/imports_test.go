@@ -27,7 +27,8 @@ var allowed = map[string][]string{
 	"layer/layertest":       {},
 	"layer/internal/advice": {}, // no transactions: see its comment
 	"layer/internal/guard":  {"kv"},
-	"layer/internal/rec":    {"kv/tuple"}, // no transactions: see its comment
+	"layer/internal/lanes":  {"kv/tuple", "layer/internal/rec"}, // no transactions: see its comment
+	"layer/internal/rec":    {"kv/tuple"},                       // no transactions: see its comment
 	"console": {
 		"kv", "kv/tuple", "layer", "internal/callback", "internal/doors", "internal/hosts", "internal/strict",
 	},

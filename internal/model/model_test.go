@@ -129,7 +129,7 @@ func TestGuardsAreTheCodes(t *testing.T) {
 
 // TestFunctionsAreTheCodes: the functions that the model names are in the files that it names.
 func TestFunctionsAreTheCodes(t *testing.T) {
-	named := regexp.MustCompile(`(layer/\w+\.go)((?:: \w+(?:, \w+)*)?)`)
+	named := regexp.MustCompile(`(layer/[\w/]+\.go)((?:: \w+(?:, \w+)*)?)`)
 	seen := 0
 	for _, module := range []string{"Group", "Staging", "Lanes", "Holds", "Waits", "Singles", "Beat", "Items"} {
 		for _, m := range named.FindAllStringSubmatch(read(t, dir+"/"+module+".tla"), -1) {

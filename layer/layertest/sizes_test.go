@@ -116,9 +116,10 @@ func (s *sizes) compare(t *testing.T) {
 		}
 	}
 	var named []string
-	for _, row := range regexp.MustCompile(`(?m)^\| ([a-z ]+) \| ([0-9,]+) \| ([0-9,]+) \|`).FindAllSubmatch(text, -1) {
+	rows := regexp.MustCompile(`(?m)^\| ([a-z, ]+) \| ([0-9,]+) \| ([0-9,]+) \|`)
+	for _, row := range rows.FindAllSubmatch(text, -1) {
 		key, value := 0, 0
-		for _, name := range strings.Fields(string(row[1])) {
+		for _, name := range strings.Split(string(row[1]), ", ") {
 			require.NotZero(t, s.keys[name], "no row %s was written", name)
 			named = append(named, name)
 			key, value = max(key, s.keys[name]), max(value, s.values[name])

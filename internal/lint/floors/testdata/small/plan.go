@@ -1,5 +1,7 @@
 package small
 
+import "fdbfifo/internal/lint/floors/testdata/small/internal/lanes"
+
 // Config has what a queue can be.
 type Config struct {
 	Facets []string
@@ -8,26 +10,15 @@ type Config struct {
 
 func (c Config) unfair() bool { return !c.Fair }
 
-type lanePlan struct {
-	facets []string
-	whole  bool
-	fair   bool
-}
+type retro struct{ on, off bool }
 
-func newLanePlan(c *Config) *lanePlan {
-	if len(c.Facets) == 0 { // the question is at home here
-		return nil
+func (t table) asks(p lanes.Plan, c *Config, lane string) bool {
+	if p.IsPlain() || len(c.Facets) > 0 {
+		return lanes.IsHold(lane)
 	}
-	return &lanePlan{facets: c.Facets, whole: true}
-}
-
-func isHold(lane string) bool { return lane == "hold" }
-
-func (t table) asks(p *lanePlan, c *Config, lane string) bool {
-	if p == nil || len(c.Facets) > 0 {
-		return isHold(lane)
-	}
-	p.whole = lane == ""
-	q := lanePlan{whole: p.whole, fair: c.Fair}
-	return q.whole && (nil != p) && c.Fair && q.fair && t != (table{})
+	r := retro{on: c.Fair, off: p.Intersect("a", "b")}
+	r.on = lane == ""
+	item, _ := lanes.HoldOf(lane)
+	_, ok := lanes.HoldOf(item)
+	return r.on && len(p.Facets()) > 0 && c.Fair && r.off && ok && t != (table{})
 }

@@ -1,0 +1,492 @@
+// Package lanes names the parts of a queue that are delivered in order.
+//
+// A lane is a group, the part of a group that a template matches, the free items of a group, or a single item. Each
+// lock, hint, timer, grant and mark is about one lane. In a queue without further settings a lane is a whole group.
+//
+// A lane has a name, which is a string. The name of a whole group is the group itself. Any other name begins with the
+// byte 0xff, which begins no group because groups are UTF-8, and continues with the tuple (group, view, values …).
+// Example: the items of group A with state NEW, in the first view, are the lane 0xff ("A", 1, "NEW"). The tuple without
+// the group, (view, values …), is a packed template. The packed template of whole groups is "".
+//
+// A Plan follows from three settings: facets with their views, unordered, and lease_per. These settings never change
+// after Create. A Plan answers questions about lanes. Example: Plan.LanesOf returns the lanes that an item is in.
+//
+// No other package may ask which of the settings is set. The fields of Plan are therefore private. A new kind of queue
+// must be a new answer in this package, not a new question elsewhere. A method or function with a bool as its only
+// result is such a question, and internal/lint/floors counts its calls.
+//
+// The package reads no key and begins no transaction.
+package lanes
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
+)
+
+// WholeView is the view of whole groups.
+const WholeView = "*"
+
+// Settings are the settings of a queue from which its Plan follows.
+type Settings struct {
+	Facets    []string // names of headers
+	Views     []View
+	Unordered bool // consumers may claim any free item
+	PerItem   bool // each item in flight has a claim of its own, and items are claimed in turn
+}
+
+// View is a set of facets. A template gives a value for each facet of a view.
+type View struct {
+	Text   string   // as the queue's setting has the view; WholeView for whole groups
+	Facets []string // in the order of Settings.Facets
+}
+
+// Plan says which lanes the groups of a queue have. The zero Plan is that of a queue without facets, which is not
+// unordered and has a lease for each claim: then each group is one lane. Plans cannot be compared.
+type Plan struct {
+	_  [0]func()
+	of *plan // nil = each group is one lane
+}
+
+// plan is the facets and views of a queue, and which single items can be claimed.
+type plan struct {
+	facets []string
+	texts  []string // of the views, the whole view too
+	views  [][]int  // the facets of each view except the whole view, as places in facets; the first view has number 1
+	whole  bool     // whole groups can be received, too
+	holds  bool     // items can be claimed by themselves
+	inTurn bool     // items are claimed by themselves, and in order
+}
+
+// New returns the plan of a queue with the given settings. The caller must have checked them: Settings with more than
+// one kind of queue are refused elsewhere.
+func New(s Settings) Plan {
+	switch {
+	case s.Unordered:
+		return Plan{of: &plan{whole: true, holds: true}}
+	case s.PerItem:
+		return Plan{of: &plan{whole: true, holds: true, inTurn: true}}
+	case len(s.Facets) == 0:
+		return Plan{}
+	}
+	p := &plan{facets: slices.Clone(s.Facets)}
+	for _, v := range s.Views {
+		p.texts = append(p.texts, v.Text)
+		if v.Text == WholeView {
+			p.whole = true
+			continue
+		}
+		var view []int
+		for _, name := range v.Facets {
+			view = append(view, slices.Index(s.Facets, name))
+		}
+		p.views = append(p.views, view)
+	}
+	return Plan{of: p}
+}
+
+// Facets returns the names of the facets, in the order of their declaration.
+func (p Plan) Facets() []string {
+	if p.of == nil {
+		return nil
+	}
+	return p.of.facets
+}
+
+// Views returns the text of the views, as the queue's setting has them; "" = the queue has no facets.
+func (p Plan) Views() string {
+	if p.of == nil {
+		return ""
+	}
+	return strings.Join(p.of.texts, "; ")
+}
+
+// Values returns the values of the facets, in the order of their declaration.
+func (p Plan) Values(headers map[string]string) []string {
+	facets := p.Facets()
+	all := make([]string, len(facets))
+	for i, name := range facets {
+		all[i] = headers[name]
+	}
+	return all
+}
+
+// Pack returns the packed values of the facets, as a lock keeps them for the items of its claim. Pack returns "" if the
+// queue has no facets.
+func (p Plan) Pack(headers map[string]string) string {
+	if len(p.Facets()) == 0 {
+		return ""
+	}
+	return rec.PackStrings(p.Values(headers))
+}
+
+// FacetsIn returns the packed facets of an item with the given stored value; "" if the value cannot be read.
+func (p Plan) FacetsIn(value []byte) string {
+	if len(p.Facets()) == 0 {
+		return ""
+	}
+	e, _, err := rec.OpenEnvelope(value)
+	if err != nil {
+		return ""
+	}
+	return p.Pack(e.Headers)
+}
+
+// Unpack returns packed facets by their names; nil = there are none.
+func (p Plan) Unpack(packed string) map[string]string {
+	facets := p.Facets()
+	if packed == "" || len(facets) == 0 {
+		return nil
+	}
+	named := make(map[string]string, len(facets))
+	for i, value := range rec.UnpackStrings(packed) {
+		if i < len(facets) {
+			named[facets[i]] = value
+		}
+	}
+	return named
+}
+
+// ErrNoView is the error of Plan.Where for a template that gives values for the facets of no view.
+var ErrNoView = errors.New("the template is of no view")
+
+// Where packs a template: (view, values …), or "" for nil, if whole groups can be received. check is called for the
+// values, and its error is returned.
+func (p Plan) Where(template map[string]string, check func(facet, value string) error) (string, error) {
+	if template == nil && (p.of == nil || p.of.whole) {
+		return "", nil
+	}
+	if p.of == nil {
+		return "", ErrNoView
+	}
+	for i, view := range p.of.views {
+		if len(view) != len(template) {
+			continue
+		}
+		b := tuple.AppendInt(nil, int64(i+1))
+		fits := true
+		for _, facet := range view {
+			name := p.of.facets[facet]
+			value, ok := template[name]
+			if !ok {
+				fits = false
+				break
+			}
+			if err := check(name, value); err != nil {
+				return "", err
+			}
+			b = tuple.AppendString(b, value)
+		}
+		if fits {
+			return string(b), nil
+		}
+	}
+	return "", ErrNoView
+}
+
+// Template returns the template that Where has packed; nil for whole groups.
+func (p Plan) Template(where string) map[string]string {
+	view, values := SplitWhere(where)
+	if p.of == nil || view < 1 || view > len(p.of.views) || len(values) != len(p.of.views[view-1]) {
+		return nil
+	}
+	t := make(map[string]string, len(values))
+	for i, facet := range p.of.views[view-1] {
+		t[p.of.facets[facet]] = values[i]
+	}
+	return t
+}
+
+// TemplateOf returns the template of a lane; nil for a whole group.
+func (p Plan) TemplateOf(lane string) map[string]string {
+	_, where := Split(lane)
+	return p.Template(where)
+}
+
+// LanesOf returns the lanes that an item is in: one for each view. facets is the item's packed facets.
+func (p Plan) LanesOf(group, facets string) []string {
+	if p.of == nil {
+		return []string{group}
+	}
+	parts := p.PartsOf(group, rec.UnpackStrings(facets))
+	if !p.of.whole {
+		return parts
+	}
+	return append(append(make([]string, 0, 1+len(parts)), group), parts...)
+}
+
+// PartsOf returns the lanes of LanesOf without the whole group. values is the item's facets.
+func (p Plan) PartsOf(group string, values []string) []string {
+	switch {
+	case p.of == nil || p.of.inTurn:
+		return nil
+	case p.of.holds:
+		return []string{Name(group, Free)}
+	}
+	parts := make([]string, len(p.of.views))
+	for i, view := range p.of.views {
+		b := tuple.AppendInt(tuple.AppendString([]byte{partByte}, group), int64(i+1))
+		for _, facet := range view {
+			if facet < len(values) {
+				b = tuple.AppendString(b, values[facet])
+			}
+		}
+		parts[i] = string(b)
+	}
+	return parts
+}
+
+// KnownParts returns the lanes of PartsOf for packed facets; none if the facets of the item are not known.
+func (p Plan) KnownParts(group, facets string) []string {
+	if facets == "" && len(p.Facets()) > 0 {
+		return nil
+	}
+	return p.PartsOf(group, rec.UnpackStrings(facets))
+}
+
+// CountParts returns how many lanes PartsOf returns for each item.
+func (p Plan) CountParts() int {
+	if p.of == nil {
+		return 0
+	}
+	return len(p.PartsOf("", nil))
+}
+
+// fixed returns the values that a packed template fixes, by the places of the facets.
+func (p *plan) fixed(where string) map[int]string {
+	view, values := SplitWhere(where)
+	fixed := make(map[int]string, len(values))
+	if view >= 1 && view <= len(p.views) {
+		for i, facet := range p.views[view-1] {
+			if i < len(values) {
+				fixed[facet] = values[i]
+			}
+		}
+	}
+	return fixed
+}
+
+// Intersect reports whether two lanes of a group can have an item in common: they can, unless both fix the value of a
+// facet and the values differ.
+func (p Plan) Intersect(a, b string) bool {
+	if p.of == nil {
+		return true
+	}
+	_, whereA := Split(a)
+	_, whereB := Split(b)
+	other := p.of.fixed(whereB)
+	for facet, value := range p.of.fixed(whereA) {
+		if v, ok := other[facet]; ok && v != value {
+			return false
+		}
+	}
+	return true
+}
+
+// Locks are locks of a group, as Plan.Excluding returns them.
+type Locks struct {
+	Where string // the packed template of a lane, or the beginning of one
+	Below bool   // the locks of all lanes of which the packed template begins with Where, except that of Where itself
+	All   bool   // the locks of the whole group and of all its other lanes
+}
+
+// Excluding returns the locks under which an item of a lane can be, apart from holds: the lane's own lock too. The
+// locks of another view are as few as the leading facets of that view allow.
+func (p Plan) Excluding(lane string) []Locks {
+	_, where := Split(lane)
+	switch {
+	case p.of == nil:
+		return []Locks{{Where: where}}
+	case where == "":
+		return []Locks{{All: true}}
+	}
+	fixed := p.of.fixed(where)
+	own, _ := SplitWhere(where)
+	all := []Locks{{}, {Where: where}}
+	for i, view := range p.of.views {
+		if i+1 == own {
+			continue
+		}
+		b, whole := tuple.AppendInt(nil, int64(i+1)), true
+		for _, facet := range view {
+			value, ok := fixed[facet]
+			if !ok {
+				whole = false
+				break
+			}
+			b = tuple.AppendString(b, value)
+		}
+		all = append(all, Locks{Where: string(b), Below: !whole})
+	}
+	return all
+}
+
+// NeedsHint reports whether a receive can claim a lane. Then the lane must have a hint while its first item is ready.
+// Example: in a queue with the view "state" alone, whole groups need no hint.
+func (p Plan) NeedsHint(lane string) bool { return p.of == nil || p.of.whole || IsPart(lane) }
+
+// KeepsHints reports whether a hint is put aside under a lock that excludes the hint's lane, so that the release of the
+// lock must put the hint back. If items are claimed in turn, such a hint is cleared instead.
+func (p Plan) KeepsHints() bool { return p.of != nil && !p.of.inTurn }
+
+// Leaving returns the lanes of which an item may be the first when it leaves the queue, and the parts from which the
+// item must be taken out. by is the lane whose claim has the item, or the group. A claim of a single item has taken the
+// item out of its parts already.
+//
+// Nothing is returned if other reads make sure that the lanes are found again: in a queue in which each group is one
+// lane, or items are claimed in turn. Nothing is returned either for an item whose facets are not known.
+func (p Plan) Leaving(by, facets string) (of, parts []string) {
+	if p.of == nil || p.of.inTurn || facets == "" && len(p.of.facets) > 0 {
+		return nil, nil
+	}
+	group := GroupOf(by)
+	of = p.LanesOf(group, facets)
+	if _, out := p.TakenOutOf(by); out {
+		return of, nil
+	}
+	if p.of.whole {
+		return of, of[1:]
+	}
+	return of, of
+}
+
+// LocksOf returns the locks of a group and of the given parts of the group. If items are claimed by themselves, these
+// are all locks of the group.
+func (p Plan) LocksOf(group string, parts []string) []Locks {
+	if p.HasHolds() {
+		return []Locks{{All: true}}
+	}
+	all := []Locks{{}}
+	for _, lane := range parts {
+		_, where := Split(lane)
+		all = append(all, Locks{Where: where})
+	}
+	return all
+}
+
+// Looked returns the locks that a look at a lane must read: those of Excluding, or more if they are few. many: a range
+// may have many locks.
+func (p Plan) Looked(lane string) (all []Locks, many bool) {
+	if p.HasHolds() {
+		return []Locks{{All: true}}, false // those of the group and of the free lane
+	}
+	return p.Excluding(lane), true
+}
+
+// LanesOver returns the lanes of which a claim may have an item: its group, the parts that it is in, and its hold.
+func (p Plan) LanesOver(item Item, facets string) []string {
+	all := p.LanesOf(item.Group, facets)
+	if !slices.Contains(all, item.Group) {
+		all = append(all, item.Group)
+	}
+	if p.HasHolds() {
+		all = append(all, Hold(item))
+	}
+	return all
+}
+
+// HoldOn returns the lane of a claim of a single item; false = the queue has no such claims.
+func (p Plan) HoldOn(item Item) (lane string, ok bool) {
+	if !p.HasHolds() {
+		return "", false
+	}
+	return Hold(item), true
+}
+
+// SoughtBy returns the packed template of the receives that find a lane: of a hold, HoldWhere.
+func (p Plan) SoughtBy(lane string) string {
+	if IsHold(lane) {
+		return p.HoldWhere()
+	}
+	_, where := Split(lane)
+	return where
+}
+
+// WhereUnordered returns the packed template of unordered receives; false = the queue has none.
+func (p Plan) WhereUnordered() (where string, ok bool) {
+	if p.TakesAny() {
+		return Free, true
+	}
+	return "", false
+}
+
+// TakenOutOf returns the lane out of which a claim of the given lane takes its items. The end of the claim must put the
+// items back. false = the items stay in their lanes.
+func (p Plan) TakenOutOf(lane string) (part string, out bool) {
+	if p.TakesAny() && IsHold(lane) {
+		return Name(GroupOf(lane), Free), true
+	}
+	return "", false
+}
+
+// TurnOf returns the group in which no item behind the given lane is delivered again while the lane is held. false = no
+// group waits for the lane.
+func (p Plan) TurnOf(lane string) (group string, ok bool) {
+	if p.InTurn() && IsHold(lane) {
+		return GroupOf(lane), true
+	}
+	return "", false
+}
+
+// DeliversAny reports whether a receive can claim any item of a lane that is due, instead of the first item alone.
+func (p Plan) DeliversAny(lane string) bool {
+	_, where := Split(lane)
+	return p.TakesAny() && where == Free
+}
+
+// MeetsHolds reports whether holds of the group can keep items of a lane from a claim of the lane.
+func (p Plan) MeetsHolds(lane string) bool { return p.HasHolds() && !IsPart(lane) }
+
+// JoinsAnywhere reports whether an item can join a lane before other items of the lane, because the facets of an item
+// can change.
+func (p Plan) JoinsAnywhere(lane string) bool { return IsPart(lane) && !p.HasHolds() }
+
+// HoldWhere is the packed template of the receives that end holds: that of whole groups, if items are claimed in turn.
+func (p Plan) HoldWhere() string {
+	if p.InTurn() {
+		return ""
+	}
+	return Free
+}
+
+// ClaimsItems reports whether receives by the packed template claim single items, and end such claims.
+func (p Plan) ClaimsItems(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
+
+// CountedViews returns the views of which a queue counts the ready lanes.
+func (p Plan) CountedViews() []CountedView {
+	switch {
+	case p.of == nil || p.of.inTurn:
+		return nil
+	case p.of.holds:
+		return []CountedView{{Number: 1}}
+	}
+	all, n := make([]CountedView, len(p.of.texts)), 0
+	for i, text := range p.of.texts {
+		if all[i].Text = text; text != WholeView {
+			n++
+			all[i].Number = n
+		}
+	}
+	return all
+}
+
+// CountedView is a view of which the ready lanes are counted.
+type CountedView struct {
+	Text   string // as View.Text
+	Number int    // in packed templates; 0 = whole groups
+}
+
+// IsPlain reports whether each group is one lane and has one claim at most.
+func (p Plan) IsPlain() bool { return p.of == nil }
+
+// HasHolds reports whether items are claimed by themselves.
+func (p Plan) HasHolds() bool { return p.of != nil && p.of.holds }
+
+// InTurn reports whether items are claimed by themselves and in order.
+func (p Plan) InTurn() bool { return p.of != nil && p.of.inTurn }
+
+// TakesAny reports whether the queue has unordered consumers.
+func (p Plan) TakesAny() bool { return p.HasHolds() && !p.of.inTurn }

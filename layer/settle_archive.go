@@ -1,0 +1,106 @@
+package layer
+
+import (
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer/internal/rec"
+)
+
+// archives reports whether finished items are archived.
+func (w *txn) archives() (bool, error) {
+	config, err := w.config()
+	return config.Archive > 0, err
+}
+
+// archive stores the items which are being finished, at a place, which is the queue's clock. values are the items'
+// values; nil = the item is missing. The caller then removes the items, but not their parts, because the archived items
+// need the parts.
+func (w *txn) archive(place int64, group string, items []rec.Item, values [][]byte) {
+	if len(items) == 0 {
+		return
+	}
+	at := rec.Completion{Place: place, Index: items[0].Index, Random: items[0].Random}
+	for i, d := range items {
+		a := rec.Archived{CompletedMS: w.nowMS, At: at, Item: values[i]}
+		if values[i] != nil {
+			w.tx.Set(w.keys.archive(idOf(d, group)), a.Pack())
+		}
+	}
+	e := rec.ArchiveEntry{CompletedMS: w.nowMS, Group: group, Items: items}
+	w.tx.Set(w.keys.archived(at), e.Pack())
+}
+
+// archiving keeps the items that a settlement finishes, if the queue has an archive. All its fields are of the attempt
+// under way.
+type archiving struct {
+	gets map[ID]kv.Future[[]byte] // of the values of the items
+	run  kv.Future[[]kv.KV]       // of all items of a claim
+
+	kept   bool     // the finished items are archived
+	values [][]byte // of the finished items
+	place  int64    // in the archive
+}
+
+// begin starts reading what s will finish, as far as known before the lock is read.
+func (a *archiving) begin(w *txn, s *settlement) {
+	*a = archiving{}
+	if s.keeps() || w.q.knownConfig().Archive == 0 {
+		return
+	}
+	if n := len(s.items); n > 0 {
+		a.run = w.read.GetRange(kv.Range{
+			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.items[0])),
+			End:   kv.FirstGreaterThan(w.keys.item(s.items[n-1])),
+		}, kv.RangeOptions{})
+		return
+	}
+	a.gets = make(map[ID]kv.Future[[]byte], len(s.ids))
+	for _, id := range s.ids {
+		a.gets[id] = w.read.Get(w.keys.item(id))
+	}
+}
+
+// check reads the values of the acked items, if the queue has an archive.
+func (a *archiving) check(w *txn, s *settlement) (err error) {
+	acked, group := s.run.acked, s.claim.Group
+	if a.kept, err = w.archives(); err != nil || !a.kept || len(acked) == 0 {
+		return err
+	}
+	found := make(map[string][]byte)
+	if a.run != nil {
+		rows, err := a.run.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read items: %w", err)
+		}
+		for _, row := range rows {
+			found[string(row.Key)] = row.Value
+		}
+	}
+	gets := make([]kv.Future[[]byte], len(acked))
+	for i, d := range acked {
+		id := idOf(d, group)
+		key := w.keys.item(id)
+		if v := found[string(key)]; v != nil {
+			gets[i] = kv.Done(v, nil)
+		} else if gets[i] = a.gets[id]; gets[i] == nil {
+			gets[i] = w.read.Get(key)
+		}
+	}
+	a.values = make([][]byte, len(acked))
+	for i := range gets {
+		if a.values[i], err = gets[i].Wait(w.ctx); err != nil {
+			return fmt.Errorf("read item: %w", err)
+		}
+	}
+	a.place, err = w.clock()
+	return err
+}
+
+func (a *archiving) write(w *txn, s *settlement) {
+	if a.kept {
+		w.archive(a.place, s.claim.Group, s.run.acked, a.values)
+	}
+}
+
+func (*archiving) conclude(*txn, *settlement) error { return nil }

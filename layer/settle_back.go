@@ -1,0 +1,136 @@
+package layer
+
+import (
+	"fmt"
+	"time"
+
+	"fdbfifo/layer/internal/lanes"
+	"fdbfifo/layer/internal/rec"
+)
+
+// givingBack is the end of a claim whose items are given back, all or those from an item on.
+type givingBack struct {
+	o   NackOptions // a copy without Err
+	why string      // the text of the caller's NackOptions.Err
+}
+
+func newGivingBack(o *NackOptions) *givingBack {
+	b := &givingBack{o: *o}
+	if b.o.From, b.o.Err = own(o.From), nil; o.Err != nil && !o.Release {
+		b.why = errorText(o.Err)
+	}
+	return b
+}
+
+// check refuses options that do not go together.
+func (o *NackOptions) check() error {
+	if o.AtOnce && o.Delay != 0 {
+		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	if o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
+	}
+	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
+	}
+	return checkDelay(o.Delay)
+}
+
+// stay returns how many of the items that are left stay in the claim.
+func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
+	if b.o.From == nil {
+		return 0, nil
+	}
+	n := place(left, *b.o.From, group)
+	if n < 0 {
+		return 0, fmt.Errorf("%w: %s", ErrNotInClaim, b.o.From)
+	}
+	return n, nil
+}
+
+// carryOut counts the attempt and leaves the group ready, delayed or marked.
+func (b *givingBack) carryOut(w *txn, s *settlement) error {
+	run := &s.run
+	group := s.claim.Group
+	first := idOf(run.left[0], group)
+	key := w.keys.attempt(first)
+	v, err := run.tried.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read attempts: %w", err)
+	}
+	var record rec.Attempt
+	if v != nil {
+		if record, err = rec.UnpackAttempt(key, v); err != nil {
+			return err
+		}
+	}
+	m := run.held.Mark()
+	run.result = settlementResult{}
+	if !b.o.Release {
+		if b.why == "" && record.Suspect() {
+			record.LastError = rec.Cut("failed; before, " + record.LastError) // a call has ended
+		}
+		record = record.Failed(run.held.Claim().SinceMS, w.nowMS, b.why)
+		w.count(countNacked, 1)
+		f, err := w.judge(first, record, b.o.Reject)
+		if err != nil {
+			return err
+		}
+		if run.result.follows = f.follows(); f.endsItem() {
+			return deadLetterItem(w, s, &f)
+		}
+		if m, err = f.carryOut(w, m, ID{}); err != nil {
+			return err
+		}
+	}
+	if m != nil {
+		w.end(s.lane, run.held, m)
+		return nil
+	}
+	wait, err := b.wait(w, record.Count)
+	if err != nil {
+		return err
+	}
+	run.result.waits = wait
+	if ms := wait.Milliseconds(); ms > 0 {
+		if b.o.Release { // without a failure the record tells when the delay has begun: see delayIsWrong
+			record.LastMS = w.nowMS
+			w.tx.Set(key, record.Pack())
+		}
+		// A delay has no holder: until its end every hint of the group is stale.
+		delay := rec.Holding{Kind: rec.KindDelay, Token: run.held.Token, EndMS: w.nowMS + ms}
+		w.put(s.lane, run.held, rec.HeldBy(delay, nil), first.Index)
+		return nil
+	}
+	w.end(s.lane, run.held, nil)
+	if lanes.IsHold(s.lane) {
+		_, _, err = w.letGo(s.lane)
+		return err
+	}
+	_, err = w.rehint(first.Index, s.lane, hinted(record))
+	return err
+}
+
+// deadLetterItem dead-letters the item that was tried and leaves the rest of the group ready, or marked.
+func deadLetterItem(w *txn, s *settlement, f *failure) error {
+	if _, err := f.deadLetter(w); err != nil {
+		return err
+	}
+	if !w.end(s.lane, s.run.held, s.run.held.Mark()) {
+		return nil
+	}
+	if len(s.run.left) == 1 {
+		return s.leave(w, nil)
+	}
+	_, err := w.rehint(s.run.left[1].Index, s.lane, 0)
+	return err
+}
+
+// wait is for how long the group must not be delivered after so many failures.
+func (b *givingBack) wait(w *txn, failures int) (time.Duration, error) {
+	if b.o.Delay > 0 || b.o.AtOnce || b.o.Release {
+		return b.o.Delay, nil
+	}
+	config, err := w.config()
+	return config.Retry.delay(failures, w.q.random.Float()), err
+}
