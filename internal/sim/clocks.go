@@ -17,7 +17,8 @@ import (
 // ones have the right time or are behind. All retentions and windows of the queue are longer than the run. Some runs
 // have claims by heartbeat, subscribers, and movers. The laws:
 //
-//   - Nothing is removed because of its age: no message, dead letter, archived message, change or dedup id.
+//   - Nothing is removed because of its age: no message, dead letter, archived message, change or dedup id. In many
+//     runs the process whose clock is furthest ahead sweeps while no receipt tells another clock.
 //   - The messages in source and target never get fewer (moverlaw.go).
 //   - A beat that its process moves in time is ended by no other process. A beat of a dead process is ended within
 //     twice the lease.
@@ -157,6 +158,20 @@ func (h *handle) now() time.Time {
 		return h.clock.now()
 	}
 	return time.Now().Add(h.skew)
+}
+
+// sweepAlone lets the process whose clock is furthest ahead sweep when no receipt tells another clock any more. Then
+// only versions tell the sweep what is young. It does so in all runs with subscribers, and in half of the others.
+func (w *world) sweepAlone() {
+	rng := rand.New(rand.NewPCG(w.o.Seed, 60_000))
+	if !w.knobs.clocks || len(w.knobs.topics) == 0 && rng.IntN(2) == 0 {
+		return
+	}
+	a := w.actor(97, slices.MaxFunc(w.alive(), func(a, b *handle) int { return a.now().Compare(b.now()) }))
+	a.sleep(2 * time.Minute)
+	if a.sweep() {
+		w.mark("sweep by the clock furthest ahead")
+	}
 }
 
 // stopClocks lets all processes die except the first. They leave their claims, delays and rows behind.

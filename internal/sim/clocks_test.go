@@ -13,7 +13,8 @@ func TestClocks(t *testing.T) {
 	sum := runSeeds(t, seeds, sim.Options{Profile: "clocks"})
 	if seeds >= 18 {
 		requireSeen(t, sum, "clock right", "clock ahead", "clock behind", "clock leaping", "clock standing",
-			"sweep refused by clocks", "first clock ahead", "first clock behind", "first clock leaping",
+			"sweep refused by clocks", "sweep by the clock furthest ahead",
+			"first clock ahead", "first clock behind", "first clock leaping",
 			"claim by heartbeat",
 			"beat of a process that died", "subscription taken over", "moved: take", "target drained",
 			"folder opened first by a clock that is ahead")

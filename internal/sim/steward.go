@@ -10,7 +10,7 @@ import (
 func (a *actor) steward() {
 	var can []func()
 	if a.w.knobs.rated {
-		can = append(can, a.changeRate, a.changeRate, a.sweep)
+		can = append(can, a.changeRate, a.changeRate, func() { a.sweep() })
 	}
 	if a.w.knobs.turns {
 		can = append(can, a.sweepInTurn, a.sweepInTurn, a.pauseQueue)
@@ -19,7 +19,7 @@ func (a *actor) steward() {
 		can = append(can, a.replay)
 	}
 	if a.w.knobs.clocks {
-		can = append(can, a.sweep)
+		can = append(can, func() { a.sweep() })
 	}
 	if a.w.knobs.rushes {
 		can = []func(){a.rush}
@@ -62,7 +62,8 @@ func (a *actor) reconfigure(change func(c *layer.Config)) {
 	})
 }
 
-func (a *actor) sweep() {
+// sweep reports whether the sweep was done.
+func (a *actor) sweep() bool {
 	err := a.call(&op{kind: "sweep"}, func(ctx context.Context) error {
 		_, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{})
 		return err
@@ -70,4 +71,5 @@ func (a *actor) sweep() {
 	if a.w.knobs.refusesClock(err) {
 		a.w.mark("sweep refused by clocks")
 	}
+	return err == nil
 }

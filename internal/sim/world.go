@@ -283,6 +283,7 @@ func (w *world) live() error {
 	w.calm = w.sched.steps
 	w.sched.start(1, func() {
 		w.desert()
+		w.sweepAlone()
 		w.stopClocks()
 		w.heal()
 	})

@@ -700,6 +700,139 @@ func TestAClockAheadAlone(t *testing.T) {
 	})
 }
 
+// keptRows are the kinds of rows that a sweep removes because of their age. In each row store leaves one row or more,
+// which are kept for keep, and swept is how many of them a sweep has removed.
+var keptRows = []struct {
+	name   string
+	config layer.Config
+	keep   time.Duration
+	store  func(c *clocks)
+	swept  func(r layer.SweepReport) int64
+	rows   int64
+	use    func(c *clocks) // what the rows are kept for; nil = the sweep's count is enough
+}{
+	{
+		name: "message", config: layer.Config{Retention: time.Hour}, keep: time.Hour,
+		store: func(c *clocks) { c.send(c.q, layer.Message{}, layer.Message{}) },
+		swept: func(r layer.SweepReport) int64 { return r.PastRetention }, rows: 2,
+	},
+	{
+		name: "dead letter", config: layer.Config{DeadRetention: time.Hour}, keep: time.Hour,
+		store: func(c *clocks) {
+			c.send(c.q, layer.Message{})
+			bad := c.claim(c.q, layer.ReceiveOptions{})
+			require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		},
+		swept: func(r layer.SweepReport) int64 { return r.Dead }, rows: 1,
+	},
+	{
+		name: "archived message", config: layer.Config{Archive: time.Hour}, keep: time.Hour,
+		store: func(c *clocks) {
+			c.send(c.q, layer.Message{})
+			c.drain(1, layer.ReceiveOptions{})
+		},
+		swept: func(r layer.SweepReport) int64 { return r.Archived }, rows: 1,
+	},
+	{
+		name: "change", config: layer.Config{Changes: time.Hour}, keep: time.Hour,
+		store: func(c *clocks) {
+			c.subscribe(c.q, func() { c.send(c.q, layer.Message{}) })
+			_, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{}) // the change that the subscription has seen
+			require.NoError(c, err)
+			for range 3 {
+				c.send(c.q, layer.Message{})
+			}
+		},
+		swept: func(r layer.SweepReport) int64 { return r.Changes }, rows: 3,
+		use: func(c *clocks) {
+			ctx, end := context.WithTimeout(c.Context(), time.Hour)
+			defer end()
+			seen := 0
+			err := c.q.Subscribe(ctx, "s", func(_ context.Context, all []layer.Change) error {
+				if seen += len(all); seen == 3 {
+					end()
+				}
+				return nil
+			}, layer.SubscribeOptions{Lease: clockLease, OnError: func(err error) { c.Error(err) }})
+			require.NoError(c, err)
+			require.Equal(c, 3, seen)
+		},
+	},
+	{
+		name: "deduplication id", config: layer.Config{DedupWindow: time.Hour}, keep: time.Hour + time.Minute,
+		store: func(c *clocks) { c.send(c.q, layer.Message{DedupID: "x"}) },
+		swept: func(r layer.SweepReport) int64 { return r.Dedup }, rows: 1,
+		use: func(c *clocks) {
+			sent, err := c.q.Enqueue(c.Context(), layer.Message{Group: "A", DedupID: "x"})
+			require.NoError(c, err)
+			require.True(c, sent[0].Duplicate)
+		},
+	},
+	{
+		name: "receive id", keep: time.Hour,
+		store: func(c *clocks) {
+			c.send(c.q, layer.Message{})
+			require.NoError(c, c.q.Ack(c.Context(), c.claim(c.q, layer.ReceiveOptions{ReceiveID: "once"})))
+		},
+		swept: func(r layer.SweepReport) int64 { return r.Repeats }, rows: 1,
+	},
+	{
+		name: "receipt", keep: time.Hour,
+		store: func(c *clocks) {
+			dies := c.off(0)
+			c.send(dies, layer.Message{})
+			receipts := kv.PrefixRange(tuple.Tuple{"q", "receipt"}.Pack())
+			var left []kv.KV
+			for _, row := range c.rows() {
+				if receipts.Contains(row.Key) {
+					left = append(left, row)
+				}
+			}
+			require.Len(c, left, 1)
+			require.NoError(c, dies.Close(c.Context()))
+			c.put(left[0].Key, left[0].Value) // a process that dies does not clear its receipt
+		},
+		swept: func(r layer.SweepReport) int64 { return r.Receipts }, rows: 1,
+	},
+	{
+		name: "note of a purge", keep: layer.MaxDedupWindow + 24*time.Hour,
+		store: func(c *clocks) {
+			c.send(c.q, layer.Message{})
+			group := "A"
+			_, err := c.q.Admin().Purge(c.Context(), layer.PurgeOptions{Group: &group})
+			require.NoError(c, err)
+		},
+		swept: func(r layer.SweepReport) int64 { return r.Purges }, rows: 1,
+	},
+}
+
+// TestASweepByAClockAheadAlone (G3): no other process has written for a while, so no receipt tells that the clock of
+// the process that sweeps is ahead. The sweep is not refused, and removes nothing that is not old by versions, too. A
+// sweep by a right clock removes each row in time.
+func TestASweepByAClockAheadAlone(t *testing.T) {
+	t.Parallel()
+	for _, row := range keptRows {
+		t.Run(row.name, func(t *testing.T) {
+			inClocks(t, row.config, func(c *clocks) {
+				row.store(c)
+				time.Sleep(2 * time.Minute) // a receipt tells the clock of its process for 90 s
+				ahead := c.off(row.keep + time.Hour)
+				report, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+				require.NoError(c, err)
+				require.Zero(c, row.swept(report))
+				require.NoError(c, ahead.Close(c.Context()))
+				if row.use != nil {
+					row.use(c)
+				}
+				time.Sleep(row.keep)
+				report, err = c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+				require.NoError(c, err)
+				require.Equal(c, row.rows, row.swept(report))
+			})
+		})
+	}
+}
+
 // TestAWaitingHandleTellsItsClock (G3): a process that has done nothing for most of an hour, except to wait, is a
 // witness. So is the one whose clock is ahead: the clocks are known to differ within a minute.
 func TestAWaitingHandleTellsItsClock(t *testing.T) {

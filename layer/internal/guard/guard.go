@@ -293,6 +293,24 @@ const (
 	DropLook Guard = "drop-look"
 	// ClockAsk (G3): a process whose clock is ahead removes messages, dead letters and receipts as too old.
 	ClockAsk Guard = "clock-ask"
+	// ItemAge (G3): a process whose clock is ahead takes a young message for one past retention.
+	ItemAge Guard = "item-age"
+	// LetterAge (G3): a sweep whose clock is ahead discards a young dead letter.
+	LetterAge Guard = "letter-age"
+	// ArchiveAge (G3): a sweep whose clock is ahead clears a message that has just come to the archive.
+	ArchiveAge Guard = "archive-age"
+	// ChangeAge (G3): a sweep whose clock is ahead clears young changes that a subscription has not seen.
+	ChangeAge Guard = "change-age"
+	// DedupAge (G3): by a clock that is ahead, the window of a dedup id ends early.
+	DedupAge Guard = "dedup-age"
+	// RepeatAge (G3): a sweep whose clock is ahead clears a young receive id.
+	RepeatAge Guard = "repeat-age"
+	// ReceiveAge (G3): by a clock that is ahead, a receive id ends early, and the repeated receive claims more.
+	ReceiveAge Guard = "receive-age"
+	// ReceiptAge (G3, trap 4): a sweep whose clock is ahead clears a young receipt.
+	ReceiptAge Guard = "receipt-age"
+	// PurgeAge (G3): a sweep whose clock is ahead clears the note of a purge which a dedup id still needs.
+	PurgeAge Guard = "purge-age"
 	// ClockLease (G7): a process whose clock is ahead takes the messages of workers that live, and counts attempts,
 	// until they become dead letters.
 	ClockLease Guard = "clock-lease"
