@@ -63,7 +63,7 @@ func TestStopped(t *testing.T) {
 	require.Empty(t, printed.String())
 }
 
-// TestFailureBehindLongLog: the lines that only a failure prints are told, however much passed tests have logged before.
+// TestFailureBehindLongLog: the lines that only a failure prints are told, even behind a long log of passed tests.
 func TestFailureBehindLongLog(t *testing.T) {
 	log := strings.Repeat("    y_test.go:7: 9 operations, 0 violations\n        replay in steps   1\n", 30) +
 		"        VIOLATION lost\n--- FAIL: TestX (0.1s)\n    x_test.go:3: no\nFAIL\tx\t0.1s\n"

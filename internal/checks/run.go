@@ -93,9 +93,8 @@ func execute(ctx context.Context, c *exec.Cmd, output io.Writer) error {
 	return c.Wait()
 }
 
-// failed are the lines that only a failure prints: of go test, of a panic, of the race detector, of the simulation, of
-// make, and the commands that replay a random test. located are lines with a place in the code: an error of a compiler
-// or a linter, or the place of a failed check, but also what a test that passed has logged.
+// failed matches the lines that only a failure prints, also the command that replays a random test. located matches the
+// lines with a place in the code: a compiler prints such a line for an error, and a test for each text that it logs.
 var (
 	failed = regexp.MustCompile(`^\s*--- FAIL|^FAIL\s|^panic: |^fatal error: |WARNING: DATA RACE|VIOLATION|` +
 		`^\s*(Error:|Messages:)|^not formatted|^make.*\*\*\*|replay: `)
