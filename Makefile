@@ -135,7 +135,7 @@ LINEAR ?= 1
 sim: ## prove: the simulation: SEEDS=700 from SEED on, OPERATIONS=300 calls each
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
 	$(GO) test ./internal/sim -count 1 -parallel 3 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -linear $(LINEAR) \
-		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
+		-operations $(OPERATIONS) -lines $(LINES) | grep -avE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: sim-gate
 sim-gate: ## prove: the simulation with 150 fixed seeds
@@ -160,7 +160,7 @@ broken: ## prove: the tree without each guard, and with each mutant: a test must
 	$(GO) test -vet=off -tags broken ./internal/mutants -run '^TestCaught$$' -count 1 -parallel 2 -timeout 20m
 	$(OVERLAID) $(GO) test -vet=off -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 3
 	$(OVERLAID) $(GO) test -vet=off -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 3 -timeout 20m -v \
-		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
+		| grep -avE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
 
 # Ten guards of ten parts of the queue.
 GUARDS = claim-lock|dedup-item|index|letter|owed-wake|purge-lock|receipt|settle-lock|take-lock|token

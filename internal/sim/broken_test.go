@@ -202,5 +202,5 @@ func TestNoOtherGuards(t *testing.T) {
 	page, err := os.ReadFile("../../docs/guarantees.md")
 	require.NoError(t, err)
 	require.Contains(t, strings.Join(strings.Fields(string(page)), " "),
-		fmt.Sprintf("For %d of the %d the simulation finds", len(caught), len(layer.Guards())))
+		fmt.Sprintf("For %d of the %d guards the simulation finds", len(caught), len(layer.Guards())))
 }
