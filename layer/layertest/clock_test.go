@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/internal/seeds"
@@ -651,6 +652,8 @@ func TestAWrongClockDestroysNothing(t *testing.T) {
 				require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
 				time.Sleep(time.Second)
 				step.Store(int64(by))
+				// A receipt of an earlier release has no version: only the refusal keeps it.
+				c.put(tuple.Tuple{"q", "receipt", uuid.New()}.Pack(), tuple.Tuple{time.Now().UnixMilli()}.Pack())
 				before := len(c.rows())
 				for name, q := range handles {
 					report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{})
