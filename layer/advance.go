@@ -36,14 +36,11 @@ type advancing struct {
 // lentAdvance is the caller's Settlement.Change. A transaction calls it in any goroutine, but not when the caller's
 // call has returned.
 type lentAdvance struct {
-	fn   func(id ID, m *Message) error
-	turn chan struct{} // holds a token while fn runs, or over changes
-	over bool
+	lent
+	fn func(id ID, m *Message) error
 }
 
-func lend(fn func(id ID, m *Message) error) *lentAdvance {
-	return &lentAdvance{fn: fn, turn: make(chan struct{}, 1)}
-}
+func lend(fn func(id ID, m *Message) error) *lentAdvance { return &lentAdvance{newLent(), fn} }
 
 // errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
@@ -51,22 +48,17 @@ var errReturned = errors.New("the call of the settlement has returned")
 // call calls the function. A panic becomes an error, and so does runtime.Goexit: the transaction, and the goroutine,
 // may be those of other callers.
 func (l *lentAdvance) call(id ID, m *Message) (err error) {
-	l.turn <- struct{}{}
-	defer func() { <-l.turn }()
-	if l.over {
+	var failed error
+	used := l.use(func() {
+		failed = callback.Shield(0).Try("Settlement.Change", func() { err = l.fn(id, m) })
+	})
+	switch {
+	case !used:
 		return errReturned
-	}
-	if failed := callback.Shield(0).Try("Settlement.Change", func() { err = l.fn(id, m) }); failed != nil {
+	case failed != nil:
 		return failed
 	}
 	return err
-}
-
-// end waits until the function does not run, and prevents further calls.
-func (l *lentAdvance) end() {
-	l.turn <- struct{}{}
-	l.over = true
-	<-l.turn
 }
 
 // begin starts reading the items that will be advanced, as far as known before the lock is read.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"fdbfifo/internal/callback"
@@ -119,30 +118,43 @@ type Operation struct {
 	Err    error // of the call; the caller gets it with the name of the call
 }
 
-// lent says whether a hook may still set headers. When the operation has continued without a hook that is stuck, the
-// messages belong to the caller again.
+// lent is memory or a function of a caller, which belongs to the caller again when its call has returned.
 type lent struct {
-	mu   sync.Mutex
+	turn chan struct{} // holds a token while it is in use, or over changes
 	over bool
 }
 
-// end waits for a SetHeader that is under way, and makes later ones do nothing.
+func newLent() lent { return lent{turn: make(chan struct{}, 1)} }
+
+// use calls fn, unless the lent has gone back: then use returns false.
+func (l *lent) use(fn func()) bool {
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
+	if l.over {
+		return false
+	}
+	fn()
+	return true
+}
+
+// end waits until nothing uses the lent, and prevents further use.
 func (l *lent) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.turn <- struct{}{}
 	l.over = true
+	<-l.turn
 }
 
 // SetHeader sets a header of the i-th of Messages, from 0 on. It must be called only in Hook.Begin. It does nothing
 // when the operation has continued without the hook.
 func (o *Operation) SetHeader(i int, name, value string) {
-	if o.lent != nil {
-		o.lent.mu.Lock()
-		defer o.lent.mu.Unlock()
-		if o.lent.over {
-			return
-		}
+	if o.lent == nil {
+		o.setHeader(i, name, value)
+		return
 	}
+	o.lent.use(func() { o.setHeader(i, name, value) })
+}
+
+func (o *Operation) setHeader(i int, name, value string) {
 	if o.own == nil {
 		o.own, o.Messages = make([]bool, len(o.Messages)), slices.Clone(o.Messages)
 	}
@@ -181,9 +193,10 @@ func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context,
 		stuck := q.hooksStuck[i].Load() > 0
 		if before := w.Operation; !stuck && h.Begin != nil {
 			of, told, inner := ctx, &w.Operation, ctx
-			told.own, told.lent = nil, &lent{} // each hook has its own copy, which it may leave half-done
+			messages := newLent()
+			told.own, told.lent = nil, &messages // each hook has its own copy, which it may leave half-done
 			if stuck = !w.call(i, "Hook.Begin", func() { inner = h.Begin(of, told) }); stuck {
-				told.lent.end()
+				messages.end()
 				w = &observed{Operation: before, q: q, blind: w.blind}
 			} else if inner != nil {
 				ctx = inner
