@@ -230,15 +230,16 @@ model: ## prove: TLC checks the model of docs/model; TLA2TOOLS=tla2tools.jar; el
 FUZZTIME ?= 20000x
 .PHONY: fuzz
 fuzz: ## prove: each fuzz target for FUZZTIME=20000x executions, or for a time, 60s
-	@set -e; mkdir -p bin; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
-		$(GO) test -c -fuzz Fuzz -o $(CURDIR)/bin/fuzz.test $$d; \
+	@mkdir -p bin; failed=; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
+		$(GO) test -c -fuzz Fuzz -o $(CURDIR)/bin/fuzz.test $$d || exit 1; \
 		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$d/*_test.go); do \
 			echo "$$t ($$d)"; \
 			(cd $$d && $(CURDIR)/bin/fuzz.test -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) \
 				-test.fuzzminimizetime 100x \
-				-test.fuzzcachedir "$$($(GO) env GOCACHE)/fuzz/$$($(GO) list .)"); \
+				-test.fuzzcachedir "$$($(GO) env GOCACHE)/fuzz/$$($(GO) list .)") || failed="$$failed $$t"; \
 		done; \
-	done
+	done; \
+	if [ -n "$$failed" ]; then echo "FAIL: fuzz targets:$$failed"; exit 1; fi
 
 .PHONY: bench
 bench: ## prove: every benchmark: each figure and its target
