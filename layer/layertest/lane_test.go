@@ -46,6 +46,11 @@ func (e *env) sound(name string) {
 	require.Empty(e.t, report.Violations)
 }
 
+var (
+	isNew  = layer.Template{"state": "NEW"}
+	isPaid = layer.Template{"state": "PAID"}
+)
+
 func facetsOf(state, region string) map[string]string {
 	return map[string]string{"state": state, "region": region}
 }
