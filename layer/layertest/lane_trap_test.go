@@ -23,10 +23,10 @@ import (
 //	 3 a claim conflicts with all locks that may intersect: TestConflicts (claim, take by template)
 //	 4 an end of a lane, not of the group, decides: TestConflicts (enqueue, ack), TestAdvanceBesideTheLanesEnd
 //	 5 tokens of two lanes may be equal: TestEqualTokensOfLanes
-//	 6 a whole group waits for all its lanes: TestWholeGroupWaitsForAllLanes
-//	 7 the state of a group has one writer: TestStateOfALaneIsRefused
-//	 8 a halt stops its lane, a pause all: TestHaltStopsItsLaneAlone
-//	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestDelayHoldsWhatIntersects
+//	 6 a whole group waits for all its lanes: TestScenarios (where_whole)
+//	 7 the state of a group has one writer: TestScenarios (where_whole)
+//	 8 a halt stops its lane, a pause all: TestScenarios (where_halt)
+//	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestScenarios (where_delay)
 //	10 an item leaves the lanes of its present facets: TestRemovalOfChangedItems
 //	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey
 //	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestLanesAgainstAModel
@@ -101,28 +101,6 @@ func TestReleaseOfALane(t *testing.T) {
 	require.ErrorContains(t, err, "template {} is of no view of the queue: allowed are *; state")
 }
 
-// TestWholeGroupWaitsForAllLanes (lanes, trap 6): a claim of the whole group waits until no lane is held; a pause keeps
-// new claims away in that time, so that a claim of the whole group becomes possible.
-func TestWholeGroupWaitsForAllLanes(t *testing.T) {
-	l := newLaned(t, "*; state", nil)
-	l.sendStates("NEW", "PAID", "NEW")
-	fresh, paid := l.claimBy(isNew, 1), l.claimBy(isPaid, 1)
-	require.Nil(t, l.claimBy(nil, 1))
-	_, err := l.q.Admin().PauseGroup(l.ctx, "A", layer.PauseOptions{})
-	require.NoError(t, err)
-	require.NoError(t, l.q.Ack(l.ctx, fresh))
-	require.Nil(t, l.claimBy(isNew, 1), "paused, though NEW has another item")
-	require.Nil(t, l.claimBy(nil, 1))
-	require.NoError(t, l.q.Ack(l.ctx, paid))
-	_, err = l.q.Admin().ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
-	require.NoError(t, err)
-	whole := l.claimBy(nil, 10)
-	require.NotNil(t, whole)
-	require.Len(t, whole.Items, 1)
-	require.Nil(t, l.claimBy(isNew, 1))
-	require.NoError(t, l.q.Ack(l.ctx, whole))
-}
-
 // TestWholeGroupOfBusyStages (lanes, trap 6): a call pauses a group, and then resumes it and claims the whole group in
 // one transaction. It gets the whole group, however fast the stages claim and ack its lanes, because no stage can come
 // between the resume and the claim. While a lane is held the transaction is given up, and the group stays paused.
@@ -184,62 +162,6 @@ func TestWholeGroupOfBusyStages(t *testing.T) {
 		stages.Wait()
 		e.sound("busy")
 	})
-}
-
-// TestStateOfALaneIsRefused (lanes, trap 7): the state of a group has one writer, the holder of the whole group.
-func TestStateOfALaneIsRefused(t *testing.T) {
-	l := newLaned(t, "*; state", nil)
-	l.sendStates("NEW")
-	_, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Where: isNew, State: true})
-	require.ErrorIs(t, err, layer.ErrOptions)
-	c := l.claimBy(isNew, 1)
-	require.ErrorIs(t, l.q.Settle(l.ctx, settingState(c, []byte("s"))), layer.ErrOptions)
-	require.ErrorIs(t, l.q.Settle(l.ctx, ackingState(c, []byte("s"))), layer.ErrOptions)
-	nack := layer.Settlement{Claim: c, Nack: &layer.NackOptions{}, State: new([]byte)}
-	require.ErrorIs(t, l.q.Settle(l.ctx, nack), layer.ErrOptions)
-	require.NoError(t, l.q.Ack(l.ctx, c))
-}
-
-// TestHaltStopsItsLaneAlone (lanes, trap 8): an item that fails for good halts its lane, and the lanes that intersect
-// it. Another lane continues, held or not. A pause of the group is for all lanes, and leaves claims in flight.
-func TestHaltStopsItsLaneAlone(t *testing.T) {
-	l := newLaned(t, "*; state", func(c *layer.Config) { c.OnFailure, c.MaxAttempts = layer.HaltGroup, 1 })
-	l.sendStates("NEW", "PAID", "PAID")
-	fresh, paid := l.claimBy(isNew, 1), l.claimBy(isPaid, 1)
-	require.NoError(t, l.q.Nack(l.ctx, fresh, layer.NackOptions{}))
-	require.Nil(t, l.claimBy(isNew, 1), "halted")
-	require.NoError(t, l.q.Ack(l.ctx, paid), "in hand all the while")
-	paid = l.claimBy(isPaid, 1)
-	require.NotNil(t, paid)
-	_, err := l.q.Admin().PauseGroup(l.ctx, "A", layer.PauseOptions{})
-	require.NoError(t, err)
-	_, err = l.q.Extend(l.ctx, paid, 0)
-	require.NoError(t, err)
-	require.NoError(t, l.q.Ack(l.ctx, paid))
-	require.Nil(t, l.claimBy(nil, 1))
-	_, err = l.q.Admin().ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
-	require.NoError(t, err)
-	whole := l.claimBy(nil, 10)
-	require.NotNil(t, whole, "a resume of the group ends the halts of its lanes")
-	require.NoError(t, l.q.Ack(l.ctx, whole))
-}
-
-// TestDelayHoldsWhatIntersects (lanes, trap 9): a retry delay keeps its lane, and what shares items with it, and
-// nothing else of the group.
-func TestDelayHoldsWhatIntersects(t *testing.T) {
-	l := newLaned(t, "*; state; region", nil)
-	l.sendStates("NEW", "PAID")
-	require.NoError(t, l.q.Nack(l.ctx, l.claimBy(isNew, 1), layer.NackOptions{Delay: time.Minute}))
-	require.Nil(t, l.claimBy(isNew, 1))
-	require.Nil(t, l.claimBy(nil, 1))
-	require.Nil(t, l.claimBy(layer.Template{"region": "EU"}, 1))
-	paid := l.claimBy(isPaid, 1)
-	require.NotNil(t, paid)
-	require.NoError(t, l.q.Ack(l.ctx, paid))
-	l.clock.advance(2 * time.Minute)
-	region := l.claimBy(layer.Template{"region": "EU"}, 1)
-	require.NotNil(t, region)
-	require.NoError(t, l.q.Ack(l.ctx, region))
 }
 
 // TestRemovalOfChangedItems (lanes, trap 10): an item whose facets have changed since it was enqueued leaves the lanes
