@@ -1,8 +1,8 @@
 // Package spec is the executable specification of a group: its messages, the claims that hold them, and the messages
 // that a claim may get. It shares no code with the layer, except the types of its public names.
 //
-// A Group is a value. Each operation returns the group after it, and changes nothing. The time is an argument: a claim or
-// a delay lasts until its end is not after now. Three rules are the whole of claiming, for each kind of queue:
+// A Group is a value. Each operation returns the group after it, and changes nothing. The time is an argument: a claim
+// or a delay lasts until its end is not after now. Three rules are the whole of claiming, for each kind of queue:
 //
 //   - A claim of a lane, the messages that a template matches, keeps out every claim whose template could match one of
 //     its messages. The template of the whole group matches all.
