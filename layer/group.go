@@ -577,7 +577,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 		return false, head.err
 	}
 	id := idOf(head.Item, lanes.GroupOf(lane))
-	if held, err := w.inOtherLane(guard.RetryLock, id, head.Facets); err != nil || held {
+	if held, err := w.inOtherLane(guard.RetryLock, lane, id, head.Facets); err != nil || held {
 		return false, err
 	}
 	config, err := w.config()

@@ -84,8 +84,8 @@ func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
 	return all
 }
 
-// lanesOver returns the lanes of which a claim may have an item: its group, the lanes of its facets, and its hold.
-func (s subspace) lanesOver(id ID, facets string) []string {
+// lanesOver is Plan.LanesOver for an id.
+func (s subspace) lanesOver(id ID, facets string) (all []string, others bool) {
 	return s.plan.LanesOver(lanes.Item(id), facets)
 }
 

@@ -179,8 +179,7 @@ func TestLaneConflicts(t *testing.T) {
 			claimWhere(isNew), advanceTo("NEW"), must},
 		{"claim that clears a hint of an empty lane, redrive (trap 1)", "*; state", func(l *laned) *layer.Claim {
 			l.send("NEW")
-			_, err := l.q.Admin().Skip(l.ctx, "A", layer.SkipOptions{})
-			require.NoError(l.t, err)
+			require.NoError(l.t, l.q.Nack(l.ctx, l.claim(nil, 1), layer.NackOptions{Reject: "no"}))
 			return nil
 		}, claimWhere(isNew), func(l *laned, tx kv.Tx, _ *layer.Claim) error {
 			page, err := l.q.Admin().DeadLetters(context.Background(), layer.DeadOptions{})
