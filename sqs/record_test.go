@@ -21,8 +21,8 @@ func TestDocumentedBounds(t *testing.T) {
 		fmt.Sprintf("| a request that sends messages | %d MiB |", maxBody>>20),
 		fmt.Sprintf("| any other request | %d KiB |", maxOther>>10),
 		fmt.Sprintf("| values of a request | %d,%03d |", maxValues/1000, maxValues%1000),
-		fmt.Sprintf("| names in a request | %d of %d bytes |", maxNames, maxName),
-		fmt.Sprintf("| %d,%03d bytes; the value %d,%03d |",
+		fmt.Sprintf("| names in a request | %d, each of %d bytes |", maxNames, maxName),
+		fmt.Sprintf("| %d,%03d bytes; the stored row %d,%03d |",
 			maxSettings/1000, maxSettings%1000, maxSettings/1000+1, maxSettings%1000),
 	} {
 		require.Contains(t, string(text), bound)

@@ -131,7 +131,7 @@ func (s *sizes) compare(t *testing.T) {
 	calls := 0
 	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+) \| [^|]* \| ([0-9,]+) \|`).FindAllSubmatch(text, -1) {
 		call := string(row[1])
-		if call == "`…Tx`, in a transaction of yours" {
+		if call == "your transaction, after any call `…Tx`" {
 			call = "once"
 		}
 		if size, ok := s.calls[call]; ok {
