@@ -75,7 +75,7 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 			w.clear(keys.grant(random, lane))
 		}
 		if is != nil {
-			w.tx.Set(keys.tenure(lane, is), rec.PackTimer(is.Kind, head))
+			timeHolding(w, lane, is, head)
 			noteOwn(w, lane, next.Claim())
 		}
 		if random, ok := next.GrantedTo(); ok {
@@ -543,6 +543,11 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	delete(w.noted.ready, lane)
 	w.timeHead(lane, head.Index, timingMS)
 	return nil
+}
+
+// timeHolding sets the key by which a holding is found when its time is over. head is the index of the group's head.
+func timeHolding(w *txn, lane string, h *rec.Holding, head int64) {
+	w.tx.Set(w.keys.tenure(lane, h), rec.PackTimer(h.Kind, head))
 }
 
 // timeHead sets the timer of a head, in a group without a holding.

@@ -438,7 +438,7 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 		u.tx.Set(u.keys.mark(p.lane), nil)
 	}
 	if h := r.Holding(); h != nil {
-		u.tx.Set(u.keys.tenure(p.lane, h), rec.PackTimer(h.Kind, firstIndex(h)))
+		timeHolding(u.txn, p.lane, h, firstIndex(h))
 	}
 	return nil
 }

@@ -294,8 +294,10 @@ func TestLapsedLaneIsEndedByOthers(t *testing.T) {
 // expired claim of that group, too.
 func TestItemOfLapsedClaimOfDefaultGroup(t *testing.T) {
 	for name, change := range map[string]func(l *env, id layer.ID) error{
-		"cancel":     func(l *env, id layer.ID) error { return l.q.Admin().Cancel(l.ctx, id) },
-		"reschedule": func(l *env, id layer.ID) error { return l.q.Reschedule(l.ctx, id, l.clock.now().Add(time.Hour)) },
+		"cancel": func(l *env, id layer.ID) error { return l.q.Admin().Cancel(l.ctx, id) },
+		"reschedule": func(l *env, id layer.ID) error {
+			return l.q.Reschedule(l.ctx, id, l.clock.now().Add(time.Hour))
+		},
 		"edit": func(l *env, id layer.ID) error {
 			return l.q.Admin().Edit(l.ctx, id, func(m *layer.Message) error {
 				m.Headers["state"] = "PAID"

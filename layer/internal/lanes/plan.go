@@ -377,7 +377,8 @@ func (p Plan) Looked(lane string) (all []Locks, many bool) {
 }
 
 // LanesOver returns the lanes of which a claim may have an item: its group comes first, then the parts that the item is
-// in, or its hold. If the facets of the item are not known, others is true: a claim of any part of the group may have it.
+// in, or its hold. If the facets of the item are not known, others is true: a claim of any part of the group may have
+// the item.
 func (p Plan) LanesOver(item Item, facets string) (all []string, others bool) {
 	all = []string{item.Group}
 	if p.HasHolds() {
