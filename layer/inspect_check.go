@@ -600,9 +600,9 @@ func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error)
 	return value, err
 }
 
-// some reports whether any pair of a section matches.
-func (c *checker) some(v inspection, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
-	for row, err := range walk(v.ctx, v.read, v.keys.section(name), 10_000) {
+// some reports whether any pair of a range matches.
+func (c *checker) some(v inspection, of kv.KeyRange, match func(p parsedKey, row kv.KV) bool) (bool, error) {
+	for row, err := range walk(v.ctx, v.read, of, 10_000) {
 		if err != nil {
 			return false, err
 		}
@@ -615,7 +615,7 @@ func (c *checker) some(v inspection, name string, match func(p parsedKey, row kv
 
 // grantSound looks for the request to which a grant was made, both at one version.
 func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, error) {
-	found, err := c.some(v, nameRequest, func(p parsedKey, _ kv.KV) bool { return p.id == random })
+	found, err := c.some(v, v.keys.section(nameRequest), func(p parsedKey, _ kv.KV) bool { return p.id == random })
 	if err != nil || found {
 		return "", "", err
 	}
@@ -657,7 +657,7 @@ func (c *checker) pacedTimer(v inspection, group string) (bool, error) {
 	if err != nil || value == nil {
 		return false, err
 	}
-	return c.some(v, nameTimer, func(p parsedKey, row kv.KV) bool {
+	return c.some(v, v.keys.section(nameTimer), func(p parsedKey, row kv.KV) bool {
 		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
 		return err == nil && kind == rec.KindHead && p.group == group
 	})
@@ -694,11 +694,9 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 		return "", "", err
 	}
 	hinted := func(p parsedKey, _ kv.KV) bool { return p.lane == group }
-	section := nameReady
-	if lanes.IsPart(group) {
-		section = nameOpen
-	}
-	if found, err := c.some(v, section, hinted); err != nil || found {
+	_, where := lanes.Split(group)
+	view, _ := lanes.SplitWhere(where)
+	if found, err := c.some(v, v.keys.hintsIn(view), hinted); err != nil || found {
 		return "", "", err
 	}
 	if found, err := c.timedOrKept(v, group, rows[0].Value); err != nil || found {
@@ -1054,18 +1052,15 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 	if e, _, err := rec.OpenEnvelope(head); err == nil {
 		due = max(due, delay.due(&e))
 	}
-	section := nameTimer
-	if lanes.IsPart(lane) {
-		section = nameDue
-	}
-	found, err := c.some(v, section, func(p parsedKey, row kv.KV) bool {
+	_, where := lanes.Split(lane)
+	found, err := c.some(v, v.keys.timersOf(where), func(p parsedKey, row kv.KV) bool {
 		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
 		return err == nil && kind == rec.KindHead && p.lane == lane && delay.dueOf(p.index) <= due
 	})
 	if err != nil || found {
 		return found, err
 	}
-	return c.some(v, nameKept, func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
+	return c.some(v, v.keys.section(nameKept), func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
 }
 
 // headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.

@@ -348,7 +348,8 @@ func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others
 
 // recordsOver reads the records that may have an item: of the lanes of its facets, of the whole group, and its hold.
 func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error) {
-	for _, lane := range v.keys.lanesOver(id, facets) {
+	over, _ := v.keys.lanesOver(id, facets)
+	for _, lane := range over {
 		r, err := v.readLock(lane)
 		if err == nil {
 			r, err = v.lasting(r, beatsSeen{})

@@ -361,6 +361,7 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 		return 0, false, err
 	}
 	keys, delay := w.keys, config.retro()
+	since := delay.times()[1:]
 	first, ranges := []kv.Future[[]byte]{t.timer}, []kv.KeyRange{keys.timersIn(t.where, 0)}
 	add := func(timers kv.KeyRange) {
 		first = append(first, w.read.GetKey(kv.FirstGreaterOrEqual(timers.Begin)))
@@ -370,8 +371,8 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 		if shard > 0 {
 			add(keys.timersIn(t.where, shard))
 		}
-		if delay.on {
-			add(keys.sinceFrom(t.where, shard, 0, sinceBase))
+		for _, of := range since {
+			add(keys.dueWithin(t.where, shard, of))
 		}
 	}
 	for i, f := range first {

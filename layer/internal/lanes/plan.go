@@ -376,16 +376,15 @@ func (p Plan) Looked(lane string) (all []Locks, many bool) {
 	return p.Excluding(lane), true
 }
 
-// LanesOver returns the lanes of which a claim may have an item: its group, the parts that it is in, and its hold.
-func (p Plan) LanesOver(item Item, facets string) []string {
-	all := p.LanesOf(item.Group, facets)
-	if !slices.Contains(all, item.Group) {
-		all = append(all, item.Group)
-	}
+// LanesOver returns the lanes of which a claim may have an item: its group comes first, then the parts that the item is
+// in, or its hold. If the facets of the item are not known, others is true: a claim of any part of the group may have
+// the item.
+func (p Plan) LanesOver(item Item, facets string) (all []string, others bool) {
+	all = []string{item.Group}
 	if p.HasHolds() {
-		all = append(all, Hold(item))
+		return append(all, Hold(item)), false // the free lane is never locked
 	}
-	return all
+	return append(all, p.KnownParts(item.Group, facets)...), facets == "" && len(p.Facets()) > 0
 }
 
 // HoldOn returns the lane of a claim of a single item; false = the queue has no such claims.
