@@ -3,6 +3,7 @@ package layer_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/record"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -170,4 +172,43 @@ func TestLanePastManyLocks(t *testing.T) {
 	}
 	require.NotNil(t, l.claim(eu, 1), "the lane was found again")
 	require.Nil(t, l.claim(layer.Template{"region": "US"}, 1), "the lane is empty")
+}
+
+// TestCheckFindsClaimsThatMeet (lanes): of many claims of a group, Check finds the two that may have a message in
+// common, and no two if there are none.
+func TestCheckFindsClaimsThatMeet(t *testing.T) {
+	const lanes = 60
+	l := newLaned(t, "*; state; state,region", nil)
+	l.crowdOfLanes(lanes, stateNumber)
+	l.sendEach(lanes, lanes+2, func(int) layer.Template { return layer.Template{"state": "both", "region": "EU"} })
+	violations := func() []layer.Violation {
+		report, err := l.q.Admin().Check(l.ctx, layer.CheckOptions{})
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, report.Held, int64(lanes))
+		return report.Violations
+	}
+	lane := kv.PrefixRange(append(slices.Clone(testPrefix), tuple.Tuple{"lanes", "lock", "A"}.Pack()...))
+	others := make(map[string]bool)
+	for _, row := range l.rows(lane) {
+		others[string(row.Key)] = true
+	}
+	first := l.claim(layer.Template{"state": "both"}, 1)
+	require.NotNil(t, first)
+	locks := slices.DeleteFunc(l.rows(lane), func(row kv.KV) bool { return others[string(row.Key)] })
+	require.Len(t, locks, 1)
+	require.NoError(t, l.q.Nack(l.ctx, first, layer.NackOptions{Release: true}))
+	require.NotNil(t, l.claim(layer.Template{"state": "both", "region": "EU"}, 1))
+	require.Empty(t, violations())
+
+	l.write(func(tx kv.Tx) { tx.Set(locks[0].Key, locks[0].Value) })
+	var found []layer.Violation
+	for _, v := range violations() {
+		if v.Rule == "claims-disjoint" {
+			found = append(found, v)
+		}
+	}
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].Detail, "both")
+	require.Contains(t, found[0].Detail, "EU")
+	l.write(func(tx kv.Tx) { tx.Clear(locks[0].Key) })
 }
