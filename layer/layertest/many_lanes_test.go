@@ -212,3 +212,58 @@ func TestCheckFindsClaimsThatMeet(t *testing.T) {
 	require.Contains(t, found[0].Detail, "EU")
 	l.write(func(tx kv.Tx) { tx.Clear(locks[0].Key) })
 }
+
+// TestPauseReadsPastManyLocks (lanes, trap 12): a pause with Force looks for claims among the locks of a group. Most may
+// be of lanes that are delayed. No transaction reads more than 1,000 of them: PauseGroup goes on in the next, and
+// PauseGroupTx refuses.
+func TestPauseReadsPastManyLocks(t *testing.T) {
+	const delayed = 1400
+	for _, unordered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("unordered %v", unordered), func(t *testing.T) {
+			l := newLaned(t, "*; state; region", func(c *layer.Config) {
+				if unordered {
+					c.Facets, c.Views, c.Unordered = nil, "", true
+				}
+			})
+			state := func(i int) layer.Template { return layer.Template{"state": fmt.Sprintf("s%04d", i)} }
+			l.sendEach(0, delayed+1, state)
+			var claims []*layer.Claim
+			for len(claims) <= delayed {
+				o := layer.ReceiveOptions{Unordered: unordered, Max: layer.MaxBatch}
+				if !unordered {
+					o.Where = state(len(claims))
+				}
+				more, err := l.q.Receive(l.ctx, o)
+				require.NoError(t, err)
+				require.NotEmpty(t, more)
+				claims = append(claims, more...)
+			}
+			for _, claim := range claims[:delayed] {
+				require.NoError(t, l.q.Nack(l.ctx, claim, layer.NackOptions{Delay: time.Hour}))
+			}
+			counting := record.WrapCounting(l.raw)
+			q, err := layer.Open(l.ctx, counting, testPrefix, "lanes", l.options(20))
+			require.NoError(t, err)
+			forced := layer.PauseOptions{Force: true}
+
+			err = q.Once(l.ctx, func(tx kv.Tx) error {
+				_, err := q.Admin().PauseGroupTx(l.ctx, tx, "A", forced)
+				return err
+			})
+			var limit *layer.LimitError
+			require.ErrorAs(t, err, &limit)
+			require.NoError(t, q.Once(l.ctx, func(tx kv.Tx) error {
+				_, err := q.Admin().PauseGroupTx(l.ctx, tx, "A", layer.PauseOptions{})
+				return err
+			}))
+
+			before := counting.Counters()
+			_, err = q.Admin().PauseGroup(l.ctx, "A", forced)
+			require.NoError(t, err)
+			read := counting.Counters().Sub(before)
+			require.LessOrEqual(t, read.Rows, 1300*read.Commits, "rows of a transaction")
+			require.ErrorIs(t, l.q.Ack(l.ctx, claims[delayed]), layer.ErrClaimLost)
+			require.NoError(t, q.Close(l.ctx))
+		})
+	}
+}
