@@ -339,51 +339,67 @@ const (
 	allLanes = math.MaxInt
 )
 
-// eachPart reads the rows of the sections with a conflict, page by page. For each row of a lane that is no whole group,
-// it calls what begin returns; nil = nothing is to be done. more means that there is more to do, after most calls, or
-// when the transaction has no room left.
+// eachPart reads the rows of the sections with a conflict, page by page, in the order of their keys, from the key from
+// on; nil = all. For each row of a lane that is no whole group, it calls what begin returns; nil = nothing is to be
+// done. next is where to continue; nil = there is no more. A transaction ends after most calls, when it has no room
+// left, or when it has read its share of the rows, which may be many that need no change.
 func eachPart(
-	w *txn, sections []kv.KeyRange, most int, begin func(lane string, row kv.KV) (do func() error, err error),
-) (more bool, err error) {
-	n := 0
+	w *txn, sections []kv.KeyRange, from []byte, most int,
+	begin func(lane string, row kv.KV) (do func() error, err error),
+) (next []byte, err error) {
+	n, read, size := 0, 0, 0
 	for _, section := range sections {
+		if bytes.Compare(from, section.End) >= 0 {
+			continue
+		}
+		if section.Contains(from) {
+			section.Begin = from
+		}
 		for row, err := range walk(w.ctx, guard.MarkGroup.Reads(w.tx), section, lanesOfStep) {
 			if err != nil {
-				return false, fmt.Errorf("read locks: %w", err)
+				return nil, fmt.Errorf("read locks: %w", err)
+			}
+			if read, size = read+1, size+len(row.Value); read > maxPassed || size > passedBytes && read > 1 {
+				if most == allLanes {
+					return nil, &LimitError{
+						What: "locks and marks of the group", Unit: "rows", Got: int64(read), Max: maxPassed,
+					}
+				}
+				return row.Key, nil
 			}
 			p, err := w.keys.parse(row.Key)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			if p.lane == p.group { // the whole group
 				continue
 			}
 			do, err := begin(p.lane, row)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			if do == nil {
 				continue
 			}
 			if n == most || most != allLanes && w.crowded() {
-				return true, nil
+				return row.Key, nil
 			}
 			if err := do(); err != nil {
-				return false, err
+				return nil, err
 			}
 			n++
 		}
 	}
-	return false, nil
+	return nil, nil
 }
 
 // endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
-func (w *txn) endParts(group string, most int) (more bool, err error) {
+func (w *txn) endParts(group string, from []byte, most int) (next []byte, err error) {
 	sections := []kv.KeyRange{w.keys.locks(group)}
 	if w.keys.plan.HasHolds() {
-		sections = append(sections, w.keys.holds(group))
+		sections = append([]kv.KeyRange{w.keys.holds(group)}, sections...)
 	}
-	return eachPart(w, sections, most, func(lane string, row kv.KV) (func() error, error) {
+	return eachPart(w, sections, from, most, func(lane string, row kv.KV) (func() error, error) {
 		r, err := rec.UnpackRecord(row.Key, row.Value)
 		if err != nil || r.Claim() == nil {
 			return nil, err
@@ -400,15 +416,17 @@ func (w *txn) endParts(group string, most int) (more bool, err error) {
 
 // unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
 // is none. It finds the lanes by the rows of the marks, because the locks of the lanes in flight may be many and large.
-func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (old *rec.Mark, more bool, err error) {
+func (w *txn) unmarkAll(
+	group string, allow func(m *rec.Mark) error, most int,
+) (old *rec.Mark, next []byte, err error) {
 	if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
-		return old, false, err
+		return old, nil, err
 	}
 	if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	marks := []kv.KeyRange{w.keys.marks(group)}
-	more, err = eachPart(w, marks, most, func(lane string, _ kv.KV) (func() error, error) {
+	next, err = eachPart(w, marks, nil, most, func(lane string, _ kv.KV) (func() error, error) {
 		return func() error {
 			m, err := w.unmark(lane, allow)
 			if old == nil {
@@ -417,7 +435,7 @@ func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (
 			return err
 		}, nil
 	})
-	return old, more, err
+	return old, next, err
 }
 
 // Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
@@ -316,7 +318,39 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (li
 		left.Wait, left.Next.Why = soon, line.WhyNew
 	}
 	left.Watch = w.tx.Watch(q.keys.wake(q.waitID))
+	if q.staging.hasWants() {
+		left.Watch = eitherWatch{left.Watch, w.tx.Watch(q.keys.wake(uuid.Nil))}
+	}
 	return left, nil
+}
+
+// eitherWatch ends when one of its watches ends.
+type eitherWatch [2]kv.Future[struct{}]
+
+// Wait implements kv.Future.
+func (e eitherWatch) Wait(ctx context.Context) (struct{}, error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() {
+		_, err := e[1].Wait(both)
+		second <- err
+		cancel()
+	}()
+	_, err := e[0].Wait(both)
+	if err != nil && ctx.Err() == nil && both.Err() != nil {
+		err = <-second
+	}
+	return struct{}{}, err
+}
+
+// Ready implements kv.Future.
+func (e eitherWatch) Ready() bool { return e[0].Ready() || e[1].Ready() }
+
+// Cancel implements kv.Future.
+func (e eitherWatch) Cancel() {
+	e[0].Cancel()
+	e[1].Cancel()
 }
 
 // restOfAny is rest for the receives which take any group, or any lane of a template: the next timer there ends the

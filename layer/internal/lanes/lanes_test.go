@@ -2,6 +2,10 @@ package lanes
 
 import (
 	"errors"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/uuid"
@@ -266,4 +270,65 @@ func TestClaimsOfItems(t *testing.T) {
 			require.Equal(t, kind != "unordered", p.JoinsAnywhere(part), kind)
 		}
 	}
+}
+
+// TestMeeting: Meeting finds two lanes that meet if a comparison of all pairs does.
+func TestMeeting(t *testing.T) {
+	p := New(Settings{Facets: []string{"state", "region", "kind"}, Views: []View{
+		{Text: WholeView}, {Text: "state", Facets: []string{"state"}}, {Text: "kind", Facets: []string{"kind"}},
+		{Text: "state,region", Facets: []string{"state", "region"}},
+		{Text: "region,kind", Facets: []string{"region", "kind"}},
+	}})
+	random := rand.New(rand.NewPCG(1, 1))
+	met := map[bool]int{}
+	for range 5000 {
+		lanes := make(map[string]bool)
+		for range random.IntN(6) {
+			headers := make(map[string]string)
+			for _, facet := range []string{"state", "region", "kind"} {
+				headers[facet] = strconv.Itoa(random.IntN(8))
+			}
+			of := p.LanesOf("A", p.Pack(headers))
+			if n := random.IntN(3*len(of)) + 1; n < len(of) {
+				lanes[of[n]] = true
+			} else if n == 3*len(of) {
+				lanes["A"] = true
+			} else {
+				lanes[of[n%2+3]] = true
+			}
+		}
+		all := slices.Sorted(maps.Keys(lanes))
+		want := false
+		for i, a := range all {
+			want = want || slices.ContainsFunc(all[i+1:], func(b string) bool { return p.Intersect(a, b) })
+		}
+		a, b, ok := p.Meeting(all)
+		require.Equal(t, want, ok, "%q", all)
+		if met[ok]++; ok {
+			require.True(t, p.Intersect(a, b), "%q %q", a, b)
+			require.Less(t, slices.Index(all, a), slices.Index(all, b))
+			require.Contains(t, all, a)
+		}
+	}
+	require.Greater(t, met[true], 500)
+	require.Greater(t, met[false], 500)
+	_, _, ok := New(Settings{}).Meeting([]string{"A"})
+	require.False(t, ok)
+}
+
+// TestMeetingIsLinear: twice the lanes take about twice the work, here counted in allocations.
+func TestMeetingIsLinear(t *testing.T) {
+	p := New(kinds["whole"])
+	work := func(n int) float64 {
+		var all []string
+		for i := range n {
+			headers := map[string]string{"state": "NEW", "region": strconv.Itoa(i)}
+			all = append(all, p.LanesOf("A", p.Pack(headers))[1+i%2])
+		}
+		return testing.AllocsPerRun(1, func() {
+			_, _, ok := p.Meeting(all)
+			require.False(t, ok)
+		})
+	}
+	require.Less(t, work(1600), 6*work(400))
 }
