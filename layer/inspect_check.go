@@ -960,9 +960,6 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 
 // compareLanes looks at the kept hints, and at the lanes of each group that are held at the same time.
 func (c *checker) compareLanes() {
-	if c.keys.plan.IsPlain() {
-		return
-	}
 	for _, kept := range c.kept {
 		if g := c.groups[kept.holder]; g == nil || g.lock == nil {
 			c.suspectPair(kept.key, func(v inspection, _ []byte) (Rule, string, error) {

@@ -29,7 +29,8 @@ import (
 //	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestScenarios (where_delay)
 //	10 an item leaves the lanes of its present facets: TestRemovalOfChangedItems
 //	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey
-//	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestLanesAgainstAModel
+//	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestPauseReadsPastManyLocks,
+//	   TestLanesAgainstAModel
 //	13 the release of a lock puts back a bounded number of hints: TestKeptHintsInBounds
 //	14 no receive uses a view: TestSweepClearsStaleHints
 //	15 a value that begins another value is another: TestValuesThatBeginOthers

@@ -438,23 +438,23 @@ func TestWakesBehindManyRequests(t *testing.T) {
 			return o
 		}
 	}
-	pause := func(l *laned) any {
+	pause := func(l *env) any {
 		_, err := l.q.Admin().Pause(l.ctx, layer.PauseOptions{})
 		require.NoError(l.t, err)
 		return nil
 	}
-	resume := func(l *laned, _ any) {
+	resume := func(l *env, _ any) {
 		_, err := l.q.Admin().Resume(l.ctx, layer.ResumeOptions{})
 		require.NoError(l.t, err)
 	}
-	slow := func(l *laned) any { // the first message uses the rate up
+	slow := func(l *env) any { // the first message uses the rate up
 		configureTotal(l, "1/h")
 		used, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Max: 1})
 		require.NoError(l.t, err)
 		require.NoError(l.t, l.q.Ack(l.ctx, used[0]))
 		return nil
 	}
-	many := func(l *laned, _ any) {
+	many := func(l *env, _ any) {
 		msgs := make([]layer.Message, 50)
 		for i := range msgs {
 			msgs[i] = layer.Message{Group: fmt.Sprint("x", i), Headers: facetsOf("old", "US")}
@@ -463,26 +463,26 @@ func TestWakesBehindManyRequests(t *testing.T) {
 		_, err := l.q.Enqueue(l.ctx, msgs...)
 		require.NoError(l.t, err)
 	}
-	one := func(l *laned, _ any) {
+	one := func(l *env, _ any) {
 		_, err := l.q.Enqueue(l.ctx, layer.Message{Group: "z", Headers: facetsOf(isNew["state"], "EU")})
 		require.NoError(l.t, err)
 	}
 	region := layer.ReceiveOptions{Where: layer.Template{"region": "EU"}}
-	take := func(l *laned) any {
+	take := func(l *env) any {
 		claims, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Where: isNew})
 		require.NoError(l.t, err)
 		require.Len(l.t, claims, 1)
 		return claims[0]
 	}
-	release := func(l *laned, claim any) {
+	release := func(l *env, claim any) {
 		require.NoError(l.t, l.q.Nack(l.ctx, claim.(*layer.Claim), layer.NackOptions{Release: true}))
 	}
 	for name, c := range map[string]struct {
 		facets, sent bool // sent = a message for the receive is there before
 		before       func(n int) layer.ReceiveOptions
 		o            layer.ReceiveOptions
-		setup        func(l *laned) any
-		ready        func(l *laned, given any)
+		setup        func(l *env) any
+		ready        func(l *env, given any)
 	}{
 		"resume, groups":          {false, true, anyOf(named("")), named("z"), pause, resume},
 		"resume, templates":       {true, true, anyOf(state("")), region, pause, resume},
@@ -498,11 +498,11 @@ func TestWakesBehindManyRequests(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newEnv(t, inMemory, false)
 				e.clock.real.Store(true)
-				l := &laned{env: e, q: e.laned("wakes", "*; state; region", func(config *layer.Config) {
+				l := e.on(e.laned("wakes", "*; state; region", func(config *layer.Config) {
 					if !c.facets {
 						config.Facets, config.Views = nil, ""
 					}
-				}, 1)[0]}
+				}, 1)[0])
 				if c.sent {
 					one(l, nil)
 					one(l, nil)
@@ -539,7 +539,7 @@ func TestWakesBehindManyRequests(t *testing.T) {
 	}
 }
 
-func configureTotal(l *laned, rate string) {
+func configureTotal(l *env, rate string) {
 	l.t.Helper()
 	_, _, err := l.q.Admin().Configure(l.ctx, func(c *layer.Config) {
 		require.NoError(l.t, c.Set("max_rate_total", rate))
@@ -547,4 +547,4 @@ func configureTotal(l *laned, rate string) {
 	require.NoError(l.t, err)
 }
 
-func raiseTotal(l *laned, _ any) { configureTotal(l, "10/s") }
+func raiseTotal(l *env, _ any) { configureTotal(l, "10/s") }

@@ -192,12 +192,12 @@ func TestCheckFindsClaimsThatMeet(t *testing.T) {
 	for _, row := range l.rows(lane) {
 		others[string(row.Key)] = true
 	}
-	first := l.claim(layer.Template{"state": "both"}, 1)
+	first := l.claimBy(layer.Template{"state": "both"}, 1)
 	require.NotNil(t, first)
 	locks := slices.DeleteFunc(l.rows(lane), func(row kv.KV) bool { return others[string(row.Key)] })
 	require.Len(t, locks, 1)
 	require.NoError(t, l.q.Nack(l.ctx, first, layer.NackOptions{Release: true}))
-	require.NotNil(t, l.claim(layer.Template{"state": "both", "region": "EU"}, 1))
+	require.NotNil(t, l.claimBy(layer.Template{"state": "both", "region": "EU"}, 1))
 	require.Empty(t, violations())
 
 	l.write(func(tx kv.Tx) { tx.Set(locks[0].Key, locks[0].Value) })
