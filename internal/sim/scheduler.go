@@ -245,7 +245,8 @@ func (s *scheduler) drive(limit time.Duration) error {
 	for {
 		s.settle()
 		if s.alive() && (time.Since(begun) > limit || s.sinceProgress() > s.most) {
-			return fmt.Errorf("sim: no end within %s of virtual time, or %d steps; parked: %s", limit, s.most, s.names())
+			return fmt.Errorf("sim: no end within %s of virtual time, or %d steps without progress; parked: %s",
+				limit, s.most, s.names())
 		}
 		next, done := s.pick()
 		switch {
