@@ -980,7 +980,9 @@ func (c *checker) compareLanes() {
 	}
 	for _, group := range slices.Sorted(maps.Keys(held)) {
 		if _, _, ok := c.keys.plan.Meeting(held[group]); ok {
-			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) { return c.disjoint(v, held[group]) })
+			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) {
+				return c.disjoint(v, held[group])
+			})
 		}
 	}
 }

@@ -24,7 +24,7 @@ type GroupInfo struct {
 	LastError   string        // of the head's last failed delivery
 	Owner       string        // of a held, expired or excluded group
 	Token       int64         // of the holding of Owner
-	Outstanding int           // items delivered and not acked: of up to 100 claims of each view, or 10,000 of single items
+	Outstanding int           // items delivered and not acked, of up to 100 claims of each view or 10,000 of items
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
 	// Hold is the group's head if Owner has the head by an unordered receive; zero = Owner has the group, or a lane.

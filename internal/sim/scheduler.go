@@ -268,8 +268,8 @@ func (s *scheduler) drive(limit time.Duration) error {
 	}
 }
 
-// progress notes that a handler has succeeded for a message for the first time. A worker with calls that are stuck for minutes
-// takes many steps between two messages.
+// progress notes that a handler has succeeded for a message for the first time. A worker with calls that are stuck for
+// minutes takes many steps between two messages.
 func (s *scheduler) progress() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

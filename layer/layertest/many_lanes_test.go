@@ -213,8 +213,8 @@ func TestCheckFindsClaimsThatMeet(t *testing.T) {
 	l.write(func(tx kv.Tx) { tx.Clear(locks[0].Key) })
 }
 
-// TestPauseReadsPastManyLocks (lanes, trap 12): a pause with Force looks for claims among the locks of a group. Most may
-// be of lanes that are delayed. No transaction reads more than 1,000 of them: PauseGroup goes on in the next, and
+// TestPauseReadsPastManyLocks (lanes, trap 12): a pause with Force looks for claims among the locks of a group. Most
+// may be of lanes that are delayed. No transaction reads more than 1,000 of them: PauseGroup goes on in the next, and
 // PauseGroupTx refuses.
 func TestPauseReadsPastManyLocks(t *testing.T) {
 	const delayed = 1400

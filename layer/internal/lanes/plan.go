@@ -287,9 +287,9 @@ func (p Plan) Intersect(a, b string) bool {
 	return true
 }
 
-// Meeting returns two of the lanes of a group that can have an item in common, if there are any; a comes before b in all.
-// The time is about linear in the number of lanes: two lanes meet if they have the same values of the facets that both
-// of their views fix. So Meeting looks for equal values in each pair of views.
+// Meeting returns two of the lanes of a group that can have an item in common, if there are any. a comes before b in
+// all. The time is about linear in the number of lanes: two lanes meet if they have the same values of the facets that
+// both of their views fix. So Meeting looks for equal values in each pair of views.
 func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	if p.of == nil {
 		if len(all) < 2 {
