@@ -90,7 +90,8 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 }
 
 // pauseGroup pauses a group, and with Force ends the claims of most of its lanes, from the lock at the key from on.
-// next is the lock of the first that is left. No claim can begin before it, because the group is paused.
+// next is the lock of the first that is left. No claim can begin before it while the group is paused. If another
+// operator resumes the group between two steps, a claim that begins then may stay.
 func pauseGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, from []byte, most int,
 ) (m Mark, next []byte, err error) {

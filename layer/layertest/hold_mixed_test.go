@@ -13,11 +13,10 @@ import (
 	"fdbfifo/layer"
 )
 
-// mixedRun is one run of TestMixedConsumersAtOnce.
-type mixedRun struct {
+// consumersRun is a run of producers and consumers at the same time and under faults.
+type consumersRun struct {
 	*env
-	handles []*layer.Queue
-	left    atomic.Int64
+	left atomic.Int64
 
 	mu   sync.Mutex
 	sent map[string][]layer.ID // guarded by mu; of each group, in order
@@ -29,34 +28,42 @@ type mixedRun struct {
 // TestMixedConsumersAtOnce (G2): producers, consumers of groups and unordered consumers run at the same time and under
 // faults. No item has two holders, a consumer of groups sees no gap, and all items are finished once.
 func TestMixedConsumersAtOnce(t *testing.T) {
-	const groups, messages = 3, 20
 	onEngines(t, func(e *env) {
-		r := &mixedRun{env: e, handles: e.unordered("mixed", nil, 7)}
-		r.sent, r.held, r.done = make(map[string][]layer.ID), make(map[layer.ID]bool), make(map[layer.ID]bool)
-		r.left.Store(groups * messages)
-		var all sync.WaitGroup
-		for g := range groups {
-			all.Go(func() {
-				for range messages {
-					sent, err := r.handles[0].Enqueue(r.ctx, layer.Message{Group: fmt.Sprint(g)})
-					if r.fail(err) {
-						return
-					}
-					r.mu.Lock()
-					r.sent[sent[0].ID.Group] = append(r.sent[sent[0].ID.Group], sent[0].ID)
-					r.mu.Unlock()
-				}
-			})
-		}
-		for i, q := range r.handles[1:] {
-			all.Go(func() { r.consume(q, layer.ReceiveOptions{Unordered: i < 3, Max: 1 + i%3}) })
-		}
-		all.Wait()
-		require.NoError(e.t, r.err)
+		e.consumeAtOnce(e.unordered("mixed", nil, 7), func(i int) layer.ReceiveOptions {
+			return layer.ReceiveOptions{Unordered: i < 3, Max: 1 + i%3}
+		})
 	})
 }
 
-func (r *mixedRun) fail(err error) bool {
+// consumeAtOnce sends messages by the first handle, and receives by all others with the options that of returns.
+func (e *env) consumeAtOnce(handles []*layer.Queue, of func(i int) layer.ReceiveOptions) {
+	const groups, messages = 3, 20
+	r := &consumersRun{
+		env: e, sent: make(map[string][]layer.ID), held: make(map[layer.ID]bool), done: make(map[layer.ID]bool),
+	}
+	r.left.Store(groups * messages)
+	var all sync.WaitGroup
+	for g := range groups {
+		all.Go(func() {
+			for range messages {
+				sent, err := handles[0].Enqueue(r.ctx, layer.Message{Group: fmt.Sprint(g)})
+				if r.fail(err) {
+					return
+				}
+				r.mu.Lock()
+				r.sent[sent[0].ID.Group] = append(r.sent[sent[0].ID.Group], sent[0].ID)
+				r.mu.Unlock()
+			}
+		})
+	}
+	for i, q := range handles[1:] {
+		all.Go(func() { r.consume(q, of(i)) })
+	}
+	all.Wait()
+	require.NoError(e.t, r.err)
+}
+
+func (r *consumersRun) fail(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err == nil {
@@ -65,13 +72,14 @@ func (r *mixedRun) fail(err error) bool {
 	return r.err != nil
 }
 
-func (r *mixedRun) consume(q *layer.Queue, o layer.ReceiveOptions) {
+func (r *consumersRun) consume(q *layer.Queue, o layer.ReceiveOptions) {
 	for n := 0; r.left.Load() > 0 && !r.fail(nil); n++ {
 		claims, err := q.Receive(r.ctx, o)
-		if r.fail(err) || r.fail(r.got(claims)) {
+		if r.fail(err) || r.fail(r.got(claims, !o.Unordered)) {
 			return
 		}
-		for i, c := range claims {
+		for i := range claims {
+			c := claims[(i+n)%len(claims)] // in any order
 			back := (n+i)%4 == 0
 			r.release(c, !back)
 			if back {
@@ -88,27 +96,21 @@ func (r *mixedRun) consume(q *layer.Queue, o layer.ReceiveOptions) {
 	}
 }
 
-// got notes the items of claims.
-func (r *mixedRun) got(claims []*layer.Claim) error {
+// got notes the items of a receive. In order, each item before one of them must be finished or among them.
+func (r *consumersRun) got(claims []*layer.Claim, inOrder bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	own := make(map[layer.ID]bool)
 	for _, c := range claims {
 		for _, item := range c.Items {
 			if r.held[item.ID] || r.done[item.ID] {
 				return fmt.Errorf("%s is in two hands, or was finished", item.ID)
 			}
-			r.held[item.ID] = true
-		}
-		if c.Hold != (layer.ID{}) {
-			continue
+			r.held[item.ID], own[item.ID] = true, true
 		}
 		last := c.Items[len(c.Items)-1].ID
-		own := make(map[layer.ID]bool)
-		for _, item := range c.Items {
-			own[item.ID] = true
-		}
 		for _, id := range r.sent[c.Group] {
-			if id.Index < last.Index && !own[id] && !r.done[id] {
+			if inOrder && id.Index < last.Index && !own[id] && !r.done[id] {
 				return fmt.Errorf("a gap: %s was delivered before %s", last, id)
 			}
 		}
@@ -117,7 +119,7 @@ func (r *mixedRun) got(claims []*layer.Claim) error {
 }
 
 // release notes that a claim is about to end.
-func (r *mixedRun) release(c *layer.Claim, done bool) {
+func (r *consumersRun) release(c *layer.Claim, done bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, item := range c.Items {

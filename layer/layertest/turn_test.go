@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -204,110 +203,12 @@ func TestLeasePerItemIsChecked(t *testing.T) {
 	require.ErrorIs(t, q.Ack(e.ctx, claims[0]), layer.ErrClaimLost)
 }
 
-// lineRun is one run of TestConsumersInTurnAtOnce.
-type lineRun struct {
-	*env
-	handles []*layer.Queue
-	left    atomic.Int64
-
-	mu   sync.Mutex
-	sent map[string][]layer.ID // guarded by mu; of each group, in order
-	held map[layer.ID]bool     // guarded by mu
-	done map[layer.ID]bool     // guarded by mu: acked, or about to be
-	err  error                 // guarded by mu
-}
-
 // TestConsumersInTurnAtOnce (G1, G2, G3): with producers and consumers at the same time and under faults, no item has
 // two holders, none is delivered while one before it is in flight elsewhere, and all items are finished once.
 func TestConsumersInTurnAtOnce(t *testing.T) {
-	const groups, messages = 3, 20
 	onEngines(t, func(e *env) {
-		r := &lineRun{env: e, handles: e.inTurn("line", nil, 6)}
-		r.sent, r.held, r.done = make(map[string][]layer.ID), make(map[layer.ID]bool), make(map[layer.ID]bool)
-		r.left.Store(groups * messages)
-		var all sync.WaitGroup
-		for g := range groups {
-			all.Go(func() {
-				for range messages {
-					sent, err := r.handles[0].Enqueue(r.ctx, layer.Message{Group: fmt.Sprint(g)})
-					if r.fail(err) {
-						return
-					}
-					r.mu.Lock()
-					r.sent[sent[0].ID.Group] = append(r.sent[sent[0].ID.Group], sent[0].ID)
-					r.mu.Unlock()
-				}
-			})
-		}
-		for i, q := range r.handles[1:] {
-			all.Go(func() { r.consume(q, 1+i) })
-		}
-		all.Wait()
-		require.NoError(e.t, r.err)
+		e.consumeAtOnce(e.inTurn("line", nil, 6), func(i int) layer.ReceiveOptions {
+			return layer.ReceiveOptions{Max: 1 + i}
+		})
 	})
-}
-
-func (r *lineRun) fail(err error) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.err == nil {
-		r.err = err
-	}
-	return r.err != nil
-}
-
-func (r *lineRun) consume(q *layer.Queue, max int) {
-	for n := 0; r.left.Load() > 0 && !r.fail(nil); n++ {
-		claims, err := q.Receive(r.ctx, layer.ReceiveOptions{Max: max})
-		if r.fail(err) || r.fail(r.got(claims)) {
-			return
-		}
-		for i := range claims {
-			c := claims[(i+n)%len(claims)] // in any order
-			back := (n+i)%4 == 0
-			r.release(c, !back)
-			if back {
-				err = q.Nack(r.ctx, c, layer.NackOptions{Release: true})
-			} else {
-				err = q.Ack(r.ctx, c)
-				r.left.Add(-1)
-			}
-			if r.fail(err) {
-				return
-			}
-		}
-		runtime.Gosched()
-	}
-}
-
-// got notes the items of claims. An item that the same receive has got before is no gap.
-func (r *lineRun) got(claims []*layer.Claim) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	own := make(map[layer.ID]bool)
-	for _, c := range claims {
-		if r.held[c.Hold] || r.done[c.Hold] {
-			return fmt.Errorf("%s is in two hands, or was finished", c.Hold)
-		}
-		for _, id := range r.sent[c.Group] {
-			if id.Index < c.Hold.Index && !own[id] && !r.done[id] {
-				return fmt.Errorf("a gap: %s was delivered before %s", c.Hold, id)
-			}
-		}
-		own[c.Hold] = true
-	}
-	for id := range own {
-		r.held[id] = true
-	}
-	return nil
-}
-
-// release notes that a claim is about to end.
-func (r *lineRun) release(c *layer.Claim, done bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.held, c.Hold)
-	if r.done[c.Hold] = done; !done {
-		delete(r.done, c.Hold)
-	}
 }

@@ -327,23 +327,19 @@ func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 				}
 				return string(values)
 			}
-			seen := make(map[string]int, len(views[first]))
-			found := func(l placed) (other int, ok bool) {
-				other, ok = seen[of(l)]
-				return other, ok
-			}
+			seen := make(map[string]int, len(views[first])) // the place of a lane with these values
 			for _, l := range views[first] {
-				other, meets := found(l)
-				if meets && first == second {
+				values := of(l)
+				if other, meets := seen[values]; meets && first == second {
 					return all[other], all[l.at], true
 				}
-				seen[of(l)] = l.at
+				seen[values] = l.at
 			}
 			if first == second {
 				continue
 			}
 			for _, l := range views[second] {
-				if other, meets := found(l); meets {
+				if other, meets := seen[of(l)]; meets {
 					return all[min(other, l.at)], all[max(other, l.at)], true
 				}
 			}
