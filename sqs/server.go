@@ -163,6 +163,7 @@ func (s *Server) begin(fn func()) {
 }
 
 // Stop makes waiting receives return without messages, and ends the background work. Requests are answered as before.
+// The caller must still Close the server.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
