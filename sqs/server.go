@@ -128,7 +128,7 @@ func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) 
 	s.begin(func() {
 		for s.stopped.Err() == nil {
 			if err := do(s.stopped); err != nil && s.stopped.Err() == nil {
-				s.options.Logger.Warn("sqs: work that goes on by itself has failed", "err", err)
+				s.options.Logger.Warn("sqs: background work has failed, the server tries again", "err", err)
 			}
 			select {
 			case <-time.After(pause):
