@@ -230,7 +230,7 @@ model: ## prove: TLC checks the model of docs/model; TLA2TOOLS=tla2tools.jar; el
 FUZZTIME ?= 20000x
 .PHONY: fuzz
 fuzz: ## prove: each fuzz target for FUZZTIME=20000x executions, or for a time, 60s
-	@mkdir -p bin; failed=; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
+	@mkdir -p bin; rm -f bin/fuzz.test; failed=; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
 		$(GO) test -c -fuzz Fuzz -o $(CURDIR)/bin/fuzz.test $$d || exit 1; \
 		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$d/*_test.go); do \
 			echo "$$t ($$d)"; \

@@ -322,59 +322,6 @@ func TestHeartbeatEndsAllNamedGroups(t *testing.T) {
 	})
 }
 
-// TestHeartbeatMayBeExtended: a claim by heartbeat that is extended has a lease of its own, and outlives the handle.
-func TestHeartbeatMayBeExtended(t *testing.T) {
-	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
-		send(t, q, groupsNamed(2)...)
-		claims := byHeart(t, q, ReceiveOptions{})
-		require.Len(t, claims, 2)
-		until, err := q.Extend(t.Context(), claims[0], 2*time.Minute)
-		require.NoError(t, err)
-		require.Equal(t, 2*time.Minute, time.Until(until))
-		other := beside(t, r, "other")
-		dies(q)
-		time.Sleep(time.Minute)
-		got := receive(t, other, ReceiveOptions{})
-		require.Len(t, got, 1)
-		require.Equal(t, claims[1].Group, got[0].Group)
-		require.NoError(t, q.Ack(t.Context(), claims[0]))
-		require.NoError(t, other.Nack(t.Context(), got[0], NackOptions{Delay: time.Second}))
-	})
-}
-
-// TestHeartbeatAndItems: a claim by heartbeat that is acked in part keeps its heartbeat. A claim that is returned,
-// delayed, ended by an operator or marked leaves no rows behind.
-func TestHeartbeatAndItems(t *testing.T) {
-	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
-		ctx, a := t.Context(), q.Admin()
-		for _, g := range groupsNamed(6) {
-			send(t, q, g, g, g)
-		}
-		claims := byHeart(t, q, ReceiveOptions{Max: 100})
-		require.Len(t, claims, 6)
-		require.NoError(t, q.AckItems(ctx, claims[0], []ID{claims[0].Items[0].ID}))
-		require.NoError(t, q.Nack(ctx, claims[1], NackOptions{Release: true}))
-		require.NoError(t, q.Nack(ctx, claims[2], NackOptions{Delay: time.Hour}))
-		for _, c := range claims[3:5] {
-			_, err := a.PauseGroup(ctx, c.Group, PauseOptions{By: "test"})
-			require.NoError(t, err)
-		}
-		require.NoError(t, q.Ack(ctx, claims[4]))
-		_, err := a.ForceRelease(ctx, claims[5].Group, ForceReleaseOptions{})
-		require.NoError(t, err)
-		require.Equal(t, 2, rowsOf(t, q, nameHeld), "of the first, and of the paused one that is still in flight")
-		require.ErrorIs(t, q.Ack(ctx, claims[5]), ErrClaimLost)
-		require.NoError(t, q.Ack(ctx, claims[0]))
-		dies(q)
-		time.Sleep(31 * time.Second)
-		require.Len(t, receive(t, q, ReceiveOptions{Max: 100}), 2, "what was given back, and released")
-		require.Empty(t, receive(t, q, ReceiveOptions{}))
-		info, err := a.Group(ctx, claims[3].Group, nil)
-		require.NoError(t, err)
-		require.Equal(t, Paused, info.Status, "the end of the heartbeat has ended the claim, and the pause begins")
-	})
-}
-
 // TestHeartbeatAmidPurge (I1): a purge of everything clears the heartbeat's timer with all timers, and a later claim by
 // the same heartbeat still ends with the handle.
 func TestHeartbeatAmidPurge(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"fdbfifo/internal/spec"
 	"fdbfifo/layer"
 )
 
@@ -52,24 +53,14 @@ func lanesOf(ops []*Operation) *lanes {
 	for _, a := range l.where {
 		var meets, sees []bool
 		for _, b := range l.where {
-			meets = append(meets, agree(a, b))
+			meets = append(meets, spec.Agree(a, b))
 		}
 		for _, k := range l.kinds {
-			sees = append(sees, agree(a, k))
+			sees = append(sees, spec.Agree(a, k))
 		}
 		l.meets, l.sees = append(l.meets, meets), append(l.sees, sees)
 	}
 	return l
-}
-
-// agree reports whether no facet of both differs.
-func agree(a, b layer.Template) bool {
-	for name, value := range a {
-		if v, ok := b[name]; ok && v != value {
-			return false
-		}
-	}
-	return true
 }
 
 // place adds to a step the lane and the kinds of its operation.

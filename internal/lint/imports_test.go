@@ -51,7 +51,8 @@ var allowed = map[string][]string{
 	"internal/doors":       {},
 	"internal/hosts":       {},
 	"internal/strict":      {},
-	"internal/linear":      {"kv", "layer", "internal/callback", "kv/tuple"},
+	"internal/linear":      {"kv", "layer", "internal/callback", "kv/tuple", "internal/spec"},
+	"internal/spec":        {"kv", "layer", "internal/callback", "kv/tuple"},
 	"internal/lint":        {},
 	"internal/lint/floors": {"internal/lint"},
 	"internal/lint/rules":  {},
@@ -72,6 +73,7 @@ var allowed = map[string][]string{
 	"internal/release": {},
 	"internal/sim": {
 		"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/callback", "worker", "internal/linear",
+		"internal/spec",
 	},
 	"sqs": {
 		"kv", "kv/tuple", "layer", "internal/callback", "internal/doors", "internal/hosts", "internal/strict",

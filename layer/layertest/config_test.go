@@ -235,26 +235,3 @@ func TestLeaseOfTheQueue(t *testing.T) {
 	require.Equal(t, e.clock.now().Add(time.Minute), until)
 	require.NoError(t, q.Ack(e.ctx, c))
 }
-
-// TestConfigConflicts: a change of the configuration conflicts with another change, and with no other operation.
-func TestConfigConflicts(t *testing.T) {
-	configure := func(e *env, tx kv.Tx, _ any) error {
-		_, _, err := e.within(tx).Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
-		return err
-	}
-	work := func(e *env, tx kv.Tx, given any) error {
-		e.clock.advance(time.Second) // so that the configuration is read
-		if err := claimOne(e, tx, given); err != nil {
-			return err
-		}
-		return enqueueTo("B")(e, tx, given)
-	}
-	for _, p := range []pair[*env, any]{
-		{"configure, configure", having(), configure, configure, true},
-		{"claim and enqueue, configure", having("a1"), work, configure, false},
-		{"configure, claim and enqueue", having("a1"), configure, work, false},
-	} {
-		e := newEnv(t, anyEngine, false)
-		p.run(e, e)
-	}
-}

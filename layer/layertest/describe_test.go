@@ -79,11 +79,11 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		tx.Set(key("wake", random), []byte{3, 0, 0, 0, 0, 0, 0, 0})
 	})
 
-	lanes := &laned{env: e, q: e.laned("lanes", "*; state", nil, 1)[0]}
-	lanes.send("NEW", "PAID", "DONE")
-	lanes.claim(isNew, 1)
-	lanes.claim(nil, 1) // puts the hint of the whole group aside
-	lanes.claim(isPaid, 1)
+	lanes := e.on(e.laned("lanes", "*; state", nil, 1)[0])
+	lanes.sendStates("NEW", "PAID", "DONE")
+	lanes.claimBy(isNew, 1)
+	lanes.claimBy(nil, 1) // puts the hint of the whole group aside
+	lanes.claimBy(isPaid, 1)
 	_, err = lanes.q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("NEW", "EU"), Delay: time.Hour})
 	require.NoError(t, err)
 

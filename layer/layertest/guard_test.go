@@ -8,54 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
 // Guards that no other test misses. Each test names the guard without which it fails.
-
-// granted leaves a grant of group A whose short lease has ended, as a requester does that has died.
-func granted(e *env) {
-	endMS, owner := e.clock.now().Add(-time.Second).UnixMilli(), uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
-	e.write(func(tx kv.Tx) {
-		tx.ClearRange(kv.PrefixRange(key("ready", int64(0))))
-		tx.Set(key("lock", "A"), tuple.Tuple{int64(1), nil, tuple.Tuple{"grant", int64(1), owner.String(), endMS}}.Pack())
-		tx.Set(key("timer", endMS, "A"), tuple.Tuple{"grant", int64(1)}.Pack())
-	})
-}
-
-// TestGuardPairs: more pairs that must conflict, see TestConflicts.
-func TestGuardPairs(t *testing.T) {
-	for _, p := range []pair[*env, any]{
-		{name: "early-lock: claim that leaves a group to its head, claim by another clock", setup: func(e *env) any {
-			delayedUntil(e)
-			granted(e)
-			return nil
-		}, first: claimAll, second: claimAhead},
-		{name: "empty-lock: claim that clears what is left of an empty group, pause of it", setup: func(e *env) any {
-			granted(e)
-			return nil
-		}, first: claimAll, second: pauseGroup},
-		{name: "force-lock: forced release, takeover", setup: expired(1, 1), first: forceRelease, second: claimAll},
-		{name: "dedup-rename: redrive to the tail, enqueue with its dedup id when that is forgotten", setup: func(e *env) any {
-			e.sendAs(e.q, "A", "x")
-			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
-			e.clock.advance(time.Hour)
-			return nil
-		}, first: redriveFirst(layer.RedriveOptions{ToTail: true}), second: enqueueAs("B", "x")},
-	} {
-		t.Run(p.name, func(t *testing.T) {
-			t.Parallel()
-			e := newEnv(t, anyEngine, false)
-			p.conflict = true
-			p.run(e, e)
-		})
-	}
-}
 
 // TestOverdueInSteps (trap 7): a claim that meets many overdue items settles a bounded number of them in its
 // transaction, and so does a take. Guard spent.

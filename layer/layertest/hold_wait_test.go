@@ -12,51 +12,51 @@ import (
 
 // freeing is something that makes an item of group A free, in an unordered queue.
 type freeing struct {
-	setup func(h *held) *layer.Claim
-	frees func(h *held, c *layer.Claim) error
+	setup func(h *env) any
+	frees func(h *env, c *layer.Claim) error
 }
 
 // holdingGroup sends, and claims the group up to the first item.
-func holdingGroup(n int) func(h *held) *layer.Claim {
-	return func(h *held) *layer.Claim {
-		h.send(n)
-		return h.claim(layer.ReceiveOptions{Max: 1})
+func holdingGroup(n int) func(h *env) any {
+	return func(h *env) any {
+		h.sendN(n)
+		return h.claimOne(layer.ReceiveOptions{Max: 1})
 	}
 }
 
 // frees are all that make an item free, by name.
 func frees() map[string]freeing {
-	pause := func(h *held) *layer.Claim {
-		h.send(1)
+	pause := func(h *env) any {
+		h.sendN(1)
 		_, err := h.q.Admin().PauseGroup(h.ctx, "A", layer.PauseOptions{})
 		require.NoError(h.t, err)
 		return nil
 	}
 	return map[string]freeing{
-		"enqueue":               {waiting(0), func(h *held, _ *layer.Claim) error { h.send(1); return nil }},
-		"enqueue behind a hold": {holdingOne(1), func(h *held, _ *layer.Claim) error { h.send(1); return nil }},
-		"end of a claim of a group": {holdingGroup(2), func(h *held, c *layer.Claim) error {
+		"enqueue":               {having(), func(h *env, _ *layer.Claim) error { h.sendN(1); return nil }},
+		"enqueue behind a hold": {holdingOne(1), func(h *env, _ *layer.Claim) error { h.sendN(1); return nil }},
+		"end of a claim of a group": {holdingGroup(2), func(h *env, c *layer.Claim) error {
 			return h.q.Ack(h.ctx, c)
 		}},
-		"nack of a claim of a group": {holdingGroup(1), func(h *held, c *layer.Claim) error {
+		"nack of a claim of a group": {holdingGroup(1), func(h *env, c *layer.Claim) error {
 			return h.q.Nack(h.ctx, c, layer.NackOptions{Release: true})
 		}},
-		"nack of a hold": {holdingOne(1), func(h *held, c *layer.Claim) error {
+		"nack of a hold": {holdingOne(1), func(h *env, c *layer.Claim) error {
 			return h.q.Nack(h.ctx, c, layer.NackOptions{Release: true})
 		}},
-		"forced release of a hold": {holdingOne(1), func(h *held, c *layer.Claim) error {
+		"forced release of a hold": {holdingOne(1), func(h *env, c *layer.Claim) error {
 			_, err := h.q.Admin().ForceRelease(h.ctx, "A", layer.ForceReleaseOptions{Hold: c.Hold})
 			return err
 		}},
-		"resume of the group": {pause, func(h *held, _ *layer.Claim) error {
+		"resume of the group": {pause, func(h *env, _ *layer.Claim) error {
 			_, err := h.q.Admin().ResumeGroup(h.ctx, "A", layer.ResumeOptions{})
 			return err
 		}},
-		"redrive": {func(h *held) *layer.Claim {
-			c := holdingOne(1)(h)
+		"redrive": {func(h *env) any {
+			c := holdingOne(1)(h).(*layer.Claim)
 			require.NoError(h.t, h.q.Nack(h.ctx, c, layer.NackOptions{Reject: "no use"}))
 			return nil
-		}, func(h *held, _ *layer.Claim) error {
+		}, func(h *env, _ *layer.Claim) error {
 			_, err := h.q.Admin().Redrive(h.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return err
 		}},
@@ -75,12 +75,12 @@ func TestWaitUnordered(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
 				// Only a wake can end the wait, neither a poll nor the end of a lease.
 				q := e.unordered("lanes", func(c *layer.Config) { c.Lease = layer.MaxLease }, 1)[0]
-				h := &held{env: e, q: q}
+				h := e.on(q)
 				given := f.setup(h)
 				w := e.waitOn("lanes", 2, never, o)
 				byTemplate, named := e.laneRequests()
 				require.Equal(t, 1, byTemplate+named)
-				require.NoError(t, f.frees(h, given))
+				require.NoError(t, f.frees(h, claimOf(given)))
 				claim := w.get(t)
 				require.Equal(t, "A", claim.Group)
 				require.Equal(t, claim.Items[0].ID, claim.Hold)
@@ -121,20 +121,20 @@ func TestWaitUnorderedIsPassedOn(t *testing.T) {
 // TestWaitUnorderedByTheClock: an item whose hold lapses, or whose delay ends, is delivered at that time, not at a
 // poll.
 func TestWaitUnorderedByTheClock(t *testing.T) {
-	for name, setup := range map[string]func(h *held){
-		"lease": func(h *held) {
-			h.send(1)
-			h.claim(layer.ReceiveOptions{Unordered: true, Max: 1, Lease: 7 * time.Second})
+	for name, setup := range map[string]func(h *env){
+		"lease": func(h *env) {
+			h.sendN(1)
+			h.claimOne(layer.ReceiveOptions{Unordered: true, Max: 1, Lease: 7 * time.Second})
 		},
-		"lease of the group": func(h *held) {
-			h.send(1)
-			h.claim(layer.ReceiveOptions{Max: 1, Lease: 7 * time.Second})
+		"lease of the group": func(h *env) {
+			h.sendN(1)
+			h.claimOne(layer.ReceiveOptions{Max: 1, Lease: 7 * time.Second})
 		},
-		"retry delay": func(h *held) {
-			c := holdingOne(1)(h)
+		"retry delay": func(h *env) {
+			c := holdingOne(1)(h).(*layer.Claim)
 			require.NoError(h.t, h.q.Nack(h.ctx, c, layer.NackOptions{Delay: 7 * time.Second}))
 		},
-		"delayed message": func(h *held) {
+		"delayed message": func(h *env) {
 			_, err := h.q.Enqueue(h.ctx, layer.Message{Group: "A", Delay: 7 * time.Second})
 			require.NoError(h.t, err)
 		},
@@ -147,7 +147,7 @@ func TestWaitUnorderedByTheClock(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := newEnv(t, inMemory, false)
 					e.clock.real.Store(true)
-					h := &held{env: e, q: e.unordered("lanes", nil, 1)[0]}
+					h := e.on(e.unordered("lanes", nil, 1)[0])
 					setup(h)
 					begun := time.Now()
 					claims, err := h.q.Receive(e.ctx, o)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/spec"
 	"fdbfifo/layer"
 )
 
@@ -99,7 +100,7 @@ func (r *pipelineRun) hold(claims []*layer.Claim) {
 	defer r.mu.Unlock()
 	for _, c := range claims {
 		for other := range r.held {
-			if other.Group == c.Group && meet(other.Where, c.Where) {
+			if other.Group == c.Group && spec.Agree(other.Where, c.Where) {
 				r.err = fmt.Errorf("group %s where %s, and where %s", c.Group, c.Where, other.Where)
 			}
 		}

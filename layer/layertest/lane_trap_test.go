@@ -18,15 +18,15 @@ import (
 
 // The traps of lanes, and the tests that stand for them. The tests of holds (traps 3 and 12) are elsewhere.
 //
-//	 1 a hint comes back under the same key: TestLaneConflicts (trap 1), TestSweepSparesTheHintThatComesBack
-//	 2 a hint is put aside under a lock that is released: TestLaneConflicts (claim that puts a hint aside; release)
-//	 3 a claim conflicts with all locks that may intersect: TestLaneConflicts (claim, take by template)
-//	 4 an end of a lane, not of the group, decides: TestLaneConflicts (enqueue, ack), TestAdvanceBesideTheLanesEnd
+//	 1 a hint comes back under the same key: TestConflicts (trap 1), TestSweepSparesTheHintThatComesBack
+//	 2 a hint is put aside under a lock that is released: TestConflicts (claim that puts a hint aside; release)
+//	 3 a claim conflicts with all locks that may intersect: TestConflicts (claim, take by template)
+//	 4 an end of a lane, not of the group, decides: TestConflicts (enqueue, ack), TestAdvanceBesideTheLanesEnd
 //	 5 tokens of two lanes may be equal: TestEqualTokensOfLanes
-//	 6 a whole group waits for all its lanes: TestWholeGroupWaitsForAllLanes
-//	 7 the state of a group has one writer: TestStateOfALaneIsRefused
-//	 8 a halt stops its lane, a pause all: TestHaltStopsItsLaneAlone
-//	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestDelayHoldsWhatIntersects
+//	 6 a whole group waits for all its lanes: TestScenarios (where_whole)
+//	 7 the state of a group has one writer: TestScenarios (where_whole)
+//	 8 a halt stops its lane, a pause all: TestScenarios (where_halt)
+//	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestScenarios (where_delay)
 //	10 an item leaves the lanes of its present facets: TestRemovalOfChangedItems
 //	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey
 //	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestLanesAgainstAModel
@@ -35,19 +35,19 @@ import (
 //	15 a value that begins another value is another: TestValuesThatBeginOthers
 //	16 a meaningless template is refused: TestTemplatesAreChecked, TestAdvanceRefused, TestFormCheck
 //	17 an enqueue wakes one handle by each template: TestWakesOfThreeViews
-//	18 any handle that meets a lapsed claim ends it: TestLapsedLaneIsEndedByOthers, TestLaneConflicts (expired claim)
+//	18 any handle that meets a lapsed claim ends it: TestLapsedLaneIsEndedByOthers, TestConflicts (expired claim)
 
 // newLaned returns a queue with the facets state and region.
-func newLaned(t *testing.T, views string, change func(*layer.Config)) *laned {
+func newLaned(t *testing.T, views string, change func(*layer.Config)) *env {
 	e := newEnv(t, anyEngine, false)
-	return &laned{env: e, q: e.laned("lanes", views, change, 1)[0]}
+	return e.on(e.laned("lanes", views, change, 1)[0])
 }
 
 // TestEqualTokensOfLanes (lanes, trap 5): tokens grow per lane, and those of two lanes of one group may be equal. The
 // token of one is no right to the other.
 func TestEqualTokensOfLanes(t *testing.T) {
 	l := newLaned(t, "state", nil)
-	l.send("NEW", "PAID")
+	l.sendStates("NEW", "PAID")
 	var fresh, paid []*layer.Claim
 	require.NoError(t, l.q.Once(l.ctx, func(tx kv.Tx) (err error) {
 		if fresh, err = l.q.ReceiveTx(l.ctx, tx, layer.ReceiveOptions{Where: isNew}); err != nil {
@@ -68,8 +68,8 @@ func TestEqualTokensOfLanes(t *testing.T) {
 // TestAdvanceByNothing: an advance or an edit without a function is refused, and finishes nothing.
 func TestAdvanceByNothing(t *testing.T) {
 	l := newLaned(t, "*; state", nil)
-	l.send("NEW")
-	c := l.claim(isNew, 1)
+	l.sendStates("NEW")
+	c := l.claimBy(isNew, 1)
 	require.ErrorIs(t, l.q.Settle(l.ctx, layer.Settlement{
 		Claim: c, Advance: []layer.ID{c.Items[0].ID},
 	}), layer.ErrOptions)
@@ -83,8 +83,8 @@ func TestAdvanceByNothing(t *testing.T) {
 // TestReleaseOfALane: a forced release ends exactly the claim that it names. Its error names a lane that is not held.
 func TestReleaseOfALane(t *testing.T) {
 	l := newLaned(t, "*; state", nil)
-	l.send("NEW", "PAID")
-	c := l.claim(isNew, 1)
+	l.sendStates("NEW", "PAID")
+	c := l.claimBy(isNew, 1)
 	a := l.q.Admin()
 	_, err := a.ForceRelease(l.ctx, c.Group, layer.ForceReleaseOptions{Where: isPaid})
 	require.ErrorIs(t, err, layer.ErrNotHeld)
@@ -101,37 +101,15 @@ func TestReleaseOfALane(t *testing.T) {
 	require.ErrorContains(t, err, "template {} is of no view of the queue: allowed are *; state")
 }
 
-// TestWholeGroupWaitsForAllLanes (lanes, trap 6): a claim of the whole group waits until no lane is held; a pause keeps
-// new claims away in that time, so that a claim of the whole group becomes possible.
-func TestWholeGroupWaitsForAllLanes(t *testing.T) {
-	l := newLaned(t, "*; state", nil)
-	l.send("NEW", "PAID", "NEW")
-	fresh, paid := l.claim(isNew, 1), l.claim(isPaid, 1)
-	require.Nil(t, l.claim(nil, 1))
-	_, err := l.q.Admin().PauseGroup(l.ctx, "A", layer.PauseOptions{})
-	require.NoError(t, err)
-	require.NoError(t, l.q.Ack(l.ctx, fresh))
-	require.Nil(t, l.claim(isNew, 1), "paused, though NEW has another item")
-	require.Nil(t, l.claim(nil, 1))
-	require.NoError(t, l.q.Ack(l.ctx, paid))
-	_, err = l.q.Admin().ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
-	require.NoError(t, err)
-	whole := l.claim(nil, 10)
-	require.NotNil(t, whole)
-	require.Len(t, whole.Items, 1)
-	require.Nil(t, l.claim(isNew, 1))
-	require.NoError(t, l.q.Ack(l.ctx, whole))
-}
-
 // TestWholeGroupOfBusyStages (lanes, trap 6): a call pauses a group, and then resumes it and claims the whole group in
 // one transaction. It gets the whole group, however fast the stages claim and ack its lanes, because no stage can come
 // between the resume and the claim. While a lane is held the transaction is given up, and the group stays paused.
 func TestWholeGroupOfBusyStages(t *testing.T) {
 	onMemory(t, func(e *env) {
 		q := e.laned("busy", "*; state", nil, 3)
-		l := &laned{env: e, q: q[0]}
+		l := e.on(q[0])
 		states := []layer.Template{isNew, isPaid}
-		l.send("NEW", "PAID")
+		l.sendStates("NEW", "PAID")
 		ctx, stop := context.WithCancel(e.ctx)
 		defer stop()
 		var stages sync.WaitGroup
@@ -186,92 +164,36 @@ func TestWholeGroupOfBusyStages(t *testing.T) {
 	})
 }
 
-// TestStateOfALaneIsRefused (lanes, trap 7): the state of a group has one writer, the holder of the whole group.
-func TestStateOfALaneIsRefused(t *testing.T) {
-	l := newLaned(t, "*; state", nil)
-	l.send("NEW")
-	_, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Where: isNew, State: true})
-	require.ErrorIs(t, err, layer.ErrOptions)
-	c := l.claim(isNew, 1)
-	require.ErrorIs(t, l.q.Settle(l.ctx, settingState(c, []byte("s"))), layer.ErrOptions)
-	require.ErrorIs(t, l.q.Settle(l.ctx, ackingState(c, []byte("s"))), layer.ErrOptions)
-	nack := layer.Settlement{Claim: c, Nack: &layer.NackOptions{}, State: new([]byte)}
-	require.ErrorIs(t, l.q.Settle(l.ctx, nack), layer.ErrOptions)
-	require.NoError(t, l.q.Ack(l.ctx, c))
-}
-
-// TestHaltStopsItsLaneAlone (lanes, trap 8): an item that fails for good halts its lane, and the lanes that intersect
-// it. Another lane continues, held or not. A pause of the group is for all lanes, and leaves claims in flight.
-func TestHaltStopsItsLaneAlone(t *testing.T) {
-	l := newLaned(t, "*; state", func(c *layer.Config) { c.OnFailure, c.MaxAttempts = layer.HaltGroup, 1 })
-	l.send("NEW", "PAID", "PAID")
-	fresh, paid := l.claim(isNew, 1), l.claim(isPaid, 1)
-	require.NoError(t, l.q.Nack(l.ctx, fresh, layer.NackOptions{}))
-	require.Nil(t, l.claim(isNew, 1), "halted")
-	require.NoError(t, l.q.Ack(l.ctx, paid), "in hand all the while")
-	paid = l.claim(isPaid, 1)
-	require.NotNil(t, paid)
-	_, err := l.q.Admin().PauseGroup(l.ctx, "A", layer.PauseOptions{})
-	require.NoError(t, err)
-	_, err = l.q.Extend(l.ctx, paid, 0)
-	require.NoError(t, err)
-	require.NoError(t, l.q.Ack(l.ctx, paid))
-	require.Nil(t, l.claim(nil, 1))
-	_, err = l.q.Admin().ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
-	require.NoError(t, err)
-	whole := l.claim(nil, 10)
-	require.NotNil(t, whole, "a resume of the group ends the halts of its lanes")
-	require.NoError(t, l.q.Ack(l.ctx, whole))
-}
-
-// TestDelayHoldsWhatIntersects (lanes, trap 9): a retry delay keeps its lane, and what shares items with it, and
-// nothing else of the group.
-func TestDelayHoldsWhatIntersects(t *testing.T) {
-	l := newLaned(t, "*; state; region", nil)
-	l.send("NEW", "PAID")
-	require.NoError(t, l.q.Nack(l.ctx, l.claim(isNew, 1), layer.NackOptions{Delay: time.Minute}))
-	require.Nil(t, l.claim(isNew, 1))
-	require.Nil(t, l.claim(nil, 1))
-	require.Nil(t, l.claim(layer.Template{"region": "EU"}, 1))
-	paid := l.claim(isPaid, 1)
-	require.NotNil(t, paid)
-	require.NoError(t, l.q.Ack(l.ctx, paid))
-	l.clock.advance(2 * time.Minute)
-	region := l.claim(layer.Template{"region": "EU"}, 1)
-	require.NotNil(t, region)
-	require.NoError(t, l.q.Ack(l.ctx, region))
-}
-
 // TestRemovalOfChangedItems (lanes, trap 10): an item whose facets have changed since it was enqueued leaves the lanes
 // of its present facets, by whichever verb it goes.
 func TestRemovalOfChangedItems(t *testing.T) {
-	for name, remove := range map[string]func(l *laned, id layer.ID) error{
-		"ack":    func(l *laned, _ layer.ID) error { return l.q.Ack(l.ctx, l.claim(isPaid, 1)) },
-		"cancel": func(l *laned, id layer.ID) error { return l.q.Admin().Cancel(l.ctx, id) },
-		"skip": func(l *laned, _ layer.ID) error {
+	for name, remove := range map[string]func(l *env, id layer.ID) error{
+		"ack":    func(l *env, _ layer.ID) error { return l.q.Ack(l.ctx, l.claimBy(isPaid, 1)) },
+		"cancel": func(l *env, id layer.ID) error { return l.q.Admin().Cancel(l.ctx, id) },
+		"skip": func(l *env, _ layer.ID) error {
 			_, err := l.q.Admin().Skip(l.ctx, "A", layer.SkipOptions{})
 			return err
 		},
-		"purge": func(l *laned, _ layer.ID) error {
+		"purge": func(l *env, _ layer.ID) error {
 			_, err := l.q.Admin().Purge(l.ctx, layer.PurgeOptions{All: true})
 			return err
 		},
-		"take": func(l *laned, _ layer.ID) error {
+		"take": func(l *env, _ layer.ID) error {
 			return l.q.Once(l.ctx, func(tx kv.Tx) error {
 				_, _, err := l.q.TakeTx(l.ctx, tx, 1, layer.TakeOptions{Where: isPaid})
 				return err
 			})
 		},
-		"dead letter": func(l *laned, _ layer.ID) error {
-			return l.q.Nack(l.ctx, l.claim(isPaid, 1), layer.NackOptions{Reject: "no"})
+		"dead letter": func(l *env, _ layer.ID) error {
+			return l.q.Nack(l.ctx, l.claimBy(isPaid, 1), layer.NackOptions{Reject: "no"})
 		},
 	} {
-		for how, change := range map[string]func(l *laned, id layer.ID) error{
-			"advanced": func(l *laned, _ layer.ID) error {
-				c := l.claim(isNew, 1)
+		for how, change := range map[string]func(l *env, id layer.ID) error{
+			"advanced": func(l *env, _ layer.ID) error {
+				c := l.claimBy(isNew, 1)
 				return l.q.Once(l.ctx, func(tx kv.Tx) error { return l.move(tx, c, "PAID") })
 			},
-			"edited": func(l *laned, id layer.ID) error {
+			"edited": func(l *env, id layer.ID) error {
 				return l.q.Admin().Edit(l.ctx, id, func(m *layer.Message) error {
 					m.Headers["state"] = "PAID"
 					return nil
@@ -334,14 +256,14 @@ func TestValuesThatBeginOthers(t *testing.T) {
 	for i, v := range values {
 		narrow := layer.Template{"state": v, "region": v}
 		if i%2 == 0 {
-			require.NotNil(t, l.claim(layer.Template{"state": v}, 10), "%q", v)
-			require.Nil(t, l.claim(narrow, 10), "%q intersects", v)
+			require.NotNil(t, l.claimBy(layer.Template{"state": v}, 10), "%q", v)
+			require.Nil(t, l.claimBy(narrow, 10), "%q intersects", v)
 		} else {
-			c := l.claim(narrow, 10)
+			c := l.claimBy(narrow, 10)
 			require.NotNil(t, c, "%q", v)
 			require.Len(t, c.Items, 1)
 			require.Equal(t, v, string(c.Items[0].Body))
-			require.Nil(t, l.claim(layer.Template{"state": v}, 10), "%q intersects", v)
+			require.Nil(t, l.claimBy(layer.Template{"state": v}, 10), "%q intersects", v)
 		}
 	}
 }
@@ -350,9 +272,9 @@ func TestValuesThatBeginOthers(t *testing.T) {
 // counts a failed attempt, leaves the lane findable, and does not take it over.
 func TestLapsedLaneIsEndedByOthers(t *testing.T) {
 	l := newLaned(t, "*; state; region", nil)
-	l.send("NEW", "PAID")
+	l.sendStates("NEW", "PAID")
 	for n := range 3 {
-		lapsed := l.claim(isNew, 1)
+		lapsed := l.claimBy(isNew, 1)
 		require.NotNil(t, lapsed)
 		require.Equal(t, n, lapsed.Items[0].Attempts)
 		l.clock.advance(time.Hour)
@@ -360,10 +282,10 @@ func TestLapsedLaneIsEndedByOthers(t *testing.T) {
 		if n == 1 {
 			by = nil
 		}
-		other := l.claim(by, 1)
+		other := l.claimBy(by, 1)
 		require.NotNil(t, other, "by %s", by)
 		require.ErrorIs(t, l.q.Ack(l.ctx, lapsed), layer.ErrClaimLost)
 		require.NoError(t, l.q.Nack(l.ctx, other, layer.NackOptions{Release: true}), fmt.Sprint(n))
 	}
-	require.NoError(t, l.q.Ack(l.ctx, l.claim(nil, 10)))
+	require.NoError(t, l.q.Ack(l.ctx, l.claimBy(nil, 10)))
 }

@@ -32,24 +32,24 @@ func (e *env) laneRequests() (byTemplate, named int) {
 
 // laneReady is something that makes the lane of group A with state NEW ready.
 type laneReady struct {
-	setup func(l *laned) *layer.Claim
-	ready func(l *laned, c *layer.Claim) error
+	setup func(l *env) any
+	ready func(l *env, c *layer.Claim) error
 }
 
 // advancing moves the items of a claim to a state.
-func advancing(state string) func(l *laned, c *layer.Claim) error {
-	return func(l *laned, c *layer.Claim) error {
+func advancing(state string) func(l *env, c *layer.Claim) error {
+	return func(l *env, c *layer.Claim) error {
 		return l.q.Once(l.ctx, func(tx kv.Tx) error { return l.move(tx, c, state) })
 	}
 }
 
-func ackIt(l *laned, c *layer.Claim) error { return l.q.Ack(l.ctx, c) }
+func ackIt(l *env, c *layer.Claim) error { return l.q.Ack(l.ctx, c) }
 
 // laneReadies are all that make a lane ready, by name.
 func laneReadies() map[string]laneReady {
 	return map[string]laneReady{
-		"enqueue": {sending("PAID"), func(l *laned, _ *layer.Claim) error { l.send("NEW"); return nil }},
-		"enqueue to many groups": {sending(), func(l *laned, _ *layer.Claim) error {
+		"enqueue": {sending("PAID"), func(l *env, _ *layer.Claim) error { l.sendStates("NEW"); return nil }},
+		"enqueue to many groups": {sending(), func(l *env, _ *layer.Claim) error {
 			msgs := make([]layer.Message, 50)
 			for i := range msgs {
 				msgs[i] = layer.Message{Group: fmt.Sprint("g", i), Headers: facetsOf(fmt.Sprint("other ", i), "EU")}
@@ -57,7 +57,7 @@ func laneReadies() map[string]laneReady {
 			_, err := l.q.Enqueue(l.ctx, append(msgs, layer.Message{Group: "A", Headers: facetsOf("NEW", "EU")})...)
 			return err
 		}},
-		"enqueue in the caller's transaction": {sending(), func(l *laned, _ *layer.Claim) error {
+		"enqueue in the caller's transaction": {sending(), func(l *env, _ *layer.Claim) error {
 			return l.q.Once(l.ctx, func(tx kv.Tx) error {
 				_, err := l.q.EnqueueTx(l.ctx, tx, layer.Message{Group: "A", Headers: facetsOf("NEW", "EU")})
 				return err
@@ -66,49 +66,49 @@ func laneReadies() map[string]laneReady {
 		"advance":                   {handing(isPaid, "PAID"), advancing("NEW")},
 		"advance that leaves items": {handing(isNew, "NEW", "NEW"), advancing("PAID")},
 		"ack that leaves items":     {handing(isNew, "NEW", "NEW"), ackIt},
-		"nack": {handing(isNew, "NEW"), func(l *laned, c *layer.Claim) error {
+		"nack": {handing(isNew, "NEW"), func(l *env, c *layer.Claim) error {
 			return l.q.Nack(l.ctx, c, layer.NackOptions{})
 		}},
 		"end of an intersecting claim":  {handing(isEU, "PAID", "NEW"), ackIt},
 		"end of a claim of whole group": {handing(nil, "PAID", "NEW"), ackIt},
-		"forced release": {handing(isEU, "PAID", "NEW"), func(l *laned, c *layer.Claim) error {
+		"forced release": {handing(isEU, "PAID", "NEW"), func(l *env, c *layer.Claim) error {
 			_, err := l.q.Admin().ForceRelease(l.ctx, "A", layer.ForceReleaseOptions{Where: isEU})
 			return err
 		}},
-		"resume of the group": {func(l *laned) *layer.Claim {
-			l.send("NEW")
+		"resume of the group": {func(l *env) any {
+			l.sendStates("NEW")
 			_, err := l.q.Admin().PauseGroup(l.ctx, "A", layer.PauseOptions{})
 			require.NoError(l.t, err)
 			return nil
-		}, func(l *laned, _ *layer.Claim) error {
+		}, func(l *env, _ *layer.Claim) error {
 			_, err := l.q.Admin().ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
 			return err
 		}},
-		"resume of the queue": {func(l *laned) *layer.Claim {
-			l.send("NEW")
+		"resume of the queue": {func(l *env) any {
+			l.sendStates("NEW")
 			_, err := l.q.Admin().Pause(l.ctx, layer.PauseOptions{})
 			require.NoError(l.t, err)
 			return nil
-		}, func(l *laned, _ *layer.Claim) error {
+		}, func(l *env, _ *layer.Claim) error {
 			_, err := l.q.Admin().Resume(l.ctx, layer.ResumeOptions{})
 			return err
 		}},
-		"retry now": {func(l *laned) *layer.Claim {
+		"retry now": {func(l *env) any {
 			_, err := l.q.Enqueue(l.ctx, layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: time.Hour})
 			require.NoError(l.t, err)
 			return nil
-		}, func(l *laned, _ *layer.Claim) error {
+		}, func(l *env, _ *layer.Claim) error {
 			return l.q.Admin().RetryNow(l.ctx, "A", layer.RetryOptions{Where: isNew})
 		}},
-		"redrive": {func(l *laned) *layer.Claim {
-			c := handing(isNew, "NEW")(l)
+		"redrive": {func(l *env) any {
+			c := handing(isNew, "NEW")(l).(*layer.Claim)
 			require.NoError(l.t, l.q.Nack(l.ctx, c, layer.NackOptions{Reject: "no use"}))
 			return nil
-		}, func(l *laned, _ *layer.Claim) error {
+		}, func(l *env, _ *layer.Claim) error {
 			_, err := l.q.Admin().Redrive(l.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return err
 		}},
-		"edit of a facet": {sending("PAID"), func(l *laned, _ *layer.Claim) error {
+		"edit of a facet": {sending("PAID"), func(l *env, _ *layer.Claim) error {
 			items, err := l.q.Peek(l.ctx, "A", 1, nil)
 			require.NoError(l.t, err)
 			return l.q.Admin().Edit(l.ctx, items[0].ID, func(m *layer.Message) error {
@@ -137,12 +137,12 @@ func TestWaitByTemplate(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
 				// Only a wake can end the wait, neither a poll nor the end of a lease.
 				long := func(c *layer.Config) { c.Lease = layer.MaxLease }
-				l := &laned{env: e, q: e.laned("lanes", "*; state; region", long, 1)[0]}
+				l := e.on(e.laned("lanes", "*; state; region", long, 1)[0])
 				given := c.setup(l)
 				w := e.waitOn("lanes", 2, never, o)
 				byTemplate, named := e.laneRequests()
 				require.Equal(t, 1, byTemplate+named)
-				require.NoError(t, c.ready(l, given))
+				require.NoError(t, c.ready(l, claimOf(given)))
 				claim := w.get(t)
 				require.Equal(t, "A", claim.Group)
 				require.Equal(t, isNew, claim.Where)
@@ -159,15 +159,15 @@ func TestWaitByTemplate(t *testing.T) {
 // lane ready does not wake a second handle.
 func TestWaitByTemplateInVain(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	l := &laned{env: e, q: e.laned("lanes", "*; state; region", nil, 1)[0]}
-	held := handing(isNew, "NEW")(l)
+	l := e.on(e.laned("lanes", "*; state; region", nil, 1)[0])
+	held := handing(isNew, "NEW")(l).(*layer.Claim)
 	for n := range uint64(3) {
 		e.waitOn("lanes", 2+n, never, layer.ReceiveOptions{Where: isNew})
 		e.clock.advance(time.Millisecond)
 	}
 	one := e.waitOn("lanes", 5, never, layer.ReceiveOptions{Where: isPaid, Group: layer.OnlyGroup("B")})
 	wakes := func() (n int) { return len(e.rows(inLanes("wake"))) }
-	l.send("NEW", "PAID")
+	l.sendStates("NEW", "PAID")
 	_, err := l.q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("DONE", "EU")})
 	require.NoError(t, err)
 	require.Zero(t, wakes(), "a lane that is held, a lane of another template, and a lane of another group")
@@ -300,33 +300,33 @@ func TestWaitOfManyTemplates(t *testing.T) {
 // TestWaitByTemplateByTheClock: a message that becomes ready at a time is delivered at that time, not at a poll. A
 // message whose wake was lost is delivered at the next poll. While nothing happens the handle looks once in a poll.
 func TestWaitByTemplateByTheClock(t *testing.T) {
-	claiming := func(where layer.Template, lease time.Duration) func(l *laned) {
-		return func(l *laned) {
-			l.send("NEW")
+	claiming := func(where layer.Template, lease time.Duration) func(l *env) {
+		return func(l *env) {
+			l.sendStates("NEW")
 			claims, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Where: where, Lease: lease})
 			require.NoError(l.t, err)
 			require.Len(l.t, claims, 1)
 		}
 	}
 	for name, c := range map[string]struct {
-		setup func(l *laned)
+		setup func(l *env)
 		after time.Duration
 		slack time.Duration
 	}{
 		"lease":                         {claiming(isNew, 7*time.Second), 7 * time.Second, 0},
 		"lease of an intersecting lane": {claiming(isEU, 7*time.Second), 7 * time.Second, 0},
-		"delayed message": {func(l *laned) {
+		"delayed message": {func(l *env) {
 			m := layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: 11 * time.Second}
 			_, err := l.q.Enqueue(l.ctx, m)
 			require.NoError(l.t, err)
 		}, 11 * time.Second, 0},
-		"retry delay": {func(l *laned) {
-			l.send("NEW")
-			require.NoError(l.t, l.q.Nack(l.ctx, l.claim(isNew, 1), layer.NackOptions{Delay: 5 * time.Second}))
+		"retry delay": {func(l *env) {
+			l.sendStates("NEW")
+			require.NoError(l.t, l.q.Nack(l.ctx, l.claimBy(isNew, 1), layer.NackOptions{Delay: 5 * time.Second}))
 		}, 5 * time.Second, 0},
-		"lost wake": {func(l *laned) {
+		"lost wake": {func(l *env) {
 			l.plan.ForceNext(fault.WatchError)
-			time.AfterFunc(3*time.Second, func() { l.send("NEW") })
+			time.AfterFunc(3*time.Second, func() { l.sendStates("NEW") })
 		}, 3 * time.Second, layer.DefaultStagePoll * 5 / 4},
 	} {
 		for how, o := range map[string]layer.ReceiveOptions{
@@ -337,7 +337,7 @@ func TestWaitByTemplateByTheClock(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					e := newEnv(t, inMemory, false)
 					e.clock.real.Store(true)
-					l := &laned{env: e, q: e.laned("lanes", "*; state; region", nil, 1)[0]}
+					l := e.on(e.laned("lanes", "*; state; region", nil, 1)[0])
 					c.setup(l)
 					begun := time.Now()
 					claims, err := l.q.Receive(e.ctx, o)
@@ -384,7 +384,7 @@ func TestRequestByTemplateOfADeadHandle(t *testing.T) {
 	for _, sweep := range []bool{false, true} {
 		t.Run(fmt.Sprint("sweep=", sweep), func(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
-			l := &laned{env: e, q: e.laned("lanes", "state", nil, 1)[0]}
+			l := e.on(e.laned("lanes", "state", nil, 1)[0])
 			var rows []kv.KV
 			for n := range uint64(5) { // more than a waker reads
 				dead := e.waitOn("lanes", 20+n, never, layer.ReceiveOptions{Where: isNew})
@@ -414,7 +414,7 @@ func TestRequestByTemplateOfADeadHandle(t *testing.T) {
 			live := e.waitOn("lanes", 3, never, layer.ReceiveOptions{Where: isNew})
 			one := func() bool { n, _ := e.laneRequests(); return n == 1 }
 			require.Eventually(t, one, time.Minute, time.Millisecond)
-			l.send("NEW")
+			l.sendStates("NEW")
 			require.Equal(t, "A", live.get(t).Group)
 		})
 	}
@@ -429,10 +429,10 @@ func TestWaitByTemplateOfUnknownCommit(t *testing.T) {
 		} {
 			t.Run(kind.String()+"/"+how, func(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
-				l := &laned{env: e, q: e.laned("lanes", "state", nil, 1)[0]}
+				l := e.on(e.laned("lanes", "state", nil, 1)[0])
 				e.plan.ForceNext(kind)
 				w := e.waitOn("lanes", 2, never, o)
-				l.send("NEW")
+				l.sendStates("NEW")
 				require.Equal(t, "A", w.get(t).Group)
 				require.NoError(t, w.q.Close(e.ctx))
 				byTemplate, named := e.laneRequests()
@@ -446,12 +446,12 @@ func TestWaitByTemplateOfUnknownCommit(t *testing.T) {
 // template.
 func TestGrantOfAWholeGroup(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	l := &laned{env: e, q: e.laned("lanes", "*; state", nil, 1)[0]}
+	l := e.on(e.laned("lanes", "*; state", nil, 1)[0])
 	w := e.waitOn("lanes", 2, never, layer.ReceiveOptions{})
 	claims, err := w.q.Receive(e.ctx, layer.ReceiveOptions{Where: isPaid})
 	require.NoError(t, err)
 	require.Empty(t, claims)
-	l.send("NEW")
+	l.sendStates("NEW")
 	require.Nil(t, w.get(t).Where)
 }
 
@@ -459,7 +459,7 @@ func TestGrantOfAWholeGroup(t *testing.T) {
 // wake from a handle which waits for these.
 func TestWaitsOfOneHandle(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	l := &laned{env: e, q: e.laned("lanes", "*; state", nil, 1)[0]}
+	l := e.on(e.laned("lanes", "*; state", nil, 1)[0])
 	both := e.waitOn("lanes", 2, never, layer.ReceiveOptions{})
 	byTemplate := make(chan []*layer.Claim)
 	go func() {
@@ -473,7 +473,7 @@ func TestWaitsOfOneHandle(t *testing.T) {
 	both.cancel()
 	require.Empty(t, <-both.claims)
 	require.Eventually(t, func() bool { return len(e.rows(inLanes("request"))) == 1 }, time.Minute, time.Millisecond)
-	l.send("NEW")
+	l.sendStates("NEW")
 	require.Equal(t, "A", other.get(t).Group)
 	_, err := l.q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("PAID", "EU")})
 	require.NoError(t, err)

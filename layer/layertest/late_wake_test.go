@@ -146,9 +146,9 @@ func TestWaitThatBeginsBesideACommit(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
 				g := newGate(e.db)
 				e.db = g
-				l := &laned{env: e, q: e.laned("lanes", "*; state; region", long, 1)[0]}
+				l := e.on(e.laned("lanes", "*; state; region", long, 1)[0])
 				given := c.setup(l)
-				claim := e.lateOn(g, "lanes", o, func() { require.NoError(t, c.ready(l, given)) })
+				claim := e.lateOn(g, "lanes", o, func() { require.NoError(t, c.ready(l, claimOf(given))) })
 				require.Equal(t, "A", claim.Group)
 			})
 		}
@@ -163,9 +163,9 @@ func TestWaitThatBeginsBesideACommit(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
 				g := newGate(e.db)
 				e.db = g
-				h := &held{env: e, q: e.unordered("lanes", long, 1)[0]}
+				h := e.on(e.unordered("lanes", long, 1)[0])
 				given := f.setup(h)
-				claim := e.lateOn(g, "lanes", o, func() { require.NoError(t, f.frees(h, given)) })
+				claim := e.lateOn(g, "lanes", o, func() { require.NoError(t, f.frees(h, claimOf(given))) })
 				require.Equal(t, "A", claim.Group)
 			})
 		}

@@ -16,19 +16,19 @@ import (
 // A group may have thousands of lanes in flight. Here each lane has one message, except where a test says otherwise.
 
 // crowdOfLanes holds so many lanes of group A, by claims of the template that where returns for the number of a lane.
-func (l *laned) crowdOfLanes(n int, where func(i int) layer.Template) []*layer.Claim {
+func (l *env) crowdOfLanes(n int, where func(i int) layer.Template) []*layer.Claim {
 	l.t.Helper()
 	claims := make([]*layer.Claim, n)
 	l.sendEach(0, n, where)
 	for i := range claims {
-		claims[i] = l.claim(where(i), 1)
+		claims[i] = l.claimBy(where(i), 1)
 		require.NotNil(l.t, claims[i], "lane %d", i)
 	}
 	return claims
 }
 
 // sendEach enqueues the messages with the numbers from first to end. The dedup id of a message is its number.
-func (l *laned) sendEach(first, end int, headers func(i int) layer.Template) {
+func (l *env) sendEach(first, end int, headers func(i int) layer.Template) {
 	l.t.Helper()
 	for first < end {
 		msgs := make([]layer.Message, min(500, end-first))
@@ -148,16 +148,16 @@ func TestLanePastManyLocks(t *testing.T) {
 	claims := l.crowdOfLanes(past, inUS)
 	eu := layer.Template{"region": "EU"}
 	l.sendEach(past, past+2, func(int) layer.Template { return layer.Template{"state": "zz", "region": "EU"} })
-	require.Nil(t, l.claim(layer.Template{"region": "US"}, 1), "each lane in flight intersects")
-	c := l.claim(eu, 1)
+	require.Nil(t, l.claimBy(layer.Template{"region": "US"}, 1), "each lane in flight intersects")
+	c := l.claimBy(eu, 1)
 	require.NotNil(t, c, "no lane in flight intersects")
 	require.NoError(t, l.q.Ack(l.ctx, c))
 
 	l.sendEach(2*past, 2*past+20, inUS)
 	for i := range 20 {
-		claims = append(claims, l.claim(inUS(2*past+i), 1))
+		claims = append(claims, l.claimBy(inUS(2*past+i), 1))
 	}
-	require.Nil(t, l.claim(eu, 1), "too many lanes are in flight")
+	require.Nil(t, l.claimBy(eu, 1), "too many lanes are in flight")
 	found, err := l.q.Find(l.ctx, "A", fmt.Sprint(past+1))
 	require.NoError(t, err)
 	why, err := l.q.Admin().Why(l.ctx, found.ID, eu)
@@ -168,6 +168,6 @@ func TestLanePastManyLocks(t *testing.T) {
 	for _, c := range claims {
 		require.NoError(t, l.q.Ack(l.ctx, c))
 	}
-	require.NotNil(t, l.claim(eu, 1), "the lane was found again")
-	require.Nil(t, l.claim(layer.Template{"region": "US"}, 1), "the lane is empty")
+	require.NotNil(t, l.claimBy(eu, 1), "the lane was found again")
+	require.Nil(t, l.claimBy(layer.Template{"region": "US"}, 1), "the lane is empty")
 }

@@ -18,7 +18,7 @@ import (
 
 // crowd is a handle on which a receive waits by each of many templates, half of them by the state, half by the region.
 type crowd struct {
-	*laned
+	*env
 	waiting  *layer.Queue
 	counting *record.Recorder
 	got      chan given
@@ -49,7 +49,7 @@ func newCrowd(t *testing.T, shards int) *crowd {
 	e := newEnv(t, inMemory, false)
 	e.clock.real.Store(true)
 	many := func(c *layer.Config) { c.Shards = shards }
-	c := &crowd{laned: &laned{env: e, q: e.laned("lanes", "*; state; region", many, 1)[0]}}
+	c := &crowd{env: e.on(e.laned("lanes", "*; state; region", many, 1)[0])}
 	c.counting, c.got = record.WrapCounting(e.db), make(chan given, crowdSize)
 	var err error
 	c.waiting, err = layer.Open(e.ctx, c.counting, testPrefix, "lanes", e.options(2))

@@ -26,7 +26,7 @@ import (
 var tokens = regexp.MustCompile(`token \d+`)
 
 // TestScenarios replays the transcripts in testdata/scenarios. Each runs on every engine, with and without
-// faults, and must print the same text on all.
+// faults, and must print the same text on all. Four rules of templates are tested here alone (lanes, traps 6, 7, 8, 9).
 //
 // The verbs. GROUP is a name, or "" for the default group; BODY is a word, or word*N for a body of N bytes that
 // begins with it. Every verb takes worker=NAME, the handle that does it; w1 if there is none.

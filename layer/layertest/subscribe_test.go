@@ -580,7 +580,7 @@ func TestChangesInParallel(t *testing.T) {
 func TestSubscribeByTemplate(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "*; state", func(c *layer.Config) { c.Changes = time.Hour }, 1)[0]
-	l := &laned{env: e, q: q}
+	l := e.on(q)
 	follow := func(name string, o layer.SubscribeOptions) (list func() []string, stop func() error) {
 		var mu sync.Mutex
 		var all []string
@@ -605,12 +605,12 @@ func TestSubscribeByTemplate(t *testing.T) {
 			return append([]string(nil), all...)
 		}, stop
 	}
-	l.send("NEW", "PAID")
+	l.sendStates("NEW", "PAID")
 	_, err := q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("NEW", "US")})
 	require.NoError(t, err)
-	require.NoError(t, advancing("PAID")(l, l.claim(isNew, 1)))
-	require.NoError(t, q.Ack(e.ctx, l.claim(isPaid, 1)))
-	require.NoError(t, q.Nack(e.ctx, l.claim(isPaid, 1), layer.NackOptions{Reject: "no"}))
+	require.NoError(t, advancing("PAID")(l, l.claimBy(isNew, 1)))
+	require.NoError(t, q.Ack(e.ctx, l.claimBy(isPaid, 1)))
+	require.NoError(t, q.Nack(e.ctx, l.claimBy(isPaid, 1), layer.NackOptions{Reject: "no"}))
 	_, err = q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 	require.NoError(t, err)
 	items, err := q.Peek(e.ctx, "A", 1, nil)

@@ -18,53 +18,36 @@ import (
 // turnFootprints are the operations that testdata/turn_footprints.txt holds the footprints of, in a queue with a lease
 // for each item.
 var turnFootprints = map[string]struct {
-	setup func(h *turnHeld) []*layer.Claim
-	run   func(h *turnHeld, tx kv.Tx, had []*layer.Claim) error
+	setup func(e *env) any
+	run   func(e *env, tx kv.Tx, had any) error
 }{
-	"receive-two":            {handed(3, 0), receiveOf(2)},
-	"receive-head-in-hand":   {handed(2, 1), receiveOf(1)},
-	"receive-lapsed":         {lapsedIn(2), receiveOf(1)},
-	"take-one":               {handed(2, 0), takeTurn},
+	"receive-two":            {handed(3, 0), claimUpTo(2)},
+	"receive-head-in-hand":   {handed(2, 1), claimUpTo(1)},
+	"receive-lapsed":         {lapsedIn(2), claimUpTo(1)},
+	"take-one":               {handed(2, 0), takeOne},
 	"ack-head-next-in-hand":  {handed(2, 2), ackOf(0)},
 	"ack-head-next-free":     {handed(2, 1), ackOf(0)},
 	"ack-behind-the-head":    {handed(2, 2), ackOf(1)},
 	"ack-last":               {handed(1, 1), ackOf(0)},
-	"nack-head":              {handed(2, 2), nackOf(0)},
-	"nack-behind-the-head":   {handed(2, 2), nackOf(1)},
-	"nack-delay":             {handed(2, 1), nackTurn(layer.NackOptions{Delay: time.Minute})},
-	"nack-rejected":          {handed(2, 1), nackTurn(layer.NackOptions{Reject: "no use"})},
+	"nack-head":              {handed(2, 2), nackOf(0, noDelay)},
+	"nack-behind-the-head":   {handed(2, 2), nackOf(1, noDelay)},
+	"nack-delay":             {handed(2, 1), nackOf(0, layer.NackOptions{Delay: time.Minute})},
+	"nack-rejected":          {handed(2, 1), nackOf(0, layer.NackOptions{Reject: "no use"})},
 	"extend":                 {handed(2, 2), extendOf(1)},
 	"cancel-head":            {handed(2, 0), cancelHead},
-	"pause-with-one-in-hand": {handed(2, 1), pauseTurn(false)},
-	"pause-by-force":         {handed(2, 1), pauseTurn(true)},
+	"pause-with-one-in-hand": {handed(2, 1), pauseGroup},
+	"pause-by-force":         {handed(2, 1), pauseBy(layer.PauseOptions{Force: true})},
 }
 
-func lapsedIn(n int) func(h *turnHeld) []*layer.Claim {
-	return func(h *turnHeld) []*layer.Claim {
-		had := handed(n, 1)(h)
-		h.clock.advance(time.Minute)
-		return had
-	}
+func cancelHead(e *env, tx kv.Tx, _ any) error {
+	items, err := e.q.Peek(e.ctx, "A", 1, nil)
+	require.NoError(e.t, err)
+	return e.q.Admin().CancelTx(e.ctx, tx, items[0].ID)
 }
 
-func nackTurn(o layer.NackOptions) func(h *turnHeld, tx kv.Tx, had []*layer.Claim) error {
-	return func(h *turnHeld, tx kv.Tx, had []*layer.Claim) error { return h.q.NackTx(h.ctx, tx, had[0], o) }
-}
-
-func takeTurn(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-	_, _, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{})
-	return err
-}
-
-func cancelHead(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-	items, err := h.q.Peek(h.ctx, "A", 1, nil)
-	require.NoError(h.t, err)
-	return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
-}
-
-func pauseTurn(force bool) func(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-	return func(h *turnHeld, tx kv.Tx, _ []*layer.Claim) error {
-		_, err := h.q.Admin().PauseGroupTx(h.ctx, tx, "A", layer.PauseOptions{Force: force})
+func pauseBy(o layer.PauseOptions) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		_, err := e.q.Admin().PauseGroupTx(e.ctx, tx, "A", o)
 		return err
 	}
 }
@@ -77,7 +60,7 @@ func TestTurnFootprints(t *testing.T) {
 		require.True(t, ok, "%s: no such operation", d.Cmd)
 		e, r := recorded(t)
 		e.db = r
-		h := &turnHeld{env: e, q: e.inTurn("turns", nil, 1)[0]}
+		h := e.on(e.inTurn("turns", nil, 1)[0])
 		had := op.setup(h)
 		r.Take()
 		before := r.Counters()

@@ -1,8 +1,11 @@
 package rec
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -240,6 +243,10 @@ func (r *Record) check() error {
 	}
 	switch h.Kind {
 	case KindClaim:
+		// A settlement clears from one item to another.
+		if !slices.IsSortedFunc(h.Items, byKey) {
+			return errors.New("the items are not in the order of their keys")
+		}
 		return nil
 	case KindGrant, KindDelay:
 		if r.mark != nil || len(h.Items) > 0 {
@@ -249,6 +256,11 @@ func (r *Record) check() error {
 	case KindHead, KindBeat:
 	}
 	return fmt.Errorf("holding of unknown kind %q", h.Kind)
+}
+
+// byKey compares two items of a group in the order of their keys.
+func byKey(a, b Item) int {
+	return cmp.Or(cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]))
 }
 
 // MarkKind says why a group is stopped.

@@ -1,0 +1,1 @@
+../../layer/layertest/conflict_table_test.go

@@ -1,1 +1,0 @@
-../../layer/layertest/hold_conflict_test.go

@@ -1,0 +1,1 @@
+../../layer/layertest/hold_mixed_test.go

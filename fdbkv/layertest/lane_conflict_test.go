@@ -1,1 +1,0 @@
-../../layer/layertest/lane_conflict_test.go

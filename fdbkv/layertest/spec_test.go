@@ -1,0 +1,1 @@
+../../layer/layertest/spec_test.go

@@ -1,1 +1,0 @@
-../../layer/layertest/turn_conflict_test.go
