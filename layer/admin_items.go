@@ -2,7 +2,6 @@ package layer
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -102,7 +101,7 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 		if err := seenHead(o.Head, id); err != nil {
 			return err
 		}
-		return w.takeOut(id, func([]byte) error {
+		return w.takeOut(id, func(*waiting) error {
 			record, err := w.readAttempt(id)
 			if err != nil {
 				return err
@@ -138,171 +137,43 @@ func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message
 	return wrap("edit", interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 
-// waiting is an item that is not in flight, and the lock of its group.
+// waiting is an item that is not in flight.
 type waiting struct {
 	value  []byte
-	head   []byte      // the key of the group's first item
-	record *rec.Record // of the group; nil = it is not held
-	stuck  bool        // the item is outstanding in a claim whose lease has run out
+	facets string                 // packed
+	locks  map[string]*rec.Record // of the lanes of which a claim may have the item
+	heads  []string               // the lanes of which the item is the first, except a lane that is stopped by a mark
+	stuck  *heldLane              // the claim that has the item, and whose lease has expired; nil = there is none
 }
 
-// waitingItem reads an item which is about to be changed. An error means: nothing was written.
-func (w *txn) waitingItem(id ID) (waiting, error) {
-	q := w.q
-	lockKey := q.keys.lock(id.Group)
-	held, value := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(q.keys.item(id))
-	head := w.read.GetKey(kv.FirstGreaterOrEqual(q.keys.items(id.Group).Begin))
-	var i waiting
-	var err error
+// waitingItem reads an item that the caller is about to change. The item may be in several lanes, and any of them may
+// be held. waitingItem reads the locks of the lanes of which a claim may have the item, with a conflict on all locks of
+// the group. The caller must write a conflict on the lock of the whole group, which every claim in the group reads.
+// Together these exclude every claim and release in the group until the commit. An error means: nothing was written.
+func (w *txn) waitingItem(id ID) (i waiting, err error) {
+	lockKey := w.keys.lock(id.Group)
+	own, value, head := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(w.keys.item(id)), w.head(id.Group)
 	if i.value, err = value.Wait(w.ctx); err != nil {
 		return i, fmt.Errorf("read item: %w", err)
 	}
-	if i.head, err = head.Wait(w.ctx); err != nil {
-		return i, fmt.Errorf("read head: %w", err)
-	}
-	v, err := held.Wait(w.ctx)
+	v, err := own.Wait(w.ctx)
 	if err != nil {
 		return i, fmt.Errorf("read lock: %w", err)
 	}
 	if i.value == nil {
 		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
 	}
-	if v == nil {
-		return i, nil
-	}
-	if i.record, err = rec.UnpackRecord(lockKey, v); err != nil {
+	i.facets = w.keys.plan.FacetsIn(i.value)
+	all, err := w.locksBeside(guard.ItemLock, id.Group, id, i.facets)
+	if err != nil {
 		return i, err
 	}
-	c := i.record.Claim()
-	if !hasItem(c, id) {
-		return i, nil
-	}
-	if i.stuck = i.record.At(w.nowMS) == rec.Lapsed; !i.stuck {
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.Owner, leftOf(c, w.nowMS))
-	}
-	return i, nil
-}
-
-func (w *txn) cancel(id ID) error {
-	return w.takeOut(id, func(value []byte) error {
-		w.tx.Clear(w.keys.item(id))
-		w.tx.ClearRange(w.keys.parts(id))
-		w.tx.Clear(w.keys.attempt(id))
-		w.count(countCancelled, 1)
-		w.change(ChangeCancelled, id, w.keys.plan.FacetsIn(value))
-		return nil
-	})
-}
-
-// takeOut removes a waiting item from its group, by a call of remove with the item's value.
-func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
-	if !w.keys.plan.IsPlain() {
-		return w.takeOutOfLanes(id, remove)
-	}
-	i, err := w.waitingItem(id)
-	if err != nil {
-		return err
-	}
-	if err := w.excludeHolders(guard.TakeOutExclude, id.Group); err != nil {
-		return err
-	}
-	isHead := bytes.Equal(i.head, w.keys.item(id))
-	free := false // the group is not held, and there is no hint of the head
-	switch {
-	case i.stuck:
-		if free, err = w.lapse(id.Group, i.record, nil, id); err != nil {
-			return err
-		}
-	case !isHead: // the hint or timer of the group's head stays right
-	case i.record == nil:
-		free = true
-	case i.record.Is(rec.KindDelay): // the delay was for this item
-		free = w.end(id.Group, i.record, i.record.Mark())
-	}
-	if isHead {
-		w.tx.Clear(w.keys.ready(id.Index, id.Group))
-	}
-	if err := remove(i.value); err != nil || !free {
-		return err
-	}
-	return w.free(id.Group)
-}
-
-func (w *txn) edit(id ID, change func(m *Message) error) error {
-	if !w.keys.plan.IsPlain() {
-		return w.editInLanes(id, change)
-	}
-	i, err := w.waitingItem(id)
-	if err != nil {
-		return err
-	}
-	key := w.keys.item(id)
-	old, err := w.readItem(kv.KV{Key: key, Value: i.value})
-	if err != nil {
-		return err
-	}
-	e, _, err := rec.OpenEnvelope(i.value)
-	if err != nil {
-		return rec.Corrupt(key, err)
-	}
-	m := old.message()
-	if err := change(&m); err != nil {
-		return err
-	}
-	if err := m.keeps(&old); err != nil {
-		return err
-	}
-	if _, err := m.check(); err != nil {
-		return err
-	}
-	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
-		return err
-	}
-	if i.stuck {
-		free, err := w.lapse(id.Group, i.record, nil, id)
-		if err == nil && free {
-			err = w.free(id.Group)
-		}
+	if v != nil {
+		r, err := rec.UnpackRecord(lockKey, v)
 		if err != nil {
-			return err
+			return i, err
 		}
-	}
-	value, parts := split(nil, &m, e)
-	// The old body goes in the same transaction in which the new body comes: no reader sees parts of both.
-	w.tx.ClearRange(w.keys.parts(id))
-	w.tx.Set(key, value)
-	for n, part := range parts {
-		w.tx.Set(w.keys.part(id, n), part)
-	}
-	w.changeEdited(id, "", "")
-	return nil
-}
-
-// Operations of an operator on a waiting item of a queue with facets. The item is in several lanes, and any of them may
-// be held. So such an operation has a read conflict on all locks of the group, and writes a conflict on the lock of the
-// whole group, which every claim of the group reads: these exclude every claim and release in the group until the
-// commit. It reads the locks of the item's own lanes: no claim of another lane can have the item.
-
-// laneWaiting is an item that is not in flight, in a queue with facets.
-type laneWaiting struct {
-	value []byte
-	locks map[string]*rec.Record // of the group's lanes
-	stuck string                 // the lane in whose claim, whose lease has run out, the item is; "" = none
-	heads []string               // the lanes whose first item it is
-}
-
-// waitingInLanes is waitingItem for a queue with facets.
-func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
-	if i.value, err = w.read.Get(w.keys.item(id)).Wait(w.ctx); err != nil {
-		return i, fmt.Errorf("read item: %w", err)
-	}
-	if i.value == nil {
-		return i, cmp.Or(guard.ItemLock.Read(w.tx, w.keys.locks(id.Group)), fmt.Errorf("%w: %s", ErrNoItem, id))
-	}
-	_, _, unreadable := rec.OpenEnvelope(i.value)
-	all, err := w.locksOver(guard.ItemLock, id, w.keys.plan.FacetsIn(i.value), unreadable == nil)
-	if err != nil {
-		return i, err
+		all = append(all, heldLane{lane: id.Group, record: r})
 	}
 	i.locks = make(map[string]*rec.Record, len(all))
 	for _, held := range all {
@@ -314,31 +185,46 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 		if held.record.At(w.nowMS) != rec.Lapsed {
 			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.Owner, leftOf(c, w.nowMS))
 		}
-		i.stuck = held.lane
+		i.stuck = &held
 	}
-	for _, lane := range w.keys.plan.LanesOf(id.Group, w.keys.plan.FacetsIn(i.value)) {
-		first, err := w.head(lane).Wait(w.ctx)
+	for _, lane := range w.keys.plan.LanesOf(id.Group, i.facets) {
+		first := head
+		if lane != id.Group {
+			first = w.head(lane)
+		}
+		key, err := first.Wait(w.ctx)
 		if err != nil {
 			return i, fmt.Errorf("read head: %w", err)
 		}
-		if bytes.Equal(first, w.keys.laneItem(lane, id)) {
+		if bytes.Equal(key, w.keys.laneItem(lane, id)) {
 			i.heads = append(i.heads, lane)
 		}
 	}
 	return i, nil
 }
 
-// unstick ends the claim whose lease has run out and which has the item, and returns the lanes to set free.
-func (w *txn) unstick(i *laneWaiting, id ID) (free []string, err error) {
-	if i.stuck == "" {
+// unstick ends the claim whose lease has expired and which has the item. If the lane of the claim is free then, and the
+// item is not its first, unstick returns the lane: the caller must set it free.
+func (w *txn) unstick(i *waiting, id ID) (free []string, err error) {
+	if i.stuck == nil {
 		return nil, nil
 	}
-	isFree, err := w.lapse(i.stuck, i.locks[i.stuck], nil, id)
-	if isFree {
-		free = append(free, i.stuck)
+	lane := i.stuck.lane
+	isFree, err := w.lapse(lane, i.stuck.record, nil, id)
+	delete(i.locks, lane)
+	isHead := func(head string) bool { return head == lane }
+	switch {
+	case !isFree:
+		i.heads = slices.DeleteFunc(i.heads, isHead)
+	case !slices.ContainsFunc(i.heads, isHead):
+		free = []string{lane}
 	}
-	delete(i.locks, i.stuck)
 	return free, err
+}
+
+// freeHeads returns the lanes of which the item is the first, and which are not held.
+func (i *waiting) freeHeads() []string {
+	return slices.DeleteFunc(slices.Clone(i.heads), func(lane string) bool { return i.locks[lane] != nil })
 }
 
 // freeAll sets lanes free. They must not be held.
@@ -351,9 +237,20 @@ func (w *txn) freeAll(all []string) error {
 	return nil
 }
 
-// takeOutOfLanes is takeOut for a queue with facets.
-func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
-	i, err := w.waitingInLanes(id)
+func (w *txn) cancel(id ID) error {
+	return w.takeOut(id, func(i *waiting) error {
+		w.clearItem(id.Group, id, i.facets)
+		w.tx.ClearRange(w.keys.parts(id))
+		w.tx.Clear(w.keys.attempt(id))
+		w.count(countCancelled, 1)
+		w.change(ChangeCancelled, id, i.facets)
+		return nil
+	})
+}
+
+// takeOut removes a waiting item from its group. remove must clear the item, and its keys in lanes.
+func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
+	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
 	}
@@ -364,25 +261,24 @@ func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	if err != nil {
 		return err
 	}
-	for _, lane := range i.heads {
-		r := i.locks[lane]
-		if r.Is(rec.KindDelay) && w.end(lane, r, r.Mark()) || r == nil {
-			free = append(free, lane)
+	for _, lane := range i.heads { // elsewhere the hint or timer of the lane's head stays right
+		if r := i.locks[lane]; r.Is(rec.KindDelay) && w.end(lane, r, r.Mark()) { // the delay was for this item
+			delete(i.locks, lane)
 		}
+		w.tx.Clear(w.keys.ready(id.Index, lane))
 	}
-	if r := i.locks[holdLane(id)]; r.Is(rec.KindDelay) {
-		w.end(holdLane(id), r, nil)
+	if hold := holdLane(id); i.locks[hold].Is(rec.KindDelay) {
+		w.end(hold, i.locks[hold], nil)
 	}
-	if err := remove(i.value); err != nil {
+	if err := remove(&i); err != nil {
 		return err
 	}
-	w.clearItem(id.Group, id, w.keys.plan.FacetsIn(i.value))
-	return w.freeAll(free)
+	return w.freeAll(append(free, i.freeHeads()...))
 }
 
-// editInLanes is edit for a queue with facets: a change of a facet moves the item to other lanes.
-func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
-	i, err := w.waitingInLanes(id)
+// edit changes a waiting item. A change of a facet moves the item to other lanes.
+func (w *txn) edit(id ID, change func(m *Message) error) error {
+	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
 	}
@@ -390,9 +286,8 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
-	a := []advanced{{id: id, had: 1}}
+	a := []advanced{{id: id, had: 1, was: i.facets, facets: w.keys.plan.Pack(m.Headers)}}
 	a[0].value, a[0].parts = split(nil, m, e)
-	a[0].was, a[0].facets = w.keys.plan.FacetsIn(i.value), w.keys.plan.Pack(m.Headers)
 	a[0].left, a[0].joined = w.keys.moves(id, a[0].was, a[0].facets)
 	ends, err := w.readLaneEnds(a)
 	if err != nil {
@@ -406,57 +301,13 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 		return err
 	}
 	w.leaveLanes(&a[0])
+	// The old body goes in the same transaction in which the new body comes: no reader sees parts of both.
 	if err := w.rewrite(&a[0], ends); err != nil {
 		return err
 	}
 	w.changeEdited(id, a[0].was, a[0].facets)
-	for _, lane := range i.heads {
-		if i.locks[lane] == nil {
-			free = append(free, lane)
-		}
-	}
-	return w.freeAll(free)
-}
-
-// rescheduleInLanes is reschedule for a queue with facets: a hint leads to each lane whose head the item is, and a
-// receive that follows the hint leaves the lane to a timer.
-func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
-	i, err := w.waitingInLanes(id)
-	if err != nil {
-		return err
-	}
-	key := w.keys.item(id)
-	e, body, err := rec.OpenEnvelope(i.value)
-	if err != nil {
-		return rec.Corrupt(key, err)
-	}
-	config, err := w.config()
-	if err != nil {
-		return err
-	}
-	if max(config.retro().due(&e), dueMS) <= w.nowMS {
-		return nil
-	}
-	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
-		return err
-	}
-	if w.keys.plan.TakesAny() && dueMS < config.retro().due(&e) {
-		if err := w.staysBehind(&i, id); err != nil {
-			return err
-		}
-	}
-	free, err := w.unstick(&i, id)
-	if err != nil {
-		return err
-	}
-	if err := retime(w, &e, id.Index, dueMS); err != nil {
-		return err
-	}
-	w.tx.Set(key, append(e.Append(nil), body...))
-	for _, lane := range i.heads {
-		if i.locks[lane] == nil {
-			free = append(free, lane)
-		}
+	if i.stuck != nil || len(a[0].left) > 0 {
+		free = append(free, i.freeHeads()...)
 	}
 	return w.freeAll(free)
 }
@@ -464,9 +315,9 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 // staysBehind adds read conflicts on the items right before an item in its lanes, for an unordered queue: while these
 // are there, the item is no head, and no transaction leaves the lane to the item's old time. Locks do not show this,
 // because an unordered claim and its ack change no lock of the lane.
-func (w *txn) staysBehind(i *laneWaiting, id ID) error {
+func (w *txn) staysBehind(i *waiting, id ID) error {
 	keys := w.keys
-	for _, lane := range keys.plan.LanesOf(id.Group, keys.plan.FacetsIn(i.value)) {
+	for _, lane := range keys.plan.LanesOf(id.Group, i.facets) {
 		if slices.Contains(i.heads, lane) {
 			continue
 		}
@@ -488,51 +339,67 @@ const (
 	allLanes = math.MaxInt
 )
 
-// eachPart reads the rows of the sections with a conflict, page by page. For each row of a lane that is no whole group,
-// it calls what begin returns; nil = nothing is to be done. more means that there is more to do, after most calls, or
-// when the transaction has no room left.
+// eachPart reads the rows of the sections with a conflict, page by page, in the order of their keys, from the key from
+// on; nil = all. For each row of a lane that is no whole group, it calls what begin returns; nil = nothing is to be
+// done. next is where to continue; nil = there is no more. A transaction ends after most calls, when it has no room
+// left, or when it has read its share of the rows, which may be many that need no change.
 func eachPart(
-	w *txn, sections []kv.KeyRange, most int, begin func(lane string, row kv.KV) (do func() error, err error),
-) (more bool, err error) {
-	n := 0
+	w *txn, sections []kv.KeyRange, from []byte, most int,
+	begin func(lane string, row kv.KV) (do func() error, err error),
+) (next []byte, err error) {
+	n, read, size := 0, 0, 0
 	for _, section := range sections {
+		if bytes.Compare(from, section.End) >= 0 {
+			continue
+		}
+		if section.Contains(from) {
+			section.Begin = from
+		}
 		for row, err := range walk(w.ctx, guard.MarkGroup.Reads(w.tx), section, lanesOfStep) {
 			if err != nil {
-				return false, fmt.Errorf("read locks: %w", err)
+				return nil, fmt.Errorf("read locks: %w", err)
+			}
+			if read, size = read+1, size+len(row.Value); read > maxPassed || size > passedBytes && read > 1 {
+				if most == allLanes {
+					return nil, &LimitError{
+						What: "locks and marks of the group", Unit: "rows", Got: int64(read), Max: maxPassed,
+					}
+				}
+				return row.Key, nil
 			}
 			p, err := w.keys.parse(row.Key)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			if p.lane == p.group { // the whole group
 				continue
 			}
 			do, err := begin(p.lane, row)
 			if err != nil {
-				return false, err
+				return nil, err
 			}
 			if do == nil {
 				continue
 			}
 			if n == most || most != allLanes && w.crowded() {
-				return true, nil
+				return row.Key, nil
 			}
 			if err := do(); err != nil {
-				return false, err
+				return nil, err
 			}
 			n++
 		}
 	}
-	return false, nil
+	return nil, nil
 }
 
 // endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
-func (w *txn) endParts(group string, most int) (more bool, err error) {
+func (w *txn) endParts(group string, from []byte, most int) (next []byte, err error) {
 	sections := []kv.KeyRange{w.keys.locks(group)}
 	if w.keys.plan.HasHolds() {
-		sections = append(sections, w.keys.holds(group))
+		sections = append([]kv.KeyRange{w.keys.holds(group)}, sections...)
 	}
-	return eachPart(w, sections, most, func(lane string, row kv.KV) (func() error, error) {
+	return eachPart(w, sections, from, most, func(lane string, row kv.KV) (func() error, error) {
 		r, err := rec.UnpackRecord(row.Key, row.Value)
 		if err != nil || r.Claim() == nil {
 			return nil, err
@@ -549,15 +416,17 @@ func (w *txn) endParts(group string, most int) (more bool, err error) {
 
 // unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
 // is none. It finds the lanes by the rows of the marks, because the locks of the lanes in flight may be many and large.
-func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (old *rec.Mark, more bool, err error) {
+func (w *txn) unmarkAll(
+	group string, allow func(m *rec.Mark) error, most int,
+) (old *rec.Mark, next []byte, err error) {
 	if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
-		return old, false, err
+		return old, nil, err
 	}
 	if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	marks := []kv.KeyRange{w.keys.marks(group)}
-	more, err = eachPart(w, marks, most, func(lane string, _ kv.KV) (func() error, error) {
+	next, err = eachPart(w, marks, nil, most, func(lane string, _ kv.KV) (func() error, error) {
 		return func() error {
 			m, err := w.unmark(lane, allow)
 			if old == nil {
@@ -566,7 +435,7 @@ func (w *txn) unmarkAll(group string, allow func(m *rec.Mark) error, most int) (
 			return err
 		}, nil
 	})
-	return old, more, err
+	return old, next, err
 }
 
 // Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message
@@ -640,15 +509,15 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 
 // reschedule makes a waiting item due at dueMS; 0 = at once. If both the old and the new time are over, nothing
 // changes.
+//
+// If each group is one lane, a free group of which the item is the head gets its new timer here. Elsewhere a hint leads
+// to each lane of which the item is the head, and a receive that follows the hint leaves the lane to a timer.
 func (w *txn) reschedule(id ID, dueMS int64) error {
-	if !w.keys.plan.IsPlain() {
-		return w.rescheduleInLanes(id, dueMS)
-	}
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
 	}
-	key := w.keys.item(id)
+	key, plan := w.keys.item(id), w.keys.plan
 	e, body, err := rec.OpenEnvelope(i.value)
 	if err != nil {
 		return rec.Corrupt(key, err)
@@ -657,21 +526,24 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	if err != nil {
 		return err
 	}
-	if max(config.retro().due(&e), dueMS) <= w.nowMS {
+	wasMS, oldMS := config.retro().due(&e), config.retro().timing(&e)
+	if max(wasMS, dueMS) <= w.nowMS {
 		return nil
 	}
-	oldMS := config.retro().timing(&e)
 	if err := w.excludeHolders(guard.EditExclude, id.Group); err != nil {
 		return err
 	}
-	free := i.record == nil
-	if i.stuck {
-		if free, err = w.lapse(id.Group, i.record, nil, id); err != nil {
+	if plan.TakesAny() && dueMS < wasMS {
+		if err := w.staysBehind(&i, id); err != nil {
 			return err
 		}
 	}
-	freeHead := free && bytes.Equal(i.head, key)
-	if freeHead {
+	free, err := w.unstick(&i, id)
+	if err != nil {
+		return err
+	}
+	heads, timed := i.freeHeads(), plan.IsPlain()
+	if timed && len(heads) > 0 {
 		// Before the set, or else the item's own key would be left out of the conflict. The gap is awaitHead's: the old
 		// timer, which is about to be cleared, may be that of an item which comes into the gap.
 		gap := kv.KeyRange{Begin: w.keys.items(id.Group).Begin, End: kv.KeyAfter(key)}
@@ -683,13 +555,10 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 		return err
 	}
 	w.tx.Set(key, append(e.Append(nil), body...))
-	switch {
-	case freeHead:
+	if timed && len(heads) > 0 {
 		return w.retimeHead(id, oldMS, dueMS)
-	case free && i.stuck:
-		return w.free(id.Group)
 	}
-	return nil // the hint or timer of the head, or of the holding, stays right
+	return w.freeAll(append(free, heads...)) // elsewhere the hint or timer of the head, or of the holding, stays right
 }
 
 // retimeHead makes the head of a group that is not held due at dueMS. It replaces the timer with the time oldMS in its

@@ -74,33 +74,35 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 	if o.By != "" {
 		a.by = o.By
 	}
-	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, _ bool) (Mark, bool, error) {
-		return pauseGroup(ctx, a, tx, group, o, most)
+	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, from []byte) (Mark, []byte, error) {
+		return pauseGroup(ctx, a, tx, group, o, from, most)
 	})
 }
 
-// PauseGroupTx pauses in the caller's transaction, and with Force ends all claims there. The caller must handle an
-// unknown commit, for example with Once.
+// PauseGroupTx pauses in the caller's transaction, and with Force ends all claims there. A group with more than 1,000
+// lanes or messages that are held or delayed is too much for that: the error is then a *LimitError, and PauseGroup does
+// it in steps. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
-	m, _, err := pauseGroup(ctx, a, tx, group, o, allLanes)
+	m, _, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
 	return m, err
 }
 
-// pauseGroup pauses a group, and with Force ends the claims of most of its lanes. more means that others are left.
+// pauseGroup pauses a group, and with Force ends the claims of most of its lanes, from the lock at the key from on.
+// next is the lock of the first that is left. No claim can begin before it, because the group is paused.
 func pauseGroup(
-	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, most int,
-) (m Mark, more bool, err error) {
+	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, from []byte, most int,
+) (m Mark, next []byte, err error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
-		return Mark{}, false, wrap("pause", err)
+		return Mark{}, nil, wrap("pause", err)
 	}
 	if o.Token != 0 && !o.Force {
-		return Mark{}, false, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
+		return Mark{}, nil, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
 	if o.Token != 0 && !q.keys.plan.IsPlain() {
-		return Mark{}, false, wrap("pause",
+		return Mark{}, nil, wrap("pause",
 			fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
 	var now rec.Mark
@@ -122,11 +124,11 @@ func pauseGroup(
 			w.end(group, r, r.Mark())
 		}
 		if o.Force && !q.keys.plan.IsPlain() {
-			more, err = w.endParts(group, most)
+			next, err = w.endParts(group, from, most)
 		}
 		return err
 	})
-	return *publicMark(&now), more, wrap("pause", err)
+	return *publicMark(&now), next, wrap("pause", err)
 }
 
 // sawToken returns an error if the group is held under another token than the caller has seen; 0 = any will do.
@@ -150,16 +152,17 @@ func (w *txn) sawToken(group string, seen int64) error {
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
-	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, first bool) (Mark, bool, error) {
-		m, more, err := resumeGroup(ctx, a, tx, group, o, most)
-		if !first && errors.Is(err, ErrNotPaused) { // another resume was faster
+	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, from []byte) (Mark, []byte, error) {
+		m, next, err := resumeGroup(ctx, a, tx, group, o, most)
+		if from != nil && errors.Is(err, ErrNotPaused) { // another resume was faster
 			err = nil
 		}
-		return m, more, err
+		return m, next, err
 	})
 }
 
-// ResumeGroupTx resumes in the caller's transaction. The caller must handle an unknown commit, for example with Once.
+// ResumeGroupTx resumes in the caller's transaction. With more than 1,000 halted lanes its error is a *LimitError, and
+// ResumeGroup resumes them in steps. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
@@ -168,18 +171,18 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 	return m, err
 }
 
-// resumeGroup resumes a group, and most of its lanes. more means that others are left.
+// resumeGroup resumes a group, and most of its lanes. next is the mark of the first that is left.
 func resumeGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, most int,
-) (m Mark, more bool, err error) {
+) (m Mark, next []byte, err error) {
 	if err := checkGroup(group); err != nil {
-		return Mark{}, false, wrap("resume", err)
+		return Mark{}, nil, wrap("resume", err)
 	}
 	var was rec.Mark
 	err = a.q.operate(ctx, tx, func(w *txn) error {
 		var old *rec.Mark
 		var err error
-		if old, more, err = w.unmarkAll(group, o.seen, most); err != nil {
+		if old, next, err = w.unmarkAll(group, o.seen, most); err != nil {
 			return err
 		}
 		if old == nil {
@@ -188,37 +191,38 @@ func resumeGroup(
 		was = *old
 		return nil
 	})
-	return *publicMark(&was), more, wrap("resume", err)
+	return *publicMark(&was), next, wrap("resume", err)
 }
 
 // markedStep is the result of a step of stepMark.
 type markedStep struct {
 	mark Mark
-	more bool
+	next []byte // where the next step continues; nil = there is none
 }
 
 // stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark of
-// the first. A step changes up to most lanes.
+// the first. A step changes up to most lanes, from the key from on.
 func stepMark(
 	ctx context.Context, a Admin, v Verb, group string,
-	step func(tx kv.Tx, most int, first bool) (m Mark, more bool, err error),
+	step func(tx kv.Tx, most int, from []byte) (m Mark, next []byte, err error),
 ) (m Mark, err error) {
 	err = a.act(ctx, v, &group, ID{}, func(ctx context.Context) (int, error) {
-		first := true
+		var from []byte // nil = at the first step
 		steps := job[markedStep]{
 			q: a.q, ctx: ctx, width: lanesOfStep, call: string(v),
 			attempt: func(tx kv.Tx, _ kv.Attempt, width int) (done markedStep, wrote bool, err error) {
-				done.mark, done.more, err = step(tx, width, first)
+				done.mark, done.next, err = step(tx, width, from)
 				if limit := (*LimitError)(nil); errors.As(err, &limit) && limit.What == whatTransaction {
 					err = fmt.Errorf("%w: %w", errTooLarge, err)
 				}
 				return done, true, err
 			},
 			pass: func(done markedStep) (bool, error) {
-				if first {
-					m, first = done.mark, false
+				if from == nil {
+					m = done.mark
 				}
-				return done.more, nil
+				from = done.next
+				return from != nil, nil
 			},
 		}
 		return 0, wrap(string(v), steps.run(true))

@@ -88,12 +88,12 @@ func (s *search) fromTheOldest() {
 
 // reach adds the shards up to all.
 func (s *search) reach(all int64) {
-	keys := s.w.keys
+	keys, since := s.w.keys, s.retro.dueBy(s.w.nowMS)[1:]
 	for shard := int64(len(s.timers)); shard < all; shard++ {
 		s.shards = append(s.shards, newCursor(keys.hintsFrom(s.where, shard, 0)))
 		s.timers = append(s.timers, newCursor(keys.dueFrom(s.where, shard, 0, s.w.nowMS)))
-		if s.retro.on {
-			s.since = append(s.since, newCursor(keys.sinceFrom(s.where, shard, 0, s.retro.begunMS(s.w.nowMS))))
+		for _, of := range since {
+			s.since = append(s.since, newCursor(keys.dueWithin(s.where, shard, of)))
 		}
 	}
 }
@@ -101,17 +101,15 @@ func (s *search) reach(all int64) {
 // follow adds what is due by a delay which the handle has learned since the search began, and reports whether anything
 // may be. A group that is no longer due has been found, and has its verdict.
 func (s *search) follow(now retro) bool {
-	was := s.retro
-	if !now.on || was.on && now.delayMS >= was.delayMS {
+	more := now.dueSooner(s.retro, s.w.nowMS)
+	if len(more) == 0 {
 		return false
-	}
-	fromMS := int64(0)
-	if was.on {
-		fromMS = was.begunMS(s.w.nowMS) + 1
 	}
 	s.retro, s.since = now, nil
 	for shard := range int64(len(s.timers)) {
-		s.since = append(s.since, newCursor(s.w.keys.sinceFrom(s.where, shard, fromMS, now.begunMS(s.w.nowMS))))
+		for _, of := range more {
+			s.since = append(s.since, newCursor(s.w.keys.dueWithin(s.where, shard, of)))
+		}
 	}
 	return true
 }

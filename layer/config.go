@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -494,6 +495,59 @@ func (r retro) dueOf(timingMS int64) int64 {
 
 // begunMS returns the time of the latest enqueue whose delay is over at nowMS.
 func (r retro) begunMS(nowMS int64) int64 { return max(nowMS-r.delayMS, 0) }
+
+// span is a range of the times in the keys of timers, both ends included.
+type span struct{ fromMS, toMS int64 }
+
+// times returns the times that the timers of the queue can have. The first span has the times at which groups are due.
+// With retroactive delay a second span has the times of enqueues.
+func (r retro) times() []span {
+	if !r.on {
+		return []span{{0, math.MaxInt64 - 1}}
+	}
+	return []span{{0, sinceBase - 1}, {sinceBase, 2 * sinceBase}}
+}
+
+// dueBy returns the times of the timers that are due at nowMS, as times has them.
+func (r retro) dueBy(nowMS int64) []span {
+	all := r.times()
+	all[0].toMS = nowMS
+	for i := range all[1:] {
+		all[1+i].toMS = sinceBase + r.begunMS(nowMS)
+	}
+	return all
+}
+
+// dueAfter returns the times of the timers that are due after nowMS, as times has them.
+func (r retro) dueAfter(nowMS int64) []span {
+	all := r.times()
+	for i, due := range r.dueBy(nowMS) {
+		all[i].fromMS = due.toMS + 1
+	}
+	return all
+}
+
+// dueSooner returns the times of the timers that are due at nowMS by this delay, and were not by an earlier one.
+func (r retro) dueSooner(was retro, nowMS int64) []span {
+	all := r.dueBy(nowMS)[1:]
+	if was.on && r.delayMS >= was.delayMS {
+		return nil
+	}
+	for i := range all {
+		if was.on {
+			all[i].fromMS = sinceBase + was.begunMS(nowMS) + 1
+		}
+	}
+	return all
+}
+
+// fixed returns the time (ms) until which the delay keeps a message, if the enqueue fixes the time; else 0.
+func (r retro) fixed(nowMS int64) int64 {
+	if r.on || r.delayMS == 0 {
+		return 0
+	}
+	return nowMS + r.delayMS
+}
 
 // due returns the earliest delivery time (ms); 0 = the message is not delayed.
 func (r retro) due(e *rec.Envelope) int64 {

@@ -317,10 +317,8 @@ func (a *appending) due(e *enqueuing, m *Message) int64 {
 		return atOnce
 	case m.Delay > 0:
 		return a.nowMS + m.Delay.Milliseconds()
-	case a.config.Delay > 0 && !a.config.RetroactiveDelay:
-		return a.nowMS + a.config.Delay.Milliseconds()
 	}
-	return 0
+	return a.config.retro().fixed(a.nowMS)
 }
 
 // begin finds the end of a group's items, where the transaction appends. The i-th message of an enqueue is the group's

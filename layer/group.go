@@ -68,20 +68,14 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 		w.noteTurn(group, lane, next == nil)
 	}
 	if was == nil || is == nil || was.EndMS != is.EndMS || was.Kind != is.Kind || was.Beat != is.Beat {
-		switch {
-		case was.ByBeat():
-			w.tx.Clear(keys.held(was.Beat, lane))
-		case was != nil && (is == nil || was.EndMS != is.EndMS || is.ByBeat()):
-			w.tx.Clear(keys.timer(was.EndMS, lane))
+		if was != nil && (is == nil || was.EndMS != is.EndMS || was.Beat != is.Beat) {
+			w.tx.Clear(keys.tenure(lane, was))
 		}
 		if random, ok := old.GrantedTo(); ok {
 			w.clear(keys.grant(random, lane))
 		}
-		switch {
-		case is.ByBeat():
-			w.tx.Set(keys.held(is.Beat, lane), rec.PackTimer(is.Kind, head))
-		case is != nil:
-			w.tx.Set(keys.timer(is.EndMS, lane), rec.PackTimer(is.Kind, head))
+		if is != nil {
+			timeHolding(w, lane, is, head)
 			noteOwn(w, lane, next.Claim())
 		}
 		if random, ok := next.GrantedTo(); ok {
@@ -105,9 +99,9 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	w.tx.Set(keys.lock(lane), next.Pack())
 }
 
-// noteOwn notes a claim that this transaction makes or extends; nil = it is none.
+// noteOwn notes a claim with a lease that this transaction makes or extends; nil = it is none.
 func noteOwn(w *txn, lane string, c *rec.Holding) {
-	if c == nil {
+	if c == nil || c.ByBeat() {
 		return
 	}
 	clock, err := w.clock()
@@ -551,6 +545,11 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	return nil
 }
 
+// timeHolding sets the key by which a holding is found when its time is over. head is the index of the group's head.
+func timeHolding(w *txn, lane string, h *rec.Holding, head int64) {
+	w.tx.Set(w.keys.tenure(lane, h), rec.PackTimer(h.Kind, head))
+}
+
 // timeHead sets the timer of a head, in a group without a holding.
 func (w *txn) timeHead(lane string, index, timingMS int64) {
 	w.tx.Set(w.keys.timer(timingMS, lane), rec.PackTimer(rec.KindHead, index))
@@ -577,7 +576,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 		return false, head.err
 	}
 	id := idOf(head.Item, lanes.GroupOf(lane))
-	if held, err := w.inOtherLane(guard.RetryLock, id, head.Facets); err != nil || held {
+	if held, err := w.inOtherLane(guard.RetryLock, lane, id, head.Facets); err != nil || held {
 		return false, err
 	}
 	config, err := w.config()

@@ -352,7 +352,7 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 	last := soon + MaxDelay.Milliseconds()
 	for shard := range v.keys.shards.all() {
 		begin(v.keys.dueFrom(where, shard, last, sinceBase-1), farPage, nil)
-		begin(v.keys.sinceFrom(where, shard, soon, sinceBase), farPage, nil)
+		begin(v.keys.dueFrom(where, shard, sinceBase+soon, 2*sinceBase), farPage, nil)
 		some, section := v.keys.dueFrom(where, shard, soon, last-1), v.keys.timerIn(where, shard, 0)
 		if at := v.q.noticed.far.Place(section); at != nil && some.Contains(at) {
 			some.Begin = kv.KeyAfter(at)

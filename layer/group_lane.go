@@ -2,11 +2,11 @@ package layer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
-	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -170,21 +170,42 @@ func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLa
 	return all, nil
 }
 
-// locksOver reads the locks that may have an item: those of the item's lanes, see locksOf, and the item's hold. If the
-// item is not readable, its facets are not known: then locksOver looks at all locks of the group for a claim that has
-// the item.
-func (w *txn) locksOver(g guard.Guard, id ID, facets string, readable bool) ([]heldLane, error) {
-	all, err := w.locksOf(g, id.Group, w.keys.plan.PartsOf(id.Group, rec.UnpackStrings(facets)))
-	if err == nil && !readable {
-		var claims []heldLane
-		claims, err = claimsWith(&w.view, id.Group, func(c *rec.Holding) bool { return hasItem(c, id) })
-		all = append(all, claims...)
+// locksBeside reads the records of the lanes, except the given one, of which a claim may have an item. If there may be
+// such lanes, locksBeside adds a read conflict on all locks of the group. If the item is not readable, its facets are
+// not known: then locksBeside looks at all locks of the group for a claim that has the item.
+func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all []heldLane, err error) {
+	over, others := w.keys.lanesOver(id, facets)
+	reads := make(map[string]kv.Future[[]byte], len(over))
+	for _, of := range over {
+		if of != lane {
+			reads[of] = g.Get(w.tx, w.keys.lock(of))
+		}
 	}
-	if err != nil {
-		return nil, err
+	if len(reads) > 0 || others {
+		if err := g.Read(w.tx, w.keys.locks(id.Group)); err != nil {
+			return nil, err
+		}
 	}
-	holds, err := w.readHolds(g, kv.SingleKey(w.keys.hold(id)))
-	return append(all, holds...), err
+	for _, of := range slices.Sorted(maps.Keys(reads)) {
+		v, err := reads[of].Wait(w.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read lock: %w", err)
+		}
+		if v == nil {
+			continue
+		}
+		r, err := rec.UnpackRecord(w.keys.lock(of), v)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, heldLane{lane: of, record: r})
+	}
+	if !others {
+		return all, nil
+	}
+	claims, err := claimsWith(&w.view, id.Group, func(c *rec.Holding) bool { return hasItem(c, id) })
+	claims = slices.DeleteFunc(claims, func(held heldLane) bool { return slices.Contains(over, held.lane) })
+	return append(all, claims...), err
 }
 
 // claimsWith returns the claims that has wants, of all lanes of a group. It reads all locks of the group, page by page:
@@ -205,20 +226,14 @@ func claimsWith(v *view, group string, has func(c *rec.Holding) bool) (all []hel
 	return all, nil
 }
 
-// inOtherLane reports whether a claim of any lane has an item, or the item is held by itself, in a queue with facets or
-// unordered receives. It adds read conflicts on all locks that may have the item.
-func (w *txn) inOtherLane(g guard.Guard, id ID, facets string) (bool, error) {
-	if w.keys.plan.IsPlain() {
-		return false, nil
-	}
-	all, err := w.locksOver(g, id, facets, true)
-	if err != nil {
-		return false, err
-	}
+// inOtherLane reports whether a claim of a lane other than the given one has an item, or the item is held by itself. It
+// adds the read conflicts of locksBeside.
+func (w *txn) inOtherLane(g guard.Guard, lane string, id ID, facets string) (bool, error) {
+	all, err := w.locksBeside(g, lane, id, facets)
 	return slices.ContainsFunc(all, func(held heldLane) bool {
 		// A hold may be the item's own delay, after a nack.
-		return lanes.IsHold(held.lane) || hasItem(held.record.Claim(), id)
-	}), nil
+		return held.lane == holdLane(id) || hasItem(held.record.Claim(), id)
+	}), err
 }
 
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of

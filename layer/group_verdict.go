@@ -271,8 +271,7 @@ func (w *txn) disposeEarly(f *found) error {
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
 func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	if h := r.Holding(); h != nil {
-		if c.grant != 0 && c.accepts(r) || c.timer && !h.ByBeat() &&
-			string(c.key) == string(w.keys.timer(h.EndMS, c.lane)) {
+		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.keys.tenure(c.lane, h)) {
 			w.did.cleared = true
 			return
 		}

@@ -284,7 +284,7 @@ func (b *blockedLook) marks() error {
 func (b *blockedLook) timers() error {
 	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
 	b.page.Sampled = b.page.Sampled || more
-	for _, far := range b.keys.laterThan(b.where, b.nowMS+(MaxDelay+clockSlack).Milliseconds(), retro{}) {
+	for _, far := range b.keys.timersWithin(b.where, retro{}.dueAfter(b.nowMS+(MaxDelay+clockSlack).Milliseconds())) {
 		if err != nil || !more { // else the first timers are all
 			break
 		}

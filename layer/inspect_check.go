@@ -600,9 +600,9 @@ func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error)
 	return value, err
 }
 
-// some reports whether any pair of a section matches.
-func (c *checker) some(v inspection, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
-	for row, err := range walk(v.ctx, v.read, v.keys.section(name), 10_000) {
+// some reports whether any pair of a range matches.
+func (c *checker) some(v inspection, of kv.KeyRange, match func(p parsedKey, row kv.KV) bool) (bool, error) {
+	for row, err := range walk(v.ctx, v.read, of, 10_000) {
 		if err != nil {
 			return false, err
 		}
@@ -615,7 +615,7 @@ func (c *checker) some(v inspection, name string, match func(p parsedKey, row kv
 
 // grantSound looks for the request to which a grant was made, both at one version.
 func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, error) {
-	found, err := c.some(v, nameRequest, func(p parsedKey, _ kv.KV) bool { return p.id == random })
+	found, err := c.some(v, v.keys.section(nameRequest), func(p parsedKey, _ kv.KV) bool { return p.id == random })
 	if err != nil || found {
 		return "", "", err
 	}
@@ -657,7 +657,7 @@ func (c *checker) pacedTimer(v inspection, group string) (bool, error) {
 	if err != nil || value == nil {
 		return false, err
 	}
-	return c.some(v, nameTimer, func(p parsedKey, row kv.KV) bool {
+	return c.some(v, v.keys.section(nameTimer), func(p parsedKey, row kv.KV) bool {
 		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
 		return err == nil && kind == rec.KindHead && p.group == group
 	})
@@ -694,11 +694,9 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 		return "", "", err
 	}
 	hinted := func(p parsedKey, _ kv.KV) bool { return p.lane == group }
-	section := nameReady
-	if lanes.IsPart(group) {
-		section = nameOpen
-	}
-	if found, err := c.some(v, section, hinted); err != nil || found {
+	_, where := lanes.Split(group)
+	view, _ := lanes.SplitWhere(where)
+	if found, err := c.some(v, v.keys.hintsIn(view), hinted); err != nil || found {
 		return "", "", err
 	}
 	if found, err := c.timedOrKept(v, group, rows[0].Value); err != nil || found {
@@ -962,9 +960,6 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 
 // compareLanes looks at the kept hints, and at the lanes of each group that are held at the same time.
 func (c *checker) compareLanes() {
-	if c.keys.plan.IsPlain() {
-		return
-	}
 	for _, kept := range c.kept {
 		if g := c.groups[kept.holder]; g == nil || g.lock == nil {
 			c.suspectPair(kept.key, func(v inspection, _ []byte) (Rule, string, error) {
@@ -984,28 +979,34 @@ func (c *checker) compareLanes() {
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(held)) {
-		if _, _, ok := c.meeting(held[group]); ok {
-			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) {
-				rows, err := v.read.GetRange(v.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
-				if err != nil {
-					return "", "", fmt.Errorf("read locks: %w", err)
-				}
-				var claims []string
-				for _, row := range rows {
-					p, err := v.keys.parse(row.Key)
-					if err != nil {
-						continue
-					}
-					if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil && r.Claim() != nil {
-						claims = append(claims, p.lane)
-					}
-				}
-				if a, b, ok := c.meeting(claims); ok {
-					return ruleDisjoint, parsedKey{lane: a}.laneWords() + ", and " + parsedKey{lane: b}.laneWords(), nil
-				}
-				return "", "", nil
-			})
+		if _, _, ok := c.keys.plan.Meeting(held[group]); ok {
+			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) { return c.disjoint(v, held[group]) })
 		}
+	}
+}
+
+// disjoint looks for two claims of a group that meet, both at one version. all are the lanes held as the pages said. A
+// lane is not held any more if its claim has ended since: then disjoint looks at the others.
+func (c *checker) disjoint(v inspection, all []string) (Rule, string, error) {
+	for all = slices.Clone(all); ; {
+		a, b, ok := c.keys.plan.Meeting(all)
+		if !ok {
+			return "", "", nil
+		}
+		gone := make(map[string]bool)
+		for _, lane := range []string{a, b} {
+			r, err := v.readLock(lane)
+			if err != nil && !isCorrupt(err) {
+				return "", "", err
+			}
+			if err != nil || r.Claim() == nil {
+				gone[lane] = true
+			}
+		}
+		if len(gone) == 0 {
+			return ruleDisjoint, parsedKey{lane: a}.laneWords() + ", and " + parsedKey{lane: b}.laneWords(), nil
+		}
+		all = slices.DeleteFunc(all, func(lane string) bool { return gone[lane] })
 	}
 }
 
@@ -1030,18 +1031,6 @@ func (c *checker) compareHolds() {
 	}
 }
 
-// meeting returns two lanes that may have an item in common, if there are any.
-func (c *checker) meeting(all []string) (a, b string, ok bool) {
-	for i, a := range all {
-		for _, b := range all[i+1:] {
-			if c.keys.plan.Intersect(a, b) {
-				return a, b, true
-			}
-		}
-	}
-	return "", "", false
-}
-
 // timedOrKept looks for a hint of the lane that was put aside under a lock, or for a timer that leads to the lane no
 // later than its head is due. head is the head's value. The timer may be that of an earlier head, which has left the
 // lane with a claim of another lane, and so was due.
@@ -1054,18 +1043,15 @@ func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, err
 	if e, _, err := rec.OpenEnvelope(head); err == nil {
 		due = max(due, delay.due(&e))
 	}
-	section := nameTimer
-	if lanes.IsPart(lane) {
-		section = nameDue
-	}
-	found, err := c.some(v, section, func(p parsedKey, row kv.KV) bool {
+	_, where := lanes.Split(lane)
+	found, err := c.some(v, v.keys.timersOf(where), func(p parsedKey, row kv.KV) bool {
 		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
 		return err == nil && kind == rec.KindHead && p.lane == lane && delay.dueOf(p.index) <= due
 	})
 	if err != nil || found {
 		return found, err
 	}
-	return c.some(v, nameKept, func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
+	return c.some(v, v.keys.section(nameKept), func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
 }
 
 // headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.

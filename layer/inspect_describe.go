@@ -268,7 +268,12 @@ var descriptions = map[string]description{
 		value: func(key, value []byte) (string, error) { n, err := intWords(key, value); return "token " + n, err },
 	},
 	nameWake: {
-		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
+		key: func(p parsedKey) string {
+			if p.id == uuid.Nil {
+				return "wake key of all requests for groups, for lanes and by templates"
+			}
+			return "wake key of the request of " + p.id.String()
+		},
 		value: words(rec.UnpackCount, decimal),
 	},
 	nameRepeat: {

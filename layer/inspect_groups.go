@@ -24,7 +24,7 @@ type GroupInfo struct {
 	LastError   string        // of the head's last failed delivery
 	Owner       string        // of a held, expired or excluded group
 	Token       int64         // of the holding of Owner
-	Outstanding int           // of such a group: items delivered and not acked, of up to 100 holders of each view
+	Outstanding int           // items delivered and not acked: of up to 100 claims of each view, or 10,000 of single items
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
 	// Hold is the group's head if Owner has the head by an unordered receive; zero = Owner has the group, or a lane.
@@ -273,8 +273,10 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	if !l.At(now).Keeps() {
 		info.others(v.keys.plan, lane, others, now)
 	}
-	if v.keys.plan.InTurn() {
-		info.Outstanding, err = v.inHand(lane)
+	if v.keys.plan.HasHolds() {
+		if info.Outstanding, err = v.inHand(lane); l.Claim() != nil {
+			info.Outstanding += len(l.Claim().Items) // of a claim of the whole group
+		}
 	}
 	return info, err
 }
@@ -346,7 +348,8 @@ func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others
 
 // recordsOver reads the records that may have an item: of the lanes of its facets, of the whole group, and its hold.
 func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error) {
-	for _, lane := range v.keys.lanesOver(id, facets) {
+	over, _ := v.keys.lanesOver(id, facets)
+	for _, lane := range over {
 		r, err := v.readLock(lane)
 		if err == nil {
 			r, err = v.lasting(r, beatsSeen{})

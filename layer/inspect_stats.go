@@ -104,10 +104,10 @@ func (c *groupCounts) countTimers() (due, later int64, err error) {
 	if c.allTimers && c.keys.shards.all() > 1 {
 		return min(c.due, limit), min(c.later, limit), nil
 	}
-	if due, err = c.countTogether(c.keys.dueBy(c.where, c.nowMS, c.retro), limit); err != nil {
+	if due, err = c.countTogether(c.keys.timersWithin(c.where, c.retro.dueBy(c.nowMS)), limit); err != nil {
 		return 0, 0, err
 	}
-	later, err = c.countTogether(c.keys.laterThan(c.where, c.nowMS, c.retro), limit)
+	later, err = c.countTogether(c.keys.timersWithin(c.where, c.retro.dueAfter(c.nowMS)), limit)
 	return due, later, err
 }
 

@@ -437,12 +437,8 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 	if r.Mark() != nil {
 		u.tx.Set(u.keys.mark(p.lane), nil)
 	}
-	switch h := r.Holding(); {
-	case h == nil:
-	case h.ByBeat():
-		u.tx.Set(u.keys.held(h.Beat, p.lane), rec.PackTimer(h.Kind, firstIndex(h)))
-	default:
-		u.timeHead(p.lane, firstIndex(h), h.EndMS)
+	if h := r.Holding(); h != nil {
+		timeHolding(u.txn, p.lane, h, firstIndex(h))
 	}
 	return nil
 }

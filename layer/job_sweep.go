@@ -171,7 +171,7 @@ func (s *sweeper) wakes() error {
 			}
 		}
 		for _, row := range rows {
-			if p, err := s.q.keys.parse(row.Key); err == nil && !waiting[p.id] {
+			if p, err := s.q.keys.parse(row.Key); err == nil && p.id != uuid.Nil && !waiting[p.id] {
 				tx.Clear(row.Key)
 				cleared++
 			}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/line"
@@ -318,7 +320,39 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (li
 		left.Wait, left.Next.Why = soon, line.WhyNew
 	}
 	left.Watch = w.tx.Watch(q.keys.wake(q.waitID))
+	if q.staging.hasWants() {
+		left.Watch = eitherWatch{left.Watch, w.tx.Watch(q.keys.wake(uuid.Nil))}
+	}
 	return left, nil
+}
+
+// eitherWatch ends when one of its watches ends.
+type eitherWatch [2]kv.Future[struct{}]
+
+// Wait implements kv.Future.
+func (e eitherWatch) Wait(ctx context.Context) (struct{}, error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	second := make(chan error, 1)
+	go func() {
+		_, err := e[1].Wait(both)
+		second <- err
+		cancel()
+	}()
+	_, err := e[0].Wait(both)
+	if err != nil && ctx.Err() == nil && both.Err() != nil {
+		err = <-second
+	}
+	return struct{}{}, err
+}
+
+// Ready implements kv.Future.
+func (e eitherWatch) Ready() bool { return e[0].Ready() || e[1].Ready() }
+
+// Cancel implements kv.Future.
+func (e eitherWatch) Cancel() {
+	e[0].Cancel()
+	e[1].Cancel()
 }
 
 // restOfAny is rest for receives of any group, or of any lane of a template. The wait also ends at the next timer
@@ -363,6 +397,7 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 		return 0, false, err
 	}
 	keys, delay := w.keys, config.retro()
+	since := delay.times()[1:]
 	first, ranges := []kv.Future[[]byte]{t.timer}, []kv.KeyRange{keys.timersIn(t.where, 0)}
 	add := func(timers kv.KeyRange) {
 		first = append(first, w.read.GetKey(kv.FirstGreaterOrEqual(timers.Begin)))
@@ -372,8 +407,8 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 		if shard > 0 {
 			add(keys.timersIn(t.where, shard))
 		}
-		if delay.on {
-			add(keys.sinceFrom(t.where, shard, 0, sinceBase))
+		for _, of := range since {
+			add(keys.dueWithin(t.where, shard, of))
 		}
 	}
 	for i, f := range first {

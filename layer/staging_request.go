@@ -555,7 +555,7 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 		for _, r := range w.keys.hintsOf(t.of) {
 			hints = append(hints, placed{r, t.of})
 		}
-		for _, r := range w.keys.timersApart(t.of, config.retro()) {
+		for _, r := range w.keys.timersWithin(t.of, config.retro().times()) {
 			timers = append(timers, placed{r, t.of})
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer/internal/lanes"
+	"fdbfifo/layer/internal/rec"
 )
 
 // A queue with the setting unordered has consumers that take any free item, and consumers that receive groups in order.
@@ -76,6 +77,15 @@ func (s subspace) heldOf(handle uuid.UUID, extra int) []byte {
 
 func (s subspace) held(handle uuid.UUID, group string) []byte {
 	return tuple.AppendString(s.heldOf(handle, len(group)+2), group)
+}
+
+// tenure is the key by which a holding is found when its time is over: its timer, or, of a claim by heartbeat, its key
+// in the list of the handle.
+func (s subspace) tenure(lane string, h *rec.Holding) []byte {
+	if h.ByBeat() {
+		return s.held(h.Beat, lane)
+	}
+	return s.timer(h.EndMS, lane)
 }
 
 // heldBy is the range of the claims by a handle's heartbeat.

@@ -84,8 +84,8 @@ func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
 	return all
 }
 
-// lanesOver returns the lanes of which a claim may have an item: its group, the lanes of its facets, and its hold.
-func (s subspace) lanesOver(id ID, facets string) []string {
+// lanesOver is Plan.LanesOver for an id.
+func (s subspace) lanesOver(id ID, facets string) (all []string, others bool) {
 	return s.plan.LanesOver(lanes.Item(id), facets)
 }
 
@@ -427,33 +427,19 @@ func (s subspace) inShards(in func(shard int64) []kv.KeyRange) []kv.KeyRange {
 	return all
 }
 
-// dueBy is the ranges of the timers of a template due at nowMS: in each shard one, and a second one in a queue with
-// retroactive delay.
-func (s subspace) dueBy(where string, nowMS int64, delay retro) []kv.KeyRange {
-	return s.inShards(func(shard int64) []kv.KeyRange {
-		due := []kv.KeyRange{s.dueFrom(where, shard, 0, nowMS)}
-		if delay.on {
-			due = append(due, s.sinceFrom(where, shard, 0, delay.begunMS(nowMS)))
-		}
-		return due
-	})
+// dueWithin is dueFrom for a span.
+func (s subspace) dueWithin(where string, shard int64, of span) kv.KeyRange {
+	return s.dueFrom(where, shard, of.fromMS, of.toMS)
 }
 
-// sinceFrom is the range of the timers with the time of an enqueue, from fromMS to toMS, see retro.
-func (s subspace) sinceFrom(where string, shard, fromMS, toMS int64) kv.KeyRange {
-	return s.dueFrom(where, shard, sinceBase+fromMS, sinceBase+toMS)
-}
-
-// laterThan is the ranges of the timers of a template due after nowMS, shard by shard.
-func (s subspace) laterThan(where string, nowMS int64, delay retro) []kv.KeyRange {
+// timersWithin is the ranges of the timers of a template with the times of the spans, shard by shard.
+func (s subspace) timersWithin(where string, of []span) []kv.KeyRange {
 	return s.inShards(func(shard int64) []kv.KeyRange {
-		if !delay.on {
-			return []kv.KeyRange{s.dueFrom(where, shard, nowMS+1, math.MaxInt64-1)}
+		all := make([]kv.KeyRange, len(of))
+		for i := range of {
+			all[i] = s.dueWithin(where, shard, of[i])
 		}
-		return []kv.KeyRange{
-			s.dueFrom(where, shard, nowMS+1, sinceBase-1),
-			s.sinceFrom(where, shard, delay.begunMS(nowMS)+1, sinceBase),
-		}
+		return all
 	})
 }
 
@@ -468,17 +454,6 @@ func (s subspace) timersIn(where string, shard int64) kv.KeyRange {
 // timersByShard is timersIn for each shard.
 func (s subspace) timersByShard(where string) []kv.KeyRange {
 	return s.inShards(func(shard int64) []kv.KeyRange { return []kv.KeyRange{s.timersIn(where, shard)} })
-}
-
-// timersApart is timersByShard for a template other than "": in a queue with retroactive delay the timers with the time
-// of an enqueue are a second range of each shard.
-func (s subspace) timersApart(where string, delay retro) []kv.KeyRange {
-	if !delay.on {
-		return s.timersByShard(where)
-	}
-	return s.inShards(func(shard int64) []kv.KeyRange {
-		return []kv.KeyRange{s.dueFrom(where, shard, 0, sinceBase-1), s.sinceFrom(where, shard, 0, sinceBase)}
-	})
 }
 
 // timersOf is the range of all timers of a template, shard by shard.

@@ -290,6 +290,11 @@ func (s subspace) named(lane string, random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.ofLane(nameNamed, lane, 17), random)
 }
 
+// namedForLane is the range of the requests for a lane.
+func (s subspace) namedForLane(lane string) kv.KeyRange {
+	return kv.KeyRange{Begin: s.named(lane, uuid.Nil), End: s.named(lane, uuid.Max)}
+}
+
 // namedFor is the range of the requests for a group and for the other lanes of the group.
 func (s subspace) namedFor(group string) kv.KeyRange {
 	return s.below(s.startGroup(nameNamed, group, 1))
@@ -309,6 +314,8 @@ func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {
 
 func (s subspace) grants(random uuid.UUID) kv.KeyRange { return s.below(s.grantsTo(random, 1)) }
 
+// wake is the key that the handle with the request watches. All handles whose receives wait for a group, for a lane, or
+// by a template watch the key of uuid.Nil, too.
 func (s subspace) wake(random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameWake, 17), random)
 }

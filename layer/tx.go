@@ -348,17 +348,18 @@ func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
 // receives gets the group, and the others wait on. A dead handle so keeps no other handle waiting.
 func (w *txn) wakeNamed() error {
 	if len(w.noted.ready) > wakeGroups {
-		for row, err := range walk(w.ctx, w.read, w.keys.section(nameNamed), wakePage) {
-			if err != nil {
-				return fmt.Errorf("read requests: %w", err)
-			}
-			if p, err := w.keys.parse(row.Key); err == nil && w.noted.ready[p.group] {
-				if err := w.wake([]kv.KV{row}, 1); err != nil {
-					return err
-				}
-			}
+		rows, err := w.read.GetRange(
+			w.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
 		}
-		return nil
+		if len(rows) < wakePage {
+			rows = slices.DeleteFunc(rows, func(row kv.KV) bool {
+				p, err := w.keys.parse(row.Key)
+				return err != nil || !w.noted.ready[p.group]
+			})
+			return w.wake(rows, wakePage)
+		}
 	}
 	found := make([]kv.Future[[]kv.KV], 0, len(w.noted.ready))
 	for _, group := range slices.Sorted(maps.Keys(w.noted.ready)) {
@@ -378,14 +379,17 @@ func (w *txn) wakeNamed() error {
 	return nil
 }
 
-// wakeAll wakes the oldest request, which serves the others, and the requests for groups, and by templates, up to
-// wakePage of each.
+// wakeAll wakes the oldest request, which serves the others, and all requests for groups and by templates.
 func (w *txn) wakeAll() error {
 	for _, name := range w.keys.present(nameNamed, nameByLane) {
 		requests, err := w.read.GetRange(
 			w.keys.section(name).Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
+		}
+		if len(requests) == wakePage {
+			w.touchShared()
+			continue
 		}
 		if err := w.wake(requests, wakePage); err != nil {
 			return err
@@ -394,10 +398,15 @@ func (w *txn) wakeAll() error {
 	return w.wakeOldest()
 }
 
+// touchShared wakes all handles that wait for a group, for a lane, or by a template. It is for a transaction that owes
+// more wakes than it may read requests: they cost one write, however many handles wait.
+func (w *txn) touchShared() { w.touch(uuid.Nil) }
+
 const (
 	// wakeGroups is the number of groups left ready up to which the requests for each are read by themselves.
 	wakeGroups = 16
-	// wakePage is how many requests for groups are read together otherwise.
+	// wakePage bounds the requests that are read together for more groups. If there are as many, the requests for each
+	// group are read by themselves after all.
 	wakePage = 200
 )
 

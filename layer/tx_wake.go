@@ -101,40 +101,41 @@ func (k *waking) opens(lane string) {
 
 // readMore reads the requests that matter, because there are many.
 func (k *waking) readMore() error {
-	groups := make(map[string]bool)
-	for _, noted := range []map[string][]string{k.opened, k.unlocks} {
-		for group := range noted {
-			groups[group] = true
+	if len(k.templates)+len(k.opened)+len(k.unlocks) > wakeGroups {
+		rows, err := k.read.GetRange(k.keys.requests().Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(k.ctx)
+		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
 		}
-	}
-	if len(k.templates)+len(groups) > wakeGroups {
-		for row, err := range walk(k.ctx, k.read, k.keys.requests(), wakePage) {
-			if err != nil {
-				return fmt.Errorf("read requests: %w", err)
-			}
-			if err := k.see(row); err != nil {
-				return err
-			}
+		if len(rows) < wakePage {
+			return k.seeAll(rows)
 		}
-		return nil
 	}
 	var found []kv.Future[[]kv.KV]
 	read := func(r kv.KeyRange, limit int) {
 		found = append(found, k.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}))
 	}
+	for _, group := range slices.Sorted(maps.Keys(k.unlocks)) {
+		read(k.keys.namedFor(group), wakePage)
+	}
+	unlocked := len(found)
 	if k.groups > 0 {
 		read(k.keys.section(nameRequest), wakeProbe)
 	}
 	for _, where := range slices.Sorted(maps.Keys(k.templates)) {
 		read(k.keys.byLaneFor(where), wakeProbe)
 	}
-	for _, group := range slices.Sorted(maps.Keys(groups)) {
-		read(k.keys.namedFor(group), wakePage)
+	for _, group := range slices.Sorted(maps.Keys(k.opened)) {
+		for _, lane := range k.opened[group] {
+			read(k.keys.namedForLane(lane), wakeProbe)
+		}
 	}
-	for _, f := range found {
+	for i, f := range found {
 		rows, err := f.Wait(k.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
+		}
+		if i < unlocked && len(rows) == wakePage {
+			k.touchShared() // any of the others may be for a lane that shares an item with an unlocked one
 		}
 		if err := k.seeAll(rows); err != nil {
 			return err

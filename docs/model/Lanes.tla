@@ -226,7 +226,7 @@ HoldTx(p, what, end) ==
                  Moved(l, end)))) EXCEPT !.ends = Lease(l, r)])
         EXCEPT !.starts = Lease(l, next)])
 
-\* layer/admin_items.go: waitingInLanes, takeOutOfLanes, editInLanes. Of an item that nobody has; state "" cancels it.
+\* layer/admin_items.go: waitingItem, takeOut, edit. Of an item that nobody has; state "" cancels it.
 WaitingTx(k, state) ==
     LET gone == {LaneItem(o, k) : o \in LanesOf(db[k]) \ LanesOf(state)} \cup (IF state = "" THEN {k} ELSE {})
         heads == {l \in LanesOf(db[k]) : First(In(l)) = k /\ (There(Lock(l)) => state = "" /\ Held(l).kind = "delay")}

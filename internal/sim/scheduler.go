@@ -29,7 +29,8 @@ type scheduler struct {
 	knobs  *knobs
 	trace  *trace
 	leap   float64   // knobs.leap, while there are faults
-	most   int       // steps of a run, after which it is given up
+	most   int       // steps without progress, after which a run is given up
+	moved  int       // the step of the last progress: see progress
 	steps  int       // written by the driver alone
 	can    []*parked // the goroutines that may continue; the driver's
 
@@ -238,13 +239,14 @@ func (s *scheduler) givenUp() bool {
 }
 
 // drive lets one goroutine after the other go on until all actors have returned. It fails if that takes longer than
-// limit of virtual time, or the run more than its steps.
+// limit of virtual time, or the run makes no progress for its number of steps.
 func (s *scheduler) drive(limit time.Duration) error {
 	begun := time.Now()
 	for {
 		s.settle()
-		if s.alive() && (time.Since(begun) > limit || s.steps > s.most) {
-			return fmt.Errorf("sim: no end within %s of virtual time, or %d steps; parked: %s", limit, s.most, s.names())
+		if s.alive() && (time.Since(begun) > limit || s.sinceProgress() > s.most) {
+			return fmt.Errorf("sim: no end within %s of virtual time, or %d steps without progress; parked: %s",
+				limit, s.most, s.names())
 		}
 		next, done := s.pick()
 		switch {
@@ -264,6 +266,20 @@ func (s *scheduler) drive(limit time.Duration) error {
 		next.resume <- struct{}{}
 		s.pass()
 	}
+}
+
+// progress notes that a handler has succeeded for a message for the first time. A worker with calls that are stuck for minutes
+// takes many steps between two messages.
+func (s *scheduler) progress() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moved = s.steps
+}
+
+func (s *scheduler) sinceProgress() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.steps - s.moved
 }
 
 // step returns the number of the present step, for a goroutine that a timer may have woken.

@@ -325,6 +325,9 @@ func (h *handling) planned() error {
 		w.mark("planned handler cut off")
 		return errHandler
 	}
+	if law.done == 0 {
+		w.sched.progress()
+	}
 	law.done = w.sched.step()
 	return nil
 }

@@ -486,8 +486,7 @@ var conflicts = []pair{
 		claimWhere(isNew), advanceTo("NEW"), must},
 	{facets("*; state"), "claim that clears a hint of an empty lane, redrive (trap 1)", func(e *env) any {
 		e.sendStates("NEW")
-		_, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{})
-		require.NoError(e.t, err)
+		require.NoError(e.t, e.q.Nack(e.ctx, e.claimBy(nil, 1), layer.NackOptions{Reject: "no"}))
 		return nil
 	}, claimWhere(isNew), redriveFirst(back), must},
 

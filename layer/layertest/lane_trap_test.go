@@ -29,7 +29,8 @@ import (
 //	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestScenarios (where_delay)
 //	10 an item leaves the lanes of its present facets: TestRemovalOfChangedItems
 //	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey
-//	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestLanesAgainstAModel
+//	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestPauseReadsPastManyLocks,
+//	   TestLanesAgainstAModel
 //	13 the release of a lock puts back a bounded number of hints: TestKeptHintsInBounds
 //	14 no receive uses a view: TestSweepClearsStaleHints
 //	15 a value that begins another value is another: TestValuesThatBeginOthers
@@ -288,4 +289,35 @@ func TestLapsedLaneIsEndedByOthers(t *testing.T) {
 		require.NoError(t, l.q.Nack(l.ctx, other, layer.NackOptions{Release: true}), fmt.Sprint(n))
 	}
 	require.NoError(t, l.q.Ack(l.ctx, l.claimBy(nil, 10)))
+}
+
+// TestItemOfLapsedClaimOfDefaultGroup: the name of the default group is "". An operator's change of an item ends the
+// expired claim of that group, too.
+func TestItemOfLapsedClaimOfDefaultGroup(t *testing.T) {
+	for name, change := range map[string]func(l *env, id layer.ID) error{
+		"cancel": func(l *env, id layer.ID) error { return l.q.Admin().Cancel(l.ctx, id) },
+		"reschedule": func(l *env, id layer.ID) error {
+			return l.q.Reschedule(l.ctx, id, l.clock.now().Add(time.Hour))
+		},
+		"edit": func(l *env, id layer.ID) error {
+			return l.q.Admin().Edit(l.ctx, id, func(m *layer.Message) error {
+				m.Headers["state"] = "PAID"
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLaned(t, "*; state", nil)
+			sent, err := l.q.Enqueue(l.ctx, layer.Message{Headers: facetsOf("NEW", "EU")})
+			require.NoError(t, err)
+			lapsed := l.claimBy(nil, 1)
+			require.NotNil(t, lapsed)
+			l.clock.advance(time.Hour)
+			require.NoError(t, change(l, sent[0].ID))
+			require.ErrorIs(t, l.q.Ack(l.ctx, lapsed), layer.ErrClaimLost)
+			report, err := l.q.Admin().Check(l.ctx, layer.CheckOptions{})
+			require.NoError(t, err)
+			require.Empty(t, report.Violations)
+		})
+	}
 }

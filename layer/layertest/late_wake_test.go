@@ -414,3 +414,137 @@ func TestWakeOfOneWhoIsGone(t *testing.T) {
 		})
 	}
 }
+
+// manyWants is more requests of one handle than a transaction reads at once.
+const manyWants = 250
+
+// TestWakesBehindManyRequests (G5): a handle with many requests takes no wake away from the handles behind it. A
+// transaction reads a bounded number of requests, and yet wakes each handle for which there may be something. No handle
+// polls.
+func TestWakesBehindManyRequests(t *testing.T) {
+	named := func(group string) layer.ReceiveOptions { return layer.ReceiveOptions{Group: layer.OnlyGroup(group)} }
+	state := func(v string) layer.ReceiveOptions { return layer.ReceiveOptions{Where: layer.Template{"state": v}} }
+	inGroup := func(o layer.ReceiveOptions, group string) layer.ReceiveOptions {
+		o.Group = layer.OnlyGroup(group)
+		return o
+	}
+	anyOf := func(o layer.ReceiveOptions) func(n int) layer.ReceiveOptions {
+		return func(n int) layer.ReceiveOptions {
+			if v := fmt.Sprintf("a%03d", n); o.Where == nil {
+				o.Group = layer.OnlyGroup(v)
+			} else {
+				o.Where = layer.Template{"state": v}
+			}
+			return o
+		}
+	}
+	pause := func(l *env) any {
+		_, err := l.q.Admin().Pause(l.ctx, layer.PauseOptions{})
+		require.NoError(l.t, err)
+		return nil
+	}
+	resume := func(l *env, _ any) {
+		_, err := l.q.Admin().Resume(l.ctx, layer.ResumeOptions{})
+		require.NoError(l.t, err)
+	}
+	slow := func(l *env) any { // the first message uses the rate up
+		configureTotal(l, "1/h")
+		used, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Max: 1})
+		require.NoError(l.t, err)
+		require.NoError(l.t, l.q.Ack(l.ctx, used[0]))
+		return nil
+	}
+	many := func(l *env, _ any) {
+		msgs := make([]layer.Message, 50)
+		for i := range msgs {
+			msgs[i] = layer.Message{Group: fmt.Sprint("x", i), Headers: facetsOf("old", "US")}
+		}
+		msgs = append(msgs, layer.Message{Group: "z", Headers: facetsOf(isNew["state"], "EU")})
+		_, err := l.q.Enqueue(l.ctx, msgs...)
+		require.NoError(l.t, err)
+	}
+	one := func(l *env, _ any) {
+		_, err := l.q.Enqueue(l.ctx, layer.Message{Group: "z", Headers: facetsOf(isNew["state"], "EU")})
+		require.NoError(l.t, err)
+	}
+	region := layer.ReceiveOptions{Where: layer.Template{"region": "EU"}}
+	take := func(l *env) any {
+		claims, err := l.q.Receive(l.ctx, layer.ReceiveOptions{Where: isNew})
+		require.NoError(l.t, err)
+		require.Len(l.t, claims, 1)
+		return claims[0]
+	}
+	release := func(l *env, claim any) {
+		require.NoError(l.t, l.q.Nack(l.ctx, claim.(*layer.Claim), layer.NackOptions{Release: true}))
+	}
+	for name, c := range map[string]struct {
+		facets, sent bool // sent = a message for the receive is there before
+		before       func(n int) layer.ReceiveOptions
+		o            layer.ReceiveOptions
+		setup        func(l *env) any
+		ready        func(l *env, given any)
+	}{
+		"resume, groups":          {false, true, anyOf(named("")), named("z"), pause, resume},
+		"resume, templates":       {true, true, anyOf(state("")), region, pause, resume},
+		"setting, groups":         {false, true, anyOf(named("")), named("z"), slow, raiseTotal},
+		"setting, templates":      {true, true, anyOf(state("")), region, slow, raiseTotal},
+		"many groups":             {false, false, anyOf(named("")), named("z"), nil, many},
+		"many lanes":              {true, false, anyOf(state("")), region, nil, many},
+		"lane of a group":         {true, false, anyOf(inGroup(state(""), "z")), inGroup(region, "z"), nil, one},
+		"many lanes, and a group": {true, false, anyOf(inGroup(state(""), "z")), inGroup(region, "z"), nil, many},
+		"unlocked lane":           {true, true, anyOf(inGroup(state(""), "z")), inGroup(region, "z"), take, release},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				e.clock.real.Store(true)
+				l := e.on(e.laned("wakes", "*; state; region", func(config *layer.Config) {
+					if !c.facets {
+						config.Facets, config.Views = nil, ""
+					}
+				}, 1)[0])
+				if c.sent {
+					one(l, nil)
+					one(l, nil)
+				}
+				var given any
+				if c.setup != nil {
+					given = c.setup(l)
+				}
+				options := e.options(2)
+				options.Poll, options.Test.NoLooks = never, true
+				crowd, err := layer.Open(e.ctx, e.db, testPrefix, "wakes", options)
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(e.ctx)
+				var ended sync.WaitGroup
+				for n := range manyWants {
+					o := c.before(n)
+					o.Wait = layer.MaxWait
+					ended.Go(func() { _, _ = crowd.Receive(ctx, o) })
+				}
+				time.Sleep(time.Second)
+				w := e.waitOn("wakes", 3, never, c.o)
+				time.Sleep(time.Second)
+				require.Empty(t, w.claims)
+				sent := time.Now()
+				c.ready(l, given)
+				require.Equal(t, "z", w.get(t).Group)
+				require.Less(t, time.Since(sent), time.Second)
+				cancel()
+				ended.Wait()
+				require.NoError(t, crowd.Close(context.Background()))
+				require.NoError(t, w.q.Close(context.Background()))
+			})
+		})
+	}
+}
+
+func configureTotal(l *env, rate string) {
+	l.t.Helper()
+	_, _, err := l.q.Admin().Configure(l.ctx, func(c *layer.Config) {
+		require.NoError(l.t, c.Set("max_rate_total", rate))
+	})
+	require.NoError(l.t, err)
+}
+
+func raiseTotal(l *env, _ any) { configureTotal(l, "10/s") }

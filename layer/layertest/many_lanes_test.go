@@ -3,6 +3,7 @@ package layer_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/record"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -170,4 +172,98 @@ func TestLanePastManyLocks(t *testing.T) {
 	}
 	require.NotNil(t, l.claimBy(eu, 1), "the lane was found again")
 	require.Nil(t, l.claimBy(layer.Template{"region": "US"}, 1), "the lane is empty")
+}
+
+// TestCheckFindsClaimsThatMeet (lanes): of many claims of a group, Check finds the two that may have a message in
+// common, and no two if there are none.
+func TestCheckFindsClaimsThatMeet(t *testing.T) {
+	const lanes = 60
+	l := newLaned(t, "*; state; state,region", nil)
+	l.crowdOfLanes(lanes, stateNumber)
+	l.sendEach(lanes, lanes+2, func(int) layer.Template { return layer.Template{"state": "both", "region": "EU"} })
+	violations := func() []layer.Violation {
+		report, err := l.q.Admin().Check(l.ctx, layer.CheckOptions{})
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, report.Held, int64(lanes))
+		return report.Violations
+	}
+	lane := kv.PrefixRange(append(slices.Clone(testPrefix), tuple.Tuple{"lanes", "lock", "A"}.Pack()...))
+	others := make(map[string]bool)
+	for _, row := range l.rows(lane) {
+		others[string(row.Key)] = true
+	}
+	first := l.claimBy(layer.Template{"state": "both"}, 1)
+	require.NotNil(t, first)
+	locks := slices.DeleteFunc(l.rows(lane), func(row kv.KV) bool { return others[string(row.Key)] })
+	require.Len(t, locks, 1)
+	require.NoError(t, l.q.Nack(l.ctx, first, layer.NackOptions{Release: true}))
+	require.NotNil(t, l.claimBy(layer.Template{"state": "both", "region": "EU"}, 1))
+	require.Empty(t, violations())
+
+	l.write(func(tx kv.Tx) { tx.Set(locks[0].Key, locks[0].Value) })
+	var found []layer.Violation
+	for _, v := range violations() {
+		if v.Rule == "claims-disjoint" {
+			found = append(found, v)
+		}
+	}
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].Detail, "both")
+	require.Contains(t, found[0].Detail, "EU")
+	l.write(func(tx kv.Tx) { tx.Clear(locks[0].Key) })
+}
+
+// TestPauseReadsPastManyLocks (lanes, trap 12): a pause with Force looks for claims among the locks of a group. Most may
+// be of lanes that are delayed. No transaction reads more than 1,000 of them: PauseGroup goes on in the next, and
+// PauseGroupTx refuses.
+func TestPauseReadsPastManyLocks(t *testing.T) {
+	const delayed = 1400
+	for _, unordered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("unordered %v", unordered), func(t *testing.T) {
+			l := newLaned(t, "*; state; region", func(c *layer.Config) {
+				if unordered {
+					c.Facets, c.Views, c.Unordered = nil, "", true
+				}
+			})
+			state := func(i int) layer.Template { return layer.Template{"state": fmt.Sprintf("s%04d", i)} }
+			l.sendEach(0, delayed+1, state)
+			var claims []*layer.Claim
+			for len(claims) <= delayed {
+				o := layer.ReceiveOptions{Unordered: unordered, Max: layer.MaxBatch}
+				if !unordered {
+					o.Where = state(len(claims))
+				}
+				more, err := l.q.Receive(l.ctx, o)
+				require.NoError(t, err)
+				require.NotEmpty(t, more)
+				claims = append(claims, more...)
+			}
+			for _, claim := range claims[:delayed] {
+				require.NoError(t, l.q.Nack(l.ctx, claim, layer.NackOptions{Delay: time.Hour}))
+			}
+			counting := record.WrapCounting(l.raw)
+			q, err := layer.Open(l.ctx, counting, testPrefix, "lanes", l.options(20))
+			require.NoError(t, err)
+			forced := layer.PauseOptions{Force: true}
+
+			err = q.Once(l.ctx, func(tx kv.Tx) error {
+				_, err := q.Admin().PauseGroupTx(l.ctx, tx, "A", forced)
+				return err
+			})
+			var limit *layer.LimitError
+			require.ErrorAs(t, err, &limit)
+			require.NoError(t, q.Once(l.ctx, func(tx kv.Tx) error {
+				_, err := q.Admin().PauseGroupTx(l.ctx, tx, "A", layer.PauseOptions{})
+				return err
+			}))
+
+			before := counting.Counters()
+			_, err = q.Admin().PauseGroup(l.ctx, "A", forced)
+			require.NoError(t, err)
+			read := counting.Counters().Sub(before)
+			require.LessOrEqual(t, read.Rows, 1300*read.Commits, "rows of a transaction")
+			require.ErrorIs(t, l.q.Ack(l.ctx, claims[delayed]), layer.ErrClaimLost)
+			require.NoError(t, q.Close(l.ctx))
+		})
+	}
 }

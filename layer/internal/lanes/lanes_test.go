@@ -2,7 +2,10 @@ package lanes
 
 import (
 	"errors"
+	"maps"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/uuid"
@@ -203,10 +206,17 @@ func TestLocks(t *testing.T) {
 	for kind := range kinds {
 		p := New(kinds[kind])
 		facets, holds := p.Pack(headers), kind == "unordered" || kind == "in turn"
-		over := p.LanesOver(item, facets)
-		require.Subset(t, over, p.LanesOf("A", facets), kind)
-		require.Contains(t, over, "A", kind)
-		require.Equal(t, holds, slices.Contains(over, Hold(item)), kind)
+		over, others := p.LanesOver(item, facets)
+		require.Equal(t, "A", over[0], kind)
+		require.False(t, others, kind)
+		if holds {
+			require.Equal(t, []string{Hold(item)}, over[1:], kind)
+		} else {
+			require.ElementsMatch(t, p.PartsOf("A", p.Values(headers)), over[1:], kind)
+		}
+		over, others = p.LanesOver(item, "")
+		require.Equal(t, len(p.Facets()) > 0, others, "%s: the facets are not known", kind)
+		require.Equal(t, "A", over[0], kind)
 		looked, many := p.Looked("A")
 		require.Equal(t, !holds, many, kind)
 		require.Equal(t, p.Excluding("A"), looked, kind)
@@ -260,4 +270,65 @@ func TestClaimsOfItems(t *testing.T) {
 			require.Equal(t, kind != "unordered", p.JoinsAnywhere(part), kind)
 		}
 	}
+}
+
+// TestMeeting: Meeting finds two lanes that meet if a comparison of all pairs does.
+func TestMeeting(t *testing.T) {
+	p := New(Settings{Facets: []string{"state", "region", "kind"}, Views: []View{
+		{Text: WholeView}, {Text: "state", Facets: []string{"state"}}, {Text: "kind", Facets: []string{"kind"}},
+		{Text: "state,region", Facets: []string{"state", "region"}},
+		{Text: "region,kind", Facets: []string{"region", "kind"}},
+	}})
+	random := rand.New(rand.NewPCG(1, 1))
+	met := map[bool]int{}
+	for range 5000 {
+		lanes := make(map[string]bool)
+		for range random.IntN(6) {
+			headers := make(map[string]string)
+			for _, facet := range []string{"state", "region", "kind"} {
+				headers[facet] = strconv.Itoa(random.IntN(8))
+			}
+			of := p.LanesOf("A", p.Pack(headers))
+			if n := random.IntN(3*len(of)) + 1; n < len(of) {
+				lanes[of[n]] = true
+			} else if n == 3*len(of) {
+				lanes["A"] = true
+			} else {
+				lanes[of[n%2+3]] = true
+			}
+		}
+		all := slices.Sorted(maps.Keys(lanes))
+		want := false
+		for i, a := range all {
+			want = want || slices.ContainsFunc(all[i+1:], func(b string) bool { return p.Intersect(a, b) })
+		}
+		a, b, ok := p.Meeting(all)
+		require.Equal(t, want, ok, "%q", all)
+		if met[ok]++; ok {
+			require.True(t, p.Intersect(a, b), "%q %q", a, b)
+			require.Less(t, slices.Index(all, a), slices.Index(all, b))
+			require.Contains(t, all, a)
+		}
+	}
+	require.Greater(t, met[true], 500)
+	require.Greater(t, met[false], 500)
+	_, _, ok := New(Settings{}).Meeting([]string{"A"})
+	require.False(t, ok)
+}
+
+// TestMeetingIsLinear: twice the lanes take about twice the work, here counted in allocations.
+func TestMeetingIsLinear(t *testing.T) {
+	p := New(kinds["whole"])
+	work := func(n int) float64 {
+		var all []string
+		for i := range n {
+			headers := map[string]string{"state": "NEW", "region": strconv.Itoa(i)}
+			all = append(all, p.LanesOf("A", p.Pack(headers))[1+i%2])
+		}
+		return testing.AllocsPerRun(1, func() {
+			_, _, ok := p.Meeting(all)
+			require.False(t, ok)
+		})
+	}
+	require.Less(t, work(1600), 6*work(400))
 }

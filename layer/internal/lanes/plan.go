@@ -20,6 +20,7 @@ package lanes
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 
@@ -286,6 +287,71 @@ func (p Plan) Intersect(a, b string) bool {
 	return true
 }
 
+// Meeting returns two of the lanes of a group that can have an item in common, if there are any; a comes before b in all.
+// The time is about linear in the number of lanes: two lanes meet if they have the same values of the facets that both
+// of their views fix. So Meeting looks for equal values in each pair of views.
+func (p Plan) Meeting(all []string) (a, b string, ok bool) {
+	if p.of == nil {
+		if len(all) < 2 {
+			return "", "", false
+		}
+		return all[0], all[1], true
+	}
+	type placed struct {
+		at     int // in all
+		values map[int]string
+	}
+	views := make(map[string][]placed) // by the facets that a lane fixes
+	for i, lane := range all {
+		_, where := Split(lane)
+		values := p.of.fixed(where)
+		var facets []byte
+		for _, facet := range slices.Sorted(maps.Keys(values)) {
+			facets = tuple.AppendInt(facets, int64(facet))
+		}
+		views[string(facets)] = append(views[string(facets)], placed{i, values})
+	}
+	names := slices.Sorted(maps.Keys(views))
+	for i, first := range names {
+		for _, second := range names[i:] {
+			var common []int
+			for facet := range views[first][0].values {
+				if _, both := views[second][0].values[facet]; both {
+					common = append(common, facet)
+				}
+			}
+			of := func(l placed) string {
+				var values []byte
+				for _, facet := range common {
+					values = tuple.AppendString(values, l.values[facet])
+				}
+				return string(values)
+			}
+			seen := make(map[string]int, len(views[first]))
+			found := func(l placed) (other int, ok bool) {
+				other, ok = seen[of(l)]
+				return other, ok
+			}
+			for _, l := range views[first] {
+				other, meets := found(l)
+				if meets && first == second {
+					return all[other], all[l.at], true
+				}
+				seen[of(l)] = l.at
+			}
+			if first == second {
+				continue
+			}
+			for _, l := range views[second] {
+				if other, meets := found(l); meets {
+					return all[min(other, l.at)], all[max(other, l.at)], true
+				}
+			}
+		}
+	}
+	return "", "", false
+}
+
 // Locks are locks of a group, as Plan.Excluding returns them.
 type Locks struct {
 	Where string // the packed template of a lane, or the beginning of one
@@ -376,16 +442,15 @@ func (p Plan) Looked(lane string) (all []Locks, many bool) {
 	return p.Excluding(lane), true
 }
 
-// LanesOver returns the lanes of which a claim may have an item: its group, the parts that it is in, and its hold.
-func (p Plan) LanesOver(item Item, facets string) []string {
-	all := p.LanesOf(item.Group, facets)
-	if !slices.Contains(all, item.Group) {
-		all = append(all, item.Group)
-	}
+// LanesOver returns the lanes of which a claim may have an item: its group comes first, then the parts that the item is
+// in, or its hold. If the facets of the item are not known, others is true: a claim of any part of the group may have
+// the item.
+func (p Plan) LanesOver(item Item, facets string) (all []string, others bool) {
+	all = []string{item.Group}
 	if p.HasHolds() {
-		all = append(all, Hold(item))
+		return append(all, Hold(item)), false // the free lane is never locked
 	}
-	return all
+	return append(all, p.KnownParts(item.Group, facets)...), facets == "" && len(p.Facets()) > 0
 }
 
 // HoldOn returns the lane of a claim of a single item; false = the queue has no such claims.
