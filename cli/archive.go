@@ -195,7 +195,7 @@ says how many are done, and prints the id with which --after continues.`,
 			named := filter.Group != nil || !filter.From.IsZero() || !filter.Before.IsZero()
 			switch {
 			case named && all:
-				return usagef("--all and a choice do not go together: give one of them")
+				return usagef("--all does not go with ids or a filter: give one of them")
 			case !named && !all:
 				return usagef("nothing is chosen: give --group, --default-group, --older, --newer or --all")
 			}

@@ -129,7 +129,7 @@ func readSecret(path string) ([]byte, error) {
 		return nil, err
 	}
 	if runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("everybody on this machine may open %s: chmod o= %s", path, path)
+		return nil, fmt.Errorf("%s can be read or written by all users of this machine: run chmod o= %s", path, path)
 	}
 	in, err := utf8Text(file)
 	if err != nil {
@@ -194,7 +194,7 @@ func (d *door) tls() (*tls.Config, error) {
 	}
 	config.ClientCAs, config.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
 	if !config.ClientCAs.AppendCertsFromPEM(text) {
-		return nil, usagef("--tls-client-ca: %s has no certificate", d.clientCA)
+		return nil, usagef("--tls-client-ca: %s has no certificate: give a file in PEM form", d.clientCA)
 	}
 	return config, nil
 }

@@ -116,9 +116,9 @@ func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
 	}
 	switch {
 	case f.workers < 1:
-		return usagef("--workers is %d: 1 or more", f.workers)
+		return usagef("--workers is %d: give 1 or more", f.workers)
 	case f.processes < 1:
-		return usagef("--processes is %d: 1 or more", f.processes)
+		return usagef("--processes is %d: give 1 or more", f.processes)
 	case f.inProcess && f.processes > 1:
 		return usagef("--in-process goes with no --processes but 1")
 	case f.lease < layer.MinLease || f.lease > layer.MaxLease:

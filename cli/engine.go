@@ -101,7 +101,7 @@ func dataFolder() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("no data directory, use --engine disk:PATH: %w", err)
+		return "", fmt.Errorf("no data directory: %w: give --engine disk:PATH", err)
 	}
 	return filepath.Join(home, ".local", "share", "fdbfifo"), nil
 }

@@ -36,7 +36,7 @@ func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (lay
 	named := len(ids) > 0 || filter.Group != nil || f.text != "" || f.older > 0 || f.newer > 0
 	switch {
 	case named && f.all:
-		return filter, usagef("--all and a choice do not go together: give one of them")
+		return filter, usagef("--all does not go with ids or a filter: give one of them")
 	case !named && !f.all:
 		return filter, usagef("nothing is chosen: give ids, --group, --default-group, --text, --older, --newer " +
 			"or --all")

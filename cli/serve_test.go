@@ -189,7 +189,7 @@ func TestServeDeclaredQueues(t *testing.T) {
 	for want, text := range map[string]string{
 		"a list of queues is wanted":   `{"name": "x"}`,
 		`unknown field "nmae"`:         `[{"nmae": "x"}]`,
-		"something behind the list":    `[{"name": "x"}] 7`,
+		"text behind the list":         `[{"name": "x"}] 7`,
 		`queue 2, "x": it was there`:   `[{"name": "x"}, {"name": "x"}]`,
 		`queue 1, "a b"`:               `[{"name": "a b"}]`,
 		`queue "x": InvalidAttributeN`: `[{"name": "x", "attributes": {"Odd": 1}}]`,

@@ -35,7 +35,7 @@ func newStateCmd(s *session) *cobra.Command {
 			case changes == 0 && o.Force:
 				return usagef("--force needs --set, --file or --clear")
 			case c.Flags().Changed("clear") && !remove:
-				return usagef("--clear takes no value")
+				return usagef("--clear is false: give --clear without a value, or leave it out")
 			}
 			state := []byte(set)
 			if c.Flags().Changed("file") {

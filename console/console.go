@@ -229,11 +229,12 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := c.guard.Check(r); err != nil {
-		c.refuse(w, r, http.StatusForbidden, "the request comes from another site")
+		c.refuse(w, r, http.StatusForbidden,
+			"the request comes from another site: repeat the action on the console's own page")
 		return
 	}
 	if !utf8.ValidString(r.URL.RawQuery) { // else a redirect repeats these bytes
-		c.refuse(w, r, http.StatusBadRequest, "the address has bytes that must be escaped")
+		c.refuse(w, r, http.StatusBadRequest, "the query of the address is not UTF-8: escape its bytes, such as %FF")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)

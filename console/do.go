@@ -259,7 +259,7 @@ func (d *deed) purge(ctx context.Context) (string, error) {
 func (d *deed) release(ctx context.Context) (string, error) {
 	token, err := strconv.ParseInt(d.in.Get("token"), 10, 64)
 	if err != nil || token == 0 {
-		return "", fmt.Errorf("%w: the token that was seen is wanted", errAsk)
+		return "", fmt.Errorf("%w: token is %q: send the token that the page has shown", errAsk, d.in.Get("token"))
 	}
 	o := layer.ForceReleaseOptions{Token: token, CountAttempt: d.in.Get("verb") == "release-count"}
 	if o.Where, err = d.where(); err != nil {

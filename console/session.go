@@ -17,7 +17,8 @@ import (
 // is bound to that path: the browser sends it nowhere else, and the console accepts none outside of it. A page of
 // another port cannot ask for the path, because it does not know the path.
 
-// NewToken returns a random token for Options.Token.
+// NewToken returns a random token for Options.Token. The caller must keep it secret, because a client with the token is
+// an operator.
 func NewToken() string { return rand.Text() }
 
 // LoginPath is the path, with the query, of the link that logs a user in. The link has the token, so the program must

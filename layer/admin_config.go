@@ -328,7 +328,7 @@ func (q *Queue) unsubscribe(ctx context.Context, name string) error {
 // the options of the call. Each entry is true of a moment, the list is not.
 
 // AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
-// at any letter. An error ends the list, as the last pair, with no letter.
+// at any letter. The loop must check the error of each pair: an error is the last pair, with no letter.
 func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
 	o.IDs, o.Group, o.After = slices.Clone(o.IDs), own(o.Group), own(o.After)
 	return func(yield func(DeadLetter, error) bool) {
@@ -343,7 +343,7 @@ func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[Dead
 }
 
 // AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
-// any item. An error ends the list, as the last pair, with no item.
+// any item. The loop must check the error of each pair: an error is the last pair, with no item.
 func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
 	o.Group, o.After = own(o.Group), own(o.After)
 	return func(yield func(ArchivedItem, error) bool) {
@@ -358,7 +358,7 @@ func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[Arch
 }
 
 // AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. A loop may end
-// at any group. An error ends the list, as the last pair, with no group.
+// at any group. The loop must check the error of each pair: an error is the last pair, with no group.
 func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
 	o.Where, o.After = maps.Clone(o.Where), own(o.After)
 	return func(yield func(GroupInfo, error) bool) {
@@ -376,9 +376,9 @@ func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupIn
 const itemsPage = 50
 
 // AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. A loop may end
-// at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. An error
-// ends the list, as the last pair, with no item: as Peek's, and ErrCorrupt. A template leaves the items that agree with
-// it, as Peek's does; nil = all.
+// at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. The loop
+// must check the error of each pair: an error is the last pair, with no item. Errors: those of Peek, and ErrCorrupt.
+// With a template it lists the items that agree with the template; nil = all.
 func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.Seq2[Item, error] {
 	packed, err := a.q.keys.whereGiven(where)
 	if e := checkGroup(group); e != nil {

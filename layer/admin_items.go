@@ -492,7 +492,7 @@ func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[str
 	return w.end(ctx, wrap("replace", err))
 }
 
-// ReplaceTx replaces in the caller's transaction, as RescheduleTx reschedules.
+// ReplaceTx replaces in the caller's transaction. The caller must handle an unknown commit, as for RescheduleTx.
 //
 // Reads: the lock, with a conflict; the item and its parts, at snapshot.
 func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, headers map[string]string) error {

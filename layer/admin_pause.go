@@ -67,7 +67,7 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 //
 // With Force, in a queue with templates, unordered receives or lease_per=item, the claims of a group may be more than a
 // transaction can end. Then the first transaction pauses the group, and further transactions end the rest of the
-// claims. After an error call PauseGroup again.
+// claims. After an error the caller must call PauseGroup again, because claims may be left.
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
@@ -148,7 +148,8 @@ func (w *txn) sawToken(group string, seen int64) error {
 // good, is then tried again. ResumeGroup returns the mark which the group had.
 //
 // In a queue with templates more lanes of the group may be halted than a transaction can resume. Then further
-// transactions resume the rest. After an error call ResumeGroup again.
+// transactions resume the rest. After an error the caller must call ResumeGroup again, because lanes may still be
+// halted.
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {

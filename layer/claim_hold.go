@@ -15,9 +15,9 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// An unordered receive: see store_hold.go.
+// This file has the receives that claim single items. store_hold.go explains the keys: a hold is the claim of one item.
 
-// placeUnordered is place for an unordered receive.
+// placeUnordered is ReceiveOptions.place for an unordered receive. It returns the packed template of the free lane.
 func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error) {
 	where, ok := keys.plan.WhereUnordered()
 	switch {
@@ -35,11 +35,11 @@ func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error)
 	return where, nil
 }
 
-// takeHolds claims up to limit free items for r, each by itself.
+// takeHolds claims up to limit free items for r, each under a hold of its own.
 //
 // Footprint: read conflicts on the lock of the group, and on the holds taken; if no free item is left, on the emptiness
 // of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If
-// items are claimed in turn: see leaveInHand.
+// items are claimed in turn (LeasePerItem), the items stay in their lanes: see leaveInHand.
 func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if r.o.Unordered {
 		limit = min(limit, r.o.MaxGroups-r.groups)
@@ -112,7 +112,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	return err
 }
 
-// noteRemains notes whether a receive leaves items in a free lane for the next that waits.
+// noteRemains notes whether free items of the lane are left for the next waiting receive.
 func (c *claimer) noteRemains(lane string, more bool) {
 	if delete(c.remains, lane); more {
 		if c.remains == nil {
@@ -122,8 +122,9 @@ func (c *claimer) noteRemains(lane string, more bool) {
 	}
 }
 
-// beforeSuspect returns how many of the items a receive gives, each under its own claim: the items before the first
-// suspect item, or, if the first item is suspect, that item alone.
+// beforeSuspect returns how many of the items a receive may give, each under its own claim. These are the items before
+// the first suspect item. If the first item is suspect, it is given alone, or nothing if the handle may not give it
+// now.
 func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.Attempt) (int, error) {
 	for i := range items {
 		if !r.alone(attempts[items[i].ID]) {
@@ -135,7 +136,7 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.
 		}
 		may, err := mayGiveSuspect(c.txn, attempts[items[i].ID])
 		if err != nil || !may {
-			r.stopped = false // the items behind this one, which may not fit, are not given either
+			r.stopped = false // the receive gives nothing, so it does not matter whether more items fit
 			return 0, err
 		}
 		r.stopped, c.suspects.gave = true, true
@@ -144,8 +145,8 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.
 	return len(items), nil
 }
 
-// takeOthers is takeHolds for the items that are not suspect. An unordered receive calls it if the handle may not give
-// the first item, which is suspect. takeOthers passes over up to MaxBatch suspect items.
+// takeOthers is takeHolds for the items that are not suspect. An unordered receive calls it if the first item is
+// suspect and the handle may not give it now. takeOthers reads past at most MaxBatch suspect items.
 func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 	of := c.keys.items(f.lane)
 	all, err := c.view.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: limit + MaxBatch}).Wait(c.ctx)
@@ -187,20 +188,22 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 	return c.takeHolds(r, &rest, limit)
 }
 
-// leaveInHand clears the hint which led to a group, once a receive has taken hold of the items from the head on.
+// leaveInHand clears the hint that led to a group whose head is in flight now. head is the first of the items that the
+// receive has claimed.
 func (c *claimer) leaveInHand(f *found, head ID) error {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
-		// Named by the caller: as a rule the group's hint has this key.
+		// The caller has named the group. Usually its hint has this key.
 		c.tx.Clear(c.keys.ready(head.Index, f.lane))
 	}
 	delete(c.noted.ready, f.lane)
 	return c.fenceTurn(f.lane, head)
 }
 
-// endHold ends the hold to which a timer led, if its time is over: the item is free again, or a dead letter. Otherwise
-// the timer is stale. If items are claimed in turn, and the group's head is free now, endHold returns the group's hint:
-// the group takes its turn at the place of the timer, before groups that became ready later.
+// endHold ends the hold to which a timer led, if the lease or delay of the hold is over. The item is then free again,
+// or a dead letter. If the hold is not over, endHold clears the timer, which is stale. If items are claimed in turn and
+// the group's head is free now, endHold returns the group's hint. The receive then looks at the group in place of the
+// timer, before groups that became ready later.
 func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if c.tired() {
 		return nil, nil // left to the next transaction: see claim
@@ -215,15 +218,15 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	}
 	group := lanes.Name(lanes.GroupOf(l.lane), c.keys.plan.HoldWhere())
 	if c.met[group] {
-		behind = nil // already decided; the group is read again if there is reason to
+		behind = nil // this receive has already looked at the group; changed reads it again
 	}
 	c.changed(group)
 	return behind, nil
 }
 
-// reach ends the holds behind a free head whose time is over, and reads the group again. So a receive which wants more
-// than the items before these holds gets the held items, too. A transaction that has ended enough holds leaves them to
-// the next.
+// reach ends expired holds behind a free head, and reads the group again. So the receive also gets the items of these
+// holds. Example: 1 is free, and the hold of 2 has expired: the receive gets 1 and 2. If the transaction has ended
+// enough holds, reach leaves the others to the next transaction.
 func (c *claimer) reach(l *look) error {
 	for l.err == nil && l.seen.behindOver && !c.tired() {
 		if _, err := c.endHolds(l.seen.group()); err != nil {
@@ -237,8 +240,9 @@ func (c *claimer) reach(l *look) error {
 	return l.err
 }
 
-// endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item
-// is free again, and what letGo does. Otherwise the timer that led to the hold, if one did, is stale.
+// endHold ends the hold of candidate c if its lease or delay is over. lock is the read of the hold's record. free
+// reports whether the item is free again; behind is the hint that letGo returns. If the hold is not over, endHold
+// clears the timer that led to it, if any: the timer is stale.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, free bool, err error) {
 	v, err := lock.Wait(w.ctx)
 	if err != nil {
@@ -275,11 +279,11 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 	return behind, true, err
 }
 
-// namedHolds is how many holds of a group a receive looks at which names the group, to end those whose time is over.
-// Others are found by their timers, by receives that name no group.
+// namedHolds bounds the holds that a receive of a named group looks at, to end the expired ones. Further expired holds
+// are found by their timers, by receives that name no group.
 const namedHolds = 100
 
-// endHolds is endHolds of the transaction, for a claimer.
+// endHolds is txn.endHolds with the claimer's endHold.
 func (c *claimer) endHolds(group string) (nextMS int64, err error) {
 	return c.txn.endHolds(group, func(lane string) error {
 		_, err := c.endHold(c.read(candidate{lane: lane}, 0))
@@ -287,8 +291,9 @@ func (c *claimer) endHolds(group string) (nextMS int64, err error) {
 	})
 }
 
-// endHolds calls end for the first holds of a group whose time is over, and returns when the next of the others ends
-// (ms); 0 = there is none. A transaction that is tired leaves the others to the next.
+// endHolds looks at the first namedHolds holds of a group, and calls end for the expired ones. It returns when the next
+// of the others ends (ms); 0 = there is none. If the transaction has ended enough (tired), the rest is left to the next
+// transaction.
 func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, err error) {
 	rows, err := w.read.GetRange(
 		w.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
@@ -314,7 +319,7 @@ func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64,
 	return nextMS, nil
 }
 
-// accept looks at the groups granted to the handle before any other group.
+// accept makes the claimer look at the groups granted to the handle before any other group.
 func (c *claimer) accept() error {
 	if c.granted == nil {
 		return nil
@@ -334,7 +339,7 @@ func (c *claimer) accept() error {
 		}
 		token, err := rec.UnpackInt(row.Key, row.Value)
 		if c.passes(err) {
-			continue // the timer of the grant's end leads to the group
+			continue // the timer at the end of the grant leads to the group
 		}
 		c.met[p.lane] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, lane: p.lane, grant: token}, limit))
@@ -346,15 +351,16 @@ func (c *claimer) accept() error {
 	return nil
 }
 
-// holdsGrants reports whether grants are left that no receive took.
+// holdsGrants reports whether grants may be left that no receive has taken.
 func (c *claimer) holdsGrants() bool {
 	return c == nil || len(c.wakes.grants) > 0 // nil: the grants were not read
 }
 
-// grantOthers fulfils the requests of other handles with ready groups beyond the handle's own needs, the oldest request
-// with the oldest group.
+// grantOthers grants ready groups that the handle's own receives do not need to the requests of other handles. The
+// oldest request gets the oldest group.
 //
-// Footprint, per request served: a read conflict, and the request is rewritten; per group: as a claim, with a grant.
+// Footprint: for each request served a read conflict, and the request is rewritten. For each group as for a claim, with
+// a grant in the lock.
 func (c *claimer) grantOthers(requests []kv.KV) error {
 	q := c.q
 	for _, row := range requests {
@@ -397,15 +403,15 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	return nil
 }
 
-// lookAgain restarts the reads of the current looks, because claimers of other templates have since claimed lanes in
-// the same transaction. A transaction gets no conflict from its own claims.
+// lookAgain starts the reads of the present looks again. Claimers of other templates have claimed lanes in the same
+// transaction since, and a transaction does not conflict with its own claims.
 func (c *claimer) lookAgain() {
 	for i, l := range c.looks {
 		c.looks[i] = c.read(l.candidate, l.limit)
 	}
 }
 
-// grant gives the next free group to the request with the random. It returns false if there is no free group.
+// grant grants the next free group to the handle with the random. It returns false if there is no free group.
 func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	for {
 		l, ok, err := c.next()
@@ -413,7 +419,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 			return false, err
 		}
 		if l.grant != 0 {
-			continue // our own grant stays
+			continue // it is granted to this handle already
 		}
 		given, err := c.grantFrom(l, random)
 		if err != nil || given {
@@ -422,8 +428,8 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	}
 }
 
-// grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
-// delay or grant past its end, is left to the next receive, which counts the attempt.
+// grantFrom grants the group of a look, if the group is free. It clears a stale hint. If the group has an expired
+// claim, delay or grant, grantFrom leaves the group to the next receive, which counts the failed attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	if lanes.IsHold(l.lane) {
 		return false, c.settle(&reception{}, l, 0)
@@ -451,9 +457,9 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 }
 
 // A receive with a receive id records its claims, in the transaction which claims. The receive first reads the record,
-// with a conflict: of two receives with the same id at the same time the first claims, and the second gets its claims.
+// with a conflict. So of two concurrent receives with the same id one claims, and the other gets the same claims.
 
-// ReceiveIDLife is how long a receive can be repeated under its receive id, by the clocks of the two workers.
+// ReceiveIDLife is how long a receive can be repeated under its receive id. The clocks of the two processes decide.
 const ReceiveIDLife = 5 * time.Minute
 
 func checkReceiveID(id string) error {
@@ -478,8 +484,9 @@ func (c *claimer) readRepeats() {
 	}
 }
 
-// repeat answers the receives which are repetitions and removes each from owed. It returns the other receives with an
-// id: of several with the same id only the first stays owed, and answers for all.
+// repeat gives earlier claims to the receives that repeat another one, and removes these receives from owed. It returns
+// the other receives with an id. If several of them have one id, only the first stays in owed: keepRepeats gives its
+// claims to all.
 func (c *claimer) repeat() (named []*reception, err error) {
 	owed := make([]*reception, 0, len(c.owed))
 	for _, r := range c.owed {
@@ -503,7 +510,7 @@ func (c *claimer) repeat() (named []*reception, err error) {
 	return named, nil
 }
 
-// answer gives r the claims recorded under its id, as far as still held.
+// answer gives r the claims recorded under its id that are still held.
 func (c *claimer) answer(r *reception) error {
 	key := c.keys.repeat(r.o.ReceiveID)
 	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
@@ -511,7 +518,7 @@ func (c *claimer) answer(r *reception) error {
 		return fmt.Errorf("read receive id: %w", err)
 	}
 	if named := c.named[r.o.ReceiveID]; named != nil {
-		v = named // by a receive of another template, in the same transaction, which the read has not seen
+		v = named // written in this transaction, by a receive of another template
 	}
 	if v == nil {
 		return nil
@@ -528,7 +535,7 @@ func (c *claimer) answer(r *reception) error {
 	if over && m.old(kept.Claims[0].Token, ReceiveIDLife) {
 		return nil
 	}
-	// The caller must not work on a claim whose lease has ended: the next receive takes the group over.
+	// A claim with an expired lease is left out, because the next receive takes the group over.
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.Claims, &r.o, func(h *rec.Holding) bool { return h.EndMS > c.nowMS })
 	r.repeated = true
 	if len(kept.Claims) > 0 {
@@ -560,14 +567,15 @@ func (c *claimer) keepRepeats(named []*reception) {
 	}
 }
 
-// reload rebuilds the claims of a receive after an unknown commit which turned out to have been applied.
+// reload rebuilds the claims of a receive whose commit was of unknown outcome, and has happened.
 func (q *Queue) reload(ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *ReceiveOptions) ([]*Claim, error) {
 	return q.reclaim(ctx, tx, given, o, func(*rec.Holding) bool { return true })
 }
 
-// reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out,
-// and so is one which keeps refuses. If items are claimed in turn, those behind such an item are left out, too, unless
-// the item is finished: another may have it, and is to be first.
+// reclaim rebuilds claims that were given before, with their present leases and items. It leaves out claims that are
+// lost, and those for which keeps returns false. If items are claimed in turn, it also leaves out the claims of items
+// behind such an item, unless the item is finished. Example: the hold of 1 is lost, and 1 is still in the queue.
+// Another handle may have 1, and must be able to handle 1 before 2. So the claim of 2 is left out.
 func (q *Queue) reclaim(
 	ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *ReceiveOptions, keeps func(h *rec.Holding) bool,
 ) ([]*Claim, error) {

@@ -19,19 +19,20 @@ import (
 // filled in before storing. Create and Configure check the limits: *LimitError, *ValueError.
 //
 // As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
-// there, such as "30s". A member unknown to this version is an *UnknownSettingError, never skipped.
+// there, such as "30s". If a member is unknown to this version, reading fails with an *UnknownSettingError.
 type Config struct {
 	// Shards is the number of key ranges over which the ready hints and the timers are spread, 1 to MaxShards; 0 = 1.
-	// With a single range groups are delivered strictly by age. With more ranges a queue can outgrow one storage team,
-	// but a receive reads the hints of all ranges, in parallel. A receive that finds no hint reads the timers of all
-	// ranges. Configure can raise the number while the queue is in use, never lower it.
+	// With one range groups are delivered strictly by age. With more ranges several storage teams of the cluster can
+	// share the queue's load, but each receive reads the hints of all ranges, in parallel. A receive that finds no hint
+	// reads the timers of all ranges. Configure can raise the number while the queue is in use, never lower it.
 	Shards int
-	// Schedule says where a group re-enters the order of ready groups when a claim of the group ends.
+	// Schedule says at which place among the ready groups a group waits when a claim of it ends.
 	Schedule Schedule
-	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
+	// Lease is the lease of a claim if its receive sets no ReceiveOptions.Lease: MinLease to MaxLease; 0 =
+	// DefaultLease.
 	Lease time.Duration
-	// Delay is the delay of a message that names none itself, 0 to MaxDelay; 0 = no delay. A change applies to messages
-	// that are enqueued later. Messages already enqueued keep their times, unless RetroactiveDelay is set.
+	// Delay is the delay of a message that sets none: 0 to MaxDelay; 0 = no delay. A change applies to messages that
+	// are enqueued later. Messages already enqueued keep their times, unless RetroactiveDelay is set.
 	Delay time.Duration
 	// RetroactiveDelay makes a change of Delay apply to the messages in the queue, too. A message without a delay of
 	// its own is due when the present Delay has passed since its enqueue, also if it was delivered before and waits
@@ -43,63 +44,65 @@ type Config struct {
 	DedupBy DedupBy
 	// DedupScope is where duplicates are looked for: DedupInQueue, DedupInGroup.
 	DedupScope DedupScope
-	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of DedupFor or of the
-	// window holds for messages enqueued from then on; entries already remembered stay as before.
+	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of DedupFor or
+	// DedupWindow applies to messages that are enqueued later.
 	DedupFor DedupFor
 	// DedupWindow is the window, from the first message on: MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
 	DedupWindow time.Duration
-	// MaxWaiting is how many messages a group may have, in flight included, up to MaxWaitingLimit; 0 = any number. An
-	// enqueue which would exceed the bound is refused whole (*FullError). Enqueues at the same time do not see each
-	// other, so together they may exceed the bound.
+	// MaxWaiting is how many messages a group may have, also in flight, up to MaxWaitingLimit; 0 = any number. If an
+	// enqueue would exceed the bound, none of its messages is enqueued (*FullError). Concurrent enqueues do not see
+	// each other, so together they may exceed the bound.
 	MaxWaiting int
 	// GroupRequired refuses messages without a group (ErrNoGroup). Otherwise they are all one group, the group "", and
 	// are handled one after the other.
 	GroupRequired bool
-	// MaxRate bounds the items of a group starting delivery per time, redeliveries included; none = any number. Unused
-	// rate is saved for a second, or for the time of one item if longer: over any time T at most rate × T plus a
-	// second's worth start. A claim gets at most a second's worth, and at least a single item. See Configure.
+	// MaxRate bounds how many deliveries of a group may start in a time, redeliveries included; none = any number.
+	// Unused rate is saved for a second, or for the time of one item if that is longer. So over any time T at most rate
+	// × T deliveries start, plus those of one second. Example: 10/s allows 610 in a minute. A claim gets at most one
+	// second's items, and at least one item. See Configure.
 	MaxRate Rate
-	// MaxRateTotal bounds the same over all groups and all handles of the queue together; none = any number. Each
-	// handle draws a portion at a time, which the handle may use for a second, so over any time T at most
-	// rate × (T + 1 s) plus a second's worth start, one at least. A portion, half a second's worth at most, is lost if
-	// its handle dies or has no use for it. Claims of different groups conflict no more than without the setting.
+	// MaxRateTotal bounds the same for all groups of the queue together, over all handles; none = any number. A handle
+	// draws a portion of the rate, at most for half a second, and may use the portion for a second. So over any time T
+	// at most rate × (T + 1 s) deliveries start, plus those of one second, or one. If the handle dies or does not use
+	// its portion, the portion is lost. Claims of different groups do not conflict because of this setting.
 	MaxRateTotal Rate
-	// Retry says how long a group waits after its head has failed, unless the nack says so.
+	// Retry says how long a group waits after its head has failed, unless the nack sets a delay.
 	Retry RetryPolicy
-	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 =
-	// DefaultMaxAttempts, Unlimited = never: then an item that cannot be handled holds up its group without end. As
-	// text, and in JSON, 0 stands for Unlimited. A lease that expires counts the last attempt only if the item was
-	// delivered alone: see Receive.
+	// MaxAttempts is the number of failed deliveries after which an item has failed for good, up to 1,000,000; 0 =
+	// DefaultMaxAttempts. Unlimited means never: an item that cannot be handled then holds up its group without end. As
+	// text, and in JSON, 0 means Unlimited. A lease that expires counts the last attempt only if the item was delivered
+	// alone: see Receive.
 	MaxAttempts int
-	// OnFailure says what becomes of an item which has failed for good.
+	// OnFailure says what happens to an item that has failed for good.
 	OnFailure OnFailure
 	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = without limit. Items in
 	// flight are not touched.
 	Retention time.Duration
-	// Archive is how long finished items, acked or taken, stay in the archive, 0 to MaxRetention; 0 = no archive, and a
-	// sweep clears its items.
+	// Archive is how long acked and taken items stay in the archive, 0 to MaxRetention; 0 = no archive. A sweep then
+	// clears the items of an earlier archive.
 	Archive time.Duration
-	// OnExpiry says what becomes of an item past retention.
+	// OnExpiry says what happens to an item that is past its retention.
 	OnExpiry OnExpiry
-	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = none are
-	// written, and a sweep clears the old ones. See Subscribe.
+	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = no changes
+	// are written, and a sweep clears the earlier ones. See Subscribe.
 	Changes time.Duration
-	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until redriven or discarded. A
-	// sweep discards the older ones, so a letter may stay somewhat longer. A change applies to all letters.
+	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until they are redriven or
+	// discarded. A sweep discards older letters, so a letter stays until the next sweep. A change applies to all
+	// letters.
 	DeadRetention time.Duration
 	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most MaxFacets. Every message
 	// must have each of them, with a value of 1 to MaxFacetSize bytes. None = whole groups only. Names that begin with
 	// "fdbfifo-" are refused. Facets and Views are fixed at creation.
 	Facets []string
 	// Views are the sets of facets by which items can be received, at most MaxViews, and "*" for whole groups. Example:
-	// "*; state; state,region". Not empty if there are Facets.
+	// "*; state; state,region". Views must not be empty if there are Facets.
 	Views string
 	// Unordered allows receives of any free items, in addition to receives of whole groups: see
-	// ReceiveOptions.Unordered. It costs one more key per message. Fixed at creation. Not with Facets, MaxRate and
-	// HaltGroup.
+	// ReceiveOptions.Unordered. It costs one more key per message. Fixed at creation. Unordered must not be set with
+	// Facets, MaxRate or HaltGroup.
 	Unordered bool
 	// LeasePer says whether each claim of a group (LeasePerClaim) or each item in flight (LeasePerItem) has a lease and
-	// a token of its own. Fixed at creation. LeasePerItem not with Facets, Unordered, MaxRate and HaltGroup.
+	// a token of its own. Fixed at creation. LeasePerItem must not be set with Facets, Unordered, MaxRate or HaltGroup.
 	LeasePer LeasePer
 	// Fair makes receives take turns among the Shards instead of taking groups by age. So a deep backlog in one shard
 	// does not hold up messages in another. It is for messages that name a tenant, see Message.Tenant. Within a shard
@@ -107,12 +110,12 @@ type Config struct {
 	Fair bool
 }
 
-// settingShards is the name of a setting which is never lowered, and never mended.
+// settingShards is the name of a setting that can only be raised. Options.Mend does not change it.
 const settingShards = "shards"
 
-// settings has a row for each setting, in the order of listing and storing. The slice is never changed.
+// settings has a row for each setting, in the order of lists and of the stored document. No code may change the slice.
 //
-// To add a setting: a field above, a row here, a line in docs/settings.md.
+// To add a setting, add a field to Config, a row here, and what CONTRIBUTING.md lists.
 var settings = []setting{
 	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
 		"key ranges of the ready hints and timers; can be raised, not lowered"),
@@ -200,8 +203,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// changedFrom returns an error if a setting fixed at creation differs from old, or if there are fewer shards, because
-// no handle would read the hints in the last shards then.
+// changedFrom returns an error if c changes a setting of old that is fixed at creation, or has fewer shards. With fewer
+// shards no handle would read the hints in the last ones.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards < old.Shards {
 		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: MaxShards}
@@ -235,8 +238,8 @@ func (c Config) Setting(name string) (string, error) {
 	return "", wrap("setting", &UnknownSettingError{Names: []string{name}})
 }
 
-// Set sets the named setting from its text. Limits are checked only when the configuration is stored. Errors:
-// *UnknownSettingError, and *ValueError for a text not of the setting's kind; the configuration is as before then.
+// Set sets the named setting from its text. The limits are checked later, when the configuration is stored. Errors:
+// *UnknownSettingError, and *ValueError for a text that cannot be read. After an error c is unchanged.
 func (c *Config) Set(name, text string) error {
 	for _, s := range settings {
 		if s.name == name {
@@ -267,7 +270,8 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	return []byte("{" + strings.Join(members, ",") + "}"), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. An absent setting gets its zero value, which stands for its default.
+// UnmarshalJSON reads the output of MarshalJSON. A setting without a member gets the zero value, which means its
+// default.
 func (c *Config) UnmarshalJSON(data []byte) error { return wrap("configuration", c.unmarshal(data)) }
 
 func (c *Config) unmarshal(data []byte) error {
@@ -295,7 +299,7 @@ func (c *Config) unmarshal(data []byte) error {
 	return unknownSettings(members)
 }
 
-// readConfig reads a stored document.
+// readConfig reads a stored document. key is for the error of a document that cannot be read.
 func readConfig(key []byte, document string) (Config, error) {
 	var c Config
 	err := c.unmarshal([]byte(document))
@@ -309,7 +313,7 @@ func readConfig(key []byte, document string) (Config, error) {
 	return c, err
 }
 
-// DedupBy is what makes two messages duplicates.
+// DedupBy says which messages are duplicates of each other.
 type DedupBy int
 
 // The ways to tell messages apart.
@@ -326,7 +330,7 @@ var (
 	dedupForNames   = []string{"window", "pending"}
 )
 
-// DedupScope is among which messages duplicates are looked for.
+// DedupScope says among which messages duplicates are looked for.
 type DedupScope int
 
 // The scopes.
@@ -335,7 +339,7 @@ const (
 	DedupInGroup                   // of the same group
 )
 
-// DedupFor is for how long a message is remembered.
+// DedupFor says how long a message is remembered.
 type DedupFor int
 
 // For how long.
@@ -357,15 +361,15 @@ const (
 	MaxDedupWindow     = 30 * 24 * time.Hour
 )
 
-// OnFailure is what becomes of an item which has failed for good: MaxAttempts times, or because of a rejection. The
-// transaction which counts the last attempt decides: the nack, or the claim which meets the expired lease.
+// OnFailure says what happens to an item that has failed for good: it has failed MaxAttempts times, or was rejected.
+// The transaction that counts the last attempt does it: the nack, or the claim that finds the expired lease.
 type OnFailure int
 
 // The policies.
 const (
-	// DeadLetterItem moves the item to the dead letters, and the group goes on with the next.
+	// DeadLetterItem moves the item to the dead letters, and the group continues with the next item.
 	DeadLetterItem OnFailure = iota
-	// HaltGroup stops the group: order is kept, and other groups run on.
+	// HaltGroup stops the group until it is resumed. Other groups continue.
 	HaltGroup
 	// Block tries the item again without end, even a rejected item.
 	Block
@@ -383,10 +387,10 @@ const (
 	Unlimited = -1
 )
 
-// maxMaxAttempts bounds MaxAttempts: more is a slip, or means no limit.
+// maxMaxAttempts bounds MaxAttempts. A larger number is probably an error: for no limit there is Unlimited.
 const maxMaxAttempts = 1_000_000
 
-// OnExpiry is what becomes of an item which has waited longer than the queue's Retention.
+// OnExpiry says what happens to an item that has waited longer than the queue's Retention.
 type OnExpiry int
 
 // The choices.
@@ -414,16 +418,17 @@ func checkRetention(what string, d time.Duration) error {
 	return nil
 }
 
-// Schedule says where a group takes its place among the ready groups when a claim ends and leaves items, or when its
-// lease, its delay or the delay of its head ends.
+// Schedule says at which place among the ready groups a group waits when it becomes ready again. Examples: a claim ends
+// and leaves items, a lease expires, a delay ends.
 type Schedule int
 
 // The schedules.
 const (
-	// OldestHead puts the group by the age of its head: the queue as a whole is worked off by age.
+	// OldestHead orders the groups by the age of their heads, so the oldest messages of the queue come first.
 	OldestHead Schedule = iota
-	// RoundRobin puts the group at the back: a deep group, or groups which fail all the time, cannot starve the others,
-	// even with a single worker. The place of a lease or delay which has ended is that of its end.
+	// RoundRobin puts the group at the back. So neither a deep group nor groups that fail again and again can starve
+	// the others, even with a single worker. After a lease or a delay the place of the group is the time at which that
+	// ended.
 	RoundRobin
 )
 
@@ -432,7 +437,7 @@ var scheduleNames = []string{"oldest_head", "round_robin"}
 
 func (s Schedule) String() string { return nameOf(s, scheduleNames) }
 
-// LeasePer is what has a lease of its own.
+// LeasePer says which thing has a lease of its own: a claim of a group, or each item.
 type LeasePer int
 
 // The choices.
@@ -440,8 +445,8 @@ const (
 	// LeasePerClaim: a claim keeps its whole group from others, under one lease.
 	LeasePerClaim LeasePer = iota
 	// LeasePerItem: each message in flight has a claim, a lease and a token of its own (Claim.Hold). A group is
-	// delivered from its head up to the first message in flight. No message has two holders, and none is delivered
-	// while one before it is in flight.
+	// delivered from its head up to the first message in flight. No message has two holders. No receive gets a message
+	// if one before it was in flight already.
 	LeasePerItem
 )
 
@@ -449,7 +454,7 @@ var leasePerNames = []string{"claim", "item"}
 
 func (p LeasePer) String() string { return nameOf(p, leasePerNames) }
 
-// settingRetroactive is the name of a setting which is never taken back.
+// settingRetroactive is the name of a setting that cannot be unset.
 const settingRetroactive = "retroactive_delay"
 
 // retroactiveSetting is the setting for Config.RetroactiveDelay, left out of the stored document while it is false.
@@ -459,17 +464,19 @@ func retroactiveSetting(help string) setting {
 	return s
 }
 
-// retro is how the queue delays the messages that have no time of their own.
+// retro returns how the queue delays the messages that have no delay of their own.
 func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }
 
-// retro says how a queue delays the messages that have no time of their own (dueMS 0). In a queue with retroactive
-// delay such a message is due when the queue's present delay has passed since its enqueue, whatever the delay was then.
-// A message that is due at once has the time of its enqueue. In every other queue the enqueue fixes the time.
+// retro says how a queue delays the messages that have no delay of their own (DueMS is 0). In a queue with retroactive
+// delay such a message is due when the queue's present delay has passed since its enqueue. Example: message 7 was
+// enqueued at 12:00 with a delay of 1 h. At 12:10 the delay becomes 5 min: message 7 is due. A message that must be due
+// at once, whatever the delay is, has the time of its enqueue as its DueMS. In every other queue the enqueue stores the
+// time in DueMS.
 //
-// A group with such a delayed head has no holding, and a timer leads to it, as to every delayed head. The time at which
-// it will be due is not known, because the delay may change. So the timer has the time of the enqueue, above sinceBase,
-// and readers read such timers up to now minus the delay. Therefore a change of the delay writes only the
-// configuration, however many messages wait.
+// A group with such a delayed head has no holding, and a timer leads to it, as to every delayed head. Its due time is
+// not known, because the delay may change. So the timer's key has sinceBase + the time of the enqueue, and a receive
+// reads these timers up to now minus the delay. Therefore a change of the delay writes only the configuration, however
+// many messages wait.
 type retro struct {
 	on      bool
 	delayMS int64
@@ -478,7 +485,7 @@ type retro struct {
 // sinceBase is added to the times of timers that have the time of an enqueue: all other times are far below it.
 const sinceBase = 1 << 50 // ms
 
-// dueOf returns when (ms) a timer with the time in its key is due.
+// dueOf returns when (ms) a timer is due that has timingMS in its key.
 func (r retro) dueOf(timingMS int64) int64 {
 	if timingMS < sinceBase {
 		return timingMS
@@ -486,7 +493,7 @@ func (r retro) dueOf(timingMS int64) int64 {
 	return timingMS - sinceBase + r.delayMS
 }
 
-// begunMS returns up to which enqueue the delay is over at nowMS.
+// begunMS returns the time of the latest enqueue whose delay is over at nowMS.
 func (r retro) begunMS(nowMS int64) int64 { return max(nowMS-r.delayMS, 0) }
 
 // span is a range of the times in the keys of timers, both ends included.
@@ -550,8 +557,8 @@ func (r retro) due(e *rec.Envelope) int64 {
 	return e.EnqueuedMS + r.delayMS
 }
 
-// deliverAt returns the earliest delivery as callers are told it; the zero time if the message is not delayed. A time
-// before the enqueue's is by another clock: that of the process that rescheduled the message.
+// deliverAt returns Item.DeliverAt: the earliest delivery, or the zero time if the message is not delayed. It may be
+// before the enqueue, if the process that rescheduled the message has another clock.
 func (r retro) deliverAt(e *rec.Envelope) time.Time {
 	due := r.due(e)
 	if due == 0 || r.on && due == r.own(e.EnqueuedMS) {
@@ -568,7 +575,7 @@ func (r retro) timing(e *rec.Envelope) int64 {
 	return sinceBase + e.EnqueuedMS
 }
 
-// own returns the dueMS of a message, at the time nowMS of its enqueue or later, that is to be delivered at once.
+// own returns the DueMS of a message that must be delivered at once. nowMS is the time of its enqueue, or later.
 func (r retro) own(nowMS int64) int64 {
 	if r.on {
 		return nowMS
@@ -576,9 +583,9 @@ func (r retro) own(nowMS int64) int64 {
 	return 0
 }
 
-// Rate is a number of items per time. The zero value means none.
+// Rate is a number of items in a time. The zero value means that there is no limit.
 //
-// As text, in a configuration too, a Rate reads "10/s", "100/m", "5/h" or "3/10s"; none reads "0".
+// As text, also in a configuration, a Rate is "10/s", "100/m", "5/h" or "3/10s". The zero value is "0".
 type Rate struct {
 	Count int           // 1 to MaxRateCount
 	Per   time.Duration // MinRatePer to MaxRatePer, in whole milliseconds
@@ -647,12 +654,12 @@ func (r Rate) check(name string) error {
 	return nil
 }
 
-// burst is how many items may start at once: a second's worth, but at least 1.
-// known is the rate as the handle's portions know it.
+// known returns the rate in the form that package advice needs.
 func (r Rate) known() advice.Rate {
 	return advice.Rate{Count: int64(r.Count), PerMS: r.Per.Milliseconds(), Burst: r.burst()}
 }
 
+// burst returns how many items may start at once: those of one second, at least one.
 func (r Rate) burst() int64 { return max(1, int64(r.Count)*int64(time.Second)/int64(r.Per)) }
 
 // rateSetting describes a setting whose field is a rate; the default is none.
@@ -671,8 +678,7 @@ func rateSetting(name string, field func(*Config) *Rate, help string) setting {
 	return s
 }
 
-// RetryPolicy says how long a group waits after its head has failed. Only this group waits: other groups run on, and no
-// worker is blocked.
+// RetryPolicy says how long a group waits after its head has failed. Other groups continue, and no worker waits.
 type RetryPolicy struct {
 	Kind RetryKind
 	// Base is the wait after the first failure: MinRetry to MaxDelay; 0 = DefaultRetryBase.
@@ -681,13 +687,13 @@ type RetryPolicy struct {
 	Max time.Duration
 }
 
-// RetryKind is how a wait grows with the failures of an item.
+// RetryKind says how the wait grows with the failures of an item.
 type RetryKind int
 
 // The kinds.
 const (
-	// RetryExponential doubles the wait with each failure, from Base to Max. The wait is random between half and whole,
-	// because otherwise groups failing together would all come back together.
+	// RetryExponential doubles the wait with each failure, from Base to Max. Each wait is random, between half of that
+	// and all of it. Otherwise groups that fail together would all be tried again together.
 	RetryExponential RetryKind = iota
 	// RetryConstant waits for Base each time.
 	RetryConstant

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// setting is how a field of a Config is named, written, read and checked.
+// setting describes a field of Config: its name, its texts, and how it is read, written and checked.
 type setting struct {
 	name    string
 	allowed string
 	help    string
-	sparse  bool                // not stored while it is "", false or the default LeasePer; a number always is
+	sparse  bool                // left out of the stored document while it is "", false or the default LeasePer
 	value   func(c *Config) any // as in JSON
 	parse   func(c *Config, text string) error
 	settle  func(c *Config) error // puts the default in place of zero, and checks the limits
@@ -44,7 +44,7 @@ func intSetting(name string, field func(*Config) *int, otherwise, low, high int,
 	return s
 }
 
-// attemptsSetting is for a number of attempts: no number is the default, and the text 0 is Unlimited.
+// attemptsSetting is for a number of attempts. A field of 0 means the default, and the text "0" means Unlimited.
 func attemptsSetting(name string, field func(*Config) *int, help string) setting {
 	s := intSetting(name, field, DefaultMaxAttempts, 0, maxMaxAttempts, help)
 	s.value = func(c *Config) any {
@@ -79,7 +79,7 @@ func attemptsSetting(name string, field func(*Config) *int, help string) setting
 	return s
 }
 
-// boolSetting is for a field that is false unless it is set.
+// boolSetting is for a field of true or false; the default is false.
 func boolSetting(name string, field func(*Config) *bool, help string) setting {
 	s := setting{name: name, allowed: "true, false", help: help}
 	s.value = func(c *Config) any { return *field(c) }
@@ -121,7 +121,8 @@ func durationSetting(
 	return s
 }
 
-// choiceSetting is for a field with a few values, numbered from 0, the default, in the order of names.
+// choiceSetting is for a field with a few values. They are the numbers from 0 on, in the order of names; the default is
+// 0.
 func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, help string) setting {
 	s := setting{name: name, allowed: strings.Join(names, ", "), help: help}
 	s.value = func(c *Config) any { return nameOf(*field(c), names) }
@@ -142,7 +143,7 @@ func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, 
 	return s
 }
 
-// unknownSettings is an error if there are members.
+// unknownSettings returns an error that names the members; nil if there are none.
 func unknownSettings[V any](members map[string]V) error {
 	if len(members) == 0 {
 		return nil

@@ -23,11 +23,11 @@
 //  8. [Queue.Once] runs your transaction, so that its effect happens once.
 //  9. [Queue.Receive] claims ready groups, and waits for them if you like.
 //  10. [ReceiveOptions] say how many items, from which groups, and how long to wait.
-//  11. [Claim] is a group in your hands until you settle it or the lease expires.
+//  11. [Claim] is your right to a group, until you settle the claim or its lease expires.
 //  12. [Item] is one delivered message.
 //  13. [Queue.Ack] finishes items: they are never delivered again.
 //  14. [Queue.Nack] returns items for another attempt, or rejects them.
-//  15. [Queue.Close] ends the handle. Close it before the database.
+//  15. [Queue.Close] ends the handle. You must close it before the database.
 //
 // # The other names, by subject
 //
@@ -41,18 +41,18 @@
 //
 // # Guarantees
 //
-//   - G1 order: the items of a group are delivered in key order. An item comes behind all items of its group that
-//     were committed before its enqueue began.
-//   - G2 exclusion: a group never has two live claims with an item in common. Without templates, unordered receives
-//     and claims of single items it never has two live claims. Every ack, nack and extend checks the token of its claim
-//     in the same transaction, so a holder that was overtaken changes nothing.
+//   - G1 order: the items of a group are delivered in key order. If enqueue A commits before enqueue B begins, the
+//     items of B come behind those of A in their group.
+//   - G2 exclusion: no item is in two live claims. A group has at most one live claim, except with templates, unordered
+//     receives and claims of single items. Every ack, nack and extend checks the token of its claim in the same
+//     transaction, so a holder that was overtaken changes nothing.
 //   - G3 nothing lost, nothing doubled: an item is delivered until it is acked, taken or dead-lettered. After a redrive
-//     a dead letter is delivered again. An acked item is never delivered again. Unknown commits and crashes change
-//     nothing of this.
-//   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.
-//   - G5 reach: finding a ready group costs the same at any depth, and with any number of held groups.
-//   - G6 composition: an operation of senders and workers that can run in your own transaction has a form that does so,
-//     named …Tx.
+//     a dead letter is delivered again. An acked item is never delivered again. This also holds after crashes and after
+//     commits of unknown outcome.
+//   - G4 parallel groups: claims of different groups do not conflict. Two enqueues conflict only if they share a dedup
+//     id, or go into one group and one has [Message.BehindAll].
+//   - G5 reach: a receive costs the same for any number of waiting messages and of held groups.
+//   - G6 composition: the operations of senders and workers have forms named …Tx, which run in your own transaction.
 //
 // # Not promised
 //
@@ -71,7 +71,7 @@
 //
 // # Transactions of the caller
 //
-// A …Tx call may fail with an error that wraps a retryable *kv.Error. Return it from the body of the transaction,
-// wrapped with %w. If a commit of your own transaction is of unknown outcome, your program must find the answer.
+// A …Tx call may fail with an error that wraps a retryable *kv.Error. You must return it from the body of the
+// transaction, wrapped with %w. If it is unknown whether your transaction was committed, your program must find out.
 // [Queue.Once] does so for you.
 package layer

@@ -470,7 +470,7 @@ const replayBytes = 1 << 20
 // messages are no duplicates of anything.
 //
 // Replay works in short transactions at batch priority, each all or none and done once. To continue a stopped replay,
-// pass ReplayReport.Last as After. Conflicts: as an enqueue.
+// the caller must pass ReplayReport.Last as After. Otherwise items are enqueued twice. Conflicts: as an enqueue.
 //
 // After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
 // ErrClosed, and the engine's.

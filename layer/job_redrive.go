@@ -121,7 +121,8 @@ func (a Admin) sweepDead(v Verb, f DeadFilter, s *deadSweep) (report DeadReport,
 }
 
 // DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none. Without ids it does
-// nothing.
+// nothing. The caller must handle an unknown commit: with Once, or by a second call, which fails with ErrNotDead if the
+// letters are gone.
 //
 // Reads: each letter, with a conflict.
 func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {

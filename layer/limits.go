@@ -11,7 +11,8 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// Limits, checked before a transaction begins. Each has its own error: *LimitError with the name given here.
+// Limits, checked before a transaction begins. A call over a limit fails with a *LimitError, whose What names the
+// value.
 const (
 	// MaxGroupSize bounds a group's name, because the name is in every key of the group (FoundationDB's own limit for a
 	// key is 10,000 bytes, and keys over 1 kB are slow).
@@ -22,11 +23,12 @@ const (
 	MaxPrefixSize = 1024 // bytes
 	// MaxHeadersSize bounds the headers of a message: names and values together.
 	MaxHeadersSize = 16 << 10 // bytes
-	// MaxBodySize bounds a message's body, so that an enqueue stays under half of a transaction's 10 MB.
+	// MaxBodySize bounds a message's body. An enqueue then needs less than half of the 10 MB that a transaction may
+	// have.
 	MaxBodySize = 4 << 20 // bytes
 	// MaxSubscriptionSize bounds the name of a subscription.
 	MaxSubscriptionSize = 256 // bytes of UTF-8
-	// MaxDedupIDSize bounds a dedup id, which stands in a key and in the item.
+	// MaxDedupIDSize bounds a dedup id, because the id is in a key and in the item.
 	MaxDedupIDSize = 256 // bytes of UTF-8
 	// MaxReceiveIDSize bounds the id of a receive, because the id is in a key.
 	MaxReceiveIDSize = 128 // bytes of UTF-8
@@ -36,18 +38,17 @@ const (
 	MaxBatch = 1000
 	// MaxBatchSize bounds the bodies and headers of one enqueue together.
 	MaxBatchSize = 4 << 20 // bytes
-	// maxEnqueueSize bounds the bodies, headers and keys which an enqueue adds to its transaction. The rest is for
-	// counters and wakes.
+	// maxEnqueueSize bounds the bodies, headers and keys which an enqueue adds to its transaction. The counters and
+	// wakes have the rest of the 10,000,000 bytes.
 	maxEnqueueSize = 9_000_000 // bytes by FoundationDB's count, of 10,000,000
 
-	// MinLease and MaxLease bound a lease. Below a second, a slow commit alone would lose the claim.
+	// MinLease and MaxLease bound a lease. With a lease below a second a single slow commit could lose the claim.
 	MinLease = time.Second
 	MaxLease = 12 * time.Hour
 	// MaxDelay bounds the delay of a message and of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
-	// MaxWaitingLimit bounds Config.MaxWaiting, the messages that a group may have, in flight included, because an
-	// enqueue counts up to so many keys of its group.
+	// MaxWaitingLimit bounds Config.MaxWaiting, because an enqueue counts the keys of its group up to MaxWaiting.
 	MaxWaitingLimit = 100_000
 
 	// MaxWait bounds the wait of a receive.
@@ -110,7 +111,7 @@ func checkSubscription(name string) error {
 	return nil
 }
 
-// checkLease also allows 0, which stands for the queue's lease.
+// checkLease checks the lease of a claim. 0 is allowed, and stands for the queue's lease.
 func checkLease(d time.Duration) error {
 	if d == 0 {
 		return nil
@@ -156,7 +157,8 @@ func checkByReason(by, reason string) error {
 // in one transaction.
 const archiveClaimBytes = 4 << 20
 
-// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+// endTimeout bounds the work of a handle that must continue after its caller's context has ended. Example: it returns
+// claims that no caller has got.
 const endTimeout = 10 * time.Second
 
 func millis(t time.Time) int64 { return t.UnixMilli() }

@@ -323,13 +323,14 @@ func (q *Queue) AckItems(ctx context.Context, c *Claim, ids []ID) error {
 	return wrap("ack items", q.settleOne(ctx, &Settlement{Claim: c, Finish: ids}))
 }
 
-// AckTx acks in the caller's transaction, as SettleTx settles.
+// AckTx acks in the caller's transaction, as SettleTx settles. The caller must handle an unknown commit, for example
+// with Once.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim) error {
 	return wrap("ack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, FinishAll: true}))
 }
 
-// AckItemsTx acks the named items in the caller's transaction, as SettleTx settles. No ids, nil or empty, finish
-// nothing, and leave the transaction as it is.
+// AckItemsTx acks the named items in the caller's transaction, as SettleTx settles. Without ids it does nothing. The
+// caller must handle an unknown commit, for example with Once.
 func (q *Queue) AckItemsTx(ctx context.Context, tx kv.Tx, c *Claim, ids []ID) error {
 	if len(ids) == 0 {
 		return nil
@@ -368,7 +369,8 @@ func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	return wrap("nack", q.settleOne(ctx, &Settlement{Claim: c, Nack: &o}))
 }
 
-// NackTx gives a claim back in the caller's transaction, as SettleTx settles.
+// NackTx returns a claim in the caller's transaction, as SettleTx settles. The caller must handle an unknown commit,
+// for example with Once.
 func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) error {
 	return wrap("nack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Nack: &o}))
 }
@@ -389,7 +391,8 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	return s.run.result.until, nil
 }
 
-// ExtendTx extends in the caller's transaction, as SettleTx settles.
+// ExtendTx extends in the caller's transaction, as SettleTx settles, and returns the new end. The caller must handle an
+// unknown commit: with Once, or by a second call, which does no harm.
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {

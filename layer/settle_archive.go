@@ -13,9 +13,9 @@ func (w *txn) archives() (bool, error) {
 	return config.Archive > 0, err
 }
 
-// archive stores the items which are being finished, at a place, which is the queue's clock. values are the items'
-// values; nil = the item is missing. The caller then removes the items, but not their parts, because the archived items
-// need the parts.
+// archive stores finished items in the archive. place is the present version of the queue: the archive is in the order
+// of places. values are the items' values; nil = the item is missing. The caller must then remove the items, but not
+// the parts of their bodies, because the archived items need the parts.
 func (w *txn) archive(place int64, group string, items []rec.Item, values [][]byte) {
 	if len(items) == 0 {
 		return
@@ -31,18 +31,18 @@ func (w *txn) archive(place int64, group string, items []rec.Item, values [][]by
 	w.tx.Set(w.keys.archived(at), e.Pack())
 }
 
-// archiving keeps the items that a settlement finishes, if the queue has an archive. All its fields are of the attempt
-// under way.
+// archiving is the part of a settlement that archives the finished items, if the queue has an archive. All its fields
+// belong to the present attempt.
 type archiving struct {
 	gets map[ID]kv.Future[[]byte] // of the values of the items
-	run  kv.Future[[]kv.KV]       // of all items of a claim
+	run  kv.Future[[]kv.KV]       // of the range from the claim's first item to its last, if all are finished
 
-	kept   bool     // the finished items are archived
+	kept   bool     // the queue has an archive
 	values [][]byte // of the finished items
 	place  int64    // in the archive
 }
 
-// begin starts reading what s will finish, as far as known before the lock is read.
+// begin starts reading the items that s will finish. Those that the lock alone names are read by check.
 func (a *archiving) begin(w *txn, s *settlement) {
 	*a = archiving{}
 	if s.keeps() || w.q.knownConfig().Archive == 0 {

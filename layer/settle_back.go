@@ -8,7 +8,8 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// givingBack is the end of a claim whose items are given back, all or those from an item on.
+// givingBack is the part of a settlement that returns items of the claim: all items that are left, or those from one
+// item on.
 type givingBack struct {
 	o   NackOptions // a copy without Err
 	why string      // the text of the caller's NackOptions.Err
@@ -36,7 +37,7 @@ func (o *NackOptions) check() error {
 	return checkDelay(o.Delay)
 }
 
-// stay returns how many of the items that are left stay in the claim.
+// stay returns how many of the unfinished items stay in the claim. With NackOptions.From these are the items before it.
 func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 	if b.o.From == nil {
 		return 0, nil
@@ -48,7 +49,8 @@ func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 	return n, nil
 }
 
-// carryOut counts the attempt and leaves the group ready, delayed or marked.
+// carryOut counts the failed attempt of the first item, unless the nack is a release, and ends the claim. Afterwards
+// the group is ready, delayed or marked.
 func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	run := &s.run
 	group := s.claim.Group
@@ -68,7 +70,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	run.result = settlementResult{}
 	if !b.o.Release {
 		if b.why == "" && record.Suspect() {
-			record.LastError = rec.Cut("failed; before, " + record.LastError) // a call has ended
+			record.LastError = rec.Cut("failed; before, " + record.LastError) // the failed call had no error text
 		}
 		record = record.Failed(run.held.Claim().SinceMS, w.nowMS, b.why)
 		w.count(countNacked, 1)
@@ -93,7 +95,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	}
 	run.result.waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
-		if b.o.Release { // without a failure the record tells when the delay has begun: see delayIsWrong
+		if b.o.Release { // no failure has stored when the delay began, and delayIsWrong needs the time
 			record.LastMS = w.nowMS
 			w.tx.Set(key, record.Pack())
 		}
@@ -111,7 +113,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	return err
 }
 
-// deadLetterItem dead-letters the item that was tried and leaves the rest of the group ready, or marked.
+// deadLetterItem makes the item that was tried a dead letter. Afterwards the rest of the group is ready, or marked.
 func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	if _, err := f.deadLetter(w); err != nil {
 		return err
@@ -126,7 +128,7 @@ func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	return err
 }
 
-// wait is for how long the group must not be delivered after so many failures.
+// wait returns how long the group waits after so many failures of its head.
 func (b *givingBack) wait(w *txn, failures int) (time.Duration, error) {
 	if b.o.Delay > 0 || b.o.AtOnce || b.o.Release {
 		return b.o.Delay, nil

@@ -13,18 +13,18 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt runs begin,
-// check, finish and conclude. All settlements of a transaction run a step before any runs the next, so that their reads
-// overlap.
+// settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt of the
+// transaction runs the steps begin, check, finish and conclude. A transaction with several settlements runs one step of
+// all of them, then the next step of all. So their reads overlap.
 type settlement struct {
 	claim *Claim // a copy
 	lane  string // of the claim
 	ids   []ID   // to ack or to advance
-	all   bool   // every outstanding item is acked or advanced, and ids, named besides, must be among them
+	all   bool   // every item of the claim is acked or advanced; ids must be among them
 	items []ID   // of the claim, if all
 
-	extend  *extension   // nil = the claim keeps its end; not with the fields below
-	back    *givingBack  // nil = nothing is given back
+	extend  *extension   // nil = the end of the lease does not change; not with the fields below
+	back    *givingBack  // nil = the claim keeps the items that are not acked or advanced
 	advance *advancing   // nil = the items that leave the claim are acked
 	state   *stateChange // nil = the group's state stays
 	archive archiving
@@ -37,28 +37,28 @@ type settlement struct {
 type settling struct {
 	lock   kv.Future[[]byte]
 	held   *rec.Record
-	moved  []rec.Item        // the advanced
-	acked  []rec.Item        // with moved: what leaves the claim for good
-	left   []rec.Item        // of the claim; those that are given back among them
+	moved  []rec.Item        // the items that are advanced
+	acked  []rec.Item        // the items that are acked
+	left   []rec.Item        // the items of the claim that are neither, also those that are given back
 	ahead  kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
-	leads  bool              // the group begins with the acked items, see ledBy
-	next   kv.Future[[]byte] // the first item left in the group, if nothing is left of the claim
-	tried  kv.Future[[]byte] // the attempt of the item that was tried, if nothing stays in the claim
+	leads  bool              // the acked items are the first of the group, see ledBy
+	next   kv.Future[[]byte] // key of the group's first item afterwards, if all items of the claim are finished
+	tried  kv.Future[[]byte] // failed attempts of the first item that is given back, if the claim ends
 	result settlementResult
 }
 
 // settlementResult is what the caller learns of a settlement.
 type settlementResult struct {
-	until, ends time.Time // of an extend; ends by the monotonic clock
-	follows     Follows   // of a nack that counts an attempt, as waits
+	until, ends time.Time // of an extend: the new end by the wall clock, and by the monotonic clock
+	follows     Follows   // as waits, of a nack that counts an attempt
 	waits       time.Duration
 }
 
 // part is something that happens together with an ack, in the same settlement. Example: the acked items go into the
-// archive. A new part is a file of its own and an element of settlement.parts. A method of a part that a settlement
-// does not have does nothing.
+// archive. A new part is a file of its own and an element of settlement.parts. If a settlement does not have a part,
+// the methods of the part do nothing.
 type part interface {
-	// begin forgets the attempt before, and starts reads at the same time as that of the lock.
+	// begin removes the results of the attempt before, and starts reads together with the read of the lock.
 	begin(w *txn, s *settlement)
 	// check reads, and may refuse the settlement. It runs after the check of the token, and must write nothing.
 	check(w *txn, s *settlement) error
@@ -72,18 +72,19 @@ type part interface {
 // out of the acked.
 func (s *settlement) parts() [3]part { return [...]part{s.advance, &s.archive, s.state} }
 
-// keeps reports whether all items stay in the claim, as they are.
+// keeps reports whether the settlement changes no item: it is an extend, or only changes the state.
 func (s *settlement) keeps() bool { return s.extend != nil || s.state != nil && s.state.alone }
 
-// returned notes that the call of a settlement has returned. The settlement may be nil.
+// returned must be called when the call of the settlement returns. It ends the use of the messages that
+// Settlement.Change has got. s may be nil.
 func (s *settlement) returned() {
 	if s != nil && s.advance != nil {
 		s.advance.lent.end()
 	}
 }
 
-// checkClaim checks the claim to settle, and continues with a copy. The items of the copy are the caller's:
-// transactions only count them, and read items instead.
+// checkClaim checks the claim to settle. From here on the settlement uses a copy of the claim. The copy shares the
+// caller's Items, which a transaction may only count: it must take ids from items instead.
 func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.claim == nil {
 		return fmt.Errorf("%w: no claim", ErrOptions)
@@ -109,10 +110,11 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	return err
 }
 
-// of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
+// of reports whether the claim may be of queue q. The token alone does not tell, because two queues may have equal
+// tokens.
 func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 
-// lost returns the error of a claim which the group's record r does not bear.
+// lost returns the error for a claim that is not in the group's record r. r may be nil.
 func (s *settlement) lost(q *Queue, r *rec.Record) error {
 	what, held := s.claim.words()
 	now := "nobody holds " + held + ": the claim has ended" + s.claim.missing(q)
@@ -138,8 +140,9 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
-// check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
-// A claim with an expired lease stays valid until another claim takes over, because its token is still the lock's.
+// check compares the claim's token with that of the lock, and then does the writes that need no more reads. After an
+// error nothing was written. If the lease has expired and no other claim has taken the group over, the lock still has
+// the token, so the claim is still valid.
 func (s *settlement) check(w *txn) error {
 	v, err := s.run.lock.Wait(w.ctx)
 	if err != nil {
@@ -165,7 +168,8 @@ func (s *settlement) check(w *txn) error {
 	return s.take(w, c)
 }
 
-// take takes items out of the claim c, and ends the claim if none stays. After an error nothing was written.
+// take removes the settled items from the claim c, and ends the claim if no item stays in it. After an error nothing
+// was written.
 func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	group, run := s.claim.Group, &s.run
 	if run.acked, run.left, err = divide(c, group, s.ids, s.all); err != nil {
@@ -191,7 +195,7 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	}
 	w.count(countAcked, len(run.acked))
 	w.changeAll(ChangeFinished, group, run.acked)
-	w.count(countReturned, -len(run.acked)) // put adds all which leave the claim
+	w.count(countReturned, -len(run.acked)) // put counts all items that leave the claim as returned; acked ones are not
 	for _, p := range s.parts() {
 		p.write(w, s)
 	}
@@ -210,10 +214,10 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	return s.readNext(w)
 }
 
-// ledBy reports whether the group begins with the acked items, all items of the claim are acked, and no other item lies
-// between them. This holds if ahead, the key behind the group's first n items, is greater than each of the n acked
-// ones. All of these exist, because only the holder may remove an item of a claim. Example: 1, 3 are acked. If 2 has
-// come back since, or was enqueued late, the key behind the first two items is 3.
+// ledBy reports whether all items of the claim are acked, and are the first n items of the group. This holds if ahead,
+// the key of item n + 1, is greater than the key of each acked item. (All acked items exist, because only the holder
+// may remove items of a claim.) Example: 1 and 3 are acked, and 2 was enqueued late. Then ahead is the key of 3, and
+// the result is false.
 func (s *settlement) ledBy(w *txn) (bool, error) {
 	acked := s.run.acked
 	if s.run.ahead == nil || len(acked) == 0 || len(acked) != len(s.claim.Items) {
@@ -227,8 +231,8 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
-// remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
-// commits late, with an index in between; all others by their exact keys.
+// remove clears the acked items by their exact keys. If they are the first of the group, it clears one range instead.
+// It then adds a read conflict on the range, because an item whose enqueue commits late may have an index inside.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
 	if !s.run.leads || len(acked) < 2 || !w.keys.plan.IsPlain() {
@@ -237,7 +241,7 @@ func (s *settlement) remove(w *txn, all []rec.Item) error {
 	}
 	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)
 	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
-	// Before the clear, because a read conflict leaves out what the transaction itself has cleared.
+	// The conflict comes first: it would leave out keys that the transaction has cleared.
 	if err := guard.RangeClear.Read(w.tx, items); err != nil {
 		return err
 	}
@@ -246,8 +250,8 @@ func (s *settlement) remove(w *txn, all []rec.Item) error {
 	return nil
 }
 
-// readNext starts reading the first item left in the group. No read is needed if the acked items have led the group:
-// what lay behind them is the next.
+// readNext starts reading the key of the group's first item after the acked ones. If these were the first of the group,
+// ahead is this key, and no read is needed.
 func (s *settlement) readNext(w *txn) error {
 	if s.run.leads {
 		k, err := s.run.ahead.Wait(w.ctx)
@@ -261,7 +265,7 @@ func (s *settlement) readNext(w *txn) error {
 	return nil
 }
 
-// finish writes what depends on the reads that check began.
+// finish does the writes that depend on reads that check has started.
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.run.next != nil:
@@ -272,7 +276,8 @@ func (s *settlement) finish(w *txn) error {
 	return nil
 }
 
-// leave leaves the lane findable, or without a trace if no item is left there. next nil = none is.
+// leave writes a hint for the lane, or adds a read conflict on its emptiness if it has no item. next is the read of the
+// lane's first key. If next is nil, txn.leave reads the key.
 func (s *settlement) leave(w *txn, next kv.Future[[]byte]) error {
 	_, _, err := w.leave(s.lane, next, guard.ReleaseEmpty, s.run.held.LeadsSuspects())
 	return err

@@ -18,75 +18,76 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// Staging is the waiting line of receives for which nothing was ready.
+// Staging makes receives wait for which no group is ready. ARCHITECTURE.md (Wait) has the steps.
 //
-// A handle whose receives wait has a single request in the database, whatever the number of receives. A transaction
-// that makes a group ready (an enqueue into an empty group, the end of a claim) reads the oldest request at snapshot
-// and touches the wake key which the request's handle watches: only this handle wakes, and nothing conflicts. The
-// handle claims for its own receives and grants the other ready groups to the requests behind: a grant is a lock with a
-// short lease, and the requester accepts by turning the grant into a claim. Groups which become ready because a lease
-// or a delay ends are found by the waiting handles' own clocks. A message whose enqueue was in flight when the request
-// was written is found by looks that follow it (lookSoon), and a wake of a handle which waits no more is passed on
-// (passWakeOn). A jittered poll is the net below: for watches that were lost, and for requests of dead handles, which
-// are swept when their deadline has passed.
+// A handle whose receives wait for any group has one request in the database. A transaction that makes a group ready
+// reads the oldest request at snapshot, and changes the wake key of its handle. So only this handle wakes, and nothing
+// conflicts. The handle claims for its own receives, and grants other ready groups to the requests behind its own. A
+// grant is a lock with a short lease. The other handle turns the grant into a claim.
+//
+// Other ways to find a group: if a lease or a delay ends, the waiting handles find the group by their own clocks. If an
+// enqueue was in flight when the request was written, the handle finds the message by further looks (lookSoon). If a
+// handle is woken that no longer waits, it passes the wake on (passWakeOn). If a watch is lost or a handle has died, a
+// poll finds the group. A sweep clears the requests of dead handles.
 
 const (
-	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
+	// stageAfter is the number of conflicts in a row after which a receive with a Wait joins the waiting line.
 	stageAfter = 8
 	// requestLife is the time from the writing of a request to its deadline. A handle renews the deadline at half of
-	// requestLife. The time is much longer than clocks differ. If another handle takes a request for dead too early,
-	// its handle has to poll once, and nothing else is lost.
+	// requestLife. The clocks of processes usually differ by much less. If another handle takes a request for dead too
+	// early, the request's handle finds the group by a poll, and nothing else is lost.
 	requestLife = 60 * time.Second
-	// skewOfTurns bounds the time for which other handles wait after the end of a lease, so that the handle with the
-	// oldest request claims first.
+	// skewOfTurns bounds the random time for which a handle waits after the end of a lease or delay, if another handle
+	// has the oldest request. So that handle claims first.
 	skewOfTurns = 250 * time.Millisecond
 
-	// grantProbe is how many requests a fulfilment serves at most, and how many dead requests a sweep clears.
+	// grantProbe bounds the requests that a turn serves with grants, and the dead requests that a sweep clears.
 	grantProbe = 16
 )
 
 // DefaultStagePoll is the mean pause between two turns of a handle that is not woken.
 const DefaultStagePoll = time.Second
 
-// staged is what a transaction did to the handle's request; the zero value = nothing.
+// staged is what a transaction has done to the handle's requests; the zero value = nothing.
 type staged struct {
 	granted    int   // groups granted to other handles
 	request    int64 // the request's index, if the request was registered or found
 	deadlineMS int64
 	gone       bool // the request was cleared, or not found
-	// wants are the requests for lanes and by templates which were written, with their deadlines; 0 = cleared.
+	// wants has the deadlines of the requests for lanes and by templates that were written; 0 = it was cleared.
 	wants map[want]int64
-	began bool      // a request was written that is new, or that wants a group again
+	began bool      // a request was written: a new one, or one that wants a group again
 	rest  line.Rest // what waiting receives wait for after a turn which found nothing
-	past  *goneFor  // what the transaction has cleared requests for; nil = nothing
+	past  *goneFor  // the requests that the transaction has cleared; nil = none
 }
 
-// cancel gives up the watch of an attempt which has failed.
+// cancel removes the watch of an attempt that has failed.
 func (o *staged) cancel() {
 	o.rest.Cancel()
 	o.past = nil
 }
 
-// staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
-// the request stand in the handle's own line.Line.
+// staging is what the handle knows of its own requests in the database. The handle's line.Line has the receives that
+// wait.
 //
-// Invariants: at most one transaction at a time may register or clear the request (acquire, release), so the handle
-// never has two requests. A transaction's change of the request is noted (set) when the outcome is known.
+// A transaction that may register or clear the request must have called acquire, so that the handle never has two
+// requests. When the outcome of the transaction is known, the handle must call set, and then release.
 type staging struct {
-	// lostUntil: until then, by the handle's clock in ms, polls are as frequent as Options.Poll says; see pollOf.
+	// lostUntil is a time by the handle's clock, in ms. Until then the handle polls as often as Options.Poll says: see
+	// pollOf.
 	lostUntil atomic.Int64
-	front     atomic.Pointer[string] // the first request when the handle last looked; nil = there was none
+	front     atomic.Pointer[string] // key of the first request when the handle last looked; nil = there was none
 
 	mu         sync.Mutex
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
 	requests   bool  // guarded by mu: the handle has had a request, and so may have a wake key
-	// began is when the handle last wrote a new request. past has the groups and lanes that the handle has had requests
-	// for until a short while ago; nil = none. Guarded by mu.
+	// began is when the handle last wrote a new request. past has the requests that the handle has cleared a short
+	// while ago; nil = none. Guarded by mu.
 	began time.Time
 	past  *goneFor
-	// wants are the handle's requests for lanes and by templates, as far as the handle may have such. Guarded by mu.
+	// wants are the handle's requests for lanes and by templates. Guarded by mu.
 	wants map[want]ownRequest
 }
 
@@ -127,14 +128,14 @@ func (s *staging) release() {
 	s.busy = false
 }
 
-// requested returns the index of the handle's request, or 0.
+// requested returns the index and the deadline of the handle's request; 0 = there is none.
 func (s *staging) requested() (index, deadlineMS int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index, s.deadlineMS
 }
 
-// receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
+// receiveWaiting receives, and waits for up to r.o.Wait if no group is ready. s, if not nil, is settled first.
 func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	o := &operation{settle: s, receive: r}
 	if err := q.prepare(o); err != nil {
@@ -164,9 +165,9 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 	}
 }
 
-// takeTurn claims for the called receives, grants the other ready groups to other handles, and stages the receives left
-// without a claim. If there was nothing to write, takeTurn sets a watch; see stoodBack. There is a claimer for each
-// template.
+// takeTurn claims for the receives of this turn, and grants other ready groups to other handles. If receives are left
+// without a claim, it writes the handle's request. If there is nothing to write, or only the request (see stoodBack),
+// takeTurn sets a watch. There is a claimer for each template.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
 	named := func(r *reception) bool { return r.o.Group != nil }
 	anyGroup := func(r *reception) bool { return r.o.Group == nil }
@@ -202,7 +203,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			whole = c
 		}
 		if turns[i] == nil {
-			continue // a turn for named groups alone leaves the others to the handles which wait for any
+			continue // a turn for named groups only serves no other handles
 		}
 		rows, err := turns[i].wait(w)
 		if err != nil {
@@ -243,16 +244,16 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	return outcome, err
 }
 
-// stoodBack reports whether the receives have stood back until this turn. Such a turn, if it only writes the request,
-// also sets the watch. A transaction that reads the requests after this commit touches the wake key, which ends the
-// watch at once. A transaction that has read them before may have left a group ready without a wake for the handle: so
-// another receive looks again. But here another handle has a request, and is woken for the group; and if it dies, a
-// poll finds the group.
+// stoodBack reports whether all receives have stood back until this turn, because the handle had just woken another
+// handle. Such a turn may set the watch in the transaction that writes the request. A turn in other cases must not: a
+// transaction that has read the requests before this commit may make a group ready without a wake for the handle, so
+// the handle must look again. Here the other handle has a request, and is woken for the group. If it dies, a poll finds
+// the group.
 func stoodBack(waiting []*operation) bool {
 	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.Cue.Back })
 }
 
-// turning has the reads of a turn for the receives by one template, without the reads for the turn's claims.
+// turning has the reads of a turn for one template, except those of its claimer.
 type turning struct {
 	where    string // the packed template; "" = whole groups
 	requests kv.Future[[]kv.KV]
@@ -277,7 +278,8 @@ func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 	return t.rows, nil
 }
 
-// rest returns what the handle waits for after a turn that wrote nothing. others are the templates to glance at.
+// rest returns the watch and the time for which the handle waits after a turn that found nothing. others are the
+// templates that get only a short look (glance).
 func (w *txn) rest(turns []*turning, receives []*reception, others []string) (line.Rest, error) {
 	q := w.q
 	poll := w.pollOf(turns, receives)
@@ -353,8 +355,8 @@ func (e eitherWatch) Cancel() {
 	e[1].Cancel()
 }
 
-// restOfAny is rest for the receives which take any group, or any lane of a template: the next timer there ends the
-// rest, too.
+// restOfAny is rest for receives of any group, or of any lane of a template. The wait also ends at the next timer
+// there.
 func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	q := w.q
 	first := false
@@ -364,7 +366,7 @@ func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 		if err == nil {
 			r, err = rec.UnpackRequest(t.rows[0].Key, t.rows[0].Value)
 		}
-		q.passes(err) // as one of a dead handle
+		q.passes(err) // such a request counts as a dead handle's
 		if first = p.id == q.waitID; !first && !lives(r, w.nowMS) {
 			left.Dead = append(left.Dead, t.where)
 		}
@@ -384,11 +386,11 @@ func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	return nil
 }
 
-// firstDue returns the time of the first timer of the template. The timers of the shards from 1 on are read only here,
-// because a turn which has found something does not need them.
+// firstDue returns the time of the template's first timer. It reads the timers of all shards. (The turn has read only
+// those of shard 0, because a turn that finds a group needs no others.)
 //
-// In a queue with retroactive delay the timers with the time of an enqueue are further ranges, and while there are such
-// the handle looks each followAge, because the delay may become shorter.
+// In a queue with retroactive delay, timers with the time of an enqueue are in further ranges. While there are such
+// timers the handle looks again after followAge at the latest, because the delay may become shorter.
 func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 	config, err := w.config()
 	if err != nil {
@@ -424,7 +426,7 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 	return dueMS, found, nil
 }
 
-// dueAt returns when the timer with the key is due, or when to look at it again.
+// dueAt returns when the timer with this key is due, or an earlier time at which the handle must look at it again.
 func (w *txn) dueAt(key []byte, delay retro) int64 {
 	p, err := w.keys.parse(key)
 	if w.passes(err) {
@@ -438,9 +440,9 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 	return at
 }
 
-// stopStaging ends the attendance, withdraws the request and clears the wake key. A transaction that was about to touch
-// the wake key may write the key again. Then the next sweep clears the key. The pipeline is closed, so no receive waits
-// any more.
+// stopStaging ends the waiting line of a handle that is closed, and clears its requests and its wake key. The pipeline
+// must be closed, so that no receive waits. Another handle's transaction in flight may write the wake key again; the
+// next sweep clears it.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	defer q.staging.takeGone()
 	if err := q.line.Stop(ctx); err != nil {
@@ -472,23 +474,23 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	return nil
 }
 
-// Paths counts, since the handle was opened, in which ways the handle's receives have got their claims.
+// Paths has counts since the handle was opened: how its receives have got their claims, and how its transactions have
+// gone.
 type Paths struct {
-	Direct    int64 // claims got at the first attempt
-	Widened   int64 // claims got after one conflict or more
-	Staged    int64 // claims got by receives which had waited
+	Direct    int64 // claims of receives whose transaction had no conflict
+	Widened   int64 // claims of receives whose transaction had a conflict before
+	Staged    int64 // claims of receives that have waited
 	Granted   int64 // groups granted to other handles
-	Looks     int64 // turns of the handle's waiting receives which found nothing
+	Looks     int64 // looks of waiting receives that found nothing
 	Conflicts int64 // attempts of this handle's shared transactions which failed with a conflict
 	Shared    int64 // transactions of the handle's operations
-	Together  int64 // operations which travelled in shared transactions
+	Together  int64 // operations in these transactions; Together / Shared share one on average
 	Queued    int64 // operations now waiting for the next transaction
-	// Unreadable is how often the handle has met a row that cannot be read and has gone on without it: a hint, a timer,
-	// a request, a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
+	// Unreadable is how often the handle has met a row that cannot be read, and has continued without it. Such a row is
+	// a hint, a timer, a request or a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
 	Unreadable int64
-	// Waiting is for how long the database has kept a transaction of the handle waiting; 0 = none waits. A transaction
-	// counts if its attempts have failed for a second, or have had no answer for five. If several count, Waiting is the
-	// longest of their times.
+	// Waiting is how long the database has kept a transaction of the handle waiting; 0 = none waits. Such a transaction
+	// has failed for a second, or has had no answer for five. If there are several, Waiting is the longest time.
 	Waiting time.Duration
 }
 
@@ -525,28 +527,28 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 	}
 }
 
-// A transaction that makes a group ready wakes one handle, by a request that the handle may be about to clear, because
-// it has been served with another group or waits no longer. Then the wake reaches no receive, and a handle that waits
-// would find the group by its poll. Example: two enqueues wake handle A at the same time; A takes one group, and B
-// waits for the other. So a handle which clears a request remembers the count of its wake key, for as long as a
-// transaction can last that has read the request. If a wake comes in that time, the handle passes it on.
+// A transaction that makes a group ready wakes one handle. This handle may be clearing its request at that moment. Then
+// the wake reaches no receive, and another handle that waits would find the group only by its poll. Example: two
+// enqueues wake handle A at the same time. A needs one group and clears its request. B waits, and gets no wake for the
+// second group. So after clearing a request a handle remembers the count of its wake key, for the longest time that a
+// transaction can last. If a wake comes in that time, the handle passes it on.
 //
-// The clearing transaction reads the count without a conflict, and sets no watch, which would conflict with each wake.
-// Otherwise a handle could not clear its request while messages are enqueued as fast as transactions end: each enqueue
-// wakes the handle again. A later transaction, which only reads, compares the count and sets the watch.
+// The transaction that clears the request reads the count at snapshot, and sets no watch. Otherwise it would conflict
+// with each wake, and under a steady load of enqueues a handle could never clear its request. A later transaction,
+// which only reads, compares the count and sets the watch.
 //
 // If the process dies or the handle is closed, the wake is lost. Then a poll finds the group, as after any lost wake.
 
-// goneFor says which requests a handle has cleared a short while ago: for any group, for lanes, by templates.
+// goneFor has the requests that a handle has cleared a short while ago.
 type goneFor struct {
 	any   bool
 	wants map[want]bool
 	until time.Time
-	wakes []byte // the value of the wake key when the handle looked last
+	wakes []byte // the value of the wake key at the handle's last look
 }
 
-// noteCleared notes the wakes before a transaction which clears requests of the handle. any is true if the request for
-// any group is among them.
+// noteCleared stores in outcome the requests that this transaction clears, and the present value of the wake key. any
+// reports whether the request for any group is among them.
 func (w *txn) noteCleared(outcome *staged, any bool) error {
 	past := goneFor{any: any, wants: make(map[want]bool), until: time.Now().Add(transactionLife)}
 	for wanted, deadlineMS := range outcome.wants {
@@ -564,7 +566,7 @@ func (w *txn) noteCleared(outcome *staged, any bool) error {
 	return nil
 }
 
-// rememberWakes notes the handle's wakes so far.
+// rememberWakes stores the present value of the handle's wake key in past.
 func rememberWakes(w *txn, past *goneFor) (err error) {
 	if past.wakes, err = w.tx.Snapshot().Get(w.keys.wake(w.q.waitID)).Wait(w.ctx); err != nil {
 		return fmt.Errorf("read wake key: %w", err)
@@ -572,14 +574,14 @@ func rememberWakes(w *txn, past *goneFor) (err error) {
 	return nil
 }
 
-// noteGone adds the requests that a transaction has cleared to past. It removes from past what the handle waits for
-// again, because the handle has looked. The caller must hold mu.
+// noteGone adds the requests that a transaction has cleared to s.past. If the transaction was a look, noteGone removes
+// the requests that the handle has again. The caller must hold mu.
 func (s *staging) noteGone(o staged) {
 	switch {
 	case o.past == nil:
 	case s.past == nil:
 		s.past = o.past
-	default: // the older count: a wake that either missed is seen
+	default: // past keeps the older count, so that no wake since then is missed
 		s.past.any, s.past.until = s.past.any || o.past.any, o.past.until
 		maps.Copy(s.past.wants, o.past.wants)
 	}
@@ -593,14 +595,14 @@ func (s *staging) noteGone(o staged) {
 	}
 }
 
-// waitsSince returns for how long a request of the handle has been there; of several, the newest.
+// waitsSince returns the age of the handle's newest request.
 func (s *staging) waitsSince() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.began)
 }
 
-// goneLeft is line.Env.Gone.
+// goneLeft is line.Env.Gone: for how long the handle must still pass on wakes.
 func (s *staging) goneLeft() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -614,7 +616,7 @@ func (s *staging) goneLeft() time.Duration {
 	return max(left, 0)
 }
 
-// takeGone returns the note of the cleared requests, and removes the note from s.
+// takeGone returns s.past and sets it to nil.
 func (s *staging) takeGone() *goneFor {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -623,7 +625,8 @@ func (s *staging) takeGone() *goneFor {
 	return past
 }
 
-// lookGone is line.Env.LookGone.
+// lookGone is line.Env.LookGone: it reports whether a wake came since the requests in past were cleared, and sets a
+// watch if not.
 func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error) {
 	q.staging.mu.Lock()
 	past := q.staging.past
@@ -649,9 +652,9 @@ func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error
 	return r, woken, err
 }
 
-// passWakeOn wakes the next handle which waits for what this handle has had a request for, and remembers the wakes so
-// far. If the handle has no request now, one that bears the handle's name was left by a commit of unknown outcome.
-// passWakeOn withdraws such a request: otherwise the handle would wake itself by the request again and again.
+// passWakeOn wakes the next handles that wait for the groups and lanes of the requests in past, and stores the present
+// value of the wake key. If the handle should have no request but the database has one, a commit of unknown outcome has
+// left it. passWakeOn withdraws this request, because the handle would wake itself by it again and again.
 func (q *Queue) passWakeOn(ctx context.Context) error {
 	past := q.staging.takeGone()
 	if past == nil {

@@ -19,24 +19,24 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// view is the queue at a single version of the database, for reads. Nothing can be written through a view: a function
-// with a view, and without a txn, only reads. Only a single goroutine may use a view.
+// view is the queue at one version of the database. A view only reads, so a function with a view and without a txn
+// writes nothing. Only one goroutine may use a view.
 type view struct {
 	ctx   context.Context
-	q     *Queue // for facts which the handle knows without a read
+	q     *Queue // for facts that the handle knows without a read
 	keys  subspace
-	read  kv.ReadTx // at snapshot; of a guarded view, with a conflict
+	read  kv.ReadTx // reads at snapshot; in a guarded view with conflicts
 	nowMS int64     // by the handle's clock, when the view was made
 	at    time.Time // nowMS by the system's monotonic clock
 }
 
-// viewOf returns the view of reads by read.
+// viewOf returns a view that reads by read.
 func (q *Queue) viewOf(ctx context.Context, read kv.ReadTx) view {
 	return view{ctx: ctx, q: q, keys: q.keys, read: read, at: time.Now(), nowMS: q.nowMS()}
 }
 
-// byMonotonic returns when ms of the handle's clock comes, by the system's monotonic clock. No later step of the wall
-// clock changes that.
+// byMonotonic converts ms, a time by the handle's clock, to the system's monotonic clock. The result does not change if
+// the wall clock is set later.
 func byMonotonic(v *view, ms int64) time.Time {
 	return v.at.Add(time.Duration(ms-v.nowMS) * time.Millisecond)
 }
@@ -63,7 +63,7 @@ func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 		if err := fn(&v); err != nil {
 			return err
 		}
-		_, err := follow.wait(ctx) // ErrNoQueue for a queue which is being dropped: the rest of its keys is no answer
+		_, err := follow.wait(ctx) // ErrNoQueue if the queue is being dropped: without its keys the result is wrong
 		return err
 	})
 	return err
@@ -76,12 +76,12 @@ func (w *txn) guarded(g guard.Guard) *view {
 	return &v
 }
 
-// known is the queue's configuration as the handle knows it. A transaction decides by txn.config.
+// known is the configuration that the handle has read last. A transaction that writes must use txn.config instead.
 func (v *view) known() Config { return v.q.knownConfig() }
 
-// passes reports whether err is that of a row which cannot be read, and counts the row. A read of a list continues
-// without the row, so that the row stops only the group to which it leads. passes is not for a lock, a mark, an item or
-// the configuration, because no call can do without these.
+// passes reports whether err says that a row cannot be read, and counts the row. The caller then continues without the
+// row. So an unreadable hint or timer stops only its own group. Callers must not use passes for a lock, a mark, an item
+// or the configuration, because no call can continue without these.
 func (q *Queue) passes(err error) bool {
 	if !isCorrupt(err) {
 		return false
@@ -93,7 +93,7 @@ func (q *Queue) passes(err error) bool {
 // passes is Queue.passes.
 func (v *view) passes(err error) bool { return v.q.passes(err) }
 
-// readLock returns nil if the group has no record.
+// readLock returns the record of a group or lane; nil = there is none.
 func (v *view) readLock(group string) (*rec.Record, error) {
 	key := v.keys.lock(group)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -106,7 +106,7 @@ func (v *view) readLock(group string) (*rec.Record, error) {
 	return rec.UnpackRecord(key, value)
 }
 
-// readItem turns a pair into an item, as assemble does.
+// readItem makes an item from its row, and reads the rest of its body: see assemble.
 func (v *view) readItem(row kv.KV) (Item, error) {
 	p, err := v.keys.parse(row.Key)
 	if err != nil {
@@ -120,8 +120,8 @@ func (v *view) readItem(row kv.KV) (Item, error) {
 	return v.assemble(p.itemID(), e, body, config.retro())
 }
 
-// assemble makes an item from its id and envelope, and reads the rest of a body in parts. An incomplete item is
-// ErrCorrupt.
+// assemble makes an item from its id, its envelope and the first part of its body. It reads the other parts. If one is
+// missing, the error is ErrCorrupt.
 func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, error) {
 	if e.Parts > 0 {
 		rows, err := v.read.GetRange(v.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
@@ -144,8 +144,8 @@ func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, 
 	}, nil
 }
 
-// firstItem returns the key of a group's first item, or nil if the group is empty. Called on a snapshot the read adds
-// no conflict. No body is read.
+// firstItem returns the key of a group's first item; nil = the group is empty. It reads no body. The read has a
+// conflict in a guarded view only.
 func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	k, err := v.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(v.ctx)
 	if err != nil {
@@ -157,8 +157,8 @@ func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	return k, nil
 }
 
-// readAttempt returns the zero value if the item has never failed. The failed deliveries of an item change only in a
-// transaction with a read conflict on the lock of its group, and so they need no conflict of their own.
+// readAttempt returns the failed attempts of an item; the zero value = it has never failed. They change only in
+// transactions with a read conflict on the lock of the group, so a caller with that conflict needs no other.
 func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	key := v.keys.attempt(id)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -192,7 +192,8 @@ func (v *view) readAttempts(first, last ID) (map[ID]rec.Attempt, error) {
 	return records, nil
 }
 
-// readPace starts reading the group's pair, unless the queue has no rate as far as the handle knows.
+// readPace starts reading how far the group's rate is used up; nil if the configuration that the handle knows has no
+// MaxRate.
 func (v *view) readPace(group string) kv.Future[[]byte] {
 	if v.known().MaxRate.isNone() {
 		return nil
@@ -200,7 +201,7 @@ func (v *view) readPace(group string) kv.Future[[]byte] {
 	return v.read.Get(v.keys.pace(group))
 }
 
-// waitPace returns how far the group's rate is used up, by the read which readPace started.
+// waitPace returns the result of the read that readPace has started.
 func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err error) {
 	value, err := f.Wait(v.ctx)
 	if err != nil {
@@ -212,7 +213,7 @@ func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err erro
 	return plausible(p, v.known().MaxRate, v.nowMS), err
 }
 
-// readPaceTotal returns how far the queue's rate is used up, by the portions that all handles have drawn.
+// readPaceTotal returns how far the queue's rate is used up. All portions that handles have drawn are counted as used.
 func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 	key := v.keys.meta(metaPace)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -236,8 +237,8 @@ func (v *view) readPause() (*rec.Mark, error) {
 	return v.q.pauseOf(key, value), nil
 }
 
-// pauseOf returns the pause in a value; nil = the queue is not paused. A value that cannot be read counts as a pause
-// too, with that as its reason. Resume ends it.
+// pauseOf returns the pause in a value; nil = the queue is not paused. If the value cannot be read, the queue counts as
+// paused, with the error as the reason. Resume ends this too.
 func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
 	m, err := rec.UnpackPause(key, value)
 	if q.passes(err) {
@@ -246,7 +247,8 @@ func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
 	return m
 }
 
-// seenHead returns an error if the caller has seen another head; zero = the caller takes any.
+// seenHead returns ErrChanged if head is not the head that the caller has seen. If seen is the zero ID, any head is
+// right.
 func seenHead(seen, head ID) error {
 	switch {
 	case seen == ID{} || seen == head:
@@ -257,7 +259,7 @@ func seenHead(seen, head ID) error {
 	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
 }
 
-// sawHead is seenHead for the present head of a group.
+// sawHead reads the head of a lane and compares it with seen, as seenHead does.
 func (v *view) sawHead(lane string, seen ID) error {
 	if seen == (ID{}) {
 		return nil
@@ -277,7 +279,7 @@ func (v *view) sawHead(lane string, seen ID) error {
 	return seenHead(seen, p.itemID())
 }
 
-// heldLane is a lock of another lane of a group, one that may share an item with the lane that is looked at.
+// heldLane is the record of another lane of the group that may share an item with the lane that is looked at.
 type heldLane struct {
 	lane   string
 	record *rec.Record
@@ -285,11 +287,12 @@ type heldLane struct {
 
 // A group may have thousands of lanes in flight, each with a lock of up to 95 kB. So a look at a lane does not read all
 // locks of the group. It reads the lane's own lock, and the first locks of each range in which locks of intersecting
-// lanes lie. One such lock decides: it excludes the lane, or its time is over.
+// lanes lie. One lock of an intersecting lane is enough: either it excludes the lane, or it has expired and must be
+// ended first.
 //
 // A range may also have locks of lanes that do not intersect. Example: the views are "state" and "region,state". A look
-// at the lane state=NEW reads past the locks of all regions, because one may be of (EU, NEW). It reads past a bounded
-// number of them. Then the lane counts as excluded by the lock after these, until that lock is released.
+// at the lane state=NEW reads past the locks of all regions, because one may be of (EU, NEW). The look reads past at
+// most maxPassed locks. If there are more, the next lock counts as one that excludes the lane.
 const (
 	// locksAtOnce bounds the locks of a range that a look reads at first.
 	locksAtOnce = 10
@@ -300,7 +303,7 @@ const (
 	passedBytes = 10_000_000
 )
 
-// laneLock is the read of a lane's lock, and, in a queue with facets, of locks that may exclude the lane.
+// laneLock has the reads of a lane's lock, and in a queue with facets those of other locks that may exclude the lane.
 type laneLock struct {
 	lock kv.Future[[]byte] // nil in a queue with facets: the lock is in one of over
 	over []lockRead
@@ -315,8 +318,9 @@ type lockRead struct {
 	rows  kv.Future[[]kv.KV]
 }
 
-// readLaneLock starts the read of the lock of a lane that is no hold. In a queue with facets it reads, by locks, up to
-// most locks of each range in which those of intersecting lanes lie, and the lane's own.
+// readLaneLock starts the reads of a laneLock. The lane must not be a hold. In a queue with facets it reads up to most
+// locks of each range that may have locks of intersecting lanes. The reader locks decides whether these reads have
+// conflicts.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
@@ -336,8 +340,8 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	return l
 }
 
-// waitLaneLock returns the records which readLaneLock has started to read: the lane's own, and those of lanes that
-// exclude the lane. There are others if and only if another lane excludes the lane.
+// waitLaneLock returns the results of the reads of a laneLock: the lane's own record, and those of intersecting lanes.
+// If no other lane excludes the lane, others is empty.
 func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
 	if l.over == nil {
 		value, err := l.lock.Wait(v.ctx)
@@ -362,7 +366,7 @@ func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []
 	return own, others, nil
 }
 
-// wait returns the records of the range that waitLaneLock returns.
+// wait returns the results of waitLaneLock for one range.
 func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLane, err error) {
 	rows, err := l.rows.Wait(v.ctx)
 	if err != nil {
@@ -375,7 +379,8 @@ func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLan
 	return own, others, err
 }
 
-// pass reads past locks of lanes that do not intersect, to the first that does, or to the bound. passed are the first.
+// pass continues a read of locks behind the rows in passed, none of which is of an intersecting lane. It returns the
+// first lock of an intersecting lane. Behind maxPassed locks, or passedBytes, it returns the next lock, of any lane.
 func (l *lockRead) pass(v *view, lane string, passed []kv.KV) (excludes []heldLane, err error) {
 	n, size := len(passed), 0
 	for _, row := range passed {
@@ -398,7 +403,7 @@ func (l *lockRead) pass(v *view, lane string, passed []kv.KV) (excludes []heldLa
 	return nil, nil
 }
 
-// unpackLocks reads the records in rows: the lane's own, and those of the lanes that may share an item with the lane.
+// unpackLocks returns the records in rows: the lane's own, and those of intersecting lanes.
 func (v *view) unpackLocks(lane string, rows []kv.KV) (own *rec.Record, others []heldLane, err error) {
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
@@ -421,8 +426,8 @@ func (v *view) unpackLocks(lane string, rows []kv.KV) (own *rec.Record, others [
 	return own, others, nil
 }
 
-// laneRead reads the items of a lane that is no whole group: first the lane's keys, then the items by key, because the
-// lane's items may lie far apart in the group.
+// laneRead reads the items of a lane that is not a whole group. It reads the lane's keys first, and then each item by
+// its key, because the lane's items may be far apart in the group.
 type laneRead struct {
 	keys   subspace
 	lane   string
@@ -435,8 +440,8 @@ type laneRead struct {
 	ended  bool
 }
 
-// readItems starts reading the first items of a lane. values reads the items of a lane that is no whole group, which
-// need no conflict of their own.
+// readItems starts reading the first items of a lane, at most limit. If the lane is not a whole group, the items
+// themselves are read by values: only the read of the lane's keys may need a conflict.
 func (v *view) readItems(values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
 	return v.readItemsIn(values, lane, v.keys.items(lane), limit)
 }
@@ -497,7 +502,8 @@ func (r *laneRead) Cancel() {
 	}
 }
 
-// reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
+// reloadItems reads the items of a claim that is held. It leaves out items between them that are not of the claim, such
+// as an item whose enqueue has committed late.
 func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	out := h.Items
 	if len(out) == 0 {
@@ -505,7 +511,7 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	}
 	group := lanes.GroupOf(lane)
 	found := v.reloadRows(lane, out)
-	// Only of the first item, as in a new claim.
+	// As in a new claim, only the first item has its failed attempts.
 	record, err := v.readAttempt(idOf(out[0], group))
 	if err != nil {
 		return nil, err
@@ -535,7 +541,8 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	return items, nil
 }
 
-// reloadRows starts reading the items of a held claim: a lane's items by key, because they may lie far apart.
+// reloadRows starts reading the items of a claim that is held. Those of a lane are read by key, because they may be far
+// apart in the group.
 func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	group := lanes.GroupOf(lane)
 	if lanes.IsPart(lane) {
@@ -552,7 +559,7 @@ func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	}, kv.RangeOptions{})
 }
 
-// firstHold is the read of the first hold that a claim of a lane can meet; nil = a claim meets none.
+// firstHold starts reading the first hold that can keep items of a lane from a claim; nil = no hold can.
 func (v *view) firstHold(lane string) kv.Future[[]kv.KV] {
 	if !v.keys.plan.MeetsHolds(lane) {
 		return nil
@@ -577,10 +584,10 @@ func (v *view) unpackHolds(rows []kv.KV) ([]heldLane, error) {
 	return all, nil
 }
 
-// inHandMost bounds the holds of a group which inHand reads.
+// inHandMost bounds the holds that inHand reads.
 const inHandMost = 10_000
 
-// inHand returns how many items of a group are under a claim of their own, of the first inHandMost holds.
+// inHand counts the items of a group that are in flight under a hold. It counts among the first inHandMost holds.
 func (v *view) inHand(group string) (n int, err error) {
 	rows, err := v.read.GetRange(v.keys.holds(group).Selectors(), kv.RangeOptions{Limit: inHandMost}).Wait(v.ctx)
 	if err != nil {
@@ -595,7 +602,7 @@ func (v *view) inHand(group string) (n int, err error) {
 	return n, err
 }
 
-// cursor is the part of a range still to be read.
+// cursor is the part of a range that is not read yet.
 type cursor struct {
 	begin     kv.KeySelector
 	end       []byte
@@ -606,7 +613,7 @@ func newCursor(r kv.KeyRange) cursor {
 	return cursor{begin: kv.FirstGreaterOrEqual(r.Begin), end: r.End}
 }
 
-// read starts reading the next rows; limit bounds them.
+// read starts reading the next rows, at most limit.
 func (c *cursor) read(tx kv.ReadTx, limit int) kv.Future[[]kv.KV] {
 	if c.exhausted {
 		return kv.Done[[]kv.KV](nil, nil)
@@ -614,7 +621,7 @@ func (c *cursor) read(tx kv.ReadTx, limit int) kv.Future[[]kv.KV] {
 	return tx.GetRange(kv.Range{Begin: c.begin, End: kv.FirstGreaterOrEqual(c.end)}, kv.RangeOptions{Limit: limit})
 }
 
-// passed moves the cursor behind rows.
+// passed moves the cursor behind rows, which read has returned with the same limit.
 func (c *cursor) passed(rows []kv.KV, limit int) {
 	if len(rows) < limit {
 		c.exhausted = true
@@ -623,7 +630,7 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 	c.begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
 }
 
-// walk reads the rows of r, a page at a time, all at one version. After an error nothing follows.
+// walk reads the rows of r, page by page, at one version. An error ends the sequence.
 func walk(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, page int) iter.Seq2[kv.KV, error] {
 	return func(yield func(kv.KV, error) bool) {
 		for rest := newCursor(r); !rest.exhausted; {
@@ -636,7 +643,8 @@ func walk(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, page int) iter.Seq2[
 	}
 }
 
-// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
+// give passes the entries of a page to yield, and then the page's error, if any. It reports whether the caller may read
+// the next page.
 func give[T any](entries []T, err error, yield func(T, error) bool) bool {
 	for _, e := range entries {
 		if !yield(e, nil) {
@@ -650,7 +658,7 @@ func give[T any](entries []T, err error, yield func(T, error) bool) bool {
 	return err == nil
 }
 
-// maxStride bounds how many keys countKeys steps over at a time.
+// maxStride bounds the keys that one read of countKeys skips.
 const maxStride = 1000
 
 // countKeys counts the keys of r up to limit.
@@ -662,8 +670,8 @@ func (v *view) countKeys(r kv.KeyRange, limit int64) (int64, error) {
 	return counts[0], nil
 }
 
-// countKeysOfEach counts the keys of each range up to limit. Key selectors step over the keys, so no value is
-// transferred. The ranges take a step at a time, all together.
+// countKeysOfEach counts the keys of each range up to limit. Each read is a key selector with an offset, so no value is
+// transferred. The reads of all ranges are in flight together.
 func (v *view) countKeysOfEach(ranges []kv.KeyRange, limit int64) ([]int64, error) {
 	all, counts := make([]keyCount, len(ranges)), make([]int64, len(ranges))
 	for i, r := range ranges {
@@ -688,19 +696,20 @@ func (v *view) countKeysOfEach(ranges []kv.KeyRange, limit int64) ([]int64, erro
 	return counts, nil
 }
 
-// keyCount is a count under way: in growing strides until a stride leads out of the range, then in halves of the
-// stride.
+// keyCount is the count of one range. Each step moves on by stride keys. The stride doubles until a step leads out of
+// the range. From then on each step that leads out halves the stride, until it is 0. Example: 5 keys are counted by the
+// strides 1, 1, 2, then 4, which leads out, then 2, which leads out, then 1.
 type keyCount struct {
 	of      kv.KeyRange
 	at      []byte
 	n       int64
-	offset  int // the first step leads to the first key, all others from a key to a later key
+	offset  int // of the next read: the first read finds the first key, all others a key behind at
 	stride  int // 0 = the count is done
 	growing bool
-	step    kv.Future[[]byte] // under way; nil = none
+	step    kv.Future[[]byte] // the read in flight; nil = none
 }
 
-// take waits for the step under way and makes the next one ready.
+// take waits for the read in flight, and computes the next stride and offset.
 func (c *keyCount) take(ctx context.Context) error {
 	if c.step == nil {
 		return nil
@@ -743,7 +752,7 @@ func (v *view) readState(group string, wanted bool) kv.Future[[]byte] {
 	return v.read.Get(v.keys.state(group))
 }
 
-// waitState returns nil for a read that was not started.
+// waitState returns the result of readState; nil if the state was not wanted, or the group has none.
 func (v *view) waitState(f kv.Future[[]byte]) ([]byte, error) {
 	if f == nil {
 		return nil, nil
@@ -755,29 +764,32 @@ func (v *view) waitState(f kv.Future[[]byte]) ([]byte, error) {
 	return state, nil
 }
 
-// How large a transaction of the queue may become. FoundationDB refuses a commit of more than 10,000,000 bytes
-// (transaction_too_large, 2101): the mutations and the conflict ranges, so that a written key counts three times, and a
-// cleared key four times. Group names, queue names and the prefix are in the keys. So the names decide how many groups
-// a receive can claim, and how many items an ack can finish. A fixed number of items would be no safe bound.
+// The size of transactions. FoundationDB refuses a commit of more than 10,000,000 bytes (transaction_too_large, 2101).
+// Mutations and conflict ranges count, so a written key counts three times and a cleared key four times. Keys have the
+// prefix and the names of queue and group. So long names reduce how many groups a receive can claim and how many items
+// an ack can finish, and a fixed number of items is not a safe bound.
 //
 // Therefore each transaction counts the bytes that it adds. A call that can do less stops when the transaction is
 // crowded: a receive gives fewer claims, a claim has fewer items. A call that cannot, because its caller has named all
 // items, returns a *LimitError.
 
 const (
-	// crowdedShare is the part of a transaction's limit, in percent, beyond which a receive takes no further group. The
-	// rest is for one more claim, and for the last writes of a transaction: kept hints, changes, counters, wakes.
+	// crowdedShare is a share of a transaction's limit, in percent. Above it the transaction is crowded: a receive
+	// takes no further group. The rest is for the claim that was begun, and for the last writes of the transaction:
+	// kept hints, changes, counters, wakes.
 	crowdedShare = 50
-	// maxFinishSize bounds the bytes that the ack or take of a claim's items may add to its transaction. It also bounds
-	// the bytes of the claims of single items of a group. A first item alone may add more.
+	// maxFinishSize bounds the bytes that an ack or a take of one claim's items may add to its transaction. It also
+	// bounds the claims of single items that a receive makes in a group. The first item may always be claimed, even if
+	// it alone adds more.
 	maxFinishSize = 3_000_000 // bytes
-	// maxLockItems bounds the items in the value of a lock. The rest is for the owner and a mark: FoundationDB allows
-	// 100,000 bytes for a value.
+	// maxLockItems bounds the items in the value of a lock. FoundationDB allows 100,000 bytes for a value. The rest is
+	// for the owner and a mark.
 	maxLockItems = 90_000 // bytes
 	// maxRepeatSize bounds the row under a receive id, for the same reason.
 	maxRepeatSize = 90_000 // bytes
-	// maxReceiveSize bounds the bodies and states of a receive together, whatever the caller allows: what the handle
-	// reads in one transaction, within the five seconds that a transaction may last. A first item alone may be larger.
+	// maxReceiveSize bounds the bodies and states of a receive together, also if MaxBytes is larger. The handle reads
+	// them in one transaction, which may last five seconds. The first item may always be received, even if it alone is
+	// larger.
 	maxReceiveSize = 8 << 20 // bytes
 )
 
@@ -795,18 +807,17 @@ func conflictSize(key int) int   { return 2*key + rangeSize + 1 }
 // by one, and conflicts on the emptiness of the group: four ranges.
 func clearSize(key int) int { return 4*key + mutationSize + rangeSize + 2 + conflictSize(key) }
 
-// sizes is what is known of the size of a transaction.
+// sizes has the size of a transaction, as far as the handle knows it.
 type sizes struct {
 	own  sized // what this attempt adds
 	room room  // of keys
-	// before is the size of the caller's transaction before, being read; callers has it afterwards. Of a transaction
-	// which the handle has begun before is nil, and callers 0.
+	// before is the read of how large the caller's transaction was before this call; measure moves the result to
+	// callers. If the handle has begun the transaction, before is nil and callers is 0.
 	before  kv.Future[int64]
 	callers int
 }
 
-// sized is a transaction that counts the bytes that it adds to its size. It counts about as much as FoundationDB, or
-// more.
+// sized counts the bytes that its calls add to a transaction. The count is about FoundationDB's, or higher.
 type sized struct {
 	kv.Tx
 	added int // bytes
@@ -847,7 +858,8 @@ func (t *sized) Get(key []byte) kv.Future[[]byte] {
 	return t.Tx.Get(key)
 }
 
-// GetKey and GetRange conflict up to a key which the read finds: hardly longer than those it is given.
+// GetKey and GetRange have a conflict up to the key that they find. Usually it is longer than the given keys by at most
+// foundKey bytes.
 func (t *sized) GetKey(s kv.KeySelector) kv.Future[[]byte] {
 	t.added += conflictSize(len(s.Key) + foundKey)
 	return t.Tx.GetKey(s)
@@ -875,7 +887,7 @@ func (q *Queue) txLimit() int {
 // crowded reports whether the transaction has no room for another claim.
 func (w *txn) crowded() bool { return w.used() > w.q.txLimit()/100*crowdedShare }
 
-// measure waits for the size which the caller's transaction had before.
+// measure waits for the size that the caller's transaction had before this call.
 func (w *txn) measure() error {
 	if w.sizes.before == nil {
 		return nil
@@ -899,12 +911,13 @@ func (w *txn) checkRoom() error {
 	}
 }
 
-// checkSize returns an error if the caller's transaction has become too large to be committed.
+// checkSize returns an error if the caller's transaction has become too large to be committed. It asks the engine for
+// the size only if the layer's own count is high.
 func (w *txn) checkSize() error {
 	if err := w.measure(); err != nil || !w.crowded() {
 		return err
 	}
-	w.sizes.before = w.sizes.own.ApproximateSize() // instead of the layer's own count
+	w.sizes.before = w.sizes.own.ApproximateSize() // the engine's count replaces the layer's
 	w.sizes.own.added = 0
 	if err := w.measure(); err != nil {
 		return err
@@ -916,8 +929,8 @@ func (w *txn) checkSize() error {
 	return &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(with), Max: int64(w.q.txLimit())}
 }
 
-// receiptRoom is how many bytes the receipt of Once adds to a transaction after the last call of the layer: the row, a
-// conflict, and the rows of earlier receipts, which it clears.
+// receiptRoom is how many bytes Once adds to a transaction at the end: its receipt, a conflict, and the clears of
+// earlier receipts.
 func (q *Queue) receiptRoom() int {
 	key := len(q.keys.receipt(uuid.Nil))
 	return setSize(key, receiptSize) + conflictSize(key) + receiptsCleared*clearSize(key)
@@ -929,12 +942,12 @@ const receiptSize = 3 * 9 // bytes
 // whatTransaction is LimitError.What of a transaction that has become too large.
 const whatTransaction = "transaction"
 
-// itemSizes tells how many bytes an item of a group adds to transactions, without its value. facets is always the size
-// of the item's packed facets.
+// itemSizes computes how many bytes an item of a group adds to a transaction, without its value. In its methods facets
+// is the size of the item's packed facets.
 type itemSizes struct {
 	key   int // the longest of an item's keys, without facets
-	lanes int // besides the whole group
-	told  int // the item's part of a change for subscriptions; 0 = none
+	lanes int // the item's lanes, without the whole group
+	told  int // bytes in a row of changes for subscriptions; 0 = the queue writes none
 }
 
 func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
@@ -953,22 +966,22 @@ func (z itemSizes) change(facets int) int {
 	return z.told + facets
 }
 
-// finish is for the end of an item: the item and its attempts, its parts, its lanes, their hints if the delay is
-// retroactive, and the record, timer and conflict of a hold. No claim of an item by itself adds more.
+// finish is the size for an item that is removed: its row, its attempts and parts, its keys in lanes with their hints,
+// and the record, timer and conflict of a hold. The claim of a single item adds no more.
 func (z itemSizes) finish(facets int) int {
 	return (5+2*z.lanes)*clearSize(z.key+facets) + z.change(facets)
 }
 
-// expire is for an item that becomes a dead letter.
+// expire is the size for an item that becomes a dead letter.
 func (z itemSizes) expire(facets int) int { return setSize(z.key, deadHead) + z.finish(facets) }
 
-// deadHead is, with ample room, how much larger the value of a dead letter is than that of the item.
+// deadHead is more than the bytes by which the value of a dead letter is larger than the value of its item.
 const deadHead = 5000
 
-// errTooLarge: the layer itself has refused a transaction of the handle's own, before the commit.
+// errTooLarge: the layer has refused to commit one of its own transactions.
 var errTooLarge = errors.New("the transaction is too large")
 
-// tooLarge reports whether a transaction was refused, without effect, because it or one of its values was too large.
+// tooLarge reports whether a transaction had no effect because it, or one of its values, was too large.
 func tooLarge(err error) bool {
 	if kv.MaybeCommitted(err) {
 		return false
@@ -978,30 +991,31 @@ func tooLarge(err error) bool {
 }
 
 // The clock of one process is not enough to remove a row by its age. The database's version is the second clock: see
-// moment. A handle never compares a version with a time, only how far both have gone since something was written. So
-// there are two checks:
+// moment. A version cannot be compared with a time. A handle compares how much both have grown since a row was written.
+// There are two checks:
 //
-//   - A row must be old by its own version, too: see moment.old. Example: a message says that it was enqueued
-//     45 days ago, and its index is ten seconds of versions old. Either its producer's clock was behind or this
-//     process's is ahead: the message stays.
+//   - A row must also be old by its own version: see moment.old. Example: by its stored time a message was enqueued 45
+//     days ago, but its index is only ten seconds of versions old. One of the clocks is wrong, and the message stays.
 //   - Each transaction of a handle leaves a receipt with the wall time and the version. Example: a receipt says
-//     12:00:00 at version V. A handle that reads 12:00:10 two days later, at V + 10,000,000, does not know whose clock
-//     is wrong. Its sweeps remove nothing, because some rows, such as dead letters, have no version of their own.
+//     12:00:00 at version V. A handle reads the receipt at version V + 10,000,000, ten seconds later, but its own clock
+//     is two days ahead of 12:00:10. It cannot know which clock is wrong. Some rows, such as dead letters, have no
+//     version that protects them, so its sweeps remove nothing by such times.
 //
-// Versions may stand while time passes: a cluster is down. So something may be removed too late, never too early.
+// Versions do not grow while a cluster is down. So a row may be removed too late, but not too early.
 
 const (
-	// witnessLife is how long a receipt is a witness, by versions. It is less than the jump of versions at a recovery.
+	// witnessLife is how old, by versions, a receipt may be to be compared. It is less than the jump of versions at a
+	// recovery (100 s), so no receipt of the time before a recovery is compared.
 	witnessLife = 90 * time.Second
 	// witnessPage bounds the receipts that a transaction reads to compare the clocks.
 	witnessPage = 1000
 )
 
-// clockError is the error that wraps ErrClock. It has the two times that disagree.
+// clockError wraps ErrClock, and has the two times that disagree.
 type clockError struct {
 	queue, own   string
 	nowMS        int64
-	apart, since time.Duration // the clocks; since the receipt, by versions
+	apart, since time.Duration // between the clocks; since the receipt was written, by versions
 }
 
 func (e *clockError) Unwrap() error { return ErrClock }
@@ -1012,14 +1026,13 @@ func (e *clockError) Error() string {
 		timeWords(e.nowMS-e.apart.Milliseconds()), e.queue, e.since.Round(time.Second))
 }
 
-// witness is the time of a transaction that left a receipt, by both clocks.
+// witness is the time, by both clocks, at which a transaction wrote a receipt.
 type witness struct {
 	moment
 	own bool // the receipt is the handle's own
 }
 
-// witnesses returns the view's time by both clocks, and the times in the receipts that are young enough to be compared
-// with it.
+// witnesses returns the view's own time by both clocks, and the times in the receipts of the last witnessLife.
 func (v *view) witnesses() (m moment, all []witness, err error) {
 	read := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
 	if m, err = v.moment(); err != nil {
@@ -1043,8 +1056,8 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 	return m, all, nil
 }
 
-// disagreement returns an error if a young receipt shows that another clock is behind this process's clock by more than
-// clockSlack; otherwise nil.
+// disagreement returns an error if a receipt of the last witnessLife shows another clock that is more than clockSlack
+// behind this process's clock; otherwise nil.
 func (v *view) disagreement() (*clockError, error) {
 	m, all, err := v.witnesses()
 	if err != nil {
@@ -1061,8 +1074,8 @@ func (v *view) disagreement() (*clockError, error) {
 	return found, nil
 }
 
-// clocksApart returns how far this process's clock and the clocks in the young receipts differ; 0 = by clockSlack at
-// most.
+// clocksApart returns the largest difference among this process's clock and the clocks in the receipts of the last
+// witnessLife; 0 = at most clockSlack.
 func (v *view) clocksApart() (time.Duration, error) {
 	m, all, err := v.witnesses()
 	if err != nil {
@@ -1078,9 +1091,9 @@ func (v *view) clocksApart() (time.Duration, error) {
 	return most - least, nil
 }
 
-// present returns the time (ms) that is most likely right: the median of the handle's own clock and the clocks in the
-// young receipts of other handles, or the later of two. present is for a time that is stored without a version, and by
-// which another process later removes a row.
+// present returns the time (ms) that is most likely right: the median of the handle's own clock and the clocks in
+// receipts of other handles. Of two clocks it takes the later. Use present for a time that is stored without a version,
+// and by which another process later removes the row. Example: the time of death of a dead letter.
 func (w *txn) present() (int64, error) {
 	if w.beats.presentMS > 0 {
 		return w.beats.presentMS, nil

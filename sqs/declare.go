@@ -50,7 +50,7 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 		return nil, fmt.Errorf("a list of queues is wanted: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("there is something behind the list of queues")
+		return nil, errors.New("there is text behind the list of queues: remove it")
 	}
 	declared, seen := make([]Declared, len(read)), make(map[string]bool)
 	for i, q := range read {

@@ -430,7 +430,8 @@ func (s *Server) moveBy(
 			case "":
 				return noSource()
 			case t.Source: // by its own redrive policy: the messages would come back
-				return invalid("The messages of %q came from that queue: a move task needs a destination.", name)
+				return invalid(
+					"The messages of %q came from that queue: name another queue as the DestinationArn.", name)
 			}
 			if targets[name] == nil {
 				to, err := s.open(ctx, name)

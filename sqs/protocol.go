@@ -81,7 +81,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	c.asJSON = !c.json && r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Accept"), "application/json")
 	if r.Method != http.MethodPost && (c.json || r.Method != http.MethodGet) {
 		return nil, refuse(http.StatusMethodNotAllowed, "UnknownOperationException", "InvalidAction",
-			"use POST, or GET with the Query protocol")
+			"The method %s is not supported: use POST, or GET with the Query protocol.", r.Method)
 	}
 	signed, err := s.admit(r, kind)
 	if err != nil {

@@ -128,7 +128,7 @@ func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) 
 	s.begin(func() {
 		for s.stopped.Err() == nil {
 			if err := do(s.stopped); err != nil && s.stopped.Err() == nil {
-				s.options.Logger.Warn("sqs: work that goes on by itself has failed", "err", err)
+				s.options.Logger.Warn("sqs: background work has failed, the server tries again", "err", err)
 			}
 			select {
 			case <-time.After(pause):
@@ -163,6 +163,7 @@ func (s *Server) begin(fn func()) {
 }
 
 // Stop makes waiting receives return without messages, and ends the background work. Requests are answered as before.
+// The caller must still Close the server.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

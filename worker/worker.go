@@ -167,8 +167,8 @@ type Worker struct {
 	late    atomic.Int64    // how many handlers' calls have outlived their contexts, and have not returned
 }
 
-// New makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
-// queue or a handler, and *LimitError.
+// New makes a worker that handles the items of q with h. The caller must Run it, or Start and Stop it. Errors:
+// ErrOptions without a queue or a handler, and *LimitError.
 func New(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	w, err := newWorker(q, h, o)
 	return w, wrap("new", err)
@@ -227,7 +227,8 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	return w, nil
 }
 
-// Start begins to work and returns at once. If the worker was started or stopped before, Start does nothing.
+// Start begins to work and returns at once. The caller must Stop the worker before it closes the queues. If the worker
+// was started or stopped before, Start does nothing.
 func (w *Worker) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

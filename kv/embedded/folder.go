@@ -153,7 +153,8 @@ func (d *dir) connect(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("embedded: connect to %s: not a socket", filepath.Join(d.path, socketName))
+		return nil, fmt.Errorf("embedded: connect to %s: it is not a socket: remove it",
+			filepath.Join(d.path, socketName))
 	}
 	var c net.Conn
 	err = short(d.path, func(path string) (err error) {

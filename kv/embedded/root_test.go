@@ -189,7 +189,7 @@ func TestRootIsNotLedElsewhere(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(own, "kv.socket"), socket))
 	_, err = embedded.OpenDisk(path, embedded.Options{})
 	require.ErrorIs(t, err, embedded.ErrLocked)
-	require.ErrorContains(t, err, "not a socket")
+	require.ErrorContains(t, err, "it is not a socket: remove it")
 	// A hard link to the socket stands for a symbolic link that is made after the check: both lead to the other socket.
 	require.NoError(t, os.Remove(socket))
 	require.NoError(t, os.Link(filepath.Join(own, "kv.socket"), socket))
