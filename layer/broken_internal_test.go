@@ -164,6 +164,7 @@ var missing = map[guard.Guard]string{
 	guard.ExtendApart:     "TestSlowHandlers",
 	guard.TxBound:         "TestTransactionTooLong",
 	guard.ClockAsk:        "TestAWrongClockDestroysNothing/2_days_ahead",
+	guard.SweepRefused:    "TestAWrongClockDestroysNothing/2_days_ahead",
 	guard.ItemAge:         "TestASweepByAClockAheadAlone/message",
 	guard.LetterAge:       "TestASweepByAClockAheadAlone/dead_letter",
 	guard.ArchiveAge:      "TestASweepByAClockAheadAlone/archived_message",

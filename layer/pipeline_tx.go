@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -224,11 +225,15 @@ func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
 }
 
 // runSmaller goes on with an operation whose own transaction has ended with err. If the transaction was too large, a
-// receive asks for less and less; what has to be done as it is gets a *LimitError.
+// receive asks for less and less; what has to be done as it is gets a *LimitError. A row that is too large is another
+// fault, and keeps its error.
 func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err error) error {
 	for r := o.receive; tooLarge(err) && r != nil && r.o.Max > 1; {
 		r.o.Max, r.o.MaxGroups = r.o.Max/2, min(r.o.MaxGroups, r.o.Max/2)
 		err = q.runTogether(ctx, []*operation{o}, others, q.opts.Tx)
+	}
+	if code := kv.Code(err); code == kv.CodeValueTooLarge || code == kv.CodeKeyTooLarge {
+		return fmt.Errorf("a row of this call is too large, use shorter names and headers, or fewer messages: %w", err)
 	}
 	if tooLarge(err) {
 		err = &LimitError{What: whatTransaction, Unit: "bytes", Got: int64(o.used), Max: int64(q.txLimit())}

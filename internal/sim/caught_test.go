@@ -164,6 +164,7 @@ var uncaught = map[string]string{
 	"repeat-age":        "no run with wrong clocks has receive ids",
 	"retry-exclude":     "may be needless with early-gap",
 	"spent":             "it bounds a transaction: no guarantee breaks without it",
+	"sweep-refused":     "each row of a run has a version",
 	"token-grows":       "the simulation has no such offsets",
 	"wake-template":     "a later call, or the end of the lease, repairs it; the simulation does not bound when",
 	"wake-unlocked":     "a later call, or the end of the lease, repairs it; the simulation does not bound when",

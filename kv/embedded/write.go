@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"fdbfifo/kv"
@@ -33,11 +34,19 @@ func checkPair(key, value []byte) error {
 	case string(key) >= maxKey:
 		return codeError(kv.CodeKeyOutsideLegalRange)
 	case len(key) > kv.MaxKeySize:
-		return codeError(kv.CodeKeyTooLarge)
+		return tooLarge(kv.CodeKeyTooLarge, fmt.Sprintf("key %q …", key[:keyShown]), len(key))
 	case len(value) > kv.MaxValueSize:
-		return codeError(kv.CodeValueTooLarge)
+		return tooLarge(kv.CodeValueTooLarge, fmt.Sprintf("the value of key %q", key[:min(len(key), keyShown)]), len(value))
 	}
 	return nil
+}
+
+// keyShown bounds the bytes of a key in an error.
+const keyShown = 200
+
+// tooLarge returns an error that says of which size what is, if it has more bytes than the code allows.
+func tooLarge(code int, what string, size int) *kv.Error {
+	return &kv.Error{Code: code, Cause: fmt.Errorf("%s has %d bytes", what, size)}
 }
 
 func (t *transaction) countMutation(key, value int, addConflict bool) {

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -1796,4 +1797,61 @@ func TestAStepEndsNoLease(t *testing.T) {
 		require.NoError(c, q.Ack(c.Context(), claims[0]))
 		require.NoError(c, q.Close(c.Context()))
 	})
+}
+
+// TestALiveRequestOfAClockAhead (G5): a process whose clock is a year ahead takes handles that wait for dead: its sweep,
+// or its own receive that waits, clears their requests. They get the next message by their next poll all the same, and
+// nothing else is lost.
+func TestALiveRequestOfAClockAhead(t *testing.T) {
+	t.Parallel()
+	sweep := func(c *clocks, ahead *layer.Queue) {
+		_, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+	}
+	wait := func(c *clocks, ahead *layer.Queue) {
+		claims, err := ahead.Receive(c.Context(), layer.ReceiveOptions{Wait: 3 * time.Second})
+		require.NoError(c, err)
+		require.Empty(c, claims)
+	}
+	for name, s := range map[string]struct {
+		section string
+		o       layer.ReceiveOptions
+		clears  func(c *clocks, ahead *layer.Queue)
+	}{
+		"group, sweep":         {"reqgroup", layer.ReceiveOptions{Group: layer.OnlyGroup("A")}, sweep},
+		"any group, a receive": {"request", layer.ReceiveOptions{}, wait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				ahead := c.off(year)
+				section := tuple.Tuple{"q", s.section}.Pack()
+				requests := func() (n int) {
+					for _, row := range c.rows() {
+						if bytes.HasPrefix(row.Key, section) {
+							n++
+						}
+					}
+					return n
+				}
+				got := make(chan time.Time)
+				go func() {
+					s.o.Wait = time.Minute
+					claims, err := c.q.Receive(c.Context(), s.o)
+					require.NoError(c, err)
+					require.Len(c, claims, 1)
+					require.NoError(c, c.q.Ack(c.Context(), claims[0]))
+					got <- time.Now()
+				}()
+				time.Sleep(10 * time.Second)
+				require.Equal(c, 1, requests())
+				s.clears(c, ahead)
+				require.Zero(c, requests())
+				sent := time.Now()
+				c.send(c.q, layer.Message{})
+				received := <-got
+				require.Less(c, received.Sub(sent), 2*time.Second)
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
 }

@@ -206,3 +206,20 @@ func TestUnorderedCost(t *testing.T) {
 	require.Equal(t, of(group), of(group1000))
 	require.Equal(t, of(ack), of(ack1000))
 }
+
+// TestStatsOfAnUnorderedQueue (unordered): an unordered queue has no views. Its ready groups are counted as groups.
+func TestStatsOfAnUnorderedQueue(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.unordered("lanes", nil, 1)[0]
+	for _, group := range []string{"A", "B"} {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: group}, layer.Message{Group: group})
+		require.NoError(t, err)
+	}
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: 1})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	stats, err := q.Stats(e.ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.Nil(t, stats.Views)
+	require.EqualValues(t, 3, stats.Depth-stats.InFlight)
+}

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strconv"
@@ -140,4 +141,53 @@ func (s *sizes) compare(t *testing.T) {
 		}
 	}
 	require.Equal(t, 6, calls)
+}
+
+// tooLargeDB refuses each commit with the error of a code; 0 = none.
+type tooLargeDB struct {
+	kv.DB
+	code atomic.Int64
+}
+
+func (d *tooLargeDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &tooLargeTx{ManagedTx: tx, d: d}, err
+}
+
+type tooLargeTx struct {
+	kv.ManagedTx
+	d *tooLargeDB
+}
+
+func (t *tooLargeTx) Commit() kv.Future[struct{}] {
+	if code := int(t.d.code.Load()); code != 0 {
+		return kv.Done(struct{}{}, error(&kv.Error{Code: code}))
+	}
+	return t.ManagedTx.Commit()
+}
+
+// TestTooLargeSaysWhatIs (contract): a transaction that is too large has a *LimitError with its size. A key or a value
+// that is too large has another: the transaction may be small.
+func TestTooLargeSaysWhatIs(t *testing.T) {
+	for code, says := range map[int]string{
+		kv.CodeTransactionTooLarge: "transaction is ",
+		kv.CodeKeyTooLarge:         "a row of this call is too large",
+		kv.CodeValueTooLarge:       "a row of this call is too large",
+	} {
+		e := newEnv(t, anyEngine, false)
+		db := &tooLargeDB{DB: e.db}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(2))
+		require.NoError(t, err)
+		db.code.Store(int64(code))
+		_, err = q.Enqueue(e.ctx, layer.Message{Group: "A"})
+		require.ErrorContains(t, err, says)
+		var limit *layer.LimitError
+		require.Equal(t, code == kv.CodeTransactionTooLarge, errors.As(err, &limit))
+		if limit == nil {
+			require.Equal(t, code, kv.Code(err))
+			require.Contains(t, err.Error(), "use shorter names")
+		}
+		db.code.Store(0)
+		require.NoError(t, q.Close(e.ctx))
+	}
 }

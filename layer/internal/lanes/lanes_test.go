@@ -157,6 +157,7 @@ func TestCountedViews(t *testing.T) {
 		[]CountedView{{WholeView, 0}, {"region", 1}, {"state,region", 2}}, New(kinds["whole"]).CountedViews())
 	require.Empty(t, New(kinds["plain"]).CountedViews())
 	require.Empty(t, New(kinds["in turn"]).CountedViews())
+	require.Empty(t, New(kinds["unordered"]).CountedViews())
 }
 
 // TestLeaving: an item leaves the parts that it is in, unless a claim of the item alone has taken it out.

@@ -516,13 +516,10 @@ func (p Plan) HoldWhere() string {
 // ClaimsItems reports whether receives by the packed template claim single items, and end such claims.
 func (p Plan) ClaimsItems(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
 
-// CountedViews returns the views of which a queue counts the ready lanes.
+// CountedViews returns the views of which a queue counts the ready lanes: none of a queue without facets.
 func (p Plan) CountedViews() []CountedView {
-	switch {
-	case p.of == nil || p.of.inTurn:
+	if p.of == nil || p.of.holds {
 		return nil
-	case p.of.holds:
-		return []CountedView{{Number: 1}}
 	}
 	all, n := make([]CountedView, len(p.of.texts)), 0
 	for i, text := range p.of.texts {
