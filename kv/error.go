@@ -83,9 +83,10 @@ var names = map[int]string{
 	CodeTransactionInvalidVer:  "transaction_invalid_version",
 	CodeNoCommitVersion:        "no_commit_version: the transaction wrote nothing",
 	CodeTransactionReadOnly:    "transaction_read_only",
-	CodeTransactionTooLarge:    "transaction_too_large: more than 10,000,000 bytes, or than its SizeLimit; do less in one transaction",
-	CodeKeyTooLarge:            "key_too_large: a key of more than 10,000 bytes; shorten what it is made of",
-	CodeValueTooLarge:          "value_too_large: a value of more than 100,000 bytes; store less under one key",
+	CodeTransactionTooLarge: "transaction_too_large: more than 10,000,000 bytes, or than its SizeLimit; " +
+		"do less in one transaction",
+	CodeKeyTooLarge:   "key_too_large: a key of more than 10,000 bytes; shorten what it is made of",
+	CodeValueTooLarge: "value_too_large: a value of more than 100,000 bytes; store less under one key",
 }
 
 func (e *Error) Error() string {

@@ -266,7 +266,7 @@ func TestForgedBodiesGiveWay(t *testing.T) {
 // TestIdleConnectionsGiveWay: connections without a signed request delay a signed request by at most a second, however
 // many they are and whatever they send. A connection with a signed request in work is not closed for others.
 func TestIdleConnectionsGiveWay(t *testing.T) {
-	const most = 16
+	const most, strangers = 16, 1024
 	served(t, Options{Keys: frontKeys}, most, func(f *front) {
 		require.Equal(f, http.StatusOK, f.ask("192.0.2.9:1", signAll(post("CreateQueue", object{"QueueName": "jobs"}))))
 		polled := make(chan int)
@@ -280,10 +280,10 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 		ctx, stop := context.WithCancel(f.Context())
 		defer stop()
 		var accepted atomic.Int64
-		for i := range 2 * most {
+		for i := range strangers {
 			go func() {
 				for n := 0; ctx.Err() == nil; n++ {
-					c, ok := f.dial(fmt.Sprintf("192.0.2.1:%d", 1000*i+n+1), time.Second)
+					c, ok := f.dial(fmt.Sprintf("192.0.%d.%d:%d", 3+i/250, i%250+1, n+1), time.Minute)
 					if !ok {
 						continue
 					}
@@ -314,13 +314,13 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 			}()
 		}
 		for i := range 5 {
-			time.Sleep(3 * time.Second)
+			time.Sleep(1234 * time.Millisecond)
 			f.taking(patience+100*time.Millisecond, "signed", func() {
 				status := f.ask(fmt.Sprintf("192.0.2.2:%d", i+1), signAll(post("ListQueues", object{})))
 				require.Equal(f, http.StatusOK, status)
 			})
 		}
-		require.Greater(f, int(accepted.Load()), 2*most)
+		require.Greater(f, int(accepted.Load()), strangers)
 		require.Equal(f, http.StatusOK, f.askBy(kept, signAll(post("ListQueues", object{}))), "was known")
 		select {
 		case status := <-polled:

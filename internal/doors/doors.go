@@ -2,6 +2,7 @@
 package doors
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"net"
@@ -10,8 +11,15 @@ import (
 	"time"
 )
 
-// Patience is how long a connection without a verified request may keep another one waiting.
+// Patience bounds how long connections without a verified request may keep another one waiting.
 const Patience = time.Second
+
+const (
+	// backlog is how many connections may wait to be accepted: as many as Linux lets wait at a listener by default.
+	backlog = 4096
+	// leastPatience is how long every connection may take for its first verified request.
+	leastPatience = Patience / 100
+)
 
 // Share is how many of 16 descriptors of the process are for the connections of a door. The database, the files and all
 // others have the rest.
@@ -42,7 +50,7 @@ func Serve(server *http.Server, l net.Listener, most int) error {
 }
 
 // connections are a listener that has a number of connections at most. If there are more, a new one takes the place of
-// one that has had no verified request at work for longer than Patience.
+// another (waits).
 type connections struct {
 	net.Listener
 	most    int
@@ -50,17 +58,20 @@ type connections struct {
 	closed  context.Context
 	refuses context.CancelFunc
 
-	mu  sync.Mutex
-	all map[net.Conn]*connection // guarded by mu
+	mu  sync.Mutex // guards the fields below, and all connections
+	all map[net.Conn]*connection
+	// strangers have had no verified request. idle had one before, and has none at work now. Both begin with the
+	// connection that has been in the list for longest.
+	strangers, idle list.List
 }
 
-// connection is one connection of connections. All fields are guarded by connections.mu.
+// connection is one connection of connections.
 type connection struct {
-	// since is the last of these times: it was accepted, its last verified request ended, it began another request
-	// after that.
-	since  time.Time
-	atWork bool // on a verified request
-	known  bool // had such a request before
+	net.Conn
+	known bool       // has had a verified request
+	in    *list.List // strangers or idle; nil while a verified request is at work
+	at    *list.Element
+	since time.Time // when it came into the list, or to its end
 }
 
 func newConnections(l net.Listener, most int) *connections {
@@ -81,8 +92,12 @@ func (l *connections) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	for !l.enter(conn) {
-		again := time.NewTimer(Patience / 20)
+	for {
+		wait := l.enter(conn)
+		if wait <= 0 {
+			return conn, nil
+		}
+		again := time.NewTimer(wait)
 		select {
 		case <-l.left:
 		case <-again.C:
@@ -91,38 +106,57 @@ func (l *connections) Accept() (net.Conn, error) {
 		}
 		again.Stop()
 	}
-	return conn, nil
 }
 
-// enter finds a place for a connection: a free one, or that of the connection that has been without a verified request
-// for longest, among those that never had one if there are any.
-func (l *connections) enter(conn net.Conn) bool {
+// enter finds a place for a connection: a free one, or that of another connection. If there is none yet, it returns how
+// long to wait.
+func (l *connections) enter(conn net.Conn) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
 	if len(l.all) >= l.most {
-		var first net.Conn
-		for other, c := range l.all {
-			if !c.atWork && (first == nil || c.before(l.all[first])) {
-				first = other
-			}
+		first, wait := l.first()
+		if wait > 0 {
+			return wait
 		}
-		if first == nil || now.Sub(l.all[first].since) < Patience {
-			return false
-		}
-		delete(l.all, first)
+		l.remove(first)
 		go first.Close() // takes time if the client does not read
 	}
-	l.all[conn] = &connection{since: now}
-	return true
+	c := &connection{Conn: conn}
+	l.all[conn] = c
+	c.to(&l.strangers)
+	return 0
 }
 
-// before reports whether c must give way before other.
-func (c *connection) before(other *connection) bool {
-	if c.known != other.known {
-		return other.known
+// first returns the connection that must give way next, and how long it may still stay. A stranger gives way before
+// others. A stranger may stay for the shorter time the fewer strangers have a place, so that a full backlog of them is
+// accepted within Patience: each stays for ten milliseconds if 80 strangers have a place, and for half a second if
+// 4,096 have one.
+func (l *connections) first() (c *connection, stays time.Duration) {
+	in, patience := &l.strangers, max(leastPatience, Patience/2*time.Duration(l.strangers.Len())/backlog)
+	if in.Len() == 0 {
+		in, patience = &l.idle, Patience
 	}
-	return c.since.Before(other.since)
+	if in.Len() == 0 {
+		return nil, Patience / 20 // each has a verified request at work
+	}
+	c = in.Front().Value.(*connection)
+	return c, patience - time.Since(c.since)
+}
+
+// to puts c at the end of a list. nil = a verified request is at work.
+func (c *connection) to(in *list.List) {
+	if c.in != nil {
+		c.in.Remove(c.at)
+	}
+	if c.in = in; in != nil {
+		c.at, c.since = in.PushBack(c), time.Now()
+	}
+}
+
+// remove makes the place of c free.
+func (l *connections) remove(c *connection) {
+	delete(l.all, c.Conn)
+	c.to(nil)
 }
 
 // changed is the HTTP server's callback for a new state of a connection.
@@ -134,10 +168,10 @@ func (l *connections) changed(conn net.Conn, to http.ConnState) {
 		return // another has its place
 	}
 	if c.known { // requests that are refused win no time
-		c.since, c.atWork = time.Now(), false
+		c.to(&l.idle)
 	}
 	if to == http.StateClosed || to == http.StateHijacked {
-		delete(l.all, conn)
+		l.remove(c)
 		select {
 		case l.left <- struct{}{}:
 		default:
@@ -153,7 +187,8 @@ func (l *connections) mark(ctx context.Context, conn net.Conn) context.Context {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if c := l.all[conn]; c != nil {
-			c.atWork, c.known = true, true
+			c.known = true
+			c.to(nil)
 		}
 	})
 }

@@ -36,7 +36,8 @@ func checkPair(key, value []byte) error {
 	case len(key) > kv.MaxKeySize:
 		return tooLarge(kv.CodeKeyTooLarge, fmt.Sprintf("key %q …", key[:keyShown]), len(key))
 	case len(value) > kv.MaxValueSize:
-		return tooLarge(kv.CodeValueTooLarge, fmt.Sprintf("the value of key %q", key[:min(len(key), keyShown)]), len(value))
+		of := fmt.Sprintf("the value of key %q", key[:min(len(key), keyShown)])
+		return tooLarge(kv.CodeValueTooLarge, of, len(value))
 	}
 	return nil
 }

@@ -1799,9 +1799,8 @@ func TestAStepEndsNoLease(t *testing.T) {
 	})
 }
 
-// TestALiveRequestOfAClockAhead (G5): a process whose clock is a year ahead takes handles that wait for dead: its sweep,
-// or its own receive that waits, clears their requests. They get the next message by their next poll all the same, and
-// nothing else is lost.
+// TestALiveRequestOfAClockAhead (G5): a process whose clock is a year ahead takes handles that wait for dead: its sweep
+// clears their requests, or its own receive does. These handles still get the next message, at their next poll.
 func TestALiveRequestOfAClockAhead(t *testing.T) {
 	t.Parallel()
 	sweep := func(c *clocks, ahead *layer.Queue) {

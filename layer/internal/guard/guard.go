@@ -293,8 +293,8 @@ const (
 	DropLook Guard = "drop-look"
 	// ClockAsk (G3): a process whose clock is ahead removes messages, dead letters and receipts as too old.
 	ClockAsk Guard = "clock-ask"
-	// SweepRefused (G3): a sweep whose clock is ahead clears young rows that have no version, for example receipts of an
-	// earlier release.
+	// SweepRefused (G3): a sweep whose clock is ahead clears young rows that have no version, for example receipts of
+	// an earlier release.
 	SweepRefused Guard = "sweep-refused"
 	// ItemAge (G3): a process whose clock is ahead takes a young message for one past retention.
 	ItemAge Guard = "item-age"
