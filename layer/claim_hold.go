@@ -51,7 +51,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if err := c.fenceOver(guard.ClaimLock, f.lane); err != nil {
 		return err
 	}
-	attempts, err := c.readAttempts(items[0].ID, items[len(items)-1].ID)
+	attempts, err := c.readAttempts(itemIDs(items))
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 		}
 		ids[i] = p.itemID()
 	}
-	attempts, err := c.readAttempts(ids[0], ids[len(ids)-1])
+	attempts, err := c.readAttempts(ids)
 	if err != nil {
 		return err
 	}

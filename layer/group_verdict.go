@@ -433,7 +433,7 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		w.changeAll(ChangeExpired, old.group, out)
 		return free, nil
 	}
-	records, err := w.readAttempts(old.id(0), old.id(len(out)-1))
+	records, err := w.readAttempts(idsOf(out, old.group))
 	if err != nil {
 		return false, err
 	}
@@ -615,13 +615,13 @@ func hinted(a rec.Attempt) int {
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
 	group := lanes.GroupOf(lane)
-	first, last := idOf(c.Items[0], group), idOf(c.Items[len(c.Items)-1], group)
+	first := idOf(c.Items[0], group)
 	records := make(map[ID]rec.Attempt, 1)
 	var err error
 	if len(c.Items) == 1 {
 		records[first], err = w.readAttempt(first)
 	} else {
-		records, err = w.readAttempts(first, last)
+		records, err = w.readAttempts(idsOf(c.Items, group))
 	}
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -35,28 +36,32 @@ func (w *txn) archive(place int64, group string, items []rec.Item, values [][]by
 // belong to the present attempt.
 type archiving struct {
 	gets map[ID]kv.Future[[]byte] // of the values of the items
-	run  kv.Future[[]kv.KV]       // of the range from the claim's first item to its last, if all are finished
+	run  kv.Future[[]kv.KV]       // of the range from the claim's first item on, if all are finished
 
 	kept   bool     // the queue has an archive
 	values [][]byte // of the finished items
 	place  int64    // in the archive
 }
 
-// begin starts reading the items that s will finish. Those that the lock alone names are read by check.
+// begin starts reading the items that s will finish. It reads the items of a lane by key, because they may be far apart
+// in the group. Those that the lock alone names, and those behind the rows of run, are read by check.
 func (a *archiving) begin(w *txn, s *settlement) {
 	*a = archiving{}
 	if s.keeps() || w.q.knownConfig().Archive == 0 {
 		return
 	}
-	if n := len(s.items); n > 0 {
+	ids := s.ids
+	if n := len(s.items); n > 0 && !lanes.IsPart(s.lane) {
 		a.run = w.read.GetRange(kv.Range{
 			Begin: kv.FirstGreaterOrEqual(w.keys.item(s.items[0])),
 			End:   kv.FirstGreaterThan(w.keys.item(s.items[n-1])),
-		}, kv.RangeOptions{})
+		}, kv.RangeOptions{Limit: n})
 		return
+	} else if n > 0 {
+		ids = s.items
 	}
-	a.gets = make(map[ID]kv.Future[[]byte], len(s.ids))
-	for _, id := range s.ids {
+	a.gets = make(map[ID]kv.Future[[]byte], len(ids))
+	for _, id := range ids {
 		a.gets[id] = w.read.Get(w.keys.item(id))
 	}
 }

@@ -92,10 +92,7 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	s.claim = s.claim.snapshot()
 	s.claim.Where = maps.Clone(s.claim.Where)
 	if s.items = nil; s.all {
-		s.items = make([]ID, len(s.claim.Items))
-		for i := range s.items {
-			s.items[i] = s.claim.Items[i].ID
-		}
+		s.items = itemIDs(s.claim.Items)
 	}
 	if s.state != nil && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
 		return errLaneState

@@ -64,6 +64,24 @@ func split(dst []byte, m *Message, e rec.Envelope) (value []byte, parts [][]byte
 // idOf returns the id of an item of a group.
 func idOf(d rec.Item, group string) ID { return ID{Group: group, Index: d.Index, Random: d.Random} }
 
+// idsOf returns the ids of items of a group.
+func idsOf(all []rec.Item, group string) []ID {
+	ids := make([]ID, len(all))
+	for i, d := range all {
+		ids[i] = idOf(d, group)
+	}
+	return ids
+}
+
+// itemIDs returns the ids of items.
+func itemIDs(items []Item) []ID {
+	ids := make([]ID, len(items))
+	for i := range items {
+		ids[i] = items[i].ID
+	}
+	return ids
+}
+
 // rememberedID returns the id of the message that a dedup entry remembers.
 func rememberedID(r rec.DedupEntry) ID { return ID{Group: r.Group, Index: r.Index, Random: r.Random} }
 

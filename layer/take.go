@@ -223,7 +223,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		return nil, w.breaks(err)
 	}
 	if f.record != nil { // else attemptsOf reads before anything is written
-		if _, err := w.readAttempts(items[0].ID, items[len(items)-1].ID); err != nil {
+		if _, err := w.readAttempts(itemIDs(items)); err != nil {
 			return nil, w.breaks(err)
 		}
 	}
@@ -305,7 +305,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 		}
 	}
 	// The attempts include the failure counted just now.
-	attempts, err := w.readAttempts(items[0].ID, items[len(items)-1].ID)
+	attempts, err := w.readAttempts(itemIDs(items))
 	if err != nil {
 		return err
 	}

@@ -171,11 +171,17 @@ func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	return rec.UnpackAttempt(key, value)
 }
 
-// readAttempts returns the records of a group's items from first to last. Few items have a record.
-func (v *view) readAttempts(first, last ID) (map[ID]rec.Attempt, error) {
+// readAttempts returns the records of items of one group, which must be in the order of their keys. Few items have a
+// record, so one range read finds all of them. But the items of a lane may be far apart in their group, and many items
+// between them may have records. Then each record is read by its key.
+func (v *view) readAttempts(of []ID) (map[ID]rec.Attempt, error) {
+	most := len(of) + 1
 	rows, err := v.read.GetRange(kv.Range{
-		Begin: kv.FirstGreaterOrEqual(v.keys.attempt(first)), End: kv.FirstGreaterThan(v.keys.attempt(last)),
-	}, kv.RangeOptions{}).Wait(v.ctx)
+		Begin: kv.FirstGreaterOrEqual(v.keys.attempt(of[0])), End: kv.FirstGreaterThan(v.keys.attempt(of[len(of)-1])),
+	}, kv.RangeOptions{Limit: most}).Wait(v.ctx)
+	if err == nil && len(rows) == most {
+		rows, err = v.readRows(of, v.keys.attempt)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read attempts: %w", err)
 	}
@@ -190,6 +196,24 @@ func (v *view) readAttempts(first, last ID) (map[ID]rec.Attempt, error) {
 		}
 	}
 	return records, nil
+}
+
+// readRows reads the row of each item that has one.
+func (v *view) readRows(of []ID, key func(ID) []byte) (rows []kv.KV, err error) {
+	reads := make([]kv.Future[[]byte], len(of))
+	for i, id := range of {
+		reads[i] = v.read.Get(key(id))
+	}
+	for i, id := range of {
+		value, err := reads[i].Wait(v.ctx)
+		if err != nil {
+			return nil, err
+		}
+		if value != nil {
+			rows = append(rows, kv.KV{Key: key(id), Value: value})
+		}
+	}
+	return rows, nil
 }
 
 // readPace starts reading how far the group's rate is used up; nil if the configuration that the handle knows has no
@@ -517,6 +541,9 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 		return nil, err
 	}
 	rows, err := found.Wait(v.ctx)
+	if err == nil && len(rows) > len(out) {
+		rows, err = v.readRows(idsOf(out, group), v.keys.item)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read items: %w", err)
 	}
@@ -542,7 +569,7 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 }
 
 // reloadRows starts reading the items of a claim that is held. Those of a lane are read by key, because they may be far
-// apart in the group.
+// apart in the group. Of a whole group it returns more rows than the claim has items if other items lie between them.
 func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	group := lanes.GroupOf(lane)
 	if lanes.IsPart(lane) {
@@ -556,7 +583,7 @@ func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	return v.read.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(v.keys.item(idOf(out[0], group))),
 		End:   kv.FirstGreaterThan(v.keys.item(idOf(out[len(out)-1], group))),
-	}, kv.RangeOptions{})
+	}, kv.RangeOptions{Limit: len(out) + 1})
 }
 
 // firstHold starts reading the first hold that can keep items of a lane from a claim; nil = no hold can.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -139,6 +140,82 @@ func TestReadsOfManyLanes(t *testing.T) {
 	read := counting.Counters().Sub(begun)
 	require.Less(t, read.Rows, int64(50*lanes), "to end the claims of all lanes")
 	require.NoError(t, q.Close(l.ctx))
+}
+
+// rowsOfEach counts the rows that each transaction reads. It is safe for concurrent use.
+type rowsOfEach struct {
+	kv.DB
+	mu  sync.Mutex
+	all []*record.Recorder // of each transaction
+}
+
+func (d *rowsOfEach) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	r := record.WrapCounting(d.DB)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.all = append(d.all, r)
+	return r.Begin(o)
+}
+
+// most returns the most rows that a transaction has read since the last call.
+func (d *rowsOfEach) most() (rows int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, r := range d.all {
+		rows = max(rows, r.Counters().Rows)
+	}
+	d.all = nil
+	return rows
+}
+
+// TestReadsOfFarItems (lanes, trap 12): the items of a lane may be far apart in their group, and many items of other
+// lanes between them may have failed before. A call reads only the rows of the lane's own items.
+func TestReadsOfFarItems(t *testing.T) {
+	const between = 1200
+	far := layer.Template{"state": "far"}
+	for name, call := range map[string]func(t *testing.T, l *env, receive func(items int) *layer.Claim){
+		"ack": func(t *testing.T, l *env, receive func(items int) *layer.Claim) {
+			require.NoError(t, l.q.Nack(l.ctx, receive(3), layer.NackOptions{}))
+			claim := receive(3)
+			require.Equal(t, 1, claim.Items[0].Attempts)
+			require.NoError(t, l.q.Ack(l.ctx, claim))
+		},
+		"take": func(t *testing.T, l *env, _ func(items int) *layer.Claim) {
+			items, err := l.take(l.q, 3, layer.TakeOptions{Where: far})
+			require.NoError(t, err)
+			require.Len(t, items, 3)
+		},
+		"end of a lease": func(t *testing.T, l *env, receive func(items int) *layer.Claim) {
+			receive(3)
+			l.clock.advance(2 * time.Minute)
+			require.Equal(t, 1, receive(1).Items[0].Attempts)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLaned(t, "*; state; region", func(c *layer.Config) { c.Archive = time.Hour })
+			l.sendEach(0, 1, func(int) layer.Template { return far })
+			l.sendEach(1, between+1, stateNumber)
+			l.sendEach(between+1, between+3, func(int) layer.Template { return far })
+			for i := range between {
+				claim := l.claimBy(stateNumber(i+1), 1)
+				require.NotNil(t, claim)
+				require.NoError(t, l.q.Nack(l.ctx, claim, layer.NackOptions{Delay: time.Hour}))
+			}
+			db := &rowsOfEach{DB: l.raw}
+			q, err := layer.Open(l.ctx, db, testPrefix, "lanes", l.options(20))
+			require.NoError(t, err)
+			call(t, l.on(q), func(items int) *layer.Claim {
+				claims, err := q.Receive(l.ctx, layer.ReceiveOptions{Where: far, Max: items, Lease: time.Minute})
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				require.Len(t, claims[0].Items, items)
+				return claims[0]
+			})
+			require.LessOrEqual(t, db.most(), int64(60))
+			require.NoError(t, q.Close(l.ctx))
+			l.sound("lanes")
+		})
+	}
 }
 
 // TestLanePastManyLocks (lanes, trap 12): a receive reads past the locks of up to 1,000 lanes that do not intersect its

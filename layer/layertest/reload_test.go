@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
@@ -36,5 +38,35 @@ func TestUnknownClaimOfManyItems(t *testing.T) {
 		require.Zero(e.t, c.Items[1].Attempts)
 		require.Less(e.t, counter.Counters().Sub(before).Reads, int64(20))
 		require.NoError(e.t, q.Ack(e.ctx, c))
+	})
+}
+
+// TestRepeatOfItemsFarApart (trap 12): dead letters may return to their places between the items of a claim. A repeated
+// receive reads the claim's items back without all those between.
+func TestRepeatOfItemsFarApart(t *testing.T) {
+	onMemory(t, func(e *env) {
+		want := e.enqueue("A", "a1", "a2")
+		o := layer.ReceiveOptions{Max: 2, ReceiveID: "r"}
+		claims, err := e.q.Receive(e.ctx, o)
+		require.NoError(e.t, err)
+		first := e.rows(kv.PrefixRange(key("item")))[0]
+		e.write(func(tx kv.Tx) {
+			for i := range 500 {
+				random := uuid.Max
+				random[14], random[15] = byte(i>>8), byte(i)
+				tx.Set(key("item", "A", want[0].Index, random), first.Value)
+			}
+		})
+		db := &rowsOfEach{DB: e.raw}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(2))
+		require.NoError(e.t, err)
+		again, err := q.Receive(e.ctx, o)
+		require.NoError(e.t, err)
+		require.Equal(e.t, claims[0].Items, again[0].Items)
+		require.NoError(e.t, q.Ack(e.ctx, again[0]))
+		require.LessOrEqual(e.t, db.most(), int64(20))
+		require.NoError(e.t, q.Close(e.ctx))
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Force: true})
+		require.NoError(e.t, err)
 	})
 }
