@@ -155,21 +155,23 @@ func (s *sweeper) requestsOf(name string) error {
 }
 
 // wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when the
-// key was touched. If such a handle requests again at this moment, the handle wakes for nothing, or at its poll.
+// key was touched. It first notes all handles with a request, page by page. If another handle requests after its page
+// was read, the handle wakes for nothing, or at its poll.
 func (s *sweeper) wakes() error {
-	return s.pagesUntil(s.q.keys.section(nameWake), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-		if len(rows) == 0 {
-			return 0, nil
-		}
-		waiting := make(map[uuid.UUID]bool)
-		for row, err := range walk(s.ctx, tx.Snapshot(), s.q.keys.requests(), sweepPage) {
-			if err != nil {
-				return 0, fmt.Errorf("read requests: %w", err)
-			}
+	waiting := make(map[uuid.UUID]bool)
+	none := int64(0)
+	err := s.pagesUntil(s.q.keys.requests(), func(_ kv.Tx, rows []kv.KV, _ bool) (int64, error) {
+		for _, row := range rows {
 			if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
 				waiting[p.id] = true
 			}
 		}
+		return 0, nil
+	}, &none, nil)
+	if err != nil {
+		return err
+	}
+	return s.pagesUntil(s.q.keys.section(nameWake), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		for _, row := range rows {
 			if p, err := s.q.keys.parse(row.Key); err == nil && p.id != uuid.Nil && !waiting[p.id] {
 				tx.Clear(row.Key)
@@ -488,12 +490,21 @@ func (s *sweeper) changes() error {
 	}, &s.report.Changes, func(rows int, cleared int64) bool { return cleared < int64(rows) })
 }
 
-// slowest returns the place of the subscription which is furthest behind; nil if there is no subscription.
+// mostCursors bounds the subscriptions whose places the sweep reads in the transaction that clears changes.
+const mostCursors = 1000
+
+// slowest returns the place of the subscription which is furthest behind; nil if there is no subscription. If the queue
+// has more than mostCursors, slowest returns a place before all changes: the sweep then removes only old changes.
 func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
-	for row, err := range walk(s.ctx, tx, s.q.keys.section(nameCursor), sweepPage) {
-		if err != nil {
-			return nil, fmt.Errorf("read cursors: %w", err)
-		}
+	rows, err := tx.GetRange(
+		s.q.keys.section(nameCursor).Selectors(), kv.RangeOptions{Limit: mostCursors + 1}).Wait(s.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read cursors: %w", err)
+	}
+	if len(rows) > mostCursors {
+		return []byte{}, nil
+	}
+	for _, row := range rows {
 		p, err := rec.UnpackCursor(row.Key, row.Value)
 		if s.q.passes(err) {
 			p.From = []byte{} // it is unknown which changes the subscription has seen

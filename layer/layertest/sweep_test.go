@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -200,4 +201,40 @@ func TestCloseLeavesNoRows(t *testing.T) {
 	require.NoError(t, e.q.Close(e.ctx))
 	require.Empty(t, e.rows(kv.PrefixRange(key("wake"))))
 	require.Zero(t, e.receipts())
+}
+
+// TestSweepReadsFewRows (trap 12): no transaction of a sweep reads the requests of all handles that wait, nor the places
+// of all subscriptions. Here are 1,500 of each. With so many subscriptions the sweep removes only old changes.
+func TestSweepReadsFewRows(t *testing.T) {
+	const many = 1500
+	e := newEnv(t, anyEngine, false)
+	e.keepChanges(time.Hour)
+	e.enqueue("A", "a1")
+	e.write(func(tx kv.Tx) {
+		end := key("change", "z")
+		for i := range many {
+			waits, gone := uuid.New(), uuid.New()
+			deadline := e.clock.now().Add(time.Minute).UnixMilli()
+			tx.Set(key("request", int64(i+1), waits), tuple.Tuple{"other", int64(1), deadline}.Pack())
+			for _, random := range []uuid.UUID{waits, gone} {
+				tx.Set(key("wake", random), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			}
+			place := tuple.Tuple{uuid.New(), end[len(key()):], int64(0)}
+			tx.Set(key("cursor", fmt.Sprint(i)), place.Pack())
+		}
+	})
+	db := &rowsOfEach{DB: e.raw}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(2))
+	require.NoError(t, err)
+	report, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.LessOrEqual(t, db.most(), int64(1201))
+	require.EqualValues(t, many, report.Wakes)
+	require.Len(t, e.rows(kv.PrefixRange(key("wake"))), many)
+	require.Zero(t, report.Changes)
+	e.clock.advance(2 * time.Hour)
+	report, err = q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, report.Changes)
+	require.NoError(t, q.Close(e.ctx))
 }
