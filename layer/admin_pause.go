@@ -67,15 +67,16 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 //
 // With Force, in a queue with templates, unordered receives or lease_per=item, the claims of a group may be more than a
 // transaction can end. Then the first transaction pauses the group, and further transactions end the rest of the
-// claims. After an error the caller must call PauseGroup again, because claims may be left.
+// claims. After an error the caller must call PauseGroup again, because claims may be left. If another operator resumes
+// the group meanwhile, PauseGroup returns ErrChanged: it ends no further claim, and the group stays resumed.
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
 	if o.By != "" {
 		a.by = o.By
 	}
-	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, from []byte) (Mark, []byte, error) {
-		return pauseGroup(ctx, a, tx, group, o, from, most)
+	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, s *markedStep) (Mark, []byte, error) {
+		return pauseGroup(ctx, a, tx, group, o, s, most)
 	})
 }
 
@@ -89,11 +90,11 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	return m, err
 }
 
-// pauseGroup pauses a group, and with Force ends the claims of most of its lanes, from the lock at the key from on.
-// next is the lock of the first that is left. No claim can begin before it while the group is paused. If another
-// operator resumes the group between two steps, a claim that begins then may stay.
+// pauseGroup pauses a group, and with Force ends the claims of most of its lanes. next is the lock of the first that is
+// left. before is the step before; nil = there is none. A further step continues only while the group has the mark of
+// the first: then no claim has begun before the lock where the step continues.
 func pauseGroup(
-	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, from []byte, most int,
+	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, before *markedStep, most int,
 ) (m Mark, next []byte, err error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
@@ -115,7 +116,13 @@ func pauseGroup(
 		if err := w.sawToken(group, o.Token); err != nil {
 			return err
 		}
-		_, r, err := w.mark(group, now)
+		var r *rec.Record
+		var from []byte
+		if before == nil {
+			_, r, err = w.mark(group, now)
+		} else if r, err = w.guarded(guard.MarkGroup).readLock(group); err == nil {
+			from, err = before.next, stillMarked(r.Mark(), &before.mark)
+		}
 		if err != nil {
 			return err
 		}
@@ -130,6 +137,15 @@ func pauseGroup(
 		return err
 	})
 	return *publicMark(&now), next, wrap("pause", err)
+}
+
+// stillMarked returns ErrChanged if a group has another mark than the one that a call has given it.
+func stillMarked(now *rec.Mark, given *Mark) error {
+	if now == nil {
+		return fmt.Errorf("%w: the group was resumed", ErrChanged)
+	}
+	o := ResumeOptions{Mark: given}
+	return o.seen(now)
 }
 
 // sawToken returns an error if the group is held under another token than the caller has seen; 0 = any will do.
@@ -153,9 +169,9 @@ func (w *txn) sawToken(group string, seen int64) error {
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
-	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, from []byte) (Mark, []byte, error) {
+	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (Mark, []byte, error) {
 		m, next, err := resumeGroup(ctx, a, tx, group, o, most)
-		if from != nil && errors.Is(err, ErrNotPaused) { // another resume was faster
+		if s != nil && errors.Is(err, ErrNotPaused) { // another resume was faster
 			err = nil
 		}
 		return m, next, err
@@ -202,28 +218,30 @@ type markedStep struct {
 }
 
 // stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark of
-// the first. A step changes up to most lanes, from the key from on.
+// the first. A step changes up to most lanes. before has the mark of the first step, and where to continue; nil = it is
+// the first.
 func stepMark(
 	ctx context.Context, a Admin, v Verb, group string,
-	step func(tx kv.Tx, most int, from []byte) (m Mark, next []byte, err error),
+	step func(tx kv.Tx, most int, before *markedStep) (m Mark, next []byte, err error),
 ) (m Mark, err error) {
 	err = a.act(ctx, v, &group, ID{}, func(ctx context.Context) (int, error) {
-		var from []byte // nil = at the first step
+		var before *markedStep
 		steps := job[markedStep]{
 			q: a.q, ctx: ctx, width: lanesOfStep, call: string(v),
 			attempt: func(tx kv.Tx, _ kv.Attempt, width int) (done markedStep, wrote bool, err error) {
-				done.mark, done.next, err = step(tx, width, from)
+				done.mark, done.next, err = step(tx, width, before)
 				if limit := (*LimitError)(nil); errors.As(err, &limit) && limit.What == whatTransaction {
 					err = fmt.Errorf("%w: %w", errTooLarge, err)
 				}
 				return done, true, err
 			},
 			pass: func(done markedStep) (bool, error) {
-				if from == nil {
-					m = done.mark
+				if before != nil {
+					done.mark = before.mark
 				}
-				from = done.next
-				return from != nil, nil
+				before = &done
+				m = done.mark
+				return done.next != nil, nil
 			},
 		}
 		return 0, wrap(string(v), steps.run(true))

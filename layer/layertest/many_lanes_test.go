@@ -290,6 +290,55 @@ func TestCheckFindsClaimsThatMeet(t *testing.T) {
 	l.write(func(tx kv.Tx) { tx.Clear(locks[0].Key) })
 }
 
+// TestPauseEndsWithItsMark (lanes, G2): a pause with Force of many claims takes several transactions. If another operator
+// resumes the group between two of them, the pause returns ErrChanged. It does not pause the group again, and ends no
+// claim that a handle got after the resume.
+func TestPauseEndsWithItsMark(t *testing.T) {
+	const many = 350
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("paused again %v", again), func(t *testing.T) {
+			l := newLaned(t, "state; region", nil)
+			claims := l.crowdOfLanes(many, stateNumber)
+			a := l.q.Admin()
+			var late *layer.Claim
+			db := &beforeCommit{DB: l.raw, run: func() {
+				_, err := a.ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
+				require.NoError(t, err)
+				l.sendEach(many, many+1, func(int) layer.Template { return layer.Template{"state": "zz"} })
+				late = l.claimBy(layer.Template{"state": "zz"}, 1)
+				require.NotNil(t, late)
+				if again {
+					_, err = a.PauseGroup(l.ctx, "A", layer.PauseOptions{By: "another"})
+					require.NoError(t, err)
+				}
+			}}
+			q, err := layer.Open(l.ctx, db, testPrefix, "lanes", l.options(20))
+			require.NoError(t, err)
+			db.skip.Store(1)
+			db.left.Store(1)
+			_, err = q.Admin().PauseGroup(l.ctx, "A", layer.PauseOptions{Force: true, By: "ann"})
+			require.ErrorIs(t, err, layer.ErrChanged)
+			require.NoError(t, l.q.Ack(l.ctx, late))
+			lost := 0
+			for _, claim := range claims {
+				if err := l.q.Ack(l.ctx, claim); err != nil {
+					require.ErrorIs(t, err, layer.ErrClaimLost)
+					lost++
+				}
+			}
+			require.Equal(t, 100, lost, "the claims that the first transaction has ended")
+			m, err := a.ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
+			if again {
+				require.NoError(t, err)
+				require.Equal(t, "another", m.By)
+			} else {
+				require.ErrorIs(t, err, layer.ErrNotPaused)
+			}
+			require.NoError(t, q.Close(l.ctx))
+		})
+	}
+}
+
 // TestPauseReadsPastManyLocks (lanes, trap 12): a pause with Force looks for claims among the locks of a group. Most
 // may be of lanes that are delayed. No transaction reads more than 1,000 of them: PauseGroup goes on in the next, and
 // PauseGroupTx refuses.
