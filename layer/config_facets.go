@@ -18,10 +18,10 @@ import (
 
 // Limits of facets.
 const (
-	// MaxFacets bounds Config.Facets.
-	MaxFacets = 4
-	// MaxViews bounds the views of Config.Views, not counting "*", because each view costs a key per message.
-	MaxViews = 3
+	// maxFacets bounds Config.Facets.
+	maxFacets = 4
+	// maxViews bounds the views of Config.Views, not counting "*", because each view costs a key per message.
+	maxViews = 3
 	// MaxFacetSize bounds the name and the value of a facet, because values are in keys.
 	MaxFacetSize = 64 // bytes of UTF-8
 )
@@ -146,8 +146,8 @@ func splitTrimmed(text, separator string) []string {
 }
 
 func checkFacets(facets []string) error {
-	if len(facets) > MaxFacets {
-		return &LimitError{What: settingFacets, Unit: "names", Got: int64(len(facets)), Max: MaxFacets}
+	if len(facets) > maxFacets {
+		return &LimitError{What: settingFacets, Unit: "names", Got: int64(len(facets)), Max: maxFacets}
 	}
 	for i, name := range facets {
 		switch {
@@ -204,8 +204,8 @@ func (c *Config) settleViews() error {
 	if slices.Contains(all, lanes.WholeView) {
 		n--
 	}
-	if n > MaxViews {
-		return &LimitError{What: settingViews, Unit: "views beside *", Got: int64(n), Max: MaxViews}
+	if n > maxViews {
+		return &LimitError{What: settingViews, Unit: "views beside *", Got: int64(n), Max: maxViews}
 	}
 	c.Views = strings.Join(all, "; ")
 	return nil

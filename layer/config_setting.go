@@ -46,13 +46,13 @@ func intSetting(name string, field func(*Config) *int, otherwise, low, high int,
 
 // attemptsSetting is for a number of attempts. A field of 0 means the default, and the text "0" means Unlimited.
 func attemptsSetting(name string, field func(*Config) *int, help string) setting {
-	s := intSetting(name, field, DefaultMaxAttempts, 0, maxMaxAttempts, help)
+	s := intSetting(name, field, defaultMaxAttempts, 0, maxMaxAttempts, help)
 	s.value = func(c *Config) any {
 		switch n := *field(c); n {
 		case Unlimited:
 			return 0
 		case 0:
-			return DefaultMaxAttempts
+			return defaultMaxAttempts
 		default:
 			return n
 		}

@@ -171,7 +171,7 @@ func FuzzConfig(f *testing.F) {
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
 		if c.MaxAttempts == 0 {
-			c.MaxAttempts = DefaultMaxAttempts // written as a number, because 0 is written for Unlimited
+			c.MaxAttempts = defaultMaxAttempts // written as a number, because 0 is written for Unlimited
 		}
 		require.Equal(t, c, again, "%s", written)
 		complete, err := c.withDefaults()

@@ -188,7 +188,7 @@ func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error)
 }
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
-// nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below DefaultMaxBytes, except that the
+// nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below 1 MiB, except that the
 // first body may be larger. A template chooses the items of the group that match it; nil = all items of the group.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
@@ -226,7 +226,7 @@ func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]It
 			if err != nil {
 				return err
 			}
-			if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
+			if size += len(item.Body); len(items) > 0 && size > defaultMaxBytes {
 				return nil
 			}
 			record, err := v.readAttempt(item.ID)

@@ -468,9 +468,9 @@ func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey
 	return p, nil
 }
 
-// Format is the layout of keys and values which this version writes, and the only layout which this version reads.
-// Format 1 was the layout of the versions before the first release.
-const Format = 2
+// storedFormat is the layout of keys and values which this version writes, and the only layout which this version
+// reads. Format 1 was the layout of the versions before the first release.
+const storedFormat = 2
 
 // The fields of meta.
 const (

@@ -248,7 +248,7 @@ func (r record) configure(c *layer.Config) {
 	if err == nil && policy.queue != "" {
 		c.MaxAttempts = policy.count
 	}
-	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, layer.DefaultDedupWindow
+	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, 5*time.Minute
 	c.GroupRequired, c.RetroactiveDelay, c.Fair = r.fifo(), r.fifo(), !r.fifo()
 	if c.DedupScope = layer.DedupInQueue; r.dedupInGroup() {
 		c.DedupScope = layer.DedupInGroup

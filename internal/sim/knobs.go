@@ -188,7 +188,7 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 		k.same = rng.Float64()
 		c.DedupBy, c.DedupScope = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2))
 		c.DedupFor = layer.DedupFor(rng.IntN(2))
-		c.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
+		c.DedupWindow = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(4) == 0 {
 		c.MaxWaiting = 1 + rng.IntN(12)
@@ -200,7 +200,7 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 		c.Archive = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(6) == 0 {
-		c.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(time.Minute)))
+		c.Retention = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 		c.OnExpiry = layer.OnExpiry(rng.IntN(2))
 	}
 	if rng.IntN(4) == 0 {

@@ -56,7 +56,7 @@ func (k *knobs) moving(rng *rand.Rand) {
 	k.config.Lease = layer.MinLease
 	k.named, k.ids = 0.5, 10
 	k.config.DedupBy, k.config.DedupFor = layer.DedupByID, layer.DedupFor(rng.IntN(2))
-	k.config.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
+	k.config.DedupWindow = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	k.refuses, k.keep = float64(rng.IntN(3))/2, rng.Float64()
 	k.dropsTarget, k.renewsTarget = rng.IntN(2) == 0, rng.IntN(3) > 0
 	if rng.IntN(2) == 0 {
@@ -77,7 +77,7 @@ func (k *knobs) moving(rng *rand.Rand) {
 	}
 	t.GroupRequired = rng.IntN(2) == 0
 	t.DedupBy, t.DedupScope = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2))
-	t.DedupFor, t.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
+	t.DedupFor, t.DedupWindow = layer.DedupFor(rng.IntN(2)), time.Second
 }
 
 // movingWorld is the state of the target and of the moves.

@@ -97,7 +97,7 @@ func (k *knobs) outlived(rng *rand.Rand) {
 func (k *knobs) overripe(rng *rand.Rand) {
 	k.mixed(rng)
 	k.apart(rng)
-	k.config.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(3*time.Second)))
+	k.config.Retention = time.Second + time.Duration(rng.Int64N(int64(3*time.Second)))
 	k.config.OnExpiry = layer.DropExpired
 	k.think = time.Second
 }

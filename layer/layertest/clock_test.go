@@ -364,7 +364,7 @@ var storedTimes = []struct {
 	{name: "a receive id", store: func(c *clocks, ahead *layer.Queue) {
 		c.send(c.q, layer.Message{}, layer.Message{})
 		require.NoError(c, ahead.Ack(c.Context(), c.claim(ahead, layer.ReceiveOptions{ReceiveID: "once"})))
-	}, clear: func(c *clocks) { c.drain(1, layer.ReceiveOptions{ReceiveID: "once"}) }, within: 2 * layer.ReceiveIDLife},
+	}, clear: func(c *clocks) { c.drain(1, layer.ReceiveOptions{ReceiveID: "once"}) }, within: 2 * 5 * time.Minute},
 	{name: "the lease of a subscription", config: layer.Config{Changes: time.Hour},
 		store: func(c *clocks, ahead *layer.Queue) {
 			held := tuple.Tuple{"q", "reader", "s"}.Pack()
@@ -799,7 +799,7 @@ var keptRows = []struct {
 		swept: func(r layer.SweepReport) int64 { return r.Receipts }, rows: 1,
 	},
 	{
-		name: "note of a purge", keep: layer.MaxDedupWindow + 24*time.Hour,
+		name: "note of a purge", keep: 30*24*time.Hour + 24*time.Hour,
 		store: func(c *clocks) {
 			c.send(c.q, layer.Message{})
 			group := "A"
@@ -946,7 +946,7 @@ func TestNoIDEndsEarly(t *testing.T) {
 		"both, and apart": {-year, year},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inClocks(t, layer.Config{DedupWindow: layer.ReceiveIDLife}, func(c *clocks) {
+			inClocks(t, layer.Config{DedupWindow: 5 * time.Minute}, func(c *clocks) {
 				writer, reader := c.off(by[0]), c.off(by[1])
 				c.send(writer, layer.Message{DedupID: "x"}, layer.Message{})
 				first := c.claim(writer, layer.ReceiveOptions{ReceiveID: "once"})
@@ -964,7 +964,7 @@ func TestNoIDEndsEarly(t *testing.T) {
 					}
 					return sent[0].Duplicate, len(claims) == 0
 				}
-				time.Sleep(layer.ReceiveIDLife - 2*time.Second)
+				time.Sleep(5*time.Minute - 2*time.Second)
 				duplicate, repeated := again()
 				require.True(c, duplicate)
 				require.True(c, repeated)

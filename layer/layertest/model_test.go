@@ -428,7 +428,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		MaxRate: rapid.SampledFrom([]layer.Rate{
 			{}, {}, {}, {Count: 3, Per: time.Second}, {Count: 7, Per: time.Minute}, {Count: 2, Per: 2500 * time.Millisecond},
 		}).Draw(t, "max rate"),
-		Archive:  rapid.SampledFrom([]time.Duration{0, layer.MaxRetention}).Draw(t, "archive"),
+		Archive:  rapid.SampledFrom([]time.Duration{0, 10 * 365 * 24 * time.Hour}).Draw(t, "archive"),
 		Schedule: rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
 		Shards:   rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
 	}
@@ -847,7 +847,7 @@ func (m *modelTest) nack(t *rapid.T) {
 		m.model.stats.Nacked++
 		again = m.model.fail(g, w, "boom", o.Reject, nil)
 		if o.Delay == 0 && m.model.config.Retry.Kind == layer.RetryConstant {
-			o.Delay = layer.DefaultRetryBase
+			o.Delay = 100 * time.Millisecond
 		}
 	}
 	g.lock = nil

@@ -187,7 +187,7 @@ func TestShardsHideNoGroup(t *testing.T) {
 				require.NoError(e.t, other.Ack(e.ctx, c))
 			}
 		}
-		for _, bad := range []layer.Config{{Shards: -1}, {Shards: layer.MaxShards + 1}} {
+		for _, bad := range []layer.Config{{Shards: -1}, {Shards: 64 + 1}} {
 			_, err := layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: bad})
 			var limit *layer.LimitError
 			require.ErrorAs(e.t, err, &limit)
