@@ -26,8 +26,12 @@ type Config struct {
 	// share the queue's load, but each receive reads the hints of all ranges, in parallel. A receive that finds no hint
 	// reads the timers of all ranges. Configure can raise the number while the queue is in use, never lower it.
 	Shards int
-	// Schedule says at which place among the ready groups a group waits when a claim of it ends.
-	Schedule Schedule
+	// RoundRobin says at which place among the ready groups a group waits when it becomes ready again. Examples: a
+	// claim ends and leaves items, a lease expires, a delay ends. false = by the age of its head, so the oldest
+	// messages of the queue come first. true = at the back. So neither a deep group nor groups that fail again and
+	// again can starve the others, even with a single worker. After a lease or a delay the place of the group is the
+	// time at which that ended.
+	RoundRobin bool
 	// Lease is the lease of a claim if its receive sets no ReceiveOptions.Lease: MinLease to MaxLease; 0 = 30 s.
 	Lease time.Duration
 	// Delay is the delay of a message that sets none: 0 to MaxDelay; 0 = no delay. A change applies to messages that
@@ -39,13 +43,15 @@ type Config struct {
 	// second. A receive that looks for due groups reads one more range. You can set it while the queue is in use:
 	// messages delayed before keep their times. You cannot unset it.
 	RetroactiveDelay bool
-	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
-	DedupBy DedupBy
-	// DedupScope is where duplicates are looked for: DedupInQueue, DedupInGroup.
-	DedupScope DedupScope
-	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of DedupFor or
-	// DedupWindow applies to messages that are enqueued later.
-	DedupFor DedupFor
+	// DedupByContent makes messages with the same body duplicates, if they have no dedup id: their id is the SHA-256 of
+	// the body. false = messages without a dedup id are never duplicates.
+	DedupByContent bool
+	// DedupInGroup looks for duplicates in the same group. false = in the whole queue: a duplicate may be of another
+	// group.
+	DedupInGroup bool
+	// DedupForPending remembers a message while it is in the queue, or a dead letter. false = for DedupWindow from its
+	// enqueue on. A change of DedupForPending or DedupWindow applies to messages that are enqueued later.
+	DedupForPending bool
 	// DedupWindow is the window, from the first message on: 1 s to 30 days; 0 = 5 minutes.
 	DedupWindow time.Duration
 	// MaxWaiting is how many messages a group may have, also in flight, up to 100,000; 0 = any number. If an
@@ -80,10 +86,10 @@ type Config struct {
 	// Archive is how long acked and taken items stay in the archive, 0 to 10 years; 0 = no archive. A sweep then
 	// clears the items of an earlier archive.
 	Archive time.Duration
-	// OnExpiry says what happens to an item that is past its retention.
-	OnExpiry OnExpiry
-	// Changes is how long the queue's changes are kept for subscriptions, 1 s to 10 years; 0 = no changes
-	// are written, and a sweep clears the earlier ones. See Subscribe.
+	// DeadLetterExpired moves an item that is past its retention to the dead letters. false = removes it for good.
+	DeadLetterExpired bool
+	// Changes is how long the queue's changes are kept for subscriptions, 1 s to 10 years; 0 = no changes are written,
+	// and a sweep clears the earlier ones. See Subscribe.
 	Changes time.Duration
 	// DeadRetention is how long dead letters stay, 1 s to 10 years; 0 = until they are redriven or
 	// discarded. A sweep discards older letters, so a letter stays until the next sweep. A change applies to all
@@ -100,9 +106,11 @@ type Config struct {
 	// ReceiveOptions.Unordered. It costs one more key per message. Fixed at creation. Unordered must not be set with
 	// Facets, MaxRate or HaltGroup.
 	Unordered bool
-	// LeasePer says whether each claim of a group (LeasePerClaim) or each item in flight (LeasePerItem) has a lease and
-	// a token of its own. Fixed at creation. LeasePerItem must not be set with Facets, Unordered, MaxRate or HaltGroup.
-	LeasePer LeasePer
+	// LeasePerItem gives each message in flight a claim, a lease and a token of its own (Claim.Hold). A group is
+	// delivered from its head up to the first message in flight. No message has two holders. No receive gets a message
+	// if one before it was in flight already. false = a claim keeps its whole group from others, under one lease. Fixed
+	// at creation. LeasePerItem must not be set with Facets, Unordered, MaxRate or HaltGroup.
+	LeasePerItem bool
 	// Fair makes receives take turns among the Shards instead of taking groups by age. So a deep backlog in one shard
 	// does not hold up messages in another. It is for messages that name a tenant, see Message.Tenant. Within a shard
 	// the oldest group comes first. With one shard it changes nothing.
@@ -118,7 +126,7 @@ const settingShards = "shards"
 var settings = []setting{
 	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, maxShards,
 		"key ranges of the ready hints and timers; can be raised, not lowered"),
-	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
+	eitherSetting("schedule", func(c *Config) *bool { return &c.RoundRobin }, "oldest_head", "round_robin",
 		"where a group takes its place when a claim on it ends"),
 	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, defaultLease, MinLease, MaxLease,
 		"how long a claim lasts unless it says otherwise or is extended"),
@@ -133,11 +141,11 @@ var settings = []setting{
 		"items of a group that may start their delivery in a time; 0 = any number"),
 	rateSetting("max_rate_total", func(c *Config) *Rate { return &c.MaxRateTotal },
 		"the same for all groups of the queue together; 0 = any number"),
-	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
+	eitherSetting("dedup_by", func(c *Config) *bool { return &c.DedupByContent }, "id", "content",
 		"duplicates have the same dedup id, or else the same body"),
-	choiceSetting("dedup_scope", func(c *Config) *DedupScope { return &c.DedupScope }, dedupScopeNames,
+	eitherSetting("dedup_scope", func(c *Config) *bool { return &c.DedupInGroup }, scopeQueue, scopeGroup,
 		"where duplicates are looked for"),
-	choiceSetting("dedup_for", func(c *Config) *DedupFor { return &c.DedupFor }, dedupForNames,
+	eitherSetting("dedup_for", func(c *Config) *bool { return &c.DedupForPending }, "window", "pending",
 		"how long that holds: for the window, or while the first is there"),
 	durationSetting("dedup_window", func(c *Config) *time.Duration { return &c.DedupWindow }, defaultDedupWindow,
 		minDedupWindow, maxDedupWindow,
@@ -156,7 +164,7 @@ var settings = []setting{
 		"what becomes of an item that has failed for good"),
 	durationSetting("retention", func(c *Config) *time.Duration { return &c.Retention }, 0, 0, maxRetention,
 		"how long an item may wait, 1s or more; 0 = for ever"),
-	choiceSetting("on_expiry", func(c *Config) *OnExpiry { return &c.OnExpiry }, onExpiryNames,
+	eitherSetting("on_expiry", func(c *Config) *bool { return &c.DeadLetterExpired }, "drop", "dead_letter",
 		"what becomes of one that has waited longer"),
 	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, maxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
@@ -257,7 +265,7 @@ func (c *Config) Set(name, text string) error {
 func (c Config) MarshalJSON() ([]byte, error) {
 	members := make([]string, 0, len(settings))
 	for _, s := range settings {
-		if v := s.value(&c); s.sparse && (v == "" || v == false || v == LeasePerClaim.String()) {
+		if v := s.value(&c); s.sparse && (v == "" || v == false || v == leasePerClaim) {
 			continue
 		}
 		value, err := json.Marshal(s.value(&c))
@@ -312,46 +320,8 @@ func readConfig(key []byte, document string) (Config, error) {
 	return c, err
 }
 
-// DedupBy says which messages are duplicates of each other.
-type DedupBy int
-
-// The ways to tell messages apart.
-const (
-	// DedupByID: by Message.DedupID; messages without a dedup id are never duplicates.
-	DedupByID DedupBy = iota
-	// DedupByContent: by Message.DedupID, or by the SHA-256 of the body if there is no dedup id.
-	DedupByContent
-)
-
-var (
-	dedupByNames    = []string{"id", "content"}
-	dedupScopeNames = []string{"queue", "group"}
-	dedupForNames   = []string{"window", "pending"}
-)
-
-// DedupScope says among which messages duplicates are looked for.
-type DedupScope int
-
-// The scopes.
-const (
-	DedupInQueue DedupScope = iota // of the whole queue: a duplicate may be of another group
-	DedupInGroup                   // of the same group
-)
-
-// DedupFor says how long a message is remembered.
-type DedupFor int
-
-// For how long.
-const (
-	DedupForWindow  DedupFor = iota // for Config.DedupWindow from its enqueue on
-	DedupForPending                 // while the message is in the queue, or a dead letter
-)
-
-func (d DedupBy) String() string { return nameOf(d, dedupByNames) }
-
-func (d DedupScope) String() string { return nameOf(d, dedupScopeNames) }
-
-func (d DedupFor) String() string { return nameOf(d, dedupForNames) }
+// The texts of the setting dedup_scope, which are in keys too.
+const scopeQueue, scopeGroup = "queue", "group"
 
 // Limits of de-duplication.
 const (
@@ -389,21 +359,6 @@ const (
 // maxMaxAttempts bounds MaxAttempts. A larger number is probably an error: for no limit there is Unlimited.
 const maxMaxAttempts = 1_000_000
 
-// OnExpiry says what happens to an item that has waited longer than the queue's Retention.
-type OnExpiry int
-
-// The choices.
-const (
-	// DropExpired removes the item for good.
-	DropExpired OnExpiry = iota
-	// DeadLetterExpired moves the item to the dead letters.
-	DeadLetterExpired
-)
-
-var onExpiryNames = []string{"drop", "dead_letter"}
-
-func (o OnExpiry) String() string { return nameOf(o, onExpiryNames) }
-
 // The limits of Retention, if not 0.
 const (
 	minRetention = time.Second
@@ -416,42 +371,6 @@ func checkRetention(what string, d time.Duration) error {
 	}
 	return nil
 }
-
-// Schedule says at which place among the ready groups a group waits when it becomes ready again. Examples: a claim ends
-// and leaves items, a lease expires, a delay ends.
-type Schedule int
-
-// The schedules.
-const (
-	// OldestHead orders the groups by the age of their heads, so the oldest messages of the queue come first.
-	OldestHead Schedule = iota
-	// RoundRobin puts the group at the back. So neither a deep group nor groups that fail again and again can starve
-	// the others, even with a single worker. After a lease or a delay the place of the group is the time at which that
-	// ended.
-	RoundRobin
-)
-
-// scheduleNames are the schedules' names in a configuration.
-var scheduleNames = []string{"oldest_head", "round_robin"}
-
-func (s Schedule) String() string { return nameOf(s, scheduleNames) }
-
-// LeasePer says which thing has a lease of its own: a claim of a group, or each item.
-type LeasePer int
-
-// The choices.
-const (
-	// LeasePerClaim: a claim keeps its whole group from others, under one lease.
-	LeasePerClaim LeasePer = iota
-	// LeasePerItem: each message in flight has a claim, a lease and a token of its own (Claim.Hold). A group is
-	// delivered from its head up to the first message in flight. No message has two holders. No receive gets a message
-	// if one before it was in flight already.
-	LeasePerItem
-)
-
-var leasePerNames = []string{"claim", "item"}
-
-func (p LeasePer) String() string { return nameOf(p, leasePerNames) }
 
 // settingRetroactive is the name of a setting that cannot be unset.
 const settingRetroactive = "retroactive_delay"

@@ -66,10 +66,10 @@ func (s subspace) rebuild(p parsedKey) []byte {
 	case nameArchived:
 		return s.archived(rec.Completion{Place: p.index, Index: p.n, Random: p.id})
 	case nameDedup:
-		if p.scope == DedupInGroup.String() {
-			return s.dedupKey(DedupInGroup, p.group, p.field)
+		if p.scope == scopeGroup {
+			return s.dedupKey(true, p.group, p.field)
 		}
-		return s.dedupKey(DedupInQueue, "", p.field)
+		return s.dedupKey(false, "", p.field)
 	case nameNamed:
 		return s.named(p.lane, p.id)
 	case nameRequest:

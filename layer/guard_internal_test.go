@@ -108,7 +108,7 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 		part  func(s *sweeper) error
 	}{
 		{"dedup", func(q *Queue) []byte {
-			return q.keys.dedupKey(DedupInQueue, "", "x")
+			return q.keys.dedupKey(false, "", "x")
 		}, func(ms, clock int64) []byte {
 			return rec.DedupEntry{Group: "A", Index: 1, Random: uuid.UUID{1}, UntilMS: ms + 1, Clock: clock}.Pack()
 		}, (*sweeper).dedup},

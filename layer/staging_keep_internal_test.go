@@ -132,7 +132,7 @@ func TestOwedWakeIsPaid(t *testing.T) {
 		}, "g")
 	})
 	t.Run("by a receive of another group", func(t *testing.T) {
-		inKeep(t, Config{Schedule: RoundRobin}, func(s *keepSteps) {
+		inKeep(t, Config{RoundRobin: true}, func(s *keepSteps) {
 			s.ack(s.receive(ReceiveOptions{}))
 			require.Zero(s, s.woken())
 			require.Equal(s, "h", s.receive(ReceiveOptions{}).Group)

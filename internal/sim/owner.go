@@ -23,7 +23,7 @@ func (k *knobs) owned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.owners, k.operators, k.operations = 2+rng.IntN(3), rng.IntN(2), []int{7, 10, 11, 15}
 	k.delayed, k.named, k.same, k.state = 0.5*rng.Float64(), 0.5, 0, 0.3
-	k.config.DedupBy, k.config.DedupFor = layer.DedupByID, layer.DedupFor(rng.IntN(2))
+	k.config.DedupByContent, k.config.DedupForPending = false, rng.IntN(2) == 1
 	k.config.DedupWindow = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	k.config.Lease, k.think = layer.MinLease, time.Second
 	k.takers = rng.IntN(2)

@@ -54,7 +54,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.scarce(rng)
 		k.producers, k.workers, k.operators = 3, 2, 3
 		k.named, k.same = 0.9, 0.2
-		k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), time.Second
+		k.config.DedupForPending, k.config.DedupWindow = rng.IntN(2) == 1, time.Second
 		k.reject, k.nack, k.config.OnFailure = 0.5, 0.5, layer.DeadLetterItem
 		k.hold = 0.4 * rng.Float64()
 	},

@@ -190,7 +190,7 @@ func kinds() map[string]layer.Config {
 		facets[i] = nuls(layer.MaxFacetSize, i)
 	}
 	keep := layer.Config{
-		Changes: time.Hour, Archive: time.Hour, DedupFor: layer.DedupForPending, DedupScope: layer.DedupInGroup,
+		Changes: time.Hour, Archive: time.Hour, DedupForPending: true, DedupInGroup: true,
 		RetroactiveDelay: true, MaxAttempts: 2,
 	}
 	plain, lanes, unordered, perItem := keep, keep, keep, keep
@@ -201,7 +201,7 @@ func kinds() map[string]layer.Config {
 		lanes.Views += "; " + strings.Join(facets[:n], ",")
 	}
 	unordered.Unordered = true
-	perItem.LeasePer = layer.LeasePerItem
+	perItem.LeasePerItem = true
 	return map[string]layer.Config{"plain": plain, "facets": lanes, "unordered": unordered, "lease per item": perItem}
 }
 
@@ -382,7 +382,7 @@ func boundsOfReceive(l *largest) {
 		}
 	}
 	c := l.q.Config()
-	if len(c.Facets) == 0 && !c.Unordered && c.LeasePer != layer.LeasePerItem {
+	if len(c.Facets) == 0 && !c.Unordered && !c.LeasePerItem {
 		o := most()
 		o.Heartbeat = true
 		l.fill(100, 1)
@@ -402,7 +402,7 @@ func boundsOfAck(l *largest) {
 		require.NoError(l.t, l.q.Admin().SetGroupState(l.ctx, group, state, layer.SetGroupStateOptions{}))
 	}
 	o := most()
-	o.State = l.q.Config().LeasePer != layer.LeasePerItem
+	o.State = !l.q.Config().LeasePerItem
 	long := errors.New(nuls(4096, 1))
 	for round := 0; ; round++ {
 		claims, err := l.q.Receive(l.ctx, o)
@@ -580,7 +580,7 @@ func boundsOfJobs(l *largest) {
 	// Dead letters: all at once, past retention, and each with the longest reason.
 	groups := l.fill(4, 60)
 	_, _, err := a.Configure(l.ctx, func(c *layer.Config) {
-		c.Retention, c.OnExpiry = time.Second, layer.DeadLetterExpired
+		c.Retention, c.DeadLetterExpired = time.Second, true
 	})
 	require.NoError(l.t, err)
 	l.clock.advance(time.Hour)
@@ -642,7 +642,7 @@ func boundsOfJobs(l *largest) {
 }
 
 func boundsOfAdvance(l *largest) {
-	if l.q.Config().LeasePer == layer.LeasePerItem {
+	if l.q.Config().LeasePerItem {
 		return // an item under a claim of its own is not advanced
 	}
 	l.fill(1, 20)
@@ -725,7 +725,7 @@ func TestStepsThatAreTooLarge(t *testing.T) {
 	}
 	l.enqueue(msgs...)
 	_, _, err := a.Configure(l.ctx, func(c *layer.Config) {
-		c.Retention, c.OnExpiry = time.Second, layer.DeadLetterExpired
+		c.Retention, c.DeadLetterExpired = time.Second, true
 	})
 	require.NoError(t, err)
 	e.clock.advance(time.Hour)

@@ -210,7 +210,7 @@ var storedTimes = []struct {
 			require.Empty(c, claims)
 		})
 	}, within: 2 * clockLease},
-	{name: "the lease of an item that was extended after a step", config: layer.Config{LeasePer: layer.LeasePerItem},
+	{name: "the lease of an item that was extended after a step", config: layer.Config{LeasePerItem: true},
 		store: func(c *clocks, ahead *layer.Queue) {
 			c.send(c.q, layer.Message{})
 			c.extendAfterStep(ahead, func(q *layer.Queue, claim *layer.Claim) {
@@ -221,7 +221,7 @@ var storedTimes = []struct {
 				require.NoError(c, err)
 			})
 		}, within: 2 * clockLease},
-	{name: "the lease of an item", config: layer.Config{LeasePer: layer.LeasePerItem},
+	{name: "the lease of an item", config: layer.Config{LeasePerItem: true},
 		store: func(c *clocks, ahead *layer.Queue) {
 			c.send(c.q, layer.Message{})
 			c.claim(ahead, layer.ReceiveOptions{})
@@ -252,7 +252,7 @@ var storedTimes = []struct {
 		require.NoError(c, ahead.Nack(c.Context(), claim, layer.NackOptions{Release: true, Delay: time.Minute}))
 	}, within: 2 * time.Minute},
 	{name: "the retry delay of an item", config: layer.Config{
-		LeasePer: layer.LeasePerItem, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
+		LeasePerItem: true, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
 	}, store: func(c *clocks, ahead *layer.Queue) {
 		c.send(c.q, layer.Message{})
 		require.NoError(c, ahead.Nack(c.Context(), c.claim(ahead, layer.ReceiveOptions{}), layer.NackOptions{}))
@@ -1290,8 +1290,8 @@ func TestClocksAtRandom(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seeds.Of(t.Name()), 1))
 				config := layer.Config{
 					Retention: 2 * time.Hour, DeadRetention: 2 * time.Hour, MaxAttempts: layer.Unlimited,
-					Retry:    layer.RetryPolicy{Kind: layer.RetryConstant, Base: clockDelay},
-					LeasePer: layer.LeasePer(rng.IntN(2)), RetroactiveDelay: rng.IntN(2) == 0,
+					Retry:        layer.RetryPolicy{Kind: layer.RetryConstant, Base: clockDelay},
+					LeasePerItem: rng.IntN(2) == 1, RetroactiveDelay: rng.IntN(2) == 0,
 				}
 				if rng.IntN(2) == 0 {
 					config.Delay = clockDelay
@@ -1421,7 +1421,7 @@ var steppedHandles = map[string]struct {
 	heartbeat bool
 }{
 	"a lease for each claim":   {},
-	"a lease for each message": {config: layer.Config{LeasePer: layer.LeasePerItem}},
+	"a lease for each message": {config: layer.Config{LeasePerItem: true}},
 	"heartbeat":                {heartbeat: true},
 }
 
@@ -1515,7 +1515,7 @@ func TestAStepBeforeAnOperator(t *testing.T) {
 		},
 	} {
 		for handle, s := range steppedHandles {
-			if s.config.LeasePer == layer.LeasePerItem && name == "set group state" {
+			if s.config.LeasePerItem && name == "set group state" {
 				continue // there is no claim of a group
 			}
 			for _, stands := range []bool{false, true} {

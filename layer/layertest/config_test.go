@@ -122,8 +122,8 @@ func TestConfigLimits(t *testing.T) {
 			}},
 		{"negative delay", func(c *layer.Config) { c.Delay = -time.Second },
 			&layer.LimitError{What: "delay", Unit: "ns", Got: -1e9, Max: ns(layer.MaxDelay)}},
-		{"unknown schedule", func(c *layer.Config) { c.Schedule = 7 },
-			&layer.ValueError{What: "schedule", Got: "7", Allowed: "oldest_head, round_robin"}},
+		{"unknown policy", func(c *layer.Config) { c.OnFailure = 7 },
+			&layer.ValueError{What: "on_failure", Got: "7", Allowed: "dead_letter, halt_group, block"}},
 		{"shards", func(c *layer.Config) { c.Shards = 64 + 1 },
 			&layer.LimitError{What: "shards", Got: 64 + 1, Min: 1, Max: 64}},
 	} {
@@ -167,7 +167,7 @@ func requireSame(t *testing.T, want, err error) {
 func TestConfigDocument(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	want := layer.Config{
-		Shards: 3, Schedule: layer.RoundRobin, Lease: 90 * time.Second, Delay: time.Millisecond, MaxAttempts: 7,
+		Shards: 3, RoundRobin: true, Lease: 90 * time.Second, Delay: time.Millisecond, MaxAttempts: 7,
 	}
 	text, err := json.Marshal(want)
 	require.NoError(t, err)

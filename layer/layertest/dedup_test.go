@@ -43,7 +43,7 @@ func remembering(id string, setup func(e *env) any) func(e *env) any {
 // whilePending is setup in a queue that remembers what is in it.
 func whilePending(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
-		e.configure(func(c *layer.Config) { c.DedupFor = layer.DedupForPending })
+		e.configure(func(c *layer.Config) { c.DedupForPending = true })
 		return setup(e)
 	}
 }
@@ -118,10 +118,10 @@ func TestDedupOfUnknownCommit(t *testing.T) {
 // TestDedupInOwnTransaction: a transaction sees what it has enqueued itself; what it does not commit is not remembered.
 func TestDedupInOwnTransaction(t *testing.T) {
 	onEngines(t, func(e *env) {
-		for _, during := range []layer.DedupFor{layer.DedupForWindow, layer.DedupForPending} {
-			e.configure(func(c *layer.Config) { c.DedupFor = during })
+		for _, pending := range []bool{false, true} {
+			e.configure(func(c *layer.Config) { c.DedupForPending = pending })
 			e.clock.advance(time.Second)
-			id := during.String()
+			id := fmt.Sprint(pending)
 			tx, err := e.raw.Begin(kv.TxOptions{})
 			require.NoError(e.t, err)
 			calm := e.calm()
@@ -188,7 +188,7 @@ func TestSweepOfDedup(t *testing.T) {
 		e.clock.advance(time.Second)
 		require.EqualValues(e.t, 450, sweep(time.Second).Dedup)
 		require.True(e.t, e.sendAs(calm, "A", "young").Duplicate)
-		e.configure(func(c *layer.Config) { c.DedupFor = layer.DedupForPending })
+		e.configure(func(c *layer.Config) { c.DedupForPending = true })
 		e.clock.advance(time.Second)
 		for _, group := range []string{"waits", "acked", "dead"} {
 			e.sendAs(calm, group, group)
@@ -324,7 +324,7 @@ func TestEditOfDedupID(t *testing.T) {
 // TestLargestBatch: 1,000 messages of the longest group and dedup id fit into a transaction, or are refused before it.
 func TestLargestBatch(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	e.configure(func(c *layer.Config) { c.DedupScope = layer.DedupInGroup })
+	e.configure(func(c *layer.Config) { c.DedupInGroup = true })
 	batch := func(group string, size int) []layer.Message {
 		msgs := make([]layer.Message, layer.MaxBatch)
 		for i := range msgs {

@@ -202,7 +202,7 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bo
 // another group, or, in an unordered queue, of the same group.
 func TestSuspectsHideNoOthers(t *testing.T) {
 	t.Parallel()
-	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
+	turns := func(c *layer.Config) { c.LeasePerItem = true }
 	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
 	unordered := func(c *layer.Config) { c.Unordered = true }
 	for _, kind := range []struct {
