@@ -68,7 +68,8 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 // With Force, in a queue with templates, unordered receives or lease_per=item, the claims of a group may be more than a
 // transaction can end. Then the first transaction pauses the group, and further transactions end the rest of the
 // claims. After an error the caller must call PauseGroup again, because claims may be left. If another operator resumes
-// the group meanwhile, PauseGroup returns ErrChanged: it ends no further claim, and the group stays resumed.
+// the group before the last of them, PauseGroup returns ErrChanged. Then it ends no further claim, and the group stays
+// resumed.
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {

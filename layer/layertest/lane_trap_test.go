@@ -28,7 +28,7 @@ import (
 //	 8 a halt stops its lane, a pause all: TestScenarios (where_halt)
 //	 9 a rate is of groups, a delay of what intersects: TestTemplatesAreChecked, TestScenarios (where_delay)
 //	10 an item leaves the lanes of its present facets: TestRemovalOfChangedItems
-//	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey
+//	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey, TestReadsOfFarItems
 //	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestPauseReadsPastManyLocks,
 //	   TestLanesAgainstAModel
 //	13 the release of a lock puts back a bounded number of hints: TestKeptHintsInBounds

@@ -168,7 +168,7 @@ func (d *rowsOfEach) most() (rows int64) {
 	return rows
 }
 
-// TestReadsOfFarItems (lanes, trap 12): the items of a lane may be far apart in their group, and many items of other
+// TestReadsOfFarItems (lanes, trap 11): the items of a lane may be far apart in their group, and many items of other
 // lanes between them may have failed before. A call reads only the rows of the lane's own items.
 func TestReadsOfFarItems(t *testing.T) {
 	const between = 1200
@@ -290,9 +290,9 @@ func TestCheckFindsClaimsThatMeet(t *testing.T) {
 	l.write(func(tx kv.Tx) { tx.Clear(locks[0].Key) })
 }
 
-// TestPauseEndsWithItsMark (lanes, G2): a pause with Force of many claims takes several transactions. If another operator
-// resumes the group between two of them, the pause returns ErrChanged. It does not pause the group again, and ends no
-// claim that a handle got after the resume.
+// TestPauseEndsWithItsMark (lanes, G2): a pause with Force of many claims takes several transactions. If another
+// operator resumes the group between two of them, the pause returns ErrChanged. It does not pause the group again, and
+// ends no claim that a handle got after the resume.
 func TestPauseEndsWithItsMark(t *testing.T) {
 	const many = 350
 	for _, again := range []bool{false, true} {

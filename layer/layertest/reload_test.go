@@ -41,7 +41,7 @@ func TestUnknownClaimOfManyItems(t *testing.T) {
 	})
 }
 
-// TestRepeatOfItemsFarApart (trap 12): dead letters may return to their places between the items of a claim. A repeated
+// TestRepeatOfItemsFarApart (trap 7): dead letters may return to their places between the items of a claim. A repeated
 // receive reads the claim's items back without all those between.
 func TestRepeatOfItemsFarApart(t *testing.T) {
 	onMemory(t, func(e *env) {

@@ -203,8 +203,8 @@ func TestCloseLeavesNoRows(t *testing.T) {
 	require.Zero(t, e.receipts())
 }
 
-// TestSweepReadsFewRows (trap 12): no transaction of a sweep reads the requests of all handles that wait, nor the places
-// of all subscriptions. Here are 1,500 of each. With so many subscriptions the sweep removes only old changes.
+// TestSweepReadsFewRows (trap 7): no transaction of a sweep reads the requests of all handles that wait, nor the
+// places of all subscriptions. Here are 1,500 of each. With so many subscriptions the sweep removes only old changes.
 func TestSweepReadsFewRows(t *testing.T) {
 	const many = 1500
 	e := newEnv(t, anyEngine, false)
