@@ -14,7 +14,7 @@ import (
 )
 
 // settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt of the
-// transaction runs the steps begin, check, finish and conclude. A transaction with several settlements runs one step of
+// transaction runs the steps begin, apply, finish and conclude. A transaction with several settlements runs one step of
 // all of them, then the next step of all. So their reads overlap.
 type settlement struct {
 	claim *Claim // a copy
@@ -140,10 +140,10 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
-// check compares the claim's token with that of the lock, and then does the writes that need no more reads. After an
+// apply compares the claim's token with that of the lock, and then does the writes that need no more reads. After an
 // error nothing was written. If the lease has expired and no other claim has taken the group over, the lock still has
 // the token, so the claim is still valid.
-func (s *settlement) check(w *txn) error {
+func (s *settlement) apply(w *txn) error {
 	v, err := s.run.lock.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read lock: %w", err)
@@ -265,7 +265,7 @@ func (s *settlement) readNext(w *txn) error {
 	return nil
 }
 
-// finish does the writes that depend on reads that check has started.
+// finish does the writes that depend on reads that apply has started.
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.run.next != nil:
