@@ -231,11 +231,12 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
-// remove clears the acked items by their exact keys. If they are the first of the group, it clears one range instead.
-// It then adds a read conflict on the range, because an item whose enqueue commits late may have an index inside.
+// remove clears the acked items by their exact keys. If they are the first of the group, and have no keys in other
+// lanes, it clears one range instead. It then adds a read conflict on the range, because an item whose enqueue commits
+// late may have an index inside.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
-	if !s.run.leads || len(acked) < 2 || !w.keys.plan.IsPlain() {
+	if !s.run.leads || len(acked) < 2 || w.keys.plan.CountParts() > 0 {
 		w.remove(s.lane, all, acked, archived)
 		return nil
 	}

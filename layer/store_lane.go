@@ -253,13 +253,6 @@ func (p *parsedKey) parseLane(d *rec.Decoder) bool {
 		}
 		where = string(tuple.AppendInt(nil, view)) + rec.PackStrings(values)
 		p.index, p.group = d.Int(), d.Text()
-	case nameDue:
-		where = readWhere(d)
-		p.n = readTimerShard(d)
-		if p.index, p.group = d.Int(), d.Text(); d.More() { // of a hold
-			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
-			return true
-		}
 	case nameByLane:
 		p.where = readWhere(d)
 		p.index, p.id = d.Int(), d.UUID()
@@ -274,6 +267,18 @@ func (p *parsedKey) parseLane(d *rec.Decoder) bool {
 	}
 	p.lane = lanes.Name(p.group, where)
 	return true
+}
+
+// parseTimer reads the rest of the key of a timer of a template: the timer of a beat, of a lane, or of a hold.
+func (s subspace) parseTimer(p *parsedKey, d *rec.Decoder, where string) {
+	if p.n, p.index = readTimerShard(d), d.Int(); where == "" && p.n == 0 && d.Follows(rec.CodeUUID) {
+		p.id = d.UUID() // of a beat
+		return
+	}
+	p.group = d.Text()
+	if p.lane = lanes.Name(p.group, where); s.plan.ClaimsItems(where) && d.More() {
+		p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
+	}
 }
 
 // Ready hints and timers grow at the end of their key range, which no cluster can split. So both are spread over shards

@@ -414,14 +414,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.n, p.index, p.group = d.Int(), d.Int(), d.Text()
 		p.lane = p.group
 	case nameTimer:
-		if p.n, p.index = readTimerShard(&d), d.Int(); p.n == 0 && d.Follows(rec.CodeUUID) {
-			p.id = d.UUID() // of a beat
-			break
-		}
-		p.group = d.Text()
-		if p.lane = p.group; s.plan.InTurn() && d.More() {
-			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
-		}
+		s.parseTimer(&p, &d, "")
+	case nameDue:
+		s.parseTimer(&p, &d, readWhere(&d))
 	case nameBeat:
 		p.id = d.UUID()
 	case nameHeld:
