@@ -89,7 +89,7 @@ func TestOperatorsAreNamed(t *testing.T) {
 	// One who cannot be named, or a log that cannot be written, is wrong usage, and nothing is done.
 	kept := send("h").String()
 	for _, flags := range [][]string{
-		{"--by", strings.Repeat("x", layer.MaxQueueNameSize+1)}, {"--log", filepath.Join(log, "x")},
+		{"--by", strings.Repeat("x", 256+1)}, {"--log", filepath.Join(log, "x")},
 	} {
 		err = h.app().Run(ctx, append([]string{"cancel", kept}, flags...), nil, io.Discard, io.Discard)
 		require.Equal(t, ExitUsage, ExitCode(err), "%v", err)

@@ -15,7 +15,6 @@ import (
 
 	"fdbfifo/internal/hosts"
 	"fdbfifo/kv"
-	"fdbfifo/layer"
 	"fdbfifo/sqs"
 )
 
@@ -73,7 +72,7 @@ func newServeCmd(s *session) *cobra.Command {
 	flags.StringVar(&f.options.Account, "account", "000000000000", "the `ACCOUNT` in ARNs and URLs")
 	flags.BoolVar(&f.options.ReuseNames, "reuse-names", false,
 		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
-	flags.StringVar(&f.visibility, "visibility", layer.LeasePerItem.String(),
+	flags.StringVar(&f.visibility, "visibility", "item",
 		"give new FIFO queues one visibility timeout per message, as AWS does (item), or per receive (claim): `PER`; "+
 			"the attribute fdbfifo.Visibility of CreateQueue overrides it; fixed when the queue is made")
 	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
@@ -98,8 +97,8 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 		return usagef("--account is %q: 12 digits are wanted", f.options.Account)
 	}
 	switch f.visibility {
-	case layer.LeasePerItem.String():
-	case layer.LeasePerClaim.String():
+	case "item":
+	case "claim":
 		f.options.VisibilityPerClaim = true
 	default:
 		return usagef("--visibility is %q: claim or item is wanted", f.visibility)

@@ -319,7 +319,7 @@ func TestMetricsOfAllQueues(t *testing.T) {
 		require.NoError(t, q.Close(t.Context()))
 	}
 	config := set(row("broken", "config"), []byte("spoilt"))
-	format := set(row("newer", "format"), tuple.Tuple{int64(layer.Format + 1)}.Pack())
+	format := set(row("newer", "format"), tuple.Tuple{int64(2 + 1)}.Pack())
 
 	var stderr strings.Builder
 	now := time.Now()

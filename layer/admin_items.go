@@ -43,7 +43,7 @@ type SkipOptions struct {
 	// Head, if not zero, is the head that the caller has seen: if another item is the head now, nothing is skipped and
 	// the error wraps ErrChanged. So a second click does not skip a second item.
 	Head ID
-	// By is who skips, for people; "" = as Admin.As says. At most MaxQueueNameSize bytes.
+	// By is who skips, for people; "" = as Admin.As says. At most 256 bytes.
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string

@@ -18,7 +18,7 @@ import (
 
 // PauseOptions say who pauses, and why.
 type PauseOptions struct {
-	// By is who pauses, for people; "" = as Admin.As says. At most MaxQueueNameSize bytes.
+	// By is who pauses, for people; "" = as Admin.As says. At most 256 bytes.
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string

@@ -459,12 +459,12 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 // A receive with a receive id records its claims, in the transaction which claims. The receive first reads the record,
 // with a conflict. So of two concurrent receives with the same id one claims, and the other gets the same claims.
 
-// ReceiveIDLife is how long a receive can be repeated under its receive id. The clocks of the two processes decide.
-const ReceiveIDLife = 5 * time.Minute
+// receiveIDLife is how long a receive can be repeated under its receive id. The clocks of the two processes decide.
+const receiveIDLife = 5 * time.Minute
 
 func checkReceiveID(id string) error {
-	if len(id) > MaxReceiveIDSize {
-		return &LimitError{What: "receive id", Unit: "bytes", Got: int64(len(id)), Max: MaxReceiveIDSize}
+	if len(id) > maxReceiveIDSize {
+		return &LimitError{What: "receive id", Unit: "bytes", Got: int64(len(id)), Max: maxReceiveIDSize}
 	}
 	if !utf8.ValidString(id) {
 		return fmt.Errorf("%w: receive id %q", ErrInvalidUTF8, id)
@@ -531,8 +531,8 @@ func (c *claimer) answer(r *reception) error {
 	if err != nil {
 		return err
 	}
-	over := c.nowMS-kept.AtMS >= ReceiveIDLife.Milliseconds() || ahead(kept.AtMS, c.nowMS)
-	if over && m.old(kept.Claims[0].Token, ReceiveIDLife) {
+	over := c.nowMS-kept.AtMS >= receiveIDLife.Milliseconds() || ahead(kept.AtMS, c.nowMS)
+	if over && m.old(kept.Claims[0].Token, receiveIDLife) {
 		return nil
 	}
 	// A claim with an expired lease is left out, because the next receive takes the group over.

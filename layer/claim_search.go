@@ -139,7 +139,7 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	if !s.away || s.fair || len(s.w.noted.settled) == 0 || len(s.w.noted.hinted) == 0 {
 		return nil, nil
 	}
-	if config, err := s.w.config(); err != nil || config.Schedule == RoundRobin {
+	if config, err := s.w.config(); err != nil || config.RoundRobin {
 		return nil, err
 	}
 	var rest []candidate

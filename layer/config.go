@@ -21,15 +21,18 @@ import (
 // As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
 // there, such as "30s". If a member is unknown to this version, reading fails with an *UnknownSettingError.
 type Config struct {
-	// Shards is the number of key ranges over which the ready hints and the timers are spread, 1 to MaxShards; 0 = 1.
+	// Shards is the number of key ranges over which the ready hints and the timers are spread, 1 to 64; 0 = 1.
 	// With one range groups are delivered strictly by age. With more ranges several storage teams of the cluster can
 	// share the queue's load, but each receive reads the hints of all ranges, in parallel. A receive that finds no hint
 	// reads the timers of all ranges. Configure can raise the number while the queue is in use, never lower it.
 	Shards int
-	// Schedule says at which place among the ready groups a group waits when a claim of it ends.
-	Schedule Schedule
-	// Lease is the lease of a claim if its receive sets no ReceiveOptions.Lease: MinLease to MaxLease; 0 =
-	// DefaultLease.
+	// RoundRobin says at which place among the ready groups a group waits when it becomes ready again. Examples: a
+	// claim ends and leaves items, a lease expires, a delay ends. false = by the age of its head, so the oldest
+	// messages of the queue come first. true = at the back. So neither a deep group nor groups that fail again and
+	// again can starve the others, even with a single worker. After a lease or a delay the place of the group is the
+	// time at which that ended.
+	RoundRobin bool
+	// Lease is the lease of a claim if its receive sets no ReceiveOptions.Lease: MinLease to MaxLease; 0 = 30 s.
 	Lease time.Duration
 	// Delay is the delay of a message that sets none: 0 to MaxDelay; 0 = no delay. A change applies to messages that
 	// are enqueued later. Messages already enqueued keep their times, unless RetroactiveDelay is set.
@@ -40,16 +43,18 @@ type Config struct {
 	// second. A receive that looks for due groups reads one more range. You can set it while the queue is in use:
 	// messages delayed before keep their times. You cannot unset it.
 	RetroactiveDelay bool
-	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
-	DedupBy DedupBy
-	// DedupScope is where duplicates are looked for: DedupInQueue, DedupInGroup.
-	DedupScope DedupScope
-	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of DedupFor or
-	// DedupWindow applies to messages that are enqueued later.
-	DedupFor DedupFor
-	// DedupWindow is the window, from the first message on: MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
+	// DedupByContent makes messages with the same body duplicates, if they have no dedup id: their id is the SHA-256 of
+	// the body. false = messages without a dedup id are never duplicates.
+	DedupByContent bool
+	// DedupInGroup looks for duplicates in the same group. false = in the whole queue: a duplicate may be of another
+	// group.
+	DedupInGroup bool
+	// DedupForPending remembers a message while it is in the queue, or a dead letter. false = for DedupWindow from its
+	// enqueue on. A change of DedupForPending or DedupWindow applies to messages that are enqueued later.
+	DedupForPending bool
+	// DedupWindow is the window, from the first message on: 1 s to 30 days; 0 = 5 minutes.
 	DedupWindow time.Duration
-	// MaxWaiting is how many messages a group may have, also in flight, up to MaxWaitingLimit; 0 = any number. If an
+	// MaxWaiting is how many messages a group may have, also in flight, up to 100,000; 0 = any number. If an
 	// enqueue would exceed the bound, none of its messages is enqueued (*FullError). Concurrent enqueues do not see
 	// each other, so together they may exceed the bound.
 	MaxWaiting int
@@ -68,42 +73,44 @@ type Config struct {
 	MaxRateTotal Rate
 	// Retry says how long a group waits after its head has failed, unless the nack sets a delay.
 	Retry RetryPolicy
-	// MaxAttempts is the number of failed deliveries after which an item has failed for good, up to 1,000,000; 0 =
-	// DefaultMaxAttempts. Unlimited means never: an item that cannot be handled then holds up its group without end. As
-	// text, and in JSON, 0 means Unlimited. A lease that expires counts the last attempt only if the item was delivered
-	// alone: see Receive.
+	// MaxAttempts is the number of failed deliveries after which an item has failed for good, up to 1,000,000; 0 = 25.
+	// Unlimited means never: an item that cannot be handled then holds up its group without end. As text, and in JSON,
+	// 0 means Unlimited. A lease that expires counts the last attempt only if the item was delivered alone: see
+	// Receive.
 	MaxAttempts int
 	// OnFailure says what happens to an item that has failed for good.
 	OnFailure OnFailure
-	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = without limit. Items in
+	// Retention is how long an item may wait in its group, 1 s to 10 years; 0 = without limit. Items in
 	// flight are not touched.
 	Retention time.Duration
-	// Archive is how long acked and taken items stay in the archive, 0 to MaxRetention; 0 = no archive. A sweep then
+	// Archive is how long acked and taken items stay in the archive, 0 to 10 years; 0 = no archive. A sweep then
 	// clears the items of an earlier archive.
 	Archive time.Duration
-	// OnExpiry says what happens to an item that is past its retention.
-	OnExpiry OnExpiry
-	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = no changes
-	// are written, and a sweep clears the earlier ones. See Subscribe.
+	// DeadLetterExpired moves an item that is past its retention to the dead letters. false = removes it for good.
+	DeadLetterExpired bool
+	// Changes is how long the queue's changes are kept for subscriptions, 1 s to 10 years; 0 = no changes are written,
+	// and a sweep clears the earlier ones. See Subscribe.
 	Changes time.Duration
-	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until they are redriven or
+	// DeadRetention is how long dead letters stay, 1 s to 10 years; 0 = until they are redriven or
 	// discarded. A sweep discards older letters, so a letter stays until the next sweep. A change applies to all
 	// letters.
 	DeadRetention time.Duration
-	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most MaxFacets. Every message
+	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most 4. Every message
 	// must have each of them, with a value of 1 to MaxFacetSize bytes. None = whole groups only. Names that begin with
 	// "fdbfifo-" are refused. Facets and Views are fixed at creation.
 	Facets []string
-	// Views are the sets of facets by which items can be received, at most MaxViews, and "*" for whole groups. Example:
+	// Views are the sets of facets by which items can be received, at most 3, and "*" for whole groups. Example:
 	// "*; state; state,region". Views must not be empty if there are Facets.
 	Views string
 	// Unordered allows receives of any free items, in addition to receives of whole groups: see
 	// ReceiveOptions.Unordered. It costs one more key per message. Fixed at creation. Unordered must not be set with
 	// Facets, MaxRate or HaltGroup.
 	Unordered bool
-	// LeasePer says whether each claim of a group (LeasePerClaim) or each item in flight (LeasePerItem) has a lease and
-	// a token of its own. Fixed at creation. LeasePerItem must not be set with Facets, Unordered, MaxRate or HaltGroup.
-	LeasePer LeasePer
+	// LeasePerItem gives each message in flight a claim, a lease and a token of its own (Claim.Hold). A group is
+	// delivered from its head up to the first message in flight. No message has two holders. No receive gets a message
+	// if one before it was in flight already. false = a claim keeps its whole group from others, under one lease. Fixed
+	// at creation. LeasePerItem must not be set with Facets, Unordered, MaxRate or HaltGroup.
+	LeasePerItem bool
 	// Fair makes receives take turns among the Shards instead of taking groups by age. So a deep backlog in one shard
 	// does not hold up messages in another. It is for messages that name a tenant, see Message.Tenant. Within a shard
 	// the oldest group comes first. With one shard it changes nothing.
@@ -117,16 +124,16 @@ const settingShards = "shards"
 //
 // To add a setting, add a field to Config, a row here, and what CONTRIBUTING.md lists.
 var settings = []setting{
-	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
+	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, maxShards,
 		"key ranges of the ready hints and timers; can be raised, not lowered"),
-	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
+	eitherSetting("schedule", func(c *Config) *bool { return &c.RoundRobin }, "oldest_head", "round_robin",
 		"where a group takes its place when a claim on it ends"),
-	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, DefaultLease, MinLease, MaxLease,
+	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, defaultLease, MinLease, MaxLease,
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is delayed that names no delay of its own"),
 	retroactiveSetting("a change of delay holds for the messages in the queue, too; never taken back"),
-	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
+	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, maxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	boolSetting("group_required", func(c *Config) *bool { return &c.GroupRequired },
 		"messages without a group are refused"),
@@ -134,36 +141,36 @@ var settings = []setting{
 		"items of a group that may start their delivery in a time; 0 = any number"),
 	rateSetting("max_rate_total", func(c *Config) *Rate { return &c.MaxRateTotal },
 		"the same for all groups of the queue together; 0 = any number"),
-	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
+	eitherSetting("dedup_by", func(c *Config) *bool { return &c.DedupByContent }, "id", "content",
 		"duplicates have the same dedup id, or else the same body"),
-	choiceSetting("dedup_scope", func(c *Config) *DedupScope { return &c.DedupScope }, dedupScopeNames,
+	eitherSetting("dedup_scope", func(c *Config) *bool { return &c.DedupInGroup }, scopeQueue, scopeGroup,
 		"where duplicates are looked for"),
-	choiceSetting("dedup_for", func(c *Config) *DedupFor { return &c.DedupFor }, dedupForNames,
+	eitherSetting("dedup_for", func(c *Config) *bool { return &c.DedupForPending }, "window", "pending",
 		"how long that holds: for the window, or while the first is there"),
-	durationSetting("dedup_window", func(c *Config) *time.Duration { return &c.DedupWindow }, DefaultDedupWindow,
-		MinDedupWindow, MaxDedupWindow,
+	durationSetting("dedup_window", func(c *Config) *time.Duration { return &c.DedupWindow }, defaultDedupWindow,
+		minDedupWindow, maxDedupWindow,
 		"how long a message is remembered from its enqueue on"),
 	choiceSetting("retry", func(c *Config) *RetryKind { return &c.Retry.Kind }, retryNames,
 		"how the wait after a failed delivery grows with the failures"),
-	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, DefaultRetryBase,
-		MinRetry, MaxDelay,
+	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, defaultRetryBase,
+		minRetry, MaxDelay,
 		"the wait after the first failure"),
-	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax,
-		MinRetry, MaxDelay,
+	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, defaultRetryMax,
+		minRetry, MaxDelay,
 		"the longest wait that an exponential one grows to"),
 	attemptsSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts },
 		"failed deliveries after which an item has failed for good; 0 = never"),
 	choiceSetting("on_failure", func(c *Config) *OnFailure { return &c.OnFailure }, onFailureNames,
 		"what becomes of an item that has failed for good"),
-	durationSetting("retention", func(c *Config) *time.Duration { return &c.Retention }, 0, 0, MaxRetention,
+	durationSetting("retention", func(c *Config) *time.Duration { return &c.Retention }, 0, 0, maxRetention,
 		"how long an item may wait, 1s or more; 0 = for ever"),
-	choiceSetting("on_expiry", func(c *Config) *OnExpiry { return &c.OnExpiry }, onExpiryNames,
+	eitherSetting("on_expiry", func(c *Config) *bool { return &c.DeadLetterExpired }, "drop", "dead_letter",
 		"what becomes of one that has waited longer"),
-	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
+	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, maxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
-	durationSetting("changes", func(c *Config) *time.Duration { return &c.Changes }, 0, 0, MaxRetention,
+	durationSetting("changes", func(c *Config) *time.Duration { return &c.Changes }, 0, 0, maxRetention,
 		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
-	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, MaxRetention,
+	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, maxRetention,
 		"how long dead letters are kept, 1s or more; 0 = for ever"),
 	facetsSetting("headers by which items can be received; fixed at creation"),
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
@@ -182,7 +189,7 @@ func (c Config) copied() Config {
 func (c Config) withDefaults() (Config, error) {
 	c = c.copied() // the caller's may change
 	if c.Retry.Max == 0 {
-		c.Retry.Max = max(DefaultRetryMax, c.Retry.Base)
+		c.Retry.Max = max(defaultRetryMax, c.Retry.Base)
 	}
 	for _, s := range settings {
 		if err := s.settle(&c); err != nil {
@@ -207,7 +214,7 @@ func (c Config) withDefaults() (Config, error) {
 // shards no handle would read the hints in the last ones.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards < old.Shards {
-		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: MaxShards}
+		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: maxShards}
 	}
 	return c.fixedFrom(old)
 }
@@ -258,7 +265,7 @@ func (c *Config) Set(name, text string) error {
 func (c Config) MarshalJSON() ([]byte, error) {
 	members := make([]string, 0, len(settings))
 	for _, s := range settings {
-		if v := s.value(&c); s.sparse && (v == "" || v == false || v == LeasePerClaim.String()) {
+		if v := s.value(&c); s.sparse && (v == "" || v == false || v == leasePerClaim) {
 			continue
 		}
 		value, err := json.Marshal(s.value(&c))
@@ -313,52 +320,14 @@ func readConfig(key []byte, document string) (Config, error) {
 	return c, err
 }
 
-// DedupBy says which messages are duplicates of each other.
-type DedupBy int
-
-// The ways to tell messages apart.
-const (
-	// DedupByID: by Message.DedupID; messages without a dedup id are never duplicates.
-	DedupByID DedupBy = iota
-	// DedupByContent: by Message.DedupID, or by the SHA-256 of the body if there is no dedup id.
-	DedupByContent
-)
-
-var (
-	dedupByNames    = []string{"id", "content"}
-	dedupScopeNames = []string{"queue", "group"}
-	dedupForNames   = []string{"window", "pending"}
-)
-
-// DedupScope says among which messages duplicates are looked for.
-type DedupScope int
-
-// The scopes.
-const (
-	DedupInQueue DedupScope = iota // of the whole queue: a duplicate may be of another group
-	DedupInGroup                   // of the same group
-)
-
-// DedupFor says how long a message is remembered.
-type DedupFor int
-
-// For how long.
-const (
-	DedupForWindow  DedupFor = iota // for Config.DedupWindow from its enqueue on
-	DedupForPending                 // while the message is in the queue, or a dead letter
-)
-
-func (d DedupBy) String() string { return nameOf(d, dedupByNames) }
-
-func (d DedupScope) String() string { return nameOf(d, dedupScopeNames) }
-
-func (d DedupFor) String() string { return nameOf(d, dedupForNames) }
+// The texts of the setting dedup_scope, which are in keys too.
+const scopeQueue, scopeGroup = "queue", "group"
 
 // Limits of de-duplication.
 const (
-	DefaultDedupWindow = 5 * time.Minute
-	MinDedupWindow     = time.Second
-	MaxDedupWindow     = 30 * 24 * time.Hour
+	defaultDedupWindow = 5 * time.Minute
+	minDedupWindow     = time.Second
+	maxDedupWindow     = 30 * 24 * time.Hour
 )
 
 // OnFailure says what happens to an item that has failed for good: it has failed MaxAttempts times, or was rejected.
@@ -381,8 +350,8 @@ func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
 
 // Values of MaxAttempts.
 const (
-	// DefaultMaxAttempts, with the default waits between them, are tried within about a quarter of an hour.
-	DefaultMaxAttempts = 25
+	// defaultMaxAttempts, with the default waits between them, are tried within about a quarter of an hour.
+	defaultMaxAttempts = 25
 	// Unlimited: an item is tried until it succeeds.
 	Unlimited = -1
 )
@@ -390,69 +359,18 @@ const (
 // maxMaxAttempts bounds MaxAttempts. A larger number is probably an error: for no limit there is Unlimited.
 const maxMaxAttempts = 1_000_000
 
-// OnExpiry says what happens to an item that has waited longer than the queue's Retention.
-type OnExpiry int
-
-// The choices.
-const (
-	// DropExpired removes the item for good.
-	DropExpired OnExpiry = iota
-	// DeadLetterExpired moves the item to the dead letters.
-	DeadLetterExpired
-)
-
-var onExpiryNames = []string{"drop", "dead_letter"}
-
-func (o OnExpiry) String() string { return nameOf(o, onExpiryNames) }
-
 // The limits of Retention, if not 0.
 const (
-	MinRetention = time.Second
-	MaxRetention = 10 * 365 * 24 * time.Hour
+	minRetention = time.Second
+	maxRetention = 10 * 365 * 24 * time.Hour
 )
 
 func checkRetention(what string, d time.Duration) error {
-	if d != 0 && d < MinRetention {
-		return durationLimit(what, d, MinRetention, MaxRetention)
+	if d != 0 && d < minRetention {
+		return durationLimit(what, d, minRetention, maxRetention)
 	}
 	return nil
 }
-
-// Schedule says at which place among the ready groups a group waits when it becomes ready again. Examples: a claim ends
-// and leaves items, a lease expires, a delay ends.
-type Schedule int
-
-// The schedules.
-const (
-	// OldestHead orders the groups by the age of their heads, so the oldest messages of the queue come first.
-	OldestHead Schedule = iota
-	// RoundRobin puts the group at the back. So neither a deep group nor groups that fail again and again can starve
-	// the others, even with a single worker. After a lease or a delay the place of the group is the time at which that
-	// ended.
-	RoundRobin
-)
-
-// scheduleNames are the schedules' names in a configuration.
-var scheduleNames = []string{"oldest_head", "round_robin"}
-
-func (s Schedule) String() string { return nameOf(s, scheduleNames) }
-
-// LeasePer says which thing has a lease of its own: a claim of a group, or each item.
-type LeasePer int
-
-// The choices.
-const (
-	// LeasePerClaim: a claim keeps its whole group from others, under one lease.
-	LeasePerClaim LeasePer = iota
-	// LeasePerItem: each message in flight has a claim, a lease and a token of its own (Claim.Hold). A group is
-	// delivered from its head up to the first message in flight. No message has two holders. No receive gets a message
-	// if one before it was in flight already.
-	LeasePerItem
-)
-
-var leasePerNames = []string{"claim", "item"}
-
-func (p LeasePer) String() string { return nameOf(p, leasePerNames) }
 
 // settingRetroactive is the name of a setting that cannot be unset.
 const settingRetroactive = "retroactive_delay"
@@ -587,15 +505,15 @@ func (r retro) own(nowMS int64) int64 {
 //
 // As text, also in a configuration, a Rate is "10/s", "100/m", "5/h" or "3/10s". The zero value is "0".
 type Rate struct {
-	Count int           // 1 to MaxRateCount
-	Per   time.Duration // MinRatePer to MaxRatePer, in whole milliseconds
+	Count int           // 1 to 1,000,000
+	Per   time.Duration // 1 s to 24 h, in whole milliseconds
 }
 
 // Limits of a rate.
 const (
-	MaxRateCount = 1_000_000
-	MinRatePer   = time.Second
-	MaxRatePer   = 24 * time.Hour
+	maxRateCount = 1_000_000
+	minRatePer   = time.Second
+	maxRatePer   = 24 * time.Hour
 )
 
 // rateUnits are the units which may stand without a number: "10/s" means 10 per 1s.
@@ -644,10 +562,10 @@ func (r Rate) check(name string) error {
 	switch {
 	case r.isNone():
 		return nil
-	case r.Count < 1 || r.Count > MaxRateCount:
-		return &LimitError{What: name, Unit: "items", Got: int64(r.Count), Min: 1, Max: MaxRateCount}
-	case r.Per < MinRatePer || r.Per > MaxRatePer:
-		return durationLimit("time of "+name, r.Per, MinRatePer, MaxRatePer)
+	case r.Count < 1 || r.Count > maxRateCount:
+		return &LimitError{What: name, Unit: "items", Got: int64(r.Count), Min: 1, Max: maxRateCount}
+	case r.Per < minRatePer || r.Per > maxRatePer:
+		return durationLimit("time of "+name, r.Per, minRatePer, maxRatePer)
 	case r.Per%time.Millisecond != 0:
 		return &ValueError{What: "time of " + name, Got: r.Per.String(), Allowed: "whole milliseconds"}
 	}
@@ -681,9 +599,9 @@ func rateSetting(name string, field func(*Config) *Rate, help string) setting {
 // RetryPolicy says how long a group waits after its head has failed. Other groups continue, and no worker waits.
 type RetryPolicy struct {
 	Kind RetryKind
-	// Base is the wait after the first failure: MinRetry to MaxDelay; 0 = DefaultRetryBase.
+	// Base is the wait after the first failure: 1 ms to MaxDelay; 0 = 0.1 s.
 	Base time.Duration
-	// Max is the longest wait of RetryExponential: Base to MaxDelay; 0 = DefaultRetryMax, or Base if longer.
+	// Max is the longest wait of RetryExponential: Base to MaxDelay; 0 = 1 minute, or Base if longer.
 	Max time.Duration
 }
 
@@ -707,9 +625,9 @@ func (k RetryKind) String() string { return nameOf(k, retryNames) }
 
 // Defaults and limits of a retry policy.
 const (
-	DefaultRetryBase = 100 * time.Millisecond
-	DefaultRetryMax  = time.Minute
-	MinRetry         = time.Millisecond
+	defaultRetryBase = 100 * time.Millisecond
+	defaultRetryMax  = time.Minute
+	minRetry         = time.Millisecond
 )
 
 // delay returns the wait after the given number of failures, 1 or more. random is in [0, 1).

@@ -19,10 +19,10 @@ import (
 
 // Limits of facets.
 const (
-	// MaxFacets bounds Config.Facets.
-	MaxFacets = 4
-	// MaxViews bounds the views of Config.Views, not counting "*", because each view costs a key per message.
-	MaxViews = 3
+	// maxFacets bounds Config.Facets.
+	maxFacets = 4
+	// maxViews bounds the views of Config.Views, not counting "*", because each view costs a key per message.
+	maxViews = 3
 	// MaxFacetSize bounds the name and the value of a facet, because values are in keys.
 	MaxFacetSize = 64 // bytes of UTF-8
 )
@@ -93,15 +93,17 @@ func unorderedSetting(help string) setting {
 	return s
 }
 
-// leasePerSetting is the setting for Config.LeasePer, left out of the stored document while it is LeasePerClaim.
+// The texts of the setting lease_per.
+const leasePerClaim, leasePerItem = "claim", "item"
+
+// leasePerSetting is the setting for Config.LeasePerItem, left out of the stored document while it is false.
 func leasePerSetting(help string) setting {
-	s := choiceSetting(
-		settingLeasePer, func(c *Config) *LeasePer { return &c.LeasePer }, leasePerNames, help)
+	s := eitherSetting(
+		settingLeasePer, func(c *Config) *bool { return &c.LeasePerItem }, leasePerClaim, leasePerItem, help)
 	s.sparse = true
-	known := s.settle
 	s.settle = func(c *Config) error {
-		if err := known(c); err != nil || c.LeasePer == LeasePerClaim {
-			return err
+		if !c.LeasePerItem {
+			return nil
 		}
 		beside := ""
 		switch {
@@ -117,14 +119,14 @@ func leasePerSetting(help string) setting {
 			return nil
 		}
 		return fmt.Errorf("%w: %s in a queue with %s=%s, which is without facets, unordered, max_rate and halt_group",
-			ErrOptions, beside, settingLeasePer, LeasePerItem)
+			ErrOptions, beside, settingLeasePer, leasePerItem)
 	}
 	return s
 }
 
 // planOf returns the plan of the lanes of a queue with the given configuration.
 func planOf(c *Config) lanes.Plan {
-	s := lanes.Settings{Facets: c.Facets, Unordered: c.Unordered, PerItem: c.LeasePer == LeasePerItem}
+	s := lanes.Settings{Facets: c.Facets, Unordered: c.Unordered, PerItem: c.LeasePerItem}
 	for _, text := range splitTrimmed(c.Views, ";") {
 		s.Views = append(s.Views, lanes.View{Text: text, Facets: splitTrimmed(text, ",")})
 	}
@@ -147,8 +149,8 @@ func splitTrimmed(text, separator string) []string {
 }
 
 func checkFacets(facets []string) error {
-	if len(facets) > MaxFacets {
-		return &LimitError{What: settingFacets, Unit: "names", Got: int64(len(facets)), Max: MaxFacets}
+	if len(facets) > maxFacets {
+		return &LimitError{What: settingFacets, Unit: "names", Got: int64(len(facets)), Max: maxFacets}
 	}
 	for i, name := range facets {
 		switch {
@@ -205,8 +207,8 @@ func (c *Config) settleViews() error {
 	if slices.Contains(all, lanes.WholeView) {
 		n--
 	}
-	if n > MaxViews {
-		return &LimitError{What: settingViews, Unit: "views beside *", Got: int64(n), Max: MaxViews}
+	if n > maxViews {
+		return &LimitError{What: settingViews, Unit: "views beside *", Got: int64(n), Max: maxViews}
 	}
 	c.Views = strings.Join(all, "; ")
 	return nil
@@ -246,11 +248,12 @@ func (c Config) fixedFrom(old Config) error {
 			Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
 		}
 	}
-	if c.LeasePer != old.LeasePer {
-		return &ValueError{
-			What: settingLeasePer, Got: c.LeasePer.String(),
-			Allowed: fmt.Sprintf("%s, fixed at creation", old.LeasePer),
+	if c.LeasePerItem != old.LeasePerItem {
+		got, allowed := leasePerClaim, leasePerItem
+		if c.LeasePerItem {
+			got, allowed = allowed, got
 		}
+		return &ValueError{What: settingLeasePer, Got: got, Allowed: allowed + ", fixed at creation"}
 	}
 	if old.RetroactiveDelay && !c.RetroactiveDelay {
 		return &ValueError{What: settingRetroactive, Got: "false", Allowed: "true, which is never taken back"}

@@ -14,7 +14,7 @@ type setting struct {
 	name    string
 	allowed string
 	help    string
-	sparse  bool                // left out of the stored document while it is "", false or the default LeasePer
+	sparse  bool                // left out of the stored document while it is "", false or the default
 	value   func(c *Config) any // as in JSON
 	parse   func(c *Config, text string) error
 	settle  func(c *Config) error // puts the default in place of zero, and checks the limits
@@ -46,13 +46,13 @@ func intSetting(name string, field func(*Config) *int, otherwise, low, high int,
 
 // attemptsSetting is for a number of attempts. A field of 0 means the default, and the text "0" means Unlimited.
 func attemptsSetting(name string, field func(*Config) *int, help string) setting {
-	s := intSetting(name, field, DefaultMaxAttempts, 0, maxMaxAttempts, help)
+	s := intSetting(name, field, defaultMaxAttempts, 0, maxMaxAttempts, help)
 	s.value = func(c *Config) any {
 		switch n := *field(c); n {
 		case Unlimited:
 			return 0
 		case 0:
-			return DefaultMaxAttempts
+			return defaultMaxAttempts
 		default:
 			return n
 		}
@@ -116,6 +116,25 @@ func durationSetting(
 		if *f < low || *f > high {
 			return durationLimit(name, *f, low, high)
 		}
+		return nil
+	}
+	return s
+}
+
+// eitherSetting is for a field that chooses between two: no is the default.
+func eitherSetting(name string, field func(*Config) *bool, no, yes, help string) setting {
+	s := setting{name: name, allowed: no + ", " + yes, help: help, settle: func(*Config) error { return nil }}
+	s.value = func(c *Config) any {
+		if *field(c) {
+			return yes
+		}
+		return no
+	}
+	s.parse = func(c *Config, text string) error {
+		if text != no && text != yes {
+			return &ValueError{What: name, Got: text, Allowed: s.allowed}
+		}
+		*field(c) = text == yes
 		return nil
 	}
 	return s

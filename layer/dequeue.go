@@ -17,7 +17,7 @@ import (
 type ReceiveOptions struct {
 	// Max is the number of items over all groups; 0 = DefaultMax, at most MaxBatch.
 	Max int
-	// MaxBytes bounds the bodies together; 0 = DefaultMaxBytes. A larger first item comes alone. Whatever MaxBytes
+	// MaxBytes bounds the bodies together; 0 = 1 MiB. A larger first item comes alone. Whatever MaxBytes
 	// says, bodies and states together stay below 8 MiB, because a receive has to read them within a transaction.
 	MaxBytes int
 	// MaxGroups is the number of groups to claim, or, if Unordered, of items; 0 = as many as needed to fill Max.
@@ -51,11 +51,11 @@ type ReceiveOptions struct {
 	// the others.
 	State bool
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
-	// another process too. Within ReceiveIDLife a receive with the same id claims nothing more and returns the claims
+	// another process too. Within 5 minutes a receive with the same id claims nothing more and returns the claims
 	// of the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
 	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused.
 	// Of the repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
-	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
+	// 128 bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
 	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
@@ -90,7 +90,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		o.Max = DefaultMax
 	}
 	if o.MaxBytes == 0 {
-		o.MaxBytes = DefaultMaxBytes
+		o.MaxBytes = defaultMaxBytes
 	}
 	if o.Max < 0 || o.Max > MaxBatch {
 		return o, &LimitError{What: "receive", Unit: "items", Got: int64(o.Max), Min: 1, Max: MaxBatch}

@@ -37,7 +37,8 @@
 //   - Operators: [Queue.Admin] returns an [Admin]. It cancels, edits, pauses, purges, redrives, replays, configures,
 //     checks and lists.
 //   - Stages of one queue: [Template]. Typed bodies: [Form]. Changes: [Queue.Subscribe].
-//   - Constants: the limits ([MaxBatch], [MaxBodySize] and others), and the defaults ([DefaultLease] and others).
+//   - Constants: the limits of a message and of a call ([MaxBodySize], [MaxBatch] and others). The bounds and the
+//     defaults of settings and options are in the comments of the fields.
 //
 // # Guarantees
 //

@@ -259,7 +259,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	var met *meeting
 	var key []byte
 	if dedupID != "" {
-		key = keys.dedupKey(a.config.DedupScope, m.Group, dedupID)
+		key = keys.dedupKey(a.config.DedupInGroup, m.Group, dedupID)
 		if met = a.met[string(key)]; met.lasts {
 			a.duplicates++
 			return Sent{ID: rememberedID(met.entry), Duplicate: true}, nil
@@ -442,13 +442,13 @@ func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
 // dedupSize is for the entry of a message's dedup id.
 func (s subspace) dedupSize(m *Message, group string, c *Config) int {
 	id := m.DedupID
-	if id == "" && c.DedupBy != DedupByContent {
+	if id == "" && !c.DedupByContent {
 		return 0
 	}
 	if id == "" {
 		id = strings.Repeat("0", contentIDSize)
 	}
-	key := len(s.dedupKey(c.DedupScope, group, id))
+	key := len(s.dedupKey(c.DedupInGroup, group, id))
 	return setSize(key, 2*len(group)+64) + conflictSize(key)
 }
 
@@ -457,7 +457,7 @@ func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
 	if m.Group == "" && !m.Alone && c.GroupRequired {
 		return 0, ErrNoGroup
 	}
-	if m.Alone && m.DedupID != "" && c.DedupScope == DedupInGroup {
+	if m.Alone && m.DedupID != "" && c.DedupInGroup {
 		return 0, fmt.Errorf("%w: dedup id %q of a message alone, where duplicates are looked for within groups",
 			ErrOptions, m.DedupID)
 	}
@@ -521,7 +521,7 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 	for i := range e.msgs {
 		group := e.msgs[i].Group
 		if id := e.dedupID(i, &a.config); id != "" {
-			met := a.met[string(a.keys.dedupKey(a.config.DedupScope, group, id))]
+			met := a.met[string(a.keys.dedupKey(a.config.DedupInGroup, group, id))]
 			if met.lasts || first[met] {
 				continue
 			}

@@ -37,7 +37,7 @@ func (e *enqueuing) dedupID(i int, c *Config) string {
 	if e.redriven {
 		return ""
 	}
-	if id := e.msgs[i].DedupID; id != "" || c.DedupBy != DedupByContent {
+	if id := e.msgs[i].DedupID; id != "" || !c.DedupByContent {
 		return id
 	}
 	if e.contents == nil {
@@ -70,7 +70,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 			if id == "" {
 				continue
 			}
-			key := string(w.keys.dedupKey(c.DedupScope, e.msgs[i].Group, id))
+			key := string(w.keys.dedupKey(c.DedupInGroup, e.msgs[i].Group, id))
 			if met[key] == nil {
 				if met == nil {
 					met = make(map[string]*meeting)
@@ -189,7 +189,7 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 // remember writes the entry of an accepted message.
 func (a *appending) remember(m *meeting, key []byte, id ID) {
 	m.entry, m.lasts = rec.DedupEntry{Group: id.Group, Index: id.Index, Random: id.Random, Clock: a.now}, true
-	if a.config.DedupFor == DedupForWindow {
+	if !a.config.DedupForPending {
 		m.entry.UntilMS = a.nowMS + a.config.DedupWindow.Milliseconds()
 	}
 	a.tx.Set(key, m.entry.Pack())
@@ -204,7 +204,7 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 	if err != nil {
 		return err
 	}
-	key := w.keys.dedupKey(c.DedupScope, old.Group, dedupID)
+	key := w.keys.dedupKey(c.DedupInGroup, old.Group, dedupID)
 	v, err := guard.DedupRename.Get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)

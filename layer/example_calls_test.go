@@ -101,7 +101,7 @@ func ExampleQueue_Reschedule() {
 	defer db.Close()
 	now := time.Date(2026, 5, 4, 9, 0, 0, 0, time.UTC)
 	q, _, err := layer.Ensure(ctx, db, nil, "mail", layer.Options{
-		Now: func() time.Time { return now }, Config: layer.Config{DedupFor: layer.DedupForPending},
+		Now: func() time.Time { return now }, Config: layer.Config{DedupForPending: true},
 	})
 	must(err)
 	defer q.Close(ctx)

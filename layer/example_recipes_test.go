@@ -63,7 +63,7 @@ func ExampleQueue_Find() {
 	db := embedded.OpenMemory(embedded.Options{})
 	defer db.Close()
 	q, _, err := layer.Ensure(ctx, db, nil, "reminders", layer.Options{
-		Config: layer.Config{DedupFor: layer.DedupForPending},
+		Config: layer.Config{DedupForPending: true},
 	})
 	must(err)
 	defer q.Close(ctx)

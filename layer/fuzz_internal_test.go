@@ -66,10 +66,10 @@ func (s subspace) rebuild(p parsedKey) []byte {
 	case nameArchived:
 		return s.archived(rec.Completion{Place: p.index, Index: p.n, Random: p.id})
 	case nameDedup:
-		if p.scope == DedupInGroup.String() {
-			return s.dedupKey(DedupInGroup, p.group, p.field)
+		if p.scope == scopeGroup {
+			return s.dedupKey(true, p.group, p.field)
 		}
-		return s.dedupKey(DedupInQueue, "", p.field)
+		return s.dedupKey(false, "", p.field)
 	case nameNamed:
 		return s.named(p.lane, p.id)
 	case nameRequest:
@@ -171,7 +171,7 @@ func FuzzConfig(f *testing.F) {
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
 		if c.MaxAttempts == 0 {
-			c.MaxAttempts = DefaultMaxAttempts // written as a number, because 0 is written for Unlimited
+			c.MaxAttempts = defaultMaxAttempts // written as a number, because 0 is written for Unlimited
 		}
 		require.Equal(t, c, again, "%s", written)
 		complete, err := c.withDefaults()

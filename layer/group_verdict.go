@@ -427,7 +427,7 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		return false, err
 	}
 	w.tx.Clear(w.keys.ready(out[0].Index, old.lane))
-	if config.OnExpiry == DropExpired {
+	if !config.DeadLetterExpired {
 		w.remove(old.group, out, out, false)
 		w.count(countAgedOut, len(out))
 		w.changeAll(ChangeExpired, old.group, out)

@@ -100,7 +100,7 @@ func (d *interleaved) get(t *testing.T, key []byte) (v []byte) {
 // TestSweepKeepsWhatIsWrittenAnew: a sweep has found a row out of date and is about to clear it. Another transaction
 // writes the row again, and the row stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
 func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
-	long := (MaxDedupWindow + 2*sweepSlack).Milliseconds()
+	long := (maxDedupWindow + 2*sweepSlack).Milliseconds()
 	for _, c := range []struct {
 		name  string
 		key   func(q *Queue) []byte
@@ -108,7 +108,7 @@ func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 		part  func(s *sweeper) error
 	}{
 		{"dedup", func(q *Queue) []byte {
-			return q.keys.dedupKey(DedupInQueue, "", "x")
+			return q.keys.dedupKey(false, "", "x")
 		}, func(ms, clock int64) []byte {
 			return rec.DedupEntry{Group: "A", Index: 1, Random: uuid.UUID{1}, UntilMS: ms + 1, Clock: clock}.Pack()
 		}, (*sweeper).dedup},
@@ -329,7 +329,7 @@ func TestPurgeMeetsClaim(t *testing.T) {
 // sweep. Guard age-lock.
 func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
-	_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })
+	_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Retention = minRetention })
 	require.NoError(t, err)
 	ahead := time.Duration(0)
 	now := q.opts.Now

@@ -31,7 +31,7 @@ type Options struct {
 	// Tx applies to every transaction which the handle begins itself, except UntilConflict.
 	Tx kv.TxOptions
 	// Poll is the mean pause between two looks of a handle whose receives wait and that is not woken; 0 =
-	// DefaultStagePoll. A lost wake is noticed after about Poll: the first waiting handle notices it, for the others
+	// 1 s. A lost wake is noticed after about Poll: the first waiting handle notices it, for the others
 	// too. A handle that is not the first in line looks up to 5 times less often, and up to 17 times less often while
 	// those before it are served. If a look finds that those are dead, the handle looks as often as the first.
 	Poll time.Duration
@@ -263,8 +263,8 @@ type Admin struct {
 func (q *Queue) Admin() Admin { return Admin{q: q} }
 
 // As returns the operator's side under a name. Hooks get the name with each operation of the result. Marks, dead
-// letters and attempts get it as their author, unless options give another name. name has at most MaxQueueNameSize
-// bytes of UTF-8, or else the operations fail with *LimitError or ErrInvalidUTF8. "" = the handle's Owner.
+// letters and attempts get it as their author, unless options give another name. name has at most 256 bytes
+// of UTF-8, or else the operations fail with *LimitError or ErrInvalidUTF8. "" = the handle's Owner.
 func (a Admin) As(name string) Admin { return Admin{q: a.q, by: name} }
 
 // who returns the name of the operator, for people.

@@ -43,7 +43,7 @@ type BlockedOptions struct {
 const (
 	DefaultBlocked  = 20
 	MaxBlocked      = 100
-	DefaultReadyFor = time.Minute
+	defaultReadyFor = time.Minute
 	// BlockedDepth is up to where the messages of a blocked group are counted.
 	BlockedDepth = 1000
 	// heldForLeases is how many leases a claim lasts before its group counts as blocked, if HeldFor does not say.
@@ -170,7 +170,7 @@ func (o *BlockedOptions) check(lease time.Duration) error {
 		o.HeldFor = heldForLeases * lease
 	}
 	if o.ReadyFor == 0 {
-		o.ReadyFor = DefaultReadyFor
+		o.ReadyFor = defaultReadyFor
 	}
 	if o.Causes == nil {
 		o.Causes = blockedCauses[:]

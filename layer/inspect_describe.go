@@ -212,7 +212,7 @@ var descriptions = map[string]description{
 	nameDead: {groupFirst, ofItem("dead letter"), describeDead},
 	nameDedup: {
 		key: func(p parsedKey) string {
-			if p.scope == DedupInGroup.String() {
+			if p.scope == scopeGroup {
 				return fmt.Sprintf("what is remembered of dedup id %q in group %q", p.field, p.group)
 			}
 			return fmt.Sprintf("what is remembered of dedup id %q", p.field)

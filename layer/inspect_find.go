@@ -54,7 +54,7 @@ type Found struct {
 // nothing, and reads a bounded number of keys.
 //
 // A message is found as long as its dedup id is remembered: with DedupForPending as long as the message is in the queue
-// or among the dead letters, with DedupForWindow for the window. So a program that looks for messages with long delays
+// or among the dead letters, without it for the window. So a program that looks for messages with long delays
 // must have a long window, or use DedupForPending. Of several messages sent under the id, one after the other, Find
 // finds the last which was accepted.
 //
@@ -91,8 +91,8 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, found bool, err error) {
 	var keys [2][]byte
 	var values [2]kv.Future[[]byte]
-	for i, scope := range []DedupScope{DedupInQueue, DedupInGroup} {
-		keys[i] = v.keys.dedupKey(scope, group, dedupID)
+	for i, inGroup := range []bool{false, true} {
+		keys[i] = v.keys.dedupKey(inGroup, group, dedupID)
 		values[i] = v.read.Get(keys[i])
 	}
 	for i := range values {
@@ -188,7 +188,7 @@ func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error)
 }
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
-// nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below DefaultMaxBytes, except that the
+// nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below 1 MiB, except that the
 // first body may be larger. A template chooses the items of the group that match it; nil = all items of the group.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
@@ -226,7 +226,7 @@ func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]It
 			if err != nil {
 				return err
 			}
-			if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
+			if size += len(item.Body); len(items) > 0 && size > defaultMaxBytes {
 				return nil
 			}
 			record, err := v.readAttempt(item.ID)

@@ -37,17 +37,17 @@ type GroupInfo struct {
 	Mark *Mark
 }
 
-// GroupsOptions bound a listing. The zero value lists the first DefaultGroups groups.
+// GroupsOptions bound a listing. The zero value lists the first 1,000 groups.
 type GroupsOptions struct {
 	// After is the group behind which the page begins: GroupsPage.Next of the page before; nil = the page begins with
 	// the first group. The group need not be there.
 	After *string
-	// Limit is the number of groups of a page; 0 = DefaultGroups.
+	// Limit is the number of groups of a page; 0 = 1,000.
 	Limit int
 	// Marked lists, in place of the groups that have items, the groups which are paused or halted, or will be when
 	// their claims end, the empty ones included.
 	Marked bool
-	// MaxDepth bounds the count of a group's items; 0 = DefaultMaxDepth.
+	// MaxDepth bounds the count of a group's items; 0 = 100,000.
 	MaxDepth int64
 	// Where, if not nil, lists the groups with items that agree with the template, and all that is said of a group is
 	// said of these items. The list is found by a look at each group. Not with Marked.
@@ -62,14 +62,14 @@ type GroupsPage struct {
 
 // Defaults of a listing.
 const (
-	DefaultGroups   = 1000
-	DefaultMaxDepth = 100_000
+	defaultGroups   = 1000
+	defaultMaxDepth = 100_000
 )
 
 // groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most.
 const groupsPerView = 100
 
-// Group describes one group, whether or not there are items. Items are counted up to DefaultMaxDepth. With a template
+// Group describes one group, whether or not there are items. Items are counted up to 100,000. With a template
 // Group describes what the template sees of the group; nil = the whole group.
 //
 // Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrClosed, and the engine's. An
@@ -88,7 +88,7 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 		lane := lanes.Name(name, packed)
 		head, err := v.firstItem(v.keys.items(lane))
 		if err == nil {
-			info, err = inspection{v}.describe(lane, head, DefaultMaxDepth)
+			info, err = inspection{v}.describe(lane, head, defaultMaxDepth)
 		}
 		return err
 	})
@@ -107,10 +107,10 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
 	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultGroups
+		o.Limit = defaultGroups
 	}
 	if o.MaxDepth == 0 {
-		o.MaxDepth = DefaultMaxDepth
+		o.MaxDepth = defaultMaxDepth
 	}
 	if o.Limit < 0 {
 		return GroupsPage{}, wrap("groups", &LimitError{

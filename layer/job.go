@@ -147,24 +147,24 @@ func inSpan(ms int64, from, before time.Time) bool {
 	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
 }
 
-// DefaultPage is the number of rows on a page of a list.
-const DefaultPage = 100
+// defaultPage is the number of rows on a page of a list.
+const defaultPage = 100
 
 // listPage is a page of a list while it is filled. It has up to limit rows. The bodies together stay below
-// DefaultMaxBytes, except that the first row is always taken.
+// 1 MiB, except that the first row is always taken.
 type listPage[T any] struct {
 	rows  []T
 	limit int
 	size  int // bytes of bodies
 }
 
-// newListPage is an empty page. limit is the caller's, 0 = DefaultPage; unit says what the rows are.
+// newListPage is an empty page. limit is the caller's, 0 = 100; unit says what the rows are.
 func newListPage[T any](limit int, unit string) (*listPage[T], error) {
 	if limit < 0 || limit > MaxBatch {
 		return nil, &LimitError{What: "page", Unit: unit, Got: int64(limit), Min: 1, Max: MaxBatch}
 	}
 	if limit == 0 {
-		limit = DefaultPage
+		limit = defaultPage
 	}
 	return &listPage[T]{limit: limit}, nil
 }
@@ -172,7 +172,7 @@ func newListPage[T any](limit int, unit string) (*listPage[T], error) {
 // add adds a row which has this body. A row that does not fit is the first of the next page.
 func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 	n := len(p.rows)
-	if p.size += len(body); n == p.limit || n > 0 && p.size > DefaultMaxBytes {
+	if p.size += len(body); n == p.limit || n > 0 && p.size > defaultMaxBytes {
 		return false
 	}
 	p.rows = append(p.rows, row)

@@ -62,15 +62,15 @@ func (f *ArchiveFilter) matches(completedMS int64) bool {
 	return inSpan(completedMS, f.From, f.Before)
 }
 
-// ArchiveOptions say which archived items to list. The zero value lists the first DefaultPage.
+// ArchiveOptions say which archived items to list. The zero value lists the first 100.
 type ArchiveOptions struct {
 	ArchiveFilter
 	// After is the item behind which the page begins: ArchivePage.Next of the previous page. If After has been swept
 	// since, everything finished earlier has been swept, too, and the page begins with the oldest item left.
 	After *ID
-	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultPage.
+	// Limit is the number of items of a page, up to MaxBatch; 0 = 100.
 	Limit int
-	// Bodies asks for the bodies, too. A page then ends when the bodies exceed DefaultMaxBytes.
+	// Bodies asks for the bodies, too. A page then ends when the bodies exceed 1 MiB.
 	Bodies bool
 }
 

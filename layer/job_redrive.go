@@ -535,14 +535,14 @@ func (f *DeadFilter) matches(d *rec.DeadLetter) bool {
 		inSpan(d.DeadMS, f.From, f.Before)
 }
 
-// DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
+// DeadOptions say which dead letters to list. The zero value lists the first 100.
 type DeadOptions struct {
 	DeadFilter
 	// After is the letter behind which the page begins: DeadPage.Next of the page before.
 	After *ID
-	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = 100.
 	Limit int
-	// Bodies asks for the bodies too. A page then ends when the bodies exceed DefaultMaxBytes.
+	// Bodies asks for the bodies too. A page then ends when the bodies exceed 1 MiB.
 	Bodies bool
 }
 

@@ -266,7 +266,7 @@ func (s *sweeper) purges() error {
 		if ahead(note.AtMS, m.nowMS) {
 			note.AtMS = m.at(note.Clock)
 		}
-		const life = MaxDedupWindow + sweepSlack
+		const life = maxDedupWindow + sweepSlack
 		if note.AtMS > m.nowMS-life.Milliseconds() || !m.old(note.Clock, life) {
 			return false, nil
 		}

@@ -187,7 +187,7 @@ func TestGrantDecidesNothing(t *testing.T) {
 		}
 		require.Equal(t, 2, rowsOf(t, q, nameReady))
 		require.NotNil(t, claimBy(t, q, Template{"a": "x"}, 1))
-		time.Sleep(2 * DefaultLease)
+		time.Sleep(2 * defaultLease)
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
 			given, err := q.txn(t.Context(), tx).newClaimer("", nil).grant(uuid.New())
 			require.False(t, given)

@@ -17,21 +17,21 @@ const (
 	// MaxGroupSize bounds a group's name, because the name is in every key of the group (FoundationDB's own limit for a
 	// key is 10,000 bytes, and keys over 1 kB are slow).
 	MaxGroupSize = 1024 // bytes of UTF-8
-	// MaxQueueNameSize bounds a queue's name, for the same reason.
-	MaxQueueNameSize = 256 // bytes of UTF-8
-	// MaxPrefixSize bounds the prefix that is given to Create and Open, for the same reason.
-	MaxPrefixSize = 1024 // bytes
+	// maxQueueNameSize bounds a queue's name, for the same reason.
+	maxQueueNameSize = 256 // bytes of UTF-8
+	// maxPrefixSize bounds the prefix that is given to Create and Open, for the same reason.
+	maxPrefixSize = 1024 // bytes
 	// MaxHeadersSize bounds the headers of a message: names and values together.
 	MaxHeadersSize = 16 << 10 // bytes
 	// MaxBodySize bounds a message's body. An enqueue then needs less than half of the 10 MB that a transaction may
 	// have.
 	MaxBodySize = 4 << 20 // bytes
-	// MaxSubscriptionSize bounds the name of a subscription.
-	MaxSubscriptionSize = 256 // bytes of UTF-8
+	// maxSubscriptionSize bounds the name of a subscription.
+	maxSubscriptionSize = 256 // bytes of UTF-8
 	// MaxDedupIDSize bounds a dedup id, because the id is in a key and in the item.
 	MaxDedupIDSize = 256 // bytes of UTF-8
-	// MaxReceiveIDSize bounds the id of a receive, because the id is in a key.
-	MaxReceiveIDSize = 128 // bytes of UTF-8
+	// maxReceiveIDSize bounds the id of a receive, because the id is in a key.
+	maxReceiveIDSize = 128 // bytes of UTF-8
 	// MaxStateSize bounds a group's state (FoundationDB's limit for a value is 100,000 bytes).
 	MaxStateSize = 90_000 // bytes
 	// MaxBatch bounds the messages of an enqueue and the items of a receive.
@@ -48,26 +48,26 @@ const (
 	// MaxDelay bounds the delay of a message and of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
-	// MaxWaitingLimit bounds Config.MaxWaiting, because an enqueue counts the keys of its group up to MaxWaiting.
-	MaxWaitingLimit = 100_000
+	// maxWaitingLimit bounds Config.MaxWaiting, because an enqueue counts the keys of its group up to MaxWaiting.
+	maxWaitingLimit = 100_000
 
 	// MaxWait bounds the wait of a receive.
 	MaxWait = time.Hour
-	// MaxShards bounds the shards of ready hints and timers, because a receive reads all shards.
-	MaxShards = 64
+	// maxShards bounds the shards of ready hints and timers, because a receive reads all shards.
+	maxShards = 64
 
-	// DefaultLease is the lease of a queue whose configuration names none.
-	DefaultLease = 30 * time.Second
+	// defaultLease is the lease of a queue whose configuration names none.
+	defaultLease = 30 * time.Second
 	// DefaultMax is the number of items of a receive which names no Max.
 	DefaultMax = 10
-	// DefaultMaxBytes bounds the bodies of a receive which names no bound; a larger first item is delivered alone.
-	DefaultMaxBytes = 1 << 20 // bytes
+	// defaultMaxBytes bounds the bodies of a receive which names no bound; a larger first item is delivered alone.
+	defaultMaxBytes = 1 << 20 // bytes
 )
 
 // The stored forms have these limits too.
 var (
 	_ [MaxBodySize]struct{} = [rec.MaxBody]struct{}{}
-	_ [MaxShards]struct{}   = [rec.MaxShards]struct{}{}
+	_ [maxShards]struct{}   = [rec.MaxShards]struct{}{}
 )
 
 func checkGroup(group string) error {
@@ -84,8 +84,8 @@ func checkQueueName(name string) error {
 	if name == "" {
 		return ErrNoQueueName
 	}
-	if len(name) > MaxQueueNameSize {
-		return &LimitError{What: "queue name", Unit: "bytes", Got: int64(len(name)), Max: MaxQueueNameSize}
+	if len(name) > maxQueueNameSize {
+		return &LimitError{What: "queue name", Unit: "bytes", Got: int64(len(name)), Max: maxQueueNameSize}
 	}
 	if !utf8.ValidString(name) {
 		return fmt.Errorf("%w: queue name %q", ErrInvalidUTF8, name)
@@ -94,8 +94,8 @@ func checkQueueName(name string) error {
 }
 
 func checkPrefix(prefix []byte) error {
-	if len(prefix) > MaxPrefixSize {
-		return &LimitError{What: "prefix", Unit: "bytes", Got: int64(len(prefix)), Max: MaxPrefixSize}
+	if len(prefix) > maxPrefixSize {
+		return &LimitError{What: "prefix", Unit: "bytes", Got: int64(len(prefix)), Max: maxPrefixSize}
 	}
 	return nil
 }
@@ -105,8 +105,8 @@ func checkSubscription(name string) error {
 	if !utf8.ValidString(name) {
 		return fmt.Errorf("subscription: %w", ErrInvalidUTF8)
 	}
-	if n := len(name); n < 1 || n > MaxSubscriptionSize {
-		return &LimitError{What: "subscription", Unit: "bytes", Got: int64(n), Min: 1, Max: MaxSubscriptionSize}
+	if n := len(name); n < 1 || n > maxSubscriptionSize {
+		return &LimitError{What: "subscription", Unit: "bytes", Got: int64(n), Min: 1, Max: maxSubscriptionSize}
 	}
 	return nil
 }
@@ -141,8 +141,8 @@ func checkState(state []byte) error {
 
 // checkByReason checks the name of an operator and the reason of an action.
 func checkByReason(by, reason string) error {
-	if len(by) > MaxQueueNameSize {
-		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: MaxQueueNameSize}
+	if len(by) > maxQueueNameSize {
+		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: maxQueueNameSize}
 	}
 	if len(reason) > rec.MaxErrorText {
 		return &LimitError{What: "reason", Unit: "bytes", Got: int64(len(reason)), Max: rec.MaxErrorText}

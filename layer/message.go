@@ -33,9 +33,8 @@ type Message struct {
 	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
 	Headers map[string]string
 	// DedupID, if not empty, makes the message a duplicate of an earlier message with the same DedupID. A duplicate is
-	// not enqueued again. See Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8. With DedupByContent the id of a
-	// message without one is "sha256:" and the SHA-256 of its body in hexadecimal: without that prefix, an id that is
-	// such a hash is an id like any other.
+	// not enqueued again. See Config.DedupWindow. At most MaxDedupIDSize bytes of UTF-8. With Config.DedupByContent a
+	// message without an id gets one: "sha256:" and the SHA-256 of its body in hexadecimal.
 	//
 	// A program that moves a message out of another queue must look at Sent.Duplicate before it commits: a duplicate
 	// would then be in neither queue. With a new random id the message is never a duplicate, whatever the queue's

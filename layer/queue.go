@@ -25,7 +25,7 @@ import (
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
 // ErrQueueExists if the queue exists, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the
 // queue is being dropped. prefix belongs to the caller. It is a directory's bytes or a tuple, may be empty, and has at
-// most MaxPrefixSize bytes.
+// most 1,024 bytes.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -69,7 +69,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 			if k != nil {
 				return fmt.Errorf("%w: %s", ErrForeignKeys, tuple.Printable(k))
 			}
-			tx.Set(q.keys.meta(metaFormat), rec.PackInt(Format))
+			tx.Set(q.keys.meta(metaFormat), rec.PackInt(storedFormat))
 			tx.Set(q.keys.meta(metaOffset), rec.PackInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
 		}
@@ -221,14 +221,14 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if err := checkPrefix(prefix); err != nil {
 		return nil, err
 	}
-	if len(o.Owner) > MaxQueueNameSize {
-		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
+	if len(o.Owner) > maxQueueNameSize {
+		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: maxQueueNameSize}
 	}
 	if o.Poll < 0 {
 		return nil, durationLimit("poll", o.Poll, 0, math.MaxInt64)
 	}
 	if o.Poll == 0 {
-		o.Poll = DefaultStagePoll
+		o.Poll = defaultStagePoll
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -293,8 +293,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return err
 	}
-	if f != Format {
-		return &FormatError{Queue: q.name, Found: f, Known: Format}
+	if f != storedFormat {
+		return &FormatError{Queue: q.name, Found: f, Known: storedFormat}
 	}
 	v, err = offset.Wait(ctx)
 	if err != nil {

@@ -111,7 +111,7 @@ func TestRaiseShards(t *testing.T) {
 			_, _, err = q.Admin().Configure(t.Context(), func(c *Config) { c.Shards = 7 })
 			var limit *LimitError
 			require.ErrorAs(t, err, &limit)
-			require.Equal(t, LimitError{What: "shards", Got: 7, Min: 16, Max: MaxShards}, *limit)
+			require.Equal(t, LimitError{What: "shards", Got: 7, Min: 16, Max: maxShards}, *limit)
 
 			for _, c := range held[3:6] {
 				_, err = q.Extend(t.Context(), c, 2*time.Minute) // its timer moves

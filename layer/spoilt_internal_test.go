@@ -134,13 +134,13 @@ func (s *spoiling) configure() Config {
 		if s.n(2) == 0 {
 			c.MaxRate = Rate{Count: 50, Per: time.Second}
 		}
-		c.DedupFor = DedupFor(s.n(2))
+		c.DedupForPending = s.n(2) == 1
 	case 1:
 		c.Facets, c.Views = []string{"state"}, "*; state"
 	case 2:
 		c.Unordered = true
 	case 3:
-		c.LeasePer = LeasePerItem
+		c.LeasePerItem = true
 	}
 	if s.n(3) == 0 {
 		c.Retention = 100 * time.Hour
@@ -270,7 +270,7 @@ func (s *spoiling) populate() {
 // subscription.
 func (s *spoiling) others() {
 	t, ctx := s.T, s.Context()
-	if s.config.Facets == nil && !s.config.Unordered && s.config.LeasePer != LeasePerItem {
+	if s.config.Facets == nil && !s.config.Unordered && !s.config.LeasePerItem {
 		dead := beside(t, s.db, "dead")
 		_, err := dead.Receive(ctx, ReceiveOptions{Group: OnlyGroup("g6"), Heartbeat: true})
 		require.NoError(t, err)
@@ -481,14 +481,14 @@ func (s *spoiling) received() ReceiveOptions {
 	case 3:
 		o.ReceiveID = []string{"id", "id2"}[s.n(2)]
 	case 4:
-		if o.Where == nil && s.config.Facets == nil && !s.config.Unordered && s.config.LeasePer != LeasePerItem {
+		if o.Where == nil && s.config.Facets == nil && !s.config.Unordered && !s.config.LeasePerItem {
 			o.Lease, o.Heartbeat = 0, true
 		}
 	case 5:
 		if o.Where == nil && s.config.Unordered {
 			o.Unordered = true
 		} else {
-			o.State = o.Where == nil && s.config.LeasePer != LeasePerItem
+			o.State = o.Where == nil && !s.config.LeasePerItem
 		}
 	}
 	return o

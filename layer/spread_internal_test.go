@@ -97,11 +97,11 @@ func TestWalkIsAStretch(t *testing.T) {
 func TestWalkKeepsItsGroup(t *testing.T) {
 	for _, of := range []struct {
 		conflicts int
-		schedule  Schedule
+		robin     bool
 		keeps     int
-	}{{2, OldestHead, advice.KeepClaims}, {0, OldestHead, 0}, {2, RoundRobin, 0}} {
+	}{{2, false, advice.KeepClaims}, {0, false, 0}, {2, true, 0}} {
 		q := spreading(t, 11, 1, 100, of.conflicts, nil)
-		_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Schedule = of.schedule })
+		_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.RoundRobin = of.robin })
 		require.NoError(t, err)
 		for g := range 100 {
 			_, err := q.Enqueue(t.Context(), slices.Repeat([]Message{{Group: fmt.Sprint(g)}}, 9)...)

@@ -45,8 +45,8 @@ const (
 	grantProbe = 16
 )
 
-// DefaultStagePoll is the mean pause between two turns of a handle that is not woken.
-const DefaultStagePoll = time.Second
+// defaultStagePoll is the mean pause between two turns of a handle that is not woken.
+const defaultStagePoll = time.Second
 
 // staged is what a transaction has done to the handle's requests; the zero value = nothing.
 type staged struct {

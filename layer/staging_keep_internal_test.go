@@ -132,7 +132,7 @@ func TestOwedWakeIsPaid(t *testing.T) {
 		}, "g")
 	})
 	t.Run("by a receive of another group", func(t *testing.T) {
-		inKeep(t, Config{Schedule: RoundRobin}, func(s *keepSteps) {
+		inKeep(t, Config{RoundRobin: true}, func(s *keepSteps) {
 			s.ack(s.receive(ReceiveOptions{}))
 			require.Zero(s, s.woken())
 			require.Equal(s, "h", s.receive(ReceiveOptions{}).Group)
@@ -211,7 +211,7 @@ func TestPollFindsWhatIsLeft(t *testing.T) {
 		require.NoError(s, err)
 		require.Len(s, claims, 1)
 		require.Zero(s, s.woken())
-		took, longest := time.Since(<-died), DefaultStagePoll*5/4
+		took, longest := time.Since(<-died), defaultStagePoll*5/4
 		longest += longest / pollPlaces // there is a request before
 		require.Positive(s, took)
 		require.LessOrEqual(s, took, longest+line.AWhileMost)
@@ -234,7 +234,7 @@ func TestPollsAfterALostWake(t *testing.T) {
 		require.NoError(s, err)
 		other, err := Open(s.ctx, s.db, nil, "q", Options{})
 		require.NoError(s, err)
-		for i, longest := range []time.Duration{5 * DefaultStagePoll, DefaultStagePoll, DefaultStagePoll} {
+		for i, longest := range []time.Duration{5 * defaultStagePoll, defaultStagePoll, defaultStagePoll} {
 			sent := make(chan time.Time, 1)
 			go func() {
 				time.Sleep(10 * time.Millisecond)
@@ -294,15 +294,15 @@ func TestPollsRarelyInALineThatMoves(t *testing.T) {
 		next() // the look behind the request
 		for range 3 {
 			rest := next()
-			require.GreaterOrEqual(s, rest, DefaultStagePoll*5*3/4)
-			require.LessOrEqual(s, rest, DefaultStagePoll*5*5/4+20*time.Millisecond)
+			require.GreaterOrEqual(s, rest, defaultStagePoll*5*3/4)
+			require.LessOrEqual(s, rest, defaultStagePoll*5*5/4+20*time.Millisecond)
 		}
 		for range 3 {
 			set()
 			next()
 			rest := next()
-			require.GreaterOrEqual(s, rest, DefaultStagePoll*17*3/4)
-			require.LessOrEqual(s, rest, DefaultStagePoll*17*5/4+20*time.Millisecond)
+			require.GreaterOrEqual(s, rest, defaultStagePoll*17*3/4)
+			require.LessOrEqual(s, rest, defaultStagePoll*17*5/4+20*time.Millisecond)
 		}
 		s.enqueue("g") // the wake goes to one of the others: a poll finds the group
 		receiving.Wait()
@@ -365,7 +365,7 @@ func TestStandsBack(t *testing.T) {
 		{"nothing comes", nil, nil, 0, 3 * time.Second, 3 * time.Second},
 		{"a wake after the commit", nil, func(s *keepSteps, _ *Queue) { s.enqueue("h") }, 0, 0, 10 * time.Millisecond},
 		{"a group without a wake before the commit", func(s *keepSteps, _ *Queue) { s.enqueue("h") }, nil, 0,
-			DefaultStagePoll * 3 / 4, DefaultStagePoll*5/4 + 10*time.Millisecond},
+			defaultStagePoll * 3 / 4, defaultStagePoll*5/4 + 10*time.Millisecond},
 		{"a wake before the commit", func(s *keepSteps, back *Queue) {
 			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 				s.q.txn(s.ctx, tx).touch(back.waitID)
@@ -413,7 +413,7 @@ func TestStandsBack(t *testing.T) {
 					claims, err = back.Receive(s.ctx, ReceiveOptions{Wait: 3 * time.Second})
 					took = time.Since(begun)
 				})
-				time.Sleep(DefaultStagePoll / 2)
+				time.Sleep(defaultStagePoll / 2)
 				commits, watches = between.commits.Load()-commits, between.watches.Load()-watches
 				receiving.Wait()
 				require.NoError(s, err)

@@ -363,7 +363,7 @@ func (m moment) tame(e *rec.Envelope, index int64) (changed bool) {
 // queue's window from its version on.
 func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 	untilMS := r.UntilMS
-	if tooLate(untilMS, m.nowMS, MaxDedupWindow) || tooLate(untilMS, m.nowMS, window) && m.at(r.Clock) < m.nowMS {
+	if tooLate(untilMS, m.nowMS, maxDedupWindow) || tooLate(untilMS, m.nowMS, window) && m.at(r.Clock) < m.nowMS {
 		untilMS = m.at(r.Clock) + window.Milliseconds()
 	}
 	// The window may have been shorter when the entry was written, though not much if the clocks agree.

@@ -107,7 +107,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 		value     *int
 		otherwise int
 		max       int
-	}{{"max", &s.o.Max, DefaultChanges, MaxBatch}, {"parallel", &s.o.Parallel, 1, MaxParallel}} {
+	}{{"max", &s.o.Max, defaultChanges, MaxBatch}, {"parallel", &s.o.Parallel, 1, maxParallel}} {
 		if *limit.value == 0 {
 			*limit.value = limit.otherwise
 		}
@@ -116,7 +116,7 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 		}
 	}
 	if s.o.Lease == 0 {
-		s.o.Lease = DefaultLease
+		s.o.Lease = defaultLease
 	}
 	if err := checkLease(s.o.Lease); err != nil {
 		return nil, err
@@ -843,14 +843,14 @@ type SubscribeOptions struct {
 	// FromOldest makes a new subscription begin with the oldest change which the queue keeps. Otherwise a new
 	// subscription begins with the changes committed after the call. An old subscription goes on where it stands.
 	FromOldest bool
-	// Max is how many changes a call of the handler gets at most, 1 to MaxBatch; 0 = DefaultChanges. With Parallel it
+	// Max is how many changes a call of the handler gets at most, 1 to MaxBatch; 0 = 100. With Parallel it
 	// is how many all calls that run at the same time get together.
 	Max int
 	// Parallel is how many calls may run at the same time, each with the changes of other groups; the changes of a
-	// group still come one call after the other. Only of Subscribe. 0 = 1, at most MaxParallel.
+	// group still come one call after the other. Only of Subscribe. 0 = 1, at most 64.
 	Parallel int
 	// Lease is for how long a process which has died keeps the others from the subscription: MinLease to MaxLease; 0 =
-	// DefaultLease.
+	// 30 s.
 	Lease time.Duration
 	// OnError is told the errors after which the subscription goes on: a handler's (*ChangeError), the engine's, and
 	// *MissedError. nil = they are logged with slog.Default.
@@ -859,10 +859,10 @@ type SubscribeOptions struct {
 
 // Limits of subscriptions.
 const (
-	// DefaultChanges is how many changes a call of the handler gets at most.
-	DefaultChanges = 100
-	// MaxParallel bounds the calls of one subscription at the same time.
-	MaxParallel = 64
+	// defaultChanges is how many changes a call of the handler gets at most.
+	defaultChanges = 100
+	// maxParallel bounds the calls of one subscription at the same time.
+	maxParallel = 64
 )
 
 // ChangeError: a handler of changes has failed or panicked. The same changes follow again after a pause, fewer at a

@@ -390,9 +390,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.group = d.Text()
 	case nameDedup:
 		switch p.scope = d.Text(); p.scope {
-		case DedupInGroup.String():
+		case scopeGroup:
 			p.group = d.Text()
-		case DedupInQueue.String():
+		case scopeQueue:
 		default:
 			d.Check(false, "unknown scope %q", p.scope)
 		}
@@ -450,9 +450,9 @@ func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey
 	return p, nil
 }
 
-// Format is the layout of keys and values which this version writes, and the only layout which this version reads.
-// Format 1 was the layout of the versions before the first release.
-const Format = 2
+// storedFormat is the layout of keys and values which this version writes, and the only layout which this version
+// reads. Format 1 was the layout of the versions before the first release.
+const storedFormat = 2
 
 // The fields of meta.
 const (
@@ -475,10 +475,12 @@ const (
 )
 
 // dedupKey is the key of the entry for a message of group with the dedup id.
-func (s subspace) dedupKey(scope DedupScope, group, id string) []byte {
-	k := tuple.AppendString(s.start(nameDedup, len(scope.String())+len(group)+len(id)+6), scope.String())
-	if scope == DedupInGroup {
-		k = tuple.AppendString(k, group)
+func (s subspace) dedupKey(inGroup bool, group, id string) []byte {
+	k := s.start(nameDedup, len(scopeGroup)+len(group)+len(id)+6)
+	if inGroup {
+		k = tuple.AppendString(tuple.AppendString(k, scopeGroup), group)
+	} else {
+		k = tuple.AppendString(k, scopeQueue)
 	}
 	return tuple.AppendString(k, id)
 }

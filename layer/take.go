@@ -217,7 +217,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.runWithin(f, limit, func(next int) bool {
 		n, size = n+1, size+next
-		return n == 1 || size <= DefaultMaxBytes
+		return n == 1 || size <= defaultMaxBytes
 	})
 	if err != nil || len(out) == 0 {
 		return nil, w.breaks(err)

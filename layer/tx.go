@@ -164,7 +164,7 @@ func (w *txn) rehint(headIndex int64, lane string, attempts int) (key []byte, er
 // placeOf returns the index for the hint of a group which was held. RoundRobin puts the group behind all others.
 func (w *txn) placeOf(headIndex int64) (int64, error) {
 	config, err := w.config()
-	if err != nil || config.Schedule != RoundRobin {
+	if err != nil || !config.RoundRobin {
 		return headIndex, err
 	}
 	now, err := w.clock()
@@ -175,7 +175,7 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 // group became deliverable. Otherwise two groups that fail all the time would always come before all others.
 func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
 	config, err := w.config()
-	if err != nil || config.Schedule != RoundRobin {
+	if err != nil || !config.RoundRobin {
 		return headIndex, err
 	}
 	now, err := w.clock()

@@ -20,8 +20,8 @@ func TestSizeIsCounted(t *testing.T) {
 	lanes, unordered, perItem, content := keep, keep, keep, keep
 	lanes.Facets, lanes.Views = []string{"a", "b"}, "*; a; b; a,b"
 	unordered.Unordered = true
-	perItem.LeasePer = LeasePerItem
-	content.DedupBy = DedupByContent
+	perItem.LeasePerItem = true
+	content.DedupByContent = true
 	for name, config := range map[string]Config{
 		"plain": {}, "kept": keep, "facets": lanes, "unordered": unordered, "lease per item": perItem,
 		"content": content,
@@ -65,7 +65,7 @@ func TestSizeIsCounted(t *testing.T) {
 				for i := range msgs {
 					msgs[i].DedupID += "x"
 				}
-				if config.DedupBy == DedupByContent {
+				if config.DedupByContent {
 					msgs[0].Body = append(msgs[0].Body, 1)
 				}
 				e, err := q.enqueuing(msgs)

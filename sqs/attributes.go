@@ -36,7 +36,9 @@ const (
 
 	// visibilityOf says whether each message in flight or each claim has a visibility timeout of its own in a FIFO
 	// queue. AWS does not have this attribute. It is fixed when the queue is made.
-	visibilityOf = "fdbfifo.Visibility"
+	visibilityOf   = "fdbfifo.Visibility"
+	visibleByClaim = "claim"
+	visibleByItem  = "item"
 
 	scopeQueue, scopeGroup = "queue", "messageGroup"
 	perQueue, perGroup     = "perQueue", "perMessageGroupId"
@@ -57,7 +59,7 @@ var choices = map[string][]string{
 	fifoQueue:         {"false", "true"},
 	contentBased:      {"false", "true"},
 	dedupScope:        {scopeQueue, scopeGroup},
-	visibilityOf:      {layer.LeasePerClaim.String(), layer.LeasePerItem.String()},
+	visibilityOf:      {visibleByClaim, visibleByItem},
 	throughputLimit:   {perQueue, perGroup},
 	managedEncryption: {"true", "false"},
 }
@@ -198,17 +200,12 @@ func (r record) fifo() bool { return r.choice(fifoQueue) == "true" }
 // dedupInGroup reports whether duplicates are looked for within groups.
 func (r record) dedupInGroup() bool { return r.choice(dedupScope) == scopeGroup }
 
-// leasePer says whether each message or each claim has a visibility timeout of its own.
-func (r record) leasePer() layer.LeasePer {
-	if r.fifo() && r.choice(visibilityOf) == layer.LeasePerItem.String() {
-		return layer.LeasePerItem
-	}
-	return layer.LeasePerClaim
-}
+// leasePerItem reports whether each message, and not each claim, has a visibility timeout of its own.
+func (r record) leasePerItem() bool { return r.fifo() && r.choice(visibilityOf) == visibleByItem }
 
 // keepsVisibility returns an error if after has another visibilityOf: that is fixed when the queue is made.
 func (r record) keepsVisibility(after record) error {
-	if r.leasePer() == after.leasePer() {
+	if r.leasePerItem() == after.leasePerItem() {
 		return nil
 	}
 	e := invalidAttribute(visibilityOf)
@@ -240,19 +237,17 @@ func (r record) all() map[string]string {
 func (r record) configure(c *layer.Config) {
 	c.Lease = max(r.duration(visibilityTimeout), layer.MinLease)
 	c.Delay = r.duration(delaySeconds) // in a FIFO queue also for the messages that are there
-	c.Retention, c.OnExpiry = r.duration(retentionPeriod), layer.DropExpired
-	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest and always comes first
+	c.Retention, c.DeadLetterExpired = r.duration(retentionPeriod), false
+	c.RoundRobin = true // otherwise a message that always fails is the oldest and always comes first
 	c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
 	c.MaxAttempts, c.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy], json.Unmarshal)
 	if err == nil && policy.queue != "" {
 		c.MaxAttempts = policy.count
 	}
-	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, layer.DefaultDedupWindow
+	c.DedupByContent, c.DedupForPending, c.DedupWindow = false, false, 5*time.Minute
 	c.GroupRequired, c.RetroactiveDelay, c.Fair = r.fifo(), r.fifo(), !r.fifo()
-	if c.DedupScope = layer.DedupInQueue; r.dedupInGroup() {
-		c.DedupScope = layer.DedupInGroup
-	}
+	c.DedupInGroup = r.dedupInGroup()
 }
 
 var errARN = errors.New("no ARN of a queue")

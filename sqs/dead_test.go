@@ -24,9 +24,9 @@ import (
 // visibility timeout.
 func everywhere(t *testing.T, test func(e *env)) {
 	for name, open := range map[string]func(t *testing.T) kv.DB{"memory": inMemory, "disk": onDisk} {
-		for _, per := range []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} {
-			o := Options{VisibilityPerClaim: per == layer.LeasePerClaim}
-			t.Run(name+"/"+per.String(), func(t *testing.T) { bubbleOn(t, open, o, test) })
+		for _, per := range choices[visibilityOf] {
+			o := Options{VisibilityPerClaim: per == visibleByClaim}
+			t.Run(name+"/"+per, func(t *testing.T) { bubbleOn(t, open, o, test) })
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestMovedIsNoDuplicate(t *testing.T) {
 		e.sendAs(url, "b", "same", "2")
 		e.sendAs(dead, "a", "forwarded before", first)
 		for _, name := range []string{"orders.fifo", "dead.fifo"} {
-			e.configure(name, func(c *layer.Config) { c.DedupBy = layer.DedupByContent })
+			e.configure(name, func(c *layer.Config) { c.DedupByContent = true })
 		}
 		e.die(url)
 		got := e.receive(dead)
@@ -154,12 +154,12 @@ func TestMovedIsNoDuplicate(t *testing.T) {
 // TestMovedOfStandardQueues: as TestMovedIsNoDuplicate, of standard queues. The time of sending stays on the way to the
 // dead letter queue, and is a new one after the redrive.
 func TestMovedOfStandardQueues(t *testing.T) {
-	for _, scope := range []layer.DedupScope{layer.DedupInQueue, layer.DedupInGroup} {
+	for _, inGroup := range []bool{false, true} {
 		bubble(t, Options{}, func(e *env) {
 			url, dead := e.withDead("jobs", "dead", 1)
 			e.send(url, "", "same", "same")
 			for _, name := range []string{"jobs", "dead"} {
-				e.configure(name, func(c *layer.Config) { c.DedupBy, c.DedupScope = layer.DedupByContent, scope })
+				e.configure(name, func(c *layer.Config) { c.DedupByContent, c.DedupInGroup = true, inGroup })
 			}
 			const sent = "SentTimestamp"
 			first := e.receive(url)[0]

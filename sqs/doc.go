@@ -11,8 +11,8 @@
 // to delete the message, so a client may delete it through any server. The handle is signed with a key that is kept in
 // the database (receipt.go).
 //
-// In a FIFO queue each message in flight has a claim of its own (layer.LeasePerItem). A queue that is made with the
-// attribute fdbfifo.Visibility=claim is stricter than AWS, because its claims are on groups. All messages of a group
-// that one receive has returned then share one visibility timeout. If a client returns one of them early, the messages
-// behind it are returned too.
+// In a FIFO queue each message in flight has a claim of its own (layer.Config.LeasePerItem). A queue that is made with
+// the attribute fdbfifo.Visibility=claim is stricter than AWS, because its claims are on groups. All messages of a
+// group that one receive has returned then share one visibility timeout. If a client returns one of them early, the
+// messages behind it are returned too.
 package sqs

@@ -146,10 +146,10 @@ func (q *queue) release() {
 func (q *queue) fifo() bool { return q.record.fifo() }
 
 // dedupInGroup reports whether the layer looks for duplicates within groups. An operator may change that.
-func (q *queue) dedupInGroup() bool { return q.Config().DedupScope == layer.DedupInGroup }
+func (q *queue) dedupInGroup() bool { return q.Config().DedupInGroup }
 
 // perItem reports whether each message in flight has a visibility timeout of its own.
-func (q *queue) perItem() bool { return q.Config().LeasePer == layer.LeasePerItem }
+func (q *queue) perItem() bool { return q.Config().LeasePerItem }
 
 // outdate makes the next request read the record of a queue again.
 func (s *Server) outdate(name string) {
@@ -210,7 +210,7 @@ func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queu
 	if r.configure(&o.Config); !r.fifo() {
 		o.Config.Shards = tenantShards
 	}
-	o.Config.LeasePer = r.leasePer()
+	o.Config.LeasePerItem = r.leasePerItem()
 	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
 	if err != nil || !r.Behind {
 		return handle, err

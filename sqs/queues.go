@@ -41,9 +41,9 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	now := s.options.Now()
 	wanted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now)}.clone()
 	if fifo {
-		wanted.Attributes[visibilityOf] = layer.LeasePerItem.String()
+		wanted.Attributes[visibilityOf] = visibleByItem
 		if s.options.VisibilityPerClaim {
-			wanted.Attributes[visibilityOf] = layer.LeasePerClaim.String()
+			wanted.Attributes[visibilityOf] = visibleByClaim
 		}
 	}
 	setAttributes(wanted.Attributes, in.Attributes)

@@ -15,9 +15,9 @@ import (
 
 // inBothKinds is bubble for queues of which each receive, and then of which each message, has a visibility timeout.
 func inBothKinds(t *testing.T, test func(e *env)) {
-	for _, per := range []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} {
-		o := Options{VisibilityPerClaim: per == layer.LeasePerClaim}
-		t.Run(per.String(), func(t *testing.T) { bubble(t, o, test) })
+	for _, per := range choices[visibilityOf] {
+		o := Options{VisibilityPerClaim: per == visibleByClaim}
+		t.Run(per, func(t *testing.T) { bubble(t, o, test) })
 	}
 }
 

@@ -37,7 +37,7 @@ func newSource(from Source, receive layer.ReceiveOptions, several bool) (*source
 		s.receive.Group = layer.OnlyGroup(*from.Group)
 	}
 	s.receive.Unordered, s.next = from.Unordered, from.Next
-	if s.q.Config().LeasePer == layer.LeasePerItem {
+	if s.q.Config().LeasePerItem {
 		s.receive.Max = 1 // otherwise several hands would handle messages of one group side by side
 	}
 	if s.next != nil {

@@ -50,7 +50,7 @@ type Options struct {
 	// by themselves from then on. If another holder has such a claim by then, the handler's context ends. Not with
 	// Lease.
 	Heartbeat bool
-	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. The claim is extended
+	// Timeout is when a handler's context ends, after its call. 0 = 1 minute, < 0 = never. The claim is extended
 	// until then, and no more. The result of the handler still counts if the handler returns before the lease ends. Two
 	// thirds of the lease are left at least. Example: with a lease below 7.5 s another process may get the item
 	// within the 5 s that follow.
@@ -62,7 +62,7 @@ type Options struct {
 	// then, and Run returns a *StopError that wraps ErrStuck, so that a supervisor starts the process again.
 	StayWhenStuck bool
 	// Poll is how long one receive waits for a group to become ready, before the worker receives again. Waiting
-	// receives are woken, so Poll matters little. 0 = DefaultPoll, at most MaxWait.
+	// receives are woken, so Poll matters little. 0 = 20 s, at most MaxWait.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on. A
 	// result outside of 0 to MaxDelay is cut to that range. nil = as the queue's retry policy says; the same applies if
@@ -129,8 +129,8 @@ type Limiter interface {
 // Defaults of a worker.
 const (
 	DefaultConcurrency = 8
-	DefaultPoll        = 20 * time.Second
-	DefaultTimeout     = time.Minute
+	defaultPoll        = 20 * time.Second
+	defaultTimeout     = time.Minute
 )
 
 // maxConcurrency bounds Concurrency, so that a mistyped number does not start a million transactions.
@@ -179,13 +179,13 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		o.Concurrency = DefaultConcurrency
 	}
 	if o.Poll == 0 {
-		o.Poll = DefaultPoll
+		o.Poll = defaultPoll
 	}
 	if o.Batch == 0 {
 		o.Batch = layer.DefaultMax
 	}
 	if o.Timeout == 0 {
-		o.Timeout = DefaultTimeout
+		o.Timeout = defaultTimeout
 	}
 	if o.MaxConcurrency == 0 {
 		o.MaxConcurrency = o.Concurrency

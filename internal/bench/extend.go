@@ -13,7 +13,7 @@ import (
 // the default lease in a minute. The figure depends neither on the machine nor on the engine.
 func extendMutations(s Sizes) Benchmark {
 	const name = "extend_mutations"
-	aMinute := float64(time.Minute / (layer.DefaultLease / 3))
+	aMinute := float64(time.Minute / (30 * time.Second / 3))
 	return Benchmark{name, "mutations that keep a group in flight for a minute", func(
 		ctx context.Context, env Env,
 	) (results []Result, err error) {

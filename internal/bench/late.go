@@ -235,7 +235,7 @@ func lateByCalls(ctx context.Context, env Env, s Sizes) (l lateWaits, err error)
 
 // lateBySQS has one client wait by a long poll and another send.
 func lateBySQS(ctx context.Context, env Env, s Sizes) (l lateWaits, err error) {
-	queue := servedQueue(layer.LeasePerItem)
+	queue := servedQueue(leasePerItem)
 	err = serving(ctx, env, func(space Space, server *service) error {
 		err := l.measure(ctx, env, space, s,
 			func(n int) error { return server.send(ctx, queue, groupName(n%10), fmt.Sprint("message-", n)) },

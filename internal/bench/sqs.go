@@ -81,9 +81,9 @@ func (s *service) call(ctx context.Context, operation string, request, answer an
 }
 
 // create makes a FIFO queue that takes the bodies for deduplication.
-func (s *service) create(ctx context.Context, name string, per layer.LeasePer) error {
+func (s *service) create(ctx context.Context, name, per string) error {
 	attributes := map[string]string{
-		"FifoQueue": "true", "ContentBasedDeduplication": "true", "fdbfifo.Visibility": per.String(),
+		"FifoQueue": "true", "ContentBasedDeduplication": "true", "fdbfifo.Visibility": per,
 	}
 	return s.call(ctx, "CreateQueue", map[string]any{"QueueName": name, "Attributes": attributes}, nil)
 }
@@ -139,22 +139,25 @@ func (s *service) check(ctx context.Context, name string, items int64) (err erro
 const inHand = 43_200 // s; the longest visibility timeout
 
 // leasesPer is what has a visibility timeout of its own in the queues that the service is measured with.
-func leasesPer() []layer.LeasePer { return []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} }
+func leasesPer() []string { return []string{leasePerClaim, leasePerItem} }
+
+// The kinds of queues: the values of the attribute fdbfifo.Visibility.
+const leasePerClaim, leasePerItem = "claim", "item"
 
 // servedQueue is the queue with such timeouts.
-func servedQueue(per layer.LeasePer) string { return "served-" + per.String() + ".fifo" }
+func servedQueue(per string) string { return "served-" + per + ".fifo" }
 
 // figureOf is the name of a figure of the queue with such timeouts.
-func figureOf(name string, per layer.LeasePer) string {
-	if per == layer.LeasePerItem {
+func figureOf(name, per string) string {
+	if per == leasePerItem {
 		name += "_item"
 	}
 	return name
 }
 
 // meansOf says of what queue a figure is.
-func meansOf(means string, per layer.LeasePer) string {
-	if per == layer.LeasePerItem {
+func meansOf(means, per string) string {
+	if per == leasePerItem {
 		means += ", where each message has a visibility timeout of its own"
 	}
 	return means
@@ -251,7 +254,7 @@ func sqsMutations(sizes Sizes) Benchmark {
 		err = serving(ctx, env, func(_ Space, s *service) error {
 			for _, per := range leasesPer() {
 				budget := 5.0
-				if per == layer.LeasePerItem {
+				if per == leasePerItem {
 					budget = 10 // a claim and a timer more, set and cleared
 				}
 				if _, err := s.cycle(ctx, per, 0); err != nil { // the first has no receipt to clear
@@ -294,7 +297,7 @@ func sqsMutations(sizes Sizes) Benchmark {
 }
 
 // cycle sends a batch to a group, receives one, and deletes it.
-func (s *service) cycle(ctx context.Context, per layer.LeasePer, worker int) (int, error) {
+func (s *service) cycle(ctx context.Context, per string, worker int) (int, error) {
 	type entry struct{ Id, MessageBody, MessageGroupId, MessageDeduplicationId string }
 	body, entries := strings.Repeat("x", bodySize), make([]entry, batch)
 	unique := fmt.Sprint(worker, "-", time.Now().UnixNano(), "-")
@@ -314,7 +317,7 @@ func (s *service) cycle(ctx context.Context, per layer.LeasePer, worker int) (in
 }
 
 // drain receives and deletes until nothing is left.
-func (s *service) drain(ctx context.Context, per layer.LeasePer) error {
+func (s *service) drain(ctx context.Context, per string) error {
 	for {
 		got, err := s.receive(ctx, servedQueue(per), 1, 30)
 		if err != nil || len(got) == 0 {
@@ -350,7 +353,7 @@ func sqsBlocked(sizes Sizes) Benchmark {
 }
 
 // blocked returns how many ms it took each time.
-func (s *service) blocked(ctx context.Context, env Env, sizes Sizes, per layer.LeasePer) (took []float64, err error) {
+func (s *service) blocked(ctx context.Context, env Env, sizes Sizes, per string) (took []float64, err error) {
 	queue, backlog := servedQueue(per), sizes.Deep/5
 	q, err := layer.Open(ctx, s.space.DB, s.space.Prefix, queue, layer.Options{})
 	if err != nil {

@@ -117,7 +117,7 @@ func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, e
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := q.Admin().Configure(ctx, func(c *layer.Config) { c.Retention, c.OnExpiry = time.Hour, layer.DeadLetterExpired }); err != nil {
+	if _, _, err := q.Admin().Configure(ctx, func(c *layer.Config) { c.Retention, c.DeadLetterExpired = time.Hour, true }); err != nil {
 		return nil, err
 	}
 	past := func() time.Time { return time.Now().Add(-2 * time.Hour) }

@@ -44,11 +44,11 @@ const attempts = 3 // until an item is parked
 
 func (o *orders) options(handle int) layer.Options {
 	c := layer.Config{
-		Lease: leaseBase, DedupWindow: layer.MaxDedupWindow, MaxAttempts: attempts,
+		Lease: leaseBase, DedupWindow: 30 * 24 * time.Hour, MaxAttempts: attempts,
 		Retry: layer.RetryPolicy{Kind: layer.RetryAtOnce},
 	}
 	if o.Archive {
-		c.Archive = layer.MaxRetention
+		c.Archive = 10 * 365 * 24 * time.Hour
 	}
 	return layer.Options{
 		Owner: fmt.Sprintf("life %d, handle %d", o.Life, handle), Config: c,

@@ -499,7 +499,7 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 	n := layer.NackOptions{Err: errors.New("failed")}
 	switch a.rng.IntN(5) {
 	case 0:
-		n.Delay = layer.MinRetry + a.below(maxDelay)
+		n.Delay = time.Millisecond + a.below(maxDelay)
 	case 1:
 		n.AtOnce = true
 	case 2:

@@ -52,8 +52,8 @@ func (k *knobs) clocked(rng *rand.Rand) {
 	k.named, k.same, k.ids, k.wait = 0.3, 0, 40, 5*time.Second
 	c := &k.config
 	c.Lease = layer.MinLease + time.Duration(rng.Int64N(int64(5*time.Second)))
-	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, periodOfClocks
-	c.Retention, c.OnExpiry = periodOfClocks, layer.OnExpiry(rng.IntN(2))
+	c.DedupByContent, c.DedupForPending, c.DedupWindow = false, false, periodOfClocks
+	c.Retention, c.DeadLetterExpired = periodOfClocks, rng.IntN(2) == 1
 	c.Archive, c.DeadRetention = periodOfClocks*time.Duration(rng.IntN(2)), periodOfClocks
 	c.MaxWaiting, c.MaxRate, c.MaxRateTotal = 0, layer.Rate{}, layer.Rate{}
 	c.MaxAttempts, c.OnFailure = 25, layer.DeadLetterItem
@@ -68,7 +68,7 @@ func (k *knobs) clocked(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		k.movers, k.keep, k.refuses = 1+rng.IntN(3), rng.Float64(), float64(rng.IntN(3))/2
 		k.target = layer.Config{
-			Shards: 1 + rng.IntN(3), MaxWaiting: rng.IntN(4), Retention: periodOfClocks, DedupBy: layer.DedupByID,
+			Shards: 1 + rng.IntN(3), MaxWaiting: rng.IntN(4), Retention: periodOfClocks,
 		}
 	}
 	k.first = firstClocks[rng.IntN(len(firstClocks))]

@@ -122,7 +122,7 @@ func drawKnobs(rng *rand.Rand) *knobs {
 		k.skew = append(k.skew, d)
 	}
 	k.config = layer.Config{
-		Shards: []int{1, 1, 2, 7}[rng.IntN(4)], Schedule: layer.Schedule(rng.IntN(2)),
+		Shards: []int{1, 1, 2, 7}[rng.IntN(4)], RoundRobin: rng.IntN(2) == 1,
 		Lease: layer.MinLease + time.Duration(rng.Int64N(int64(maxLease-layer.MinLease))),
 		Retry: layer.RetryPolicy{
 			Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second,
@@ -186,9 +186,9 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 	if rng.IntN(3) == 0 {
 		k.named = rng.Float64()
 		k.same = rng.Float64()
-		c.DedupBy, c.DedupScope = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2))
-		c.DedupFor = layer.DedupFor(rng.IntN(2))
-		c.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
+		c.DedupByContent, c.DedupInGroup = rng.IntN(2) == 1, rng.IntN(2) == 1
+		c.DedupForPending = rng.IntN(2) == 1
+		c.DedupWindow = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(4) == 0 {
 		c.MaxWaiting = 1 + rng.IntN(12)
@@ -200,8 +200,8 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 		c.Archive = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(6) == 0 {
-		c.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(time.Minute)))
-		c.OnExpiry = layer.OnExpiry(rng.IntN(2))
+		c.Retention = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
+		c.DeadLetterExpired = rng.IntN(2) == 1
 	}
 	if rng.IntN(4) == 0 {
 		k.stage(rng)

@@ -81,8 +81,8 @@ func (k *knobs) worker(rng *rand.Rand) {
 	k.config.MaxAttempts, k.config.OnFailure = []int{layer.Unlimited, 2, 5}[rng.IntN(3)], layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate = 0, 0, layer.Rate{}
 	k.named, k.large, k.delayed = 0, 0, 0
-	if k.config.DedupBy == layer.DedupByContent {
-		k.config.DedupBy = layer.DedupByID
+	if k.config.DedupByContent {
+		k.config.DedupByContent = false
 	}
 	k.longPause = 0
 	if k.strict {

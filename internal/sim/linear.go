@@ -224,7 +224,7 @@ func (c *historian) enqueue(o *op) {
 			}
 			m.ID = o.sent[i]
 		}
-		if o.told == linear.Unknown && (o.varied || dedupIDOf(&o.messages[i], c.w.knobs.config.DedupBy) != "") {
+		if o.told == linear.Unknown && (o.varied || dedupIDOf(&o.messages[i], c.w.knobs.config.DedupByContent) != "") {
 			one := r
 			one.Messages = []linear.Message{m}
 			c.add(o.groups[i], one)

@@ -813,7 +813,7 @@ func (m *model) dedupKey(group, dedupID string) string {
 	if dedupID == "" {
 		return ""
 	}
-	if m.w.knobs.config.DedupScope == layer.DedupInGroup {
+	if m.w.knobs.config.DedupInGroup {
 		return group + "/" + dedupID
 	}
 	return dedupID
@@ -844,7 +844,7 @@ func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 		there := m.isThere(was.id) && !m.leaves(was.id, after)
 		void := was.rv <= max(m.voided[was.id.Group], m.voidedAll)
 		lasts := there
-		if config.DedupFor == layer.DedupForWindow {
+		if !config.DedupForPending {
 			lasts = (s.enqueuedMS < was.untilMS || m.w.knobs.clocks) && (!void || there)
 		}
 		if lasts {

@@ -55,8 +55,8 @@ func (k *knobs) moving(rng *rand.Rand) {
 	k.config.OnFailure, k.reject, k.nack = layer.DeadLetterItem, 0.5, 0.3
 	k.config.Lease = layer.MinLease
 	k.named, k.ids = 0.5, 10
-	k.config.DedupBy, k.config.DedupFor = layer.DedupByID, layer.DedupFor(rng.IntN(2))
-	k.config.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
+	k.config.DedupByContent, k.config.DedupForPending = false, rng.IntN(2) == 1
+	k.config.DedupWindow = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	k.refuses, k.keep = float64(rng.IntN(3))/2, rng.Float64()
 	k.dropsTarget, k.renewsTarget = rng.IntN(2) == 0, rng.IntN(3) > 0
 	if rng.IntN(2) == 0 {
@@ -76,8 +76,8 @@ func (k *knobs) moving(rng *rand.Rand) {
 		t.Facets, t.Views = []string{kindHeader}, "*; "+kindHeader
 	}
 	t.GroupRequired = rng.IntN(2) == 0
-	t.DedupBy, t.DedupScope = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2))
-	t.DedupFor, t.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
+	t.DedupByContent, t.DedupInGroup = rng.IntN(2) == 1, rng.IntN(2) == 1
+	t.DedupForPending, t.DedupWindow = rng.IntN(2) == 1, time.Second
 }
 
 // movingWorld is the state of the target and of the moves.

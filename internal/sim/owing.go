@@ -43,7 +43,7 @@ func (k *knobs) owing(rng *rand.Rand) {
 	k.handles, k.groups, k.batch = 2+rng.IntN(mostHandles-1), 1, 10
 	k.producers, k.workers, k.takers, k.operators, k.consumers, k.stewards = 1, 0, 0, 0, 0, 0
 	k.think = 200 * time.Millisecond
-	k.config.Lease, k.config.Schedule = maxLease, layer.OldestHead
+	k.config.Lease, k.config.RoundRobin = maxLease, false
 	k.config.MaxAttempts, k.config.OnFailure = layer.Unlimited, layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate, k.config.Delay = 0, 0, layer.Rate{}, 0
 	k.named, k.large, k.delayed, k.inTx, k.giveUp, k.repeat, k.state = 0, 0, 0, 0, 0, 0, 0

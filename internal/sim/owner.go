@@ -23,8 +23,8 @@ func (k *knobs) owned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.owners, k.operators, k.operations = 2+rng.IntN(3), rng.IntN(2), []int{7, 10, 11, 15}
 	k.delayed, k.named, k.same, k.state = 0.5*rng.Float64(), 0.5, 0, 0.3
-	k.config.DedupBy, k.config.DedupFor = layer.DedupByID, layer.DedupFor(rng.IntN(2))
-	k.config.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
+	k.config.DedupByContent, k.config.DedupForPending = false, rng.IntN(2) == 1
+	k.config.DedupWindow = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	k.config.Lease, k.think = layer.MinLease, time.Second
 	k.takers = rng.IntN(2)
 	if rng.IntN(2) == 0 {
@@ -210,7 +210,7 @@ func (m *model) peeks(group string, most int, items []layer.Item) bool {
 		for _, id := range ids[:min(most, len(ids))] {
 			size += len(g.items[id].body)
 		}
-		if len(items) > len(ids) || len(items) == 0 || size <= layer.DefaultMaxBytes {
+		if len(items) > len(ids) || len(items) == 0 || size <= 1<<20 {
 			return false
 		}
 	}

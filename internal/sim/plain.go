@@ -47,7 +47,7 @@ func (k *knobs) drawPlain(o Options) {
 // setTurns makes the claims of the run's queue keep their message alone. The model is that of an unordered queue,
 // without keys of free items, and with one law more: nothing is claimed while an item before it is in another's hands.
 func (k *knobs) setTurns() {
-	k.inTurn, k.config.Unordered, k.config.LeasePer = true, false, layer.LeasePerItem
+	k.inTurn, k.config.Unordered, k.config.LeasePerItem = true, false, true
 	k.plainly, k.drains, k.state = 0, 0, 0
 }
 
@@ -97,8 +97,8 @@ func (k *knobs) outlived(rng *rand.Rand) {
 func (k *knobs) overripe(rng *rand.Rand) {
 	k.mixed(rng)
 	k.apart(rng)
-	k.config.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(3*time.Second)))
-	k.config.OnExpiry = layer.DropExpired
+	k.config.Retention = time.Second + time.Duration(rng.Int64N(int64(3*time.Second)))
+	k.config.DeadLetterExpired = false
 	k.think = time.Second
 }
 

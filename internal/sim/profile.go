@@ -54,7 +54,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.scarce(rng)
 		k.producers, k.workers, k.operators = 3, 2, 3
 		k.named, k.same = 0.9, 0.2
-		k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
+		k.config.DedupForPending, k.config.DedupWindow = rng.IntN(2) == 1, time.Second
 		k.reject, k.nack, k.config.OnFailure = 0.5, 0.5, layer.DeadLetterItem
 		k.hold = 0.4 * rng.Float64()
 	},
@@ -62,7 +62,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"aging": func(k *knobs, rng *rand.Rand) {
 		k.scarce(rng)
 		k.operators, k.delayed, k.think = 2, 0.4, time.Second
-		k.config.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(3*time.Second)))
+		k.config.Retention = time.Second + time.Duration(rng.Int64N(int64(3*time.Second)))
 		k.config.Lease = layer.MinLease
 		if rng.IntN(2) == 0 {
 			k.config.Retention = 0

@@ -99,8 +99,8 @@ func (k *knobs) raised(rng *rand.Rand) {
 func (k *knobs) recalled(rng *rand.Rand) {
 	k.seeking(rng)
 	k.named, k.same, k.ids, k.producers, k.batch = 1, 0, 2+rng.IntN(3), 3, 1+rng.IntN(3)
-	k.config.DedupBy = layer.DedupByID
-	k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
+	k.config.DedupByContent = false
+	k.config.DedupForPending, k.config.DedupWindow = rng.IntN(2) == 1, time.Second
 	k.operations = []int{7, 7, 8, 11, 11, purge, 14}
 	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.5, 0.6, layer.DeadLetterItem, 1
 }
@@ -142,7 +142,7 @@ func (k *knobs) revived(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.batch, k.receive, k.producers, k.workers, k.takers = 1+rng.IntN(4), 1+rng.IntN(3), 20, 3, 3, 0
 	k.handles, k.operators, k.operations, k.think = mostHandles, 3, []int{14, revive, revive}, 2*time.Second
-	k.config.Retention, k.config.OnExpiry, k.config.Lease = layer.MinRetention, layer.DeadLetterExpired, layer.MinLease
+	k.config.Retention, k.config.DeadLetterExpired, k.config.Lease = time.Second, true, layer.MinLease
 	k.seek, k.own = 0.5, 0.7
 	k.die, k.freeze, k.nack, k.delayed, k.config.Delay, k.named, k.same, k.wait = 0, 0, 0, 0, 0, 0, 0, 0
 }
@@ -151,7 +151,7 @@ func (k *knobs) revived(rng *rand.Rand) {
 // id which comes again and again.
 func (k *knobs) noted(rng *rand.Rand) {
 	k.recalled(rng)
-	k.config.DedupFor, k.config.DedupWindow = layer.DedupForWindow, time.Minute
+	k.config.DedupForPending, k.config.DedupWindow = false, time.Minute
 	k.groups, k.ids, k.batch, k.producers, k.workers, k.takers, k.consumers = 1, 1, 1, 3, 0, 0, 0
 	k.operators, k.operations, k.think, k.own = 2, []int{purge}, 200*time.Millisecond, 0.8
 }
@@ -160,7 +160,7 @@ func (k *knobs) noted(rng *rand.Rand) {
 func (k *knobs) monthly(rng *rand.Rand) {
 	k.noted(rng)
 	k.operators, k.operations = 3, []int{purge, 14}
-	k.leap, k.leapLeast = 0.003*rng.Float64(), layer.MaxDedupWindow+25*time.Hour
+	k.leap, k.leapLeast = 0.003*rng.Float64(), 30*24*time.Hour+25*time.Hour
 }
 
 // aged: items that are past retention by some clocks and not by others, which are claimed while they are swept.

@@ -63,12 +63,12 @@ func (k *knobs) subscribes(rng *rand.Rand) {
 	k.subscribers = 2 + rng.IntN(4)
 	k.config.Changes = 365 * 24 * time.Hour
 	if rng.IntN(4) == 0 {
-		k.config.Changes = layer.MinRetention + time.Duration(rng.Int64N(int64(20*time.Second)))
+		k.config.Changes = time.Second + time.Duration(rng.Int64N(int64(20*time.Second)))
 	}
 	for i := range 1 + rng.IntN(2) {
 		t := &topic{
 			name: fmt.Sprint("s", i), inTx: rng.IntN(2) == 0, oldest: rng.IntN(2) == 0,
-			max: []int{1, 2, 7, layer.DefaultChanges}[rng.IntN(4)], parallel: 1,
+			max: []int{1, 2, 7, 100}[rng.IntN(4)], parallel: 1,
 		}
 		if !t.inTx && rng.IntN(3) == 0 {
 			t.parallel = 2 + rng.IntN(3)

@@ -239,14 +239,14 @@ func (m *model) compareMessage(o *op, i int, id layer.ID) {
 	if s.dueMS != due {
 		m.w.violation("%s: is due at %d, should be at %d", s.label, s.dueMS, due)
 	}
-	if dedupID := dedupIDOf(&sent, config.DedupBy); s.dedupID != dedupID {
+	if dedupID := dedupIDOf(&sent, config.DedupByContent); s.dedupID != dedupID {
 		m.w.violation("%s: has the dedup id %q, should have %q", s.label, s.dedupID, dedupID)
 	}
 }
 
 // dedupIDOf returns the dedup id of a message.
-func dedupIDOf(sent *layer.Message, by layer.DedupBy) string {
-	if sent.DedupID != "" || by != layer.DedupByContent {
+func dedupIDOf(sent *layer.Message, byContent bool) string {
+	if sent.DedupID != "" || !byContent {
 		return sent.DedupID
 	}
 	sum := sha256.Sum256(sent.Body)
@@ -261,14 +261,15 @@ func (m *model) compareDuplicate(o *op, i int) {
 		m.w.violation("G3: %s is a duplicate of %s, which is not there: %s", o.bodies[i], id, o)
 		return
 	}
-	if s := m.first[id]; m.dedupKey(id.Group, s.dedupID) != m.dedupKey(sent.Group, dedupIDOf(sent, config.DedupBy)) {
+	want := m.dedupKey(sent.Group, dedupIDOf(sent, config.DedupByContent))
+	if s := m.first[id]; m.dedupKey(id.Group, s.dedupID) != want {
 		m.w.violation("G3: %s is a duplicate of %s, which has the dedup id %q", o.bodies[i], id, s.dedupID)
 	}
 	f := m.finished[id]
 	there := len(f) == 0 && m.discarded[id] == nil && !m.moved[id] || len(f) > 0 && f[0].r.to >= o.begin ||
 		m.discarded[id] != nil && m.discarded[id].to >= o.begin || m.moved[id]
 	begunMS := o.beginAt.Add(m.w.skewOf(o.who)).UnixMilli()
-	lasts := there || config.DedupFor == layer.DedupForWindow && (m.w.knobs.clocks || begunMS < m.first[id].enqueuedMS+config.DedupWindow.Milliseconds())
+	lasts := there || !config.DedupForPending && (m.w.knobs.clocks || begunMS < m.first[id].enqueuedMS+config.DedupWindow.Milliseconds())
 	if !lasts && !m.movedIn[id] {
 		m.w.violation("G3: %s is a duplicate of %s, which is remembered no more: %s", o.bodies[i], id, o)
 	}
@@ -421,7 +422,7 @@ func (o *op) mayFinish(f *finished) bool {
 // the same transaction gave back; whose right that was, is held to when the claim ends.
 func (m *model) agedOut(f *finished) bool {
 	c := m.w.knobs.config
-	if c.Retention == 0 || c.OnExpiry != layer.DropExpired || m.w.knobs.clocks {
+	if c.Retention == 0 || c.DeadLetterExpired || m.w.knobs.clocks {
 		return false
 	}
 	if f.under && f.lock.endMS > f.r.nowMS && m.claims[claimKey{f.lane, f.lock.token}].ends != f.r.step {

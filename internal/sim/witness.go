@@ -94,7 +94,7 @@ func (m *model) goneBefore(id layer.ID, r *record) bool {
 
 // inWindow reports whether a message was remembered by its window at a record, and had not been purged.
 func (m *model) inWindow(id layer.ID, r *record) bool {
-	if m.w.knobs.config.DedupFor != layer.DedupForWindow {
+	if m.w.knobs.config.DedupForPending {
 		return false
 	}
 	return !slices.ContainsFunc(m.voids, func(v voidAt) bool {

@@ -24,7 +24,7 @@ const (
 
 func configOf(queue string) layer.Config {
 	c := layer.Config{
-		Lease: lease, MaxAttempts: 3, DedupFor: layer.DedupForPending,
+		Lease: lease, MaxAttempts: 3, DedupForPending: true,
 		Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: 10 * time.Millisecond},
 	}
 	if queue == scarceQueue {
@@ -258,8 +258,8 @@ func (a *actor) operate(ctx context.Context) (err error) {
 		_, err = a.q.Admin().Purge(ctx, layer.PurgeOptions{Group: &name, Force: a.rng.IntN(2) == 0})
 	case "configure":
 		_, _, err = a.q.Admin().Configure(ctx, func(c *layer.Config) {
-			c.Schedule = []layer.Schedule{layer.OldestHead, layer.RoundRobin}[a.rng.IntN(2)]
-			c.DedupScope = []layer.DedupScope{layer.DedupInQueue, layer.DedupInGroup}[a.rng.IntN(2)]
+			c.RoundRobin = a.rng.IntN(2) == 1
+			c.DedupInGroup = a.rng.IntN(2) == 1
 			c.Lease = lease + time.Duration(a.n%1000)*time.Millisecond
 		})
 	case "pause":

@@ -39,6 +39,13 @@ type largest struct {
 	sizes  *sizes
 }
 
+// The longest names that the layer allows, in bytes.
+const (
+	longestPrefix    = 1024
+	longestName      = 256 // of a queue, an operator or a subscription
+	longestReceiveID = 128
+)
+
 // nuls is a text of n bytes, nearly all of them NULs, which differs from those with another number.
 func nuls(n, number int) string {
 	return strings.Repeat("\x00", n-6) + fmt.Sprintf("%06d", number)
@@ -46,12 +53,12 @@ func nuls(n, number int) string {
 
 func (l *largest) options() layer.Options {
 	o := l.env.options(7)
-	o.Owner, o.Config = nuls(layer.MaxQueueNameSize, 1), l.config
+	o.Owner, o.Config = nuls(longestName, 1), l.config
 	return o
 }
 
 func (e *env) largest(config layer.Config) *largest {
-	return e.largestIn([]byte(nuls(layer.MaxPrefixSize, 1)), nuls(layer.MaxQueueNameSize, 2), config)
+	return e.largestIn([]byte(nuls(longestPrefix, 1)), nuls(longestName, 2), config)
 }
 
 func (e *env) largestIn(prefix []byte, name string, config layer.Config) *largest {
@@ -143,7 +150,7 @@ func (l *largest) drain(o layer.ReceiveOptions, want int) {
 	for {
 		if o.ReceiveID != "" {
 			l.ids++
-			o.ReceiveID = nuls(layer.MaxReceiveIDSize, l.ids)
+			o.ReceiveID = nuls(longestReceiveID, l.ids)
 		}
 		claims, err := l.q.Receive(l.ctx, o)
 		require.NoError(l.t, err)
@@ -178,23 +185,23 @@ func (l *largest) check() {
 
 // kinds are the queues of TestBoundsAtTheLimit.
 func kinds() map[string]layer.Config {
-	facets := make([]string, layer.MaxFacets)
+	facets := make([]string, 4)
 	for i := range facets {
 		facets[i] = nuls(layer.MaxFacetSize, i)
 	}
 	keep := layer.Config{
-		Changes: time.Hour, Archive: time.Hour, DedupFor: layer.DedupForPending, DedupScope: layer.DedupInGroup,
+		Changes: time.Hour, Archive: time.Hour, DedupForPending: true, DedupInGroup: true,
 		RetroactiveDelay: true, MaxAttempts: 2,
 	}
 	plain, lanes, unordered, perItem := keep, keep, keep, keep
-	plain.MaxRate = layer.Rate{Count: layer.MaxRateCount, Per: time.Second}
+	plain.MaxRate = layer.Rate{Count: 1_000_000, Per: time.Second}
 	lanes.Facets = facets
 	lanes.Views = "*"
-	for n := layer.MaxFacets; n > 1; n-- {
+	for n := 4; n > 1; n-- {
 		lanes.Views += "; " + strings.Join(facets[:n], ",")
 	}
 	unordered.Unordered = true
-	perItem.LeasePer = layer.LeasePerItem
+	perItem.LeasePerItem = true
 	return map[string]layer.Config{"plain": plain, "facets": lanes, "unordered": unordered, "lease per item": perItem}
 }
 
@@ -247,7 +254,7 @@ func TestBoundsAtTheLimit(t *testing.T) {
 	// A grant is written only when handles compete for a group.
 	value := nuls(layer.MaxFacetSize, 0)
 	grant := tuple.Tuple{"grant", uuid.Max, nuls(layer.MaxGroupSize, 0), 1, value, value, value, value}.Pack()
-	all.note(all.keys, "grant", layer.MaxPrefixSize+2*layer.MaxQueueNameSize+2+len(grant))
+	all.note(all.keys, "grant", longestPrefix+2*longestName+2+len(grant))
 	all.compare(t)
 }
 
@@ -275,7 +282,7 @@ func boundsOfClaim(l *largest) {
 		require.NoError(l.t, err)
 		require.Len(l.t, claims, 1)
 		left -= len(claims[0].Items)
-		a := l.q.Admin().As(nuls(layer.MaxQueueNameSize, 3))
+		a := l.q.Admin().As(nuls(longestName, 3))
 		_, err = a.PauseGroup(l.ctx, "G", layer.PauseOptions{Reason: nuls(1000, 1)}) // while it has the claim
 		require.NoError(l.t, err)
 		require.NoError(l.t, l.q.Ack(l.ctx, claims[0]))
@@ -375,7 +382,7 @@ func boundsOfReceive(l *largest) {
 		}
 	}
 	c := l.q.Config()
-	if len(c.Facets) == 0 && !c.Unordered && c.LeasePer != layer.LeasePerItem {
+	if len(c.Facets) == 0 && !c.Unordered && !c.LeasePerItem {
 		o := most()
 		o.Heartbeat = true
 		l.fill(100, 1)
@@ -395,7 +402,7 @@ func boundsOfAck(l *largest) {
 		require.NoError(l.t, l.q.Admin().SetGroupState(l.ctx, group, state, layer.SetGroupStateOptions{}))
 	}
 	o := most()
-	o.State = l.q.Config().LeasePer != layer.LeasePerItem
+	o.State = !l.q.Config().LeasePerItem
 	long := errors.New(nuls(4096, 1))
 	for round := 0; ; round++ {
 		claims, err := l.q.Receive(l.ctx, o)
@@ -492,7 +499,7 @@ func boundsOfTx(l *largest) {
 }
 
 func boundsOfOperator(l *largest) {
-	a := l.q.Admin().As(nuls(layer.MaxQueueNameSize, 3))
+	a := l.q.Admin().As(nuls(longestName, 3))
 	groups := l.fill(3, 3)
 	reason := nuls(1000, 1)
 	for _, group := range groups {
@@ -546,7 +553,7 @@ func boundsOfOperator(l *largest) {
 	page, err := a.Groups(l.ctx, layer.GroupsOptions{Limit: layer.MaxBatch})
 	require.NoError(l.t, err)
 	require.Len(l.t, page.Groups, 3)
-	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Shards = layer.MaxShards })
+	_, _, err = a.Configure(l.ctx, func(c *layer.Config) { c.Shards = 64 })
 	require.NoError(l.t, err)
 	_, err = l.q.Stats(l.ctx, layer.StatsOptions{})
 	require.NoError(l.t, err)
@@ -559,7 +566,7 @@ func (l *largest) changes() {
 	ctx, cancel := context.WithTimeout(l.ctx, time.Minute)
 	defer cancel()
 	n := 0
-	err := l.q.Subscribe(ctx, nuls(layer.MaxSubscriptionSize, 1), func(_ context.Context, all []layer.Change) error {
+	err := l.q.Subscribe(ctx, nuls(longestName, 1), func(_ context.Context, all []layer.Change) error {
 		n += len(all)
 		cancel()
 		return nil
@@ -573,7 +580,7 @@ func boundsOfJobs(l *largest) {
 	// Dead letters: all at once, past retention, and each with the longest reason.
 	groups := l.fill(4, 60)
 	_, _, err := a.Configure(l.ctx, func(c *layer.Config) {
-		c.Retention, c.OnExpiry = time.Second, layer.DeadLetterExpired
+		c.Retention, c.DeadLetterExpired = time.Second, true
 	})
 	require.NoError(l.t, err)
 	l.clock.advance(time.Hour)
@@ -635,7 +642,7 @@ func boundsOfJobs(l *largest) {
 }
 
 func boundsOfAdvance(l *largest) {
-	if l.q.Config().LeasePer == layer.LeasePerItem {
+	if l.q.Config().LeasePerItem {
 		return // an item under a claim of its own is not advanced
 	}
 	l.fill(1, 20)
@@ -718,7 +725,7 @@ func TestStepsThatAreTooLarge(t *testing.T) {
 	}
 	l.enqueue(msgs...)
 	_, _, err := a.Configure(l.ctx, func(c *layer.Config) {
-		c.Retention, c.OnExpiry = time.Second, layer.DeadLetterExpired
+		c.Retention, c.DeadLetterExpired = time.Second, true
 	})
 	require.NoError(t, err)
 	e.clock.advance(time.Hour)

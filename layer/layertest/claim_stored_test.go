@@ -22,7 +22,7 @@ var claimKinds = map[string]struct {
 		layer.Config{Facets: []string{"state"}, Views: "*; state"}, layer.ReceiveOptions{Where: isNew}, "Where",
 	},
 	"any item": {layer.Config{Unordered: true}, layer.ReceiveOptions{Unordered: true}, "Hold"},
-	"in turn":  {layer.Config{LeasePer: layer.LeasePerItem}, layer.ReceiveOptions{}, "Hold"},
+	"in turn":  {layer.Config{LeasePerItem: true}, layer.ReceiveOptions{}, "Hold"},
 }
 
 // storedEnv is an env on an engine in memory, whose handle is of a queue with this configuration.

@@ -210,7 +210,7 @@ var storedTimes = []struct {
 			require.Empty(c, claims)
 		})
 	}, within: 2 * clockLease},
-	{name: "the lease of an item that was extended after a step", config: layer.Config{LeasePer: layer.LeasePerItem},
+	{name: "the lease of an item that was extended after a step", config: layer.Config{LeasePerItem: true},
 		store: func(c *clocks, ahead *layer.Queue) {
 			c.send(c.q, layer.Message{})
 			c.extendAfterStep(ahead, func(q *layer.Queue, claim *layer.Claim) {
@@ -221,7 +221,7 @@ var storedTimes = []struct {
 				require.NoError(c, err)
 			})
 		}, within: 2 * clockLease},
-	{name: "the lease of an item", config: layer.Config{LeasePer: layer.LeasePerItem},
+	{name: "the lease of an item", config: layer.Config{LeasePerItem: true},
 		store: func(c *clocks, ahead *layer.Queue) {
 			c.send(c.q, layer.Message{})
 			c.claim(ahead, layer.ReceiveOptions{})
@@ -252,7 +252,7 @@ var storedTimes = []struct {
 		require.NoError(c, ahead.Nack(c.Context(), claim, layer.NackOptions{Release: true, Delay: time.Minute}))
 	}, within: 2 * time.Minute},
 	{name: "the retry delay of an item", config: layer.Config{
-		LeasePer: layer.LeasePerItem, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
+		LeasePerItem: true, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Minute},
 	}, store: func(c *clocks, ahead *layer.Queue) {
 		c.send(c.q, layer.Message{})
 		require.NoError(c, ahead.Nack(c.Context(), c.claim(ahead, layer.ReceiveOptions{}), layer.NackOptions{}))
@@ -364,7 +364,7 @@ var storedTimes = []struct {
 	{name: "a receive id", store: func(c *clocks, ahead *layer.Queue) {
 		c.send(c.q, layer.Message{}, layer.Message{})
 		require.NoError(c, ahead.Ack(c.Context(), c.claim(ahead, layer.ReceiveOptions{ReceiveID: "once"})))
-	}, clear: func(c *clocks) { c.drain(1, layer.ReceiveOptions{ReceiveID: "once"}) }, within: 2 * layer.ReceiveIDLife},
+	}, clear: func(c *clocks) { c.drain(1, layer.ReceiveOptions{ReceiveID: "once"}) }, within: 2 * 5 * time.Minute},
 	{name: "the lease of a subscription", config: layer.Config{Changes: time.Hour},
 		store: func(c *clocks, ahead *layer.Queue) {
 			held := tuple.Tuple{"q", "reader", "s"}.Pack()
@@ -799,7 +799,7 @@ var keptRows = []struct {
 		swept: func(r layer.SweepReport) int64 { return r.Receipts }, rows: 1,
 	},
 	{
-		name: "note of a purge", keep: layer.MaxDedupWindow + 24*time.Hour,
+		name: "note of a purge", keep: 30*24*time.Hour + 24*time.Hour,
 		store: func(c *clocks) {
 			c.send(c.q, layer.Message{})
 			group := "A"
@@ -946,7 +946,7 @@ func TestNoIDEndsEarly(t *testing.T) {
 		"both, and apart": {-year, year},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inClocks(t, layer.Config{DedupWindow: layer.ReceiveIDLife}, func(c *clocks) {
+			inClocks(t, layer.Config{DedupWindow: 5 * time.Minute}, func(c *clocks) {
 				writer, reader := c.off(by[0]), c.off(by[1])
 				c.send(writer, layer.Message{DedupID: "x"}, layer.Message{})
 				first := c.claim(writer, layer.ReceiveOptions{ReceiveID: "once"})
@@ -964,7 +964,7 @@ func TestNoIDEndsEarly(t *testing.T) {
 					}
 					return sent[0].Duplicate, len(claims) == 0
 				}
-				time.Sleep(layer.ReceiveIDLife - 2*time.Second)
+				time.Sleep(5*time.Minute - 2*time.Second)
 				duplicate, repeated := again()
 				require.True(c, duplicate)
 				require.True(c, repeated)
@@ -1290,8 +1290,8 @@ func TestClocksAtRandom(t *testing.T) {
 				rng := rand.New(rand.NewPCG(seeds.Of(t.Name()), 1))
 				config := layer.Config{
 					Retention: 2 * time.Hour, DeadRetention: 2 * time.Hour, MaxAttempts: layer.Unlimited,
-					Retry:    layer.RetryPolicy{Kind: layer.RetryConstant, Base: clockDelay},
-					LeasePer: layer.LeasePer(rng.IntN(2)), RetroactiveDelay: rng.IntN(2) == 0,
+					Retry:        layer.RetryPolicy{Kind: layer.RetryConstant, Base: clockDelay},
+					LeasePerItem: rng.IntN(2) == 1, RetroactiveDelay: rng.IntN(2) == 0,
 				}
 				if rng.IntN(2) == 0 {
 					config.Delay = clockDelay
@@ -1421,7 +1421,7 @@ var steppedHandles = map[string]struct {
 	heartbeat bool
 }{
 	"a lease for each claim":   {},
-	"a lease for each message": {config: layer.Config{LeasePer: layer.LeasePerItem}},
+	"a lease for each message": {config: layer.Config{LeasePerItem: true}},
 	"heartbeat":                {heartbeat: true},
 }
 
@@ -1515,7 +1515,7 @@ func TestAStepBeforeAnOperator(t *testing.T) {
 		},
 	} {
 		for handle, s := range steppedHandles {
-			if s.config.LeasePer == layer.LeasePerItem && name == "set group state" {
+			if s.config.LeasePerItem && name == "set group state" {
 				continue // there is no claim of a group
 			}
 			for _, stands := range []bool{false, true} {

@@ -14,10 +14,10 @@ import (
 // so, and a stored 0 still means that.
 func TestMaxAttempts(t *testing.T) {
 	onEngines(t, func(e *env) {
-		require.Equal(e.t, layer.DefaultMaxAttempts, e.q.Config().MaxAttempts)
+		require.Equal(e.t, 25, e.q.Config().MaxAttempts)
 		e.configure(func(c *layer.Config) { c.MaxAttempts, c.Retry.Kind = 0, layer.RetryAtOnce })
 		ids := e.enqueue("A", "bad", "good")
-		for range layer.DefaultMaxAttempts {
+		for range 25 {
 			c := e.receive(e.q, 1)
 			require.Equal(e.t, ids[0], c.Items[0].ID)
 			require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{}))

@@ -29,11 +29,11 @@ func TestConfigIsKnownForHalfASecond(t *testing.T) {
 			require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
 			return c.Until.Sub(e.clock.now())
 		}
-		require.Equal(t, layer.DefaultLease, lease(other))
+		require.Equal(t, 30*time.Second, lease(other))
 		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		require.NoError(t, err)
 		e.clock.advance(499 * time.Millisecond)
-		require.Equal(t, layer.DefaultLease, lease(other))
+		require.Equal(t, 30*time.Second, lease(other))
 		e.clock.advance(time.Millisecond)
 		require.Equal(t, time.Minute, lease(other))
 	})
@@ -52,7 +52,7 @@ func TestConfigFollows(t *testing.T) {
 			require.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
 			return left
 		}
-		require.Equal(e.t, layer.DefaultLease, lease(other))
+		require.Equal(e.t, 30*time.Second, lease(other))
 		config, version, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 2, version, "the creation is the first")
@@ -99,7 +99,7 @@ func TestConfigureTogether(t *testing.T) {
 		config, version, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease += time.Second })
 		require.NoError(t, err)
 		require.EqualValues(t, 2, version, "%s", kind)
-		require.Equal(t, layer.DefaultLease+time.Second, config.Lease, "%s", kind)
+		require.Equal(t, 30*time.Second+time.Second, config.Lease, "%s", kind)
 	}
 }
 
@@ -122,10 +122,10 @@ func TestConfigLimits(t *testing.T) {
 			}},
 		{"negative delay", func(c *layer.Config) { c.Delay = -time.Second },
 			&layer.LimitError{What: "delay", Unit: "ns", Got: -1e9, Max: ns(layer.MaxDelay)}},
-		{"unknown schedule", func(c *layer.Config) { c.Schedule = 7 },
-			&layer.ValueError{What: "schedule", Got: "7", Allowed: "oldest_head, round_robin"}},
-		{"shards", func(c *layer.Config) { c.Shards = layer.MaxShards + 1 },
-			&layer.LimitError{What: "shards", Got: layer.MaxShards + 1, Min: 1, Max: layer.MaxShards}},
+		{"unknown policy", func(c *layer.Config) { c.OnFailure = 7 },
+			&layer.ValueError{What: "on_failure", Got: "7", Allowed: "dead_letter, halt_group, block"}},
+		{"shards", func(c *layer.Config) { c.Shards = 64 + 1 },
+			&layer.LimitError{What: "shards", Got: 64 + 1, Min: 1, Max: 64}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := e.rows(kv.PrefixRange(testPrefix))
@@ -141,7 +141,7 @@ func TestConfigLimits(t *testing.T) {
 	// The shards cannot be lowered: existing hints lie where the greater number puts them.
 	q := e.configured(layer.Config{Shards: 3})
 	_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Shards = 2 })
-	requireSame(t, &layer.LimitError{What: "shards", Got: 2, Min: 3, Max: layer.MaxShards}, err)
+	requireSame(t, &layer.LimitError{What: "shards", Got: 2, Min: 3, Max: 64}, err)
 }
 
 // requireSame: the chain of err has want, with all its fields.
@@ -167,7 +167,7 @@ func requireSame(t *testing.T, want, err error) {
 func TestConfigDocument(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	want := layer.Config{
-		Shards: 3, Schedule: layer.RoundRobin, Lease: 90 * time.Second, Delay: time.Millisecond, MaxAttempts: 7,
+		Shards: 3, RoundRobin: true, Lease: 90 * time.Second, Delay: time.Millisecond, MaxAttempts: 7,
 	}
 	text, err := json.Marshal(want)
 	require.NoError(t, err)
@@ -195,7 +195,7 @@ func TestConfigDocument(t *testing.T) {
 		require.ErrorIs(t, stored(bad), layer.ErrCorrupt, bad)
 	}
 	require.NoError(t, stored(`{}`), "what is left out has its default")
-	require.Equal(t, layer.DefaultLease, e.calm().Config().Lease)
+	require.Equal(t, 30*time.Second, e.calm().Config().Lease)
 }
 
 // TestSettings: each setting can be read and set by its name, as text; the rest is an error.
@@ -210,7 +210,7 @@ func TestSettings(t *testing.T) {
 		var value *layer.ValueError
 		require.ErrorAs(t, c.Set(s.Name, "?"), &value, s.Name)
 	}
-	require.Equal(t, layer.Config{MaxAttempts: layer.DefaultMaxAttempts}, c)
+	require.Equal(t, layer.Config{MaxAttempts: 25}, c)
 	require.NoError(t, c.Set("lease", "45s"))
 	require.Equal(t, 45*time.Second, c.Lease)
 	var unknown *layer.UnknownSettingError

@@ -27,7 +27,7 @@ var (
 		c.Unordered, c.MaxAttempts = true, layer.Unlimited
 	}}
 	itemLeases = kind{"item leases: ", func(c *layer.Config) {
-		c.LeasePer, c.MaxAttempts = layer.LeasePerItem, layer.Unlimited
+		c.LeasePerItem, c.MaxAttempts = true, layer.Unlimited
 	}}
 )
 

@@ -43,7 +43,7 @@ func remembering(id string, setup func(e *env) any) func(e *env) any {
 // whilePending is setup in a queue that remembers what is in it.
 func whilePending(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
-		e.configure(func(c *layer.Config) { c.DedupFor = layer.DedupForPending })
+		e.configure(func(c *layer.Config) { c.DedupForPending = true })
 		return setup(e)
 	}
 }
@@ -118,10 +118,10 @@ func TestDedupOfUnknownCommit(t *testing.T) {
 // TestDedupInOwnTransaction: a transaction sees what it has enqueued itself; what it does not commit is not remembered.
 func TestDedupInOwnTransaction(t *testing.T) {
 	onEngines(t, func(e *env) {
-		for _, during := range []layer.DedupFor{layer.DedupForWindow, layer.DedupForPending} {
-			e.configure(func(c *layer.Config) { c.DedupFor = during })
+		for _, pending := range []bool{false, true} {
+			e.configure(func(c *layer.Config) { c.DedupForPending = pending })
 			e.clock.advance(time.Second)
-			id := during.String()
+			id := fmt.Sprint(pending)
 			tx, err := e.raw.Begin(kv.TxOptions{})
 			require.NoError(e.t, err)
 			calm := e.calm()
@@ -181,19 +181,19 @@ func TestSweepOfDedup(t *testing.T) {
 			e.sendAs(calm, "A", fmt.Sprintf("old%03d", i))
 		}
 		const slack = time.Minute // for clocks that differ
-		e.clock.advance(layer.DefaultDedupWindow + slack - time.Second)
+		e.clock.advance(5*time.Minute + slack - time.Second)
 		e.sendAs(calm, "A", "young")
 		require.Zero(e.t, sweep(0).Dedup)
 		require.Equal(e.t, 451, entries())
 		e.clock.advance(time.Second)
 		require.EqualValues(e.t, 450, sweep(time.Second).Dedup)
 		require.True(e.t, e.sendAs(calm, "A", "young").Duplicate)
-		e.configure(func(c *layer.Config) { c.DedupFor = layer.DedupForPending })
+		e.configure(func(c *layer.Config) { c.DedupForPending = true })
 		e.clock.advance(time.Second)
 		for _, group := range []string{"waits", "acked", "dead"} {
 			e.sendAs(calm, group, group)
 		}
-		e.clock.advance(layer.DefaultDedupWindow + slack)
+		e.clock.advance(5*time.Minute + slack)
 		for _, group := range []string{"acked", "dead"} {
 			claims, err := calm.Receive(e.ctx, layer.ReceiveOptions{Group: &group})
 			require.NoError(e.t, err)
@@ -217,11 +217,11 @@ func TestSweepOfDedupGoesOn(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	const n = 101_000
 	random := e.sendAs(e.q, "A", "x").ID
-	e.clock.advance(layer.DefaultDedupWindow)
+	e.clock.advance(5 * time.Minute)
 	entry := func(after time.Duration, clock int64) []byte {
 		return tuple.Tuple{"A", random.Index, random.Random, e.clock.now().Add(after).UnixMilli(), clock}.Pack()
 	}
-	good := entry(time.Hour, random.Index+layer.DefaultDedupWindow.Microseconds())
+	good := entry(time.Hour, random.Index+5*time.Minute.Microseconds())
 	over := entry(-time.Minute, random.Index)
 	for at := 0; at < n; at += 1000 {
 		e.write(func(tx kv.Tx) {
@@ -256,7 +256,7 @@ func TestSweepByAClockAhead(t *testing.T) {
 	ahead.Now = func() time.Time { return e.clock.now().Add(time.Minute) }
 	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, ahead)
 	require.NoError(t, err)
-	e.clock.advance(layer.DefaultDedupWindow - time.Millisecond)
+	e.clock.advance(5*time.Minute - time.Millisecond)
 	report, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Dedup)
@@ -273,10 +273,10 @@ func TestSweepByAClockAhead(t *testing.T) {
 // TestSweepOfPurges: the note of a purge stays for as long as an entry may ask for it.
 func TestSweepOfPurges(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	e.configure(func(c *layer.Config) { c.DedupWindow = layer.MaxDedupWindow })
+	e.configure(func(c *layer.Config) { c.DedupWindow = 30 * 24 * time.Hour })
 	e.sendAs(e.q, "A", "x")
 	require.NoError(t, purgeGroup("A", false)(e, nil, nil))
-	e.clock.advance(layer.MaxDedupWindow - time.Second)
+	e.clock.advance(30*24*time.Hour - time.Second)
 	report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Purges)
@@ -298,7 +298,7 @@ func TestDedupIDLimits(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	require.Empty(t, e.all(""))
 	require.False(t, e.sendAs(e.q, "", strings.Repeat("x", layer.MaxDedupIDSize)).Duplicate)
-	for _, window := range []time.Duration{layer.MinDedupWindow - time.Millisecond, layer.MaxDedupWindow + time.Millisecond} {
+	for _, window := range []time.Duration{time.Second - time.Millisecond, 30*24*time.Hour + time.Millisecond} {
 		_, _, err = e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.DedupWindow = window })
 		require.ErrorAs(t, err, &limit)
 		require.Equal(t, "dedup_window", limit.What)
@@ -324,7 +324,7 @@ func TestEditOfDedupID(t *testing.T) {
 // TestLargestBatch: 1,000 messages of the longest group and dedup id fit into a transaction, or are refused before it.
 func TestLargestBatch(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	e.configure(func(c *layer.Config) { c.DedupScope = layer.DedupInGroup })
+	e.configure(func(c *layer.Config) { c.DedupInGroup = true })
 	batch := func(group string, size int) []layer.Message {
 		msgs := make([]layer.Message, layer.MaxBatch)
 		for i := range msgs {

@@ -57,7 +57,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	require.NoError(t, e.q.Ack(e.ctx, claims[0]))
 	message("ready", []byte("z"), nil)
 	e.sendAs(e.q, "named", "x")
-	e.configure(func(c *layer.Config) { c.DedupScope, c.DedupFor = layer.DedupInGroup, layer.DedupForPending })
+	e.configure(func(c *layer.Config) { c.DedupInGroup, c.DedupForPending = true, true })
 	e.clock.advance(time.Second)
 	e.sendAs(e.q, "named", "x")
 	e.clock.advance(-time.Second)

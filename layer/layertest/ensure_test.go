@@ -61,7 +61,7 @@ func TestEnsure(t *testing.T) {
 		e.clock.advance(time.Second)
 		_, err = first.Enqueue(e.ctx, layer.Message{Group: "A"})
 		require.NoError(e.t, err)
-		require.Equal(e.t, layer.DefaultLease, first.Config().Lease, "other handles follow")
+		require.Equal(e.t, 30*time.Second, first.Config().Lease, "other handles follow")
 
 		again := e.wanting(6, want)
 		again.Mend = true

@@ -25,7 +25,7 @@ func TestNobodyKnowsOfAnyClaim(t *testing.T) {
 		"unordered": {
 			func(c *layer.Config) { c.Unordered = true }, layer.ReceiveOptions{Max: 10, Unordered: true},
 		},
-		"lease per item": {func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }, layer.ReceiveOptions{Max: 10}},
+		"lease per item": {func(c *layer.Config) { c.LeasePerItem = true }, layer.ReceiveOptions{Max: 10}},
 		"template": {
 			func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "state" },
 			layer.ReceiveOptions{Max: 10, Where: state},

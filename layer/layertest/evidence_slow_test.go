@@ -202,7 +202,7 @@ func suspectsDelayNoOthers(t *testing.T, takes, next time.Duration, unordered bo
 // another group, or, in an unordered queue, of the same group.
 func TestSuspectsHideNoOthers(t *testing.T) {
 	t.Parallel()
-	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
+	turns := func(c *layer.Config) { c.LeasePerItem = true }
 	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
 	unordered := func(c *layer.Config) { c.Unordered = true }
 	for _, kind := range []struct {
@@ -243,7 +243,7 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 					_, err := q.Enqueue(e.ctx, m)
 					require.NoError(t, err)
 				}
-				large := strings.Repeat("x", layer.DefaultMaxBytes*2/3) // two do not fit into a receive
+				large := strings.Repeat("x", 1<<20*2/3) // two do not fit into a receive
 				for range 2 {
 					send("A", large)
 					send("B", large)
@@ -256,7 +256,7 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 				dies, err := layer.Open(e.ctx, e.db, testPrefix, "hidden", e.options(11))
 				require.NoError(t, err)
 				died := kind.o
-				died.Max, died.MaxBytes, died.Group, died.Strategy = 10, 10*layer.DefaultMaxBytes, nil, layer.FillGroup
+				died.Max, died.MaxBytes, died.Group, died.Strategy = 10, 10*1<<20, nil, layer.FillGroup
 				for n := 0; n < 4; {
 					claims := receive(dies, died)
 					require.NotEmpty(t, claims)

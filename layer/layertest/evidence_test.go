@@ -96,7 +96,7 @@ func TestPoisonDiesAlone(t *testing.T) {
 		return q
 	}
 	holds := func(c *layer.Config) { c.Unordered = true }
-	turns := func(c *layer.Config) { c.LeasePer = layer.LeasePerItem }
+	turns := func(c *layer.Config) { c.LeasePerItem = true }
 	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "state" }
 	lanes := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
 	for _, kind := range []struct {

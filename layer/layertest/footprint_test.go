@@ -291,10 +291,10 @@ var footprints = map[string]struct {
 		require.NoError(e.t, receiveNamed(e, nil))
 		return nil
 	}, receiveNamed},
-	"receive-overdue":       {overdue(layer.DropExpired), receiveN(1)},
-	"receive-overdue-parks": {overdue(layer.DeadLetterExpired), receiveN(1)},
-	"take-overdue":          {overdue(layer.DropExpired), once(take)},
-	"sweep-overdue": {overdue(layer.DropExpired), func(e *env, _ any) error {
+	"receive-overdue":       {overdue(false), receiveN(1)},
+	"receive-overdue-parks": {overdue(true), receiveN(1)},
+	"take-overdue":          {overdue(false), once(take)},
+	"sweep-overdue": {overdue(false), func(e *env, _ any) error {
 		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		return err
 	}},
@@ -425,9 +425,9 @@ func archivedItems(n int) func(e *env) any {
 }
 
 // overdue has two items in group A that have waited too long, and behind them one that has not.
-func overdue(then layer.OnExpiry) func(e *env) any {
+func overdue(then bool) func(e *env) any {
 	return func(e *env) any {
-		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Minute, then })
+		e.configure(func(c *layer.Config) { c.Retention, c.DeadLetterExpired = time.Minute, then })
 		e.enqueue("A", "a1", "a2")
 		e.clock.advance(2 * time.Minute)
 		e.enqueue("A", "a3")

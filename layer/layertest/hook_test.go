@@ -207,7 +207,7 @@ func TestHooksOfOperators(t *testing.T) {
 	}
 	_, err = q.Admin().As("\xff").Pause(e.ctx, layer.PauseOptions{})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
-	long := string(make([]byte, layer.MaxQueueNameSize+1))
+	long := string(make([]byte, 256+1))
 	require.ErrorIs(t, q.Admin().As(long).Cancel(e.ctx, ids[0]), layer.ErrLimit)
 }
 

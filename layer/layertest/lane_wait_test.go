@@ -327,7 +327,7 @@ func TestWaitByTemplateByTheClock(t *testing.T) {
 		"lost wake": {func(l *env) {
 			l.plan.ForceNext(fault.WatchError)
 			time.AfterFunc(3*time.Second, func() { l.sendStates("NEW") })
-		}, 3 * time.Second, layer.DefaultStagePoll * 5 / 4},
+		}, 3 * time.Second, time.Second * 5 / 4},
 	} {
 		for how, o := range map[string]layer.ReceiveOptions{
 			"template":           {Where: isNew, Wait: time.Minute},

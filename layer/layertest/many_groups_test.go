@@ -176,7 +176,7 @@ func TestIdleWaitOfManyGroups(t *testing.T) {
 func TestPollOfManyGroups(t *testing.T) {
 	const (
 		groups = 150
-		poll   = layer.DefaultStagePoll*5/4 + 50*time.Millisecond
+		poll   = time.Second*5/4 + 50*time.Millisecond
 		later  = 20 * time.Second
 	)
 	plain := func(e *env) *layer.Queue { return e.q }

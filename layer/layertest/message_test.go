@@ -62,7 +62,7 @@ func TestAloneUnknownCommit(t *testing.T) {
 // is enqueued.
 func TestBadMessageOfABatch(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	e.configure(func(c *layer.Config) { c.DedupScope = layer.DedupInGroup })
+	e.configure(func(c *layer.Config) { c.DedupInGroup = true })
 	good := layer.Message{Group: "A"}
 	for name, c := range map[string]struct {
 		bad  layer.Message

@@ -89,7 +89,7 @@ type model struct {
 
 // modelSent is what two duplicates have in common.
 type modelSent struct {
-	scope          layer.DedupScope
+	inGroup        bool
 	group, dedupID string
 }
 
@@ -102,17 +102,17 @@ type modelEntry struct {
 
 // dedupID returns the dedup id of a message, or "".
 func (m *model) dedupID(msg layer.Message) string {
-	if msg.DedupID == "" && m.config.DedupBy == layer.DedupByContent {
+	if msg.DedupID == "" && m.config.DedupByContent {
 		return "body " + string(msg.Body)
 	}
 	return msg.DedupID
 }
 
 func (m *model) sentAs(group, dedupID string) modelSent {
-	if m.config.DedupScope == layer.DedupInQueue {
+	if !m.config.DedupInGroup {
 		group = ""
 	}
-	return modelSent{m.config.DedupScope, group, dedupID}
+	return modelSent{m.config.DedupInGroup, group, dedupID}
 }
 
 // duplicate returns the message that msg is a duplicate of, or nil.
@@ -417,22 +417,22 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 	}
 	m.delays = rapid.Bool().Draw(t, "delays")
 	m.model.config = layer.Config{
-		Retry:       layer.RetryPolicy{Kind: rapid.SampledFrom([]layer.RetryKind{layer.RetryAtOnce, layer.RetryConstant}).Draw(t, "retry")},
-		MaxAttempts: rapid.IntRange(0, 3).Draw(t, "max attempts"),
-		OnFailure:   layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
-		DedupFor:    layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for")),
-		DedupScope:  layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope")),
-		DedupBy:     layer.DedupBy(rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "dedup by")),
-		DedupWindow: time.Minute,
-		MaxWaiting:  rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "max waiting"),
+		Retry:           layer.RetryPolicy{Kind: rapid.SampledFrom([]layer.RetryKind{layer.RetryAtOnce, layer.RetryConstant}).Draw(t, "retry")},
+		MaxAttempts:     rapid.IntRange(0, 3).Draw(t, "max attempts"),
+		OnFailure:       layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
+		DedupForPending: rapid.Bool().Draw(t, "dedup for pending"),
+		DedupInGroup:    rapid.Bool().Draw(t, "dedup in group"),
+		DedupByContent:  rapid.SampledFrom([]bool{false, false, true}).Draw(t, "dedup by content"),
+		DedupWindow:     time.Minute,
+		MaxWaiting:      rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "max waiting"),
 		MaxRate: rapid.SampledFrom([]layer.Rate{
 			{}, {}, {}, {Count: 3, Per: time.Second}, {Count: 7, Per: time.Minute}, {Count: 2, Per: 2500 * time.Millisecond},
 		}).Draw(t, "max rate"),
-		Archive:  rapid.SampledFrom([]time.Duration{0, layer.MaxRetention}).Draw(t, "archive"),
-		Schedule: rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
-		Shards:   rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
+		Archive:    rapid.SampledFrom([]time.Duration{0, 10 * 365 * 24 * time.Hour}).Draw(t, "archive"),
+		RoundRobin: rapid.SampledFrom([]bool{false, false, true}).Draw(t, "round robin"),
+		Shards:     rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
 	}
-	m.jumped = m.model.config.Schedule == layer.RoundRobin || m.model.config.Shards > 1
+	m.jumped = m.model.config.RoundRobin || m.model.config.Shards > 1
 	m.kept = m.model.config.MaxRate.Count > 0
 	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Test: &layer.TestOptions{Seed: seed}, Config: m.model.config})
 	require.NoError(t, err)
@@ -545,7 +545,7 @@ func (m *modelTest) enqueue(t *rapid.T) {
 		g.items = append(g.items, item)
 		if item.dedupID != "" {
 			m.model.sent[m.model.sentAs(msgs[i].Group, item.dedupID)] = &modelEntry{
-				id: id, pending: m.model.config.DedupFor == layer.DedupForPending,
+				id: id, pending: m.model.config.DedupForPending,
 				untilMS: w.now().Add(m.model.config.DedupWindow).UnixMilli(),
 			}
 		}
@@ -584,13 +584,14 @@ func (m *modelTest) findRandom(t *rapid.T, old layer.ID) layer.ID {
 // changeDedup changes the settings of de-duplication. The remembered entries stay unchanged.
 func (m *modelTest) changeDedup(t *rapid.T) {
 	change := func(c *layer.Config) {
-		c.DedupBy, c.DedupScope, c.DedupFor = m.model.config.DedupBy, m.model.config.DedupScope, m.model.config.DedupFor
+		c.DedupByContent, c.DedupInGroup = m.model.config.DedupByContent, m.model.config.DedupInGroup
+		c.DedupForPending = m.model.config.DedupForPending
 		c.DedupWindow = m.model.config.DedupWindow
 	}
 	c := &m.model.config
-	c.DedupBy = layer.DedupBy(rapid.IntRange(0, 1).Draw(t, "dedup by"))
-	c.DedupScope = layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope"))
-	c.DedupFor = layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for"))
+	c.DedupByContent = rapid.Bool().Draw(t, "dedup by content")
+	c.DedupInGroup = rapid.Bool().Draw(t, "dedup in group")
+	c.DedupForPending = rapid.Bool().Draw(t, "dedup for pending")
 	c.DedupWindow = time.Duration(rapid.IntRange(1, 120).Draw(t, "dedup window")) * time.Second
 	_, _, err := m.worker(t).q.Admin().Configure(m.e.ctx, change)
 	require.NoError(t, err)
@@ -847,7 +848,7 @@ func (m *modelTest) nack(t *rapid.T) {
 		m.model.stats.Nacked++
 		again = m.model.fail(g, w, "boom", o.Reject, nil)
 		if o.Delay == 0 && m.model.config.Retry.Kind == layer.RetryConstant {
-			o.Delay = layer.DefaultRetryBase
+			o.Delay = 100 * time.Millisecond
 		}
 	}
 	g.lock = nil

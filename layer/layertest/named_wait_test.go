@@ -277,7 +277,7 @@ func TestWaitForAGroupOfUnknownCommit(t *testing.T) {
 // TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
 // delayed, or kept by a pause, and no longer than there is one.
 func TestOnlyIfAny(t *testing.T) {
-	poll := layer.DefaultStagePoll * 5 / 4
+	poll := time.Second * 5 / 4
 	hold := func(t *testing.T, e *env) *layer.Claim {
 		e.fill("A", 1)
 		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})

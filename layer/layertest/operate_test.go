@@ -106,7 +106,7 @@ func TestOperatorErrors(t *testing.T) {
 		require.ErrorAs(t, call(), &limit, name)
 	}
 	for name, o := range map[string]layer.PauseOptions{
-		"by":     {By: string(make([]byte, layer.MaxQueueNameSize+1))},
+		"by":     {By: string(make([]byte, 256+1))},
 		"reason": {Reason: string(make([]byte, 1001))},
 	} {
 		var limit *layer.LimitError

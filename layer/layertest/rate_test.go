@@ -117,8 +117,8 @@ func TestRateText(t *testing.T) {
 	}
 	e := newEnv(t, anyEngine, false)
 	for _, r := range []layer.Rate{
-		{Count: -1, Per: time.Second}, {Per: time.Second}, {Count: 1}, {Count: layer.MaxRateCount + 1, Per: time.Second},
-		{Count: 1, Per: layer.MinRatePer - 1}, {Count: 1, Per: layer.MaxRatePer + 1},
+		{Count: -1, Per: time.Second}, {Per: time.Second}, {Count: 1}, {Count: 1_000_000 + 1, Per: time.Second},
+		{Count: 1, Per: time.Second - 1}, {Count: 1, Per: 24*time.Hour + 1},
 	} {
 		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.MaxRate = r })
 		var limit *layer.LimitError

@@ -266,9 +266,9 @@ func TestUnreadableBodyOfADeadLetter(t *testing.T) {
 func TestMovesAreNoDuplicates(t *testing.T) {
 	onEngines(t, func(e *env) {
 		admin := e.calm().Admin()
-		for group, keeps := range map[string]layer.DedupFor{"A": layer.DedupForWindow, "B": layer.DedupForPending} {
+		for group, pending := range map[string]bool{"A": false, "B": true} {
 			e.configure(func(c *layer.Config) {
-				c.DedupBy, c.DedupFor, c.DedupScope = layer.DedupByContent, keeps, layer.DedupInGroup
+				c.DedupByContent, c.DedupForPending, c.DedupInGroup = true, pending, true
 				c.Archive = time.Hour
 			})
 			for i, tail := range []bool{true, false} {

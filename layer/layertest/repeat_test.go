@@ -124,9 +124,9 @@ func TestRepeatedAfterCancel(t *testing.T) {
 func TestReceiveIDErrors(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	var limit *layer.LimitError
-	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: strings.Repeat("x", layer.MaxReceiveIDSize+1)})
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: strings.Repeat("x", 128+1)})
 	require.ErrorAs(t, err, &limit)
-	require.EqualValues(t, layer.MaxReceiveIDSize, limit.Max)
+	require.EqualValues(t, 128, limit.Max)
 	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "\xff"})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	c := holding(1, 1)(e).(*layer.Claim)

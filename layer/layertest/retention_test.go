@@ -19,15 +19,15 @@ import (
 // TestRetentionLimits: a retention below or above its limits is refused with the value and the range.
 func TestRetentionLimits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	for _, d := range []time.Duration{-1, time.Millisecond, layer.MinRetention - 1, layer.MaxRetention + 1} {
+	for _, d := range []time.Duration{-1, time.Millisecond, time.Second - 1, 10*365*24*time.Hour + 1} {
 		var limit *layer.LimitError
 		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
 		require.ErrorAs(t, err, &limit, d)
 		require.Equal(t, "retention", limit.What)
-		require.EqualValues(t, layer.MaxRetention, limit.Max)
+		require.EqualValues(t, 10*365*24*time.Hour, limit.Max)
 	}
 	var value *layer.ValueError
-	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnFailure = 3 })
 	require.ErrorAs(t, err, &value)
 }
 
@@ -53,7 +53,7 @@ func TestReceiveComesThroughManyOverdueInDoubt(t *testing.T) {
 // TestReceiveComesThroughManyOverdue: a receive meets more overdue items than one transaction can settle. It still
 // reaches the item to deliver, and so do a waiting receive and a take.
 func TestReceiveComesThroughManyOverdue(t *testing.T) {
-	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+	for _, park := range []bool{false, true} {
 		for name, next := range map[string]func(e *env) string{
 			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
 			"wait": func(e *env) string {
@@ -69,9 +69,9 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				return e.all("A")[0]
 			},
 		} {
-			t.Run(fmt.Sprint(name, " ", park), func(t *testing.T) {
+			t.Run(fmt.Sprint(name, " dead letters ", park), func(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
-				e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Minute, park })
+				e.configure(func(c *layer.Config) { c.Retention, c.DeadLetterExpired = time.Minute, park })
 				e.fill("A", 1500)
 				e.clock.advance(2 * time.Minute)
 				e.enqueue("A", "young")
@@ -91,7 +91,7 @@ var holdKinds = []struct {
 	change func(c *layer.Config)
 	o      layer.ReceiveOptions
 }{
-	{"in turn", func(c *layer.Config) { c.Unordered, c.LeasePer = false, layer.LeasePerItem }, layer.ReceiveOptions{}},
+	{"in turn", func(c *layer.Config) { c.Unordered, c.LeasePerItem = false, true }, layer.ReceiveOptions{}},
 	{"unordered", func(*layer.Config) {}, layer.ReceiveOptions{Unordered: true}},
 	{"by groups in an unordered queue", func(*layer.Config) {}, layer.ReceiveOptions{}},
 }
@@ -102,13 +102,13 @@ var holdKinds = []struct {
 func TestOverdueItemsGoByPages(t *testing.T) {
 	const n = 150
 	for _, kind := range holdKinds {
-		for _, then := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
-			t.Run(fmt.Sprint(kind.name, " ", then), func(t *testing.T) {
+		for _, then := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind.name, " dead letters ", then), func(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
 				counting := record.WrapCounting(e.raw)
 				e.db = counting
 				e.q = e.unordered("pages", func(c *layer.Config) {
-					c.Retention, c.OnExpiry = time.Minute, then
+					c.Retention, c.DeadLetterExpired = time.Minute, then
 					kind.change(c)
 				}, 1)[0]
 				e.fill("A", n)
@@ -139,12 +139,12 @@ func TestTakeSaysAgain(t *testing.T) {
 	const n = 450
 	group := "A"
 	for _, kind := range holdKinds {
-		for _, then := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+		for _, then := range []bool{false, true} {
 			for _, of := range []*string{nil, &group} {
-				t.Run(fmt.Sprint(kind.name, " ", then, " named ", of != nil), func(t *testing.T) {
+				t.Run(fmt.Sprint(kind.name, " dead letters ", then, " named ", of != nil), func(t *testing.T) {
 					e := newEnv(t, anyEngine, false)
 					e.q = e.unordered("again", func(c *layer.Config) {
-						c.Retention, c.OnExpiry = time.Minute, then
+						c.Retention, c.DeadLetterExpired = time.Minute, then
 						kind.change(c)
 					}, 1)[0]
 					e.fill(group, n)
@@ -252,7 +252,7 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 // message is either acked, dropped or dead-lettered, never two of these, and none is stranded.
 func TestRetentionUnderLoad(t *testing.T) {
 	onEngines(t, func(e *env) {
-		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })
+		e.configure(func(c *layer.Config) { c.Retention, c.DeadLetterExpired = time.Second, e.seed%2 == 1 })
 		const producers, each = 2, 60
 		var wg, workers sync.WaitGroup
 		for p := range producers {

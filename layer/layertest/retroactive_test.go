@@ -88,10 +88,10 @@ func TestRetroactiveDelay(t *testing.T) {
 // flight.
 func TestRetroactiveDelayModel(t *testing.T) {
 	for _, config := range []layer.Config{
-		{}, {Unordered: true}, {Facets: []string{"kind"}, Views: "*; kind"}, {LeasePer: layer.LeasePerItem},
+		{}, {Unordered: true}, {Facets: []string{"kind"}, Views: "*; kind"}, {LeasePerItem: true},
 	} {
 		name := fmt.Sprintf(
-			"unordered=%v,facets=%d,lease_per=%s", config.Unordered, len(config.Facets), config.LeasePer)
+			"unordered=%v,facets=%d,per_item=%v", config.Unordered, len(config.Facets), config.LeasePerItem)
 		t.Run(name, func(t *testing.T) { onEngines(t, func(e *env) { retroactiveModel(e, config) }) })
 	}
 }
@@ -117,7 +117,7 @@ func retroactiveModel(e *env, config layer.Config) {
 		switch n := rng.IntN(4); {
 		case n == 0:
 			require.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
-		case n == 1 && config.LeasePer == layer.LeasePerItem:
+		case n == 1 && config.LeasePerItem:
 			kept = append(kept, c)
 		default:
 			require.NoError(e.t, q.Ack(e.ctx, c))
@@ -224,7 +224,7 @@ func retroactiveModel(e *env, config layer.Config) {
 // though a hint leads to the group, too.
 func TestRetroactiveDelayLonger(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	e.configure(func(c *layer.Config) { c.Schedule = layer.RoundRobin })
+	e.configure(func(c *layer.Config) { c.RoundRobin = true })
 	e.retroactive(time.Second)
 	ids := e.enqueue("A", "a1", "a2")
 	other := e.handle(2)

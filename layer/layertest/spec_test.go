@@ -240,7 +240,7 @@ func (r *specRun) hold(o layer.ReceiveOptions, claims []*layer.Claim) {
 		for i, item := range c.Items {
 			ids[i] = item.ID
 		}
-		g := r.of[c.Group].Claim(r.request(o), c.Token, ids, r.now().Add(layer.DefaultLease))
+		g := r.of[c.Group].Claim(r.request(o), c.Token, ids, r.now().Add(30*time.Second))
 		r.of[c.Group], r.claims[textOf(c.Group, g.Claims[len(g.Claims)-1])] = g, c
 	}
 }

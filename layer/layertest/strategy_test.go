@@ -187,24 +187,25 @@ func TestShardsHideNoGroup(t *testing.T) {
 				require.NoError(e.t, other.Ack(e.ctx, c))
 			}
 		}
-		for _, bad := range []layer.Config{{Shards: -1}, {Shards: layer.MaxShards + 1}} {
+		for _, bad := range []layer.Config{{Shards: -1}, {Shards: 64 + 1}} {
 			_, err := layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: bad})
 			var limit *layer.LimitError
 			require.ErrorAs(e.t, err, &limit)
 		}
-		_, err = layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: layer.Config{Schedule: 9}})
+		_, err = layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: layer.Config{OnFailure: 9}})
 		require.ErrorIs(e.t, err, layer.ErrOptions)
 	})
 }
 
-// TestRoundRobinSchedule: one deep group cannot starve small ones, even with a single worker; with OldestHead it does.
+// TestRoundRobinSchedule: with RoundRobin one deep group cannot starve small ones, even with a single worker. By the
+// age of the heads it does.
 func TestRoundRobinSchedule(t *testing.T) {
-	for schedule, want := range map[layer.Schedule][]string{
-		layer.OldestHead: {"deep", "deep", "deep", "deep", "small"},
-		layer.RoundRobin: {"deep", "small", "deep", "deep", "deep"},
+	for robin, want := range map[bool][]string{
+		false: {"deep", "deep", "deep", "deep", "small"},
+		true:  {"deep", "small", "deep", "deep", "deep"},
 	} {
 		e := newEnv(t, anyEngine, false)
-		q := e.configured(layer.Config{Schedule: schedule})
+		q := e.configured(layer.Config{RoundRobin: robin})
 		for range 4 {
 			_, err := q.Enqueue(e.ctx, layer.Message{Group: "deep"})
 			require.NoError(t, err)
@@ -241,7 +242,7 @@ func TestRoundRobinOfTimers(t *testing.T) {
 		for _, take := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, take=%v", name, take), func(t *testing.T) {
 				e := newClockedEnv(t)
-				q := e.configured(layer.Config{Schedule: layer.RoundRobin, Lease: layer.MinLease})
+				q := e.configured(layer.Config{RoundRobin: true, Lease: layer.MinLease})
 				groups := []string{"bad 1", "bad 2", "A", "B", "C", "D"}
 				for _, group := range groups {
 					for range 10 {
@@ -477,7 +478,7 @@ func TestLayersOfLargeBodies(t *testing.T) {
 // head's failures is still known, also in a take.
 func TestRoundRobinTellsAttempts(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	e.configure(func(c *layer.Config) { c.Schedule = layer.RoundRobin })
+	e.configure(func(c *layer.Config) { c.RoundRobin = true })
 	e.enqueue("A", "a1", "a2")
 	for attempts := range 3 {
 		claim := e.receive(e.q, 2)

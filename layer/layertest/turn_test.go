@@ -20,7 +20,7 @@ import (
 func (e *env) inTurn(name string, change func(*layer.Config), handles int) []*layer.Queue {
 	e.t.Helper()
 	return e.unordered(name, func(c *layer.Config) {
-		c.Unordered, c.LeasePer = false, layer.LeasePerItem
+		c.Unordered, c.LeasePerItem = false, true
 		if change != nil {
 			change(c)
 		}
@@ -99,12 +99,12 @@ func bodiesInTurn(claims []*layer.Claim) (all string) {
 // TestPlaceAfterALease (lease_per=item): a group that comes back after a lease or a retry delay comes before groups
 // that became ready later, with each schedule and strategy.
 func TestPlaceAfterALease(t *testing.T) {
-	for _, schedule := range []layer.Schedule{layer.OldestHead, layer.RoundRobin} {
+	for _, robin := range []bool{false, true} {
 		for _, strategy := range []layer.Strategy{layer.FillGroup, layer.Layers, layer.Heads} {
 			for _, delayed := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%v, %v, delayed %t", schedule, strategy, delayed), func(t *testing.T) {
+				t.Run(fmt.Sprintf("round robin %t, %v, delayed %t", robin, strategy, delayed), func(t *testing.T) {
 					e := newClockedEnv(t)
-					q := e.inTurn("place", func(c *layer.Config) { c.Schedule = schedule }, 1)[0]
+					q := e.inTurn("place", func(c *layer.Config) { c.RoundRobin = robin }, 1)[0]
 					send := func(group string) {
 						_, err := q.Enqueue(e.ctx, layer.Message{Group: group, Body: []byte(group)})
 						require.NoError(t, err)
@@ -185,12 +185,12 @@ func TestLeasePerItemIsChecked(t *testing.T) {
 		{Facets: []string{"state"}, Views: "state"}, {OnFailure: layer.HaltGroup}, {Unordered: true},
 		{MaxRate: layer.Rate{Count: 1, Per: time.Second}},
 	} {
-		bad.LeasePer = layer.LeasePerItem
+		bad.LeasePerItem = true
 		_, err := layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: bad})
 		require.ErrorIs(t, err, layer.ErrOptions)
 		require.ErrorContains(t, err, "lease_per=item")
 	}
-	_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.LeasePer = layer.LeasePerClaim })
+	_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.LeasePerItem = false })
 	require.ErrorContains(t, err, "fixed at creation")
 	_, err = q.Enqueue(e.ctx, layer.Message{Group: "A"})
 	require.NoError(t, err)

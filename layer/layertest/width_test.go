@@ -20,7 +20,7 @@ import (
 func TestLargeWorkGetsNarrow(t *testing.T) {
 	t.Parallel()
 	const n = 150
-	plain := layer.Config{DedupFor: layer.DedupForPending, Archive: time.Hour, Retention: time.Hour, OnExpiry: layer.DeadLetterExpired}
+	plain := layer.Config{DedupForPending: true, Archive: time.Hour, Retention: time.Hour, DeadLetterExpired: true}
 	bodies := make([]layer.Message, n)
 	for i := range bodies {
 		bodies[i] = layer.Message{Group: fmt.Sprintf("G%03d", i), Body: make([]byte, 100_000), DedupID: fmt.Sprint("id", i)}

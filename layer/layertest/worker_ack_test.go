@@ -60,7 +60,7 @@ func (b *bubble) scatter(n int) {
 // once, in groups of one and in one group, with claims of groups and of items.
 func TestSlowLimiter(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]layer.Config{"": {}, ", lease per item": {LeasePer: layer.LeasePerItem}} {
+	for name, c := range map[string]layer.Config{"": {}, ", lease per item": {LeasePerItem: true}} {
 		for where, fill := range map[string]func(b *bubble, n int){
 			"groups": (*bubble).scatter, "one group": (*bubble).fill,
 		} {

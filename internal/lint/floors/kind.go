@@ -29,7 +29,7 @@ var (
 	// kindFlags are fields of type bool that say what a queue is.
 	kindFlags = []string{"retro.on", "search.fair", "Config.Unordered", "Config.RetroactiveDelay", "Config.Fair"}
 	// kindValues are other fields that say it, and methods. One is asked by a comparison, and by its length.
-	kindValues = []string{"Config.Facets", "Config.LeasePer", "lanes.Plan.Facets"}
+	kindValues = []string{"Config.Facets", "Config.LeasePerItem", "lanes.Plan.Facets"}
 )
 
 // kindQuestions lists the places in the code that ask which kind of queue this is. A queue is plain or with facets,

@@ -2,7 +2,7 @@
 //
 // Each value has a type, a Pack method and an Unpack function. Example: UnpackRecord reads the value of a lock. A few
 // plain values need no type: PackInt and UnpackInt, for example. The form of a value is part of the database. A change
-// of a form needs a new layer.Format, or a reader that accepts the old form too.
+// of a form needs a new stored format, or a reader that accepts the old form too.
 //
 // A Record says what keeps a group: a claim, a grant, a delay, or a mark. Record.At returns the condition of the group
 // at a time. Step returns an error for a change that the table steps does not allow.

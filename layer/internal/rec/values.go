@@ -62,7 +62,7 @@ type Config struct {
 	EarlierShards []int64
 }
 
-// MaxShards is layer.MaxShards.
+// MaxShards is the most shards that a queue may have.
 const MaxShards = 64
 
 // Pack returns the value: the tuple (version, document, incarnation), and after a raise WriteShards and EarlierShards.
