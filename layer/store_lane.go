@@ -277,7 +277,8 @@ func (s subspace) parseTimer(p *parsedKey, d *rec.Decoder, where string) {
 		return
 	}
 	p.group = d.Text()
-	if p.lane = lanes.Name(p.group, where); s.plan.ClaimsItems(where) && d.More() {
+	// A key is also read without the plan, to describe it. Then more behind the group is a hold, except in nameTimer.
+	if p.lane = lanes.Name(p.group, where); d.More() && (where != "" || s.plan.ClaimsItems(where)) {
 		p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
 	}
 }
