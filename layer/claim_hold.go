@@ -594,12 +594,12 @@ func (q *Queue) reclaim(
 		h := r.Claim()
 		hold, _ := holdOf(ref.Lane)
 		if h == nil || h.Token != ref.Token || !keeps(h) {
-			if q.keys.plan.InTurn() {
+			if group, turns := q.keys.plan.TurnOf(ref.Lane); turns {
 				item, err := v.read.Get(q.keys.item(hold)).Wait(ctx)
 				if err != nil {
 					return nil, fmt.Errorf("read item: %w", err)
 				}
-				behind[hold.Group] = item != nil
+				behind[group] = item != nil
 			}
 			continue
 		}

@@ -609,10 +609,8 @@ func (c *Claim) missing(q *Queue) string {
 	switch {
 	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan.IsPlain():
 		return ""
-	case q.keys.plan.InTurn():
-		return "; in this queue a claim is of a message, and needs its Hold"
 	case q.keys.plan.HasHolds():
-		return "; a claim of a single message needs its Hold, too"
+		return "; a claim of a single message needs its Hold"
 	}
 	return "; a claim by a template needs its Where, too"
 }

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -360,9 +361,6 @@ func (c Config) CheckFacets(t Template) error {
 	if known == len(t) && known > 0 {
 		return nil
 	}
-	allowed := "none: the queue has no facets"
-	if len(c.Facets) > 0 {
-		allowed = "values of the queue's facets: " + strings.Join(c.Facets, ", ")
-	}
+	allowed := "values of the queue's facets: " + cmp.Or(strings.Join(c.Facets, ", "), "none")
 	return &ValueError{What: "facets", Got: t.String(), Allowed: allowed}
 }

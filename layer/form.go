@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -24,10 +25,7 @@ func (f Form[T]) Check(c Config) error {
 	if err := checkFacets(names); err != nil {
 		return wrap("check form", err)
 	}
-	allowed := "none: the queue has no facets"
-	if len(c.Facets) > 0 {
-		allowed = "the queue's facets: " + strings.Join(c.Facets, ", ")
-	}
+	allowed := "the queue's facets: " + cmp.Or(strings.Join(c.Facets, ", "), "none")
 	for _, name := range names {
 		if !slices.Contains(c.Facets, name) {
 			return wrap("check form", &ValueError{What: "facet", Got: name, Allowed: allowed})

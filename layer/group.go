@@ -594,7 +594,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 			return false, err
 		}
 	}
-	return true, rewriteHead(w, head, e, lanes.GroupOf(lane))
+	return true, rewriteHead(w, head, e, lane)
 }
 
 // retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
@@ -613,11 +613,16 @@ func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
 	return err
 }
 
-// rewriteHead writes the times of a head. In a queue with facets it leaves hints of the lanes that wait for the head.
-func rewriteHead(w *txn, head *row, e rec.Envelope, group string) error {
+// rewriteHead writes the times of the head of a lane. It leaves hints of the item's other lanes, which may wait for it.
+func rewriteHead(w *txn, head *row, e rec.Envelope, lane string) error {
 	w.tx.Set(head.Key, append(e.Append(nil), head.body...))
-	if !w.keys.plan.IsPlain() { // other lanes, too, may wait for this head
-		return w.hintLanes(idOf(head.Item, group), head.Facets)
+	for _, other := range w.keys.plan.LanesOf(lanes.GroupOf(lane), head.Facets) {
+		if other == lane {
+			continue // left to the caller
+		}
+		if _, err := w.rehint(head.Index, other, 0); err != nil {
+			return err
+		}
 	}
 	return nil
 }

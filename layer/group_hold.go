@@ -51,13 +51,14 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 		return err
 	}
 	id, _ := holdOf(all[0].lane)
+	_, where := lanes.Split(f.lane)
 	if f.rows.len() > 0 && f.rows.id(0) == id {
 		f.others = append(f.others, all[0])
 	}
 	for i := range f.rows.len() {
 		if f.rows.id(i) == id {
 			if f.rows = f.rows.first(max(i, 1)); i > 0 {
-				f.behind, f.behindOver = &id, v.keys.plan.InTurn() && !all[0].record.At(v.nowMS).Keeps()
+				f.behind, f.behindOver = &id, v.keys.plan.ClaimsItems(where) && !all[0].record.At(v.nowMS).Keeps()
 			}
 			break
 		}

@@ -249,15 +249,3 @@ func (w *txn) hintLanes(id ID, facets string) error {
 	}
 	return nil
 }
-
-// rejoin adds an item that has come back to its place to its lanes. A claim in the group at the same time conflicts,
-// because the item may come before those of the claim.
-func (w *txn) rejoin(g guard.Guard, id ID, value []byte) error {
-	if w.keys.plan.IsPlain() {
-		return nil
-	}
-	if err := w.excludeHolders(g, id.Group); err != nil {
-		return err
-	}
-	return w.hintLanes(id, w.keys.plan.FacetsIn(value))
-}

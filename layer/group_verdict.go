@@ -265,7 +265,7 @@ func (w *txn) disposeEarly(f *found) error {
 	if err := w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS)); err != nil {
 		return err
 	}
-	return rewriteHead(w, head, head.envelope, f.group())
+	return rewriteHead(w, head, head.envelope, f.lane)
 }
 
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.

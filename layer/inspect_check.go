@@ -819,9 +819,6 @@ func (c *checker) confirm(s suspect) error {
 // lookLanes notes which items of a page are not in the lanes of their facets, and which keys of lanes have no item with
 // these facets, at the page's version.
 func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
-	if v.keys.plan.IsPlain() {
-		return nil
-	}
 	type pair struct {
 		key   []byte
 		lane  string // of a lane's key; "" = of an item
@@ -869,10 +866,11 @@ func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
 
 // holdOf reads the hold of an item; nil if the queue has none.
 func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
-	if !v.keys.plan.HasHolds() {
+	hold, ok := v.keys.plan.HoldOn(lanes.Item(p.itemID()))
+	if !ok {
 		return nil
 	}
-	return v.read.Get(v.keys.hold(p.itemID()))
+	return v.read.Get(v.keys.lock(hold))
 }
 
 // heldByItself reports whether the item has a hold.
@@ -974,7 +972,7 @@ func (c *checker) compareLanes() {
 	c.compareHolds()
 	held := make(map[string][]string)
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
-		if c.groups[lane].lock.Claim() != nil && !lanes.IsHold(lane) {
+		if c.groups[lane].lock.Claim() != nil {
 			held[lanes.GroupOf(lane)] = append(held[lanes.GroupOf(lane)], lane)
 		}
 	}

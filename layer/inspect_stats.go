@@ -440,10 +440,10 @@ func (c *groupCounts) judge(f *found) hintSays {
 	case f.rows.len() == 0 || f.record != nil:
 		return hintStale
 	case slices.ContainsFunc(f.others, func(o heldLane) bool { return o.record.At(c.nowMS).Keeps() }):
-		if c.keys.plan.InTurn() {
-			return hintStale // counted by the timer of the hold
+		if c.keys.plan.KeepsHints() {
+			return hintWaits
 		}
-		return hintWaits
+		return hintStale // counted by the timer of the hold
 	}
 	if head := f.rows.at(0); head.err == nil && head.dueMS > c.nowMS {
 		return hintWaits

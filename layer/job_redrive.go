@@ -303,17 +303,19 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	if o.ToTail {
 		return w.redriveToTail(rows, o)
 	}
-	locks := make(map[string]kv.Future[[]byte])
-	for i := range rows {
-		if !w.keys.plan.IsPlain() {
-			break // each lane gets a hint, held or not
-		}
-		if group := rows[i].letter.ID.Group; locks[group] == nil {
-			locks[group] = guard.RedriveLock.Get(w.tx, w.keys.lock(group))
+	var locks map[string]kv.Future[[]byte] // nil = each lane gets a hint, held or not
+	if w.keys.plan.IsPlain() {
+		locks = make(map[string]kv.Future[[]byte])
+		for i := range rows {
+			if group := rows[i].letter.ID.Group; locks[group] == nil {
+				locks[group] = guard.RedriveLock.Get(w.tx, w.keys.lock(group))
+			}
 		}
 	}
+	facets := make([]string, len(rows))
 	for i := range rows {
-		if err := w.exhume(&rows[i], o); err != nil {
+		var err error
+		if facets[i], err = w.exhume(&rows[i], o); err != nil {
 			return err
 		}
 	}
@@ -322,60 +324,61 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	}
 	for i := range rows {
 		id := rows[i].letter.ID
-		if locks[id.Group] == nil {
-			continue
-		}
-		if i > 0 && rows[i-1].letter.ID.Group == id.Group {
-			continue
-		}
-		held, err := locks[id.Group].Wait(w.ctx)
-		if err != nil {
-			return fmt.Errorf("read lock: %w", err)
-		}
-		if err := w.excludeHolders(guard.RedriveExclude, id.Group); err != nil {
-			return err
-		}
-		// The group's first letter here may be the head now. If the group is held, the holder sets the hint at the end.
-		if held == nil {
-			if _, err := w.rehint(id.Index, id.Group, 0); err != nil {
+		first := i == 0 || rows[i-1].letter.ID.Group != id.Group
+		if first {
+			if err := w.excludeHolders(guard.RedriveExclude, id.Group); err != nil {
 				return err
+			}
+		}
+		if locks == nil {
+			if err := w.hintLanes(id, facets[i]); err != nil {
+				return err
+			}
+		} else if first {
+			held, err := locks[id.Group].Wait(w.ctx)
+			if err != nil {
+				return fmt.Errorf("read lock: %w", err)
+			}
+			// The letter may be the head now. If the group is held, the holder sets the hint at the end.
+			if held == nil {
+				if _, err := w.rehint(id.Index, id.Group, 0); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-// exhume puts an item back under its own key.
-func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
-	id := row.letter.ID
-	if o.Edit == nil {
-		value, err := w.renewed(row.dead.Item)
+// exhume puts an item back under its own key, and returns its facets. The caller must exclude the holders of the group,
+// because the item may come before those of a claim, and must leave hints of the item's lanes.
+func (w *txn) exhume(row *deadRow, o *RedriveOptions) (facets string, err error) {
+	id, value := row.letter.ID, row.dead.Item
+	var parts [][]byte
+	if o.Edit != nil {
+		m, err := w.edited(row, o)
 		if err != nil {
-			return err
+			return "", err
 		}
-		w.tx.Set(w.keys.item(id), value) // the parts have stayed where they were
-		w.change(ChangeRedriven, id, w.keys.plan.FacetsIn(value))
-		return w.rejoin(guard.RedriveExclude, id, value)
+		e, _, err := rec.OpenEnvelope(value)
+		if err != nil {
+			return "", rec.Corrupt(row.key, err)
+		}
+		value, parts = split(nil, m, e)
 	}
-	m, err := w.edited(row, o)
-	if err != nil {
-		return err
-	}
-	e, _, err := rec.OpenEnvelope(row.dead.Item)
-	if err != nil {
-		return rec.Corrupt(row.key, err)
-	}
-	value, parts := split(nil, m, e)
 	if value, err = w.renewed(value); err != nil {
-		return err
+		return "", err
 	}
-	w.tx.ClearRange(w.keys.parts(id))
+	if o.Edit != nil { // else the parts have stayed where they were
+		w.tx.ClearRange(w.keys.parts(id))
+	}
 	w.tx.Set(w.keys.item(id), value)
 	for n, part := range parts {
 		w.tx.Set(w.keys.part(id, n), part)
 	}
-	w.change(ChangeRedriven, id, w.keys.plan.FacetsIn(value))
-	return w.rejoin(guard.RedriveExclude, id, value)
+	facets = w.keys.plan.FacetsIn(value)
+	w.change(ChangeRedriven, id, facets)
+	return facets, nil
 }
 
 // renewed returns the value of an item that comes back. If the item is past retention, its time starts again, because

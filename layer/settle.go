@@ -487,7 +487,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	}
 	return q.operate(ctx, tx, func(w *txn) error {
 		s.begin(w)
-		if err := s.check(w); err != nil {
+		if err := s.apply(w); err != nil {
 			return err
 		}
 		if err := s.finish(w); err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt of the
-// transaction runs the steps begin, check, finish and conclude. A transaction with several settlements runs one step of
+// transaction runs the steps begin, apply, finish and conclude. A transaction with several settlements runs one step of
 // all of them, then the next step of all. So their reads overlap.
 type settlement struct {
 	claim *Claim // a copy
@@ -137,10 +137,10 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
-// check compares the claim's token with that of the lock, and then does the writes that need no more reads. After an
+// apply compares the claim's token with that of the lock, and then does the writes that need no more reads. After an
 // error nothing was written. If the lease has expired and no other claim has taken the group over, the lock still has
 // the token, so the claim is still valid.
-func (s *settlement) check(w *txn) error {
+func (s *settlement) apply(w *txn) error {
 	v, err := s.run.lock.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read lock: %w", err)
@@ -228,11 +228,12 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
-// remove clears the acked items by their exact keys. If they are the first of the group, it clears one range instead.
-// It then adds a read conflict on the range, because an item whose enqueue commits late may have an index inside.
+// remove clears the acked items by their exact keys. If they are the first of the group, and have no keys in other
+// lanes, it clears one range instead. It then adds a read conflict on the range, because an item whose enqueue commits
+// late may have an index inside.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
-	if !s.run.leads || len(acked) < 2 || !w.keys.plan.IsPlain() {
+	if !s.run.leads || len(acked) < 2 || w.keys.plan.CountParts() > 0 {
 		w.remove(s.lane, all, acked, archived)
 		return nil
 	}
@@ -262,7 +263,7 @@ func (s *settlement) readNext(w *txn) error {
 	return nil
 }
 
-// finish does the writes that depend on reads that check has started.
+// finish does the writes that depend on reads that apply has started.
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.run.next != nil:

@@ -231,10 +231,10 @@ func TestWalkStaysInItsShard(t *testing.T) {
 		for second.Shard == first.Shard {
 			second, _ = spread.Place(q.random, all, 0)
 		}
-		spread.Walked(first.Shard, q.keys.readyFrom(first.Shard, 5).Begin)
+		spread.Walked(first.Shard, q.keys.hintsFrom("", first.Shard, 5).Begin)
 		place, _ := spread.Place(q.random, all, 0)
 		begin := (&search{w: &txn{view: view{q: q, keys: q.keys}}}).landing(place)
-		require.True(t, q.keys.readyFrom(place.Shard, 0).Contains(begin.Key), "%d: %q", place.Shard, begin.Key)
+		require.True(t, q.keys.hintsFrom("", place.Shard, 0).Contains(begin.Key), "%d: %q", place.Shard, begin.Key)
 	}
 }
 

@@ -115,12 +115,18 @@ func (s subspace) ofLane(name, lane string, extra int) []byte {
 	return append(s.startGroup(name, group, len(where)+extra), where...)
 }
 
-// laneItem is the key that says: the item belongs to the lane. Of a whole group the item itself is that key.
+// laneItem is the key that says: the item belongs to the lane. Of a whole group the item itself is that key. The lane
+// must not be a hold.
 func (s subspace) laneItem(lane string, id ID) []byte {
-	if !lanes.IsPart(lane) || lanes.IsHold(lane) {
-		return s.item(id)
+	return tuple.AppendUUID(tuple.AppendInt(s.startItems(lane, 9+17), id.Index), id.Random)
+}
+
+// startItems is the beginning of the keys of laneItem.
+func (s subspace) startItems(lane string, extra int) []byte {
+	if lanes.IsPart(lane) {
+		return s.ofLane(nameLane, lane, extra)
 	}
-	return tuple.AppendUUID(tuple.AppendInt(s.ofLane(nameLane, lane, 9+17), id.Index), id.Random)
+	return s.startGroup(nameItem, lane, extra)
 }
 
 // ofWhere is a key that begins with a name and a packed template.
@@ -128,8 +134,12 @@ func (s subspace) ofWhere(name, where string, extra int) []byte {
 	return append(s.start(name, len(where)+extra), where...)
 }
 
-// openIn is the beginning of the hints of a template in a shard: ("open", view, shard, values …).
-func (s subspace) openIn(where string, shard int64, extra int) []byte {
+// startHints is the beginning of the hints of a template in a shard: ("ready", shard) for whole groups, and ("open",
+// view, shard, values …) for others.
+func (s subspace) startHints(where string, shard int64, extra int) []byte {
+	if where == "" {
+		return tuple.AppendInt(s.start(nameReady, 2+extra), shard)
+	}
 	view, values := lanes.SplitWhere(where)
 	k := tuple.AppendInt(tuple.AppendInt(s.start(nameOpen, len(where)+9+extra), int64(view)), shard)
 	for _, v := range values {
@@ -138,18 +148,9 @@ func (s subspace) openIn(where string, shard int64, extra int) []byte {
 	return k
 }
 
-func (s subspace) open(shard, index int64, lane string) []byte {
-	group, where := lanes.Split(lane)
-	k := s.openIn(where, shard, 9+len(group)+2)
-	return tuple.AppendString(tuple.AppendInt(k, index), group)
-}
-
-// hints is the range of the hints of a template from index on, in a shard.
+// hintsFrom is the range of the hints of a template from index on, in a shard.
 func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
-	if where == "" {
-		return s.readyFrom(shard, index)
-	}
-	k := s.openIn(where, shard, 9)
+	k := s.startHints(where, shard, 9)
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: s.below(k).End}
 }
 
@@ -253,13 +254,6 @@ func (p *parsedKey) parseLane(d *rec.Decoder) bool {
 		}
 		where = string(tuple.AppendInt(nil, view)) + rec.PackStrings(values)
 		p.index, p.group = d.Int(), d.Text()
-	case nameDue:
-		where = readWhere(d)
-		p.n = readTimerShard(d)
-		if p.index, p.group = d.Int(), d.Text(); d.More() { // of a hold
-			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
-			return true
-		}
 	case nameByLane:
 		p.where = readWhere(d)
 		p.index, p.id = d.Int(), d.UUID()
@@ -274,6 +268,19 @@ func (p *parsedKey) parseLane(d *rec.Decoder) bool {
 	}
 	p.lane = lanes.Name(p.group, where)
 	return true
+}
+
+// parseTimer reads the rest of the key of a timer of a template: the timer of a beat, of a lane, or of a hold.
+func (s subspace) parseTimer(p *parsedKey, d *rec.Decoder, where string) {
+	if p.n, p.index = readTimerShard(d), d.Int(); where == "" && p.n == 0 && d.Follows(rec.CodeUUID) {
+		p.id = d.UUID() // of a beat
+		return
+	}
+	p.group = d.Text()
+	// A key is also read without the plan, to describe it. Then more behind the group is a hold, except in nameTimer.
+	if p.lane = lanes.Name(p.group, where); d.More() && (where != "" || s.plan.ClaimsItems(where)) {
+		p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
+	}
 }
 
 // Ready hints and timers grow at the end of their key range, which no cluster can split. So both are spread over shards

@@ -239,12 +239,7 @@ func (s subspace) lock(lane string) []byte {
 }
 
 // items is the items of a group, or the keys that stand for the items of another lane.
-func (s subspace) items(lane string) kv.KeyRange {
-	if lanes.IsPart(lane) {
-		return s.below(s.ofLane(nameLane, lane, 1))
-	}
-	return s.below(s.startGroup(nameItem, lane, 1))
-}
+func (s subspace) items(lane string) kv.KeyRange { return s.below(s.startItems(lane, 1)) }
 
 func (s subspace) purged(group string) []byte  { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte   { return s.startGroup(nameState, group, 0) }
@@ -268,17 +263,9 @@ func (s subspace) ready(index int64, lane string) []byte {
 }
 
 func (s subspace) readyAt(shard, index int64, lane string) []byte {
-	if lanes.IsPart(lane) {
-		return s.open(shard, index, lane)
-	}
-	k := tuple.AppendInt(s.start(nameReady, 2+9+len(lane)+2), shard)
-	return tuple.AppendString(tuple.AppendInt(k, index), lane)
-}
-
-// readyFrom is the range of a shard's hints from index on.
-func (s subspace) readyFrom(shard, index int64) kv.KeyRange {
-	k := tuple.AppendInt(s.start(nameReady, 2+9), shard)
-	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: s.below(k).End}
+	group, where := lanes.Split(lane)
+	k := s.startHints(where, shard, 9+len(group)+2)
+	return tuple.AppendString(tuple.AppendInt(k, index), group)
 }
 
 func (s subspace) request(index int64, random uuid.UUID) []byte {
@@ -414,14 +401,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.n, p.index, p.group = d.Int(), d.Int(), d.Text()
 		p.lane = p.group
 	case nameTimer:
-		if p.n, p.index = readTimerShard(&d), d.Int(); p.n == 0 && d.Follows(rec.CodeUUID) {
-			p.id = d.UUID() // of a beat
-			break
-		}
-		p.group = d.Text()
-		if p.lane = p.group; s.plan.InTurn() && d.More() {
-			p.lane = holdLane(ID{Group: p.group, Index: d.Int(), Random: d.UUID()})
-		}
+		s.parseTimer(&p, &d, "")
+	case nameDue:
+		s.parseTimer(&p, &d, readWhere(&d))
 	case nameBeat:
 		p.id = d.UUID()
 	case nameHeld:

@@ -138,7 +138,7 @@ func (w *txn) settle(os []*operation) error {
 		o.settle.begin(w)
 	}
 	for _, o := range os {
-		err := o.settle.check(w)
+		err := o.settle.apply(w)
 		if err != nil && kv.Code(err) != 0 {
 			return err
 		}

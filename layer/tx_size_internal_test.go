@@ -98,7 +98,7 @@ func TestSizeIsCounted(t *testing.T) {
 				most += 8*clearSize(z.key) + setSize(z.key, MaxBatch*rec.ItemSize)
 				require.LessOrEqual(t, added("ack", func(w *txn) error {
 					s.begin(w)
-					if err := s.check(w); err != nil {
+					if err := s.apply(w); err != nil {
 						return err
 					}
 					return s.finish(w)

@@ -200,6 +200,22 @@ func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error { return e.q.Admin().CancelTx(e.ctx, tx, nth(e, n)) }
 }
 
+// cancelDeadAndEnqueue cancels the first dead letter, which is no item, and enqueues to another group. A transaction
+// that writes nothing never conflicts.
+func cancelDeadAndEnqueue(e *env, tx kv.Tx, _ any) error {
+	if err := e.q.Admin().CancelTx(e.ctx, tx, firstDead(e)); !errors.Is(err, layer.ErrNoItem) {
+		return fmt.Errorf("cancel of a dead letter: %w", err)
+	}
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "C", Headers: facetsOf("NEW", "EU")})
+	return err
+}
+
+// skipHead skips the head of A.
+func skipHead(e *env, tx kv.Tx, _ any) error {
+	_, err := e.within(tx).Skip(e.ctx, "A", layer.SkipOptions{})
+	return err
+}
+
 func rescheduleNth(n int, in time.Duration) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
 		return e.q.RescheduleTx(e.ctx, tx, nth(e, n), e.clock.now().Add(in))
@@ -551,6 +567,15 @@ func advanceTo(state string) func(e *env, tx kv.Tx, given any) error {
 func sending(states ...string) func(e *env) any {
 	return func(e *env) any {
 		e.sendStates(states...)
+		return nil
+	}
+}
+
+// buryingFirst sends, and rejects the first of the messages.
+func buryingFirst(states ...string) func(e *env) any {
+	return func(e *env) any {
+		e.sendStates(states...)
+		require.NoError(e.t, e.q.Nack(e.ctx, e.claimBy(nil, 1), layer.NackOptions{Reject: "no"}))
 		return nil
 	}
 }

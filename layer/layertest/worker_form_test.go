@@ -90,5 +90,5 @@ func TestFormCheck(t *testing.T) {
 			require.ErrorContains(t, f.Check(config), c.says)
 		})
 	}
-	require.ErrorContains(t, bookings().Check(layer.Config{}), "the queue has no facets")
+	require.ErrorContains(t, bookings().Check(layer.Config{}), "the queue's facets: none")
 }

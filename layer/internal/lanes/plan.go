@@ -289,7 +289,7 @@ func (p Plan) Intersect(a, b string) bool {
 
 // Meeting returns two of the lanes of a group that can have an item in common, if there are any. a comes before b in
 // all. The time is about linear in the number of lanes: two lanes meet if they have the same values of the facets that
-// both of their views fix. So Meeting looks for equal values in each pair of views.
+// both of their views fix. So Meeting looks for equal values in each pair of views. It leaves out holds.
 func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	if p.of == nil {
 		if len(all) < 2 {
@@ -303,6 +303,9 @@ func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	}
 	views := make(map[string][]placed) // by the facets that a lane fixes
 	for i, lane := range all {
+		if IsHold(lane) {
+			continue
+		}
 		_, where := Split(lane)
 		values := p.of.fixed(where)
 		var facets []byte
