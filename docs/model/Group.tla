@@ -156,7 +156,7 @@ ClaimTx(p, c, now, end) ==
                      c.key \cup over \cup (IF c.key = {} THEN {at} ELSE {}))
                      EXCEPT !.starts = Lease(next), !.ends = ended, !.out = out], token)
 
-\* layer/settlement.go: check. The fencing check.
+\* layer/settlement.go: apply. The fencing check.
 Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("token"))
 
 \* layer/settlement.go: take, readNext; layer/settle_back.go, layer/settle_extend.go: carryOut; layer/group.go: leave.

@@ -115,7 +115,7 @@ ReceiveTx(p, c, now, end) ==
             [Put(Tx("receive", Guard("claim-lock", {Lock}), None, c \cup (IF c = {} THEN {Ready(head[2])} ELSE {})), next, Items)
                 EXCEPT !.starts = {Of(k, mine) : k \in out}, !.ends = {Of(k, Record.held[k]) : k \in out \cap InHand}]
 
-\* layer/settlement.go: check. A worker's items are settled one by one, or together; those of them that are lost are left out.
+\* layer/settlement.go: apply. A worker's items are settled one by one, or together; those of them that are lost are left out.
 Mine(p) == {h.item : h \in {h \in hand[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
 
 \* layer/settlement.go: finish; layer/settle_back.go, layer/settle_extend.go: carryOut.

@@ -180,7 +180,7 @@ ClaimTx(p, l, c, now, end) ==
                     IF locked THEN Moved(l, end) ELSE Nothing)
                     EXCEPT !.starts = Lease(l, next), !.ends = Lease(l, r), !.out = out, !.sees = {k \in Items : l \in LanesOf(db[k])}])}
 
-\* layer/settlement.go: check. The fencing check.
+\* layer/settlement.go: apply. The fencing check.
 Mine(p) == LET r == Held(claim[p].lane) IN r.kind = "claim" /\ (r.token = claim[p].token \/ ~Has("token"))
 
 Fenced(l) == Part(Guard("settle-lock", {Lock(l)}), None, {})

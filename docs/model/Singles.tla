@@ -153,7 +153,7 @@ SettleAll(out, back) ==
                   {Lock(0)} \cup (IF kept THEN {Aside} ELSE {}) \cup {Item(m) : m \in gone} \cup {Free(m) : m \in gone})
                 EXCEPT !.opens = opens, !.unlocks = TRUE, !.done = gone])
 
-\* layer/settlement.go: check; layer/group_hold.go: letGo.
+\* layer/settlement.go: apply; layer/group_hold.go: letGo.
 SettleOne(m, back) ==
     Waking([Tx("settle", {Lock(m)}, IF back THEN Free(m) :> 0 @@ Ready :> 0 ELSE None,
                {Lock(m)} \cup (IF back THEN {} ELSE {Item(m)}))
