@@ -100,10 +100,18 @@ func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 		}
 		err := ds[0].meant(h(ctx, mine))
 		partly, ok := as[BatchError](err)
-		if !ok || partly.Done < len(ds) {
+		if !ok || partly.Done < 0 {
 			return err
 		}
-		if beyond, _ := callback.Meant(partly.Err); beyond != nil {
+		failed, slip := callback.Meant(partly.Err)
+		switch next := partly.Done + 1; {
+		case slip != nil && next < len(ds): // the function has stopped for no reason
+			return &BatchError{Done: next, Err: &RetryError{Uncounted: true, Err: slip}}
+		case slip != nil && next == len(ds):
+			ds[0].slip = slip
+		case next <= len(ds):
+			return err
+		case failed != nil:
 			ds[0].slip = fmt.Errorf("all %d items of the call are finished: %w", len(ds), err)
 		}
 		return nil
@@ -125,7 +133,8 @@ type BatchError struct {
 	// Done is 0 to the number of items less one. Less than 0 names no item: see HandleBatch. If Done is the number of
 	// items or more, all are finished, and the worker reports Err to the log and to OnError.
 	Done int
-	// Err may wrap a *RetryError or a *RejectError. nil = the item has failed for no known reason.
+	// Err may wrap a *RetryError or a *RejectError. nil = the item has failed for no known reason. A nil pointer to an
+	// error type of this module is a slip of the handler: the item counts as finished, and no attempt counts.
 	Err error
 }
 

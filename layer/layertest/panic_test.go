@@ -79,6 +79,43 @@ func TestNilErrorIsSuccess(t *testing.T) {
 	}
 }
 
+// TestNilErrorInABatch (G7): a BatchError around a nil pointer to an error of the module says that the item has met no
+// error. The item is finished, as are those before it. A further call gets those behind, and no attempt counts.
+func TestNilErrorInABatch(t *testing.T) {
+	for _, slip := range nilErrors {
+		inBubble(t, layer.Config{Retry: eachSecond}, func(b *bubble) {
+			const items = 5
+			for i := range items {
+				_, err := b.q.Enqueue(b.t.Context(), layer.Message{Group: "g", Body: fmt.Append(nil, i)})
+				require.NoError(b.t, err)
+			}
+			calls := make(map[string]int)
+			h := worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
+				for i, d := range ds {
+					calls[string(d.Body)]++
+					require.Equal(b.t, 1, d.Attempt)
+					if i == 1 || i == len(ds)-1 {
+						return &worker.BatchError{Done: i, Err: slip}
+					}
+				}
+				return nil
+			})
+			w, err := worker.New(b.q, h, worker.Options{
+				Concurrency: 1, Batch: items, OnError: b.onError, Logger: slog.New(slog.DiscardHandler),
+			})
+			b.run(w, err, time.Minute)
+			for i := range items {
+				require.Equal(b.t, 1, calls[fmt.Sprint(i)], "%d, %T", i, slip)
+			}
+			require.EqualValues(b.t, items, b.stats().Acked)
+			require.NotEmpty(b.t, b.reported())
+			for _, err := range b.reported() {
+				require.ErrorContains(b.t, err, fmt.Sprintf("a nil %T was returned", slip))
+			}
+		})
+	}
+}
+
 // TestNilErrorOfASubscription: a subscription's handler that returns a nil pointer to an error of the module has met no
 // error. The place moves after one call, and the slip is reported. A nil pointer of another type is an error.
 func TestNilErrorOfASubscription(t *testing.T) {
