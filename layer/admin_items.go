@@ -414,13 +414,16 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 	})
 }
 
-// unmarkAll removes the mark of a group and those of its other lanes, see eachPart, and returns the first; nil = there
-// is none. It finds the lanes by the rows of the marks, because the locks of the lanes in flight may be many and large.
+// unmarkAll removes the marks of most lanes of a group, see eachPart, and before them, if whole, that of the group
+// itself. It returns the first; nil = there is none. It finds the lanes by the rows of the marks, because the locks of
+// the lanes in flight may be many and large.
 func (w *txn) unmarkAll(
-	group string, allow func(m *rec.Mark) error, most int,
+	group string, allow func(m *rec.Mark) error, whole bool, most int,
 ) (old *rec.Mark, next []byte, err error) {
-	if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
-		return old, nil, err
+	if whole {
+		if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
+			return old, nil, err
+		}
 	}
 	if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
 		return nil, nil, err

@@ -165,13 +165,13 @@ func (w *txn) sawToken(group string, seen int64) error {
 // good, is then tried again. ResumeGroup returns the mark which the group had.
 //
 // In a queue with templates more lanes of the group may be halted than a transaction can resume. Then further
-// transactions resume the rest. After an error the caller must call ResumeGroup again, because lanes may still be
-// halted.
+// transactions resume the rest. If another operator pauses the group before the last of them, the group stays paused.
+// After an error the caller must call ResumeGroup again, because lanes may still be halted.
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
 	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (Mark, []byte, error) {
-		m, next, err := resumeGroup(ctx, a, tx, group, o, most)
+		m, next, err := resumeGroup(ctx, a, tx, group, o, s == nil, most)
 		if s != nil && errors.Is(err, ErrNotPaused) { // another resume was faster
 			err = nil
 		}
@@ -185,13 +185,14 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
-	m, _, err := resumeGroup(ctx, a, tx, group, o, allLanes)
+	m, _, err := resumeGroup(ctx, a, tx, group, o, true, allLanes)
 	return m, err
 }
 
-// resumeGroup resumes a group, and most of its lanes. next is the mark of the first that is left.
+// resumeGroup resumes a group, and most of its lanes. next is the mark of the first that is left. A step that is not
+// the first leaves the mark of the group itself: another operator has paused the group since.
 func resumeGroup(
-	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, most int,
+	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, first bool, most int,
 ) (m Mark, next []byte, err error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, nil, wrap("resume", err)
@@ -200,7 +201,7 @@ func resumeGroup(
 	err = a.q.operate(ctx, tx, func(w *txn) error {
 		var old *rec.Mark
 		var err error
-		if old, next, err = w.unmarkAll(group, o.seen, most); err != nil {
+		if old, next, err = w.unmarkAll(group, o.seen, first, most); err != nil {
 			return err
 		}
 		if old == nil {

@@ -339,6 +339,35 @@ func TestPauseEndsWithItsMark(t *testing.T) {
 	}
 }
 
+// TestResumeLeavesALaterPause (lanes, G5): a resume of many halted lanes takes several transactions. If another
+// operator pauses the group between two of them, the lanes are resumed, and the group stays paused.
+func TestResumeLeavesALaterPause(t *testing.T) {
+	const many = 250
+	l := newLaned(t, "state; region", func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
+	for _, claim := range l.crowdOfLanes(many, stateNumber) {
+		require.NoError(t, l.q.Nack(l.ctx, claim, layer.NackOptions{Reject: "poison"}))
+	}
+	a := l.q.Admin()
+	db := &beforeCommit{DB: l.raw, run: func() {
+		_, err := a.PauseGroup(l.ctx, "A", layer.PauseOptions{By: "another"})
+		require.NoError(t, err)
+	}}
+	q, err := layer.Open(l.ctx, db, testPrefix, "lanes", l.options(20))
+	require.NoError(t, err)
+	db.skip.Store(1)
+	db.left.Store(1)
+	_, err = q.Admin().ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
+	require.NoError(t, err)
+	require.LessOrEqual(t, db.left.Load(), int64(0), "it was met")
+	m, err := a.ResumeGroup(l.ctx, "A", layer.ResumeOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "another", m.By)
+	for i := range many {
+		require.NotNil(t, l.claimBy(stateNumber(i), 1), "lane %d", i)
+	}
+	require.NoError(t, q.Close(l.ctx))
+}
+
 // TestPauseReadsPastManyLocks (lanes, trap 12): a pause with Force looks for claims among the locks of a group. Most
 // may be of lanes that are delayed. No transaction reads more than 1,000 of them: PauseGroup goes on in the next, and
 // PauseGroupTx refuses.
