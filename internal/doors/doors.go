@@ -17,7 +17,7 @@ const Patience = time.Second
 const (
 	// backlog is how many connections may wait to be accepted: as many as Linux lets wait at a listener by default.
 	backlog = 4096
-	// leastPatience is how long every connection may take for its first verified request.
+	// leastPatience is the least time that a connection has for its first verified request.
 	leastPatience = Patience / 100
 )
 
@@ -50,7 +50,7 @@ func Serve(server *http.Server, l net.Listener, most int) error {
 }
 
 // connections are a listener that has a number of connections at most. If there are more, a new one takes the place of
-// another (waits).
+// another: see first.
 type connections struct {
 	net.Listener
 	most    int
