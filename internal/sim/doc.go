@@ -61,5 +61,8 @@
 // - Some runs end with a drop of the queue during other work, after everything else was verified. Then none of its keys
 // may be left (drop.go).
 //
+// - Processes have clocks that are wrong by up to two years (clocks.go, TestClocks). Some share dedup ids and receive
+// ids, and purge (recall.go, TestClockIDs).
+//
 // - In all runs an attempt counts only by evidence (blame.go).
 package sim

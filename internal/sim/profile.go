@@ -142,6 +142,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"lethal":    (*knobs).lethals,   // see lethal.go
 	"moved":     (*knobs).moving,    // see mover.go
 	"clocks":    (*knobs).clocked,   // see clocks.go
+	"clock-ids": (*knobs).clockIDs,  // see recall.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
