@@ -64,5 +64,8 @@
 // - Processes have clocks that are wrong by up to two years (clocks.go, TestClocks). Some share dedup ids and receive
 // ids, and purge (recall.go, TestClockIDs).
 //
+// - Two operators pause and resume a group in steps, each between the steps of the other (stepped.go,
+// TestOperatorsInSteps).
+//
 // - In all runs an attempt counts only by evidence (blame.go).
 package sim

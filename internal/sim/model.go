@@ -343,7 +343,8 @@ type model struct {
 	feed     *feed
 	starts   []startedAt // under the queue's rate
 	turns    turns
-	repeated map[string]writtenAt // receive ids
+	repeated map[string]writtenAt  // receive ids
+	marked   map[string][]markedAt // by group, see stepped.go
 	replays  replays
 	lanes    laneIndex
 }
@@ -361,6 +362,7 @@ func newModel(w *world) *model {
 		feed:       newFeed(w),
 		beats:      make(beats),
 		repeated:   make(map[string]writtenAt),
+		marked:     make(map[string][]markedAt),
 		blame:      newBlame(),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
 		replays: replays{kept: make(map[layer.ID]*keptAt)}, lanes: newLaneIndex(),
@@ -901,6 +903,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
 	m.timed(old, next)
+	m.marks(group, old, next)
 	switch hold := isHoldLane(group); {
 	case hold && old == nil && next != nil:
 		m.holdBegins(group, next)
