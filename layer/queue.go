@@ -73,7 +73,9 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 			tx.Set(q.keys.meta(metaOffset), rec.PackInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
 		}
-		return nil
+		rv, err := tx.ReadVersion().Wait(ctx)
+		q.opened.note(rv)
+		return err
 	})
 	if err != nil {
 		return nil, wrap(call, err)
@@ -252,7 +254,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	own := newEntropy(test.Seed)
 	q := &Queue{
-		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, opened: time.Now(),
+		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, opened: opening{at: time.Now()},
 		counting: counting{slot: int64(random.N(counterSlots))},
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
 		followed: followed{config: &Config{}}, subscribers: advice.Pace{Pause: subscriptionsPause},
@@ -265,7 +267,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// load reads the settings and raises the offset if the items are ahead of the database's versions.
+// load reads the settings, raises the offset if the items are ahead of the database's versions, and notes the version.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
@@ -314,6 +316,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
+	defer func() { q.opened.note(rv + q.offset) }()
 	newest, err := last.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read newest hint: %w", err)

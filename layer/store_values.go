@@ -316,9 +316,19 @@ const grantLease = 2 * time.Second
 // moment is the time of a transaction by both clocks.
 type moment struct {
 	nowMS int64
-	clock int64         // the version, as indexes count; 0 = not known
-	open  time.Duration // since the handle was opened, by the monotonic clock
+	clock int64 // the version, as indexes count; 0 = not known
+	// Since the handle was opened: its version then, and the time since by the monotonic clock.
+	opened int64
+	open   time.Duration
 }
+
+// opening is when a handle has read its queue first.
+type opening struct {
+	clock int64     // the version, as indexes count
+	at    time.Time // by the system's monotonic clock, not before that version
+}
+
+func (o *opening) note(clock int64) { o.clock, o.at = clock, time.Now() }
 
 // at returns when (ms), by the handle's clock, the queue's version was clock.
 func (m moment) at(clock int64) int64 { return m.nowMS - max(0, m.clock-clock)/versionsPerMS }
@@ -352,11 +362,12 @@ func (m moment) old(clock int64, d time.Duration) bool {
 
 // isLongOver reports whether an id that was stored at a version, to last for d, is over whatever its time says. A clock
 // that stands never ends the id. A clock that was 20 minutes ahead has written a time that others take for a right one
-// a quarter of an hour later. Versions may have jumped before the handle was opened, and then say nothing. So the
-// handle must also have been open for as long, by its monotonic clock.
+// a quarter of an hour later. isLongOver never believes an age that the handle's monotonic clock cannot confirm, because
+// versions may have jumped: the age counts from when the handle was opened, and less all jumps since.
 func (m moment) isLongOver(clock int64, d time.Duration) bool {
-	most := 2*d + clockSlack
-	return m.span(clock) >= most && m.open >= most
+	open := m.span(m.opened)
+	jumped := max(open-m.open, 0)
+	return min(m.span(clock), open)-jumped >= 2*d+clockSlack
 }
 
 // ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.

@@ -1013,6 +1013,41 @@ func TestNoIDLastsTooLong(t *testing.T) {
 	}
 }
 
+// TestNoIDEndsByAJump: versions that jump, as at a recovery or at a restore, end neither a deduplication id nor a receive
+// id before its time.
+func TestNoIDEndsByAJump(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jump := int64(0)
+		db := embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{VersionGap: func() int64 {
+			gap := jump
+			jump = 0
+			return gap
+		}}})
+		config := layer.Config{DedupWindow: 5 * time.Minute}
+		q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{Config: config})
+		require.NoError(t, err)
+		c := &clocks{T: t, db: db, q: q}
+		time.Sleep(24 * time.Hour)
+		c.send(q, layer.Message{DedupID: "x"})
+		first := c.claim(q, layer.ReceiveOptions{ReceiveID: "once"})
+		require.NoError(t, q.Ack(t.Context(), first))
+		for _, by := range []int64{100_000_000, 1_000_000_000_000} {
+			jump = by
+			c.send(q, layer.Message{})
+			time.Sleep(2 * time.Minute)
+			sent, err := q.Enqueue(t.Context(), layer.Message{Group: "A", DedupID: "x"})
+			require.NoError(t, err)
+			require.True(t, sent[0].Duplicate)
+			claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
+			require.NoError(t, err)
+			require.Empty(t, claims)
+		}
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	})
+}
+
 // TestADeadLetterOfAClockBehind (G3): a process whose clock is 45 days behind makes a dead letter of an old message, or
 // redrives one. Others that have just written know better: the letter is kept for its time, and the message comes.
 func TestADeadLetterOfAClockBehind(t *testing.T) {
