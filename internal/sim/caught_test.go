@@ -132,7 +132,7 @@ var caught = map[string]known{
 	"proof":           {"expiring", 10},
 	"clock-ask":       {"clocks", 1},
 	"item-age":        {"clocks", 1},
-	"letter-age":      {"clocks", 1},
+	"letter-age":      {"clocks", 3},
 	"archive-age":     {"clocks", 1},
 	"change-age":      {"clocks", 10},
 	"dedup-age":       {"clocks", 1},

@@ -983,12 +983,13 @@ func TestNoIDEndsEarly(t *testing.T) {
 func TestNoIDLastsTooLong(t *testing.T) {
 	t.Parallel()
 	const life, most = 5 * time.Minute, 15 * time.Minute
+	stands := func(opened time.Time) time.Time { return opened }
+	ahead := func(time.Time) time.Time { return time.Now().Add(20 * time.Minute) }
 	for name, clock := range map[string]struct {
 		now  func(opened time.Time) time.Time
 		same bool // the same process uses the ids again
 	}{
-		"the clock stands":                {func(opened time.Time) time.Time { return opened }, true},
-		"the writer was 20 minutes ahead": {func(time.Time) time.Time { return time.Now().Add(20 * time.Minute) }, false},
+		"the clock stands": {stands, true}, "the writer was 20 minutes ahead": {ahead, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inClocks(t, layer.Config{DedupWindow: life}, func(c *clocks) {
