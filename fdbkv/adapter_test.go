@@ -66,8 +66,8 @@ func TestErrorsUnwrapToTheBindings(t *testing.T) {
 		&kv.Error{Code: kv.CodeInvertedRange})
 }
 
-// TestTooLargeNamesTheRow: the error of a key, a value or a transaction that is too large names the key and the size, in
-// the commit and in a read after the write. It wraps the binding's error. The next attempt of the transaction has
+// TestTooLargeNamesTheRow: the error of a key, a value or a transaction that is too large names the key and the size,
+// in the commit and in a read after the write. It wraps the binding's error. The next attempt of the transaction has
 // forgotten the key.
 func TestTooLargeNamesTheRow(t *testing.T) {
 	db := open(t)

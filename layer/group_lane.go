@@ -209,9 +209,9 @@ func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all
 	return append(all, claims...), err
 }
 
-// claimsWith returns the claims that have the items, of all lanes of a group. It is for items of which the lanes are not
-// known. It reads the locks of the group page by page, until it has found a claim for each item. If the group has more
-// than maxPassed locks, or passedBytes, the error is a *LimitError.
+// claimsWith returns the claims that have the items, of all lanes of a group. It is for items of which the lanes are
+// not known. It reads the locks of the group page by page, until it has found a claim for each item. If the group has
+// more than maxPassed locks, or passedBytes, the error is a *LimitError.
 func claimsWith(v *view, group string, ids []ID) (all []heldLane, err error) {
 	var read locksRead
 	sought := slices.Clone(ids)

@@ -761,9 +761,9 @@ func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
 	return c.some(v, all...)
 }
 
-// timerTo matches a timer that leads to a lane whose head has the given value: a timer no later than the head is due, or
-// any timer if the group waits by its rate, whatever the rate was then. The timer may be that of an earlier head, which
-// has left the lane with a claim of another lane, and so was due.
+// timerTo matches a timer that leads to a lane whose head has the given value: a timer no later than the head is due,
+// or any timer if the group waits by its rate, whatever the rate was then. The timer may be that of an earlier head,
+// which has left the lane with a claim of another lane, and so was due.
 func (c *checker) timerTo(v inspection, lane string, head []byte, paced bool) func(p parsedKey, row kv.KV) bool {
 	config, due := v.known(), v.nowMS
 	delay := config.retro()

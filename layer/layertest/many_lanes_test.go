@@ -423,9 +423,9 @@ func TestPauseReadsPastManyLocks(t *testing.T) {
 	}
 }
 
-// TestUnreadableItemOfManyLanes (lanes, trap 12): the lanes of an item that cannot be read are not known, so a call that
-// removes the item must find the claims that have it among all locks of the group. With more than 1,000 locks the call
-// says so. A purge leaves such an item, and removes the others.
+// TestUnreadableItemOfManyLanes (lanes, trap 12): the lanes of an item that cannot be read are not known, so a call
+// that removes the item must find the claims that have it among all locks of the group. With more than 1,000 locks the
+// call says so. A purge leaves such an item, and removes the others.
 func TestUnreadableItemOfManyLanes(t *testing.T) {
 	const lanes = 1200
 	l := newLaned(t, "*; state", nil)
