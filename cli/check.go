@@ -14,7 +14,8 @@ func newCheckCmd(s *session) *cobra.Command {
 		Use:   "check",
 		Short: "Read the whole queue and hold it to its rules",
 		Long: `Read every key of the queue and check that nothing is lost, unreadable or out of reach. It changes nothing
-and may run beside workers. The exit code is 1 if a rule is broken.`,
+and may run beside workers. The exit code is 1 if a rule is broken. A line NOT CONFIRMED names a place at which too
+many keys would have to be searched to know: check again when the queue is less busy.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("checking", "key", -1)
@@ -62,6 +63,7 @@ type jsonCheck struct {
 	Requests    int64           `json:"requests"`
 	Grants      int64           `json:"grants"`
 	Violations  []jsonViolation `json:"violations"`
+	Unconfirmed []jsonViolation `json:"unconfirmed,omitempty"`
 }
 
 type jsonViolation struct {
@@ -71,18 +73,22 @@ type jsonViolation struct {
 	Detail string `json:"detail"`
 }
 
+func jsonViolations(all []layer.Violation) []jsonViolation {
+	out := make([]jsonViolation, len(all))
+	for i, v := range all {
+		out[i] = jsonViolation{Rule: string(v.Rule), Text: v.Rule.Text(), Key: v.Key, Detail: v.Detail}
+	}
+	return out
+}
+
 func (s *session) printCheck(r layer.CheckReport) error {
 	if s.json {
-		broken := make([]jsonViolation, len(r.Violations))
-		for i, v := range r.Violations {
-			broken[i] = jsonViolation{Rule: string(v.Rule), Text: v.Rule.Text(), Key: v.Key, Detail: v.Detail}
-		}
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
 			Paused: r.Paused, Parked: r.Halted,
 			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts, Dedup: r.Dedup,
 			Repeats: r.Repeats, Archived: r.Archived, States: r.States, Paces: r.Paces, Requests: r.Requests, Grants: r.Grants,
-			Violations: broken,
+			Violations: jsonViolations(r.Violations), Unconfirmed: jsonViolations(r.Unconfirmed),
 		})
 	}
 	t := newTable()
@@ -111,8 +117,16 @@ func (s *session) printCheck(r layer.CheckReport) error {
 	if err := s.printTable(t); err != nil {
 		return err
 	}
-	for _, v := range r.Violations {
-		_, err := fmt.Fprintf(s.stdout, "BROKEN %s\n  key    %s\n  detail %s\n", v.Rule.Text(), v.Key, oneLine([]byte(v.Detail), 1000))
+	if err := s.printViolations("BROKEN", r.Violations); err != nil {
+		return err
+	}
+	return s.printViolations("NOT CONFIRMED", r.Unconfirmed)
+}
+
+func (s *session) printViolations(how string, all []layer.Violation) error {
+	for _, v := range all {
+		detail := oneLine([]byte(v.Detail), 1000)
+		_, err := fmt.Fprintf(s.stdout, "%s %s\n  key    %s\n  detail %s\n", how, v.Rule.Text(), v.Key, detail)
 		if err != nil {
 			return err
 		}

@@ -143,3 +143,20 @@ func TestClosedPipeIsQuiet(t *testing.T) {
 		require.Equal(t, args[0] == "enqueue", stderr.Len() > 0, "%q: %s", args, &stderr)
 	}
 }
+
+// TestPrintUnconfirmed: a check prints the places of which it does not know whether they break a rule, and ends with
+// exit code 0 if there are no others.
+func TestPrintUnconfirmed(t *testing.T) {
+	report := layer.CheckReport{Unconfirmed: []layer.Violation{
+		{Rule: "group-reachable", Key: "k", Detail: "group \"A\" is neither ready nor held nor awaited"},
+	}}
+	require.NoError(t, violations(report))
+	s, out, _ := benchSession("memory", false)
+	require.NoError(t, s.printCheck(report))
+	require.Contains(t, out.String(), "violations       0")
+	require.Contains(t, out.String(), "NOT CONFIRMED a group, or lane, with items has")
+	require.Contains(t, out.String(), "  detail group \"A\" is neither")
+	s, out, _ = benchSession("memory", true)
+	require.NoError(t, s.printCheck(report))
+	require.Contains(t, out.String(), `"violations":[],"unconfirmed":[{"rule":"group-reachable"`)
+}

@@ -1,6 +1,7 @@
 package fdbkv_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,76 @@ func TestErrorsUnwrapToTheBindings(t *testing.T) {
 	require.Equal(t, kv.CodeRangeLimitsInvalid, theirs.Code)
 	require.ErrorIs(t, tx.AddReadConflictRange(kv.KeyRange{Begin: []byte("b"), End: []byte("a")}),
 		&kv.Error{Code: kv.CodeInvertedRange})
+}
+
+// TestTooLargeNamesTheRow: the error of a key, a value or a transaction that is too large names the key and the size,
+// in the commit and in a read after the write. It wraps the binding's error. The next attempt of the transaction has
+// forgotten the key.
+func TestTooLargeNamesTheRow(t *testing.T) {
+	db := open(t)
+	p := prefix(t, db)
+	long := key(p, strings.Repeat("k", 10_001-len(p)))
+	for _, c := range []struct {
+		code  int
+		write func(tx kv.Tx)
+		says  string
+	}{
+		{
+			kv.CodeKeyTooLarge,
+			func(tx kv.Tx) { tx.Set(long, nil) },
+			fmt.Sprintf("(2102): key %q … has 10001 bytes: ", long[:200]),
+		},
+		{
+			kv.CodeValueTooLarge,
+			func(tx kv.Tx) { tx.Set(key(p, "a"), make([]byte, 100_001)) },
+			fmt.Sprintf("(2103): the value of key %q has 100001 bytes: ", key(p, "a")),
+		},
+		{
+			kv.CodeValueTooLarge,
+			func(tx kv.Tx) { tx.Atomic(kv.AppendIfFits, key(p, "a"), make([]byte, 100_001)) },
+			fmt.Sprintf("(2103): the value of key %q has 100001 bytes: ", key(p, "a")),
+		},
+		{
+			kv.CodeTransactionTooLarge,
+			func(tx kv.Tx) {
+				for n := range 101 {
+					tx.Set(key(p, fmt.Sprint(n)), make([]byte, 100_000))
+				}
+			},
+			"(2101): the transaction has 101",
+		},
+	} {
+		tx, err := db.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		named := func(err error) {
+			t.Helper()
+			require.ErrorContains(t, err, c.says)
+			require.Equal(t, c.code, kv.Code(err))
+			var theirs fdb.Error
+			require.ErrorAs(t, err, &theirs)
+			require.Equal(t, c.code, theirs.Code)
+		}
+		c.write(tx)
+		tx.Set(bytes.Repeat([]byte("other"), 2001), nil)
+		if c.code != kv.CodeTransactionTooLarge {
+			_, err = tx.Get(p).Wait(t.Context())
+			named(err)
+			_, err = tx.Snapshot().GetRange(kv.PrefixRange(p).Selectors(), kv.RangeOptions{}).Wait(t.Context())
+			named(err)
+		} else {
+			tx.Reset()
+			c.write(tx)
+		}
+		_, err = tx.Commit().Wait(t.Context())
+		named(err)
+		_, err = tx.OnError(err).Wait(t.Context())
+		named(err)
+		tx.Reset()
+		tx.Set(bytes.Repeat([]byte("z"), 10_001), nil)
+		_, err = tx.Commit().Wait(t.Context())
+		require.ErrorContains(t, err, "zzz")
+		tx.Cancel()
+	}
 }
 
 // TestOnErrorTakesTheBindingsErrors: an error of the binding itself is as good as a kv.Error.

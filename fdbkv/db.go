@@ -89,7 +89,7 @@ func (db *DB) place() string {
 	if err != nil {
 		return "cluster unknown"
 	}
-	known := reader{tr}
+	known := newReader(tr)
 	file, fileErr := known.Get([]byte("\xff\xff/cluster_file_path")).Wait(ctx)
 	connection, err := known.Get([]byte("\xff\xff/connection_string")).Wait(ctx)
 	if fileErr != nil || err != nil {
@@ -111,7 +111,7 @@ func (db *DB) Status(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("fdbkv: status: %w", converted(err))
 	}
-	document, err := reader{tr}.Get([]byte("\xff\xff/status/json")).Wait(ctx)
+	document, err := newReader(tr).Get([]byte("\xff\xff/status/json")).Wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("fdbkv: status: %w", err)
 	}

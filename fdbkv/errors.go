@@ -2,6 +2,8 @@ package fdbkv
 
 import (
 	"errors"
+	"fmt"
+	"sync/atomic"
 
 	"github.com/apple/foundationdb/bindings/go/src/fdb"
 
@@ -32,10 +34,37 @@ func converted(err error) error {
 		return nil // as a rule; and what follows is not for nothing
 	}
 	var e fdb.Error
-	if errors.As(err, &e) {
+	if kv.Code(err) == 0 && errors.As(err, &e) {
 		return &kv.Error{Code: e.Code, Cause: e}
 	}
 	return err
+}
+
+// oversize is the first write of a transaction whose key or value is too large. The C client fails the reads after it,
+// and the commit, with an error that names no key.
+type oversize struct{ first atomic.Pointer[kv.Error] }
+
+func (o *oversize) note(key, value []byte) {
+	var e *kv.Error
+	if errors.As(kv.TooLarge(key, value), &e) {
+		o.first.CompareAndSwap(nil, e)
+	}
+}
+
+// forget begins another attempt of the transaction.
+func (o *oversize) forget() { o.first.Store(nil) }
+
+// named adds the key and the size to an error of the transaction, if the write is its cause.
+func (o *oversize) named(err error) error {
+	if e := o.first.Load(); e != nil && kv.Code(err) == e.Code {
+		return caused(e, err)
+	}
+	return err
+}
+
+// caused returns e, which wraps err too, so that the binding's Transact finds its own error.
+func caused(e *kv.Error, err error) error {
+	return &kv.Error{Code: e.Code, Cause: fmt.Errorf("%w: %w", e.Cause, errors.Unwrap(err))}
 }
 
 // codeOf finds the code of an engine's error in err, whichever type carries it.

@@ -16,10 +16,11 @@ type future[T any] struct {
 	// owner is the transaction the result comes from, kept from its finalizer while the future is held. A watch
 	// has none: it lives on without its transaction, and should not keep its memory.
 	owner any
+	large *oversize // of the transaction
 }
 
-func newFuture[T any](f fdb.Future, get func() (T, error), owner any) *future[T] {
-	return &future[T]{Future: f, get: get, owner: owner}
+func newFuture[T any](f fdb.Future, get func() (T, error), owner any, large *oversize) *future[T] {
+	return &future[T]{Future: f, get: get, owner: owner, large: large}
 }
 
 // Ready implements kv.Future.
@@ -37,7 +38,7 @@ func (f *future[T]) Wait(ctx context.Context) (T, error) {
 		return v, nil
 	}
 	var none T
-	err = converted(err)
+	err = f.large.named(converted(err))
 	if ctx.Err() != nil && kv.Code(err) == kv.CodeOperationCancelled {
 		return none, context.Cause(ctx)
 	}
@@ -45,6 +46,6 @@ func (f *future[T]) Wait(ctx context.Context) (T, error) {
 }
 
 // newNilFuture adapts a future without a value.
-func newNilFuture(f fdb.FutureNil, owner any) *future[struct{}] {
-	return newFuture(f, func() (struct{}, error) { return struct{}{}, f.Get() }, owner)
+func newNilFuture(f fdb.FutureNil, owner any, large *oversize) *future[struct{}] {
+	return newFuture(f, func() (struct{}, error) { return struct{}{}, f.Get() }, owner, large)
 }

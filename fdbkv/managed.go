@@ -26,7 +26,18 @@ func (t *managedTx) Commit() kv.Future[struct{}] {
 	if t.db.closed.Load() {
 		t.tr.Cancel()
 	}
-	return newNilFuture(t.tr.Commit(), t.tr)
+	f := t.tr.Commit()
+	return newFuture(f, func() (struct{}, error) { return struct{}{}, t.sized(f.Get()) }, t.tr, t.large)
+}
+
+// sized adds its size to the error of a transaction that is too large.
+func (t *managedTx) sized(err error) error {
+	if converted := converted(err); kv.Code(converted) == kv.CodeTransactionTooLarge {
+		if size, sizeErr := t.tr.GetApproximateSize().Get(); sizeErr == nil {
+			return caused(kv.TransactionTooLarge(size), converted)
+		}
+	}
+	return err
 }
 
 // CommittedVersion implements kv.ManagedTx.
@@ -42,7 +53,7 @@ func (t *managedTx) OnError(err error) kv.Future[struct{}] {
 		t.tr.Cancel()
 		return kv.Done(struct{}{}, err)
 	}
-	return &retry{future: newNilFuture(t.tr.OnError(fdb.Error{Code: code}), t.tr), tx: t, code: code, err: err}
+	return &retry{future: newNilFuture(t.tr.OnError(fdb.Error{Code: code}), t.tr, t.large), tx: t, code: code, err: err}
 }
 
 // Cancel implements kv.ManagedTx.
@@ -51,6 +62,7 @@ func (t *managedTx) Cancel() { t.tr.Cancel() }
 // Reset implements kv.ManagedTx.
 func (t *managedTx) Reset() {
 	t.tr.Reset()
+	t.large.forget()
 	// Begin has set the same ones without an error.
 	_ = setOptions(t.tr.Options(), t.options)
 }
@@ -68,7 +80,10 @@ type retry struct {
 func (r *retry) Wait(ctx context.Context) (struct{}, error) {
 	v, err := r.future.Wait(ctx)
 	if err == nil {
-		r.once.Do(func() { _ = setAttemptOptions(r.tx.tr.Options(), r.tx.options) })
+		r.once.Do(func() {
+			r.tx.large.forget()
+			_ = setAttemptOptions(r.tx.tr.Options(), r.tx.options)
+		})
 		return v, nil
 	}
 	if r.err != nil && kv.Code(err) == r.code {

@@ -30,7 +30,7 @@ func (r reader) GetRange(q kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 	f := &rangeFuture{done: make(chan struct{})}
 	go func() {
 		rows, err := result.GetSliceWithError()
-		f.end(pairs(rows), converted(err))
+		f.end(pairs(rows), r.large.named(converted(err)))
 	}()
 	return f
 }

@@ -17,7 +17,7 @@ import (
 // caller must wrap a transaction only once, and must not disable its read-your-writes.
 func Wrap(tr fdb.Transaction) kv.Tx { return newTx(tr) }
 
-func newTx(tr fdb.Transaction) *tx { return &tx{reader{tr}, tr} }
+func newTx(tr fdb.Transaction) *tx { return &tx{newReader(tr), tr} }
 
 // tx is a transaction without its lifecycle.
 type tx struct {
@@ -31,10 +31,13 @@ var (
 )
 
 // Snapshot implements kv.Tx.
-func (t *tx) Snapshot() kv.ReadTx { return reader{t.tr.Snapshot()} }
+func (t *tx) Snapshot() kv.ReadTx { return reader{t.tr.Snapshot(), t.large} }
 
 // Set implements kv.Tx.
-func (t *tx) Set(key, value []byte) { t.tr.Set(fdb.Key(key), value) }
+func (t *tx) Set(key, value []byte) {
+	t.large.note(key, value)
+	t.tr.Set(fdb.Key(key), value)
+}
 
 // Clear implements kv.Tx.
 func (t *tx) Clear(key []byte) { t.tr.Clear(fdb.Key(key)) }
@@ -44,6 +47,7 @@ func (t *tx) ClearRange(r kv.KeyRange) { t.tr.ClearRange(keyRange(r)) }
 
 // Atomic implements kv.Tx. An unknown operation is a deferred error 2000.
 func (t *tx) Atomic(op kv.MutationType, key, operand []byte) {
+	t.large.note(key, operand)
 	k := fdb.Key(key)
 	switch op {
 	case kv.Add:
@@ -94,7 +98,7 @@ func (t *tx) NextWriteNoConflict() {
 
 // Watch implements kv.Tx.
 func (t *tx) Watch(key []byte) kv.Future[struct{}] {
-	return newNilFuture(t.tr.Watch(fdb.Key(key)), nil)
+	return newNilFuture(t.tr.Watch(fdb.Key(key)), nil, t.large)
 }
 
 // Versionstamp implements kv.Tx.
@@ -107,11 +111,11 @@ func (t *tx) Versionstamp() kv.Future[[10]byte] {
 		}
 		copy(stamp[:], b)
 		return stamp, nil
-	}, t.tr)
+	}, t.tr, t.large)
 }
 
 // ApproximateSize implements kv.Tx.
 func (t *tx) ApproximateSize() kv.Future[int64] {
 	f := t.tr.GetApproximateSize()
-	return newFuture(f, f.Get, t.tr)
+	return newFuture(f, f.Get, t.tr, t.large)
 }

@@ -107,6 +107,31 @@ func (e *Error) Error() string {
 	return s
 }
 
+// keyShown bounds the bytes of a key in an error.
+const keyShown = 200
+
+// TooLarge returns the error of a write whose key or value is too large, with the key and the size; nil = neither is.
+// It is for engines: an error of FoundationDB names no key.
+func TooLarge(key, value []byte) error {
+	switch {
+	case len(key) > MaxKeySize:
+		return &Error{Code: CodeKeyTooLarge, Cause: fmt.Errorf("key %q … has %d bytes", key[:keyShown], len(key))}
+	case len(value) > MaxValueSize:
+		more := ""
+		if len(key) > keyShown {
+			key, more = key[:keyShown], " …"
+		}
+		cause := fmt.Errorf("the value of key %q%s has %d bytes", key, more, len(value))
+		return &Error{Code: CodeValueTooLarge, Cause: cause}
+	}
+	return nil
+}
+
+// TransactionTooLarge returns the error of a transaction that has size bytes.
+func TransactionTooLarge(size int64) *Error {
+	return &Error{Code: CodeTransactionTooLarge, Cause: fmt.Errorf("the transaction has %d bytes", size)}
+}
+
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error {
 	if e == nil {

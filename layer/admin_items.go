@@ -18,9 +18,11 @@ import (
 // such operation of the group, while enqueues and all other groups go on.
 
 // Cancel removes a waiting item, so that the item is not delivered any more. If the group was delayed because of the
-// item, the delay ends. Cancel works on an unreadable item, too.
+// item, the delay ends. Cancel works on an unreadable item, too. In a queue with facets it looks for the item's claim
+// among the locks of the group then. If these are more than 1,000, the error is a *LimitError: pause the group with
+// PauseOptions.Force, which ends the claims, and cancel again.
 //
-// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, *LimitError, ErrClosed, and the engine's; nothing was changed then.
 func (a Admin) Cancel(ctx context.Context, id ID) error {
 	return a.act(ctx, VerbCancel, &id.Group, id, func(ctx context.Context) (int, error) {
 		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) })
@@ -52,7 +54,7 @@ type SkipOptions struct {
 // Skip moves the head of a group, whichever item is the head, to the dead letters, and returns the item's id: for a
 // group blocked by its head. A delay of the group ends. Use Cancel to name the item, or to remove an item for good.
 //
-// Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
+// Errors: as Cancel's; ErrNoItem if the group is empty; ErrInvalidUTF8, and *LimitError for By and Reason.
 func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
 	var id ID
 	if o.By != "" {
@@ -347,7 +349,7 @@ func eachPart(
 	w *txn, sections []kv.KeyRange, from []byte, most int,
 	begin func(lane string, row kv.KV) (do func() error, err error),
 ) (next []byte, err error) {
-	n, read, size := 0, 0, 0
+	n, read := 0, locksRead{}
 	for _, section := range sections {
 		if bytes.Compare(from, section.End) >= 0 {
 			continue
@@ -359,11 +361,9 @@ func eachPart(
 			if err != nil {
 				return nil, fmt.Errorf("read locks: %w", err)
 			}
-			if read, size = read+1, size+len(row.Value); read > maxPassed || size > passedBytes && read > 1 {
+			if read.add(row); read.over() {
 				if most == allLanes {
-					return nil, &LimitError{
-						What: "locks and marks of the group", Unit: "rows", Got: int64(read), Max: maxPassed,
-					}
+					return nil, read.limit()
 				}
 				return row.Key, nil
 			}

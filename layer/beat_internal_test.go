@@ -21,6 +21,7 @@ import (
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	recording "fdbfifo/kv/record"
+	"fdbfifo/layer/internal/rec"
 )
 
 // beside opens another handle, as another process would.
@@ -699,4 +700,34 @@ func (h *hearts) settle(q *Queue, c *Claim, act int, stopped *atomic.Bool) {
 		require.Greater(h.t, item.ID.Index, last, "out of order")
 		h.last[c.Group] = max(h.last[c.Group], item.ID.Index)
 	}
+}
+
+// TestDelayReadsFewRecords: to judge the end of a delay, a handle reads a bounded number of records at the index of its
+// message.
+func TestDelayReadsFewRecords(t *testing.T) {
+	s := newMarkSteps(t)
+	counting := recording.WrapCounting(s.db)
+	_, err := kv.Run(s.ctx, counting, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		late := rec.Attempt{Count: 1, LastMS: s.now.Add(time.Hour).UnixMilli()}
+		for range 500 {
+			tx.Set(s.q.keys.attempt(ID{Group: "A", Index: 7, Random: uuid.New()}), late.Pack())
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	before := counting.Counters()
+	_, err = kv.Run(s.ctx, counting, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v := s.q.viewOf(s.ctx, tx.Snapshot())
+		wait, wrong, err := delayIsWrong(&v, "A", &rec.Holding{EndMS: s.now.Add(2 * time.Hour).UnixMilli()}, 7)
+		require.True(t, wrong)
+		require.Equal(t, time.Hour, wait)
+		return err
+	})
+	require.NoError(t, err)
+	require.LessOrEqual(t, counting.Counters().Sub(before).Rows, int64(sameIndex))
+	_, err = kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.ClearRange(s.q.keys.section(nameAttempt))
+		return nil
+	})
+	require.NoError(t, err)
 }

@@ -97,7 +97,7 @@ func settleReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, fou
 }
 
 // disown begins to give back the claims of a transaction whose outcome is unknown. It reports whether there may be any.
-func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64][]landed) bool {
+func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64]*attempted) bool {
 	given := orphans(batch, results)
 	s := &q.suspects
 	s.mu.Lock() // Close waits for all searches that are added before it gets the mutex
@@ -129,12 +129,12 @@ func claimsOf(q *Queue, given []rec.ClaimRef) []*Claim {
 
 // orphans returns the claims in the results of a transaction whose callers will never hear of them. A claim under a
 // receive id is left out: its caller repeats the receive.
-func orphans(batch []*operation, results map[int64][]landed) map[int64][]rec.ClaimRef {
+func orphans(batch []*operation, results map[int64]*attempted) map[int64][]rec.ClaimRef {
 	given := make(map[int64][]rec.ClaimRef)
 	for attempt, all := range results {
 		for i, o := range batch {
 			if o.receive != nil && o.receive.o.ReceiveID == "" {
-				given[attempt] = append(given[attempt], all[i].given...)
+				given[attempt] = append(given[attempt], all.landed[i].given...)
 			}
 		}
 		if len(given[attempt]) == 0 {

@@ -467,12 +467,14 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 // the end and the time of the last nack are by one clock. The queue's lease stands for a delay without that time. The
 // message of the delay has the index in the timer. It need not be the head any more: a dead letter may have returned to
 // its place before it. A delay whose message is gone is wrong.
+//
+// Few messages have the same index: those of enqueues at the same read version. delayIsWrong reads at most sameIndex.
 func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.Duration, wrong bool, err error) {
 	wait, wrong = v.known().Lease, isWrong(h, v.nowMS)
 	first := ID{Group: lanes.GroupOf(lane), Index: index}
 	past := ID{Group: first.Group, Index: index + 1}
 	records := kv.KeyRange{Begin: v.keys.attempt(first), End: v.keys.attempt(past)}
-	rows, err := v.read.GetRange(records.Selectors(), kv.RangeOptions{}).Wait(v.ctx)
+	rows, err := v.read.GetRange(records.Selectors(), kv.RangeOptions{Limit: sameIndex}).Wait(v.ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("read attempts: %w", err)
 	}
@@ -492,6 +494,9 @@ func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.
 	}
 	return wait, wrong || len(items) == 0, nil
 }
+
+// sameIndex bounds the records of failed attempts at one index that a look at a delay reads.
+const sameIndex = 100
 
 // endFar ends the holding of a wrong timer, if the timer still stands for it.
 //

@@ -172,7 +172,8 @@ func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLa
 
 // locksBeside reads the records of the lanes, except the given one, of which a claim may have an item. If there may be
 // such lanes, locksBeside adds a read conflict on all locks of the group. If the item is not readable, its facets are
-// not known: then locksBeside looks at all locks of the group for a claim that has the item.
+// not known: then locksBeside looks at all locks of the group for a claim that has the item. With too many locks the
+// error is a *LimitError.
 func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all []heldLane, err error) {
 	over, others := w.keys.lanesOver(id, facets)
 	reads := make(map[string]kv.Future[[]byte], len(over))
@@ -203,24 +204,35 @@ func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all
 	if !others {
 		return all, nil
 	}
-	claims, err := claimsWith(&w.view, id.Group, func(c *rec.Holding) bool { return hasItem(c, id) })
+	claims, err := claimsWith(&w.view, id.Group, []ID{id})
 	claims = slices.DeleteFunc(claims, func(held heldLane) bool { return slices.Contains(over, held.lane) })
 	return append(all, claims...), err
 }
 
-// claimsWith returns the claims that has wants, of all lanes of a group. It reads all locks of the group, page by page:
-// it is for an item of which the lanes are not known.
-func claimsWith(v *view, group string, has func(c *rec.Holding) bool) (all []heldLane, err error) {
+// claimsWith returns the claims that have the items, of all lanes of a group. It is for items of which the lanes are
+// not known. It reads the locks of the group page by page, until it has found a claim for each item. If the group has
+// more than maxPassed locks, or passedBytes, the error is a *LimitError.
+func claimsWith(v *view, group string, ids []ID) (all []heldLane, err error) {
+	var read locksRead
+	sought := slices.Clone(ids)
 	for row, err := range walk(v.ctx, v.read, v.keys.locks(group), locksOfPage) {
 		if err != nil {
 			return nil, fmt.Errorf("read locks: %w", err)
+		}
+		if read.add(row); read.over() {
+			return nil, read.limit()
 		}
 		held, err := v.unpackHolds([]kv.KV{row})
 		if err != nil {
 			return nil, err
 		}
-		if has(held[0].record.Claim()) {
+		n := len(sought)
+		sought = slices.DeleteFunc(sought, func(id ID) bool { return hasItem(held[0].record.Claim(), id) })
+		if len(sought) < n {
 			all = append(all, held...)
+		}
+		if len(sought) == 0 {
+			break
 		}
 	}
 	return all, nil

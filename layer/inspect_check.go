@@ -115,6 +115,9 @@ type CheckReport struct {
 	// Requests of handles whose receives wait, and grants to such handles, not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
+	// Unconfirmed are places that may break a rule. To know, Check would have to search more hints, timers or requests
+	// than it reads at one version of the database (10,000,000 bytes). Check again when the queue is less busy.
+	Unconfirmed []Violation
 }
 
 // CheckOptions configure a check. The zero value is the normal use.
@@ -125,15 +128,15 @@ type CheckOptions struct {
 
 // Check reads the whole queue and checks the rules. It changes nothing and may run at the same time as all other
 // operations. It uses many short transactions at batch priority. Check confirms each violation in one transaction,
-// which sees a single version, so a reported violation is real. The memory grows with the number of groups, not of
-// items.
+// which sees a single version, so a reported violation is real. See also CheckReport.Unconfirmed. The memory grows with
+// the number of groups, not of items.
 //
 // Errors: ErrClosed, and the engine's; there is no report then.
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	c := &checker{
 		q: a.q, keys: a.q.keys, ctx: ctx, o: o, report: &CheckReport{},
 		retro:  retro{on: true}, // only such a queue has the timers that are looked for then
-		groups: make(map[string]*groupCheck), parts: make(map[ID]bool),
+		groups: make(map[string]*groupCheck), parts: make(map[ID]bool), granted: make(map[uuid.UUID]int64),
 	}
 	r := c.report
 	c.counts = map[string]*int64{
@@ -163,7 +166,8 @@ type checker struct {
 	counts   map[string]*int64 // figures of the report, by the name in the key
 	done     int64             // keys read
 	groups   map[string]*groupCheck
-	parts    map[ID]bool // the items which have parts
+	parts    map[ID]bool         // the items which have parts
+	granted  map[uuid.UUID]int64 // the indexes of the requests to which grants were made; 0 = not seen
 	suspects []suspect
 	kept     []keptRow
 	odd      map[string]bool // the keys of the page which do not fit to others: see look
@@ -223,18 +227,22 @@ func (c *checker) pages() error {
 	all := c.keys.all()
 	begin := kv.FirstGreaterOrEqual(all.Begin)
 	for {
-		var rows []kv.KV
+		var rows []checked
 		err := c.view(func(v inspection) error {
-			var err error
-			rows, err = v.read.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
+			found, err := v.read.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
 				kv.RangeOptions{Limit: checkPage}).Wait(v.ctx)
-			if err == nil {
-				err = c.look(v, rows)
+			if err != nil {
+				return err
 			}
-			if err == nil {
-				err = c.lookLanes(v, rows)
+			rows = make([]checked, len(found))
+			for i, row := range found {
+				rows[i].KV = row
+				rows[i].p, rows[i].err = v.keys.parse(row.Key)
 			}
-			return err
+			if err := c.look(v, rows); err != nil {
+				return err
+			}
+			return c.lookLanes(v, rows)
 		})
 		if err != nil {
 			return fmt.Errorf("read page: %w", err)
@@ -279,11 +287,18 @@ func (c *checker) group(name string) *groupCheck {
 	return g
 }
 
+// checked is a pair of a page with its parsed key.
+type checked struct {
+	kv.KV
+	p   parsedKey
+	err error // of the key
+}
+
 // row takes one pair into account. A pair broken by itself becomes a suspect at once.
-func (c *checker) row(row kv.KV) {
-	p, err := c.keys.parse(row.Key)
-	if err != nil {
-		c.still(row.Key, ruleKey, err.Error())
+func (c *checker) row(of checked) {
+	p, row := of.p, of.KV
+	if of.err != nil {
+		c.still(row.Key, ruleKey, of.err.Error())
 		return
 	}
 	if n := c.counts[p.name]; n != nil {
@@ -332,13 +347,7 @@ func (c *checker) row(row kv.KV) {
 		}
 		c.group(p.group).hints++
 	case nameHeld:
-		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-			r, err := v.readLock(p.group)
-			if err != nil && !isCorrupt(err) || r.Claim() != nil && r.Claim().Beat == p.id {
-				return "", "", err
-			}
-			return ruleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
-		})
+		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) { return c.heldSound(v, p) })
 	case nameTimer, nameDue:
 		if p.id != uuid.Nil && p.name == nameTimer {
 			return // of a beat; may be stale, and is cleared when met
@@ -354,7 +363,12 @@ func (c *checker) row(row kv.KV) {
 	case nameLane, nameOpen, nameKept:
 		c.laneRow(p, row)
 	case nameGrant:
+		c.granted[p.id] = 0
 		c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) { return c.grantSound(v, p.id) })
+	case nameRequest:
+		if _, granted := c.granted[p.id]; granted {
+			c.granted[p.id] = p.index
+		}
 	}
 }
 
@@ -423,7 +437,7 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 }
 
 // look notes which dead letters and rows of the archive do not fit to their counterparts, read at the page's version.
-func (c *checker) look(v inspection, rows []kv.KV) error {
+func (c *checker) look(v inspection, rows []checked) error {
 	c.odd = make(map[string]bool)
 	type pair struct {
 		key   []byte
@@ -432,8 +446,8 @@ func (c *checker) look(v inspection, rows []kv.KV) error {
 	}
 	var pairs []pair
 	for _, row := range rows {
-		p, err := v.keys.parse(row.Key)
-		if err != nil {
+		p := row.p
+		if row.err != nil {
 			continue
 		}
 		switch p.name {
@@ -600,26 +614,57 @@ func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error)
 	return value, err
 }
 
-// some reports whether any pair of a range matches.
-func (c *checker) some(v inspection, of kv.KeyRange, match func(p parsedKey, row kv.KV) bool) (bool, error) {
-	for row, err := range walk(v.ctx, v.read, of, 10_000) {
-		if err != nil {
-			return false, err
-		}
-		if p, err := v.keys.parse(row.Key); err == nil && match(p, row) {
-			return true, nil
+// sought is ranges in which a pair may match.
+type sought struct {
+	of    []kv.KeyRange
+	match func(p parsedKey, row kv.KV) bool
+}
+
+const (
+	// searchBytes bounds the keys and values that are read to confirm a suspect, because a transaction must end within
+	// five seconds.
+	searchBytes = 10_000_000
+	searchPage  = 1000
+)
+
+// errUnsure: a search has reached searchBytes, and may have missed a pair.
+var errUnsure = errors.New("too much to search at one version")
+
+// some reports whether any pair matches.
+func (c *checker) some(v inspection, all ...sought) (bool, error) {
+	size := 0
+	for _, s := range all {
+		for _, of := range s.of {
+			for row, err := range walk(v.ctx, v.read, of, searchPage) {
+				if err != nil {
+					return false, err
+				}
+				if p, err := v.keys.parse(row.Key); err == nil && s.match(p, row) {
+					return true, nil
+				}
+				if size += len(row.Key) + len(row.Value); size > searchBytes {
+					return false, errUnsure
+				}
+			}
 		}
 	}
 	return false, nil
 }
 
-// grantSound looks for the request to which a grant was made, both at one version.
+// grantSound looks for the request to which a grant was made, both at one version. The request is usually where the
+// pages have seen it.
 func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, error) {
-	found, err := c.some(v, v.keys.section(nameRequest), func(p parsedKey, _ kv.KV) bool { return p.id == random })
-	if err != nil || found {
+	value, err := v.read.Get(v.keys.request(c.granted[random], random)).Wait(v.ctx)
+	if err != nil || value != nil {
 		return "", "", err
 	}
-	return ruleGrant, "no request of " + random.String(), nil
+	found, err := c.some(v, sought{
+		[]kv.KeyRange{v.keys.section(nameRequest)}, func(p parsedKey, _ kv.KV) bool { return p.id == random },
+	})
+	if found {
+		return "", "", nil
+	}
+	return ruleGrant, "no request of " + random.String(), err
 }
 
 // waits returns when a timer leads to the group; ok is false if no timer of a head does, or a hint does.
@@ -651,18 +696,6 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 	})
 }
 
-// pacedTimer looks for a timer which leads to a group waiting by its rate, whatever the rate was then.
-func (c *checker) pacedTimer(v inspection, group string) (bool, error) {
-	value, err := v.read.Get(v.keys.pace(group)).Wait(v.ctx)
-	if err != nil || value == nil {
-		return false, err
-	}
-	return c.some(v, v.keys.section(nameTimer), func(p parsedKey, row kv.KV) bool {
-		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
-		return err == nil && kind == rec.KindHead && p.group == group
-	})
-}
-
 // reachable looks for a hint or a timer which leads to the group, at one version with the lock and the items.
 func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	l, err := v.readLock(group)
@@ -690,19 +723,57 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 			return "", "", nil
 		}
 	}
-	if found, err := c.pacedTimer(v, group); err != nil || found {
-		return "", "", err
+	found, err := c.leadsTo(v, group, rows[0])
+	if found {
+		return "", "", nil
 	}
-	hinted := func(p parsedKey, _ kv.KV) bool { return p.lane == group }
-	_, where := lanes.Split(group)
-	view, _ := lanes.SplitWhere(where)
-	if found, err := c.some(v, v.keys.hintsIn(view), hinted); err != nil || found {
-		return "", "", err
+	return ruleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", err
+}
+
+// leadsTo reports whether a hint, also one put aside under a lock, or a timer leads to a lane with the given head. The
+// hint is usually at the head's index.
+func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
+	p, err := v.keys.parse(head.Key)
+	if err != nil {
+		return false, err
 	}
-	if found, err := c.timedOrKept(v, group, rows[0].Value); err != nil || found {
-		return "", "", err
+	group, where := lanes.Split(lane)
+	var hints [][]byte
+	for _, shard := range v.keys.shardsOf(group) {
+		hints = append(hints, v.keys.readyAt(shard, p.index, lane))
 	}
-	return ruleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", nil
+	hint, err := c.firstOf(v, hints)
+	if err != nil || hint != nil {
+		return hint != nil, err
+	}
+	paced, err := v.read.Get(v.keys.pace(lane)).Wait(v.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read pace: %w", err)
+	}
+	ofLane := func(p parsedKey, _ kv.KV) bool { return p.lane == lane }
+	all, plain := []sought{{v.keys.hintsOf(where), ofLane}}, v.keys.plan.IsPlain()
+	if !plain {
+		all = append(all, sought{[]kv.KeyRange{v.keys.keptOf(group)}, ofLane})
+	}
+	if !plain || paced != nil {
+		all = append(all, sought{[]kv.KeyRange{v.keys.timersOf(where)}, c.timerTo(v, lane, head.Value, paced != nil)})
+	}
+	return c.some(v, all...)
+}
+
+// timerTo matches a timer that leads to a lane whose head has the given value: a timer no later than the head is due,
+// or any timer if the group waits by its rate, whatever the rate was then. The timer may be that of an earlier head,
+// which has left the lane with a claim of another lane, and so was due.
+func (c *checker) timerTo(v inspection, lane string, head []byte, paced bool) func(p parsedKey, row kv.KV) bool {
+	config, due := v.known(), v.nowMS
+	delay := config.retro()
+	if e, _, err := rec.OpenEnvelope(head); err == nil {
+		due = max(due, delay.due(&e))
+	}
+	return func(p parsedKey, row kv.KV) bool {
+		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
+		return err == nil && kind == rec.KindHead && p.lane == lane && (paced || delay.dueOf(p.index) <= due)
+	}
 }
 
 // markSound checks the key of a mark against the lock, at one version.
@@ -764,6 +835,15 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	return "", "", nil
 }
 
+// heldSound looks for the claim of a pair in the list of the claims by a heartbeat.
+func (c *checker) heldSound(v inspection, p parsedKey) (Rule, string, error) {
+	r, err := v.readLock(p.group)
+	if err != nil && !isCorrupt(err) || r.Claim() != nil && r.Claim().Beat == p.id {
+		return "", "", err
+	}
+	return ruleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
+}
+
 // beatSound says what is wrong with what leads to a claim by heartbeat; "" = nothing.
 func (c *checker) beatSound(v inspection, group string, h *rec.Holding) (detail string, err error) {
 	held := v.read.Get(v.keys.held(h.Beat, group))
@@ -800,16 +880,15 @@ func (c *checker) confirm(s suspect) error {
 		rule, detail, err = s.confirm(v)
 		return err
 	})
-	if isCorrupt(err) {
-		return nil // the row that cannot be read is a suspect of its own
-	}
-	if err != nil {
-		return fmt.Errorf("confirm %s: %w", tuple.Printable(s.key), err)
-	}
-	if rule != "" {
-		c.report.Violations = append(c.report.Violations, Violation{
-			Rule: rule, Key: tuple.Printable(s.key), Detail: detail,
-		})
+	broken := Violation{Rule: rule, Key: tuple.Printable(s.key), Detail: detail}
+	switch {
+	case isCorrupt(err): // the row that cannot be read is a suspect of its own
+	case errors.Is(err, errUnsure):
+		c.report.Unconfirmed = append(c.report.Unconfirmed, broken)
+	case err != nil:
+		return fmt.Errorf("confirm %s: %w", broken.Key, err)
+	case rule != "":
+		c.report.Violations = append(c.report.Violations, broken)
 	}
 	return nil
 }
@@ -818,7 +897,7 @@ func (c *checker) confirm(s suspect) error {
 
 // lookLanes notes which items of a page are not in the lanes of their facets, and which keys of lanes have no item with
 // these facets, at the page's version.
-func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
+func (c *checker) lookLanes(v inspection, rows []checked) error {
 	type pair struct {
 		key   []byte
 		lane  string // of a lane's key; "" = of an item
@@ -827,8 +906,8 @@ func (c *checker) lookLanes(v inspection, rows []kv.KV) error {
 	}
 	var pairs []pair
 	for _, row := range rows {
-		p, err := v.keys.parse(row.Key)
-		if err != nil {
+		p := row.p
+		if row.err != nil {
 			continue
 		}
 		switch p.name {
@@ -1029,29 +1108,6 @@ func (c *checker) compareHolds() {
 			return ruleDisjoint, "the group, and " + id.String() + " by itself", nil
 		})
 	}
-}
-
-// timedOrKept looks for a hint of the lane that was put aside under a lock, or for a timer that leads to the lane no
-// later than its head is due. head is the head's value. The timer may be that of an earlier head, which has left the
-// lane with a claim of another lane, and so was due.
-func (c *checker) timedOrKept(v inspection, lane string, head []byte) (bool, error) {
-	if v.keys.plan.IsPlain() {
-		return false, nil
-	}
-	config, due := v.known(), v.nowMS
-	delay := config.retro()
-	if e, _, err := rec.OpenEnvelope(head); err == nil {
-		due = max(due, delay.due(&e))
-	}
-	_, where := lanes.Split(lane)
-	found, err := c.some(v, v.keys.timersOf(where), func(p parsedKey, row kv.KV) bool {
-		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
-		return err == nil && kind == rec.KindHead && p.lane == lane && delay.dueOf(p.index) <= due
-	})
-	if err != nil || found {
-		return found, err
-	}
-	return c.some(v, v.keys.section(nameKept), func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
 }
 
 // headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.

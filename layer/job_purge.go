@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -36,8 +37,10 @@ type PurgeOptions struct {
 
 // PurgeReport is what a purge did.
 type PurgeReport struct {
-	Items  int64 // removed
-	Kept   int64 // left: in flight, or in a group whose lock cannot be read
+	Items int64 // removed
+	// Kept items are left: items in flight, items of a group whose lock cannot be read, and unreadable items of a group
+	// with more than 1,000 locks.
+	Kept   int64
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
 	// Unreadable is how many rows Force has cleared because their key or value cannot be read, with the rows that
@@ -180,12 +183,11 @@ type purgeStep struct {
 
 // purgeRun is a run of consecutive items of a group.
 type purgeRun struct {
-	group string
-	items []rec.Item
-	whole bool // the run is the whole group, as of the read version
-	lock  kv.Future[[]byte]
-	// unreadable: an item of the run cannot be read, so that its lanes are not known.
-	unreadable bool
+	group      string
+	items      []rec.Item
+	whole      bool // the run is the whole group, as of the read version
+	lock       kv.Future[[]byte]
+	unreadable []ID // of the items that cannot be read, so that their lanes are not known
 }
 
 func (s *purgeStep) run(width int) error {
@@ -266,7 +268,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 		}
 		r, d := runs[len(runs)-1], rec.Item{Index: p.index, Random: p.id}
 		if e, _, err := rec.OpenEnvelope(row.Value); err != nil {
-			d.Parts, r.unreadable = 1, true // there may be parts
+			d.Parts, r.unreadable = 1, append(r.unreadable, p.itemID()) // there may be parts
 		} else {
 			d.Parts = e.Parts
 		}
@@ -648,25 +650,37 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 }
 
 // readOver reads the records that may have the items of a run: of the whole group, of the other lanes given, and the
-// holds.
+// holds. If the group has too many locks to find the claims of the unreadable items, readOver takes these items out of
+// the run.
 func (s *purgeStep) readOver(r *purgeRun, parts []string) ([]heldLane, error) {
 	all, err := s.locksOf(guard.PurgeLock, r.group, parts)
-	if err == nil && r.unreadable {
+	if err == nil && len(r.unreadable) > 0 {
 		var claims []heldLane
-		claims, err = claimsWith(&s.view, r.group, func(c *rec.Holding) bool {
-			return slices.ContainsFunc(r.items, func(d rec.Item) bool { return hasItem(c, idOf(d, r.group)) })
-		})
+		claims, err = claimsWith(&s.view, r.group, r.unreadable)
+		if errors.Is(err, ErrLimit) {
+			s.keepUnreadable(r)
+			err = nil
+		}
 		for _, claim := range claims {
 			if claim.lane != r.group && !slices.Contains(parts, claim.lane) {
 				all = append(all, claim)
 			}
 		}
 	}
-	if err != nil {
+	if err != nil || len(r.items) == 0 {
 		return nil, err
 	}
 	holds, err := s.readHolds(guard.PurgeLock, holdsOver(s.keys, r))
 	return append(all, holds...), err
+}
+
+// keepUnreadable takes the unreadable items out of a run.
+func (s *purgeStep) keepUnreadable(r *purgeRun) {
+	s.done.Kept += int64(len(r.unreadable))
+	r.items = slices.DeleteFunc(r.items, func(d rec.Item) bool {
+		return slices.Contains(r.unreadable, idOf(d, r.group))
+	})
+	r.whole, r.unreadable = false, nil
 }
 
 // holdsOver is the range of the holds of a run.

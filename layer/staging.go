@@ -51,7 +51,7 @@ const defaultStagePoll = time.Second
 // staged is what a transaction has done to the handle's requests; the zero value = nothing.
 type staged struct {
 	granted    int   // groups granted to other handles
-	request    int64 // the request's index, if the request was registered or found
+	request    int64 // the request's index, if the request was registered or renewed
 	deadlineMS int64
 	gone       bool // the request was cleared, or not found
 	// wants has the deadlines of the requests for lanes and by templates that were written; 0 = it was cleared.

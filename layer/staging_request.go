@@ -89,23 +89,6 @@ func (w *txn) request(index int64, wants int) staged {
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
-// findRequest looks for the handle's request after an unknown commit which was applied.
-func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
-	for row, err := range walk(ctx, tx.Snapshot(), q.keys.section(nameRequest), 1000) {
-		if err != nil {
-			return staged{}, fmt.Errorf("read requests: %w", err)
-		}
-		p, err := q.keys.parse(row.Key)
-		if q.passes(err) || p.id != q.waitID {
-			continue
-		}
-		r, err := rec.UnpackRequest(row.Key, row.Value)
-		q.passes(err) // without a deadline it is renewed at once
-		return staged{request: p.index, deadlineMS: r.DeadlineMS, began: true}, nil
-	}
-	return staged{gone: true}, nil
-}
-
 // renew moves the deadline of the handle's request. If a sweep has cleared the request, the next turn writes another.
 // renew also writes the handle's last receipt again: other handles learn the clock of one that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {

@@ -195,6 +195,9 @@ func (s subspace) keptUnder(holder string) kv.KeyRange {
 	return s.below(rec.AppendNested(s.startGroup(nameKept, group, len(where)+3), where))
 }
 
+// keptOf is the range of the hints put aside under the locks of a group.
+func (s subspace) keptOf(group string) kv.KeyRange { return s.below(s.startGroup(nameKept, group, 1)) }
+
 func (s subspace) kept(holder, lane string, index int64) []byte {
 	group, by := lanes.Split(holder)
 	_, where := lanes.Split(lane)

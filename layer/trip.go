@@ -8,6 +8,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -22,9 +23,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 		return nil
 	}
 	_, err := onceKnown(ctx, q, calledFor(batch, o),
-		func(tx kv.Tx, a kv.Attempt) ([]landed, bool, error) { return t.attempt(ctx, tx, a) },
-		func(tx kv.Tx, results []landed) error { return t.restore(ctx, tx, results) },
-		func(r *ownReceipt, results map[int64][]landed) bool { return disown(q, r, batch, results) })
+		func(tx kv.Tx, a kv.Attempt) (*attempted, bool, error) { return t.attempt(ctx, tx, a) },
+		func(tx kv.Tx, results *attempted) error { return t.restore(ctx, tx, results) },
+		func(r *ownReceipt, results map[int64]*attempted) bool { return disown(q, r, batch, results) })
 	t.end(ctx, err)
 	return err
 }
@@ -48,6 +49,12 @@ type trip struct {
 	due       []dueBeat // heartbeats found due
 }
 
+// attempted is the results of an attempt, to be restored if the attempt turns out to have been applied.
+type attempted struct {
+	landed []landed // of each operation
+	staged staged   // without a watch, because a watch fails with the commit
+}
+
 // begin takes guesses, and the handle's slot for waiting receives. The caller must call leave, which gives both back.
 func (t *trip) begin(others int) {
 	t.lost = lostOf(t.batch)
@@ -66,7 +73,7 @@ func (t *trip) leave() {
 }
 
 // attempt performs the operations, and forgets what the attempt before found. Its results are for restore.
-func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results []landed, wrote bool, err error) {
+func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results *attempted, wrote bool, err error) {
 	for ; t.conflicts < t.lost+a.Conflicts; t.conflicts++ {
 		t.q.eachSpread(t.batch, (*advice.Spread).Widen)
 	}
@@ -80,27 +87,24 @@ func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results []l
 	if t.due = w.beats.due; err != nil || !w.did.wrote {
 		return nil, false, err
 	}
-	results = make([]landed, len(t.batch))
+	results = &attempted{landed: make([]landed, len(t.batch)), staged: t.outcome}
+	results.staged.rest = line.Rest{}
 	for i, o := range t.batch {
-		results[i] = o.results()
+		results.landed[i] = o.results()
 	}
 	return results, true, nil
 }
 
 // restore takes the results of the attempt that was applied. It may not be the last attempt that ran.
-func (t *trip) restore(ctx context.Context, tx kv.Tx, results []landed) (err error) {
+func (t *trip) restore(ctx context.Context, tx kv.Tx, results *attempted) error {
 	for i, o := range t.batch {
-		if err := o.restore(ctx, t.q, tx, &results[i]); err != nil {
+		if err := o.restore(ctx, t.q, tx, &results.landed[i]); err != nil {
 			return err
 		}
 	}
-	if !t.slot {
-		return nil
-	}
-	t.wants = nil      // it is unknown which requests the transaction has written
-	t.outcome.cancel() // the watches of the attempt which was applied have failed with its commit
-	t.outcome, err = t.q.findRequest(ctx, tx)
-	return err
+	t.outcome.cancel()
+	t.outcome = results.staged
+	return nil
 }
 
 // end tells the handle how the transaction has ended.

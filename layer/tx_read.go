@@ -322,10 +322,30 @@ const (
 	locksAtOnce = 10
 	// locksOfPage bounds the locks of a page, and those that an inspection reads of a range at first.
 	locksOfPage = 100
-	// maxPassed and passedBytes bound the locks of other lanes that a look reads past.
+	// maxPassed and passedBytes bound the locks of other lanes that a look reads past, and the locks and marks of a
+	// group that an operator's call reads.
 	maxPassed   = 1000
 	passedBytes = 10_000_000
 )
+
+// locksRead counts the locks and marks that a transaction reads.
+type locksRead struct{ rows, bytes int }
+
+func (l *locksRead) add(row kv.KV) { l.rows, l.bytes = l.rows+1, l.bytes+len(row.Value) }
+
+// over reports whether the last lock is one too many. A single lock never is.
+func (l *locksRead) over() bool { return l.rows > maxPassed || l.bytes > passedBytes && l.rows > 1 }
+
+// limit is the error of a call that must read all locks and marks of a group.
+func (l *locksRead) limit() error {
+	if l.rows > maxPassed {
+		return &LimitError{What: whatLocks, Unit: "rows", Got: int64(l.rows), Max: maxPassed}
+	}
+	return &LimitError{What: whatLocks, Unit: "bytes", Got: int64(l.bytes), Max: passedBytes}
+}
+
+// whatLocks is LimitError.What of a group that has too many locks and marks for a call.
+const whatLocks = "locks and marks of the group"
 
 // laneLock has the reads of a lane's lock, and in a queue with facets those of other locks that may exclude the lane.
 type laneLock struct {
@@ -406,18 +426,18 @@ func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLan
 // pass continues a read of locks behind the rows in passed, none of which is of an intersecting lane. It returns the
 // first lock of an intersecting lane. Behind maxPassed locks, or passedBytes, it returns the next lock, of any lane.
 func (l *lockRead) pass(v *view, lane string, passed []kv.KV) (excludes []heldLane, err error) {
-	n, size := len(passed), 0
+	var read locksRead
 	for _, row := range passed {
-		size += len(row.Value)
+		read.add(row)
 	}
-	rest := kv.KeyRange{Begin: kv.KeyAfter(passed[n-1].Key), End: l.of.End}
+	rest := kv.KeyRange{Begin: kv.KeyAfter(passed[len(passed)-1].Key), End: l.of.End}
 	for row, err := range walk(v.ctx, l.by, rest, locksOfPage) {
 		if err != nil {
 			return nil, fmt.Errorf("read locks: %w", err)
 		}
-		n, size = n+1, size+len(row.Value)
+		read.add(row)
 		_, found, err := v.unpackLocks(lane, []kv.KV{row})
-		if err == nil && len(found) == 0 && (n > maxPassed || size > passedBytes) {
+		if err == nil && len(found) == 0 && read.over() {
 			found, err = v.unpackHolds([]kv.KV{row})
 		}
 		if err != nil || len(found) > 0 {

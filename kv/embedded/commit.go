@@ -106,7 +106,7 @@ func (t *transaction) prepare(c *commit) error {
 		limit = min(limit, int64(t.options.SizeLimit))
 	}
 	if c.size() > limit {
-		return tooLarge(kv.CodeTransactionTooLarge, "the transaction", int(c.size()))
+		return kv.TransactionTooLarge(c.size())
 	}
 	if home := t.db.local.Load(); t.readVersion == 0 && home != nil {
 		v, err := home.readVersion()

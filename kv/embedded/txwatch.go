@@ -25,7 +25,7 @@ func (t *transaction) startWatch(key []byte) (*watch, error) {
 		return nil, err
 	}
 	if len(key) > kv.MaxKeySize && string(key) < maxKey {
-		return nil, codeError(kv.CodeKeyTooLarge)
+		return nil, kv.TooLarge(key, nil)
 	}
 	// The read that takes the baseline is a serialisable one (FoundationDB issue 12596).
 	if string(key) >= maxKey {

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"fdbfifo/kv"
@@ -30,24 +29,10 @@ func (t *transaction) startWrite() (addConflict bool, err error) {
 }
 
 func checkPair(key, value []byte) error {
-	switch {
-	case string(key) >= maxKey:
+	if string(key) >= maxKey {
 		return codeError(kv.CodeKeyOutsideLegalRange)
-	case len(key) > kv.MaxKeySize:
-		return tooLarge(kv.CodeKeyTooLarge, fmt.Sprintf("key %q …", key[:keyShown]), len(key))
-	case len(value) > kv.MaxValueSize:
-		of := fmt.Sprintf("the value of key %q", key[:min(len(key), keyShown)])
-		return tooLarge(kv.CodeValueTooLarge, of, len(value))
 	}
-	return nil
-}
-
-// keyShown bounds the bytes of a key in an error.
-const keyShown = 200
-
-// tooLarge returns an error that says of which size what is, if it has more bytes than the code allows.
-func tooLarge(code int, what string, size int) *kv.Error {
-	return &kv.Error{Code: code, Cause: fmt.Errorf("%s has %d bytes", what, size)}
+	return kv.TooLarge(key, value)
 }
 
 func (t *transaction) countMutation(key, value int, addConflict bool) {

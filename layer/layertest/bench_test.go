@@ -218,6 +218,7 @@ func (e *env) check() {
 	report, err := e.calm().Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(e.t, err)
 	require.Empty(e.t, report.Violations)
+	require.Empty(e.t, report.Unconfirmed)
 	stats, err := e.calm().Stats(context.Background(), layer.StatsOptions{})
 	require.NoError(e.t, err)
 	inFlight := 0

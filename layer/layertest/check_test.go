@@ -1,6 +1,8 @@
 package layer_test
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -213,4 +215,77 @@ func TestCorruptGroupStallsNobodyElse(t *testing.T) {
 	require.NotEmpty(t, page.Groups[0].LastError)
 	e.write(func(tx kv.Tx) { tx.Set(item.Key, item.Value) })
 	require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+}
+
+// TestCheckReadsFewRows: to confirm that a group is reachable, or that a grant has its request, Check reads the key at
+// which it expects the hint or the request. It searches no other keys if it is right.
+func TestCheckReadsFewRows(t *testing.T) {
+	const many = 1500
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	hint := e.rows(kv.PrefixRange(key("ready")))[0]
+	deadline := e.clock.now().Add(time.Minute).UnixMilli()
+	e.write(func(tx kv.Tx) {
+		tx.Clear(hint.Key)
+		for i := range many {
+			tx.Set(key("ready", int64(0), int64(i+1), fmt.Sprint("other", i)), nil)
+			tx.Set(key("request", int64(i+1), uuid.New()), tuple.Tuple{"other", int64(1), deadline}.Pack())
+		}
+		waits := uuid.New()
+		tx.Set(key("request", int64(many+1), waits), tuple.Tuple{"other", int64(1), deadline}.Pack())
+		tx.Set(key("grant", waits, "B"), key0(int64(1)))
+	})
+	all := int64(len(e.rows(kv.PrefixRange(key()))))
+	db := &rowsOfEach{DB: e.raw}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(2))
+	require.NoError(t, err)
+	// The group becomes ready when Check has read its page of hints.
+	report, err := q.Admin().Check(e.ctx, layer.CheckOptions{Progress: func(keys int64) {
+		if keys == all {
+			e.write(func(tx kv.Tx) { tx.Set(hint.Key, hint.Value) })
+		}
+	}})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	require.Empty(t, report.Unconfirmed)
+	require.EqualValues(t, 1, report.Grants)
+	require.LessOrEqual(t, db.most(), int64(210))
+	require.NoError(t, q.Close(e.ctx))
+}
+
+// TestCheckUnconfirmed: Check searches at most 10,000,000 bytes of hints for a group. Then it cannot know that there is
+// no other hint of the group, and says so.
+func TestCheckUnconfirmed(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	hint := e.rows(kv.PrefixRange(key("ready")))[0]
+	e.write(func(tx kv.Tx) { tx.Clear(hint.Key) })
+	check := func() layer.CheckReport {
+		report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
+		require.NoError(t, err)
+		return report
+	}
+	fill := func(first, n int) { // 2,100 bytes each
+		e.write(func(tx kv.Tx) {
+			for i := range n {
+				name := strings.Repeat("\x00", layer.MaxGroupSize-4) + fmt.Sprint(first+i)
+				tx.Set(key("ready", int64(0), int64(i+1), name), nil)
+			}
+		})
+	}
+	fill(1000, 1500)
+	fill(3000, 1500)
+	fill(5000, 1500)
+	report := check()
+	require.Len(t, report.Violations, 1, "all hints were searched")
+	require.EqualValues(t, "group-reachable", report.Violations[0].Rule)
+	require.Empty(t, report.Unconfirmed)
+	fill(7000, 600)
+	again := check()
+	require.Empty(t, again.Violations)
+	require.Equal(t, report.Violations, again.Unconfirmed)
+	e.write(func(tx kv.Tx) { tx.Set(hint.Key, hint.Value) })
+	report = check()
+	require.Empty(t, report.Violations)
+	require.Empty(t, report.Unconfirmed)
 }

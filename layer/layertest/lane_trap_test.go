@@ -30,6 +30,7 @@ import (
 //	10 an item leaves the lanes of its present facets: TestRemovalOfChangedItems
 //	11 lanes lie scattered in their group: TestScatteredLaneIsReadByKey, TestReadsOfFarItems
 //	12 a look reads few locks: TestReadsOfManyLanes, TestLanePastManyLocks, TestPauseReadsPastManyLocks,
+//	   TestUnreadableItemOfManyLanes,
 //	   TestLanesAgainstAModel
 //	13 the release of a lock puts back a bounded number of hints: TestKeptHintsInBounds
 //	14 no receive uses a view: TestSweepClearsStaleHints

@@ -422,3 +422,52 @@ func TestPauseReadsPastManyLocks(t *testing.T) {
 		})
 	}
 }
+
+// TestUnreadableItemOfManyLanes (lanes, trap 12): the lanes of an item that cannot be read are not known, so a call
+// that removes the item must find the claims that have it among all locks of the group. With more than 1,000 locks the
+// call says so. A purge leaves such an item, and removes the others.
+func TestUnreadableItemOfManyLanes(t *testing.T) {
+	const lanes = 1200
+	l := newLaned(t, "*; state", nil)
+	claims := l.crowdOfLanes(lanes, stateNumber)
+	l.sendEach(lanes, lanes+2, func(int) layer.Template { return layer.Template{"state": "free"} })
+	find := func(i int) layer.ID {
+		found, err := l.q.Find(l.ctx, "A", fmt.Sprint(i))
+		require.NoError(t, err)
+		return found.ID
+	}
+	held, free := find(0), find(lanes)
+	for _, id := range []layer.ID{held, free} {
+		item := append(slices.Clone(testPrefix), tuple.Tuple{"lanes", "item", "A", id.Index, id.Random}.Pack()...)
+		require.Len(t, l.rows(kv.SingleKey(item)), 1)
+		l.write(func(tx kv.Tx) { tx.Set(item, []byte("unreadable")) })
+	}
+	db := &rowsOfEach{DB: l.raw}
+	q, err := layer.Open(l.ctx, db, testPrefix, "lanes", l.options(20))
+	require.NoError(t, err)
+	a := q.Admin()
+	require.ErrorIs(t, a.Cancel(l.ctx, held), layer.ErrInFlight, "its claim is the first")
+	var limit *layer.LimitError
+	require.ErrorAs(t, a.Cancel(l.ctx, free), &limit)
+	require.Equal(t, layer.LimitError{What: "locks and marks of the group", Unit: "rows", Got: 1001, Max: 1000}, *limit)
+	report, err := a.Purge(l.ctx, layer.PurgeOptions{Group: layer.OnlyGroup("A")})
+	require.NoError(t, err)
+	require.Equal(t, layer.PurgeReport{Items: 1, Kept: lanes + 1}, report)
+	require.LessOrEqual(t, db.most(), int64(1300))
+
+	for _, c := range claims[1:401] {
+		require.NoError(t, l.q.Ack(l.ctx, c))
+	}
+	require.NoError(t, a.Cancel(l.ctx, free))
+	require.ErrorIs(t, a.Cancel(l.ctx, held), layer.ErrInFlight)
+	_, err = a.PauseGroup(l.ctx, "A", layer.PauseOptions{Force: true})
+	require.NoError(t, err)
+	require.NoError(t, a.Cancel(l.ctx, held))
+	require.LessOrEqual(t, db.most(), int64(1300))
+	report, err = a.Purge(l.ctx, layer.PurgeOptions{Group: layer.OnlyGroup("A"), Force: true})
+	require.NoError(t, err)
+	require.Equal(t, layer.PurgeReport{Items: lanes - 401, Unreadable: 2}, report, "their keys of lanes")
+	require.LessOrEqual(t, db.most(), int64(1300))
+	require.NoError(t, q.Close(l.ctx))
+	l.sound("lanes")
+}

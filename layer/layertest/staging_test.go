@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -501,3 +502,26 @@ func TestStagingConflicts(t *testing.T) {
 
 // conflicts is how many of the handles' shared transactions failed with a conflict, in all that was opened here.
 func (e *env) conflicts() int64 { return e.q.Paths().Conflicts }
+
+// TestUnknownRegistrationAmongMany (trap 4): a receive whose registration has an unknown commit that was applied knows
+// its own request. It does not look for the request among those of all handles that wait.
+func TestUnknownRegistrationAmongMany(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	deadline := e.clock.now().Add(time.Minute).UnixMilli()
+	e.write(func(tx kv.Tx) {
+		for i := range 1500 {
+			tx.Set(key("request", int64(i+1), uuid.New()), tuple.Tuple{"other", int64(1), deadline}.Pack())
+		}
+	})
+	db := &rowsOfEach{DB: e.db}
+	e.db = db
+	e.plan.ForceNext(fault.UnknownApplied)
+	w := e.wait(2, never, layer.ReceiveOptions{})
+	require.Equal(t, 1, e.plan.Counts()[fault.UnknownApplied])
+	require.Equal(t, 1501, e.requests(), "the receive waits by one request")
+	require.LessOrEqual(t, db.most(), int64(50))
+	w.cancel()
+	<-w.claims
+	require.NoError(t, w.q.Close(e.ctx))
+	require.Equal(t, 1500, e.requests(), "the request went with the handle")
+}
