@@ -362,8 +362,10 @@ func (m moment) old(clock int64, d time.Duration) bool {
 
 // isLongOver reports whether an id that was stored at a version, to last for d, is over whatever its time says. A clock
 // that stands never ends the id. A clock that was 20 minutes ahead has written a time that others take for a right one
-// a quarter of an hour later. isLongOver never believes an age that the handle's monotonic clock cannot confirm, because
-// versions may have jumped: the age counts from when the handle was opened, and less all jumps since.
+// a quarter of an hour later.
+//
+// Versions may have jumped, so isLongOver believes no age that the handle's monotonic clock does not confirm. The age
+// counts from the opening of the handle, less all jumps since.
 func (m moment) isLongOver(clock int64, d time.Duration) bool {
 	open := m.span(m.opened)
 	jumped := max(open-m.open, 0)

@@ -1014,8 +1014,8 @@ func TestNoIDLastsTooLong(t *testing.T) {
 	}
 }
 
-// TestNoIDEndsByAJump: versions that jump, as at a recovery or at a restore, end neither a deduplication id nor a receive
-// id before its time.
+// TestNoIDEndsByAJump: versions that jump, as at a recovery or at a restore, end neither a deduplication id nor a
+// receive id before its time.
 func TestNoIDEndsByAJump(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
