@@ -494,16 +494,11 @@ func (c *claimer) receive(r *reception) error {
 		if err = c.settle(r, l, r.o.Max); err != nil {
 			return err
 		}
-		due := l.seen.dueMS()
-		if l.seen != nil && l.seen.record.Holding().ByBeat() {
-			if due, err = c.meetBeat(l.lane, l.seen.record); err != nil {
-				return err
-			}
-		}
+		due, err := keptUntil(c.txn, l.seen)
 		if due > 0 && (r.dueMS == 0 || due < r.dueMS) {
 			r.dueMS = due
 		}
-		return nil
+		return err
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)

@@ -45,22 +45,18 @@ type found struct {
 	allowed allowance // of deliver
 }
 
-// dueMS returns when the time ends which keeps the group from receives; 0 = no time does.
-func (f *found) dueMS() int64 {
+// keptUntil returns when the time ends (ms) that keeps the group from receives; 0 = no time does. f may be nil.
+func keptUntil(w *txn, f *found) (int64, error) {
 	switch {
 	case f == nil:
-		return 0
+		return 0, nil
 	case f.verdict == verdictEarly:
-		return f.untilMS
+		return f.untilMS, nil
+	case f.verdict == verdictExcluded:
+		other := f.others[f.other]
+		return w.overAt(other.lane, other.record)
 	}
-	r := f.record
-	if f.verdict == verdictExcluded {
-		r = f.others[f.other].record
-	}
-	if h := r.Holding(); h != nil {
-		return h.EndMS
-	}
-	return 0
+	return w.overAt(f.lane, f.record)
 }
 
 // assess sets the verdict. It writes nothing.
