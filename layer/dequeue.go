@@ -870,7 +870,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.fenceOver(guard.ClaimLock, f.lane); err != nil {
 		return err
 	}
-	if err := c.fenceHolds(guard.Holds, f.lane, idOf(out[len(out)-1], f.group())); err != nil {
+	if err := c.fenceHolds(guard.Holds, idOf(out[len(out)-1], f.group())); err != nil {
 		return err
 	}
 	c.succeed(f, claim, id, tried, known)

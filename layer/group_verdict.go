@@ -230,7 +230,7 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	if err := f.fenceOver(w, guard.OverdueLock); err != nil {
 		return false, err
 	}
-	if err := w.fenceHolds(guard.OverdueHold, f.lane, old.id(old.len()-1)); err != nil {
+	if err := w.fenceHolds(guard.OverdueHold, old.id(old.len()-1)); err != nil {
 		return false, err
 	}
 	w.did.wrote = true

@@ -665,14 +665,13 @@ func (s *purgeStep) readOver(r *purgeRun, parts []string) ([]heldLane, error) {
 	if err != nil {
 		return nil, err
 	}
-	holds, err := s.readHolds(guard.PurgeLock, holdsOver(s.keys, r))
+	holds, err := s.recordsIn(guard.PurgeLock, holdsOver(s.keys, r))
 	return append(all, holds...), err
 }
 
-// holdsOver is the range of the holds of a run.
-func holdsOver(s subspace, r *purgeRun) kv.KeyRange {
-	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
-	return kv.KeyRange{Begin: s.hold(first), End: kv.KeyAfter(s.hold(last))}
+// holdsOver is holdsTo for the holds of a run.
+func holdsOver(s subspace, r *purgeRun) []kv.KeyRange {
+	return s.holdsFrom(s.hold(idOf(r.items[0], r.group)), idOf(r.items[len(r.items)-1], r.group))
 }
 
 // concerns reports whether a step that removes the items of a run may end a record over them. A claim must have one of
@@ -686,7 +685,7 @@ func concerns(r *purgeRun, held heldLane) bool {
 
 // forceUnreadable ends the holdings over a run which cannot be read.
 func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
-	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r))
+	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r)...)
 	for _, section := range sections {
 		for row, err := range walk(s.ctx, guard.PurgeLock.Reads(s.tx), section, locksOfPage) {
 			if err != nil {

@@ -875,7 +875,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	}
 	if err == nil {
 		var holds []heldLane
-		if holds, err = w.readHolds(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
+		if holds, err = w.recordsIn(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
 			return false, nil
 		}
 	}
