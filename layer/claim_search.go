@@ -636,13 +636,11 @@ func (c *Claim) TokenKey() string {
 // missing names the field which a stored claim may lack. It is for the error when there is no claim of the group, lane
 // or item that the stored claim names.
 func (c *Claim) missing(q *Queue) string {
-	switch {
-	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan.IsPlain():
+	claim, field := q.keys.plan.NamedBy()
+	if c.Hold != (ID{}) || c.Where != nil || field == "" {
 		return ""
-	case q.keys.plan.HasHolds():
-		return "; a claim of a single message needs its Hold"
 	}
-	return "; a claim by a template needs its Where, too"
+	return fmt.Sprintf("; a claim %s needs its %s", claim, field)
 }
 
 // words name, for an error, the object of a claim, and the thing that its holder holds.

@@ -75,6 +75,8 @@ func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
 		switch {
 		case l.All:
 			all[i] = s.locks(group)
+		case l.Holds:
+			all[i] = s.holds(group)
 		case l.Below:
 			all[i] = s.below(append(s.startGroup(nameLock, group, len(l.Where)+1), l.Where...))
 		default:
