@@ -662,13 +662,17 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err err
 	switch {
 	case f.failure != nil:
 		return f.failure.id, f.failure.record, true, nil
-	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan.IsPlain():
+	case f.key != nil && f.attempts == 0 && f.isCounted(w.keys.plan):
 		return ID{}, rec.Attempt{}, false, nil
 	}
 	id = f.rows.id(0)
 	record, err = w.readAttempt(id)
 	return id, record, true, err
 }
+
+// isCounted reports whether the hint that led here says how often the head has failed. In a queue with other lanes the
+// head may have failed under a claim of another lane since the hint was written.
+func (f *found) isCounted(plan lanes.Plan) bool { return f.record == nil && !f.head && plan.IsPlain() }
 
 // isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
 func isToBeProven(v view, r *rec.Record, c *Claim) (bool, error) {
