@@ -314,12 +314,12 @@ func (c *checker) row(row kv.KV) {
 	case nameAttempt:
 		c.owned(row.Key, ruleAttempt, p.itemID(), c.keys.item(p.itemID()))
 	case nameLock:
-		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
-			c.group(p.lane).lock = r
+		if c.record(p, row).Claim() != nil {
+			c.report.Held++
 		}
 	case nameHold:
-		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
-			c.group(p.lane).lock = r
+		if c.record(p, row) != nil {
+			c.group(p.lane).items = 1
 		}
 		c.owned(row.Key, ruleLockItems, p.itemID(), c.keys.item(p.itemID()))
 	case nameMark:
@@ -358,9 +358,21 @@ func (c *checker) row(row kv.KV) {
 	}
 }
 
+// record notes the record of a lane; nil = it cannot be read.
+func (c *checker) record(p parsedKey, row kv.KV) *rec.Record {
+	r, err := rec.UnpackRecord(row.Key, row.Value)
+	if err != nil {
+		return nil
+	}
+	c.group(p.lane).lock = r
+	return r
+}
+
 func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
-	g.items++
+	if g.items++; g.items == 1 {
+		c.report.Groups++
+	}
 	c.itemInLanes(p, row)
 	e, body, ok := c.stored(p, row, ruleItem, func(value []byte) ([]byte, error) { return value, nil })
 	if !ok {
@@ -526,9 +538,6 @@ func (c *checker) compare() {
 	c.compareLanes()
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
-		if g.items > 0 && !lanes.IsPart(name) {
-			c.report.Groups++
-		}
 		stale, awaited := g.hints, int64(0)
 		if g.lock == nil && g.items > 0 && c.headInHand(g) {
 			c.report.Held++
@@ -567,13 +576,11 @@ func (c *checker) compare() {
 			c.report.Halted++
 		case h.Kind == rec.KindDelay:
 			c.report.Delayed++
-		case h.Kind == rec.KindClaim && !lanes.IsHold(name):
-			c.report.Held++
 		}
 		if h == nil {
 			continue // a mark alone has no timer, and no item needs to be there
 		}
-		if !timed || h.Kind == rec.KindClaim || g.items == 0 && !lanes.IsHold(name) {
+		if !timed || h.Kind == rec.KindClaim || g.items == 0 {
 			c.suspect(c.keys.lock(name), func(v inspection) (Rule, string, error) {
 				return c.lockSound(v, name)
 			})
