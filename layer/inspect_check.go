@@ -984,22 +984,19 @@ func (c *checker) compareLanes() {
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(held)) {
-		if _, _, ok := c.keys.plan.Meeting(held[group]); ok {
+		if a, b, ok := c.keys.plan.Meeting(held[group]); ok {
 			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) {
-				return c.disjoint(v, held[group])
+				return c.disjoint(v, held[group], a, b)
 			})
 		}
 	}
 }
 
-// disjoint looks for two claims of a group that meet, both at one version. all are the lanes held as the pages said. A
-// lane is not held any more if its claim has ended since: then disjoint looks at the others.
-func (c *checker) disjoint(v inspection, all []string) (Rule, string, error) {
-	for all = slices.Clone(all); ; {
-		a, b, ok := c.keys.plan.Meeting(all)
-		if !ok {
-			return "", "", nil
-		}
+// disjoint looks for two claims of a group that meet, both at one version. all are the lanes held as the pages said,
+// and a and b meet. A lane is not held any more if its claim has ended since: then disjoint looks at the others.
+func (c *checker) disjoint(v inspection, all []string, a, b string) (Rule, string, error) {
+	all = slices.Clone(all)
+	for meet := true; meet; a, b, meet = c.keys.plan.Meeting(all) {
 		gone := make(map[string]bool)
 		for _, lane := range []string{a, b} {
 			r, err := v.readLock(lane)
@@ -1015,6 +1012,7 @@ func (c *checker) disjoint(v inspection, all []string) (Rule, string, error) {
 		}
 		all = slices.DeleteFunc(all, func(lane string) bool { return gone[lane] })
 	}
+	return "", "", nil
 }
 
 // compareHolds looks for items of a group's claim that are held by themselves, too.

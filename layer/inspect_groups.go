@@ -548,12 +548,12 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 		return false
 	}
 	more, err = v.firstTimers("", statsTimers, 1000, claims)
-	for _, name := range v.keys.present(nameDue) {
+	for _, section := range v.keys.sections(nameDue) {
 		if err != nil {
 			break
 		}
 		var byTemplate bool
-		byTemplate, err = v.passTimers(v.keys.section(name), statsTimers, 1000, claims)
+		byTemplate, err = v.passTimers(section, statsTimers, 1000, claims)
 		more = more || byTemplate
 	}
 	return held, more, err
