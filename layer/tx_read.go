@@ -548,22 +548,19 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 		return nil, fmt.Errorf("read items: %w", err)
 	}
 	items := make([]Item, 0, len(out))
-	for _, row := range rows {
-		id := idOf(out[len(items)], group)
-		if !bytes.Equal(row.Key, v.keys.item(id)) {
-			continue
+	for i, d := range out {
+		key := v.keys.item(idOf(d, group))
+		if i >= len(rows) || !bytes.Equal(rows[i].Key, key) {
+			return nil, rec.Corrupt(key, errors.New("held, and not there"))
 		}
-		item, err := v.readItem(row)
+		item, err := v.readItem(rows[i])
 		if err != nil {
 			return nil, err
 		}
-		if item.FirstDelivered = fromMillis(h.SinceMS); len(items) == 0 {
+		if item.FirstDelivered = fromMillis(h.SinceMS); i == 0 {
 			item.failedBefore(record)
 		}
 		items = append(items, item)
-	}
-	if len(items) < len(out) {
-		return nil, rec.Corrupt(v.keys.item(idOf(out[len(items)], group)), errors.New("held, and not there"))
 	}
 	return items, nil
 }

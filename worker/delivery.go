@@ -125,12 +125,14 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	h.commits.Store(true)
 	defer h.commits.Store(false)
 	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
+	ctx, cancel := h.outlive(of)
+	defer cancel()
 	for {
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
 			return err
 		}
 		t.failed, t.took, t.bound, t.n = nil, 0, 0, 0
-		switch err := t.once(); {
+		switch err := t.once(ctx); {
 		case errors.Is(err, errRenew):
 			continue
 		case errors.Is(err, errGiveUp):
@@ -141,6 +143,26 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 		d.acked = true
 		h.acked(d)
 		return nil
+	}
+}
+
+// outlive returns a context for the commit of a handler that succeeds after the end of its context. It ends endTimeout
+// after of, or when the queue has said that the claim is lost.
+func (h *inHand) outlive(of context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(of))
+	free := context.AfterFunc(h.ctx, func() {
+		if cause := context.Cause(h.ctx); lostBy(cause) {
+			cancel(cause)
+		}
+	})
+	bound := context.AfterFunc(of, func() {
+		timer := time.AfterFunc(endTimeout, func() { cancel(context.Cause(of)) })
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	})
+	return ctx, func() {
+		free()
+		bound()
+		cancel(nil)
 	}
 }
 
@@ -156,9 +178,13 @@ type handlerTx struct {
 	n           int           // attempts so far
 }
 
-// once runs the transaction.
-func (t *handlerTx) once() error {
-	return t.d.Queue.Once(t.of, func(tx kv.Tx) error {
+// once runs the transaction. ctx outlives t.of, so that a handler whose context has ended may still succeed.
+func (t *handlerTx) once(ctx context.Context) error {
+	return t.d.Queue.Once(ctx, func(tx kv.Tx) error {
+		if t.n > 0 && t.of.Err() != nil {
+			t.failed = context.Cause(t.of)
+			return errGiveUp // the handler must not be called again
+		}
 		err := t.attempt(tx, t.n > 0)
 		t.n++
 		return err

@@ -63,7 +63,7 @@ func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler 
 
 // HandleCommit makes a handler of two functions. work may take as long as Timeout allows, under a lease that the worker
 // extends. Then commit writes the result in the transaction that acks the item, as with HandleTx. If either fails, both
-// are called again.
+// are called again. If work succeeds late, commit is still called: its context ends 10 s after Timeout at the latest.
 func HandleCommit[T any](
 	work func(ctx context.Context, d *Delivery) (T, error),
 	commit func(ctx context.Context, tx kv.Tx, d *Delivery, result T) error,
@@ -76,6 +76,8 @@ func HandleCommit[T any](
 		if err = ds[0].meant(err); err != nil {
 			return err
 		}
+		ctx, cancel := ds[0].in.outlive(ctx)
+		defer cancel()
 		return ds[0].commit(ctx, func(ctx context.Context, tx kv.Tx) error {
 			return ds[0].meant(commit(ctx, tx, ds[0].lend(), result))
 		})

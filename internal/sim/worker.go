@@ -297,8 +297,12 @@ func (h *handling) loseBatch() {
 	}
 }
 
-// workTimeout is the Timeout of workers whose handlers follow a plan.
-const workTimeout = 30 * time.Second
+const (
+	// workTimeout is the Timeout of workers whose handlers follow a plan.
+	workTimeout = 30 * time.Second
+	// lateReturn is after the end of a handler's context, and before the worker calls the handler stuck.
+	lateReturn = workTimeout + 2*time.Second
+)
 
 // planned does what the item's plan says: it fails in some way a few times, and then takes its time and succeeds.
 func (h *handling) planned() error {
@@ -315,13 +319,22 @@ func (h *handling) planned() error {
 	case "handle-tx":
 		times = append(times, 4500*time.Millisecond)
 	case "handle", "handle-work":
-		times = append(times, 4500*time.Millisecond, maxLease+5*time.Second)
+		times = append(times, 4500*time.Millisecond, maxLease+5*time.Second, lateReturn)
 	}
 	took := times[draw/64%uint(len(times))]
+	late := took == lateReturn
 	if h.o.kind == "handle-tx" {
 		took = min(took, h.a.lease*8/10) // what takes longer than the lease has failed
 	}
-	if took > 0 && !h.sleep(took) {
+	switch {
+	case late && h.a.lease/2 > lateReturn-workTimeout:
+		// The claim is not extended after the end of the handler's context, but its lease still lasts.
+		w.mark("handler returned nil late")
+		if h.sleep(took); w.sched.ended(firstActor + h.a.id) {
+			return errHandler
+		}
+	case late, took == 0:
+	case !h.sleep(took):
 		w.mark("planned handler cut off")
 		return errHandler
 	}

@@ -20,7 +20,7 @@ var seenOfWorkers = []string{
 	"hook of a handle hung", "hook of a handle panicked", "hook of a handle ended its goroutine",
 	"event received hung", "event started hung", "OnError hung", "function that hung reported",
 	"function that panicked reported", "worker with a second queue", "slow Next of a second queue",
-	"slow Next of the queue",
+	"slow Next of the queue", "handler returned nil late",
 }
 
 // enoughWorkers is the number of seeds after which all of seenOfWorkers must have been seen.

@@ -1370,7 +1370,9 @@ func (r *clockRun) step(rng *rand.Rand, q *layer.Queue) {
 		require.NoError(r, err)
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.sent[sent[0].ID] = false
+		if !r.sent[sent[0].ID] { // another process may have acked it already
+			r.sent[sent[0].ID] = false
+		}
 	case 2:
 		_, err := q.Admin().Sweep(r.Context(), layer.SweepOptions{})
 		require.True(r, err == nil || errors.Is(err, layer.ErrClock), "%v", err)

@@ -148,22 +148,25 @@ func TestDuplicateWritesOnlyItsCount(t *testing.T) {
 
 // TestDedupBudget: a message with a dedup id costs one read and one write more than one without.
 func TestDedupBudget(t *testing.T) {
-	e, r := recorded(t)
-	cost := func(ids ...string) record.Counters {
-		msgs := make([]layer.Message, len(ids))
-		for i, id := range ids {
-			msgs[i] = layer.Message{Group: "A", DedupID: id}
+	type costs struct{ without, with record.Counters }
+	cost := unhurried(func() (both costs) {
+		e, r := recorded(t)
+		cost := func(ids ...string) record.Counters {
+			msgs := make([]layer.Message, len(ids))
+			for i, id := range ids {
+				msgs[i] = layer.Message{Group: "A", DedupID: id}
+			}
+			before := r.Counters()
+			_, err := e.q.Enqueue(e.ctx, msgs...)
+			require.NoError(t, err)
+			return r.Counters().Sub(before)
 		}
-		before := r.Counters()
-		_, err := e.q.Enqueue(e.ctx, msgs...)
-		require.NoError(t, err)
-		return r.Counters().Sub(before)
-	}
-	cost("") // so that the next ones clear a receipt
-	without, with := cost("", "", ""), cost("x", "y", "z")
-	require.EqualValues(t, 3, with.KeyReads-without.KeyReads)
-	require.EqualValues(t, 3, with.Mutations-without.Mutations)
-	require.Equal(t, without.RangeReads, with.RangeReads)
+		cost("") // so that the next ones clear a receipt
+		return costs{cost("", "", ""), cost("x", "y", "z")}
+	})
+	require.EqualValues(t, 3, cost.with.KeyReads-cost.without.KeyReads)
+	require.EqualValues(t, 3, cost.with.Mutations-cost.without.Mutations)
+	require.Equal(t, cost.without.RangeReads, cost.with.RangeReads)
 }
 
 // TestSweepOfDedup: a sweep clears exactly the entries that make no message a duplicate any more: their time is over,

@@ -1,8 +1,6 @@
 package layer_test
 
 import (
-	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/record"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -58,23 +55,19 @@ func TestTurnFootprints(t *testing.T) {
 	datadriven.RunTest(t, "testdata/turn_footprints.txt", func(t *testing.T, d *datadriven.TestData) string {
 		op, ok := turnFootprints[d.Cmd]
 		require.True(t, ok, "%s: no such operation", d.Cmd)
-		e, r := recorded(t)
-		e.db = r
-		h := e.on(e.inTurn("turns", nil, 1)[0])
-		had := op.setup(h)
-		r.Take()
-		before := r.Counters()
-		_, err := kv.Run(e.ctx, r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return op.run(h, tx, had) })
-		require.NoError(t, err)
-		count := r.Counters().Sub(before)
-		printer := newKeyPrinter()
-		printer.prefix = append(append([]byte(nil), testPrefix...), tuple.Tuple{"turns"}.Pack()...)
-		var out strings.Builder
-		for _, tx := range r.Take() {
-			out.WriteString(sortRanges(record.Footprint(tx, printer.print)))
-		}
-		fmt.Fprintf(
-			&out, "%d key reads, %d range reads, %d mutations\n", count.KeyReads, count.RangeReads, count.Mutations)
-		return out.String()
+		return unhurried(func() string {
+			e, r := recorded(t)
+			e.db = r
+			h := e.on(e.inTurn("turns", nil, 1)[0])
+			had := op.setup(h)
+			printer := newKeyPrinter()
+			printer.prefix = append(append([]byte(nil), testPrefix...), tuple.Tuple{"turns"}.Pack()...)
+			return footprint(r, printer, func() {
+				_, err := kv.Run(e.ctx, r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+					return op.run(h, tx, had)
+				})
+				require.NoError(t, err)
+			})
+		})
 	})
 }

@@ -114,6 +114,40 @@ func TestTimeout(t *testing.T) {
 		})
 }
 
+// TestLateSuccess: a handler that returns nil after the end of its context has handled its item: by its timeout, or
+// because Stop has ended the context. Each kind of handler is called once.
+func TestLateSuccess(t *testing.T) {
+	for name, stops := range map[string]bool{"timeout": false, "stop": true} {
+		t.Run(name, func(t *testing.T) {
+			onKinds(t, layer.Config{MaxAttempts: 2}, func(b *bubble, ctx context.Context, d *worker.Delivery) error {
+				b.called(d.Item)
+				<-ctx.Done()
+				time.Sleep(500 * time.Millisecond)
+				return nil
+			}, func(b *bubble, h worker.Handler) {
+				b.fill(1)
+				o := worker.Options{Concurrency: 1, Timeout: 3 * time.Second}
+				if stops {
+					o.Timeout = -1
+				}
+				w := b.worker(h, o)
+				w.Start()
+				time.Sleep(2 * time.Second)
+				if !stops {
+					time.Sleep(3 * time.Second)
+				}
+				ctx, cancel := context.WithCancel(b.t.Context())
+				cancel()
+				_ = w.Stop(ctx) // if a handler was called, a *StopError in any case
+				require.Equal(b.t, map[string]int{"0": 1}, b.seen())
+				require.Empty(b.t, b.reported())
+				require.EqualValues(b.t, 1, b.stats().Acked)
+				require.Zero(b.t, b.stats().Nacked)
+			})
+		})
+	}
+}
+
 // TestStuck: a handler that does not heed its context is reported with its stack, and the only goroutine of a worker
 // that stays continues with other groups. The worker does not handle the item again. Stop does not wait for it.
 func TestStuck(t *testing.T) {

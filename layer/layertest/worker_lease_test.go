@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -64,7 +65,7 @@ func TestContextEndsWithLease(t *testing.T) {
 				ended, cause = time.Now(), context.Cause(ctx)
 				return cause
 			}, func(b *bubble, h worker.Handler) {
-				if b.t.Name()[len(b.t.Name())-2:] == "Tx" {
+				if strings.HasSuffix(b.t.Name(), "Tx") {
 					return // its transaction ends before its lease does
 				}
 				ended = time.Time{}
@@ -105,17 +106,22 @@ func TestContextEndsWithLease(t *testing.T) {
 // TestLateIsSettled: the worker acks an item though its lease ended while the handler ran, if no other has the group.
 func TestLateIsSettled(t *testing.T) {
 	t.Parallel()
-	inBubble(t, layer.Config{Lease: 5 * time.Second}, func(b *bubble) {
+	var db *cutDB
+	onKinds(t, layer.Config{Lease: 5 * time.Second}, func(b *bubble, _ context.Context, d *worker.Delivery) error {
+		if b.called(d.Item) == 1 && string(d.Body) == "0" {
+			db.cut(0)
+			time.Sleep(time.Minute) // and does not heed its context
+			db.heal()
+		}
+		return nil
+	}, func(b *bubble, h worker.Handler) {
+		if strings.HasSuffix(b.t.Name(), "Tx") {
+			return // its transaction does not last so long
+		}
 		b.fill(2)
-		q, db := b.cutOffQueue(layer.Options{})
-		w, err := plainWorker(q, func(ctx context.Context, item layer.Item) error {
-			if b.called(item) == 1 && string(item.Body) == "0" {
-				db.cut(0)
-				time.Sleep(time.Minute) // and does not heed its context
-				db.heal()
-			}
-			return nil
-		}, worker.Options{Concurrency: 1, OnError: b.onError, StayWhenStuck: true})
+		var q *layer.Queue
+		q, db = b.cutOffQueue(layer.Options{})
+		w, err := worker.New(q, h, quiet(worker.Options{Concurrency: 1, OnError: b.onError, StayWhenStuck: true}))
 		b.run(w, err, 2*time.Minute)
 		require.Equal(b.t, map[string]int{"0": 1, "1": 1}, b.seen())
 		require.EqualValues(b.t, 2, b.stats().Acked)
