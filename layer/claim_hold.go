@@ -533,7 +533,8 @@ func (c *claimer) answer(r *reception) error {
 		return err
 	}
 	over := c.nowMS-kept.AtMS >= receiveIDLife.Milliseconds() || ahead(kept.AtMS, c.nowMS)
-	if over && m.old(kept.Claims[0].Token, receiveIDLife) {
+	first := kept.Claims[0].Token
+	if over && m.old(first, receiveIDLife) || m.isLongOver(first, receiveIDLife) {
 		return nil
 	}
 	// A claim with an expired lease is left out, because the next receive takes the group over.

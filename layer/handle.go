@@ -115,6 +115,7 @@ type Queue struct {
 	// restored is up to where receipts tell nothing, because they may be older than a restore; 0 = the handle has found
 	// no versions that went back.
 	restored int64
+	opened   time.Time // by the system's monotonic clock
 	owns     ownClaims
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.

@@ -252,7 +252,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	own := newEntropy(test.Seed)
 	q := &Queue{
-		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
+		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, opened: time.Now(),
 		counting: counting{slot: int64(random.N(counterSlots))},
 		waitID:   own.uuid(), incarnation: own.uuid(), heart: newHeart(),
 		followed: followed{config: &Config{}}, subscribers: advice.Pace{Pause: subscriptionsPause},

@@ -316,7 +316,8 @@ const grantLease = 2 * time.Second
 // moment is the time of a transaction by both clocks.
 type moment struct {
 	nowMS int64
-	clock int64 // the version, as indexes count; 0 = not known
+	clock int64         // the version, as indexes count; 0 = not known
+	open  time.Duration // since the handle was opened, by the monotonic clock
 }
 
 // at returns when (ms), by the handle's clock, the queue's version was clock.
@@ -347,6 +348,15 @@ func (m moment) lag(w moment) time.Duration {
 // is still to come is from before a restore. It tells nothing, and then old returns true.
 func (m moment) old(clock int64, d time.Duration) bool {
 	return m.span(clock) >= d || clock > m.clock+offsetSlack
+}
+
+// isLongOver reports whether an id that was stored at a version, to last for d, is over whatever its time says. A clock
+// that stands never ends the id. A clock that was 20 minutes ahead has written a time that others take for a right one
+// a quarter of an hour later. Versions may have jumped before the handle was opened, and then say nothing. So the
+// handle must also have been open for as long, by its monotonic clock.
+func (m moment) isLongOver(clock int64, d time.Duration) bool {
+	most := 2*d + clockSlack
+	return m.span(clock) >= most && m.open >= most
 }
 
 // ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.
@@ -380,6 +390,9 @@ func (m moment) tame(e *rec.Envelope, index int64) (changed bool) {
 // lasts reports whether a dedup entry with a time still makes duplicates. An entry beyond the longest window has the
 // queue's window from its version on.
 func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
+	if m.isLongOver(r.Clock, window) {
+		return false
+	}
 	untilMS := r.UntilMS
 	if tooLate(untilMS, m.nowMS, maxDedupWindow) || tooLate(untilMS, m.nowMS, window) && m.at(r.Clock) < m.nowMS {
 		untilMS = m.at(r.Clock) + window.Milliseconds()

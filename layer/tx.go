@@ -112,7 +112,7 @@ func (w *txn) clock() (int64, error) {
 // moment returns the transaction's time by both clocks.
 func (w *txn) moment() (moment, error) {
 	clock, err := w.clock()
-	return moment{nowMS: w.nowMS, clock: clock}, err
+	return moment{nowMS: w.nowMS, clock: clock, open: w.at.Sub(w.q.opened)}, err
 }
 
 // config is the queue's configuration, the same throughout the transaction.

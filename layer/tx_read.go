@@ -44,7 +44,7 @@ func byMonotonic(v *view, ms int64) time.Time {
 // moment returns the view's time by both clocks.
 func (v *view) moment() (moment, error) {
 	rv, err := v.read.ReadVersion().Wait(v.ctx)
-	return moment{nowMS: v.nowMS, clock: rv + v.q.offset}, err
+	return moment{nowMS: v.nowMS, clock: rv + v.q.offset, open: v.at.Sub(v.q.opened)}, err
 }
 
 // momentOf returns the time of a transaction by both clocks.

@@ -89,10 +89,10 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	o.outcome, expected = judge(err, limited || a.w.knobs.mayFail(err))
 	if a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
 		o.outcome = refused
-	} else if !expected && !a.w.knobs.refusesClock(err) {
+	} else if !expected && !a.w.knobs.refusesClock(err) && !a.w.knobs.endsBetween(err) {
 		a.w.violation("unexpected error of %s: %v", o, err)
 	}
-	if (o.sweeping || o.is("replay")) && o.outcome == refused {
+	if (o.sweeping || o.is("replay") || a.w.knobs.endsBetween(err)) && o.outcome == refused {
 		o.outcome = unknown // of its transactions some may have been done
 	}
 	if o.beats {

@@ -33,10 +33,10 @@ import (
 // not hold these runs to its other laws of time: see model.mistimed.
 
 // clockProfiles are the profiles of wrong clocks, which no seed draws by itself.
-var clockProfiles = []string{"clocks"}
+var clockProfiles = []string{"clocks", "clock-ids"}
 
-// clocked: all kinds of actors, on processes that die.
-func (k *knobs) clocked(rng *rand.Rand) {
+// wrongClocks: most kinds of actors, on processes that die.
+func (k *knobs) wrongClocks(rng *rand.Rand) {
 	k.scarce(rng)
 	k.faultless()
 	k.clocks, k.handles, k.groups = true, 3+rng.IntN(3), 2+rng.IntN(5)
@@ -58,6 +58,12 @@ func (k *knobs) clocked(rng *rand.Rand) {
 	c.MaxWaiting, c.MaxRate, c.MaxRateTotal = 0, layer.Rate{}, layer.Rate{}
 	c.MaxAttempts, c.OnFailure = 25, layer.DeadLetterItem
 	c.Delay = maxDelay / 2 * time.Duration(rng.IntN(2))
+}
+
+// clocked: the same with heartbeats, subscribers and movers, in half of the runs each.
+func (k *knobs) clocked(rng *rand.Rand) {
+	k.wrongClocks(rng)
+	c := &k.config
 	if rng.IntN(2) == 0 {
 		k.setBeats(rng)
 	}
@@ -161,10 +167,11 @@ func (h *handle) now() time.Time {
 }
 
 // sweepAlone lets the process whose clock is furthest ahead sweep when no receipt tells another clock any more. Then
-// only versions tell the sweep what is young. It does so in all runs with subscribers, and in half of the others.
+// only versions tell the sweep what is young. It does so in all runs with subscribers or
+// shared ids, and in half of the others.
 func (w *world) sweepAlone() {
 	rng := rand.New(rand.NewPCG(w.o.Seed, 60_000))
-	if !w.knobs.clocks || len(w.knobs.topics) == 0 && rng.IntN(2) == 0 {
+	if !w.knobs.clocks || len(w.knobs.topics) == 0 && !w.knobs.recalls && rng.IntN(2) == 0 {
 		return
 	}
 	a := w.actor(97, slices.MaxFunc(w.alive(), func(a, b *handle) int { return a.now().Compare(b.now()) }))

@@ -47,6 +47,9 @@ func (k *knobs) contended(rng *rand.Rand) {
 // losing makes the commit lose a conflict if it writes a claim, as often as the run has it.
 func (t *transaction) losing() {
 	w := t.e.w
+	if w.knobs.stepped {
+		t.losesSteps()
+	}
 	if w.knobs.loses == 0 || !w.faulty {
 		return
 	}

@@ -61,5 +61,11 @@
 // - Some runs end with a drop of the queue during other work, after everything else was verified. Then none of its keys
 // may be left (drop.go).
 //
+// - Processes have clocks that are wrong by up to two years (clocks.go, TestClocks). Some share dedup ids and receive
+// ids, and purge (recall.go, TestClockIDs).
+//
+// - Two operators pause and resume a group in steps, each between the steps of the other (stepped.go,
+// TestOperatorsInSteps).
+//
 // - In all runs an attempt counts only by evidence (blame.go).
 package sim

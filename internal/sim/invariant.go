@@ -94,12 +94,17 @@ func (m *model) forget(rest tuple.Tuple, old []byte) {
 	}
 	until, _ := t[3].(int64)
 	id := idOf(t)
-	if m.w.knobs.clocks || until > m.r.nowMS-2*maxSkew.Milliseconds() || until == 0 && m.isThere(id) {
+	dedupID, _ := rest[len(rest)-1].(string)
+	key := m.dedupKey(id.Group, dedupID)
+	early := until > m.r.nowMS-2*maxSkew.Milliseconds() || until == 0 && m.isThere(id)
+	if m.w.knobs.clocks {
+		early = m.earlyDedup(m.dedup[key].at) > 0
+	}
+	if early {
 		m.violation("the dedup entry %v of %s is swept, which lasts until %d", rest, id, until)
 	}
 	m.w.mark("dedup id swept")
-	dedupID, _ := rest[len(rest)-1].(string)
-	delete(m.dedup, m.dedupKey(id.Group, dedupID))
+	delete(m.dedup, key)
 }
 
 func set[K comparable, V any](m map[K]V, k K, there bool, v V) {

@@ -48,6 +48,8 @@ type knobs struct {
 	holdMost                    time.Duration // the longest; 0 = a transaction's life
 	poll                        time.Duration // of the handles; 0 = the default
 	clocks                      bool          // processes have wrong clocks, see clocks.go
+	recalls                     bool          // they share ids, see recall.go
+	stepped                     bool          // operators work in steps, see stepped.go
 	first                       string        // the kind of the first process's clock
 	attempts                    int           // how many receive ids there are; 0 = each is used for one receive
 	twin                        float64       // chance that this is one of a receive under way

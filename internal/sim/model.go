@@ -299,6 +299,7 @@ type remembered struct {
 	id      layer.ID
 	untilMS int64
 	rv      int64
+	at      writtenAt
 }
 
 // sizeAt is how many items a group had after a record that was applied between two steps.
@@ -337,13 +338,15 @@ type model struct {
 	*invariants
 	*pacing
 	*looking
-	beats   beats
-	blame   *blame
-	feed    *feed
-	starts  []startedAt // under the queue's rate
-	turns   turns
-	replays replays
-	lanes   laneIndex
+	beats    beats
+	blame    *blame
+	feed     *feed
+	starts   []startedAt // under the queue's rate
+	turns    turns
+	repeated map[string]writtenAt  // receive ids
+	marked   map[string][]markedAt // by group, see stepped.go
+	replays  replays
+	lanes    laneIndex
 }
 
 func newModel(w *world) *model {
@@ -358,6 +361,8 @@ func newModel(w *world) *model {
 		retimes:  make(map[layer.ID][]retimed), dueLog: make(map[layer.ID][]retimed), looking: newLooking(w),
 		feed:       newFeed(w),
 		beats:      make(beats),
+		repeated:   make(map[string]writtenAt),
+		marked:     make(map[string][]markedAt),
 		blame:      newBlame(),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
 		replays: replays{kept: make(map[layer.ID]*keptAt)}, lanes: newLaneIndex(),
@@ -406,6 +411,7 @@ func (m *model) apply(r *record) {
 		}
 		name, rest := m.keyOf(w.key)
 		m.purge(name, rest, w)
+		m.recalls(name, rest, w)
 		if !isModelled(name) {
 			continue
 		}
@@ -845,7 +851,11 @@ func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 		void := was.rv <= max(m.voided[was.id.Group], m.voidedAll)
 		lasts := there
 		if !config.DedupForPending {
-			lasts = (s.enqueuedMS < was.untilMS || m.w.knobs.clocks) && (!void || there)
+			lasts = s.enqueuedMS < was.untilMS
+			if m.w.knobs.clocks {
+				lasts = m.earlyDedup(was.at) > 0
+			}
+			lasts = lasts && (!void || there)
 		}
 		if lasts {
 			m.violation("G3: %s was accepted though %s has the dedup id %q", id, was.id, key)
@@ -855,7 +865,7 @@ func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 			m.w.mark("dedup id free again")
 		}
 	}
-	m.dedup[key] = remembered{id, s.enqueuedMS + config.DedupWindow.Milliseconds(), m.r.rv}
+	m.dedup[key] = remembered{id, s.enqueuedMS + config.DedupWindow.Milliseconds(), m.r.rv, m.written()}
 }
 
 // isThere reports whether an item is in the queue, or a dead letter.
@@ -893,6 +903,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
 	m.timed(old, next)
+	m.marks(group, old, next)
 	switch hold := isHoldLane(group); {
 	case hold && old == nil && next != nil:
 		m.holdBegins(group, next)

@@ -176,8 +176,15 @@ const repeatLife = 5*time.Minute - 2*maxSkew
 // compareRepeats: a receive that is repeated takes nothing more than it was given.
 func (w *world) compareRepeats() {
 	given := make(map[string]*op)
+	began := make(map[string]time.Time) // the first call that may have been given claims which another has repeated
 	for _, o := range w.ops {
-		if o.attemptID == "" || o.outcome != done || !o.over {
+		if o.attemptID == "" {
+			continue
+		}
+		if began[o.attemptID].IsZero() && (len(o.claims) > 0 || o.outcome != done || !o.over) {
+			began[o.attemptID] = o.beginAt
+		}
+		if o.outcome != done || !o.over {
 			continue
 		}
 		first := given[o.attemptID]
@@ -187,7 +194,7 @@ func (w *world) compareRepeats() {
 			}
 			continue
 		}
-		if o.begin < first.end || o.endAt.Sub(first.beginAt) > repeatLife {
+		if o.begin < first.end || o.endAt.Sub(began[o.attemptID]) > repeatLife {
 			continue
 		}
 		for _, c := range o.claims {

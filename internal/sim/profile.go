@@ -138,10 +138,12 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	// See beat.go.
 	"failing": (*knobs).failing, // see failing.go
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
-	"contended": (*knobs).contended, // see contended.go
-	"lethal":    (*knobs).lethals,   // see lethal.go
-	"moved":     (*knobs).moving,    // see mover.go
-	"clocks":    (*knobs).clocked,   // see clocks.go
+	"contended": (*knobs).contended,        // see contended.go
+	"lethal":    (*knobs).lethals,          // see lethal.go
+	"moved":     (*knobs).moving,           // see mover.go
+	"clocks":    (*knobs).clocked,          // see clocks.go
+	"stepped":   (*knobs).operatorsInSteps, // see stepped.go
+	"clock-ids": (*knobs).clockIDs,         // see recall.go
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -160,7 +162,7 @@ func profileOf(rng *rand.Rand) string {
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
 			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles,
-			movingProfiles, clockProfiles)
+			movingProfiles, clockProfiles, steppedProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

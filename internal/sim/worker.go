@@ -183,8 +183,12 @@ func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *worker.Delivery, re
 func (a *actor) handleBatch(ctx context.Context, ds []*worker.Delivery) error {
 	for i, d := range ds {
 		o := &op{kind: "handle-batch", by: byWorker, ids: []layer.ID{d.ID}}
-		if err := a.handled(ctx, o, ds[:i+1]...); err != nil {
-			return &worker.BatchError{Done: i, Err: err}
+		err := a.handled(ctx, o, ds[:i+1]...)
+		if odd := a.oddly(d.ID, err); err != nil || odd != nil {
+			if err == nil {
+				a.w.mark("typed nil in a batch")
+			}
+			return &worker.BatchError{Done: i, Err: odd}
 		}
 	}
 	a.w.mark("batch handled")

@@ -15,7 +15,7 @@ var seenOfWorkers = []string{
 	"handler timed out",
 	"handler waited for the end of its context", "handler ignored its context", "handler stuck", "item parked",
 	"takeover of an expired claim", "worker lost its claim", "worker stopped by force", "death of a handle",
-	"limiter slower than the lease", "limiter faster than the lease", "handler returned a typed nil",
+	"limiter slower than the lease", "limiter faster than the lease", "handler returned a typed nil", "typed nil in a batch",
 	"slow event: received", "slow event: started", "slow event: done", "slow event: failed",
 	"hook of a handle hung", "hook of a handle panicked", "hook of a handle ended its goroutine",
 	"event received hung", "event started hung", "OnError hung", "function that hung reported",

@@ -97,6 +97,7 @@ type world struct {
 	orphans   []string          // receive ids of receives whose actor died
 	outcomes  map[attemptID]int
 	replays   int               // begun
+	recalled  int               // messages that were received under repeated ids
 	large     map[string][]byte // values of records, by their digests
 	marks     map[string]int
 	laws      map[layer.ID]*lawful // of progress, see law.go
@@ -129,6 +130,7 @@ type handle struct {
 	consumed  bool           // there was one
 	replaying bool           // an actor replays the archive, or one has failed to
 	dead      bool
+	opened    time.Time
 	died      int // the step; 0 = it lives
 	diedAt    time.Time
 	retired   bool // Close was called while its actors worked
@@ -283,11 +285,13 @@ func (w *world) live() error {
 	w.calm = w.sched.steps
 	w.sched.start(1, func() {
 		w.desert()
+		w.purgeAgain()
 		w.sweepAlone()
+		w.recallIDs()
 		w.stopClocks()
 		w.heal()
 	})
-	if err := w.sched.drive(time.Hour); err != nil {
+	if err := w.sched.drive(time.Hour + recallFor); err != nil {
 		return fmt.Errorf("heal: %w", err)
 	}
 	calm := time.Now()
@@ -359,7 +363,7 @@ type opening func(ctx context.Context, db kv.DB, prefix []byte, name string, o l
 
 // openHandle opens another handle.
 func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
-	h := &handle{who: len(w.handles) + 1, skew: skew}
+	h := &handle{who: len(w.handles) + 1, skew: skew, opened: time.Now()}
 	w.handles = append(w.handles, h)
 	if w.knobs.clocks {
 		h.clock = w.clockOf(h.who)

@@ -978,6 +978,41 @@ func TestNoIDEndsEarly(t *testing.T) {
 	}
 }
 
+// TestNoIDLastsTooLong (contract): a deduplication id and a receive id are free after twice their time and five
+// minutes, though the clock of the process stands, or looks right again to others.
+func TestNoIDLastsTooLong(t *testing.T) {
+	t.Parallel()
+	const life, most = 5 * time.Minute, 15 * time.Minute
+	for name, clock := range map[string]struct {
+		now  func(opened time.Time) time.Time
+		same bool // the same process uses the ids again
+	}{
+		"the clock stands":                {func(opened time.Time) time.Time { return opened }, true},
+		"the writer was 20 minutes ahead": {func(time.Time) time.Time { return time.Now().Add(20 * time.Minute) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{DedupWindow: life}, func(c *clocks) {
+				opened := time.Now()
+				writer := c.clock(func() time.Time { return clock.now(opened) })
+				reader := writer
+				if !clock.same {
+					reader = c.q
+				}
+				c.send(writer, layer.Message{DedupID: "x"}, layer.Message{})
+				first := c.claim(writer, layer.ReceiveOptions{ReceiveID: "once"})
+				require.NoError(c, writer.Ack(c.Context(), first))
+				time.Sleep(most + time.Minute)
+				sent, err := reader.Enqueue(c.Context(), layer.Message{Group: "A", DedupID: "x"})
+				require.NoError(c, err)
+				require.False(c, sent[0].Duplicate)
+				again := c.claim(reader, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
+				require.NoError(c, reader.Ack(c.Context(), again))
+				require.NoError(c, writer.Close(c.Context()))
+			})
+		})
+	}
+}
+
 // TestADeadLetterOfAClockBehind (G3): a process whose clock is 45 days behind makes a dead letter of an old message, or
 // redrives one. Others that have just written know better: the letter is kept for its time, and the message comes.
 func TestADeadLetterOfAClockBehind(t *testing.T) {

@@ -265,7 +265,7 @@ const (
 	ClaimReceipt Guard = "claim-receipt"
 	// ReloadToken (G2, trap 4): a claim of unknown outcome is answered with the claim of the worker who took over.
 	ReloadToken Guard = "reload-token"
-	// ReloadExact (G2, trap 1): a claim of unknown outcome whose items have a late one between them is taken for corrupt.
+	// ReloadExact (G2, trap 1): a claim of unknown outcome is taken for corrupt if a late item is between its items.
 	ReloadExact Guard = "reload-exact"
 	// Assign (G2, trap 8): a receive returns claims of a failed attempt of the transaction.
 	Assign Guard = "assign"
