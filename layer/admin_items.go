@@ -395,11 +395,8 @@ func eachPart(
 
 // endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
 func (w *txn) endParts(group string, from []byte, most int) (next []byte, err error) {
-	sections := []kv.KeyRange{w.keys.locks(group)}
-	if w.keys.plan.HasHolds() {
-		sections = append([]kv.KeyRange{w.keys.holds(group)}, sections...)
-	}
-	return eachPart(w, sections, from, most, func(lane string, row kv.KV) (func() error, error) {
+	others := w.keys.locksIn(group, w.keys.plan.Others())
+	return eachPart(w, others, from, most, func(lane string, row kv.KV) (func() error, error) {
 		r, err := rec.UnpackRecord(row.Key, row.Value)
 		if err != nil || r.Claim() == nil {
 			return nil, err

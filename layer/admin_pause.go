@@ -128,13 +128,14 @@ func pauseGroup(
 			return err
 		}
 		now = *r.Mark()
-		if o.Force && r.Claim() != nil {
+		if !o.Force {
+			return nil
+		}
+		if r.Claim() != nil {
 			w.count(countForced, 1)
 			w.end(group, r, r.Mark())
 		}
-		if o.Force && !q.keys.plan.IsPlain() {
-			next, err = w.endParts(group, from, most)
-		}
+		next, err = w.endParts(group, from, most)
 		return err
 	})
 	return *publicMark(&now), next, wrap("pause", err)

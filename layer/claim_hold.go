@@ -428,11 +428,12 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	}
 }
 
-// grantFrom grants the group of a look, if the group is free. It clears a stale hint. If the group has an expired
-// claim, delay or grant, grantFrom leaves the group to the next receive, which counts the failed attempt.
+// grantFrom grants the group of a look, if the group is free. It clears a stale hint, and ends an expired hold to which
+// a timer has led. If the group has an expired claim, delay or grant, grantFrom leaves the group to the next receive,
+// which counts the failed attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
-	if lanes.IsHold(l.lane) {
-		return false, c.settle(&reception{}, l, 0)
+	if l, err = c.passHold(l, 1); l == nil {
+		return false, (&reception{}).spoilt(err)
 	}
 	f, err := c.reads(l)
 	if err == nil && f.record != nil && !f.record.At(c.nowMS).Keeps() && f.record.Mark() == nil {

@@ -33,7 +33,7 @@ type search struct {
 	away    bool        // on a walk
 	shard   int64       // of the walk
 	nearby  bool        // a few hints behind the oldest
-	fair    bool        // in turns among the shards, instead of by age
+	order   order
 	retro   retro
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
@@ -42,8 +42,90 @@ type search struct {
 
 func newSearch(w *txn, where string) *search {
 	config := w.q.knownConfig()
-	return &search{w: w, where: where, spread: w.q.spreadOf(where), fair: config.Fair, retro: config.retro()}
+	s := &search{w: w, where: where, spread: w.q.spreadOf(where), order: byAge{}, retro: config.retro()}
+	if config.Fair {
+		s.order = inTurns{}
+	}
+	return s
 }
+
+// order is the order in which a search looks at the groups that it finds.
+type order interface {
+	// keep returns up to n groups which acks of this transaction have left ready, and which the handle claims again.
+	keep(s *search, n int) (kept []candidate, err error)
+	// begins reports whether the first fill from the oldest reads the timers of a shard.
+	begins(s *search, shard int64) bool
+	// plenty reports whether the hints of a fill, up to limit of each shard, are more than the search needs.
+	plenty(s *search, limit int) bool
+	// arrange moves candidates to pending, and sorts pending. Every hint up to the index whole has been read.
+	arrange(s *search, whole int64)
+}
+
+// byAge is the order in which the oldest comes first.
+type byAge struct{}
+
+// inTurns is the order of a fair queue: the shards take turns. A timer takes its turn among the hints of its shard,
+// whatever its age.
+type inTurns struct{ byAge }
+
+// keep returns groups only on a walk, because a walk takes groups out of order anyway. A handle that meets no other
+// handle takes the oldest group.
+func (byAge) keep(s *search, n int) (kept []candidate, err error) {
+	if !s.away || len(s.w.noted.settled) == 0 || len(s.w.noted.hinted) == 0 {
+		return nil, nil
+	}
+	if config, err := s.w.config(); err != nil || config.RoundRobin {
+		return nil, err
+	}
+	var rest []candidate
+	for _, c := range s.w.noted.hinted {
+		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.noted.settled[c.lane] && s.spread.Keeps() {
+			kept = append(kept, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	s.w.noted.hinted = rest
+	return kept, nil
+}
+
+func (inTurns) keep(*search, int) ([]candidate, error) { return nil, nil }
+
+func (byAge) begins(s *search, shard int64) bool { return shard == s.turn }
+
+func (inTurns) begins(*search, int64) bool { return true }
+
+func (byAge) plenty(s *search, limit int) bool { return len(s.pending) == limit*len(s.shards) }
+
+func (inTurns) plenty(s *search, limit int) bool { return len(s.pending) >= limit }
+
+func (byAge) arrange(s *search, whole int64) {
+	s.later = s.reached(s.later, whole)
+	// The reads may have begun before this transaction set its own hints, and so may not see them.
+	s.w.noted.hinted = s.reached(s.w.noted.hinted, whole)
+	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+}
+
+// arrange puts the oldest of each shard before the second of each. The shard behind that of the last candidate which
+// the handle looked at comes first: so a receive of one item does not look at the oldest shard again and again.
+// Example: shards A with 5, B with 2 and C with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
+func (o inTurns) arrange(s *search, _ int64) {
+	o.byAge.arrange(s, math.MaxInt64)
+	shards, turn := s.w.keys.shards.all(), s.spread.FairTurn()
+	type place struct{ round, shard int64 }
+	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
+	for _, c := range s.pending {
+		shard := s.shardOf(c)
+		places[string(c.key)] = place{rounds[shard], (shard - turn + shards) % shards}
+		rounds[shard]++
+	}
+	slices.SortStableFunc(s.pending, func(a, b candidate) int {
+		p, q := places[string(a.key)], places[string(b.key)]
+		return cmp.Or(cmp.Compare(p.round, q.round), cmp.Compare(p.shard, q.shard))
+	})
+}
+
+func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
 
 // begin chooses where to start.
 func (s *search) begin() {
@@ -129,34 +211,12 @@ func (s *search) grow() (bool, error) {
 	return more || len(s.timers) > before, nil
 }
 
-// keep returns up to n groups which acks of this transaction have left ready, and which the handle claims again. keep
-// returns groups only on a walk, because a walk takes groups out of order anyway. A handle that meets no other handle
-// takes the oldest group.
-func (s *search) keep(n int) (kept []candidate, err error) {
+// next returns up to n candidates, the oldest first, or none if there are no more.
+func (s *search) next(n int) ([]candidate, error) {
 	if !s.begun {
 		s.begin()
 	}
-	if !s.away || s.fair || len(s.w.noted.settled) == 0 || len(s.w.noted.hinted) == 0 {
-		return nil, nil
-	}
-	if config, err := s.w.config(); err != nil || config.RoundRobin {
-		return nil, err
-	}
-	var rest []candidate
-	for _, c := range s.w.noted.hinted {
-		if len(kept) < n && s.w.keys.plan.SoughtBy(c.lane) == s.where && s.w.noted.settled[c.lane] && s.spread.Keeps() {
-			kept = append(kept, c)
-		} else {
-			rest = append(rest, c)
-		}
-	}
-	s.w.noted.hinted = rest
-	return kept, nil
-}
-
-// next returns up to n candidates, the oldest first, or none if there are no more.
-func (s *search) next(n int) ([]candidate, error) {
-	if kept, err := s.keep(n); err != nil || len(kept) > 0 {
+	if kept, err := s.order.keep(s, n); err != nil || len(kept) > 0 {
 		return kept, err
 	}
 	if err := s.find(n); err != nil {
@@ -171,7 +231,7 @@ func (s *search) next(n int) ([]candidate, error) {
 			s.spread.Walked(s.shard, key)
 		}
 	}
-	if s.fair && n > 0 {
+	if n > 0 {
 		s.spread.NoteFairTurn(s.shardOf(wave[n-1]) + 1)
 	}
 	return wave, nil
@@ -227,7 +287,7 @@ func (s *search) start(n int) {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
 	}
 	for i := range s.timers {
-		if !s.fresh || s.fair || int64(i) == s.turn {
+		if !s.fresh || s.order.begins(s, int64(i)) {
 			r.timers[i] = s.timers[i].read(snapshot, r.limit)
 			if s.since != nil {
 				r.since[i] = s.since[i].read(snapshot, r.limit)
@@ -292,7 +352,7 @@ func (s *search) readMore(n int) error {
 		}
 	}
 	if !s.away && !s.nearby {
-		s.spread.NotePlenty(len(s.pending) == limit*len(s.shards) || s.fair && len(s.pending) >= limit)
+		s.spread.NotePlenty(s.order.plenty(s, limit))
 	}
 	if fromTheOldest && len(s.pending) > 0 {
 		oldest := s.pending[0].index
@@ -310,38 +370,8 @@ func (s *search) readMore(n int) error {
 	if err := s.passTimers(s.since, reads.since, limit); err != nil {
 		return err
 	}
-	if s.fair {
-		whole = math.MaxInt64 // what is due takes turns with the hints of its shard
-	}
-	s.later = s.reached(s.later, whole)
-	// The reads may have begun before this transaction set its own hints, and so may not see them.
-	s.w.noted.hinted = s.reached(s.w.noted.hinted, whole)
-	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
-	if s.fair {
-		s.takeTurns()
-	}
+	s.order.arrange(s, whole)
 	return nil
-}
-
-func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
-
-// takeTurns puts the candidates, which are in the order of their ages, into the order of turns: the oldest of each
-// shard, then the second of each. The shard behind that of the last candidate which the handle looked at comes first:
-// so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
-// with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
-func (s *search) takeTurns() {
-	shards, turn := s.w.keys.shards.all(), s.spread.FairTurn()
-	type place struct{ round, shard int64 }
-	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
-	for _, c := range s.pending {
-		shard := s.shardOf(c)
-		places[string(c.key)] = place{rounds[shard], (shard - turn + shards) % shards}
-		rounds[shard]++
-	}
-	slices.SortStableFunc(s.pending, func(a, b candidate) int {
-		p, q := places[string(a.key)], places[string(b.key)]
-		return cmp.Or(cmp.Compare(p.round, q.round), cmp.Compare(p.shard, q.shard))
-	})
 }
 
 // passTimers adds the timers which the reads of the cursors have found to later.
@@ -606,13 +636,11 @@ func (c *Claim) TokenKey() string {
 // missing names the field which a stored claim may lack. It is for the error when there is no claim of the group, lane
 // or item that the stored claim names.
 func (c *Claim) missing(q *Queue) string {
-	switch {
-	case c.Hold != (ID{}) || c.Where != nil || q.keys.plan.IsPlain():
+	claim, field := q.keys.plan.NamedBy()
+	if c.Hold != (ID{}) || c.Where != nil || field == "" {
 		return ""
-	case q.keys.plan.HasHolds():
-		return "; a claim of a single message needs its Hold"
 	}
-	return "; a claim by a template needs its Where, too"
+	return fmt.Sprintf("; a claim %s needs its %s", claim, field)
 }
 
 // words name, for an error, the object of a claim, and the thing that its holder holds.

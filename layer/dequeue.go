@@ -494,16 +494,11 @@ func (c *claimer) receive(r *reception) error {
 		if err = c.settle(r, l, r.o.Max); err != nil {
 			return err
 		}
-		due := l.seen.dueMS()
-		if l.seen != nil && l.seen.record.Holding().ByBeat() {
-			if due, err = c.meetBeat(l.lane, l.seen.record); err != nil {
-				return err
-			}
-		}
+		due, err := keptUntil(c.txn, l.seen)
 		if due > 0 && (r.dueMS == 0 || due < r.dueMS) {
 			r.dueMS = due
 		}
-		return nil
+		return err
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)
@@ -875,7 +870,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err := c.fenceOver(guard.ClaimLock, f.lane); err != nil {
 		return err
 	}
-	if err := c.fenceHolds(guard.Holds, f.lane, idOf(out[len(out)-1], f.group())); err != nil {
+	if err := c.fenceHolds(guard.Holds, idOf(out[len(out)-1], f.group())); err != nil {
 		return err
 	}
 	c.succeed(f, claim, id, tried, known)

@@ -18,12 +18,16 @@ import (
 // beatPage is how many claims of a handle one transaction ends, in addition to those whose groups are asked for.
 const beatPage = 100
 
-// meetBeat is called when a handle's heartbeat holds the lane. meetBeat returns the heartbeat's deadline (ms), 0 if
-// there is no heartbeat any more. After the deadline, the handle is added to w.dueBeats, for the caller to end.
-func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
+// overAt returns when the time of a lane's holding is over (ms); 0 = there is no holding. For a claim by heartbeat this
+// is the heartbeat's deadline, or 0 if the heartbeat is gone. After the deadline, the handle is added to w.beats.due,
+// for the caller to end.
+func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 	h := r.Holding()
-	if !h.ByBeat() {
+	switch {
+	case h == nil:
 		return 0, nil
+	case !h.ByBeat():
+		return h.EndMS, nil
 	}
 	b, found, err := w.readBeat(h.Beat)
 	if found = found || w.passes(err); !found {
@@ -55,7 +59,7 @@ func (w *txn) meetBeat(lane string, r *rec.Record) (dueMS int64, err error) {
 func (w *txn) endOwner(f *found) (ended bool, err error) {
 	due := w.beats.due
 	w.beats.due = nil
-	if _, err := w.meetBeat(f.lane, f.record); err != nil {
+	if _, err := w.overAt(f.lane, f.record); err != nil {
 		return false, err
 	}
 	met := w.beats.due

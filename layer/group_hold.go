@@ -66,25 +66,15 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	return nil
 }
 
-// readHolds reads the holds of a group from one item to another, both included, with a conflict.
-func (w *txn) readHolds(g guard.Guard, r kv.KeyRange) ([]heldLane, error) {
-	if !w.keys.plan.HasHolds() {
-		return nil, nil
-	}
-	rows, err := g.Reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read holds: %w", err)
-	}
-	return w.unpackHolds(rows)
-}
-
 // fenceHolds adds a read conflict on the holds of a group up to an item. The caller must know that none of them holds
 // an item that it is about to take.
-func (w *txn) fenceHolds(g guard.Guard, lane string, last ID) error {
-	if !w.keys.plan.HasHolds() || lanes.IsHold(lane) {
-		return nil
+func (w *txn) fenceHolds(g guard.Guard, last ID) error {
+	for _, r := range w.keys.holdsTo(last) {
+		if err := g.Read(w.tx, r); err != nil {
+			return err
+		}
 	}
-	return g.Read(w.tx, w.keys.holdsTo(last))
+	return nil
 }
 
 // In a queue with the setting lease_per=item each message in flight has a claim, a lease and a token of its own, and a

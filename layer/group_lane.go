@@ -152,6 +152,11 @@ func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLa
 			return nil, err
 		}
 	}
+	return w.recordsIn(g, ranges)
+}
+
+// recordsIn reads the locks or holds in the ranges, with a conflict.
+func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) (all []heldLane, err error) {
 	reads := make([]kv.Future[[]kv.KV], len(ranges))
 	for i, r := range ranges {
 		reads[i] = g.Reads(w.tx).GetRange(r.Selectors(), kv.RangeOptions{})

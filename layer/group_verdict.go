@@ -45,22 +45,18 @@ type found struct {
 	allowed allowance // of deliver
 }
 
-// dueMS returns when the time ends which keeps the group from receives; 0 = no time does.
-func (f *found) dueMS() int64 {
+// keptUntil returns when the time ends (ms) that keeps the group from receives; 0 = no time does. f may be nil.
+func keptUntil(w *txn, f *found) (int64, error) {
 	switch {
 	case f == nil:
-		return 0
+		return 0, nil
 	case f.verdict == verdictEarly:
-		return f.untilMS
+		return f.untilMS, nil
+	case f.verdict == verdictExcluded:
+		other := f.others[f.other]
+		return w.overAt(other.lane, other.record)
 	}
-	r := f.record
-	if f.verdict == verdictExcluded {
-		r = f.others[f.other].record
-	}
-	if h := r.Holding(); h != nil {
-		return h.EndMS
-	}
-	return 0
+	return w.overAt(f.lane, f.record)
 }
 
 // assess sets the verdict. It writes nothing.
@@ -234,7 +230,7 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	if err := f.fenceOver(w, guard.OverdueLock); err != nil {
 		return false, err
 	}
-	if err := w.fenceHolds(guard.OverdueHold, f.lane, old.id(old.len()-1)); err != nil {
+	if err := w.fenceHolds(guard.OverdueHold, old.id(old.len()-1)); err != nil {
 		return false, err
 	}
 	w.did.wrote = true
@@ -666,13 +662,17 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err err
 	switch {
 	case f.failure != nil:
 		return f.failure.id, f.failure.record, true, nil
-	case f.record == nil && f.key != nil && !f.head && f.attempts == 0 && w.keys.plan.IsPlain():
+	case f.key != nil && f.attempts == 0 && f.isCounted(w.keys.plan):
 		return ID{}, rec.Attempt{}, false, nil
 	}
 	id = f.rows.id(0)
 	record, err = w.readAttempt(id)
 	return id, record, true, err
 }
+
+// isCounted reports whether the hint that led here says how often the head has failed. In a queue with other lanes the
+// head may have failed under a claim of another lane since the hint was written.
+func (f *found) isCounted(plan lanes.Plan) bool { return f.record == nil && !f.head && plan.IsPlain() }
 
 // isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
 func isToBeProven(v view, r *rec.Record, c *Claim) (bool, error) {

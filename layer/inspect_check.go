@@ -329,12 +329,12 @@ func (c *checker) row(of checked) {
 	case nameAttempt:
 		c.owned(row.Key, ruleAttempt, p.itemID(), c.keys.item(p.itemID()))
 	case nameLock:
-		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
-			c.group(p.lane).lock = r
+		if c.record(p, row).Claim() != nil {
+			c.report.Held++
 		}
 	case nameHold:
-		if r, err := rec.UnpackRecord(row.Key, row.Value); err == nil {
-			c.group(p.lane).lock = r
+		if c.record(p, row) != nil {
+			c.group(p.lane).items = 1
 		}
 		c.owned(row.Key, ruleLockItems, p.itemID(), c.keys.item(p.itemID()))
 	case nameMark:
@@ -372,9 +372,21 @@ func (c *checker) row(of checked) {
 	}
 }
 
+// record notes the record of a lane; nil = it cannot be read.
+func (c *checker) record(p parsedKey, row kv.KV) *rec.Record {
+	r, err := rec.UnpackRecord(row.Key, row.Value)
+	if err != nil {
+		return nil
+	}
+	c.group(p.lane).lock = r
+	return r
+}
+
 func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
-	g.items++
+	if g.items++; g.items == 1 {
+		c.report.Groups++
+	}
 	c.itemInLanes(p, row)
 	e, body, ok := c.stored(p, row, ruleItem, func(value []byte) ([]byte, error) { return value, nil })
 	if !ok {
@@ -540,9 +552,6 @@ func (c *checker) compare() {
 	c.compareLanes()
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
-		if g.items > 0 && !lanes.IsPart(name) {
-			c.report.Groups++
-		}
 		stale, awaited := g.hints, int64(0)
 		if g.lock == nil && g.items > 0 && c.headInHand(g) {
 			c.report.Held++
@@ -581,13 +590,11 @@ func (c *checker) compare() {
 			c.report.Halted++
 		case h.Kind == rec.KindDelay:
 			c.report.Delayed++
-		case h.Kind == rec.KindClaim && !lanes.IsHold(name):
-			c.report.Held++
 		}
 		if h == nil {
 			continue // a mark alone has no timer, and no item needs to be there
 		}
-		if !timed || h.Kind == rec.KindClaim || g.items == 0 && !lanes.IsHold(name) {
+		if !timed || h.Kind == rec.KindClaim || g.items == 0 {
 			c.suspect(c.keys.lock(name), func(v inspection) (Rule, string, error) {
 				return c.lockSound(v, name)
 			})
@@ -1056,22 +1063,19 @@ func (c *checker) compareLanes() {
 		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(held)) {
-		if _, _, ok := c.keys.plan.Meeting(held[group]); ok {
+		if a, b, ok := c.keys.plan.Meeting(held[group]); ok {
 			c.suspect(c.keys.lock(group), func(v inspection) (Rule, string, error) {
-				return c.disjoint(v, held[group])
+				return c.disjoint(v, held[group], a, b)
 			})
 		}
 	}
 }
 
-// disjoint looks for two claims of a group that meet, both at one version. all are the lanes held as the pages said. A
-// lane is not held any more if its claim has ended since: then disjoint looks at the others.
-func (c *checker) disjoint(v inspection, all []string) (Rule, string, error) {
-	for all = slices.Clone(all); ; {
-		a, b, ok := c.keys.plan.Meeting(all)
-		if !ok {
-			return "", "", nil
-		}
+// disjoint looks for two claims of a group that meet, both at one version. all are the lanes held as the pages said,
+// and a and b meet. A lane is not held any more if its claim has ended since: then disjoint looks at the others.
+func (c *checker) disjoint(v inspection, all []string, a, b string) (Rule, string, error) {
+	all = slices.Clone(all)
+	for meet := true; meet; a, b, meet = c.keys.plan.Meeting(all) {
 		gone := make(map[string]bool)
 		for _, lane := range []string{a, b} {
 			r, err := v.readLock(lane)
@@ -1087,6 +1091,7 @@ func (c *checker) disjoint(v inspection, all []string) (Rule, string, error) {
 		}
 		all = slices.DeleteFunc(all, func(lane string) bool { return gone[lane] })
 	}
+	return "", "", nil
 }
 
 // compareHolds looks for items of a group's claim that are held by themselves, too.

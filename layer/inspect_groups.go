@@ -548,11 +548,15 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 		return false
 	}
 	more, err = v.firstTimers("", statsTimers, 1000, claims)
-	if err != nil || v.keys.plan.IsPlain() {
-		return held, more, err
+	for _, section := range v.keys.sections(nameDue) {
+		if err != nil {
+			break
+		}
+		var byTemplate bool
+		byTemplate, err = v.passTimers(section, statsTimers, 1000, claims)
+		more = more || byTemplate
 	}
-	byTemplate, err := v.passTimers(v.keys.section(nameDue), statsTimers, 1000, claims)
-	return held, more || byTemplate, err
+	return held, more, err
 }
 
 // Each marked group, or lane, has a key of its own, ("mark", group), in addition to the mark in its record. So the

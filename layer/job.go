@@ -259,8 +259,8 @@ func (s *sweeper) unreadable() error {
 		return nil
 	}
 	names := []string{nameReady, nameTimer, nameHeld, nameGrant, nameRequest, nameOpen, nameDue, nameKept}
-	for _, name := range s.q.keys.present(names...) {
-		err := s.q.clearUnreadable(s.ctx, s.q.keys.section(name), func(cleared int64) {
+	for _, section := range s.q.keys.sections(names...) {
+		err := s.q.clearUnreadable(s.ctx, section, func(cleared int64) {
 			s.report.Unreadable += cleared
 		})
 		if err != nil {

@@ -514,10 +514,10 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 }
 
 // A purge of the whole queue first tries to remove all items in a single transaction, whatever their number. It clears
-// ranges, without reading an item. That is possible if no group has a record, so that no group is in flight, waits for
-// a retry or is paused. There must be neither dead letters nor an archive, because their parts lie between those of the
-// items. No other transaction may change the queue at the same time. Otherwise the purge works group by group. Example:
-// a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
+// ranges, without reading an item. That is possible if no group and no item has a record, so that nothing is in flight,
+// waits for a retry or is paused. There must be neither dead letters nor an archive, because their parts lie between
+// those of the items. No other transaction may change the queue at the same time. Otherwise the purge works group by
+// group. Example: a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
 // whole removes all items of the queue, or does nothing and returns false.
 //
@@ -525,14 +525,16 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 // in that time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails too.
 func (s *purgeStep) whole() (bool, error) {
 	config, err := s.config()
-	if err != nil || config.Changes != 0 || !s.keys.plan.IsPlain() {
-		return false, err // changes have the number of removed items of each group; lanes have keys of their own
+	if err != nil || config.Changes != 0 {
+		return false, err // changes have the number of removed items of each group
 	}
 	keys := s.keys
-	items, records := keys.section(nameItem), keys.section(nameLock)
-	record, err := s.firstItem(records)
-	if err != nil || record != nil {
-		return false, err
+	items, records := keys.section(nameItem), keys.sections(nameLock, nameHold)
+	for _, of := range records {
+		record, err := s.firstItem(of)
+		if err != nil || record != nil {
+			return false, err
+		}
 	}
 	clearParts, err := s.partsAreItems()
 	if err != nil || !clearParts {
@@ -546,19 +548,22 @@ func (s *purgeStep) whole() (bool, error) {
 	if n <= 0 {
 		return false, nil // the counters of a damaged queue may be wrong: count the items
 	}
-	if err := guard.PurgeWholeLock.Read(s.tx, records); err != nil {
-		return false, err
+	for _, of := range records {
+		if err := guard.PurgeWholeLock.Read(s.tx, of); err != nil {
+			return false, err
+		}
+		if err := guard.PurgeWholeExclude.WriteRange(s.tx, of); err != nil {
+			return false, err
+		}
 	}
 	// The counters are of the read version: an item which lands, or goes, between the reads and the commit must not be
 	// removed uncounted, nor be counted twice.
 	if err := guard.PurgeWholeItems.Read(s.tx, items); err != nil {
 		return false, err
 	}
-	if err := guard.PurgeWholeExclude.WriteRange(s.tx, records); err != nil {
-		return false, err
-	}
-	for _, name := range []string{nameItem, namePart, nameAttempt, nameReady, nameTimer} {
-		s.tx.ClearRange(keys.section(name))
+	names := []string{nameItem, namePart, nameAttempt, nameReady, nameTimer, nameLane, nameOpen, nameDue}
+	for _, of := range keys.sections(names...) {
+		s.tx.ClearRange(of)
 	}
 	s.done.Items += n
 	s.count(countPurged, int(n))
@@ -670,7 +675,7 @@ func (s *purgeStep) readOver(r *purgeRun, parts []string) ([]heldLane, error) {
 	if err != nil || len(r.items) == 0 {
 		return nil, err
 	}
-	holds, err := s.readHolds(guard.PurgeLock, holdsOver(s.keys, r))
+	holds, err := s.recordsIn(guard.PurgeLock, holdsOver(s.keys, r))
 	return append(all, holds...), err
 }
 
@@ -683,10 +688,9 @@ func (s *purgeStep) keepUnreadable(r *purgeRun) {
 	r.whole, r.unreadable = false, nil
 }
 
-// holdsOver is the range of the holds of a run.
-func holdsOver(s subspace, r *purgeRun) kv.KeyRange {
-	first, last := idOf(r.items[0], r.group), idOf(r.items[len(r.items)-1], r.group)
-	return kv.KeyRange{Begin: s.hold(first), End: kv.KeyAfter(s.hold(last))}
+// holdsOver is holdsTo for the holds of a run.
+func holdsOver(s subspace, r *purgeRun) []kv.KeyRange {
+	return s.holdsFrom(s.hold(idOf(r.items[0], r.group)), idOf(r.items[len(r.items)-1], r.group))
 }
 
 // concerns reports whether a step that removes the items of a run may end a record over them. A claim must have one of
@@ -700,7 +704,7 @@ func concerns(r *purgeRun, held heldLane) bool {
 
 // forceUnreadable ends the holdings over a run which cannot be read.
 func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
-	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r))
+	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r)...)
 	for _, section := range sections {
 		for row, err := range walk(s.ctx, guard.PurgeLock.Reads(s.tx), section, locksOfPage) {
 			if err != nil {

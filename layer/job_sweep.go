@@ -132,16 +132,16 @@ func (s *sweeper) raise() error {
 
 // named clears the requests for groups, lanes and by templates of handles which have died.
 func (s *sweeper) named() error {
-	for _, name := range s.q.keys.present(nameNamed, nameByLane) {
-		if err := s.requestsOf(name); err != nil {
+	for _, section := range s.q.keys.sections(nameNamed, nameByLane) {
+		if err := s.requestsIn(section); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *sweeper) requestsOf(name string) error {
-	return s.pages(s.q.keys.section(name), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
+func (s *sweeper) requestsIn(section kv.KeyRange) error {
+	return s.pages(section, func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackRequest(row.Key, row.Value)
 		if err == nil && lives(r, m.nowMS) { // of one that cannot be read the handle writes another
 			return false, nil
@@ -875,7 +875,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	}
 	if err == nil {
 		var holds []heldLane
-		if holds, err = w.readHolds(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
+		if holds, err = w.recordsIn(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
 			return false, nil
 		}
 	}

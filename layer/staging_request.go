@@ -633,7 +633,7 @@ func (g *glimpse) begin(w *txn) error {
 	case !record.At(w.nowMS).Keeps():
 		g.ready = true // a receive ends what is over
 	case held != nil:
-		dueMS, err := w.meetBeat(g.lane, record)
+		dueMS, err := w.overAt(g.lane, record)
 		g.dueMS = cmp.Or(dueMS, held.EndMS)
 		return err
 	}
@@ -666,11 +666,13 @@ func (g *glimpse) end(w *txn) error {
 		if err != nil {
 			return g.spoilt(err)
 		}
-		switch g.dueMS = f.dueMS(); f.verdict {
+		switch f.verdict {
 		case verdictDeliver, verdictAged, verdictEnds, verdictOther:
 			g.ready = true
 		case verdictStale, verdictEmpty, verdictEarly, verdictExcluded:
 		}
+		g.dueMS, err = keptUntil(w, f)
+		return err
 	}
 	return nil
 }

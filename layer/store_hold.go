@@ -44,9 +44,16 @@ func (s subspace) hold(id ID) []byte { return s.itemKey(nameHold, id, 0) }
 // holds is the range of the holds of a group.
 func (s subspace) holds(group string) kv.KeyRange { return s.below(s.startGroup(nameHold, group, 1)) }
 
-// holdsTo is the range of the holds of a group up to that of an item.
-func (s subspace) holdsTo(id ID) kv.KeyRange {
-	return kv.KeyRange{Begin: s.holds(id.Group).Begin, End: kv.KeyAfter(s.hold(id))}
+// holdsTo returns the range of the holds of a group up to that of an item. If the queue has no holds, there is none.
+func (s subspace) holdsTo(id ID) []kv.KeyRange { return s.holdsFrom(s.holds(id.Group).Begin, id) }
+
+// holdsFrom is holdsTo from a key on.
+func (s subspace) holdsFrom(begin []byte, last ID) []kv.KeyRange {
+	lane, ok := s.plan.HoldOn(lanes.Item(last))
+	if !ok {
+		return nil
+	}
+	return []kv.KeyRange{{Begin: begin, End: kv.KeyAfter(s.lock(lane))}}
 }
 
 // A handle with claims by heartbeat has a beat (rec.Beat), under a random number. A number is never used again: the

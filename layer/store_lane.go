@@ -37,6 +37,14 @@ func (s subspace) present(names ...string) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(ofParts, name) })
 }
 
+// sections returns the ranges of the keys of those of the names that keys of the queue have.
+func (s subspace) sections(names ...string) (all []kv.KeyRange) {
+	for _, name := range s.present(names...) {
+		all = append(all, s.section(name))
+	}
+	return all
+}
+
 // errLaneState: only the holder of the whole group may use the group's state.
 var errLaneState = fmt.Errorf("%w: the state of a group with a template: others may hold the group, too", ErrOptions)
 
@@ -75,6 +83,8 @@ func (s subspace) locksIn(group string, of []lanes.Locks) []kv.KeyRange {
 		switch {
 		case l.All:
 			all[i] = s.locks(group)
+		case l.Holds:
+			all[i] = s.holds(group)
 		case l.Below:
 			all[i] = s.below(append(s.startGroup(nameLock, group, len(l.Where)+1), l.Where...))
 		default:

@@ -296,7 +296,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 	for i := range items {
 		items[i].FirstDelivered = fromMillis(w.nowMS)
 	}
-	if f.record == nil && !f.head && w.keys.plan.IsPlain() {
+	if f.isCounted(w.keys.plan) {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}

@@ -381,9 +381,8 @@ func (w *txn) wakeNamed() error {
 
 // wakeAll wakes the oldest request, which serves the others, and all requests for groups and by templates.
 func (w *txn) wakeAll() error {
-	for _, name := range w.keys.present(nameNamed, nameByLane) {
-		requests, err := w.read.GetRange(
-			w.keys.section(name).Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
+	for _, of := range w.keys.sections(nameNamed, nameByLane) {
+		requests, err := w.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}

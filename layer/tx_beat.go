@@ -121,18 +121,22 @@ type beatsSeen map[uuid.UUID]int64
 // beat of the claim's handle is due or gone, the claim is shown with an expired lease, also if no transaction has met
 // the beat yet.
 func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
-	h := r.Holding()
-	if !h.ByBeat() {
-		return r, nil
-	}
 	if err := v.seeBeats([]*rec.Record{r}, seen); err != nil {
 		return nil, err
 	}
+	h := r.Holding()
+	if h == nil {
+		return r, nil
+	}
+	due, byBeat := seen[h.Beat]
+	if !byBeat {
+		return r, nil
+	}
 	shown := *h
-	if due := seen[h.Beat]; due > 0 {
+	if due > 0 {
 		shown.EndMS = due
 	}
-	if seen[h.Beat] <= v.nowMS {
+	if due <= v.nowMS {
 		shown.Beat, shown.EndMS = uuid.Nil, min(shown.EndMS, v.nowMS)
 	}
 	return r.WithHolding(shown), nil

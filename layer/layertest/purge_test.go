@@ -327,6 +327,58 @@ func TestPurgeOfAll(t *testing.T) {
 	})
 }
 
+// TestPurgeOfAllLanes: the same in the other kinds of queues: no key of a lane is left behind.
+func TestPurgeOfAllLanes(t *testing.T) {
+	for _, k := range purgedKinds {
+		e := newEnvOf(t, anyEngine, false, k.configure)
+		for i := range 100 {
+			e.enqueueNew(fmt.Sprintf("group-%d", i%50), "x")
+		}
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "later", Headers: newHeaders, Delay: time.Hour})
+		require.NoError(t, err)
+		steps := 0
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Progress: func(layer.PurgeReport) {
+			steps++
+		}})
+		require.NoError(t, err, k.name)
+		require.Equal(t, layer.PurgeReport{Items: 101}, report, k.name)
+		require.Equal(t, 1, steps, k.name)
+		for _, name := range []string{"item", "ready", "timer", "lock", "lane", "open", "due", "hold", "kept"} {
+			require.Empty(t, e.rows(kv.PrefixRange(key(name))), "%s %s", k.name, name)
+		}
+		e.enqueueNew("group-1", "new")
+		claims, err := e.q.Receive(e.ctx, k.o)
+		require.NoError(t, err, k.name)
+		require.Len(t, claims, 1, k.name)
+	}
+}
+
+// purgedKinds are the kinds of queues, with receives that leave the claim of one item.
+var purgedKinds = []struct {
+	kind
+	o layer.ReceiveOptions
+}{
+	{plain, layer.ReceiveOptions{}},
+	{facets("*; state"), layer.ReceiveOptions{}},
+	{facets("*; state"), layer.ReceiveOptions{Where: isNew}},
+	{facets("state"), layer.ReceiveOptions{Where: isNew}},
+	{unordered, layer.ReceiveOptions{}},
+	{unordered, layer.ReceiveOptions{Unordered: true}},
+	{itemLeases, layer.ReceiveOptions{}},
+}
+
+// newHeaders have a value for each facet.
+var newHeaders = map[string]string{"state": "NEW", "region": "EU"}
+
+// enqueueNew is enqueue with newHeaders.
+func (e *env) enqueueNew(group string, bodies ...string) {
+	e.t.Helper()
+	for _, body := range bodies {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: []byte(body), Headers: newHeaders})
+		require.NoError(e.t, err)
+	}
+}
+
 // TestPurgeOfAllTellsSubscriptions: if changes are kept, a purge works group by group, so that there is a change for
 // each.
 func TestPurgeOfAllTellsSubscriptions(t *testing.T) {
@@ -359,16 +411,24 @@ func amidPurge(e *env, meanwhile func()) layer.PurgeReport {
 
 // TestPurgeOfAllMeetsClaim (G2): a claim that begins while a purge removes all at once keeps its item.
 func TestPurgeOfAllMeetsClaim(t *testing.T) {
-	e := newEnv(t, anyEngine, false)
-	e.enqueue("A", "a1", "a2")
-	e.enqueue("B", "b1")
-	var c *layer.Claim
-	report := amidPurge(e, func() { c = e.receive(e.q, 1) })
-	require.Equal(t, layer.PurgeReport{Items: 2, Kept: 1}, report)
-	require.Equal(t, []string{"a1"}, e.all("A"))
-	e.check()
-	require.NoError(t, e.q.Ack(e.ctx, c))
-	e.check()
+	for _, k := range purgedKinds {
+		e := newEnvOf(t, anyEngine, false, k.configure)
+		e.enqueueNew("A", "a1", "a2")
+		e.enqueueNew("B", "b1")
+		var claims []*layer.Claim
+		report := amidPurge(e, func() {
+			o := k.o
+			o.Max = 1
+			var err error
+			claims, err = e.q.Receive(e.ctx, o)
+			require.NoError(t, err, k.name)
+		})
+		require.Equal(t, layer.PurgeReport{Items: 2, Kept: 1}, report, k.name)
+		require.Equal(t, []string{"a1"}, e.all("A"), k.name)
+		e.check()
+		require.NoError(t, e.q.Ack(e.ctx, claims[0]), k.name)
+		e.check()
+	}
 }
 
 // TestPurgeOfAllCountsLateItem (trap 1): items that come or go while a purge removes all at once are counted right.

@@ -27,7 +27,7 @@ var (
 	// that only some queues have.
 	kindFunctions = []string{"rec.Holding.ByBeat"}
 	// kindFlags are fields of type bool that say what a queue is.
-	kindFlags = []string{"retro.on", "search.fair", "Config.Unordered", "Config.RetroactiveDelay", "Config.Fair"}
+	kindFlags = []string{"retro.on", "Config.Unordered", "Config.RetroactiveDelay", "Config.Fair"}
 	// kindValues are other fields that say it, and methods. One is asked by a comparison, and by its length.
 	kindValues = []string{"Config.Facets", "Config.LeasePerItem", "lanes.Plan.Facets"}
 )

@@ -144,6 +144,26 @@ func TestExcluding(t *testing.T) {
 	require.Equal(t, []Locks{{}}, New(kinds["plain"]).Excluding("A"))
 }
 
+// TestOthers: the other lanes of a group have locks, or holds, as the kind of the queue has them.
+func TestOthers(t *testing.T) {
+	for kind, want := range map[string]struct {
+		locks []Locks
+		field string
+	}{
+		"plain":     {},
+		"unordered": {[]Locks{{Holds: true}, {All: true}}, "Hold"},
+		"in turn":   {[]Locks{{Holds: true}, {All: true}}, "Hold"},
+		"whole":     {[]Locks{{All: true}}, "Where, too"},
+		"parts":     {[]Locks{{All: true}}, "Where, too"},
+	} {
+		p := New(kinds[kind])
+		require.Equal(t, want.locks, p.Others(), kind)
+		claim, field := p.NamedBy()
+		require.Equal(t, want.field, field, kind)
+		require.Equal(t, want.field == "", claim == "", kind)
+	}
+}
+
 func headersOf(names ...string) map[string]string {
 	some := map[string]string{}
 	for _, name := range names {

@@ -356,6 +356,7 @@ type Locks struct {
 	Where string // the packed template of a lane, or the beginning of one
 	Below bool   // the locks of all lanes of which the packed template begins with Where, except that of Where itself
 	All   bool   // the locks of the whole group and of all its other lanes
+	Holds bool   // the locks of all holds of the group
 }
 
 // Excluding returns the locks under which an item of a lane can be, apart from holds: the lane's own lock too. The
@@ -430,6 +431,18 @@ func (p Plan) LocksOf(group string, parts []string) []Locks {
 		all = append(all, Locks{Where: where})
 	}
 	return all
+}
+
+// Others returns the locks of the lanes that a claim of a group excludes. The lock of the group itself may be among
+// them.
+func (p Plan) Others() []Locks {
+	switch {
+	case p.of == nil:
+		return nil
+	case p.of.holds:
+		return []Locks{{Holds: true}, {All: true}}
+	}
+	return []Locks{{All: true}}
 }
 
 // Looked returns the locks that a look at a lane must read: those of Excluding, or more if they are few. many: a range
@@ -518,6 +531,18 @@ func (p Plan) HoldWhere() string {
 
 // ClaimsItems reports whether receives by the packed template claim single items, and end such claims.
 func (p Plan) ClaimsItems(where string) bool { return p.HasHolds() && where == p.HoldWhere() }
+
+// NamedBy returns the words of an error: which claims need more than their group, and the field that they need. Both
+// are "" if the group is enough.
+func (p Plan) NamedBy() (claim, field string) {
+	switch {
+	case p.of == nil:
+		return "", ""
+	case p.of.holds:
+		return "of a single message", "Hold"
+	}
+	return "by a template", "Where, too"
+}
 
 // CountedViews returns the views of which a queue counts the ready lanes: none of a queue without facets.
 func (p Plan) CountedViews() []CountedView {
