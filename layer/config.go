@@ -50,7 +50,8 @@ type Config struct {
 	// group.
 	DedupInGroup bool
 	// DedupForPending remembers a message while it is in the queue, or a dead letter. false = for DedupWindow from its
-	// enqueue on. A change of DedupForPending or DedupWindow applies to messages that are enqueued later.
+	// enqueue on. A change of DedupForPending or DedupWindow applies to messages that are enqueued later. But an id
+	// that is remembered for more than five minutes beyond a shorter window ends with the shorter one.
 	DedupForPending bool
 	// DedupWindow is the window, from the first message on: 1 s to 30 days; 0 = 5 minutes.
 	DedupWindow time.Duration

@@ -1014,6 +1014,22 @@ func TestNoIDLastsTooLong(t *testing.T) {
 	}
 }
 
+// TestShorterWindow (contract): a window that becomes shorter ends the ids which are remembered for more than five
+// minutes beyond it. They look like those of a clock that is ahead.
+func TestShorterWindow(t *testing.T) {
+	inClocks(t, layer.Config{DedupWindow: time.Hour}, func(c *clocks) {
+		c.send(c.q, layer.Message{DedupID: "x"})
+		_, _, err := c.q.Admin().Configure(c.Context(), func(config *layer.Config) { config.DedupWindow = time.Minute })
+		require.NoError(c, err)
+		for _, duplicate := range []bool{true, false} {
+			time.Sleep(45 * time.Second)
+			sent, err := c.q.Enqueue(c.Context(), layer.Message{Group: "A", DedupID: "x"})
+			require.NoError(c, err)
+			require.Equal(c, duplicate, sent[0].Duplicate)
+		}
+	})
+}
+
 // TestNoIDEndsByAJump: versions that jump, as at a recovery or at a restore, end neither a deduplication id nor a
 // receive id before its time.
 func TestNoIDEndsByAJump(t *testing.T) {
