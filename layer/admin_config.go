@@ -150,8 +150,8 @@ type SubscriptionInfo struct {
 	// handle holds it.
 	Owner string
 	Until time.Time
-	// Behind is how many transactions with changes the subscription has not seen yet, up to MaxBehind. Next is the time
-	// of the oldest; zero = there is none.
+	// Behind is how many rows of changes the subscription has not seen yet, up to MaxBehind. A transaction writes one
+	// row, or several if it has many changes. Next is the time of the oldest; zero = there is none.
 	Behind int64
 	Next   time.Time
 	// Err, if not nil, says that the subscription's place, its holder or its next change cannot be read (ErrCorrupt):

@@ -104,7 +104,7 @@ type BlockedPage struct {
 	Sampled bool
 	// Paused is the pause of the whole queue: no group is received from; nil = not paused.
 	Paused *Mark
-	// Waiting is how many handles have receives which wait.
+	// Waiting is how many handles have receives that wait for any group, at most 1,000.
 	Waiting int64
 	Next    *BlockedPlace // pass as After to go on; nil = there are no more
 	Stats   *Stats        // nil unless asked for

@@ -567,7 +567,7 @@ type Stats struct {
 	// LongestHold is about how long the oldest claim whose lease lasts has been held: by the tokens of the 20 held
 	// groups with the oldest heads, of those counted in HeldGroups. A version of the database counts as a microsecond.
 	LongestHold time.Duration
-	// WaitingHandles is how many handles have receives which wait, up to 1,000.
+	// WaitingHandles is how many handles have receives that wait for any group, up to 1,000.
 	WaitingHandles int64
 	// ClocksApart is how far the clocks of the handles differ that have written in the last 90 s, and of this one;
 	// 0 = by five minutes at most. Of the first 1,000 receipts.

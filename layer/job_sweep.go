@@ -452,7 +452,7 @@ func (s *sweeper) changes() error {
 			return 0, err
 		}
 		var unseen, unreadable []byte
-		for _, row := range rows {
+		for i, row := range rows {
 			ms, _, err := rec.UnpackChanges(row.Key, row.Value)
 			p, perr := s.q.keys.parse(row.Key)
 			if err != nil || perr != nil || ahead(ms, m.nowMS) {
@@ -473,7 +473,7 @@ func (s *sweeper) changes() error {
 				tx.ClearRange(kv.KeyRange{Begin: unreadable, End: row.Key})
 				unreadable = nil
 			}
-			cleared++
+			cleared = int64(i + 1) // so far all rows of the page
 			if !passed {
 				unseen = at
 			}

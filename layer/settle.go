@@ -72,7 +72,7 @@ type Settled struct {
 // none says what to do. *LimitError for a state over MaxStateSize. With items to advance: ErrCorrupt if an item cannot
 // be read; ErrOptions if Change sets anything but body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and
 // for the value of a facet; *LimitError if the new items of a claim do not fit into a transaction of 10,000,000 bytes:
-// advance fewer at a time. After an error the claim is unchanged.
+// advance fewer at a time. After an error the claim is unchanged, unless kv.MaybeCommitted(err).
 func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 	errs := make([]error, len(all))
 	var settled []*settlement
@@ -109,16 +109,16 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 	return wrap("settle", errors.Join(failed...))
 }
 
-// SettleTx settles in the caller's transaction. An error means that nothing was written. If the error wraps a
-// *kv.Error, the caller must end the transaction with it; otherwise the transaction may continue without the
-// settlement. The caller must handle an unknown commit, for example with Once. The Claim is not changed, because the
-// commit is the caller's.
+// SettleTx settles in the caller's transaction. After ErrClaimLost, ErrNotInClaim, ErrOptions or an error for a field
+// nothing was written, and the transaction may continue without the settlement. After any other error the caller must
+// end the transaction with it, because a part of the settlement may be written. The caller must handle an unknown
+// commit, for example with Once. The Claim is not changed, because the commit is the caller's.
 //
-// Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
-// whole group if the group is empty now, and else, with FinishAll, from the first to the last of several finished
-// items. If the queue has an archive: the items, at snapshot. With items to advance: these items, and the first and the
-// last key of each lane that an item joins, at snapshot; this conflicts with the removal of the last item of such a
-// lane.
+// Reads: the lock, with a conflict. When the last item is finished: the key of the next item at snapshot; if there is
+// none, a conflict on the whole group. With FinishAll, if several items are the first of the group: a conflict on their
+// range. With Nack: the failed attempts of the first item, at snapshot. If the queue has an archive: the items, at
+// snapshot. With items to advance: these items, and the first and the last key of each lane that an item joins, at
+// snapshot; this conflicts with the removal of the last item of such a lane.
 func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
 	return wrap("settle", q.settleOneTx(ctx, tx, &s))
 }

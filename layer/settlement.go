@@ -54,9 +54,9 @@ type settlementResult struct {
 	waits       time.Duration
 }
 
-// part is something that happens together with an ack, in the same settlement. Example: the acked items go into the
-// archive. A new part is a file of its own and an element of settlement.parts. If a settlement does not have a part,
-// the methods of the part do nothing.
+// part is something that a settlement may do in addition to its ack. Example: the acked items go into the archive. A
+// new part is a file of its own and an element of settlement.parts. A settlement without the part has an empty value
+// there: then the methods of the part must do nothing.
 type part interface {
 	// begin removes the results of the attempt before, and starts reads together with the read of the lock.
 	begin(w *txn, s *settlement)

@@ -41,7 +41,7 @@ func byMonotonic(v *view, ms int64) time.Time {
 	return v.at.Add(time.Duration(ms-v.nowMS) * time.Millisecond)
 }
 
-// moment returns the view's time by both clocks.
+// moment returns the view's time by the handle's clock and by the database's version.
 func (v *view) moment() (moment, error) {
 	rv, err := v.read.ReadVersion().Wait(v.ctx)
 	return moment{nowMS: v.nowMS, clock: rv + v.q.offset, opened: v.q.opened.clock, open: v.at.Sub(v.q.opened.at)}, err

@@ -238,3 +238,21 @@ func TestSweepReadsFewRows(t *testing.T) {
 	require.EqualValues(t, 1, report.Changes)
 	require.NoError(t, q.Close(e.ctx))
 }
+
+// TestSweepOfManyOldChanges: one sweep clears all old changes, also if one of them cannot be read.
+func TestSweepOfManyOldChanges(t *testing.T) {
+	const many = 300
+	e := newEnv(t, anyEngine, false)
+	e.keepChanges(time.Hour)
+	for range many {
+		e.enqueue("A", "a")
+	}
+	rows := e.rows(kv.PrefixRange(key("change")))
+	require.Len(t, rows, many)
+	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, []byte{0xff}) })
+	e.clock.advance(2 * time.Hour)
+	report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, many, report.Changes)
+	require.Empty(t, e.rows(kv.PrefixRange(key("change"))))
+}
