@@ -1030,17 +1030,22 @@ func TestShorterWindow(t *testing.T) {
 	})
 }
 
+// jumping returns an engine whose versions jump once by the value that a test gives to jump.
+func jumping(jump *int64) kv.DB {
+	return embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{VersionGap: func() int64 {
+		gap := *jump
+		*jump = 0
+		return gap
+	}}})
+}
+
 // TestNoIDEndsByAJump: versions that jump, as at a recovery or at a restore, end neither a deduplication id nor a
 // receive id before its time.
 func TestNoIDEndsByAJump(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jump := int64(0)
-		db := embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{VersionGap: func() int64 {
-			gap := jump
-			jump = 0
-			return gap
-		}}})
+		db := jumping(&jump)
 		config := layer.Config{DedupWindow: 5 * time.Minute}
 		q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{Config: config})
 		require.NoError(t, err)
@@ -1285,11 +1290,7 @@ func TestRetentionAmidRecoveries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jump := int64(0)
-		db := embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{VersionGap: func() int64 {
-			gap := jump
-			jump = 0
-			return gap
-		}}})
+		db := jumping(&jump)
 		q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{Config: layer.Config{Retention: time.Hour}})
 		require.NoError(t, err)
 		other, err := layer.Open(t.Context(), db, nil, "q", layer.Options{})
