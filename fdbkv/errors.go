@@ -45,8 +45,11 @@ func converted(err error) error {
 type oversize struct{ first atomic.Pointer[kv.Error] }
 
 func (o *oversize) note(key, value []byte) {
-	var e *kv.Error
-	if errors.As(kv.TooLarge(key, value), &e) {
+	err := kv.TooLarge(key, value)
+	if err == nil {
+		return // as a rule; and what follows is not for nothing
+	}
+	if e := new(kv.Error); errors.As(err, &e) {
 		o.first.CompareAndSwap(nil, e)
 	}
 }
