@@ -725,7 +725,7 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 		if err != nil {
 			return 0, fmt.Errorf("read head: %w", err)
 		}
-		stale, err := s.isStale(tx, row.Key, of[i], head)
+		stale, err := s.replaceStale(tx, row.Key, of[i], head)
 		if err != nil {
 			return 0, err
 		}
@@ -744,8 +744,9 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 	return cleared, follow.guardDrop(s.ctx, tx)
 }
 
-// isStale reports whether the hint of a lane can be cleared, with the conflict that keeps the answer true.
-func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
+// replaceStale reports whether the hint of a lane is stale, with the conflict that keeps the answer true. If the hint
+// is stale, and the lane's head has none, replaceStale sets the head's hint. The caller must then clear the stale one.
+func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
 	keys := s.q.keys
 	items := keys.items(lane)
 	if !items.Contains(head) {
