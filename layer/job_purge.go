@@ -432,7 +432,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	}
 	free := s.end(r.group, l, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(r.group, len(gone))
+	s.noteRemoved(r.group, len(gone))
 	return s.leave(idOf(gone[0], r.group), free, r.whole)
 }
 
@@ -474,12 +474,13 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	s.tx.ClearRange(all)
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
-	s.removed(r.group, purgeStride)
+	s.noteRemoved(r.group, purgeStride)
 	s.place.next = end
 	return true, s.leave(first, free, false)
 }
 
-func (s *purgeStep) removed(group string, n int) {
+// noteRemoved counts n items of a group as removed: in the report, in the counter, and in the changes.
+func (s *purgeStep) noteRemoved(group string, n int) {
 	s.done.Items += int64(n)
 	s.count(countPurged, n)
 	s.changePurged(group, n)
@@ -642,7 +643,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		}
 	}
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(r.group, len(gone))
+	s.noteRemoved(r.group, len(gone))
 	for _, d := range gone {
 		for _, lane := range s.keys.plan.LanesOf(r.group, d.Facets) {
 			if !stays[lane] && !slices.Contains(free, lane) {
