@@ -303,7 +303,7 @@ func (v *view) sawHead(lane string, seen ID) error {
 	return seenHead(seen, p.itemID())
 }
 
-// heldLane is the record of another lane of the group that may share an item with the lane that is looked at.
+// heldLane is the record of a lane, with the lane.
 type heldLane struct {
 	lane   string
 	record *rec.Record
@@ -363,8 +363,8 @@ type lockRead struct {
 }
 
 // readLaneLock starts the reads of a laneLock. The lane must not be a hold. In a queue with facets it reads up to most
-// locks of each range that may have locks of intersecting lanes. The reader locks decides whether these reads have
-// conflicts.
+// locks of each range that may have locks of intersecting lanes, by the reader that is given as locks: it decides
+// whether these reads have conflicts. The lock of a plain queue and the first hold are read by v.read.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
