@@ -465,7 +465,8 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 // ErrInFlight.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
-// that is not held: a conflict on the place before the head, and the head's attempts if it is due at once.
+// that is not held: a conflict on the place before the head, and the head's attempts if it is due at once. In an
+// unordered queue, if the new time is earlier: the item before, with a conflict.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)

@@ -755,7 +755,7 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 			switch {
 			case r.o.Unordered:
 				c.changed(l.lane) // the next receive may take more of the group
-			case err == nil && c.taken > before: // else no conflict says that the group's other hints are stale
+			case err == nil && c.taken > before: // otherwise no conflict proves the group's other hints stale
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)

@@ -352,7 +352,7 @@ type parsedKey struct {
 	// (ms); count: slot; change: offset; reqlane: since (ms)
 	index int64
 	id    uuid.UUID
-	n     int64 // part, change; ready, timer, open, due: shard; archived: index
+	n     int64 // of a part or change; of a hint or timer the shard; of archived the index
 	stamp tuple.Versionstamp
 }
 
