@@ -257,6 +257,7 @@ var failedOnce = []struct {
 	{50002461, ""},       // a message left to a timer with its former time
 	{2200006673, ""},     // an enqueue that landed late, taken for a later one
 	{20261140, "worked"}, // a limiter that ignores Stop, and a claim lost in that time
+	{39, "paced"},        // a Configure that heard of its commit late, and took its handle back to the older rate
 }
 
 // TestFailedSeeds: the seeds that failed once hold.
