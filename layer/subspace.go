@@ -32,11 +32,10 @@ import (
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
 //	held     ("held", handle, group)                 as a timer, instead of it: a claim by the handle's heartbeat
 //	state    ("state", group)                        bytes: the state of the group; never empty
-//	pace     ("pace", group)                         tuple: us, part, of: the rate is used up to us + part/of (µs)
+//	pace     ("pace", group)                         tuple: us, part, of (rec.Pace): used up to us + part/of (µs)
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: rec.Archived
-//	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item;
-//	                                                place is the version when they were finished, as indexes count
+//	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	reqgroup ("reqgroup", group, random)             as of request: one that waits for this group alone
 //	grant    ("grant", random, group)                tuple: token
@@ -77,8 +76,8 @@ import (
 // of the lock puts the hint back.
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
-// compares ages across groups. The index of a request is the read version + offset. The shard of a ready hint or a
-// timer is a hash of the group, modulo the number of shards, see store_lane.go.
+// compares ages across groups. The index of a request is the read version + offset, and so is the place in archived.
+// The shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_lane.go.
 //
 // A holding of kind "claim" has an owner that works on its items. One of kind "delay" has no owner: the group cannot be
 // claimed until its end. As with a claim, every hint of the group is stale while the delay lasts. One of kind "grant"
