@@ -489,7 +489,7 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	if err != nil {
 		return page, fmt.Errorf("read version: %w", err)
 	}
-	if page.Waiting, _, err = v.waitingHandles(); err != nil {
+	if page.Waiting, err = v.waitingHandles(); err != nil {
 		return page, err
 	}
 	type owner struct {
