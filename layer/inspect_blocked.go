@@ -267,12 +267,11 @@ func (b *blockedLook) marks() error {
 	if len(b.page.Summary) == 0 {
 		return nil
 	}
-	if b.marked, err = b.readMarked(b.where); err != nil {
+	marked, more, err := b.readMarked(b.where)
+	if err != nil {
 		return err
 	}
-	if len(b.marked) == statsMarks {
-		b.page.Sampled = true
-	}
+	b.marked, b.page.Sampled = marked, b.page.Sampled || more
 	if !slices.ContainsFunc([]Cause{CauseCorrupt, CauseGroupHalted, CauseGroupPaused}, b.chosen) {
 		return nil
 	}

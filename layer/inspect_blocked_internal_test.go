@@ -262,8 +262,8 @@ func put(t *testing.T, q *Queue, key, value []byte) {
 	require.NoError(t, err)
 }
 
-// TestBlockedReadsRequestsUpToABound: Blocked counts the handles of 1,000 requests of each kind. With more, a group whose
-// request was not read does not count as one for which no receive waits, and the page says that it is a sample.
+// TestBlockedReadsRequestsUpToABound: Blocked counts the handles of 1,000 requests of each kind. With more, a group
+// whose request was not read does not count as one for which no receive waits, and the page says that it is a sample.
 func TestBlockedReadsRequestsUpToABound(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		send(t, q, "g0", "zz")
@@ -298,6 +298,40 @@ func TestBlockedReadsRequestsUpToABound(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
+	})
+}
+
+// TestBlockedReadsMarksUpToABound: with more marks than Blocked reads, the page says that it is a sample, also if the
+// marks are of fewer groups.
+func TestBlockedReadsMarksUpToABound(t *testing.T) {
+	config := Config{Facets: []string{"state"}, Views: "*; state"}
+	inABubble(t, config, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		_, err := q.Admin().PauseGroup(t.Context(), "A", PauseOptions{})
+		require.NoError(t, err)
+		sampled := func() bool {
+			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{})
+			require.NoError(t, err)
+			return page.Sampled
+		}
+		require.False(t, sampled())
+		var marks [][]byte
+		for i := range statsMarks {
+			lane, err := q.keys.laneAt(fmt.Sprint("g", i/2), Template{"state": fmt.Sprint(i % 2)})
+			require.NoError(t, err)
+			marks = append(marks, q.keys.mark(lane))
+		}
+		change := func(do func(tx kv.Tx, mark []byte)) {
+			_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				for _, mark := range marks {
+					do(tx, mark)
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		change(func(tx kv.Tx, mark []byte) { tx.Set(mark, nil) })
+		require.True(t, sampled())
+		change(func(tx kv.Tx, mark []byte) { tx.Clear(mark) })
 	})
 }
 

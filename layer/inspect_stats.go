@@ -733,7 +733,7 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	c := &groupCounts{inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro()}
 	c.follows = halved(statsHints, 2*o.slow)
 	if s.PausedGroups+s.HaltedGroups > 0 {
-		if c.marked, err = v.readMarked(o.where); err != nil {
+		if c.marked, _, err = v.readMarked(o.where); err != nil {
 			return s, err
 		}
 	}

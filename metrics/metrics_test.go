@@ -191,8 +191,8 @@ func TestScrapesShareOneReading(t *testing.T) {
 	})
 }
 
-// TestWaitingHandleByName: a process whose receives wait for groups by name is a waiting handle too, so FdbfifoNobodyWorks
-// is not raised.
+// TestWaitingHandleByName: a process whose receives wait for groups by name is a waiting handle too, so
+// FdbfifoNobodyWorks is not raised.
 func TestWaitingHandleByName(t *testing.T) {
 	inScene(t, func(t *testing.T, s *scene) {
 		ctx, cancel := context.WithCancel(t.Context())
