@@ -48,8 +48,8 @@ var all = []Guard{
 	WakeUnlocked, PassOn, LookSoon, GoneWake, OwedWake, KeepBounds, Receipt, ReceiptConflict, ReceiptLate,
 	ReceiptFence, ReceiptLife, ReceiptTrust, ClaimReceipt, ReloadToken, ReloadExact, Assign, Apart, Configure,
 	QueuePause, NotInClaim, Spent, BatchSize, ReplayEnd, ReplayCut, Drop, DropLook, ClockAsk, SweepRefused, ItemAge,
-	LetterAge, ArchiveAge, ChangeAge, DedupAge, RepeatAge, ReceiveAge, ReceiptAge, PurgeAge, ClockLease, BeatClock,
-	ClockBound, SubscribeHold, SubscribeMove, SubscribeAgain, SubscribeStop, Incarnation, Grow, Twin, SweepTurn,
+	LetterAge, ArchiveAge, ChangeAge, DedupAge, RepeatAge, ReceiveAge, ReceiptAge, PurgeAge, IDLife, ClockLease,
+	BeatClock, ClockBound, SubscribeHold, SubscribeMove, SubscribeAgain, SubscribeStop, Incarnation, Grow, Twin, SweepTurn,
 	Repeat, RepeatTwin, RepeatBack, RepeatSweep, BeatJoin, BeatLast, BeatMove, BeatEnd, BeatLock, Suspect,
 	SuspectTurn, Proof, Orphan, OwnClaim, ExtendApart, TxBound,
 }
