@@ -59,7 +59,7 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	}
 	q.followed.learnConfig(now.config, now.version, q.aging.now(q.opts.Now))
 	if now.config.MaxRate != rate && !rate.isNone() {
-		s := sweeper{q: q, ctx: ctx, config: &now.config}
+		s := sweeper{q: q, ctx: ctx} // which reads the configuration, because it may have changed since
 		err = s.paces()
 	}
 	if err == nil && rising {

@@ -113,6 +113,59 @@ func TestConfigOfASlowOnceIsReadAgain(t *testing.T) {
 	require.Equal(t, want, nextConfig(t, db, q))
 }
 
+// TestLateAnswerOfConfigure: a Configure that hears of its commit only after a later change neither takes its handle
+// back to the older configuration, nor applies the older rate to groups.
+func TestLateAnswerOfConfigure(t *testing.T) {
+	t.Parallel()
+	second, minute, hour := Rate{1, time.Second}, Rate{1, time.Minute}, Rate{1, time.Hour}
+	for _, c := range []struct {
+		first, late, later Rate
+		given              int
+	}{{hour, minute, second, 1}, {minute, second, hour, 0}} {
+		t.Run(c.late.String(), func(t *testing.T) {
+			t.Parallel()
+			ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
+			db := &interleaved{err: &kv.Error{Code: kv.CodeCommitUnknownResult}}
+			db.DB = embedded.OpenMemory(embedded.Options{})
+			t.Cleanup(func() { require.NoError(t, db.DB.Close()) })
+			o := Options{Now: func() time.Time { return now }, Config: Config{MaxRate: c.first}}
+			q, err := Create(ctx, db, nil, "q", o)
+			require.NoError(t, err)
+			other, err := Open(ctx, db.DB, nil, "q", o)
+			require.NoError(t, err)
+			for range 2 {
+				_, err = q.Enqueue(ctx, Message{Group: "A"})
+				require.NoError(t, err)
+			}
+			claims, err := q.Receive(ctx, ReceiveOptions{Max: 1})
+			require.NoError(t, err)
+			require.NoError(t, q.Ack(ctx, claims[0]))
+
+			db.after = func() {
+				_, _, err := other.Admin().Configure(ctx, func(config *Config) { config.MaxRate = c.later })
+				require.NoError(t, err)
+				for range 2 { // the handle learns of the later change, and reads the configuration once more
+					now = now.Add(time.Second)
+					require.NoError(t, q.Once(ctx, func(kv.Tx) error { return nil }))
+					require.Equal(t, c.later, q.Config().MaxRate)
+				}
+			}
+			db.armed.Store(true)
+			config, version, err := q.Admin().Configure(ctx, func(config *Config) { config.MaxRate = c.late })
+			require.NoError(t, err)
+			require.EqualValues(t, 2, version)
+			require.Equal(t, c.late, config.MaxRate)
+			require.Equal(t, c.later, q.Config().MaxRate)
+			claims, err = other.Receive(ctx, ReceiveOptions{Max: 1})
+			require.NoError(t, err)
+			require.Len(t, claims, c.given)
+			report, err := q.Admin().Check(ctx, CheckOptions{})
+			require.NoError(t, err)
+			require.Empty(t, report.Violations)
+		})
+	}
+}
+
 // newFollowers opens two handles of one queue, which share a clock.
 func newFollowers(t *testing.T, c Config) (db kv.DB, q, other *Queue, now *time.Time) {
 	clock := time.UnixMilli(1_700_000_000_000)

@@ -26,8 +26,9 @@ type interleaved struct {
 	armed  atomic.Bool
 	before func()
 	gap    atomic.Int64 // how many versions to skip before the next commit
-	// err, if not nil, is what that commit is said to have ended with, though it was applied.
-	err error
+	// err, if not nil, is what that commit is said to have ended with, though it was applied. Then after runs, if set.
+	err   error
+	after func()
 }
 
 func (d *interleaved) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
@@ -63,6 +64,9 @@ func (t *interleavedTx) Commit() kv.Future[struct{}] {
 	}
 	if _, err := t.ManagedTx.Commit().Wait(context.Background()); err != nil {
 		return kv.Done(struct{}{}, err)
+	}
+	if t.d.after != nil {
+		t.d.after()
 	}
 	return kv.Done(struct{}{}, t.d.err)
 }

@@ -237,7 +237,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	if w.did.cleared || w.did.wrote && !(looked && stoodBack(waiting)) {
 		return outcome, err
 	}
-	outcome.rest, err = w.rest(turns, rs, waiting[0].Turn.Glances)
+	outcome.rest, err = w.rest(turns, rs, waiting[0].Turn.Glances, outcome.began)
 	if alone || slices.ContainsFunc(claimers, func(c *claimer) bool { return len(c.passed) > 0 }) {
 		lookAgain(&outcome.rest, waiting[0].Turn.Cue, w.q.pipeline.AWhile())
 	}
@@ -247,8 +247,8 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 // stoodBack reports whether all receives have stood back until this turn, because the handle had just woken another
 // handle. Such a turn may set the watch in the transaction that writes the request. A turn in other cases must not: a
 // transaction that has read the requests before this commit may make a group ready without a wake for the handle, so
-// the handle must look again. Here the other handle has a request, and is woken for the group. If it dies, a poll finds
-// the group.
+// the handle must look again. Here the other handle has a request, and is woken for the group. It may give the group
+// back and then wait for something else, or die: the next look finds the group, see lookSoon.
 func stoodBack(waiting []*operation) bool {
 	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.Cue.Back })
 }
@@ -279,8 +279,8 @@ func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 }
 
 // rest returns the watch and the time for which the handle waits after a turn that found nothing. others are the
-// templates that get only a short look (glance).
-func (w *txn) rest(turns []*turning, receives []*reception, others []string) (line.Rest, error) {
+// templates that get only a short look (glance). began: the transaction has written the request.
+func (w *txn) rest(turns []*turning, receives []*reception, others []string, began bool) (line.Rest, error) {
 	q := w.q
 	poll := w.pollOf(turns, receives)
 	left := line.Rest{Wait: poll}
@@ -314,7 +314,7 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string) (li
 	if left.Next.Why = line.WhyWoken; left.Wait == poll {
 		left.Next.Why = line.WhyPoll
 	}
-	if soon, err := w.lookSoon(turns, receives); err != nil {
+	if soon, err := w.lookSoon(turns, receives, began); err != nil {
 		return left, err
 	} else if soon > 0 && soon < left.Wait {
 		left.Wait, left.Next.Why = soon, line.WhyNew

@@ -206,16 +206,23 @@ func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
 //
 // A handle behind another in the line counts from the other's request, because an enqueue that has seen the other's
 // request wakes the other. A handle further behind looks less often, because the turns of the handles before serve all.
-func (w *txn) lookSoon(turns []*turning, receives []*reception) (time.Duration, error) {
+//
+// began: the transaction itself writes the request, so the handle must look after the time of a transaction. Example:
+// handle 1 waits behind handle 2. Handle 2 gives a group back before the request of handle 1 is there, and then waits
+// for another group by name. It knows of no handle to wake.
+func (w *txn) lookSoon(turns []*turning, receives []*reception, began bool) (time.Duration, error) {
 	q := w.q
 	if q.opts.Test.NoLooks {
 		return 0, nil
 	}
-	since := q.staging.waitsSince()
-	if age, behind, err := w.ageOfOldest(turns, receives); err != nil {
-		return 0, err
-	} else if behind {
-		since = max(since, age)
+	since := time.Duration(0)
+	if !began {
+		since = q.staging.waitsSince()
+		if age, behind, err := w.ageOfOldest(turns, receives); err != nil {
+			return 0, err
+		} else if behind {
+			since = max(since, age)
+		}
 	}
 	if since >= transactionLife {
 		return 0, nil

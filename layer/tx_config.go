@@ -61,13 +61,19 @@ func (f *followed) unpack(key, value []byte) (storedConfig, error) {
 	return stored, err
 }
 
-// learnConfig is learn for a configuration that does not make the rest of the knowledge fresh. It was read alone, or in
-// a transaction that began at an unknown time.
+// learnConfig is learn for a configuration that was read alone, or in a transaction that began at an unknown time. It
+// does not make the rest of the knowledge fresh, and a lower version than the known one is not learned. Example: a
+// Configure has an unknown commit, and waits for it until after four later changes.
 func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
-	read := f.read
-	f.mu.Unlock()
-	f.learn(config, version, read, now)
+	defer f.mu.Unlock()
+	if version < f.version {
+		return
+	}
+	if version > f.version {
+		f.since = now
+	}
+	f.config, f.version = &config, version
 }
 
 // learnPause stores whether the queue is paused.

@@ -251,12 +251,14 @@ var failedOnce = []struct {
 	seed    uint64
 	profile string
 }{
-	{66009314, ""},       // a group that another handle had claimed at the same time
-	{55003562, ""},       // a claim that ended with the wrong timer
-	{50006275, ""},       // a commit that landed late, and a wait for a timer
-	{50002461, ""},       // a message left to a timer with its former time
-	{2200006673, ""},     // an enqueue that landed late, taken for a later one
-	{20261140, "worked"}, // a limiter that ignores Stop, and a claim lost in that time
+	{66009314, ""},         // a group that another handle had claimed at the same time
+	{55003562, ""},         // a claim that ended with the wrong timer
+	{50006275, ""},         // a commit that landed late, and a wait for a timer
+	{50002461, ""},         // a message left to a timer with its former time
+	{2200006673, ""},       // an enqueue that landed late, taken for a later one
+	{20261140, "worked"},   // a limiter that ignores Stop, and a claim lost in that time
+	{39, "paced"},          // a Configure that heard of its commit late, and took its handle back to the older rate
+	{1795772199, "waking"}, // a group given back while a request was written again
 }
 
 // TestFailedSeeds: the seeds that failed once hold.
