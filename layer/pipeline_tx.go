@@ -128,13 +128,11 @@ func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err
 // Example: ten receives of a handle wait, and one group is granted to it. The turn that takes it and nine others loses
 // one conflict after the other.
 
-const (
-	// firstConflictPause and lastConflictPause bound the pause of receives after a conflict: a random part of a time
-	// that doubles. The engine's own pause grows up to a second, because it is for a database in trouble. A conflict
-	// means that another handle was served.
-	firstConflictPause = 32 * time.Millisecond
-	lastConflictPause  = 64 * time.Millisecond
-)
+// lastConflictPause bounds the pause of receives after a conflict: a random part of the time of a few transactions, which
+// doubles. The engine's own pause grows up to a second, because it is for a database in trouble. A conflict means that
+// another handle was served. A pause must not be long beside a transaction: the handle may be the first in the line of
+// those that wait, and then it alone is woken for the messages that come in that time.
+const lastConflictPause = 64 * time.Millisecond
 
 // isConflict reports whether a transaction of the batch with UntilConflict has ended with a conflict, and nothing else.
 // If Options.Tx bounds the attempts, only a conflict of the first attempt counts: a later one may have been the last.
@@ -209,7 +207,7 @@ func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) 
 
 // pauseAfter waits after so many lost conflicts. pauseAfter returns false if ctx has ended.
 func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
-	pause := min(firstConflictPause<<min(lost-1, 10), lastConflictPause)
+	pause := min(q.pipeline.AWhile()<<min(lost-1, 10), lastConflictPause)
 	if most := q.opts.Tx.MaxRetryDelay; most > 0 {
 		pause = min(pause, most)
 	}
