@@ -18,8 +18,11 @@ import (
 // such operation of the group, while enqueues and all other groups go on.
 
 // Cancel removes a waiting item, so that the item is not delivered any more. If the group was delayed because of the
-// item, the delay ends. Cancel works on an unreadable item, too. In a queue with facets it looks for the item's claim
-// among the locks of the group then. If these are more than 1,000, the error is a *LimitError: pause the group with
+// item, the delay ends. With Config.DedupForPending the item's dedup id is free then; otherwise the id is remembered
+// until the end of its window.
+//
+// Cancel works on an unreadable item, too. For such an item, in a queue with facets, it looks for a claim among all
+// locks of the group. If these are more than 1,000, the error is a *LimitError: pause the group with
 // PauseOptions.Force, which ends the claims, and cancel again.
 //
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, *LimitError, ErrClosed, and the engine's; nothing was changed then.
@@ -462,7 +465,8 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 // ErrInFlight.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
-// that is not held: a conflict on the place before the head, and the head's attempts if it is due at once.
+// that is not held: a conflict on the place before the head, and the head's attempts if it is due at once. In an
+// unordered queue, if the new time is earlier: the item before, with a conflict.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)
@@ -494,7 +498,9 @@ func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[str
 
 // ReplaceTx replaces in the caller's transaction. The caller must handle an unknown commit, as for RescheduleTx.
 //
-// Reads: the lock, with a conflict; the item and its parts, at snapshot.
+// Reads: the lock, with a conflict; the item, its parts and the key of the head, at snapshot. In a queue with facets
+// also: the locks of the item's lanes, with a conflict on all locks of the group, and, if a facet changes, the first
+// and the last key of each lane that the item joins. If an expired claim has the item, the claim ends.
 func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, headers map[string]string) error {
 	if err := checkID(id); err != nil {
 		return wrap("replace", err)

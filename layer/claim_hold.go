@@ -441,7 +441,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	}
 	f, err = c.see(l)
 	if err != nil || f.verdict != verdictDeliver {
-		return false, c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0)
+		return false, c.decide(&reception{o: ReceiveOptions{Max: 1}}, l, 0)
 	}
 	if err := c.fenceOver(guard.GrantLock, f.lane); err != nil {
 		return false, err

@@ -25,14 +25,14 @@ type search struct {
 	spread  *advice.Spread // of the template
 	shards  []cursor       // of hints
 	timers  []cursor       // by shard
-	since   []cursor       // by shard, of the timers with the time of an enqueue, see retro; nil = there are none
+	since   []cursor       // by shard, of the timers with the time of an enqueue, see retro; nil = none are read
 	turn    int64          // the shard whose timers are read first
 	fresh   bool           // nothing was read yet
 	pending []candidate
 	later   []candidate // timers whose places lie behind the hints read so far
 	away    bool        // on a walk
 	shard   int64       // of the walk
-	nearby  bool        // a few hints behind the oldest
+	nearby  bool        // begins a few hints behind the oldest of shard 0
 	order   order
 	retro   retro
 	begun   bool
@@ -55,7 +55,7 @@ type order interface {
 	keep(s *search, n int) (kept []candidate, err error)
 	// begins reports whether the first fill from the oldest reads the timers of a shard.
 	begins(s *search, shard int64) bool
-	// plenty reports whether the hints of a fill, up to limit of each shard, are more than the search needs.
+	// plenty reports whether a fill, which reads up to limit hints of each shard, has found enough.
 	plenty(s *search, limit int) bool
 	// arrange moves candidates to pending, and sorts pending. Every hint up to the index whole has been read.
 	arrange(s *search, whole int64)
@@ -138,7 +138,7 @@ func (s *search) begin() {
 	s.begun, s.away, s.shard = true, true, place.Shard
 	s.shards = []cursor{{begin: s.landing(place), end: q.keys.hintsFrom(s.where, place.Shard, 0).End}}
 	s.timers, s.since, s.fresh = nil, nil, false
-	if place.After == nil { // a new landing: the next must know how far the hints go
+	if place.After == nil { // a new landing: the next landing needs to know how far the hints go
 		s.newest = s.w.read.GetKey(kv.LastLessThan(s.shards[0].end))
 	}
 }
@@ -155,10 +155,10 @@ func (s *search) landing(place advice.Place) kv.KeySelector {
 
 // fromTheOldest starts at the oldest hints and timers.
 //
-// The first fill reads the hints of all shards, and the timers of one shard, each time of the next: so a search which
-// finds something costs no more reads for the timers than with one shard. Only a search which finds too little reads
-// the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due. In a fair queue
-// each search reads the timers of all shards, because what is due takes its turn among the hints.
+// The first fill reads the hints of all shards, and the timers of one shard: each search takes the next shard. So a
+// search that finds something has made one read of timers, whatever the number of shards. Only a search which finds too
+// little reads the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due. In
+// a fair queue each search reads the timers of all shards, because what is due takes its turn among the hints.
 func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
@@ -180,8 +180,9 @@ func (s *search) reach(all int64) {
 	}
 }
 
-// follow adds what is due by a delay which the handle has learned since the search began, and reports whether anything
-// may be. A group that is no longer due has been found, and has its verdict.
+// follow is for a retroactive delay that the handle has learned since the search began. It adds the timers that are due
+// only by this delay, and reports whether there may be any. A longer delay needs nothing, because addTimers leaves out
+// the timers that are not due by it.
 func (s *search) follow(now retro) bool {
 	more := now.dueSooner(s.retro, s.w.nowMS)
 	if len(more) == 0 {
@@ -246,8 +247,8 @@ func (s *search) find(n int) error {
 		return err
 	}
 	for len(s.pending) == 0 && (s.away || s.nearby) {
-		// The walk is over, or has landed behind the last hint. Then search nearer, among the few hints there are, and
-		// at last from the oldest.
+		// The walk is over, or has landed behind the last hint. Then begin a few hints behind the oldest, and if
+		// nothing is there, with the oldest.
 		skip := 0
 		if s.away {
 			skip = s.spread.GoHome(s.w.q.random)
@@ -276,8 +277,8 @@ func (s *search) start(n int) {
 		passOver(s.timers)
 		passOver(s.since)
 	}
-	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. And
-	// add what the handle's other transactions are about to take.
+	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. Also
+	// read as many rows more as the handle's other transactions are about to claim.
 	r := &searchReads{
 		limit: n + 1 + s.w.along.beside, oldest: s.fresh && !s.nearby,
 		timers: make([]kv.Future[[]kv.KV], len(s.timers)), since: make([]kv.Future[[]kv.KV], len(s.since)),
@@ -392,9 +393,9 @@ func (s *search) passTimers(cursors []cursor, reads []kv.Future[[]kv.KV], limit 
 	return nil
 }
 
-// addTimers adds the due timers in rows to later. A timer which has turned out not to be due, because the delay is
-// longer than the search knew, stays as it is. If the search left the group to its head, it would write the same key
-// again, and a second lead to the group, found later, would clear the key.
+// addTimers adds the due timers in rows to later. It leaves out a timer that is not due, because the delay is longer
+// than the search knew. Otherwise the receive would set the same timer again (awaitHead), and a second hint or timer of
+// the group, met later in this transaction, would clear it.
 func (s *search) addTimers(rows []kv.KV) error {
 	config, err := s.w.config()
 	if err != nil {
@@ -405,7 +406,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 		if s.w.passes(err) {
 			continue // leads nowhere
 		}
-		if p.name == nameTimer && p.id != uuid.Nil {
+		if p.name == nameTimer && p.id != uuid.Nil { // of a heartbeat
 			s.w.beats.due = append(s.w.beats.due, dueBeat{handle: p.id, key: row.Key})
 			continue
 		}
@@ -480,14 +481,14 @@ func (s *search) addHints(rows []kv.KV) (last int64) {
 		attempts, err := unpackHint(row)
 		s.pending = append(s.pending, candidate{
 			key: row.Key, lane: p.lane, index: p.index, attempts: attempts,
-			head: s.w.passes(err), // the key leads to the lane; how often its head has failed, the head's record says
+			head: s.w.passes(err), // an unreadable value: the record of the head has the attempts
 		})
 	}
 	return last
 }
 
-// unknownTimer returns what a timer would have said which is due at dueMS, and whose value cannot be read: it leads to
-// its lane as the timer of a head does, from the place where the lane became due.
+// unknownTimer stands for the value of a timer that cannot be read: the timer counts as that of a head, with the index
+// that belongs to the time dueMS.
 func (w *txn) unknownTimer(dueMS int64) (rec.Kind, int64, error) {
 	now, err := w.clock()
 	return rec.KindHead, max(0, now-(w.nowMS-dueMS)*versionsPerMS), err
@@ -529,8 +530,8 @@ func (s Strategy) InOrder(claims []*Claim) []Item {
 }
 
 // layers says how many items of each group a receive of max items takes layer by layer. have is the number of items of
-// each group. Example: have 5 3 2, max 4: 2 1 1. The receive ends before the first item that does not fit; item is its
-// place in its group.
+// each group. Example: have 5 3 2, max 4: 2 1 1. fits says whether the item with number item of a group fits. The
+// receive ends before the first item that does not.
 func layers(have []int, max int, fits func(group, item int) bool) []int {
 	take := make([]int, len(have))
 	for left, more := max, true; more; {
@@ -619,10 +620,12 @@ func (c *Claim) Stored() *Claim {
 
 // TokenKey returns the key under which a system outside the database must compare tokens, so that it can refuse a
 // holder whose group has a later claim. The system must keep the greatest token that it has seen for each key, and must
-// refuse a smaller one. The key is the group; of a claim by template the group and the template, because other stages
-// of the group may be in flight at the same time, under the same token; of a claim of a single item the item's id. Two
-// templates of different views may have an item in common, and have different keys: if you receive by several such
-// views, use the id of the item, for which tokens grow, too, whatever the claims.
+// refuse a smaller one. The key is the group. Of a claim by template it is the group and the template, because other
+// stages of the group may be in flight at the same time, under the same token. Of a claim of a single item it is the
+// item's id.
+//
+// Templates of different views may have an item in common, and have different keys. If you receive by several such
+// views, use the id of the item as the key: for an item, tokens grow from claim to claim, whatever the kind of claim.
 func (c *Claim) TokenKey() string {
 	switch {
 	case c.Hold != (ID{}):
@@ -654,7 +657,7 @@ func (c *Claim) words() (what, held string) {
 	return fmt.Sprintf("group %q", c.Group), "the group"
 }
 
-// byTemplate parts receives by their templates, in the order of arrival.
+// byTemplate divides receives by their templates, in the order of arrival.
 func byTemplate(rs []*reception) (parts [][]*reception) {
 	at := make(map[string]int)
 	for _, r := range rs {

@@ -491,7 +491,7 @@ func (c *claimer) receive(r *reception) error {
 			}
 			l = c.read(l.candidate, r.o.Max)
 		}
-		if err = c.settle(r, l, r.o.Max); err != nil {
+		if err = c.decide(r, l, r.o.Max); err != nil {
 			return err
 		}
 		due, err := keptUntil(c.txn, l.seen)
@@ -512,7 +512,7 @@ func (c *claimer) receive(r *reception) error {
 		if r.o.Strategy == Heads {
 			limit = 1
 		}
-		if err := c.settle(r, l, limit); err != nil {
+		if err := c.decide(r, l, limit); err != nil {
 			return err
 		}
 	}
@@ -583,7 +583,7 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 			delete(c.met, all[i].lane)
 			continue
 		}
-		if err := c.settle(r, all[i], n); err != nil {
+		if err := c.decide(r, all[i], n); err != nil {
 			return false, err
 		}
 	}
@@ -736,9 +736,9 @@ func (c *claimer) read(w candidate, limit int) *look {
 	}
 }
 
-// settle decides about one candidate. It claims up to limit of its items for r, takes the group over, or clears a stale
-// hint or timer. It leaves a group that cannot be read unchanged.
-func (c *claimer) settle(r *reception, l *look, limit int) error {
+// decide decides about one candidate. It claims up to limit of its items for r, takes the group over, or clears a stale
+// hint or timer. It leaves a group that cannot be read unchanged, and stores the error in r.
+func (c *claimer) decide(r *reception, l *look, limit int) error {
 	for l != nil {
 		var err error
 		if l, err = c.passHold(l, limit); l == nil {
@@ -755,7 +755,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 			switch {
 			case r.o.Unordered:
 				c.changed(l.lane) // the next receive may take more of the group
-			case err == nil && c.taken > before: // else no conflict says that the group's other hints are stale
+			case err == nil && c.taken > before: // otherwise no conflict proves the group's other hints stale
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)

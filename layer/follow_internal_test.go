@@ -113,8 +113,8 @@ func TestConfigOfASlowOnceIsReadAgain(t *testing.T) {
 	require.Equal(t, want, nextConfig(t, db, q))
 }
 
-// TestLateAnswerOfConfigure: a Configure that hears of its commit only after a later change neither takes its handle back
-// to the older configuration, nor applies the older rate to groups.
+// TestLateAnswerOfConfigure: a Configure that hears of its commit only after a later change neither takes its handle
+// back to the older configuration, nor applies the older rate to groups.
 func TestLateAnswerOfConfigure(t *testing.T) {
 	t.Parallel()
 	second, minute, hour := Rate{1, time.Second}, Rate{1, time.Minute}, Rate{1, time.Hour}

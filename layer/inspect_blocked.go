@@ -15,9 +15,9 @@ import (
 // A list of blocked groups is found by marks, timers and hints alone, never by a walk over items: the cost is bounded,
 // and does not grow with the depth of the queue. BlockedPage.Sampled says whether the bounds have left groups out.
 //
-// The age of a hint comes from versions, which advance by about a million a second. It is wrong by the jump for hints
-// that are older than a recovery of the cluster. The versions of an embedded database stand still while no process has
-// it open, and jump when one opens it. So the times in a group's own record and head decide.
+// The age of a hint comes from versions, which advance by about a million a second. A recovery of the cluster makes the
+// versions jump, so older hints look older than they are. The versions of an embedded database stand still while no
+// process has it open, and jump when one opens it. So the times in a group's own record and head decide.
 
 // BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
 type BlockedOptions struct {
@@ -26,14 +26,15 @@ type BlockedOptions struct {
 	Causes []Cause
 	// HeldFor is how long a claim must have lasted for its group to be listed; 0 = ten times the queue's lease.
 	HeldFor time.Duration
-	// ReadyFor is how long a group must have been ready, or its lease or delay over, to be listed; 0 = one minute.
+	// ReadyFor is for how long a group must have been ready, or its lease or delay must have been over, to be listed; 0
+	// = one minute.
 	ReadyFor time.Duration
 	// Limit is the number of groups of a page, 1 to MaxBlocked; 0 = DefaultBlocked.
 	Limit int
 	// After is the place behind which the page begins: BlockedPage.Next of the page before.
 	After *BlockedPlace
-	// Where, if not nil, looks at what the template sees of each group. Groups that wait because an intersecting
-	// template has them are not listed; the holder's own template lists them once they are held for long.
+	// Where, if not nil, limits the list to the lanes of this template. A lane that waits for a claim by an
+	// intersecting template is not listed: a list by that template has the claim if it lasts for long.
 	Where Template
 	// Stats, if not nil, asks for the queue's figures too, of the same moment and in the same transaction.
 	Stats *StatsOptions
@@ -56,7 +57,7 @@ const (
 	blockedPage   = 1000
 	blockedHints  = 1000 // of all shards together, the oldest of each shard
 	blockedHolds  = 100  // locks of held groups, those of the oldest heads
-	blockedLooks  = 1000 // groups described for one page; all but a few of these do not fit Causes
+	blockedLooks  = 1000 // groups described for one page, also if few of them fit Causes
 )
 
 // BlockedCauses returns the causes for which groups are listed as blocked, the worst first. The slice belongs to the
@@ -71,9 +72,9 @@ var blockedCauses = [...]Cause{
 // BlockedGroup is a group that does not go on, and why.
 type BlockedGroup struct {
 	GroupInfo
-	// More says that the counting of Depth stopped there, at BlockedDepth.
+	// More: Depth is BlockedDepth, and the group may have more messages.
 	More bool
-	// Cause is the worst of Reasons, and what BlockedOptions.Causes chooses by.
+	// Cause is the worst of Reasons. BlockedOptions.Causes is compared with it.
 	Cause Cause
 	// Reasons are why the first message of the group is not delivered, as those of Why.
 	Reasons []Reason
@@ -190,7 +191,7 @@ type blockedLook struct {
 	inspection
 	o     *BlockedOptions
 	where string // the packed template; "" = whole groups
-	clock int64  // of the queue now: indexes and tokens
+	clock int64  // read version + offset, to be compared with indexes and tokens
 	page  BlockedPage
 
 	marked map[string]bool         // nil = there are none
@@ -285,7 +286,7 @@ func (b *blockedLook) timers() error {
 	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
 	b.page.Sampled = b.page.Sampled || more
 	for _, far := range b.keys.timersWithin(b.where, retro{}.dueAfter(b.nowMS+(MaxDelay+clockSlack).Milliseconds())) {
-		if err != nil || !more { // else the first timers are all
+		if err != nil || !more { // without more, all timers were read
 			break
 		}
 		_, err = b.passTimers(far, farPage, farPage, b.timer)
@@ -337,7 +338,7 @@ type heldClaim struct {
 	token int64
 }
 
-// heldSince is when a claim began (ms), if that was noted; else about, by the token.
+// heldSince is when a claim began (ms); if that was not noted, an estimate by the token.
 func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 	if c.SinceMS > 0 && !ahead(c.SinceMS, b.nowMS) {
 		return c.SinceMS
@@ -345,8 +346,8 @@ func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 	return b.nowMS - max(0, b.clock-c.Token)/1000
 }
 
-// holds finds the groups held for long. A claim is younger than the head that it was made for: so the locks are read of
-// those with the oldest heads.
+// holds finds the groups held for long. A claim is younger than its head, so only groups with old heads can be held for
+// long: holds reads the locks of those with the oldest heads.
 func (b *blockedLook) holds() error {
 	slices.SortFunc(b.held, func(x, y head) int { return cmp.Compare(x.index, y.index) })
 	n := min(len(b.held), blockedHolds)
@@ -372,8 +373,8 @@ func (b *blockedLook) holds() error {
 	return err
 }
 
-// readLocks reads the records of lanes, named where a head has its group, all together. A record that cannot be read is
-// left out, as nil.
+// readLocks reads the records of lanes, all together. The field group of each head is the name of the lane. A record
+// that cannot be read is left out, as nil.
 func (v inspection) readLocks(of []head) ([]*rec.Record, error) {
 	values := make([]kv.Future[[]byte], len(of))
 	for i, h := range of {
@@ -433,7 +434,7 @@ func (b *blockedLook) hints() error {
 	return nil
 }
 
-// describePage reads the groups of the page. A stalled that is not blocked after all is left out: its hint was stale.
+// describePage reads the groups of the page. A stalled that is not blocked after all is left out: its key was stale.
 func (b *blockedLook) describePage() error {
 	if b.o.After != nil {
 		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
@@ -531,7 +532,7 @@ func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
 	}
 }
 
-// cause is the cause of a reason that a mark is.
+// cause is the cause for which a marked group is blocked.
 func (m *Mark) cause() Cause {
 	if m.Status == Halted {
 		return CauseGroupHalted
@@ -547,7 +548,7 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 		g.Since = g.Mark.Since
 	case c == CauseGroupHeld:
 		var noted bool
-		if g.Since, noted = b.since[heldClaim{g.Group, g.Token}]; !noted { // another in the group has lasted for long
+		if g.Since, noted = b.since[heldClaim{g.Group, g.Token}]; !noted { // not the claim that has lasted for long
 			g.Since = fromMillis(b.heldSince(&rec.Holding{Token: g.Token}))
 		}
 	case c == CauseLeaseExpired:

@@ -172,8 +172,9 @@ func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
 	return err
 }
 
-// recordOver reads the record of the lane whose claim has an item. The lane may be of a template, or of the item alone.
-// If no claim has the item, it returns the record of the group, nil if there is none.
+// recordOver reads, at snapshot, the records that may have an item: of the group, of the item's other lanes, and its
+// hold. It returns the one whose claim has the item. If no claim has it, own is the record of the group, nil if there
+// is none.
 func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error) {
 	all, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range all {

@@ -43,16 +43,16 @@ type PurgeReport struct {
 	Kept   int64
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
-	// Unreadable is how many rows Force has cleared because their key or value cannot be read, with the rows that
-	// belong to no item any more. These are the rows that Check names as of a wrong form. Force does not clear the
-	// configuration and the pause of the queue. In a purge of one group it clears only keys of the group. Among the
-	// cleared rows may be dead letters, archived items, states and dedup entries.
+	// Unreadable is how many rows Force has cleared because their key or value cannot be read, or because their item is
+	// gone. Check reports such rows. Force does not clear the configuration and the pause of the queue. In a purge of
+	// one group it clears only keys of the group. Among the cleared rows may be dead letters, archived items, states
+	// and dedup entries.
 	Unreadable int64
 }
 
 const (
-	// purgeWidth bounds the items, and with the items the groups, which a step reads: 5 MB with the largest values. An
-	// attempt after a failed attempt reads half as many.
+	// purgeWidth bounds the items (and so the groups) that a step reads: 5 MB with the largest values. An attempt after
+	// a failed attempt reads half as many.
 	purgeWidth = 50
 	// purgePatience is how many conflicts a step accepts. After more, the step leaves a hint for each group without a
 	// look whether the group is empty. Then enqueues do not conflict with the step any more.
@@ -63,8 +63,8 @@ const (
 
 // Purge removes all items of a group, or with PurgeOptions.All of the queue, that are there when Purge comes to their
 // group. Items enqueued behind them since then stay. A delay of a group ends, an expired claim ends without an attempt
-// counted, and a pause stays. The states of groups and their used rates go too, but not those of groups in flight. Dead
-// letters stay. The de-duplication of the group, or of the queue, forgets the removed items, and remembers the
+// counted, and a pause stays. The states and used rates of groups go too; without Force, groups in flight keep theirs.
+// Dead letters stay. The de-duplication of the group, or of the queue, forgets the removed items, and remembers the
 // remaining items for as long as they stay in the queue.
 //
 // A purge of the queue removes all items in one transaction if no group is in flight, waits for a retry or is paused,
@@ -185,7 +185,7 @@ type purgeStep struct {
 type purgeRun struct {
 	group      string
 	items      []rec.Item
-	whole      bool // the run is the whole group, as of the read version
+	whole      bool // known to be the whole group, as of the read version; never for a step's first run
 	lock       kv.Future[[]byte]
 	unreadable []ID // of the items that cannot be read, so that their lanes are not known
 }
@@ -219,7 +219,7 @@ func (s *purgeStep) run(width int) error {
 		return err
 	}
 	first, err := s.keys.parse(rows[0].Key)
-	if s.passes(err) { // no item; a purge by force clears it
+	if s.passes(err) { // not the key of an item: at its end, a purge by force clears the row
 		s.place.next = kv.KeyAfter(rows[0].Key)
 		return nil
 	}
@@ -250,7 +250,7 @@ func (s *purgeStep) run(width int) error {
 	return s.narrow(items, rows)
 }
 
-// narrow removes the items of rows. The first rows belong to the group of items, whose tail is known.
+// narrow removes the items of rows. items is the range of the group of the first row. Its tail is place.tail.
 func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	var runs []*purgeRun
 	for _, row := range rows {
@@ -259,7 +259,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 		}
 		p, err := s.keys.parse(row.Key)
 		if s.passes(err) {
-			continue // no item; a purge by force clears it
+			continue // not the key of an item, as in run
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
 			runs = append(runs, &purgeRun{
@@ -292,7 +292,8 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held reads the group's record. kept means: leave the group alone, because the record cannot be read.
+// held reads the group's record. kept means: leave the group alone, because the record cannot be read. With Force, held
+// removes such a record instead.
 func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 	key := s.keys.lock(r.group)
 	v, err := r.lock.Wait(s.ctx)
@@ -327,7 +328,7 @@ func (p *purger) states() error {
 	}, &p.report.States)
 }
 
-// paces clears the rate records of the purged groups. A group which waits for the rate becomes ready.
+// paces clears the used rates of the purged groups. A group which waits for the rate becomes ready.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
@@ -352,8 +353,8 @@ func (p *purger) paces() error {
 	}, &cleared)
 }
 
-// besides calls visit for the pair of each purged group in the section name, page by page. visit reports whether the
-// pair was cleared; counted counts the cleared pairs.
+// besides calls visit for each purged group that has a row in the section name, page by page. visit reports whether it
+// has cleared the row; counted counts the cleared rows.
 func (p *purger) besides(
 	name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64,
 ) error {
@@ -399,7 +400,7 @@ func (p *purger) besides(
 	return pages.run(true)
 }
 
-// inHand reports whether the group is in flight, so that items must not be purged.
+// inHand reports whether the record has a live claim, whose items the purge must keep. With Force there is none.
 func (s *purgeStep) inHand(l *rec.Record) bool { return l.At(s.nowMS) == rec.Claimed && !s.p.o.Force }
 
 // purge removes a run's items, except the items in flight.
@@ -431,7 +432,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	}
 	free := s.end(r.group, l, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(r.group, len(gone))
+	s.noteRemoved(r.group, len(gone))
 	return s.leave(idOf(gone[0], r.group), free, r.whole)
 }
 
@@ -465,25 +466,28 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	}
 	free := s.end(r.group, l, false)
 	all := kv.KeyRange{Begin: keys.item(first), End: end}
-	// The count is of the items read: an item which lands late, in between, must not be removed uncounted.
+	// At the read version the range has purgeStride items. An item that lands late, in between, must not be removed
+	// uncounted.
 	if err := guard.PurgeItems.Read(s.tx, all); err != nil {
 		return false, err
 	}
 	s.tx.ClearRange(all)
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
-	s.removed(r.group, purgeStride)
+	s.noteRemoved(r.group, purgeStride)
 	s.place.next = end
 	return true, s.leave(first, free, false)
 }
 
-func (s *purgeStep) removed(group string, n int) {
+// noteRemoved counts n items of a group as removed: in the report, in the counter, and in the changes.
+func (s *purgeStep) noteRemoved(group string, n int) {
 	s.done.Items += int64(n)
 	s.count(countPurged, n)
 	s.changePurged(group, n)
 }
 
-// end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.
+// end ends the holding of the group, and returns whether the group is then free. These stay: a live claim without
+// Force, a mark, and a grant unless the whole group goes.
 func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
 	switch cond := r.At(s.nowMS); {
 	case cond == rec.Unheld:
@@ -514,15 +518,16 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 }
 
 // A purge of the whole queue first tries to remove all items in a single transaction, whatever their number. It clears
-// ranges, without reading an item. That is possible if no group and no item has a record, so that nothing is in flight,
+// ranges, without reading an item. That is possible if there are no locks and no holds, so that nothing is in flight,
 // waits for a retry or is paused. There must be neither dead letters nor an archive, because their parts lie between
 // those of the items. No other transaction may change the queue at the same time. Otherwise the purge works group by
 // group. Example: a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
 // whole removes all items of the queue, or does nothing and returns false.
 //
-// Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim that comes
-// in that time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails too.
+// Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim that is
+// committed at the same time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails
+// too.
 func (s *purgeStep) whole() (bool, error) {
 	config, err := s.config()
 	if err != nil || config.Changes != 0 {
@@ -586,11 +591,11 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 	return true, nil
 }
 
-// purgeLanes is purge for a queue with facets: the items may be in the claims of several lanes, and any lane may have
-// lost its head.
+// purgeLanes is purge for a queue in which several claims of a group are possible: the items may be in the claims of
+// several lanes or under holds, and any lane may have lost its head.
 //
-// Footprint: read conflicts on all locks of the group, and a write conflict on the lock of the whole group, which every
-// claim reads. Reads the locks of the items' lanes.
+// Footprint: read conflicts on the locks of the group and of the items' lanes, and on the holds from the first item of
+// the run to the last; a write conflict on the lock of the whole group, which every claim reads.
 func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	named := make(map[string]bool)
 	for _, d := range r.items {
@@ -613,7 +618,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		return err
 	}
 	stays := make(map[string]bool)
-	all = slices.DeleteFunc(all, func(held heldLane) bool { // a later step ends such a claim together with its items
+	all = slices.DeleteFunc(all, func(held heldLane) bool { // a claim without an item of the run is left alone
 		stays[held.lane] = !concerns(r, held)
 		return stays[held.lane]
 	})
@@ -638,7 +643,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		}
 	}
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(r.group, len(gone))
+	s.noteRemoved(r.group, len(gone))
 	for _, d := range gone {
 		for _, lane := range s.keys.plan.LanesOf(r.group, d.Facets) {
 			if !stays[lane] && !slices.Contains(free, lane) {
@@ -688,7 +693,7 @@ func (s *purgeStep) keepUnreadable(r *purgeRun) {
 	r.whole, r.unreadable = false, nil
 }
 
-// holdsOver is holdsTo for the holds of a run.
+// holdsOver returns the range of the holds from a run's first item to its last; nothing in a queue without holds.
 func holdsOver(s subspace, r *purgeRun) []kv.KeyRange {
 	return s.holdsFrom(s.hold(idOf(r.items[0], r.group)), idOf(r.items[len(r.items)-1], r.group))
 }
@@ -702,7 +707,7 @@ func concerns(r *purgeRun, held heldLane) bool {
 	})
 }
 
-// forceUnreadable ends the holdings over a run which cannot be read.
+// forceUnreadable removes the locks and holds over a run that cannot be read.
 func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
 	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r)...)
 	for _, section := range sections {
@@ -725,8 +730,8 @@ func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
 // range. Only then can a queue of the name be created again, with another incarnation, see tx_config.go.
 //
 // A transaction T that began before the last step must not commit after it, because T would leave keys behind. So T has
-// a read conflict on the mark, and fails if its read version is older than the last step. It is older, because T's
-// configuration is at most followLimit old when T ends, and was read before the mark.
+// a read conflict on the mark, which the last step clears. So T fails if its read version is older than that step. It
+// is: tx_config.go has the proof.
 
 const (
 

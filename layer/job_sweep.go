@@ -21,14 +21,15 @@ import (
 
 const (
 
-	// sweepSlack is for clocks which differ. dedupSlack is the same for dedup entries, of which there may be many.
-	// Without it a worker whose clock is ahead would end an entry's window early for the others.
+	// sweepSlack allows for clocks that differ. dedupSlack does so for dedup entries: without it a worker whose clock
+	// is ahead would end an entry's window early for the others. It is short, because there may be many entries.
 	sweepSlack = 24 * time.Hour
 	dedupSlack = time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
 	sweepPage = 200
-	// sweepRows bounds the dedup entries which one of many sweeps looks at; the next sweep goes on behind. While a
-	// quarter of a page is out of date a sweep continues beyond, so that sweeps keep up with any load.
+	// sweepRows bounds the dedup entries that a sweep with SweepOptions.Every looks at; the next sweep begins behind
+	// them. The sweep continues beyond the bound while it clears a quarter of each page, so that sweeps keep up with
+	// any load.
 	sweepRows = 50_000
 	// sweepLetters is the same for dead letters, whose rows have the messages too.
 	sweepLetters = 10_000
@@ -52,11 +53,11 @@ type SweepReport struct {
 	Dead          int64 // dead letters discarded, because kept for as long as Config.DeadRetention says
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
-	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles for lanes
+	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles
 	Dedup         int64 // cleared entries whose time is over: they make no message a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
-	Paces         int64 // pairs cleared, of groups with a full token bucket
+	Paces         int64 // used rates cleared, of groups that have their full rate again
 	Hints         int64 // cleared: of lanes from which no handle receives, see docs/lanes.md
 	Unreadable    int64 // hints, timers, requests and the like cleared, because they could not be read
 }
@@ -86,7 +87,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []struct {
-		byAge bool // the part removes rows by their age, and does not check the version of each
+		byAge bool // the part clears rows by age: it is left out while the clock of another process disagrees
 		sweep func() error
 	}{
 		{false, s.unreadable}, {true, s.receipts}, {false, s.named}, {false, s.wakes}, {true, s.repeats},
@@ -111,7 +112,8 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	return s.report, nil
 }
 
-// ask asks the second clock before the sweep removes anything by its age alone. After a refusal it does not ask again.
+// ask compares this process's clock with those in recent receipts, before the sweep removes anything by its age. After
+// a refusal it does not ask again.
 func (s *sweeper) ask() error {
 	if s.refused != nil {
 		return nil
@@ -143,7 +145,7 @@ func (s *sweeper) named() error {
 func (s *sweeper) requestsIn(section kv.KeyRange) error {
 	return s.pages(section, func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackRequest(row.Key, row.Value)
-		if err == nil && lives(r, m.nowMS) { // of one that cannot be read the handle writes another
+		if err == nil && lives(r, m.nowMS) { // in place of an unreadable request its handle writes another
 			return false, nil
 		}
 		if err := guard.SweepRequest.Read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -155,8 +157,9 @@ func (s *sweeper) requestsIn(section kv.KeyRange) error {
 }
 
 // wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when the
-// key was touched. It first notes all handles with a request, page by page. If another handle requests after its page
-// was read, the handle wakes for nothing, or at its poll.
+// key was touched. It first notes all handles with a request, page by page. If a handle writes its request after that
+// page was read, its wake key is cleared too: then the handle wakes for nothing, or misses a wake and finds the group
+// by its next poll.
 func (s *sweeper) wakes() error {
 	waiting := make(map[uuid.UUID]bool)
 	none := int64(0)
@@ -248,7 +251,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
-		written, dated := witnessOf(r)
+		written, dated := witnessOf(r) // without a date only the time counts
 		young := r.WrittenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
 		if err != nil || young {
 			return false, nil
@@ -266,7 +269,7 @@ func (s *sweeper) purges() error {
 			return false, nil
 		}
 		if ahead(note.AtMS, m.nowMS) {
-			note.AtMS = m.at(note.Clock)
+			note.AtMS = m.at(note.Clock) // the clock that wrote the note was ahead
 		}
 		const life = maxDedupWindow + sweepSlack
 		if note.AtMS > m.nowMS-life.Milliseconds() || !m.old(note.Clock, life) {
@@ -431,8 +434,9 @@ func (s *sweeper) repeats() error {
 // changes clears the rows of changes which every subscription has seen, and those older than Config.Changes. For the
 // latter it notes how far it came, so that a subscription which was behind learns that it has missed changes.
 //
-// Footprint: no conflict but with a drop. The rows and the cursors are read at snapshot: a cursor only moves on, and a
-// subscription which begins with the oldest change begins with the oldest there is.
+// Footprint: a conflict with a drop if metaMissed is written, otherwise none. The rows and the cursors are read at
+// snapshot: a cursor that moves at the same time only moves on, and a new subscription begins with the oldest change
+// that is left.
 func (s *sweeper) changes() error {
 	config, err := s.configuration()
 	if err != nil {
@@ -456,8 +460,8 @@ func (s *sweeper) changes() error {
 			ms, _, err := rec.UnpackChanges(row.Key, row.Value)
 			p, perr := s.q.keys.parse(row.Key)
 			if err != nil || perr != nil || ahead(ms, m.nowMS) {
-				// Its time is unknown. The rows are in the order of their commits, so this one is cleared with the next
-				// row.
+				// Its time is unknown. The rows are in the order of their commits, so this one is cleared together with
+				// the next readable row.
 				if unreadable == nil {
 					unreadable = row.Key
 				}
@@ -517,8 +521,8 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 }
 
 // letters discards the dead letters which have been kept for as long as Config.DeadRetention says. The letters of a
-// group lie together, whatever their age, so a sweep reads them all. A sweep of many (Every) therefore goes on where
-// the last ended, and ends after sweepLetters letters.
+// group lie together, whatever their age, so a sweep reads them all. A sweep with Every continues where the last one
+// ended. After sweepLetters letters it ends at the first page of which it discards less than a quarter.
 //
 // Footprint: a read conflict on each discarded letter, because a redrive may take the letter.
 func (s *sweeper) letters() error {
@@ -561,7 +565,7 @@ func (s *sweeper) letters() error {
 	})
 }
 
-// sweepPlace is where sweeps of a section go on, one of many behind the other.
+// sweepPlace is how far the last sweep with Every has come in a section: the next one begins behind it.
 type sweepPlace struct {
 	s       *sweeper
 	section kv.KeyRange
@@ -601,9 +605,9 @@ func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 	}
 }
 
-// dedup clears the entries whose time is over. If an entry depends on its item, it clears the entry when the item is
-// gone. A sweep with Every continues where the last one ended. After sweepRows rows it ends at the first page of which
-// it clears less than a quarter.
+// dedup clears the entries whose time is over. An entry without a time is cleared when its message is neither in the
+// queue nor a dead letter. A sweep with Every continues where the last one ended. After sweepRows rows it ends at the
+// first page of which it clears less than a quarter.
 //
 // Footprint: a read conflict on each cleared entry, because an enqueue may write the entry again.
 func (s *sweeper) dedup() error {
@@ -682,7 +686,8 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 
 // hints clears the stale hints of lanes, in a queue with facets. A claim clears only the hint of its own lane. If the
 // claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*; state",
-// and all workers receive by state. Then each whole group keeps a hint for each time that it was empty.
+// and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole group, and no claim
+// clears it.
 func (s *sweeper) hints() error {
 	if s.q.keys.plan.IsPlain() {
 		return nil
@@ -695,8 +700,8 @@ func (s *sweeper) hints() error {
 	return nil
 }
 
-// staleHints clears the hints of a page whose lanes are empty, and of a lane with items those that do not lead to its
-// head: the head gets a hint instead, if it has none.
+// staleHints clears, in a page, the hints of empty lanes, and the hints that do not lead to the head of their lane. If
+// such a head has no hint, it gets one.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
@@ -720,7 +725,7 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 		if err != nil {
 			return 0, fmt.Errorf("read head: %w", err)
 		}
-		stale, err := s.isStale(tx, row.Key, of[i], head)
+		stale, err := s.replaceStale(tx, row.Key, of[i], head)
 		if err != nil {
 			return 0, err
 		}
@@ -732,15 +737,16 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 	if cleared == 0 {
 		return 0, nil
 	}
-	// A hint that is set must not come into another queue of the name, made while this sweep was under way.
+	// No hint must be set in a new queue of the same name, created after a drop while this sweep was under way.
 	if _, err := follow.wait(s.ctx); err != nil {
 		return 0, err
 	}
 	return cleared, follow.guardDrop(s.ctx, tx)
 }
 
-// isStale reports whether the hint of a lane can be cleared, with the conflict that keeps the answer true.
-func (s *sweeper) isStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
+// replaceStale reports whether the hint of a lane is stale, with the conflict that keeps the answer true. If the hint
+// is stale, and the lane's head has none, replaceStale sets the head's hint. The caller must then clear the stale one.
+func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
 	keys := s.q.keys
 	items := keys.items(lane)
 	if !items.Contains(head) {
@@ -854,8 +860,8 @@ func (t *overdueStep) run(w *txn, width int) error {
 	return w.finish()
 }
 
-// group drops or dead-letters the group's first items which are past retention. again means: more items of the group
-// are past retention, or, if all were and last is true, perhaps more.
+// group drops or dead-letters the group's first items which are past retention. again means that the next step must
+// look at the group again: more of its items are past retention, or, if last is set, may be.
 func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
@@ -905,7 +911,8 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	return rest.len() > 0, err
 }
 
-// paces clears the pairs of groups with a full token bucket, and looks at the groups which wait by a former rate.
+// paces clears the used rates of groups that have their full rate again. If a group with a used rate has items, it also
+// gets a hint or a timer by the present rate, because it may wait by a former rate.
 func (s *sweeper) paces() error {
 	config, err := s.configuration()
 	if err != nil {
@@ -950,7 +957,7 @@ func (s *sweeper) paces() error {
 			}
 			if empty {
 				// A message that was enqueued since may wait by the rate of a newer configuration than ours. Then the
-				// pair must stay, because the next change of the rate finds the group by its pair.
+				// used rate must stay, because the next change of the rate finds the group by this row.
 				if err := guard.PaceEmpty.Read(tx, items); err != nil {
 					return 0, err
 				}
@@ -968,9 +975,9 @@ func (s *sweeper) paces() error {
 // repace writes a hint or a timer that leads to a group with items when its rate lets the group continue.
 //
 // Footprint: a write conflict on the lock, so that no transaction leaves the group to an outdated rate, also not at the
-// end of a claim or a delay. If the group is held, or the right timer is there already, nothing is written: then a read
-// conflict on the lock, or on the timer. If the group must wait, a read conflict on the gap up to the head. All other
-// reads are at snapshot, because a superfluous hint or timer is harmless.
+// end of a claim or a delay. If the lock has a record, or the right timer is there already, repace writes no key, and
+// adds a read conflict on the lock, or on the timer. If the group must wait, a read conflict on the gap up to the head.
+// All other reads are at snapshot, because a superfluous hint or timer is harmless.
 func (w *txn) repace(group string, rate Rate, used rec.Pace) error {
 	found := w.read.GetRange(w.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)

@@ -11,8 +11,8 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// Limits, checked before a transaction begins. A call over a limit fails with a *LimitError, whose What names the
-// value.
+// Limits and defaults. Most limits are checked before a transaction begins. A call over a limit fails with a
+// *LimitError, whose What names the value.
 const (
 	// MaxGroupSize bounds a group's name, because the name is in every key of the group (FoundationDB's own limit for a
 	// key is 10,000 bytes, and keys over 1 kB are slow).
@@ -64,7 +64,7 @@ const (
 	defaultMaxBytes = 1 << 20 // bytes
 )
 
-// The stored forms have these limits too.
+// The stored forms must have these limits too: otherwise the package does not compile.
 var (
 	_ [MaxBodySize]struct{} = [rec.MaxBody]struct{}{}
 	_ [maxShards]struct{}   = [rec.MaxShards]struct{}{}
@@ -157,8 +157,8 @@ func checkByReason(by, reason string) error {
 // in one transaction.
 const archiveClaimBytes = 4 << 20
 
-// endTimeout bounds the work of a handle that must continue after its caller's context has ended. Example: it returns
-// claims that no caller has got.
+// endTimeout bounds work that must continue after the caller's context has ended. Example: the handle returns claims
+// that no caller has got.
 const endTimeout = 10 * time.Second
 
 func millis(t time.Time) int64 { return t.UnixMilli() }

@@ -14,8 +14,8 @@ import (
 )
 
 // Settlement says how a claim ends or continues. Set what it must do: a Settlement with only a Claim is refused
-// (ErrOptions), because a field was forgotten. A list that is empty but not nil names no item, and a Settlement whose
-// lists name none is valid and does nothing: make a list that a loop fills with []ID{}, or call AckItems.
+// (ErrOptions), because a field was forgotten. An empty list that is not nil names no item. A Settlement with only such
+// lists is valid and does nothing. So if a loop adds the items to a list, begin the list as []ID{}, or call AckItems.
 type Settlement struct {
 	Claim *Claim
 	// Finish are the items to finish: a finished item is never delivered again. A claim ends with its last item, and
@@ -30,8 +30,8 @@ type Settlement struct {
 	Advance []ID
 	// AdvanceAll advances all items left in the claim, except those in Finish. Not with Advance, FinishAll or Nack.
 	AdvanceAll bool
-	// Change gets each advanced item as a message, and changes the headers, with the facets among them, or the body.
-	// Change is required with items to advance, and refused without Advance and AdvanceAll.
+	// Change gets each advanced item as a message, and changes its body or its headers (facets are headers too). Change
+	// is required with items to advance, and refused without Advance and AdvanceAll.
 	//
 	// Change may run several times, in another goroutine than the caller's, but never after the call has returned. An
 	// error of Change ends the settlement without effect, and so does a panic or a runtime.Goexit, which comes back as
@@ -62,17 +62,22 @@ type Settled struct {
 
 // Settle settles claims together, in one transaction where possible. Example: a caller that receives many small claims
 // (Heads) finishes all of them. The claims may come from different receives and handles: Settle needs only the fields
-// that Claim.Stored keeps. Up to 256 claims, with up to 2000 items, travel together; more take several transactions.
+// that Claim.Stored keeps. Up to 256 claims, with up to 2000 items and 1 MiB, travel together; more take several
+// transactions.
 //
 // A lost claim does not stop the others. The error joins a *ClaimError for each claim that was not settled, in the
 // order of the arguments; nil = all were settled. A caller that repeats the call must leave out the claims that were
 // settled.
 //
-// Errors in there: those of AckItems, and of Nack and Extend. ErrOptions for fields that do not go together, and if
-// none says what to do. *LimitError for a state over MaxStateSize. With items to advance: ErrCorrupt if an item cannot
-// be read; ErrOptions if Change sets anything but body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and
-// for the value of a facet; *LimitError if the new items of a claim do not fit into a transaction of 10,000,000 bytes:
-// advance fewer at a time. After an error the claim is unchanged, unless kv.MaybeCommitted(err).
+// A ClaimError has an error of AckItems, Nack or Extend, or ErrOptions if fields do not go together or no field says
+// what to do, or *LimitError for a state over MaxStateSize. After an error the claim is unchanged, unless
+// kv.MaybeCommitted(err).
+//
+// With items to advance, a ClaimError may also have:
+//   - ErrCorrupt: an item cannot be read.
+//   - ErrOptions: Change has set anything but body and headers.
+//   - *LimitError or ErrInvalidUTF8: a changed message, or the value of a facet, is not valid, see Enqueue.
+//   - *LimitError: the new items of a claim do not fit into a transaction of 10,000,000 bytes. Advance fewer at a time.
 func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 	errs := make([]error, len(all))
 	var settled []*settlement
@@ -155,7 +160,7 @@ func (q *Queue) settleReceive(ctx context.Context, one *Settlement, o ReceiveOpt
 	return claims, err
 }
 
-// settleOne settles in a transaction of the handle's own; without a ClaimError.
+// settleOne is settleAlone for a Settlement. Its error is no ClaimError.
 func (q *Queue) settleOne(ctx context.Context, one *Settlement) error {
 	s, err := one.begin()
 	if err != nil || s == nil {
@@ -212,8 +217,8 @@ func (s *Settlement) begin() (*settlement, error) {
 	return settled, settled.back.o.check()
 }
 
-// check refuses fields that do not go together, and a settlement that says nothing: a field was forgotten then, and its
-// caller believes that items are finished.
+// check refuses fields that do not go together, and a settlement that says nothing. Otherwise a caller that has
+// forgotten a field would believe that items are finished.
 func (s *Settlement) check() error {
 	all := s.FinishAll || s.AdvanceAll
 	named := len(s.Finish) > 0 || len(s.Advance) > 0
@@ -255,9 +260,10 @@ func intersect(a, b []ID) bool {
 	return slices.ContainsFunc(b, func(id ID) bool { return ids[id] })
 }
 
-// change returns how change is called for each item that leaves the claim for good; nil = the item is finished.
+// change returns a function for each item that is finished or advanced: it calls change with the item's id; nil = the
+// item is finished.
 func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) func(m *Message) error {
-	chosen := make(map[ID]bool) // or, with AdvanceAll, those that are not
+	chosen := make(map[ID]bool) // the items to advance; with AdvanceAll, the items to finish
 	for _, id := range s.Advance {
 		chosen[id] = true
 	}
@@ -283,7 +289,8 @@ func (s *Settlement) tell(done *settlement) {
 	}
 }
 
-// end sets Result, and updates the caller's Claim, after success.
+// end sets Result, and updates the caller's Claim, after success. FinishAll, AdvanceAll and a Nack of all items leave
+// Items unchanged.
 func (s *Settlement) end(done *settlement) {
 	s.tell(done)
 	switch {
@@ -300,8 +307,9 @@ func (s *Settlement) end(done *settlement) {
 // Ack finishes all items that are left in a claim: an acked item is never delivered again. The claim ends, and the
 // group is free for others. Use AckItems to finish some.
 //
-// A handle which receives at once after an ack keeps the group. Other handles that wait are woken after at most 32 acks
-// in a row, or a second, or 20 ms after an ack which no receive has followed.
+// If a handle receives at once after an ack, the ack wakes no other handle, and the handle usually gets the group
+// again. Another handle is woken after at most 32 such acks in a row or one second, or if no receive follows within 20
+// ms.
 //
 // Acks, nacks, extends, enqueues and receives of a handle which arrive while a transaction is in flight travel together
 // in the next transaction; each has its own result.
@@ -352,17 +360,17 @@ type NackOptions struct {
 	Release bool
 	// From, if not nil, is the first item to give back: From and all items behind, handled or not, because a group is
 	// delivered in order. The items before stay in the claim, with its lease; if none, the claim ends. Only with
-	// Release, and without a delay: what failed is always the first item left, so a failure gives all back.
+	// Release, and without a delay: a failure counts for the first item left, so it gives all items back.
 	From *ID
 	// Reject, if not empty, says why the item that was tried will never succeed: the item has then failed for good, see
 	// OnFailure. The first 1,000 bytes are stored. Not with Release, Delay or AtOnce.
 	Reject string
 }
 
-// Nack gives back a claim, or its end (From): every item still in the claim is delivered again, in the same order. The
-// first was tried and counts a failed attempt; the items behind count none. If the attempt was the item's last, or the
-// item is rejected, the queue's OnFailure decides. The item becomes a dead letter and the items behind are free at
-// once, or the group halts, or the item is tried again.
+// Nack gives back all items of a claim, or the last ones (From): they are delivered again, in the same order. Without
+// Release the first item was tried and counts a failed attempt; the items behind count none. If the attempt was the
+// item's last, or the item is rejected, the queue's OnFailure decides. The item becomes a dead letter and the items
+// behind are free at once, or the group halts, or the item is tried again.
 //
 // Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -402,7 +410,8 @@ func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Dur
 	return s.run.result.until, wrap("extend", err)
 }
 
-// settleAlone settles in a transaction of the handle's own, without a receive.
+// settleAlone settles through the pipeline, without a receive. Other operations of the handle may share the
+// transaction.
 func (q *Queue) settleAlone(ctx context.Context, s *settlement) error {
 	if len(q.opts.Hooks) == 0 {
 		return q.submit(ctx, &operation{settle: s})
@@ -468,12 +477,13 @@ func (s *settlement) verb() Verb {
 	case s.keeps():
 		return VerbSetState
 	case s.advance != nil:
-		return VerbAdvance // of a worker; some items may be acked with it
+		return VerbAdvance // some items may be acked with it
 	}
 	return VerbAck
 }
 
-// size is how many items it acks, or gives back, or keeps; the claim's, as far as the caller has said.
+// size is the number of items for hooks: if the settlement only acks or advances items by ids, the number of ids;
+// otherwise all items of the claim, also if NackOptions.From keeps some.
 func (s *settlement) size() int {
 	if len(s.ids) > 0 && !s.all && s.back == nil {
 		return len(s.ids)
@@ -497,7 +507,8 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	})
 }
 
-// drop takes items out of Items: the acked, and those from an item on, if not nil. Loops over the old Items go on.
+// drop takes items out of Items: those that were acked or advanced, and, if from is not nil, all items from it on. It
+// does not change the old slice, because the caller may be in a loop over it.
 func (c *Claim) drop(acked []ID, from *ID) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
@@ -510,7 +521,7 @@ func (c *Claim) drop(acked []ID, from *ID) {
 	for _, id := range acked {
 		gone[id] = true
 	}
-	// As a rule the first items: no copy.
+	// Usually these are the first items: then no copy is needed.
 	for len(c.Items) > 0 && gone[c.Items[0].ID] {
 		delete(gone, c.Items[0].ID)
 		c.Items = c.Items[1:]

@@ -20,11 +20,11 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 // extension makes a claim last longer.
 type extension struct {
 	lease  time.Duration // from now on; 0 = the queue's
-	proves bool          // the lock notes that the caller has the claim
+	proves bool          // the lock notes that the caller knows its claim, see rec.ProvenByCaller
 }
 
-// carryOut rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat has a
-// lease of its own from then on, unless it is proven.
+// carryOut rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat then has
+// a lease of its own. If the extension proves the claim, the claim keeps its heartbeat and its end instead.
 func (e *extension) carryOut(w *txn, s *settlement) error {
 	lease, err := w.lease(e.lease)
 	if err != nil {

@@ -25,7 +25,7 @@ type settlement struct {
 
 	extend  *extension   // nil = the end of the lease does not change; not with the fields below
 	back    *givingBack  // nil = the claim keeps the items that are not acked or advanced
-	advance *advancing   // nil = the items that leave the claim are acked
+	advance *advancing   // nil = the items of ids, or all, are acked
 	state   *stateChange // nil = the group's state stays
 	archive archiving
 
@@ -41,7 +41,7 @@ type settling struct {
 	acked  []rec.Item        // the items that are acked
 	left   []rec.Item        // the items of the claim that are neither, also those that are given back
 	ahead  kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
-	leads  bool              // the acked items are the first of the group, see ledBy
+	leads  bool              // all items are acked, and are the first of the group: see ledBy
 	next   kv.Future[[]byte] // key of the group's first item afterwards, if all items of the claim are finished
 	tried  kv.Future[[]byte] // failed attempts of the first item that is given back, if the claim ends
 	result settlementResult
@@ -49,9 +49,9 @@ type settling struct {
 
 // settlementResult is what the caller learns of a settlement.
 type settlementResult struct {
-	until, ends time.Time // of an extend: the new end by the wall clock, and by the monotonic clock
-	follows     Follows   // as waits, of a nack that counts an attempt
-	waits       time.Duration
+	until, ends time.Time     // of an extend: the new end by the wall clock, and by the monotonic clock
+	follows     Follows       // of a nack that counts an attempt: what becomes of the item
+	waits       time.Duration // of a nack: how long the group waits
 }
 
 // part is something that a settlement may do in addition to its ack. Example: the acked items go into the archive. A
@@ -64,7 +64,7 @@ type part interface {
 	check(w *txn, s *settlement) error
 	// write writes, after the removal of the acked items.
 	write(w *txn, s *settlement)
-	// conclude reads and writes after the ends of all claims that are settled together.
+	// conclude reads and writes. It runs after finish has run for all claims that are settled together.
 	conclude(w *txn, s *settlement) error
 }
 
@@ -75,8 +75,8 @@ func (s *settlement) parts() [3]part { return [...]part{s.advance, &s.archive, s
 // keeps reports whether the settlement changes no item: it is an extend, or only changes the state.
 func (s *settlement) keeps() bool { return s.extend != nil || s.state != nil && s.state.alone }
 
-// returned must be called when the call of the settlement returns. It ends the use of the messages that
-// Settlement.Change has got. s may be nil.
+// returned must be called when the call of the settlement returns. It waits until Settlement.Change does not run, and
+// prevents later calls of Change. s may be nil.
 func (s *settlement) returned() {
 	if s != nil && s.advance != nil {
 		s.advance.lent.end()
@@ -84,7 +84,8 @@ func (s *settlement) returned() {
 }
 
 // checkClaim checks the claim to settle. From here on the settlement uses a copy of the claim. The copy shares the
-// caller's Items, which a transaction may only count: it must take ids from items instead.
+// array of Items with the caller, and the caller may change the array while a transaction still runs. So a transaction
+// must use only the length of claim.Items, and take ids from s.items.
 func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.claim == nil {
 		return fmt.Errorf("%w: no claim", ErrOptions)
@@ -186,13 +187,13 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	if run.leads, err = s.ledBy(w); err != nil {
 		return err
 	}
-	w.clearAttempts(group, c.Items, run.moved)
+	w.clearAttempts(group, c.Items, run.moved) // remove clears those of the acked items
 	if err := s.remove(w, c.Items); err != nil {
 		return err
 	}
 	w.count(countAcked, len(run.acked))
 	w.changeAll(ChangeFinished, group, run.acked)
-	w.count(countReturned, -len(run.acked)) // put counts all items that leave the claim as returned; acked ones are not
+	w.count(countReturned, -len(run.acked)) // put counts every item that leaves the claim as returned, also the acked
 	for _, p := range s.parts() {
 		p.write(w, s)
 	}
@@ -206,7 +207,7 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 		return nil
 	}
 	if !w.end(s.lane, run.held, run.held.Mark()) || lanes.IsHold(s.lane) {
-		return nil
+		return nil // an acked hold has no next item; put has noted the group if it needs a hint now
 	}
 	return s.readNext(w)
 }
@@ -228,9 +229,9 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
-// remove clears the acked items by their exact keys. If they are the first of the group, and have no keys in other
-// lanes, it clears one range instead. It then adds a read conflict on the range, because an item whose enqueue commits
-// late may have an index inside.
+// remove clears the acked items by their exact keys. If several items are the first of the group, and the queue's items
+// have no keys in other lanes, it clears one range instead. It then adds a read conflict on the range, because an item
+// whose enqueue commits late may have an index inside.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
 	if !s.run.leads || len(acked) < 2 || w.keys.plan.CountParts() > 0 {
@@ -239,7 +240,7 @@ func (s *settlement) remove(w *txn, all []rec.Item) error {
 	}
 	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)
 	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
-	// The conflict comes first: it would leave out keys that the transaction has cleared.
+	// The conflict comes first: after the clear it would leave out the cleared keys.
 	if err := guard.RangeClear.Read(w.tx, items); err != nil {
 		return err
 	}
@@ -274,8 +275,8 @@ func (s *settlement) finish(w *txn) error {
 	return nil
 }
 
-// leave writes a hint for the lane, or adds a read conflict on its emptiness if it has no item. next is the read of the
-// lane's first key. If next is nil, txn.leave reads the key.
+// leave writes a hint for the lane or, if the lane has no item, adds a read conflict on the range of its items. next is
+// the read of the lane's first key. If next is nil, txn.leave reads the key.
 func (s *settlement) leave(w *txn, next kv.Future[[]byte]) error {
 	_, _, err := w.leave(s.lane, next, guard.ReleaseEmpty, s.run.held.LeadsSuspects())
 	return err

@@ -57,7 +57,7 @@ func (s subspace) where(t Template) (string, error) {
 	return where, err
 }
 
-// whereGiven packs the template of a call that looks; nil is "": whole groups, whatever the views.
+// whereGiven is where for a call that may name a whole group whatever the views: nil is "".
 func (s subspace) whereGiven(t Template) (string, error) {
 	if t == nil {
 		return "", nil

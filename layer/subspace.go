@@ -22,17 +22,17 @@ import (
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
 //	lock     ("lock", group)                         tuple: token, mark or nil, then each holding, see rec.Record:
 //	                                                mark is nested: "pause" or "halt", who, reason, since (ms);
-//	                                                holding is nested: kind, token, owner, end (ms), items; behind
-//	                                                that of a claim since (ms), and the beat of one by heartbeat
+//	                                                holding is nested: kind, token, owner, end (ms), items; then, of a
+//	                                                claim: since (ms), and its beat if a heartbeat keeps the claim
 //	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
 //	         ("timer", (shard), due (ms), group)     the same, in the shards from 1 on; see retro, too
 //	         ("timer", due (ms), handle)             the same, of kind "beat": a handle's heartbeat, see store_hold.go
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
-//	held     ("held", handle, group)                 as a timer: a claim by the handle's heartbeat, and no other
+//	held     ("held", handle, group)                 as a timer, instead of it: a claim by the handle's heartbeat
 //	state    ("state", group)                        bytes: the state of the group; never empty
-//	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part, of (µs)
+//	pace     ("pace", group)                         tuple: us, part, of (rec.Pace): used up to us + part/of (µs)
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: rec.Archived
 //	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
@@ -76,8 +76,8 @@ import (
 // of the lock puts the hint back.
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
-// compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
-// shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_lane.go.
+// compares ages across groups. The index of a request is the read version + offset, and so is the place in archived.
+// The shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_lane.go.
 //
 // A holding of kind "claim" has an owner that works on its items. One of kind "delay" has no owner: the group cannot be
 // claimed until its end. As with a claim, every hint of the group is stale while the delay lasts. One of kind "grant"
@@ -149,7 +149,7 @@ type room struct{ left []byte }
 // roomPiece is enough for the keys of most transactions, or for half of them.
 const roomPiece = 512
 
-// take returns no bytes, with room for n.
+// take returns an empty slice with capacity n.
 func (r *room) take(n int) []byte {
 	if r == nil || n > roomPiece/4 {
 		return make([]byte, 0, n)
@@ -307,7 +307,7 @@ func (s subspace) wake(random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameWake, 17), random)
 }
 
-// change is the key of a row of changes as SetVersionstampedKey takes the key: the position of the stamp at the end.
+// change is a row of changes, for SetVersionstampedKey: behind the key is the position of its stamp.
 func (s subspace) change(offset, n int64) []byte {
 	k := tuple.AppendInt(s.start(nameChange, 9+13+9+4), offset)
 	at := len(k) + 1 // behind the type code
@@ -347,15 +347,15 @@ type parsedKey struct {
 	lane   string
 	holder string // kept: the lane whose lock keeps the hint
 	where  string // reqlane: the packed template
-	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot;
-	// change: offset; reqlane: since (ms)
+	// item, part, attempt, dead, archive, ready, request, hold, lane, open, kept; archived: place; timer, due: due
+	// (ms); count: slot; change: offset; reqlane: since (ms)
 	index int64
 	id    uuid.UUID
-	n     int64 // part, change; ready, timer: shard
+	n     int64 // of a part or change; of a hint or timer the shard; of archived the index
 	stamp tuple.Versionstamp
 }
 
-// version is when the row of a change was written, as indexes count.
+// version is the commit version of a row of changes + offset, to be compared with indexes.
 func (p parsedKey) version() int64 {
 	return int64(binary.BigEndian.Uint64(p.stamp.Stamp[:8])) + p.index
 }
@@ -458,8 +458,8 @@ const storedFormat = 2
 const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
-	// tuple (version, JSON text, incarnation): see config.go, tx_config.go. After a raise of the shards: also how many
-	// writers use, and the earlier numbers, see store_lane.go.
+	// tuple (version, JSON text, incarnation): see config.go, tx_config.go. After a raise of the shards: also the
+	// number of shards that writers use, and the earlier numbers, see store_lane.go.
 	metaConfig = "config"
 	metaSwept  = "swept" // tuple (when the last sweep began (ms), its random)
 	// Only while the queue is being dropped: tuple (since (ms)).

@@ -686,7 +686,7 @@ type ownReceipt struct {
 	old              []uuid.UUID // receipts of the handle that are not needed any more
 	key              []byte      // of own
 	begunMS          int64
-	written, cleared bool // own is in the database; old are gone
+	written, cleared bool // own may be in the database; the applied attempt has cleared old
 	succeeded        bool
 }
 
@@ -738,8 +738,8 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	return nil
 }
 
-// end keeps the ids that are in the database. An id that was never written is not kept: otherwise the list would grow
-// with each failed operation.
+// end puts the ids that may be in the database on the handle's list of receipts to clear. An id that was never written
+// is not put there: otherwise the list would grow with each failed operation.
 func (r *ownReceipt) end(ctx context.Context) {
 	q := r.q
 	if r.written {

@@ -168,7 +168,7 @@ func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
 	return nil
 }
 
-// leftOf is how long a claim lasts, for an error's text.
+// leftOf is how long a claim still lasts, for an error's text.
 func leftOf(h *rec.Holding, nowMS int64) string {
 	if h.ByBeat() {
 		return "as long as its handle lives"

@@ -80,8 +80,9 @@ func (w *txn) guarded(g guard.Guard) *view {
 func (v *view) known() Config { return v.q.knownConfig() }
 
 // passes reports whether err says that a row cannot be read, and counts the row. The caller then continues without the
-// row. So an unreadable hint or timer stops only its own group. Callers must not use passes for a lock, a mark, an item
-// or the configuration, because no call can continue without these.
+// row. So an unreadable hint or timer stops only its own group. A call that needs a lock, a mark, an item or the
+// configuration must not use passes for it. But a sweep may leave out the group of such a row, and an unreadable pause
+// counts as a pause.
 func (q *Queue) passes(err error) bool {
 	if !isCorrupt(err) {
 		return false
@@ -173,7 +174,7 @@ func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 
 // readAttempts returns the records of items of one group, which must be in the order of their keys. Few items have a
 // record, so one range read finds all of them. But the items of a lane may be far apart in their group, and many items
-// between them may have records. Then each record is read by its key.
+// between them may have records. Then each record is read by its key. of must not be empty.
 func (v *view) readAttempts(of []ID) (map[ID]rec.Attempt, error) {
 	most := len(of) + 1
 	rows, err := v.read.GetRange(kv.Range{
@@ -303,7 +304,7 @@ func (v *view) sawHead(lane string, seen ID) error {
 	return seenHead(seen, p.itemID())
 }
 
-// heldLane is the record of another lane of the group that may share an item with the lane that is looked at.
+// heldLane is the record of a lane, with the lane.
 type heldLane struct {
 	lane   string
 	record *rec.Record
@@ -363,8 +364,8 @@ type lockRead struct {
 }
 
 // readLaneLock starts the reads of a laneLock. The lane must not be a hold. In a queue with facets it reads up to most
-// locks of each range that may have locks of intersecting lanes. The reader locks decides whether these reads have
-// conflicts.
+// locks of each range that may have locks of intersecting lanes, by the reader that is given as locks: it decides
+// whether these reads have conflicts. The lock of a plain queue and the first hold are read by v.read.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}

@@ -41,7 +41,7 @@ func TestLongPollBesideACommit(t *testing.T) {
 					}
 					return nil
 				}
-				open := func(t *testing.T) kv.DB { return failingDB{inMemory(t), hold} }
+				open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: hold} }
 				bubbleOn(t, open, Options{}, func(e *env) {
 					url := e.create("orders.fifo")
 					e.send(url, "a", []string{"a1", "a2"}[:c.bodies]...)

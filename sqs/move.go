@@ -177,7 +177,7 @@ func (s *Server) cancelMessageMoveTask(
 	}
 	defer source.release()
 	var moved int64
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "cancel a move"}, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "cancel a move"}, func(tx kv.Tx, a kv.Attempt) error {
 		all, err := s.tasks(ctx, tx, source.Name(), maxTasks)
 		if err != nil {
 			return err
@@ -185,6 +185,10 @@ func (s *Server) cancelMessageMoveTask(
 		for _, t := range all {
 			if t.ID != handle.Task {
 				continue
+			}
+			if a.MaybeCommitted && t.Status == cancelled { // the server that runs the task has ended it since
+				moved = t.Moved
+				return nil
 			}
 			if !t.active() {
 				return fail(schemas.UnsupportedOperation, "Only active tasks can be cancelled.")

@@ -2,6 +2,8 @@ package sqs
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -15,27 +17,77 @@ import (
 	"fdbfifo/layer"
 )
 
-// failingDB fails a commit if fails returns an error for the call. The commit is not applied.
+// failingDB fails a commit if fails returns an error for the call. The commit is not applied. If lost returns an error,
+// the commit is applied, and its answer is the error.
 type failingDB struct {
 	kv.DB
-	fails func(call string) error
+	fails, lost func(call string) error
 }
 
 func (d failingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	tx, err := d.DB.Begin(o)
-	return failingTx{tx, func() error { return d.fails(o.Call) }}, err
+	return failingTx{tx, d, o.Call}, err
 }
 
 type failingTx struct {
 	kv.ManagedTx
-	fails func() error
+	db   failingDB
+	call string
 }
 
 func (t failingTx) Commit() kv.Future[struct{}] {
-	if err := t.fails(); err != nil {
-		return kv.Done(struct{}{}, err)
+	if t.db.fails != nil {
+		if err := t.db.fails(t.call); err != nil {
+			return kv.Done(struct{}{}, err)
+		}
 	}
-	return t.ManagedTx.Commit()
+	landed := t.ManagedTx.Commit()
+	if t.db.lost != nil {
+		if _, err := landed.Wait(context.Background()); err == nil {
+			return kv.Done(struct{}{}, t.db.lost(t.call))
+		}
+	}
+	return landed
+}
+
+// TestUnknownCommitIsFound: a call succeeds whose commit was applied while the answer was lost. The server may have
+// continued from there: it has dropped the queue, or has ended the move task.
+func TestUnknownCommitIsFound(t *testing.T) {
+	var of atomic.Pointer[string] // the transaction
+	loses := func(call string) error {
+		if lost := of.Load(); lost == nil || *lost != call || !of.CompareAndSwap(lost, nil) {
+			return nil
+		}
+		time.Sleep(5 * time.Second) // a queue is dropped, a move task is ended
+		return &kv.Error{Code: kv.CodeCommitUnknownResult}
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), lost: loses} }
+	bubbleOn(t, open, Options{}, func(e *env) {
+		dead, to, old := e.create("dead"), e.create("to"), e.create("old")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		source := e.create("orders", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+		for i := range 100 {
+			e.send(dead, "", fmt.Sprint(i))
+		}
+		call := func(tx, operation string, in object) object {
+			of.Store(&tx)
+			out := e.call(operation, in)
+			require.Nil(e, of.Load(), operation)
+			return out
+		}
+		call("create", "CreateQueue", object{"QueueName": "new"})
+		const change = "change attributes"
+		call(change, "SetQueueAttributes", object{"QueueUrl": source, "Attributes": object{"DelaySeconds": "1"}})
+		call(change, "TagQueue", object{"QueueUrl": source, "Tags": object{"a": "b"}})
+		call(change, "UntagQueue", object{"QueueUrl": source, "TagKeys": []string{"a"}})
+		handle := call("start a move", "StartMessageMoveTask", object{
+			"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1,
+		})["TaskHandle"]
+		call("cancel a move", "CancelMessageMoveTask", object{"TaskHandle": handle})
+		call("delete", "DeleteQueue", object{"QueueUrl": old})
+		e.refused("GetQueueUrl", object{"QueueName": "old"})
+		time.Sleep(5 * time.Second) // until the queue is dropped
+	})
 }
 
 // TestServerSaysTrouble: the log of a server says that the database keeps the server waiting, and which call waits: at
@@ -50,7 +102,7 @@ func TestServerSaysTrouble(t *testing.T) {
 		}
 		return nil
 	}
-	open := func(t *testing.T) kv.DB { return failingDB{inMemory(t), fails} }
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: fails} }
 	bubbleOn(t, open, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		a, b := e.create("a"), e.create("b")
 		behind.Store(true)
@@ -80,7 +132,7 @@ func TestNoVisibilityAtAll(t *testing.T) {
 		}
 		return nil
 	}
-	open := func(t *testing.T) kv.DB { return failingDB{inMemory(t), fails} }
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: fails} }
 	bubbleOn(t, open, Options{}, func(e *env) {
 		url := e.create("orders.fifo")
 		for _, group := range []string{"a", "b", "c"} {

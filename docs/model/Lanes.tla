@@ -238,7 +238,7 @@ WaitingTx(k, state) ==
                      gone \cup exclude \cup UNION {free[l].clears : l \in heads})
     IN IF state = "" THEN Tx("cancel", [base EXCEPT !.done = {k[3]}]) ELSE Tx("edit", Plus(base, Join(k, state)))
 
-\* layer/job_sweep.go: isStale.
+\* layer/job_sweep.go: replaceStale.
 SweepTx(l, h) ==
     IF In(l) = {} THEN Tx("sweep", Part(Guard("stale-empty", AllOf(l)), None, {h}))
     ELSE LET right == Ready(l, First(In(l))[2])
