@@ -174,6 +174,7 @@ var missing = map[guard.Guard]string{
 	guard.ReceiveAge:      "TestNoIDEndsEarly/the_reader_is_ahead",
 	guard.ReceiptAge:      "TestASweepByAClockAheadAlone/receipt",
 	guard.PurgeAge:        "TestASweepByAClockAheadAlone/note_of_a_purge",
+	guard.IDLife:          "TestNoIDLastsTooLong/the_clock_stands",
 	guard.ClockLease:      "TestNoAttemptByAWrongClock/a_lease_for_each_claim_ahead",
 	guard.BeatClock:       "TestAHeartbeatBesideAClockAhead/a_year_ahead",
 	guard.ClockBound:      "TestAClockAYearAhead/the_lease_of_a_claim",

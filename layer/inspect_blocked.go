@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
@@ -100,12 +102,12 @@ type BlockedPage struct {
 	// Summary is about how many groups are blocked for each cause, whatever Causes says: marks from the counters, all
 	// else from the timers and hints that were read, of which a few may be stale.
 	Summary map[Cause]int64
-	// Sampled: there are more timers, hints, marks or claims than the list reads. Summary is then too small, and groups
-	// are missing from the list.
+	// Sampled: there are more timers, hints, marks, claims or requests than the list reads. Summary is then too small,
+	// and groups are missing from the list.
 	Sampled bool
 	// Paused is the pause of the whole queue: no group is received from; nil = not paused.
 	Paused *Mark
-	// Waiting is how many handles have receives that wait for any group, at most 1,000.
+	// Waiting is how many handles have receives that wait, as Stats.WaitingHandles counts them.
 	Waiting int64
 	Next    *BlockedPlace // pass as After to go on; nil = there are no more
 	Stats   *Stats        // nil unless asked for
@@ -136,7 +138,7 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 	}
 	var page BlockedPage
 	err = q.view(ctx, func(v *view) error {
-		b := &blockedLook{inspection: inspection{v}, o: &o, where: where}
+		b := &blockedLook{inspection: inspection{v}, o: &o, where: where, awaited: map[string]bool{}}
 		b.page.Summary = map[Cause]int64{}
 		err := b.look()
 		if err == nil && o.Stats != nil {
@@ -194,6 +196,9 @@ type blockedLook struct {
 	clock int64  // read version + offset, to be compared with indexes and tokens
 	page  BlockedPage
 
+	awaited    map[string]bool // groups that waiting receives name
+	anyAwaited bool            // waiting receives may take any group
+
 	marked map[string]bool         // nil = there are none
 	held   []head                  // under a claim whose lease lasts
 	since  map[heldClaim]time.Time // of the claims that have lasted for long
@@ -217,11 +222,9 @@ func (b *blockedLook) look() error {
 		return err
 	}
 	b.page.Paused = publicMark(paused)
-	waiting, more, err := b.waitingHandles()
-	if err != nil {
+	if err := b.waiting(); err != nil {
 		return err
 	}
-	b.page.Waiting, b.page.Sampled = waiting, more
 	for _, find := range []func() error{b.marks, b.timers, b.holds, b.hints} {
 		if err := find(); err != nil {
 			return err
@@ -265,12 +268,11 @@ func (b *blockedLook) marks() error {
 	if len(b.page.Summary) == 0 {
 		return nil
 	}
-	if b.marked, err = b.readMarked(b.where); err != nil {
+	marked, more, err := b.readMarked(b.where)
+	if err != nil {
 		return err
 	}
-	if len(b.marked) == statsMarks {
-		b.page.Sampled = true
-	}
+	b.marked, b.page.Sampled = marked, b.page.Sampled || more
 	if !slices.ContainsFunc([]Cause{CauseCorrupt, CauseGroupHalted, CauseGroupPaused}, b.chosen) {
 		return nil
 	}
@@ -316,17 +318,39 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	case overMS >= 0 && late && kind == rec.KindClaim:
 		b.find(CauseLeaseExpired, h)
 	case overMS >= 0 && late:
-		b.find(b.untaken(), h)
+		b.find(b.untaken(p.group), h)
 	}
 	return false
 }
 
+// waiting counts the handles whose receives wait, and notes the groups that these receives may take. A receive by a
+// template may take any group, unless no item agrees with both its template and the template of the look.
+func (b *blockedLook) waiting() error {
+	handles, plan := make(map[uuid.UUID]bool), b.keys.plan
+	more, err := b.eachRequest(func(p parsedKey) {
+		handles[p.id] = true
+		switch p.name {
+		case nameNamed:
+			if plan.Intersect(p.lane, lanes.Name(p.group, b.where)) {
+				b.awaited[p.group] = true
+			}
+		case nameByLane:
+			b.anyAwaited = b.anyAwaited || plan.Intersect(lanes.Name("", p.where), lanes.Name("", b.where))
+		default:
+			b.anyAwaited = true
+		}
+	})
+	b.page.Waiting, b.page.Sampled = int64(len(handles)), more
+	b.anyAwaited = b.anyAwaited || more // any group may be among those of the other requests
+	return err
+}
+
 // untaken returns the cause of a ready group that no receive takes.
-func (b *blockedLook) untaken() Cause {
-	if b.page.Waiting == 0 {
-		return CauseNobodyWaits
+func (b *blockedLook) untaken(group string) Cause {
+	if b.anyAwaited || b.awaited[group] {
+		return CauseTurn
 	}
-	return CauseTurn
+	return CauseNobodyWaits
 }
 
 // before is the clock of the queue some time ago.
@@ -427,7 +451,7 @@ func (b *blockedLook) hints() error {
 			case len(row.Value) > 0:
 				b.find(CauseHeadFailed, h)
 			case p.index <= b.before(b.o.ReadyFor):
-				b.find(b.untaken(), h)
+				b.find(b.untaken(p.group), h)
 			}
 		}
 	}
@@ -484,7 +508,7 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	}
 	b.explain(&g, c.cause)
 	// Ages are in whole milliseconds.
-	if g.Cause == b.untaken() && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor.Truncate(time.Millisecond) {
+	if g.Cause == b.untaken(g.Group) && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor.Truncate(time.Millisecond) {
 		g.Cause = "" // the hint is not as old as its version said
 	}
 	if g.Cause == "" || info.Status == Corrupt {
@@ -525,7 +549,11 @@ func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
 		if g.Attempts > 0 && found == CauseHeadFailed {
 			add(failed)
 		}
-		add(Reason{Cause: b.untaken(), Count: b.page.Waiting})
+		waits := Reason{Cause: b.untaken(g.Group)}
+		if waits.Cause == CauseTurn {
+			waits.Count = b.page.Waiting
+		}
+		add(waits)
 	}
 	if g.Cause != "" && g.Cause != CauseHeadFailed && g.Attempts > 0 {
 		add(failed)
@@ -563,25 +591,50 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 	return nil
 }
 
-// waitingHandles counts the handles whose receives wait for any group, up to whyRows; more says that there may be more.
-func (v inspection) waitingHandles() (n int64, more bool, err error) {
-	return v.waitingIn(v.keys.section(nameRequest))
+// waitingHandles counts the handles whose receives wait: for any group, for a group or lane, or by a template.
+func (v inspection) waitingHandles() (n int64, err error) {
+	handles := make(map[uuid.UUID]bool)
+	_, err = v.eachRequest(func(p parsedKey) { handles[p.id] = true })
+	return int64(len(handles)), err
 }
 
-// waitingIn is waitingHandles for the requests in r.
-func (v inspection) waitingIn(r kv.KeyRange) (n int64, more bool, err error) {
-	rows, err := v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(v.ctx)
-	if err != nil {
-		return 0, false, fmt.Errorf("read requests: %w", err)
+// waitingIn counts the handles which have requests in the ranges. A handle with several requests counts once.
+func (v inspection) waitingIn(ranges ...kv.KeyRange) (n int64, more bool, err error) {
+	handles := make(map[uuid.UUID]bool)
+	more, err = v.eachRequestIn(func(p parsedKey) { handles[p.id] = true }, ranges...)
+	return int64(len(handles)), more, err
+}
+
+// eachRequest calls see with each request of a live handle, of the first whyRows requests of each kind. It may call see
+// twice with a request. more says that there may be more.
+func (v inspection) eachRequest(see func(p parsedKey)) (more bool, err error) {
+	more, err = v.eachRequestIn(see, v.keys.requests())
+	if err != nil || !more {
+		return more, err
 	}
-	for _, row := range rows {
-		r, err := rec.UnpackRequest(row.Key, row.Value)
-		if v.passes(err) {
-			continue
+	return v.eachRequestIn(
+		see, v.keys.section(nameNamed), v.keys.section(nameByLane), v.keys.section(nameRequest))
+}
+
+// eachRequestIn is eachRequest for the first whyRows requests of each range.
+func (v inspection) eachRequestIn(see func(p parsedKey), ranges ...kv.KeyRange) (more bool, err error) {
+	pages := make([]kv.Future[[]kv.KV], len(ranges))
+	for i, r := range ranges {
+		pages[i] = v.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows})
+	}
+	for _, page := range pages {
+		rows, err := page.Wait(v.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read requests: %w", err)
 		}
-		if lives(r, v.nowMS) {
-			n++
+		more = more || len(rows) == whyRows
+		for _, row := range rows {
+			p, foreign := v.keys.parse(row.Key)
+			r, corrupt := rec.UnpackRequest(row.Key, row.Value)
+			if !v.passes(foreign) && !v.passes(corrupt) && lives(r, v.nowMS) {
+				see(p)
+			}
 		}
 	}
-	return n, len(rows) == whyRows, nil
+	return more, nil
 }

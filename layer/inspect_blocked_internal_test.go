@@ -102,13 +102,12 @@ var blockedScenarios = map[Cause]struct {
 		time.Sleep(time.Hour)
 	}, func(t *testing.T, q *Queue) { require.NoError(t, q.Ack(t.Context(), claimOf(t, q, "A", time.Minute))) }},
 	CauseTurn: {func(t *testing.T, q *Queue) {
-		putRequest(t, q, func(tx kv.Tx, key []byte) {
-			tx.Set(key, tuple.Tuple{"w", int64(1), time.Now().Add(3 * time.Hour).UnixMilli()}.Pack())
-		})
+		value := tuple.Tuple{"w", int64(1), time.Now().Add(3 * time.Hour).UnixMilli()}.Pack()
+		put(t, q, q.keys.request(1, uuid.UUID{1}), value) // of a handle whose process has just died
 		send(t, q, "A")
 		time.Sleep(time.Hour)
 	}, func(t *testing.T, q *Queue) {
-		putRequest(t, q, func(tx kv.Tx, key []byte) { tx.Clear(key) })
+		put(t, q, q.keys.request(1, uuid.UUID{1}), nil)
 		require.NoError(t, q.Ack(t.Context(), claimOf(t, q, "A", time.Minute)))
 	}},
 	CauseCorrupt: {func(t *testing.T, q *Queue) {
@@ -129,15 +128,6 @@ var blockedScenarios = map[Cause]struct {
 		})
 		require.NoError(t, err)
 	}},
-}
-
-// putRequest writes or clears the request of a handle whose process has just died.
-func putRequest(t *testing.T, q *Queue, do func(tx kv.Tx, key []byte)) {
-	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		do(tx, q.keys.request(1, uuid.UUID{1}))
-		return nil
-	})
-	require.NoError(t, err)
 }
 
 func resumeA(t *testing.T, q *Queue) {
@@ -187,6 +177,162 @@ func TestBlockedNamesTheCause(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestBlockedNamesWhatNoReceiveAwaits: a ready group counts as awaited if the receives of a handle wait for any group,
+// for this group, or by a template that an item of the list may agree with. Receives for other groups do not count.
+func TestBlockedNamesWhatNoReceiveAwaits(t *testing.T) {
+	fresh, paid, eu := Template{"state": "NEW"}, Template{"state": "PAID"}, Template{"region": "EU"}
+	waits, none := CauseTurn, CauseNobodyWaits
+	for name, c := range map[string]struct {
+		where Template // of the list
+		want  func(q *Queue) []byte
+		a, b  Cause // of the two ready groups
+	}{
+		"any group":           {nil, func(q *Queue) []byte { return q.keys.request(1, uuid.UUID{1}) }, waits, waits},
+		"any group, by lane":  {fresh, func(q *Queue) []byte { return q.keys.request(1, uuid.UUID{1}) }, waits, waits},
+		"group":               {nil, namedRequest("A", nil), waits, none},
+		"group, by lane":      {fresh, namedRequest("A", nil), waits, none},
+		"lane":                {nil, namedRequest("A", fresh), waits, none},
+		"this lane":           {fresh, namedRequest("A", fresh), waits, none},
+		"lane that meets":     {fresh, namedRequest("A", eu), waits, none},
+		"other lane":          {fresh, namedRequest("A", paid), none, none},
+		"template":            {nil, templateRequest(fresh), waits, waits},
+		"this template":       {fresh, templateRequest(fresh), waits, waits},
+		"template that meets": {fresh, templateRequest(eu), waits, waits},
+		"other template":      {fresh, templateRequest(paid), none, none},
+		"none":                {nil, nil, none, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := Config{Facets: []string{"state", "region"}, Views: "*; state; region"}
+			inABubble(t, config, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+				for _, group := range []string{"A", "B"} {
+					m := Message{Group: group, Headers: map[string]string{"state": "NEW", "region": "EU"}}
+					_, err := q.Enqueue(t.Context(), m)
+					require.NoError(t, err)
+				}
+				if c.want != nil {
+					key, deadline := c.want(q), time.Now().Add(3*time.Hour).UnixMilli()
+					put(t, q, key, tuple.Tuple{"w", int64(1), deadline}.Pack())
+					defer put(t, q, key, nil)
+				}
+				time.Sleep(time.Hour)
+				page, err := q.Admin().Blocked(t.Context(), BlockedOptions{Where: c.where})
+				require.NoError(t, err)
+				found := map[string]Cause{}
+				for _, g := range page.Groups {
+					found[g.Group] = g.Cause
+					require.Len(t, g.Reasons, 1)
+					require.Equal(t, g.Cause, g.Reasons[0].Cause)
+				}
+				require.Equal(t, map[string]Cause{"A": c.a, "B": c.b}, found)
+				require.EqualValues(t, 2, page.Summary[waits]+page.Summary[none])
+			})
+		})
+	}
+}
+
+// namedRequest returns the key of a request for the lane of a group.
+func namedRequest(group string, where Template) func(q *Queue) []byte {
+	return func(q *Queue) []byte {
+		lane, _ := q.keys.laneAt(group, where)
+		return q.keys.named(lane, uuid.UUID{1})
+	}
+}
+
+// templateRequest returns the key of a request by a template.
+func templateRequest(where Template) func(q *Queue) []byte {
+	return func(q *Queue) []byte {
+		packed, _ := q.keys.where(where)
+		return q.keys.byLane(packed, 1, uuid.UUID{1})
+	}
+}
+
+// put sets a key to a value, or clears the key if the value is nil.
+func put(t *testing.T, q *Queue, key, value []byte) {
+	t.Helper()
+	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		if value == nil {
+			tx.Clear(key)
+		} else {
+			tx.Set(key, value)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// TestBlockedReadsRequestsUpToABound: Blocked counts the handles of 1,000 requests of each kind. With more, a group
+// whose request was not read does not count as one for which no receive waits, and the page says that it is a sample.
+func TestBlockedReadsRequestsUpToABound(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		send(t, q, "g0", "zz")
+		value := tuple.Tuple{"w", int64(1), time.Now().Add(3 * time.Hour).UnixMilli()}.Pack()
+		for i := range whyRows - 1 {
+			put(t, q, q.keys.named(fmt.Sprint("g", i), uuid.UUID{1}), value)
+		}
+		time.Sleep(time.Hour)
+		expect := func(sampled bool, waiting int64, causes map[string]Cause) {
+			t.Helper()
+			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{})
+			require.NoError(t, err)
+			require.Equal(t, sampled, page.Sampled)
+			require.Equal(t, waiting, page.Waiting)
+			found := map[string]Cause{}
+			for _, g := range page.Groups {
+				found[g.Group] = g.Cause
+			}
+			require.Equal(t, causes, found)
+		}
+		expect(false, 1, map[string]Cause{"g0": CauseTurn, "zz": CauseNobodyWaits})
+		put(t, q, q.keys.request(1, uuid.UUID{2}), value)
+		put(t, q, q.keys.request(1, uuid.UUID{3}), value)
+		expect(false, 3, map[string]Cause{"g0": CauseTurn, "zz": CauseTurn})
+		put(t, q, q.keys.request(1, uuid.UUID{2}), nil)
+		put(t, q, q.keys.request(1, uuid.UUID{3}), nil)
+		put(t, q, q.keys.named("x", uuid.UUID{1}), value)
+		put(t, q, q.keys.named("zz", uuid.UUID{1}), value)
+		expect(true, 1, map[string]Cause{"g0": CauseTurn, "zz": CauseTurn})
+		_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.ClearRange(q.keys.requests())
+			return nil
+		})
+		require.NoError(t, err)
+	})
+}
+
+// TestBlockedReadsMarksUpToABound: with more marks than Blocked reads, the page says that it is a sample, also if the
+// marks are of fewer groups.
+func TestBlockedReadsMarksUpToABound(t *testing.T) {
+	config := Config{Facets: []string{"state"}, Views: "*; state"}
+	inABubble(t, config, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		_, err := q.Admin().PauseGroup(t.Context(), "A", PauseOptions{})
+		require.NoError(t, err)
+		sampled := func() bool {
+			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{})
+			require.NoError(t, err)
+			return page.Sampled
+		}
+		require.False(t, sampled())
+		var marks [][]byte
+		for i := range statsMarks {
+			lane, err := q.keys.laneAt(fmt.Sprint("g", i/2), Template{"state": fmt.Sprint(i % 2)})
+			require.NoError(t, err)
+			marks = append(marks, q.keys.mark(lane))
+		}
+		change := func(do func(tx kv.Tx, mark []byte)) {
+			_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				for _, mark := range marks {
+					do(tx, mark)
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		change(func(tx kv.Tx, mark []byte) { tx.Set(mark, nil) })
+		require.True(t, sampled())
+		change(func(tx kv.Tx, mark []byte) { tx.Clear(mark) })
+	})
 }
 
 // TestBlockedSaysSinceWhen: a claim, a lease that has run out, a failure and a head are as old as they are.

@@ -489,7 +489,7 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	if err != nil {
 		return page, fmt.Errorf("read version: %w", err)
 	}
-	if page.Waiting, _, err = v.waitingHandles(); err != nil {
+	if page.Waiting, err = v.waitingHandles(); err != nil {
 		return page, err
 	}
 	type owner struct {
@@ -567,14 +567,14 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 // groups.
 const statsMarks = 10_000
 
-// readMarked returns the marked groups, up to statsMarks: those of which a mark is on the lane that a template sees, or
-// on an intersecting lane.
-func (v inspection) readMarked(where string) (map[string]bool, error) {
+// readMarked returns the marked groups, by the first statsMarks marks: those of which a mark is on the lane that a
+// template sees, or on an intersecting lane. more says that there may be more marks.
+func (v inspection) readMarked(where string) (marked map[string]bool, more bool, err error) {
 	rows, err := v.read.GetRange(v.keys.section(nameMark).Selectors(), kv.RangeOptions{Limit: statsMarks}).Wait(v.ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read marks: %w", err)
+		return nil, false, fmt.Errorf("read marks: %w", err)
 	}
-	marked := make(map[string]bool, len(rows))
+	marked = make(map[string]bool, len(rows))
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
 		if v.passes(err) {
@@ -584,7 +584,7 @@ func (v inspection) readMarked(where string) (map[string]bool, error) {
 			marked[p.group] = true
 		}
 	}
-	return marked, nil
+	return marked, len(rows) == statsMarks, nil
 }
 
 // hints finds the oldest ready group of a shard by the shard's hints, and returns how many hints of marked groups there

@@ -62,8 +62,8 @@ const (
 	CauseBehind Cause = "behind"
 	// CauseTurn: the group is ready; Count other ready groups are older, or about as many.
 	CauseTurn Cause = "turn"
-	// CauseNobodyWaits: the group is ready, and no receive waits for a group. Busy workers come back. Without workers
-	// the item is not delivered.
+	// CauseNobodyWaits: the group is ready, and no receive waits that may take the group. Busy workers come back.
+	// Without workers the item is not delivered.
 	CauseNobodyWaits Cause = "nobody waits"
 	// CauseReady: the group is ready, and Count handles have waiting receives, so delivery is about to happen.
 	CauseReady Cause = "ready"
@@ -464,15 +464,10 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 		x.add(Reason{Cause: CauseReady, Where: x.keys.plan.TemplateOf(x.lane)})
 		return nil
 	}
-	waiting, more, err := x.waitingHandles()
+	waiting, more, err := x.waitingIn(x.keys.section(nameRequest), x.keys.namedFor(head.group))
 	if err != nil {
 		return err
 	}
-	named, moreNamed, err := x.waitingIn(x.keys.namedFor(head.group))
-	if err != nil {
-		return err
-	}
-	waiting, more = waiting+named, more || moreNamed
 	if waiting == 0 {
 		x.add(Reason{Cause: CauseNobodyWaits})
 		return nil

@@ -191,6 +191,20 @@ func TestScrapesShareOneReading(t *testing.T) {
 	})
 }
 
+// TestWaitingHandleByName: a process whose receives wait for groups by name is a waiting handle too, so
+// FdbfifoNobodyWorks is not raised.
+func TestWaitingHandleByName(t *testing.T) {
+	inScene(t, func(t *testing.T, s *scene) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for _, group := range []string{"g1", "g2"} {
+			go s.q.Receive(ctx, layer.ReceiveOptions{Group: &group, Wait: layer.MaxWait})
+		}
+		synctest.Wait()
+		require.Contains(t, s.scrape(), `fdbfifo_queue_waiting_handles{queue="a\\b \"c\"\nd é"} 1`)
+	})
+}
+
 // TestExporterSaysThatItFails: a queue that cannot be read is left out, and the exporter says so.
 func TestExporterSaysThatItFails(t *testing.T) {
 	inScene(t, func(t *testing.T, s *scene) {

@@ -142,6 +142,7 @@ var caught = map[string]known{
 	"own-claim":       {"clocks", 44},
 	"purge-age":       {"clock-ids", 14},
 	"receive-age":     {"clock-ids", 1},
+	"id-life":         {"clock-ids", 8},
 	"repeat-age":      {"clock-ids", 3},
 }
 

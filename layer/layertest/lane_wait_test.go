@@ -479,3 +479,47 @@ func TestWaitsOfOneHandle(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "B", (<-byTemplate)[0].Group)
 }
+
+// TestEveryWaitingHandleCounts: the figures count each handle whose receives wait once, whether the receives wait for
+// any group, for a group, by a template, or for several of these.
+func TestEveryWaitingHandleCounts(t *testing.T) {
+	for name, all := range map[string][]layer.ReceiveOptions{
+		"any group":          {{}},
+		"group":              {{Group: layer.OnlyGroup("A")}},
+		"template":           {{Where: isNew}},
+		"group and template": {{Group: layer.OnlyGroup("A"), Where: isNew}},
+		"all of them": {
+			{}, {Group: layer.OnlyGroup("A")}, {Group: layer.OnlyGroup("B")}, {Where: isNew}, {Where: isPaid},
+			{Group: layer.OnlyGroup("A"), Where: isNew},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			q := e.laned("lanes", "*; state", nil, 1)[0]
+			figures := func() (counts [3]int64) {
+				stats, err := q.Stats(e.ctx, layer.StatsOptions{})
+				require.NoError(t, err)
+				blocked, err := q.Admin().Blocked(e.ctx, layer.BlockedOptions{})
+				require.NoError(t, err)
+				require.False(t, blocked.Sampled)
+				holders, err := q.Admin().Holders(e.ctx)
+				require.NoError(t, err)
+				return [...]int64{stats.WaitingHandles, blocked.Waiting, holders.Waiting}
+			}
+			require.Zero(t, figures())
+			for handle := range int64(2) {
+				w := e.waitOn("lanes", 2+uint64(handle), never, all[0])
+				for _, o := range all[1:] {
+					o.Wait = layer.MaxWait
+					go w.q.Receive(e.ctx, o)
+				}
+				require.Eventually(t, func() bool {
+					byTemplate, named := e.laneRequests()
+					return byTemplate+named+len(e.rows(inLanes("request"))) == (int(handle)+1)*len(all)
+				}, time.Minute, time.Millisecond)
+				n := handle + 1
+				require.Equal(t, [...]int64{n, n, n}, figures())
+			}
+		})
+	}
+}

@@ -313,6 +313,9 @@ const (
 	ReceiptAge Guard = "receipt-age"
 	// PurgeAge (G3): a sweep whose clock is ahead clears the note of a purge which a dedup id still needs.
 	PurgeAge Guard = "purge-age"
+	// IDLife (contract): by a clock that stands, a dedup id or a receive id never ends, and each further message with
+	// the dedup id is refused as a duplicate.
+	IDLife Guard = "id-life"
 	// ClockLease (G7): a process whose clock is ahead takes the messages of workers that live, and counts attempts,
 	// until they become dead letters.
 	ClockLease Guard = "clock-lease"
