@@ -128,10 +128,10 @@ func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err
 // Example: ten receives of a handle wait, and one group is granted to it. The turn that takes it and nine others loses
 // one conflict after the other.
 
-// lastConflictPause bounds the pause of receives after a conflict: a random part of the time of a few transactions, which
-// doubles. The engine's own pause grows up to a second, because it is for a database in trouble. A conflict means that
-// another handle was served. A pause must not be long beside a transaction: the handle may be the first in the line of
-// those that wait, and then it alone is woken for the messages that come in that time.
+// lastConflictPause bounds the pause of receives after a conflict: a random part of the time of a few transactions,
+// which doubles. The engine's own pause grows up to a second, because it is for a database in trouble. A conflict means
+// that another handle was served. A pause must not be long beside a transaction: if the handle is the first in the
+// waiting line, it alone is woken for the messages of that time.
 const lastConflictPause = 64 * time.Millisecond
 
 // isConflict reports whether a transaction of the batch with UntilConflict has ended with a conflict, and nothing else.
