@@ -549,11 +549,7 @@ func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
 		if g.Attempts > 0 && found == CauseHeadFailed {
 			add(failed)
 		}
-		waits := Reason{Cause: b.untaken(g.Group)}
-		if waits.Cause == CauseTurn {
-			waits.Count = b.page.Waiting
-		}
-		add(waits)
+		add(Reason{Cause: b.untaken(g.Group)})
 	}
 	if g.Cause != "" && g.Cause != CauseHeadFailed && g.Attempts > 0 {
 		add(failed)

@@ -60,7 +60,8 @@ const (
 	CauseHeadFailed Cause = "head failed"
 	// CauseBehind: Count items of the group come before the item.
 	CauseBehind Cause = "behind"
-	// CauseTurn: the group is ready; Count other ready groups are older, or about as many.
+	// CauseTurn: the group is ready; Count other ready groups are older, or about as many. Blocked does not count them
+	// (Count is 0): receives wait that may take the group.
 	CauseTurn Cause = "turn"
 	// CauseNobodyWaits: the group is ready, and no receive waits that may take the group. Busy workers come back.
 	// Without workers the item is not delivered.
@@ -624,7 +625,12 @@ var reasonWords = map[Cause]func(r Reason) string{
 	CauseBehind: func(r Reason) string {
 		return r.counted("message", " of its group", "comes", "come") + " first"
 	},
-	CauseTurn: func(r Reason) string { return r.counted("older group", "", "is", "are") + " ready too" },
+	CauseTurn: func(r Reason) string {
+		if r.Count == 0 {
+			return "receives wait that may take it"
+		}
+		return r.counted("older group", "", "is", "are") + " ready too"
+	},
 	CauseNobodyWaits: plainReason(
 		"its group is ready, and no worker is waiting for one: all are busy, or there are none"),
 	CauseReady: func(r Reason) string {
