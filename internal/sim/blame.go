@@ -12,7 +12,8 @@ import (
 
 // The laws of blame (G7). They hold each commit that counts an attempt for a lease that has expired.
 //
-//   - The attempt is of the first item of the claim whose lease has expired.
+//   - The attempt is of the first item of the claim whose lease has expired. The same transaction may have acked items
+//     before it.
 //   - It is the first of the item by a lease, or the claim is proven: the handle has noted in the lock that it has the
 //     claim, in a commit after that of the receive.
 //   - A dead letter by such an attempt is of a proven claim of a single item.
@@ -23,7 +24,8 @@ import (
 
 // blame is what the laws of blame know of the attempt records.
 type blame struct {
-	records map[string]attemptOf // by their keys
+	records map[string]attemptOf  // by their keys
+	left    map[string]*lockState // by lane: the claims of which the record under replay has acked a part
 }
 
 // attemptOf is an attempt record.
@@ -49,6 +51,7 @@ func (b *blame) suspects(id layer.ID) bool {
 
 // blames holds the attempts and dead letters of a record to the laws, before its locks are replayed.
 func (m *model) blames(r *record) {
+	m.blame.left = make(map[string]*lockState)
 	for _, w := range r.writes {
 		if w.kind == clearedRange {
 			for k := range m.blame.records {
@@ -59,6 +62,11 @@ func (m *model) blames(r *record) {
 			continue
 		}
 		switch name, rest := m.keyOf(w.key); {
+		case (name == "lock" || name == "hold") && w.kind == wrote:
+			lane := m.ofKey(name, rest)
+			if l, err := lockOf(groupOfLane(lane), w.value); err == nil && l.is("claim") {
+				m.blame.left[lane] = l
+			}
 		case name == "attempt" && w.kind == cleared:
 			delete(m.blame.records, string(w.key))
 		case name == "attempt":
@@ -82,8 +90,8 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 	next.lapsed = strings.HasPrefix(text, lapsePrefix)
 	old := m.blame.records[k]
 	m.blame.records[k] = next
-	if _, l := m.holderOf(id); next.lapsed && m.w.strict() && l.is("claim") && l.endMS <= m.r.nowMS &&
-		l.out[0] == id && m.w.law(id).claims[l.token] == 0 {
+	if lane, l := m.holderOf(id); next.lapsed && m.w.strict() && l.is("claim") && l.endMS <= m.r.nowMS &&
+		m.leadingOf(lane, l) == id && m.w.law(id).claims[l.token] == 0 {
 		m.violation("G7: the lease of claim %d ended in a run without faults, and no handler was called for %s",
 			l.token, id)
 	}
@@ -96,7 +104,7 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 		switch {
 		case next.count != old.count+1:
 			m.violation("G7: %s has %d attempts after %d", id, next.count, old.count)
-		case !l.is("claim") || l.out[0] != id:
+		case !l.is("claim") || m.leadingOf(lane, l) != id:
 			m.violation("G7: an attempt of %s is counted, which was not the first of a claim", id)
 		case old.lapsed && !l.proven():
 			m.violation("G7: another attempt of %s is counted, of claim %d which is not proven", id, l.token)
@@ -106,6 +114,14 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 		m.expired(id, l)
 		m.w.mark("lease that counted an attempt")
 	}
+}
+
+// leadingOf is the first item of a claim after what the record under replay has acked under it.
+func (m *model) leadingOf(lane string, l *lockState) layer.ID {
+	if left := m.blame.left[lane]; left != nil && left.token == l.token {
+		return left.out[0]
+	}
+	return l.out[0]
 }
 
 // called holds a lease that counts to the calls of the item's handler.
