@@ -116,7 +116,7 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 	}
 }
 
-// leadingOf is the first item of a claim after what the record under replay has acked under it.
+// leadingOf is the first item of a claim that the record under replay has not acked.
 func (m *model) leadingOf(lane string, l *lockState) layer.ID {
 	if left := m.blame.left[lane]; left != nil && left.token == l.token {
 		return left.out[0]
