@@ -198,6 +198,38 @@ func TestGrantDecidesNothing(t *testing.T) {
 	})
 }
 
+// TestGrantAfterAnEndedHold (progress): a handle that grants groups to others ends an expired hold on the way. It grants
+// the group that the hold has set free.
+func TestGrantAfterAnEndedHold(t *testing.T) {
+	inABubble(t, Config{LeasePerItem: true}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		_, err := q.Enqueue(t.Context(), Message{Group: "g"})
+		require.NoError(t, err)
+		held, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, held, 1)
+		grant := func() (given bool) {
+			require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) (err error) {
+				w := q.txn(t.Context(), tx)
+				if given, err = w.newClaimer("", nil).grant(uuid.New()); err != nil {
+					return err
+				}
+				return w.finish()
+			}))
+			return given
+		}
+		require.False(t, grant(), "the item is held")
+		time.Sleep(2 * defaultLease)
+		require.True(t, grant())
+		require.Equal(t, 1, rowsOf(t, q, nameGrant))
+		require.Zero(t, rowsOf(t, q, nameHold))
+		time.Sleep(2 * grantLease)
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.NoError(t, q.Ack(t.Context(), claims[0]))
+	})
+}
+
 // receptionOf is a receive that has not begun.
 func receptionOf(t *testing.T, q *Queue, o ReceiveOptions) *reception {
 	t.Helper()
