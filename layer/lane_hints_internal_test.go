@@ -198,8 +198,8 @@ func TestGrantDecidesNothing(t *testing.T) {
 	})
 }
 
-// TestGrantAfterAnEndedHold (progress): a handle that grants groups to others ends an expired hold on the way. It grants
-// the group that the hold has set free.
+// TestGrantAfterAnEndedHold (progress): a handle that grants groups to others ends an expired hold on the way. The same
+// transaction grants the group that the hold has set free.
 func TestGrantAfterAnEndedHold(t *testing.T) {
 	inABubble(t, Config{LeasePerItem: true}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		_, err := q.Enqueue(t.Context(), Message{Group: "g"})

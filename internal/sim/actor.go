@@ -150,6 +150,7 @@ func (a *actor) messages(o *op) (msgs []layer.Message) {
 		}
 		if a.chance(k.large) {
 			m.Body = append(m.Body, bytes.Repeat([]byte{byte('A' + a.rng.IntN(26))}, 90_000+a.rng.IntN(150_000))...)
+			room -= len(m.Body)
 			a.w.mark("body in parts")
 		}
 		if a.chance(k.named) {
