@@ -130,8 +130,8 @@ func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err
 
 // lastConflictPause bounds the pause of receives after a conflict: a random part of the time of a few transactions,
 // which doubles. The engine's own pause grows up to a second, because it is for a database in trouble. A conflict means
-// that another handle was served. A pause must be short: if the handle is the first in the
-// waiting line, it alone is woken for the messages of that time.
+// that another handle was served. A pause must be short: if the handle is the first in the waiting line, it alone is
+// woken for the messages of that time.
 const lastConflictPause = 64 * time.Millisecond
 
 // isConflict reports whether a transaction of the batch with UntilConflict has ended with a conflict, and nothing else.

@@ -62,15 +62,19 @@ func (f *followed) unpack(key, value []byte) (storedConfig, error) {
 }
 
 // learnConfig is learn for a configuration that was read alone, or in a transaction that began at an unknown time. It
-// does not make the rest of the knowledge fresh, and a lower version than the known one is not learned. Example: a
-// Configure has an unknown commit, and waits for it until after four later changes.
+// does not make the rest of the knowledge fresh, and learns no lower version than the known one. Example: a Configure
+// hears only after four later changes that its commit was applied.
 func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if version < f.version {
-		return
+	if version >= f.version {
+		f.use(config, version, now)
 	}
-	if version > f.version {
+}
+
+// use stores a configuration. mu is held.
+func (f *followed) use(config Config, version int64, now time.Time) {
+	if version != f.version {
 		f.since = now
 	}
 	f.config, f.version = &config, version
@@ -97,10 +101,7 @@ func (f *followed) learn(config Config, version int64, read, now time.Time) *Con
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if version >= f.version || read.After(f.since) {
-		if version != f.version {
-			f.since = now
-		}
-		f.config, f.version = &config, version
+		f.use(config, version, now)
 	}
 	f.read = read
 	return f.config

@@ -132,21 +132,9 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	if err != nil {
 		return err
 	}
-	id := uuid.Nil // of the queue that an attempt has deleted, or another call since
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, a kv.Attempt) error {
-		before, err := s.readRecord(ctx, tx, name)
-		switch {
-		case err != nil:
-			return err
-		case a.MaybeCommitted && before.ID == id && !before.live():
-			return nil
-		case !before.live():
-			return noQueue()
-		}
-		id = before.ID
-		after := before.clone()
-		after.Deleted = s.options.Now().UnixMilli()
-		return s.writeRecord(tx, name, before, after)
+	_, err = s.changeRecord(ctx, name, func(r *record) error {
+		r.Deleted = s.options.Now().UnixMilli()
+		return nil
 	})
 	if errors.Is(err, errUnreadable) {
 		err = s.deleteUnreadable(ctx, name)

@@ -117,13 +117,15 @@ func (r record) live() bool { return r.ID != uuid.Nil && r.Deleted == 0 }
 // changeRecord changes the record of a live queue in a transaction. change may run several times, each time on the
 // stored record. If it returns an error, nothing is changed.
 func (s *Server) changeRecord(ctx context.Context, name string, change func(r *record) error) (record, error) {
-	var after record
-	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "change attributes"}, func(tx kv.Tx, _ kv.Attempt) error {
+	var after record // what the last attempt has written
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "change attributes"}, func(tx kv.Tx, a kv.Attempt) error {
 		before, err := s.readRecord(ctx, tx, name)
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if !before.live() {
+		case a.MaybeCommitted && !after.live() && before.ID == after.ID && !before.live():
+			return nil // an earlier attempt has deleted the queue
+		case !before.live():
 			return noQueue()
 		}
 		after = before.clone()

@@ -84,7 +84,7 @@ func TestUnknownCommitIsFound(t *testing.T) {
 			"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1,
 		})["TaskHandle"]
 		call("cancel a move", "CancelMessageMoveTask", object{"TaskHandle": handle})
-		call("delete", "DeleteQueue", object{"QueueUrl": old})
+		call(change, "DeleteQueue", object{"QueueUrl": old})
 		e.refused("GetQueueUrl", object{"QueueName": "old"})
 		time.Sleep(5 * time.Second) // until the queue is dropped
 	})
