@@ -45,7 +45,8 @@ const (
 	taskStep  = 50 // messages of a step, at most
 	taskBytes = 1 << 20
 	taskTime  = time.Second // a step begins no take after it: the last one must end before the transaction fails at 5 s
-	maxTasks  = 10          // that are listed
+	maxTasks  = 10          // that are listed, and kept
+	oldTasks  = 50          // of earlier versions, which kept all: what a new task clears, at most
 	maxRate   = 500
 )
 
@@ -141,13 +142,17 @@ func (s *Server) startMessageMoveTask(
 	}
 	t.Total = stats.Depth
 	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "start a move"}, func(tx kv.Tx, _ kv.Attempt) error {
-		before, err := s.tasks(ctx, tx, t.Source, maxTasks) // one of a clock that was ahead stays the newest
+		before, err := s.tasks(ctx, tx, t.Source, maxTasks+oldTasks) // one of a clock that was ahead stays the newest
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(before, func(b task) bool { return b.ID != t.ID && b.active() }) {
+		before = slices.DeleteFunc(before, func(b task) bool { return b.ID == t.ID }) // of an earlier attempt
+		if slices.ContainsFunc(before, task.active) {
 			return invalid("There is already a task running. " +
 				"Only one active task is allowed for a source queue arn at a given time.")
+		}
+		for _, b := range before[min(maxTasks-1, len(before)):] { // is listed no more
+			tx.Clear(s.taskKey(b))
 		}
 		tx.Set(s.taskKey(t), marshal(t))
 		return nil

@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -202,5 +203,56 @@ func TestTaskBeforeDrops(t *testing.T) {
 		require.Equal(e, "a1", bodies(e.receive(to)))
 		time.Sleep(5 * time.Minute)
 		require.Equal(e, []string{"dead.fifo", "to.fifo"}, e.listed())
+	})
+}
+
+// TestMoveTasksAreForgotten: of each queue the newest ten move tasks are kept, which are listed. The others are cleared,
+// also those that an earlier version has left, and with a deleted queue all of them.
+func TestMoveTasksAreForgotten(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		other, _ := e.withDead("others", "other-dead", 1)
+		queue, dead := e.withDead("orders", "dead", 1)
+		arn := e.attributes(dead)["QueueArn"]
+		left := func(name string) (found []task) {
+			rows, err := e.s.rows(e.Context(), "test", kv.PrefixRange(e.s.key("task", name)), 1000)
+			require.NoError(e, err)
+			for _, row := range rows {
+				var one task
+				require.NoError(e, json.Unmarshal(row.Value, &one))
+				found = append(found, one)
+			}
+			return found
+		}
+		_, err := kv.Run(e.Context(), e.db, kv.TxOptions{Call: "test"}, func(tx kv.Tx, _ kv.Attempt) error {
+			for i := range 80 { // as an earlier version left them
+				old := task{ID: fmt.Sprint(i), Source: "dead", Started: int64(i), Status: completed}
+				tx.Set(e.s.taskKey(old), marshal(old))
+				old.Source = "other-dead"
+				tx.Set(e.s.taskKey(old), marshal(old))
+			}
+			return nil
+		})
+		require.NoError(e, err)
+		e.call("StartMessageMoveTask", object{"SourceArn": arn})
+		time.Sleep(5 * time.Second)
+		require.Len(e, left("dead"), 80+1-(oldTasks+1), "one is new, and of 60 that are read nine stay")
+		for range 3 {
+			e.call("StartMessageMoveTask", object{"SourceArn": arn})
+			time.Sleep(5 * time.Second)
+		}
+		require.Len(e, left("dead"), maxTasks)
+		list := object{"SourceArn": arn, "MaxResults": maxTasks}
+		listed := e.call("ListMessageMoveTasks", list)["Results"].([]any)
+		require.Len(e, listed, maxTasks)
+		for i, one := range left("dead") {
+			at := listed[maxTasks-1-i].(object)["StartedTimestamp"]
+			require.Equal(e, float64(one.Started), at)
+		}
+		for _, url := range []string{queue, dead, other} {
+			e.call("DeleteQueue", object{"QueueUrl": url})
+		}
+		time.Sleep(10 * time.Minute)
+		require.Empty(e, left("dead"))
+		require.Len(e, left("other-dead"), 80, "of another queue")
 	})
 }

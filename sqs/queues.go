@@ -528,7 +528,7 @@ func (s *Server) tidy(ctx context.Context) error {
 }
 
 // tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the
-// record of the name.
+// record of the name, and the move tasks of the queue.
 func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 	age := s.since(r.Deleted)
 	if !r.Cleared {
@@ -544,6 +544,7 @@ func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 		now, err := s.readRecord(ctx, tx, name)
 		if err == nil && now.ID == r.ID && !now.live() {
 			tx.Clear(s.recordKey(name))
+			tx.ClearRange(kv.PrefixRange(s.key("task", name)))
 		}
 		return err
 	})
