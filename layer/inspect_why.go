@@ -632,7 +632,7 @@ var reasonWords = map[Cause]func(r Reason) string{
 		return r.counted("older group", "", "is", "are") + " ready too"
 	},
 	CauseNobodyWaits: plainReason(
-		"its group is ready, and no worker is waiting for one: all are busy, or there are none"),
+		"its group is ready, and no receive waits for it: all workers are busy, or there are none"),
 	CauseReady: func(r Reason) string {
 		if r.Where != nil {
 			return fmt.Sprintf("its group%s is ready: the next receive by that template gets it", r.by())
