@@ -317,8 +317,11 @@ func (h *hand) limit(c *call) bool {
 		if err != nil {
 			h.aside(c.in, func() { h.w.limitFailed(ctx, failed, err) })
 		}
+		if ctx.Err() != nil || c.in.lost || c.in.ctx.Err() != nil {
+			return false // the other items of a batch need no wait
+		}
 	}
-	return ctx.Err() == nil && !c.in.lost
+	return true
 }
 
 // perform calls the handler. It reports false if the call is stuck, and was left behind.
