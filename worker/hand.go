@@ -366,7 +366,7 @@ func (c *call) run(fn func(ctx context.Context) error) {
 		}
 		close(c.done)
 	}()
-	c.err = callback.Sound(fn(c.ctx))
+	c.err = sound(fn(c.ctx))
 	returned = true
 }
 
