@@ -317,8 +317,11 @@ func (h *hand) limit(c *call) bool {
 		if err != nil {
 			h.aside(c.in, func() { h.w.limitFailed(ctx, failed, err) })
 		}
+		if ctx.Err() != nil || c.in.lost || c.in.ctx.Err() != nil {
+			return false // the other items of a batch need no wait
+		}
 	}
-	return ctx.Err() == nil && !c.in.lost
+	return true
 }
 
 // perform calls the handler. It reports false if the call is stuck, and was left behind.
@@ -363,7 +366,7 @@ func (c *call) run(fn func(ctx context.Context) error) {
 		}
 		close(c.done)
 	}()
-	c.err = callback.Sound(fn(c.ctx))
+	c.err = sound(fn(c.ctx))
 	returned = true
 }
 
@@ -691,7 +694,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		return
 	}
 	done := slices.Clone(in.handled)
-	var settled layer.Settled
+	settled := layer.Settled{Follows: layer.FollowsUnknown} // until a settlement has succeeded
 	given := in.settlement(in.handled)
 	given.Nack, given.State, given.Result = &o, nil, &settled
 	if batch {
@@ -703,15 +706,12 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	defer cancel()
 	given.Finish, given.Advance = nil, nil
 	advance(&given, done...)
-	err := in.source.q.Settle(ctx, given)
+	err := in.settle(ctx, given, false)
 	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
 	if c != nil {
-		e := Event{Follows: layer.FollowsUnknown}
-		if err == nil {
-			e.Follows, e.Waits = cmp.Or(settled.Follows, layer.FollowsRelease), settled.Waits
-		}
-		w.failure(c, c.ds[n], failed, e)
+		follows := cmp.Or(settled.Follows, layer.FollowsRelease)
+		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
 	}
 	switch {
 	case in.lapsed && errors.Is(err, layer.ErrClaimLost):

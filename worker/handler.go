@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -216,6 +217,31 @@ func (e *RejectError) Unwrap() error {
 		return nil
 	}
 	return e.Err
+}
+
+// sound is callback.Sound, and keeps the verdict of a broken error. Example: a BatchError whose Err is broken still says
+// how many items are finished.
+func sound(err error) error {
+	whole := callback.Sound(err)
+	if _, broken := as[callback.PanicError](whole); !broken {
+		return whole
+	}
+	_ = callback.Try("methods of the error", func() {
+		for at := err; at != nil; at = errors.Unwrap(at) {
+			switch e := at.(type) {
+			case *BatchError:
+				whole = &BatchError{Done: e.Done, Err: sound(e.Err)}
+			case *RejectError:
+				whole = &RejectError{Reason: e.Reason, Err: sound(e.Err)}
+			case *RetryError:
+				whole = &RetryError{After: e.After, Uncounted: e.Uncounted, Err: sound(e.Err)}
+			default:
+				continue
+			}
+			return
+		}
+	})
+	return whole
 }
 
 // as is errors.As for a pointer. It passes over nil pointers.

@@ -232,3 +232,67 @@ func TestAckAfterFault(t *testing.T) {
 		}
 	}
 }
+
+// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the database.
+// The items before the one that has failed are acked in it, and none of them is handled again.
+func TestGiveBackAfterFault(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []fault.Kind{
+		fault.TimedOutLost, fault.TimedOutLate, fault.CommitFailed, fault.UnnamedApplied, fault.VersionChangedLate,
+	} {
+		for name, handler := range map[string]func(do func(d *worker.Delivery) error) worker.Handler{
+			"item": func(do func(d *worker.Delivery) error) worker.Handler {
+				return worker.Handle(func(_ context.Context, d *worker.Delivery) error { return do(d) })
+			},
+			"batch": func(do func(d *worker.Delivery) error) worker.Handler {
+				return worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
+					for i, d := range ds {
+						if err := do(d); err != nil {
+							return &worker.BatchError{Done: i, Err: err}
+						}
+					}
+					return nil
+				})
+			},
+		} {
+			t.Run(fmt.Sprint(kind, ", ", name), func(t *testing.T) {
+				inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
+					b.fill(3)
+					struck := 0
+					plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+						if b.seen()["2"] == 0 || struck == 3 {
+							return fault.None
+						}
+						struck++
+						return kind
+					}}
+					q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+					require.NoError(t, err)
+					var failed []worker.Event
+					w, err := worker.New(q, handler(func(d *worker.Delivery) error {
+						if b.called(d.Item) == 1 && string(d.Body) == "2" {
+							return errors.New("once")
+						}
+						return nil
+					}), worker.Options{Concurrency: 1, Events: worker.Events{
+						Failed: func(e worker.Event) { failed = append(failed, e) },
+					}})
+					b.run(w, err, 2*time.Minute)
+					require.NoError(t, q.Close(b.t.Context()))
+					require.Equal(t, 3, struck)
+					require.Equal(t, map[string]int{"0": 1, "1": 1, "2": 2}, b.seen())
+					s := b.stats()
+					require.EqualValues(t, 3, s.Acked)
+					require.Zero(t, s.Expired)
+					require.Len(t, failed, 1)
+					switch kind {
+					case fault.UnnamedApplied: // nothing says what such a commit has done
+						require.Equal(t, layer.FollowsUnknown, failed[0].Follows)
+					case fault.TimedOutLost, fault.CommitFailed:
+						require.Equal(t, layer.FollowsRetry, failed[0].Follows)
+					}
+				})
+			})
+		}
+	}
+}
