@@ -194,6 +194,22 @@ func (s *Server) Ready(ctx context.Context) error {
 	return err
 }
 
+// afterClient is how long a call goes on whose client has gone, or has ended its side of the connection.
+const afterClient = 10 * time.Second
+
+// call executes the operation of a request. The HTTP server cannot tell a client that has gone from one that has ended
+// its side of the connection and waits for the answer. Only a receive ends at once then, because it may wait for long.
+func (s *Server) call(ctx context.Context, c *call, request []byte) (any, error) {
+	if c.action != "ReceiveMessage" {
+		gone := ctx
+		lasts, cancel := context.WithCancel(context.WithoutCancel(gone))
+		defer cancel()
+		defer context.AfterFunc(gone, func() { time.AfterFunc(afterClient, cancel) })()
+		ctx = lasts
+	}
+	return operations[c.action].call(ctx, s, c, request)
+}
+
 // log writes a request to the log. Only the log gets the text of an unexpected error.
 func (s *Server) log(c *call, status int, err error, took time.Duration) {
 	level, code := slog.LevelDebug, ""
