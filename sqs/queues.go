@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/google/uuid"
@@ -507,24 +508,52 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 // and there may be many.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
-	failed := []error{s.resumeTasks(ctx)}
+	failed := s.resumeTasks(ctx)
+	return errors.Join(failed, s.eachRecord(ctx, func(name string, r record) error {
+		if r.Deleted == 0 {
+			return nil
+		}
+		return s.tidyName(ctx, name, r)
+	}))
+}
+
+// eachRecord calls do for the record of each queue, also of deleted ones. An error of do stops no other call.
+func (s *Server) eachRecord(ctx context.Context, do func(name string, r record) error) error {
+	var failed []error
 	for after := ""; ; {
 		names, records, err := s.names(ctx, after, "", 1000, "queue")
 		if err != nil {
-			failed = append(failed, err)
-			break
+			return errors.Join(append(failed, err)...)
 		}
 		for i, name := range names {
-			if r := records[i]; r.Deleted != 0 {
-				failed = append(failed, s.tidyName(ctx, name, r))
-			}
+			failed = append(failed, do(name, records[i]))
 			after = name
 		}
 		if len(names) < 1000 {
-			break
+			return errors.Join(failed...)
 		}
 	}
-	return errors.Join(failed...)
+}
+
+// sweepEvery is how often the servers sweep a queue. Otherwise the ids of duplicates would stay for ever. A message past
+// its retention would stay until a client receives.
+const sweepEvery = time.Hour
+
+// sweep sweeps the queues that no server has swept for a while. It does not count as a use of them.
+func (s *Server) sweep(ctx context.Context) error {
+	return s.eachRecord(ctx, func(name string, r record) error {
+		if !r.live() || ctx.Err() != nil {
+			return nil
+		}
+		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, s.queueOptions())
+		if err != nil {
+			return ignoreNoQueue(err)
+		}
+		_, err = q.Admin().Sweep(ctx, layer.SweepOptions{Every: sweepEvery})
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		return errors.Join(ignoreNoQueue(err), q.Close(ctx))
+	})
 }
 
 // tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the

@@ -120,6 +120,7 @@ func NewServer(db kv.DB, o Options) *Server {
 	s.stopped, s.stop = context.WithCancel(kv.WithTrouble(context.Background(), s.troubles.Note))
 	s.every(tidyEvery, s.tidy)
 	s.every(deadEvery, s.moveAllDead)
+	s.every(sweepEvery, s.sweep)
 	return s
 }
 
