@@ -81,8 +81,9 @@ type Server struct {
 
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
-	moving map[string]bool    // sources whose move tasks this server runs; guarded by mu
 	told   map[string]string  // by isNews; guarded by mu
+	// working has the ids of the move tasks and purges that this server runs; guarded by mu.
+	working map[string]bool
 }
 
 // NewServer makes a server of the queues in db, and starts its background work. The caller must Close it before it
@@ -110,7 +111,7 @@ func NewServer(db kv.DB, o Options) *Server {
 		db: db, options: o, id: uuid.NewString(),
 		memory:  memory{most: bodyMemory, taken: make(map[string]int64)},
 		answers: memory{most: answerMemory, taken: make(map[string]int64)},
-		queues:  make(map[string]*opened), moving: make(map[string]bool),
+		queues:  make(map[string]*opened), working: make(map[string]bool),
 		told: make(map[string]string),
 	}
 	if u, err := url.Parse(o.URL); err == nil {
@@ -120,6 +121,7 @@ func NewServer(db kv.DB, o Options) *Server {
 	s.stopped, s.stop = context.WithCancel(kv.WithTrouble(context.Background(), s.troubles.Note))
 	s.every(tidyEvery, s.tidy)
 	s.every(deadEvery, s.moveAllDead)
+	s.every(sweepEvery, s.sweep)
 	return s
 }
 
@@ -192,6 +194,22 @@ func (s *Server) Ready(ctx context.Context) error {
 		return err
 	})
 	return err
+}
+
+// afterClient is how long a call goes on whose client has gone, or has ended its side of the connection.
+const afterClient = 10 * time.Second
+
+// call executes the operation of a request. The HTTP server cannot tell a client that has gone from one that has ended
+// its side of the connection and waits for the answer. Only a receive ends at once then, because it may wait for long.
+func (s *Server) call(ctx context.Context, c *call, request []byte) (any, error) {
+	if c.action != "ReceiveMessage" {
+		gone := ctx
+		lasts, cancel := context.WithCancel(context.WithoutCancel(gone))
+		defer cancel()
+		defer context.AfterFunc(gone, func() { time.AfterFunc(afterClient, cancel) })()
+		ctx = lasts
+	}
+	return operations[c.action].call(ctx, s, c, request)
 }
 
 // log writes a request to the log. Only the log gets the text of an unexpected error.
