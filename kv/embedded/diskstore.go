@@ -91,15 +91,19 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if o.ReadOnly {
 		return openReadOnly(path, o.withDefaults(), mapped)
 	}
+	path, err := filepath.Abs(path) // the program may change its working directory later
+	if err != nil {
+		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
+	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
-	o = o.withDefaults()
-	db, f := newDB(o), &folder{path: path, options: o, mapped: mapped}
 	d, err := openDir(path)
 	if err != nil {
 		return nil, err
 	}
+	o = o.withDefaults()
+	db, f := newDB(o), &folder{path: path, is: d.info, options: o, mapped: mapped}
 	if d.foreign() && o.Exclusive {
 		return nil, errors.Join(d.otherUser(), d.Close())
 	}
