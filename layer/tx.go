@@ -314,34 +314,29 @@ func (w *txn) wakeOldest() error {
 		if rows, err = oldest.Wait(w.ctx); err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-	} else if w.along.kept.Withholds() {
-		if owes, err := w.withhold(rows); err != nil || owes {
-			return err
-		}
+	} else if w.along.kept.Withholds() && w.withhold(rows) {
+		return nil
 	}
 	return w.wake(rows, 1)
 }
 
 // withhold owes the wake of the only lane that the transaction has left ready, if the oldest request that wants groups
 // is another handle's.
-func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
+func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
-		if err != nil {
-			return false, err
-		}
-		if !wants {
+		if w.passes(err) || !wants {
 			continue
 		}
 		if p.id == w.q.waitID || len(w.noted.ready) > 1 {
-			return false, nil
+			return false
 		}
 		for lane := range w.noted.ready {
 			w.along.kept.Owe(lane)
 		}
-		return true, nil
+		return true
 	}
-	return false, nil
+	return false
 }
 
 // wakeNamed touches the wake keys of the requests for the groups left ready, a few for each group. One of the woken
@@ -863,22 +858,24 @@ func (r *receipts) takeAll() []uuid.UUID {
 
 // clearReceipts clears all receipts of the handle which no operation is using.
 func (q *Queue) clearReceipts(ctx context.Context) error {
-	idle := q.receipts.takeAll()
-	if len(idle) == 0 {
-		return nil
-	}
-	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
-	_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
-		for _, id := range idle {
-			tx.Clear(q.keys.receipt(id))
+	for page := range slices.Chunk(q.receipts.takeAll(), receiptsPage) {
+		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
+		_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
+			for _, id := range page {
+				tx.Clear(q.keys.receipt(id))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("clear receipts: %w", err)
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("clear receipts: %w", err)
 	}
 	return nil
 }
+
+// receiptsPage bounds the receipts that one transaction of clearReceipts clears. There may be many more: each operation
+// leaves one whose commit has timed out.
+const receiptsPage = 500
 
 // receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
 // milliseconds; an older receipt was left by a killed process.

@@ -91,15 +91,19 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if o.ReadOnly {
 		return openReadOnly(path, o.withDefaults(), mapped)
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	path, err := filepath.Abs(path) // the program may change its working directory later
+	if err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
-	o = o.withDefaults()
-	db, f := newDB(o), &folder{path: path, options: o, mapped: mapped}
+	if err := makeFolder(path); err != nil {
+		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
+	}
 	d, err := openDir(path)
 	if err != nil {
 		return nil, err
 	}
+	o = o.withDefaults()
+	db, f := newDB(o), &folder{path: path, is: d.info, options: o, mapped: mapped}
 	if d.foreign() && o.Exclusive {
 		return nil, errors.Join(d.otherUser(), d.Close())
 	}
@@ -199,16 +203,39 @@ func (d *dir) removeStale() {
 	}
 }
 
-// sync makes a new file's name durable.
-func (d *dir) sync() error {
-	if runtime.GOOS == "windows" {
-		return nil // which cannot sync a folder
+// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in a
+// folder that this process may not read.
+func makeFolder(path string) error {
+	var above []string
+	for at := path; ; at = filepath.Dir(at) {
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		above = append(above, filepath.Dir(at))
 	}
-	f, err := d.Open(".")
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	for _, parent := range above {
+		if err := synced(os.Open(parent)); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+// sync makes a new file's name durable.
+func (d *dir) sync() error { return synced(d.Open(".")) }
+
+// synced makes the names in a folder durable, and closes the folder.
+func synced(folder *os.File, err error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	if runtime.GOOS != "windows" { // which cannot sync a folder
+		err = folder.Sync()
+	}
+	return errors.Join(err, folder.Close())
 }
 
 // openDatabase opens the verified file for writing and moves its version up: see timeline.
@@ -258,7 +285,8 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	}
 	db := newDB(o)
 	db.refuses = &kv.Error{Code: kv.CodeTransactionReadOnly, Cause: fmt.Errorf("%w: %s", ErrReadOnly, path)}
-	db.local.Store(newEngine(&diskStore{file: file}, o, version, true))
+	// This engine commits nothing. Its versions need not be stored, and cannot be.
+	db.local.Store(newEngine(&diskStore{file: file}, o, version, false))
 	return db, nil
 }
 

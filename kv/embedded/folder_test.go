@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,4 +48,33 @@ func TestFolderPathLengths(t *testing.T) {
 		require.NoError(t, client.Close())
 		require.NoError(t, server.Close())
 	}
+}
+
+// TestTakeoverIsOfTheSameFolder: when the serving process ends, its clients continue with the folder that they have
+// opened. It is found again after the program has changed its working directory. Another folder that is at the path by
+// then has another database: no client reads it or writes to it.
+func TestTakeoverIsOfTheSameFolder(t *testing.T) {
+	if !embedded.Sharable {
+		t.Skip("no socket here")
+	}
+	home, away := t.TempDir(), t.TempDir()
+	t.Chdir(home)
+	server, client := pair(t, "db")
+	put(t, server, "a", "1")
+	t.Chdir(away)
+	other := openDisk(t, "db", embedded.Options{})
+	require.NoError(t, server.Close())
+	require.Equal(t, "1", read(t, client, "a"))
+	require.True(t, client.Serves())
+
+	late := openDisk(t, filepath.Join(home, "db"), embedded.Options{})
+	require.NoError(t, os.Rename(filepath.Join(home, "db"), filepath.Join(home, "old")))
+	require.NoError(t, other.Close())
+	require.NoError(t, os.Rename("db", filepath.Join(home, "db")))
+	require.NoError(t, client.Close())
+	require.Eventually(t, func() bool {
+		_, err := waitErr(t, begin(t, late).Get([]byte("a")))
+		return kv.Code(err) == kv.CodeIOError && strings.Contains(err.Error(), "another folder is at the path now")
+	}, patience, time.Millisecond)
+	require.False(t, late.Serves())
 }
