@@ -219,8 +219,8 @@ func (e *RejectError) Unwrap() error {
 	return e.Err
 }
 
-// sound is callback.Sound, and keeps the verdict of a broken error. Example: a BatchError whose Err is broken still says
-// how many items are finished.
+// sound is callback.Sound, and keeps the verdict of a broken error. Example: a BatchError whose Err is broken still
+// says how many items are finished.
 func sound(err error) error {
 	whole := callback.Sound(err)
 	if _, broken := as[callback.PanicError](whole); !broken {

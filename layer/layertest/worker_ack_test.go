@@ -233,8 +233,8 @@ func TestAckAfterFault(t *testing.T) {
 	}
 }
 
-// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the database.
-// The items before the one that has failed are acked in it, and none of them is handled again.
+// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the
+// database. The items before the one that has failed are acked in it, and none of them is handled again.
 func TestGiveBackAfterFault(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fault.Kind{
