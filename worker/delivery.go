@@ -155,10 +155,7 @@ func (h *inHand) outlive(of context.Context) (context.Context, context.CancelFun
 			cancel(cause)
 		}
 	})
-	bound := context.AfterFunc(of, func() {
-		timer := time.AfterFunc(endTimeout, func() { cancel(context.Cause(of)) })
-		context.AfterFunc(ctx, func() { timer.Stop() })
-	})
+	bound := endAfter(ctx, of, func() { cancel(context.Cause(of)) })
 	return ctx, func() {
 		free()
 		bound()

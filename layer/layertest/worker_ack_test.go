@@ -233,6 +233,50 @@ func TestAckAfterFault(t *testing.T) {
 	}
 }
 
+// TestAckInAnOutage: what is handled is acked after commits have failed for half of a lease. The ack travels with the
+// next receive, goes alone because the worker has another queue, or is in the settlement after a failure.
+func TestAckInAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"travels", "alone", "given back"} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
+				b.fill(3)
+				var heals time.Time
+				plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+					if time.Now().Before(heals) {
+						return fault.CommitFailed
+					}
+					return fault.None
+				}}
+				q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+				require.NoError(t, err)
+				again := 1
+				handler := worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+					if b.called(d.Item) == 1 && string(d.Body) == "2" {
+						heals = time.Now().Add(q.Config().Lease / 2)
+						if how == "given back" {
+							again = 2
+							return errors.New("once")
+						}
+					}
+					return nil
+				})
+				o := worker.Options{Concurrency: 1}
+				if how == "alone" {
+					o.Also = []worker.Source{{Queue: b.q, Handler: handler}}
+				}
+				w, err := worker.New(q, handler, quiet(o))
+				b.run(w, err, 3*time.Minute)
+				require.NoError(t, q.Close(b.t.Context()))
+				require.Equal(t, map[string]int{"0": 1, "1": 1, "2": again}, b.seen())
+				s := b.stats()
+				require.EqualValues(t, 3, s.Acked)
+				require.Zero(t, s.Expired)
+			})
+		})
+	}
+}
+
 // TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the database.
 // The items before the one that has failed are acked in it, and none of them is handled again.
 func TestGiveBackAfterFault(t *testing.T) {
