@@ -705,7 +705,8 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			failed = timedOut(c.ctx, partly.Err)
 		}
 	}
-	if c != nil && w.ctx.Err() == nil && !c.cutOff() && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
+	spared := c != nil && (c.ds[n].spared || in.source.handler.inTx && kv.MaybeCommitted(failed))
+	if c != nil && w.ctx.Err() == nil && !c.cutOff() && !spared {
 		w.judge(&o, c.ds[n], failed)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {

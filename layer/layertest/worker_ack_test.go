@@ -277,6 +277,61 @@ func TestAckInAnOutage(t *testing.T) {
 	}
 }
 
+// TestFaultBlamesNoItem: an error of the database in the transaction that acks an item is no failed attempt of the item,
+// before the handler is called (in an extension, or in a read of the ack) and at the commit. A handler that panics has
+// failed.
+func TestFaultBlamesNoItem(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []fault.Kind{fault.ReadFailed, fault.CommitFailed, fault.TimedOutLost, fault.None} {
+		for _, at := range []string{"extension", "begin", "commit"} {
+			t.Run(fmt.Sprint(kind, ", ", at), func(t *testing.T) {
+				inBubble(t, layer.Config{MaxAttempts: 1, Lease: 5 * time.Second}, func(b *bubble) {
+					b.fill(3)
+					plan := &fault.Plan{}
+					q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+					require.NoError(t, err)
+					struck := false
+					strike := func() {
+						if !struck && kind != fault.None {
+							plan.ForceNext(kind)
+						}
+						struck = true
+					}
+					h := worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error {
+						b.called(d.Item)
+						if at == "commit" {
+							strike()
+						}
+						if kind == fault.None && string(d.Body) == "1" {
+							panic("no luck")
+						}
+						return nil
+					})
+					started := func(worker.Event) {
+						if at == "extension" {
+							time.Sleep(time.Second) // so that the worker extends the claim before the transaction
+						}
+						if at != "commit" {
+							strike()
+						}
+					}
+					o := worker.Options{Concurrency: 1, Events: worker.Events{Started: started}}
+					w, err := worker.New(q, h, quiet(o))
+					b.run(w, err, time.Minute)
+					require.NoError(t, q.Close(b.t.Context()))
+					require.True(t, struck)
+					dead := 0
+					if kind == fault.None {
+						dead = 1
+					}
+					require.EqualValues(t, dead, b.stats().DeadLettered)
+					require.EqualValues(t, 3-dead, b.stats().Acked)
+				})
+			})
+		}
+	}
+}
+
 // TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the database.
 // The items before the one that has failed are acked in it, and none of them is handled again.
 func TestGiveBackAfterFault(t *testing.T) {
