@@ -91,11 +91,11 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if o.ReadOnly {
 		return openReadOnly(path, o.withDefaults(), mapped)
 	}
-	path, err := filepath.Abs(path) // the program may change its working directory later
-	if err != nil {
-		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
+	err := makeFolder(path)
+	if err == nil {
+		path, err = filepath.Abs(path) // the program may change its working directory later
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
 	d, err := openDir(path)
@@ -203,16 +203,41 @@ func (d *dir) removeStale() {
 	}
 }
 
-// sync makes a new file's name durable.
-func (d *dir) sync() error {
-	if runtime.GOOS == "windows" {
-		return nil // which cannot sync a folder
+// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in a
+// folder that this process may not read.
+func makeFolder(path string) error {
+	var above []string
+	for at := path; ; {
+		parent := filepath.Dir(at) // the root is its own
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || parent == at {
+			break
+		}
+		above = append(above, parent)
+		at = parent
 	}
-	f, err := d.Open(".")
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	for _, parent := range above {
+		if err := synced(os.Open(parent)); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+// sync makes a new file's name durable.
+func (d *dir) sync() error { return synced(d.Open(".")) }
+
+// synced makes the names in a folder durable, and closes the folder.
+func synced(folder *os.File, err error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	if runtime.GOOS != "windows" { // which cannot sync a folder
+		err = folder.Sync()
+	}
+	return errors.Join(err, folder.Close())
 }
 
 // openDatabase opens the verified file for writing and moves its version up: see timeline.
