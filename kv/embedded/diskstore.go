@@ -287,7 +287,8 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	}
 	db := newDB(o)
 	db.refuses = &kv.Error{Code: kv.CodeTransactionReadOnly, Cause: fmt.Errorf("%w: %s", ErrReadOnly, path)}
-	db.local.Store(newEngine(&diskStore{file: file}, o, version, true))
+	// This engine commits nothing. Its versions need not be stored, and cannot be.
+	db.local.Store(newEngine(&diskStore{file: file}, o, version, false))
 	return db, nil
 }
 
