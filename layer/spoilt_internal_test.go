@@ -833,6 +833,26 @@ func TestUnreadableLeadStopsNobody(t *testing.T) {
 	}
 }
 
+// TestUnreadableRequestStopsNobody (G3): the oldest request cannot be read. It counts as that of a dead handle: receives
+// still wait and are served, and acks are done.
+func TestUnreadableRequestStopsNobody(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		_, err := kv.Run(t.Context(), r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(q.keys.request(1, uuid.UUID{1}), []byte{0xff})
+			return nil
+		})
+		require.NoError(t, err)
+		send(t, q, "a", "a")
+		for range 2 {
+			claims := receive(t, q, ReceiveOptions{Max: 1, Wait: time.Second})
+			require.Len(t, claims, 1)
+			require.NoError(t, q.Ack(t.Context(), claims[0]))
+		}
+		require.Empty(t, receive(t, q, ReceiveOptions{Wait: time.Minute}))
+		require.NotZero(t, q.Paths().Unreadable)
+	})
+}
+
 // TestSweepOfUnreadableLead (G3): a sweep clears a timer that cannot be read, and the group is still delivered when its
 // lease has expired. A purge by force does the same with another group's row.
 func TestSweepOfUnreadableLead(t *testing.T) {

@@ -314,34 +314,29 @@ func (w *txn) wakeOldest() error {
 		if rows, err = oldest.Wait(w.ctx); err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-	} else if w.along.kept.Withholds() {
-		if owes, err := w.withhold(rows); err != nil || owes {
-			return err
-		}
+	} else if w.along.kept.Withholds() && w.withhold(rows) {
+		return nil
 	}
 	return w.wake(rows, 1)
 }
 
 // withhold owes the wake of the only lane that the transaction has left ready, if the oldest request that wants groups
 // is another handle's.
-func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
+func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
-		if err != nil {
-			return false, err
-		}
-		if !wants {
+		if w.passes(err) || !wants {
 			continue
 		}
 		if p.id == w.q.waitID || len(w.noted.ready) > 1 {
-			return false, nil
+			return false
 		}
 		for lane := range w.noted.ready {
 			w.along.kept.Owe(lane)
 		}
-		return true, nil
+		return true
 	}
-	return false, nil
+	return false
 }
 
 // wakeNamed touches the wake keys of the requests for the groups left ready, a few for each group. One of the woken
