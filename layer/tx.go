@@ -858,22 +858,24 @@ func (r *receipts) takeAll() []uuid.UUID {
 
 // clearReceipts clears all receipts of the handle which no operation is using.
 func (q *Queue) clearReceipts(ctx context.Context) error {
-	idle := q.receipts.takeAll()
-	if len(idle) == 0 {
-		return nil
-	}
-	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
-	_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
-		for _, id := range idle {
-			tx.Clear(q.keys.receipt(id))
+	for page := range slices.Chunk(q.receipts.takeAll(), receiptsPage) {
+		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
+		_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
+			for _, id := range page {
+				tx.Clear(q.keys.receipt(id))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("clear receipts: %w", err)
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("clear receipts: %w", err)
 	}
 	return nil
 }
+
+// receiptsPage bounds the receipts that one transaction of clearReceipts clears. There may be many more: each operation
+// leaves one whose commit has timed out.
+const receiptsPage = 500
 
 // receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
 // milliseconds; an older receipt was left by a killed process.
