@@ -380,7 +380,7 @@ func (s *spoiling) spoilRow(row kv.KV) {
 // touch notes which groups a row is of.
 func (s *spoiling) touch(p parsedKey) {
 	switch {
-	case p.name == nameMeta && (p.field == metaPaused || p.field == metaPace || p.field == metaDropped):
+	case p.name == nameMeta && (p.field == metaPaused || p.field == metaDropped):
 		for g := range s.waiting {
 			s.touched[g] = true
 		}
@@ -831,6 +831,48 @@ func TestUnreadableLeadStopsNobody(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestUnreadableRequestStopsNobody (G3): the oldest request cannot be read. It counts as that of a dead handle:
+// receives still wait and are served, and acks are done.
+func TestUnreadableRequestStopsNobody(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		_, err := kv.Run(t.Context(), r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(q.keys.request(1, uuid.UUID{1}), []byte{0xff})
+			return nil
+		})
+		require.NoError(t, err)
+		send(t, q, "a", "a")
+		for range 2 {
+			claims := receive(t, q, ReceiveOptions{Max: 1, Wait: time.Second})
+			require.Len(t, claims, 1)
+			require.NoError(t, q.Ack(t.Context(), claims[0]))
+		}
+		require.Empty(t, receive(t, q, ReceiveOptions{Wait: time.Minute}))
+		require.NotZero(t, q.Paths().Unreadable)
+	})
+}
+
+// TestUnreadableRateStopsNobody (G3): the row that says how far the queue's rate is used up cannot be read. The queue
+// still delivers, at its rate, and the row is readable again.
+func TestUnreadableRateStopsNobody(t *testing.T) {
+	config := Config{MaxRateTotal: Rate{Count: 1, Per: time.Second}}
+	inABubble(t, config, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		_, err := kv.Run(t.Context(), r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(q.keys.meta(metaPace), []byte{0xff})
+			return nil
+		})
+		require.NoError(t, err)
+		send(t, q, "a", "b")
+		for range 2 {
+			claims := receive(t, q, ReceiveOptions{Wait: time.Minute})
+			require.Len(t, claims, 1)
+			require.NoError(t, q.Ack(t.Context(), claims[0]))
+		}
+		report, err := q.Admin().Check(t.Context(), CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+	})
 }
 
 // TestSweepOfUnreadableLead (G3): a sweep clears a timer that cannot be read, and the group is still delivered when its

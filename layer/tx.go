@@ -314,34 +314,29 @@ func (w *txn) wakeOldest() error {
 		if rows, err = oldest.Wait(w.ctx); err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-	} else if w.along.kept.Withholds() {
-		if owes, err := w.withhold(rows); err != nil || owes {
-			return err
-		}
+	} else if w.along.kept.Withholds() && w.withhold(rows) {
+		return nil
 	}
 	return w.wake(rows, 1)
 }
 
 // withhold owes the wake of the only lane that the transaction has left ready, if the oldest request that wants groups
 // is another handle's.
-func (w *txn) withhold(requests []kv.KV) (owes bool, err error) {
+func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
-		if err != nil {
-			return false, err
-		}
-		if !wants {
+		if w.passes(err) || !wants {
 			continue
 		}
 		if p.id == w.q.waitID || len(w.noted.ready) > 1 {
-			return false, nil
+			return false
 		}
 		for lane := range w.noted.ready {
 			w.along.kept.Owe(lane)
 		}
-		return true, nil
+		return true
 	}
-	return false, nil
+	return false
 }
 
 // wakeNamed touches the wake keys of the requests for the groups left ready, a few for each group. One of the woken
@@ -542,10 +537,11 @@ func (w *txn) spent() bool {
 // A message enqueued in fn has its place by the first read of fn, see EnqueueTx. So it may come before a message which
 // another process enqueues after that read, and before the EnqueueTx. Message.BehindAll excludes that.
 //
-// fn may run several times, so it must assign its results and must not append to them. fn must return every error of
-// the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error wraps a
-// *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing there:
-// after a drop of the queue the error wraps ErrNoQueue.
+// fn may run several times, so it must assign its results and must not append to them. fn must return within five
+// seconds, because a transaction lasts no longer: a slower fn runs again and again until ctx ends. fn must return every
+// error of the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error
+// wraps a *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing
+// there: after a drop of the queue the error wraps ErrNoQueue.
 //
 // If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
 // has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an
@@ -863,22 +859,24 @@ func (r *receipts) takeAll() []uuid.UUID {
 
 // clearReceipts clears all receipts of the handle which no operation is using.
 func (q *Queue) clearReceipts(ctx context.Context) error {
-	idle := q.receipts.takeAll()
-	if len(idle) == 0 {
-		return nil
-	}
-	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
-	_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
-		for _, id := range idle {
-			tx.Clear(q.keys.receipt(id))
+	for page := range slices.Chunk(q.receipts.takeAll(), receiptsPage) {
+		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
+		_, err := kv.Run(ctx, q.db, txFor(q, "clear receipts"), func(tx kv.Tx, _ kv.Attempt) error {
+			for _, id := range page {
+				tx.Clear(q.keys.receipt(id))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("clear receipts: %w", err)
 		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("clear receipts: %w", err)
 	}
 	return nil
 }
+
+// receiptsPage bounds the receipts that one transaction of clearReceipts clears. There may be many more: each operation
+// leaves one whose commit has timed out.
+const receiptsPage = 500
 
 // receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
 // milliseconds; an older receipt was left by a killed process.

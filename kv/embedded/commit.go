@@ -100,7 +100,7 @@ func (t *transaction) prepare(c *commit) error {
 	}
 	// Sorting the reads must not change ConflictRanges' list, except its order.
 	t.reads = merge(t.reads)
-	c.reads = t.reads
+	c.reads = shortened(t.reads)
 	limit := int64(kv.MaxTransactionSize)
 	if t.options.SizeLimit > 0 {
 		limit = min(limit, int64(t.options.SizeLimit))
@@ -117,6 +117,22 @@ func (t *transaction) prepare(c *commit) error {
 	}
 	c.readVersion, t.blind = t.readVersion, t.readVersion == 0
 	return nil
+}
+
+// shortened returns the ranges with shortBound's bounds, as FoundationDB's client sends them. A range without a key in
+// it is left out.
+func shortened(ranges []keyRange) []keyRange {
+	long := func(r keyRange) bool { return max(len(r.begin), len(r.end)) > maxReadKey+1 }
+	if !slices.ContainsFunc(ranges, long) {
+		return ranges
+	}
+	short := make([]keyRange, 0, len(ranges))
+	for _, r := range ranges {
+		if r = (keyRange{shortBound(r.begin), shortBound(r.end)}); !r.empty() {
+			short = append(short, r)
+		}
+	}
+	return short
 }
 
 // size returns the bytes of a commit as FoundationDB counts them.

@@ -53,7 +53,7 @@ func TestQuietCrowd(t *testing.T) {
 	}
 	refused := func() {
 		t.Helper()
-		f := &folder{path: path, options: Options{}.withDefaults()}
+		f := &folder{path: path, is: client.link.folder.is, options: Options{}.withDefaults()}
 		_, _, err := f.join(t.Context(), newLink(client, f)) // once: OpenDisk tries for a while
 		require.ErrorIs(t, err, ErrLocked)
 	}

@@ -13,8 +13,9 @@ import (
 // process puts another folder, or a link, at the path.
 type dir struct {
 	*os.Root
-	path string // as the caller named it, for errors and for the socket
-	uid  int    // the folder's owner; -1 where files have none
+	path string // for errors and for the socket
+	info fs.FileInfo
+	uid  int // the folder's owner; -1 where files have none
 }
 
 // openDir opens the folder. The caller closes it.
@@ -27,7 +28,7 @@ func openDir(path string) (*dir, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("embedded: open %s: %w", path, err), root.Close())
 	}
-	return &dir{root, path, userOf(info)}, nil
+	return &dir{root, path, info, userOf(info)}, nil
 }
 
 // foreign reports whether this process is root's and the folder another user's. Root works in such a folder only as a

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/bbolt"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 )
 
@@ -60,8 +61,8 @@ func TestStaleFilesOfCreationGo(t *testing.T) {
 	}
 }
 
-// Versions never go back over a reopen: neither commit versions nor read versions that idling has moved ahead,
-// and also when nothing was committed in between.
+// TestVersionsGrowOverReopen: versions never go back over a reopen, neither commit versions nor read versions. Idling
+// moves read versions ahead, and so does a commit that fails. Nothing need be committed in between.
 func TestVersionsGrowOverReopen(t *testing.T) {
 	path := t.TempDir()
 	var newest int64
@@ -77,6 +78,12 @@ func TestVersionsGrowOverReopen(t *testing.T) {
 		see(wait(t, begin(t, db).ReadVersion()))
 		see(put(t, db, "k", "v"))
 		clock.Advance(4 * time.Second)
+		see(wait(t, begin(t, db).ReadVersion()))
+		late := begin(t, db)
+		wait(t, late.Get([]byte("k")))
+		late.Set([]byte("k"), nil)
+		clock.Advance(time.Minute)
+		requireCode(t, kv.CodeTransactionTooOld, late.Commit())
 		see(wait(t, begin(t, db).ReadVersion()))
 		require.NoError(t, db.Close())
 	}
@@ -233,6 +240,10 @@ func TestUnusablePath(t *testing.T) {
 	require.ErrorAs(t, err, &path)
 	require.NotErrorIs(t, err, embedded.ErrCorrupt)
 	require.NotErrorIs(t, err, embedded.ErrLocked)
+
+	t.Chdir(t.TempDir())
+	_, err = embedded.OpenDisk("", embedded.Options{})
+	require.ErrorAs(t, err, &path, "no path is not the working directory")
 }
 
 // A file without permission gives the system's error.

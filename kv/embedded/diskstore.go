@@ -22,7 +22,8 @@ import (
 type diskStore struct {
 	file *bbolt.DB
 	at   timeline
-	dir  *dir // of a store that is open to write, for as long as it is open; else nil
+	dir  *dir        // of a store that is open to write, for as long as it is open; else nil
+	is   fs.FileInfo // the file, of a store that is open to write
 }
 
 const (
@@ -91,15 +92,19 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if o.ReadOnly {
 		return openReadOnly(path, o.withDefaults(), mapped)
 	}
-	if err := os.MkdirAll(path, 0o755); err != nil {
+	err := makeFolder(path)
+	if err == nil {
+		path, err = filepath.Abs(path) // the program may change its working directory later
+	}
+	if err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
-	o = o.withDefaults()
-	db, f := newDB(o), &folder{path: path, options: o, mapped: mapped}
 	d, err := openDir(path)
 	if err != nil {
 		return nil, err
 	}
+	o = o.withDefaults()
+	db, f := newDB(o), &folder{path: path, is: d.info, options: o, mapped: mapped}
 	if d.foreign() && o.Exclusive {
 		return nil, errors.Join(d.otherUser(), d.Close())
 	}
@@ -199,16 +204,41 @@ func (d *dir) removeStale() {
 	}
 }
 
-// sync makes a new file's name durable.
-func (d *dir) sync() error {
-	if runtime.GOOS == "windows" {
-		return nil // which cannot sync a folder
+// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in
+// a folder that this process may not read.
+func makeFolder(path string) error {
+	var above []string
+	for at := path; ; {
+		parent := filepath.Dir(at) // the root is its own
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || parent == at {
+			break
+		}
+		above = append(above, parent)
+		at = parent
 	}
-	f, err := d.Open(".")
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	for _, parent := range above {
+		if err := synced(os.Open(parent)); err != nil && !errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+// sync makes a new file's name durable.
+func (d *dir) sync() error { return synced(d.Open(".")) }
+
+// synced makes the names in a folder durable, and closes the folder.
+func synced(folder *os.File, err error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	if runtime.GOOS != "windows" { // which cannot sync a folder
+		err = folder.Sync()
+	}
+	return errors.Join(err, folder.Close())
 }
 
 // openDatabase opens the verified file for writing and moves its version up: see timeline.
@@ -227,8 +257,12 @@ func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
+	is, err := d.Lstat(fileName)
+	if err != nil {
+		return nil, 0, errors.Join(err, db.Close())
+	}
 	d.leavePid()
-	return &diskStore{file: db, at: at, dir: d}, version, nil
+	return &diskStore{file: db, at: at, dir: d, is: is}, version, nil
 }
 
 // openReadOnly opens the database in the folder without leaving anything there.
@@ -258,7 +292,8 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	}
 	db := newDB(o)
 	db.refuses = &kv.Error{Code: kv.CodeTransactionReadOnly, Cause: fmt.Errorf("%w: %s", ErrReadOnly, path)}
-	db.local.Store(newEngine(&diskStore{file: file}, o, version, true))
+	// This engine commits nothing. Its versions need not be stored, and cannot be.
+	db.local.Store(newEngine(&diskStore{file: file}, o, version, false))
 	return db, nil
 }
 
@@ -300,8 +335,23 @@ func (s *diskStore) snapshot() (view, error) {
 	return &diskView{tx, tx.Bucket(dataBucket)}, nil
 }
 
+// inPlace returns an error if the open file is no longer the file of the folder. Commits to such a file are lost when
+// the file is closed.
+func (s *diskStore) inPlace() error {
+	switch now, err := s.dir.Lstat(fileName); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s was removed while it was open: nothing more is written to it", s.file.Path())
+	case err == nil && !os.SameFile(s.is, now):
+		return fmt.Errorf("%s was replaced while it was open: close the database and open it again", s.file.Path())
+	}
+	return nil
+}
+
 func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 	defer recoverCorrupt(&err)
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	err = update(s.file, func(tx *bbolt.Tx) error {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
 			return err

@@ -14,7 +14,7 @@ type engine struct {
 	clock   Clock
 	start   time.Time
 	base    atomic.Int64 // the version at start; version gaps are added to it
-	durable bool
+	durable bool         // commits and versions are stored for later processes
 	store   store
 	hooks   Hooks
 	watches *watchTable

@@ -97,7 +97,7 @@ type failing struct {
 func fail(text string) error {
 	numbers := map[string]uint32{
 		"flock": unix.SYS_FLOCK, "mmap": unix.SYS_MMAP, "fdatasync": unix.SYS_FDATASYNC, "pread": unix.SYS_PREAD64,
-		"ftruncate": unix.SYS_FTRUNCATE,
+		"ftruncate": unix.SYS_FTRUNCATE, "fsync": unix.SYS_FSYNC,
 	}
 	f := &failing{}
 	var name, errno string
@@ -300,6 +300,21 @@ func TestSystemErrorsAreNoVerdict(t *testing.T) {
 				require.Equal(t, "1", read(t, db, "a"))
 			}
 		})
+	}
+}
+
+// TestNewFoldersAreDurable: OpenDisk syncs the folder above each folder that it makes. Otherwise a power cut could take
+// the folder away together with commits that were acknowledged.
+func TestNewFoldersAreDurable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ calls, want string }{
+		{"-+", "failed: corrupt=false EIO: embedded: folder for the database: sync "},
+		{"+-+", "failed: corrupt=false EIO: embedded: folder for the database: sync "},
+		{"+", "open"},
+	} {
+		folder := filepath.Join(t.TempDir(), "a", "b")
+		p := startAsking(t, folder, "", failCalls+"=fsync EIO "+c.calls)
+		require.Contains(t, p.answer(), c.want)
 	}
 }
 

@@ -167,6 +167,7 @@ func (r *farReads) descend(at keyRange, keysOnly bool, fn func(key, value string
 
 // scan fetches a batch after the other, until fn has enough.
 func (r *farReads) scan(at keyRange, keysOnly, reverse bool, fn func(key, value string) bool) error {
+	at = keyRange{shortBound(at.begin), shortBound(at.end)}
 	flags := byte(0)
 	if reverse {
 		flags |= scanReverse

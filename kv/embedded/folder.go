@@ -15,9 +15,10 @@ import (
 
 // folder is where a database lies, and how it is opened.
 type folder struct {
-	path    string
-	options Options // with defaults
-	mapped  int     // bytes of address space
+	path    string      // absolute
+	is      fs.FileInfo // the folder itself: another one at the path has another database
+	options Options     // with defaults
+	mapped  int         // bytes of address space
 }
 
 // socketName is the socket of the process that has the database open.
@@ -25,6 +26,9 @@ const socketName = "kv.socket"
 
 // errHeld says that another process has the folder's lock.
 var errHeld = errors.New("embedded: the folder is locked")
+
+// errReplaced says that the folder which the DB has opened was moved or removed, and another one is at its path.
+var errReplaced = errors.New("embedded: another folder is at the path now: close the database and open it again")
 
 // open opens the store alone.
 func (f *folder) open(d *dir) (*engine, error) {
@@ -111,6 +115,9 @@ func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	d, err := openDir(f.path)
 	if err != nil {
 		return nil, nil, err
+	}
+	if !os.SameFile(f.is, d.info) {
+		return nil, nil, errors.Join(fmt.Errorf("%w: %s", errReplaced, f.path), d.Close())
 	}
 	file, err := d.lock()
 	if err == nil {

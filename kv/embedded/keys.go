@@ -19,6 +19,9 @@ type keyRange struct{ begin, end string }
 
 func (r keyRange) empty() bool { return r.begin >= r.end }
 
+// shortBound cuts a bound that is longer than any key: no key lies between the whole and the cut one.
+func shortBound(bound string) string { return bound[:min(len(bound), maxReadKey+1)] }
+
 // padded copies key with a zero byte behind it: the whole is the key's successor, all but the last byte the key.
 func padded(key []byte) string {
 	var b strings.Builder

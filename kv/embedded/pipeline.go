@@ -162,7 +162,7 @@ func (e *engine) group(commits []*commit) {
 	}
 	version, failed := e.beginGroup()
 	batch := e.check(commits, version, failed)
-	write := len(batch) > 0 || e.mustStore(commits, version)
+	write := len(batch) > 0 || e.mustStore(version)
 	if failed == nil && write {
 		if failed = e.apply(version, batch); failed != nil {
 			failed = fmt.Errorf("embedded: commit group at version %d: %w", version, failed)
@@ -244,17 +244,10 @@ func (c *commit) resolveStamps() {
 	}
 }
 
-// mustStore reports whether a group without mutations must be written for its version's sake.
-func (e *engine) mustStore(commits []*commit, version int64) bool {
-	if !e.durable || version-e.stored < reopenJump/4 {
-		return false
-	}
-	for _, c := range commits {
-		if c.err == nil {
-			return true
-		}
-	}
-	return false
+// mustStore reports whether a group without mutations must be written for its version's sake, also if all its commits
+// have failed.
+func (e *engine) mustStore(version int64) bool {
+	return e.durable && version-e.stored >= reopenJump/4
 }
 
 // apply writes the group. While it runs, snapshots past the window are reaped: bbolt cannot grow its map below an

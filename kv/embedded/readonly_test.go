@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -108,4 +109,24 @@ func TestReadOnlyWithout(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(path, "kv.bbolt"), make([]byte, 8192), 0o400))
 	_, err = embedded.OpenDisk(path, embedded.Options{ReadOnly: true})
 	require.ErrorIs(t, err, embedded.ErrCorrupt)
+}
+
+// TestReadOnlyForLong: a folder that is open for reading alone can be read for as long as it is open. Its versions
+// grow, and are not stored.
+func TestReadOnlyForLong(t *testing.T) {
+	path := t.TempDir()
+	db := openDisk(t, path, embedded.Options{})
+	put(t, db, "a", "1")
+	require.NoError(t, db.Close())
+	before, clock := contents(t, path), newManualClock()
+	db = openDisk(t, path, embedded.Options{ReadOnly: true, Clock: clock})
+	last := int64(0)
+	for range 5 {
+		v := wait(t, begin(t, db).ReadVersion())
+		require.Greater(t, v, last)
+		require.Equal(t, "1", read(t, db, "a"))
+		last = v
+		clock.Advance(20 * time.Second)
+	}
+	require.Equal(t, before, contents(t, path))
 }

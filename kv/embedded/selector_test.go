@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -59,4 +60,55 @@ func TestSelectorBounds(t *testing.T) {
 				require.Equal(t, `"`+c.conflict+`"`, conflict)
 			})
 	}
+}
+
+// TestLongBounds: a bound of a read may be longer than any key, and longer than a frame of the socket. The transaction
+// commits, and conflicts with a write into what it has read.
+func TestLongBounds(t *testing.T) {
+	if !embedded.Sharable {
+		t.Skip("no socket here")
+	}
+	server, client := pair(t, t.TempDir())
+	put(t, server, "a", "1")
+	for _, size := range []int{10_008, 10_009, 10_010, 20_000, 11_000_000} {
+		long := bytes.Repeat([]byte("k"), size)
+		reads := map[string]func(tx kv.Tx) error{
+			"key behind":    func(tx kv.Tx) error { return getKey(t, tx, kv.FirstGreaterThan(long)) },
+			"key before":    func(tx kv.Tx) error { return getKey(t, tx, kv.LastLessOrEqual(long)) },
+			"range up to":   func(tx kv.Tx) error { return getRange(t, tx, []byte("a"), long) },
+			"range from":    func(tx kv.Tx) error { return getRange(t, tx, long, []byte("z")) },
+			"range between": func(tx kv.Tx) error { return getRange(t, tx, long, append(long, 0)) },
+		}
+		for name, read := range reads {
+			for _, db := range []*embedded.DB{server, client} {
+				tx := begin(t, db)
+				require.NoError(t, read(tx))
+				tx.Set([]byte("b"), nil)
+				wait(t, tx.Commit())
+
+				tx = begin(t, db)
+				require.NoError(t, read(tx))
+				put(t, server, "k", "")
+				put(t, server, "l", "")
+				tx.Set([]byte("b"), nil)
+				_, err := waitErr(t, tx.Commit())
+				want := kv.CodeNotCommitted
+				if name == "range between" {
+					want = 0
+				}
+				require.Equal(t, want, kv.Code(err), "%s %d: %v", name, size, err)
+			}
+		}
+	}
+}
+
+func getKey(t *testing.T, tx kv.Tx, at kv.KeySelector) error {
+	_, err := waitErr(t, tx.GetKey(at))
+	return err
+}
+
+func getRange(t *testing.T, tx kv.Tx, begin, end []byte) error {
+	r := kv.KeyRange{Begin: begin, End: end}
+	_, err := waitErr(t, tx.GetRange(r.Selectors(), kv.RangeOptions{}))
+	return err
 }
