@@ -752,7 +752,7 @@ type DropOptions struct {
 	// Tx applies to the transactions of the drop.
 	Tx kv.TxOptions
 	// If, if not nil, is called in the first transaction of the drop, perhaps several times. If it returns an error,
-	// Drop returns that error, and has done nothing. What If reads in tx cannot have changed when the drop begins.
+	// Drop returns that error, and has done nothing. A key that If reads in tx cannot change before the drop begins.
 	If func(ctx context.Context, tx kv.Tx) error
 }
 

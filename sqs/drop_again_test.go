@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRecreatedQueueIsNotDropped: a server that clears deleted queues, one after the other, spares a queue whose name is
-// in use again by then.
+// TestRecreatedQueueIsNotDropped: a server that clears deleted queues, one after the other, spares a queue that a
+// client has created again by then.
 func TestRecreatedQueueIsNotDropped(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		const queues = 60

@@ -340,8 +340,8 @@ func TestDropErrors(t *testing.T) {
 	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "nosuch", layer.DropOptions{}), layer.ErrNoQueue)
 }
 
-// TestDropIf: a drop whose condition fails does nothing. What the condition has read has not changed when the drop
-// begins.
+// TestDropIf: a drop whose condition fails does nothing. If another program changes a key after the condition has read
+// it, the condition reads it again.
 func TestDropIf(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.doomed("kept", 1)
