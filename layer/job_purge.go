@@ -445,6 +445,7 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	keys := s.keys
 	r := &purgeRun{group: first.Group, lock: guard.PurgeLock.Get(s.tx, keys.lock(first.Group))}
 	dead := s.read.GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))
+	finished := s.read.GetKey(kv.FirstGreaterOrEqual(keys.archive(first)))
 	l, kept, err := s.held(r)
 	if err != nil || kept || s.inHand(l) {
 		return false, err
@@ -454,12 +455,16 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 		return false, nil
 	}
 	last := p.itemID()
-	k, err := dead.Wait(s.ctx)
+	letter, err := dead.Wait(s.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read dead letters: %w", err)
 	}
-	if bytes.Compare(k, keys.dead(last)) <= 0 {
-		return false, nil // the letter's parts lie between the items' parts
+	archived, err := finished.Wait(s.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read archive: %w", err)
+	}
+	if bytes.Compare(letter, keys.dead(last)) <= 0 || bytes.Compare(archived, keys.archive(last)) <= 0 {
+		return false, nil // its parts lie between the items' parts
 	}
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return false, err

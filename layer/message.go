@@ -231,7 +231,7 @@ const (
 	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
 	FollowsHalt       Follows = "group halted" // the item has failed for good, and its group is stopped
 	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
-	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
+	FollowsUnknown    Follows = "unknown"      // the commit may have landed, or the lease runs out
 )
 
 // failedBefore sets what the record of the item's failed deliveries says.

@@ -244,9 +244,9 @@ func mayRecover(err error) bool {
 	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue)
 }
 
-// prove notes in the locks of claims of suspect items that the caller has them. Their leases begin again by that, but
-// for claims by heartbeat, which keep their end. A claim that is lost by then is left out. After an error the claims are
-// given back, unless the caller repeats the receive under its id.
+// prove notes in the locks of claims of suspect items that the caller has them. This begins their leases again. A claim
+// by heartbeat keeps its end. A claim that is lost by then is left out. After an error the claims are given back,
+// unless the caller repeats the receive under its id.
 func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Claim, error) {
 	known := claims[:0:0]
 	for _, c := range claims {

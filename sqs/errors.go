@@ -116,12 +116,16 @@ var errUnknownOperation = refuse(http.StatusNotFound, "UnknownOperationException
 func told(err error) *apiError {
 	var known *apiError
 	var limit *layer.LimitError
+	var full *layer.FullError
 	switch {
 	case kv.MaybeCommitted(err):
 	case errors.As(err, &known):
 		return known
 	case errors.Is(err, layer.ErrNoQueue):
 		return noQueue()
+	case errors.As(err, &full): // SDKs send again later
+		return fail(schemas.RequestThrottled, "The message group %q may have %d messages (max_waiting), and is full.",
+			full.Group, full.Max)
 	case errors.As(err, &limit):
 		return invalid("One or more parameters are invalid. Reason: %s", limit)
 	}

@@ -268,21 +268,24 @@ func (s *Server) resumeTasks(ctx context.Context) error {
 }
 
 // run runs a task, unless this server does so already.
-func (s *Server) run(t task) {
+func (s *Server) run(t task) { s.alone(t.ID, func() { s.moveMessages(s.stopped, t) }) }
+
+// alone runs fn in a goroutine of the server's own, unless the fn of the id runs already.
+func (s *Server) alone(id string, fn func()) {
 	s.mu.Lock()
-	if s.moving[t.ID] {
+	if s.working[id] {
 		s.mu.Unlock()
 		return
 	}
-	s.moving[t.ID] = true
+	s.working[id] = true
 	s.mu.Unlock()
 	s.begin(func() {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.moving, t.ID)
+			delete(s.working, id)
 		}()
-		s.moveMessages(s.stopped, t)
+		fn()
 	})
 }
 

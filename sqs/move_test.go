@@ -206,8 +206,8 @@ func TestTaskBeforeDrops(t *testing.T) {
 	})
 }
 
-// TestMoveTasksAreForgotten: of each queue the newest ten move tasks are kept, which are listed. The others are cleared,
-// also those that an earlier version has left, and with a deleted queue all of them.
+// TestMoveTasksAreForgotten: of each queue the ten newest move tasks are kept and listed. The others are cleared, also
+// those that an earlier version has left. With a deleted queue all of them are cleared.
 func TestMoveTasksAreForgotten(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
 		other, _ := e.withDead("others", "other-dead", 1)

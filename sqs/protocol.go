@@ -50,7 +50,7 @@ type call struct {
 // ServeHTTP answers one request of a client. It implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{
-		request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account,
+		request: uuid.NewString(), base: s.base(r), path: s.path(r), account: s.options.Account,
 		trace: r.Header.Get("X-Amzn-Trace-Id"), address: addressOf(r),
 	}
 	c.writable = writeDeadline(w)
@@ -62,11 +62,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetReadDeadline(begun.Add(refusedIn))
 	}
 	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {
-		return // the client has gone
+		c.writable(time.Unix(1, 0)) // the client has gone; if not, it must not take an empty answer for success
+		return
 	}
 	status, body := c.text(w, answer, err)
 	answer = nil // the memory of it is free while the body is written
-	if e := s.reserveText(r.Context(), c, body); e != nil {
+	if e := s.reserveText(context.WithoutCancel(r.Context()), c, body); e != nil {
 		err = e
 		status, body = c.text(w, nil, err)
 	}
@@ -106,7 +107,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 		if err := s.mayCall(c); err != nil {
 			return nil, err
 		}
-		return operations[c.action].call(r.Context(), s, c, body)
+		return s.call(r.Context(), c, body)
 	}
 	return s.answerQuery(r, c, kind, body)
 }
@@ -154,7 +155,7 @@ func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte)
 	if err != nil {
 		return nil, malformed(err)
 	}
-	return op.call(r.Context(), s, c, request)
+	return s.call(r.Context(), c, request)
 }
 
 // text returns the status and the text of the answer, or of the error, and sets the header.
@@ -269,33 +270,4 @@ func (c *call) failure(e *apiError) []byte {
 	_ = xml.EscapeText(&b, []byte(text)) // a Builder never fails
 	b.WriteString("</Message><Detail/></Error><RequestId>" + c.request + "</RequestId></ErrorResponse>")
 	return []byte(b.String())
-}
-
-// base is the scheme and the host by which the client has come.
-func (s *Server) base(r *http.Request) string {
-	if s.options.URL != "" {
-		return strings.TrimSuffix(s.options.URL, "/")
-	}
-	if r.TLS != nil {
-		return "https://" + r.Host
-	}
-	return "http://" + r.Host
-}
-
-// queueName is the name of the queue that a request is about: the end of its URL, or of the request's path.
-func (c *call) queueName(queueURL string) (string, error) {
-	if queueURL == "" {
-		queueURL = c.path
-	}
-	name := queueURL[strings.LastIndexByte(queueURL, '/')+1:]
-	if name == "" {
-		return "", missing("QueueUrl")
-	}
-	c.queue = name
-	return name, nil
-}
-
-// queueURL is the URL of a queue, for the client.
-func (s *Server) queueURL(c *call, name string) string {
-	return c.base + "/" + s.options.Account + "/" + name
 }

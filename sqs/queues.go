@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/google/uuid"
@@ -48,7 +50,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	}
 	setAttributes(wanted.Attributes, in.Attributes)
 	maps.Copy(wanted.Tags, in.Tags)
-	if err := wanted.checkSize(); err != nil {
+	if err := errors.Join(wanted.checkThroughput(), wanted.checkSize()); err != nil {
 		return nil, err
 	}
 	if err := s.checkDeadLetterQueue(ctx, name, wanted); err != nil {
@@ -69,7 +71,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 		case err != nil:
 			return err
 		case there.live():
-			return there.agrees(in.Attributes)
+			return there.agrees(wanted, in.Attributes)
 		case there.Deleted != r.Deleted:
 			return recentlyDeleted()
 		}
@@ -115,11 +117,11 @@ func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	return s.drop(ctx, name)
 }
 
-// agrees returns an error unless the attributes of a CreateQueue are those of the existing queue.
-func (r record) agrees(attributes map[string]string) error {
-	all := r.all()
+// agrees returns an error unless the attributes that a CreateQueue names are in the existing queue as in wanted.
+func (r record) agrees(wanted record, attributes map[string]string) error {
+	all, other := r.all(), wanted.all()
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if attributes[name] != all[name] {
+		if all[name] != other[name] {
 			return fail(schemas.QueueNameExists,
 				"A queue already exists with the same name and a different value for attribute %s", name)
 		}
@@ -216,8 +218,11 @@ func (s *Server) drop(ctx context.Context, name string) error {
 }
 
 func (s *Server) getQueueURL(ctx context.Context, c *call, in *getQueueUrlRequest) (*queueUrlResult, error) {
-	if in.QueueName == nil {
+	if in.QueueName == nil || *in.QueueName == "" {
 		return nil, missing("QueueName")
+	}
+	if strings.Contains(*in.QueueName, "/") { // would be read as a URL
+		return nil, noQueue()
 	}
 	q, err := s.queue(ctx, c, *in.QueueName)
 	if err != nil {
@@ -383,13 +388,8 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		if err := before.keepsVisibility(*r); err != nil {
 			return err
 		}
-		if r.choice(throughputLimit) == perGroup && !r.dedupInGroup() {
-			return fail(schemas.InvalidAttributeValue,
-				"Invalid value for the parameter FifoThroughputLimit. Reason: "+
-					"perMessageGroupId goes with the DeduplicationScope messageGroup.")
-		}
 		r.Behind = true
-		return nil
+		return r.checkThroughput()
 	})
 }
 
@@ -427,7 +427,8 @@ func checkTags(tags map[string]string) error {
 		return invalid("Too many tags added for queue. Maximum allowed is 50.")
 	}
 	for name, value := range tags {
-		if len(name) < 1 || len(name) > 128 || len(value) > 256 || strings.HasPrefix(name, "aws:") {
+		if name == "" || utf8.RuneCountInString(name) > 128 || utf8.RuneCountInString(value) > 256 ||
+			strings.HasPrefix(name, "aws:") {
 			return invalid("The tag %q is not valid.", name)
 		}
 	}
@@ -487,44 +488,116 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 		return err
 	}
 	defer q.release()
-	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
-		if s.since(r.Purged) < nameFreeAfter {
+	at, tried := s.options.Now().UnixMilli(), false
+	r, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
+		if stored := tried && r.Purged == at; !stored && s.since(r.Purged) < nameFreeAfter {
 			return fail(schemas.PurgeQueueInProgress,
 				"Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.Name())
 		}
-		r.Purged = s.options.Now().UnixMilli()
+		r.Purged, r.Purging, tried = at, true, true
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	_, err = q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Force: true})
-	return err
+	purged := make(chan error, 1)
+	s.alone(r.purge(), func() { purged <- s.purge(s.stopped, q.Name(), r) })
+	select {
+	case err := <-purged:
+		return err
+	case <-time.After(purgeWait):
+	case <-s.stopped.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil // the purge continues, also on another server
 }
 
-// tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, drops the queues that are
-// deleted, and clears the records of names that are free again. The tasks come first, because a drop takes two seconds
-// and there may be many.
+const (
+	// purgeWait is how long a PurgeQueue waits for the end of the purge.
+	purgeWait = 10 * time.Second
+	// purgeAgain is how long after its begin a purge that has not ended is begun again by any server.
+	purgeAgain = time.Minute
+)
+
+// purge is the id of the purge of a queue, for alone.
+func (r record) purge() string { return "purge " + r.ID.String() }
+
+// purge empties the queue of a record that says so, and stores that it is done.
+func (s *Server) purge(ctx context.Context, name string, asked record) error {
+	q, err := s.open(ctx, name)
+	if err != nil {
+		return ignoreNoQueue(err)
+	}
+	defer q.release()
+	if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Force: true}); err != nil {
+		return err
+	}
+	_, err = s.changeRecord(ctx, name, func(r *record) error {
+		r.Purging = r.Purging && (r.ID != asked.ID || r.Purged != asked.Purged)
+		return nil
+	})
+	return ignoreNoQueue(err)
+}
+
+// tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, ends the purges that have
+// not ended, drops the queues that are deleted, and clears the records of names that are free again. The tasks come
+// first, because a drop takes two seconds and there may be many.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
-	failed := []error{s.resumeTasks(ctx)}
+	failed := s.resumeTasks(ctx)
+	return errors.Join(failed, s.eachRecord(ctx, func(name string, r record) error {
+		switch {
+		case r.Deleted != 0:
+			return s.tidyName(ctx, name, r)
+		case r.Purging && s.since(r.Purged) > purgeAgain:
+			s.alone(r.purge(), func() {
+				if err := s.purge(ctx, name, r); err != nil && ctx.Err() == nil {
+					s.options.Logger.Warn("sqs: a queue is not purged yet", "queue", name, "err", err)
+				}
+			})
+		}
+		return nil
+	}))
+}
+
+// eachRecord calls do for the record of each queue, also of deleted ones. An error of do stops no other call.
+func (s *Server) eachRecord(ctx context.Context, do func(name string, r record) error) error {
+	var failed []error
 	for after := ""; ; {
 		names, records, err := s.names(ctx, after, "", 1000, "queue")
 		if err != nil {
-			failed = append(failed, err)
-			break
+			return errors.Join(append(failed, err)...)
 		}
 		for i, name := range names {
-			if r := records[i]; r.Deleted != 0 {
-				failed = append(failed, s.tidyName(ctx, name, r))
-			}
+			failed = append(failed, do(name, records[i]))
 			after = name
 		}
 		if len(names) < 1000 {
-			break
+			return errors.Join(failed...)
 		}
 	}
-	return errors.Join(failed...)
+}
+
+// sweepEvery is how often the servers sweep a queue. Nothing else clears the old ids of duplicates, and only a receive
+// removes a message past its retention.
+const sweepEvery = time.Hour
+
+// sweep sweeps the queues that no server has swept for a while. It does not count as a use of them.
+func (s *Server) sweep(ctx context.Context) error {
+	return s.eachRecord(ctx, func(name string, r record) error {
+		if !r.live() || ctx.Err() != nil {
+			return nil
+		}
+		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, s.queueOptions())
+		if err != nil {
+			return ignoreNoQueue(err)
+		}
+		_, err = q.Admin().Sweep(ctx, layer.SweepOptions{Every: sweepEvery})
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		return errors.Join(ignoreNoQueue(err), q.Close(ctx))
+	})
 }
 
 // tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the

@@ -34,6 +34,7 @@ type record struct {
 	Modified   int64             `json:"modified"`          // s
 	Deleted    int64             `json:"deleted,omitempty"` // ms; the queue is gone, or going
 	Purged     int64             `json:"purged,omitempty"`  // ms; the last PurgeQueue
+	Purging    bool              `json:"purging,omitempty"` // that purge is not known to have ended
 	Behind     bool              `json:"behind,omitempty"`  // the layer's queue is not yet configured as Attributes say
 	Cleared    bool              `json:"cleared,omitempty"` // nothing is left of the deleted queue
 }

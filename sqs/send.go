@@ -4,10 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"slices"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -116,6 +119,11 @@ func (s *Server) sendMessageBatch(
 		good, messages = append(good, e), append(messages, e.store(q, c))
 	}
 	sent, err := q.Enqueue(ctx, messages...)
+	for bad := refusedAt(messages, err); bad >= 0; bad = refusedAt(messages, err) { // it must not stop the others
+		result.Failed = append(result.Failed, failed(good[bad].Id, err))
+		good, messages = slices.Delete(good, bad, bad+1), slices.Delete(messages, bad, bad+1)
+		sent, err = q.Enqueue(ctx, messages...)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +131,25 @@ func (s *Server) sendMessageBatch(
 		result.Successful = append(result.Successful, sendMessageBatchResultEntry{e.Id, e.result(q, sent[i])})
 	}
 	return result, nil
+}
+
+// refusedAt returns the place of a message for which alone an enqueue was refused; -1 = there is none. Of a full group
+// it is the last one, because those before it may have room.
+func refusedAt(messages []layer.Message, err error) int {
+	var full *layer.FullError
+	var bad *layer.MessageError
+	switch {
+	case kv.MaybeCommitted(err):
+	case errors.As(err, &full):
+		for i, m := range slices.Backward(messages) {
+			if m.Group == full.Group {
+				return i
+			}
+		}
+	case errors.As(err, &bad):
+		return bad.Index
+	}
+	return -1
 }
 
 // check returns an error if the batch must fail as a whole.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,7 @@ type Server struct {
 	options Options
 	id      string // of this server among those of the database
 	host    string // the name in Options.URL
+	root    string // the path in Options.URL, without a slash at its end
 	memory  memory // of the bodies of requests
 	answers memory // of the answers
 	stopped context.Context
@@ -81,8 +83,9 @@ type Server struct {
 
 	mu     sync.Mutex
 	queues map[string]*opened // guarded by mu
-	moving map[string]bool    // sources whose move tasks this server runs; guarded by mu
 	told   map[string]string  // by isNews; guarded by mu
+	// working has the ids of the move tasks and purges that this server runs; guarded by mu.
+	working map[string]bool
 }
 
 // NewServer makes a server of the queues in db, and starts its background work. The caller must Close it before it
@@ -110,16 +113,17 @@ func NewServer(db kv.DB, o Options) *Server {
 		db: db, options: o, id: uuid.NewString(),
 		memory:  memory{most: bodyMemory, taken: make(map[string]int64)},
 		answers: memory{most: answerMemory, taken: make(map[string]int64)},
-		queues:  make(map[string]*opened), moving: make(map[string]bool),
+		queues:  make(map[string]*opened), working: make(map[string]bool),
 		told: make(map[string]string),
 	}
 	if u, err := url.Parse(o.URL); err == nil {
-		s.host = hosts.Name(u.Host)
+		s.host, s.root = hosts.Name(u.Host), strings.TrimRight(u.Path, "/")
 	}
 	s.troubles.Say = s.sayTrouble
 	s.stopped, s.stop = context.WithCancel(kv.WithTrouble(context.Background(), s.troubles.Note))
 	s.every(tidyEvery, s.tidy)
 	s.every(deadEvery, s.moveAllDead)
+	s.every(sweepEvery, s.sweep)
 	return s
 }
 
@@ -192,6 +196,22 @@ func (s *Server) Ready(ctx context.Context) error {
 		return err
 	})
 	return err
+}
+
+// afterClient is how long a call goes on whose client has gone, or has ended its side of the connection.
+const afterClient = 10 * time.Second
+
+// call executes the operation of a request. The HTTP server cannot tell a client that has gone from one that has ended
+// its side of the connection and waits for the answer. Only a receive ends at once then, because it may wait for long.
+func (s *Server) call(ctx context.Context, c *call, request []byte) (any, error) {
+	if c.action != "ReceiveMessage" {
+		gone := ctx
+		lasts, cancel := context.WithCancel(context.WithoutCancel(gone))
+		defer cancel()
+		defer context.AfterFunc(gone, func() { time.AfterFunc(afterClient, cancel) })()
+		ctx = lasts
+	}
+	return operations[c.action].call(ctx, s, c, request)
 }
 
 // log writes a request to the log. Only the log gets the text of an unexpected error.

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,6 +47,9 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 // its effects through tx count once. It must assign results and never append. ctx ends after 4.8 s at the latest,
 // because a transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease. A call that takes longer is a
 // failed attempt. Use HandleCommit for slow work.
+//
+// If h succeeds, or was not called, and the database fails (for example io_error), no attempt counts. A transaction
+// that the database refuses, for example because it is too large, is a failed attempt.
 //
 // While the transaction is open the claim cannot be extended. So before an item the worker extends the claim if less
 // than 6 s of its lease are left, or less than 0.98 of a shorter lease: a lease below 12 s costs a transaction more for
@@ -216,6 +220,31 @@ func (e *RejectError) Unwrap() error {
 		return nil
 	}
 	return e.Err
+}
+
+// sound is callback.Sound, and keeps the verdict of a broken error. Example: a BatchError whose Err is broken says how
+// many items are finished.
+func sound(err error) error {
+	whole := callback.Sound(err)
+	if _, broken := as[callback.PanicError](whole); !broken {
+		return whole
+	}
+	_ = callback.Try("methods of the error", func() {
+		for at := err; at != nil; at = errors.Unwrap(at) {
+			switch e := at.(type) {
+			case *BatchError:
+				whole = &BatchError{Done: e.Done, Err: sound(e.Err)}
+			case *RejectError:
+				whole = &RejectError{Reason: e.Reason, Err: sound(e.Err)}
+			case *RetryError:
+				whole = &RetryError{After: e.After, Uncounted: e.Uncounted, Err: sound(e.Err)}
+			default:
+				continue
+			}
+			return
+		}
+	})
+	return whole
 }
 
 // as is errors.As for a pointer. It passes over nil pointers.

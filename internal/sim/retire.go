@@ -21,7 +21,7 @@ import (
 // sends nothing by itself any more, and in the end no key of its own is left.
 
 // Close gives up after closeLeast. It must return within closeBound, because the world may hold back the step that it
-// is at, unless the process stands still.
+// is at, unless the process stands still. Pauses of the whole world do not count.
 const (
 	closeLeast = 5 * time.Second
 	closeBound = closeLeast + holdMost + time.Second
@@ -78,11 +78,12 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	if len(work) > 0 {
 		w.mark("handle closed with actors at work")
 	}
-	begun, stood := time.Now(), h.stood
+	begun, stood, paused := time.Now(), h.stood, w.sched.pausedFor()
 	err := h.q.Close(a.ctx)
 	took := time.Since(begun)
+	ran := took - (w.sched.pausedFor() - paused)
 	a.park("closed")
-	if took > closeBound && h.stood == stood && w.knobs.leap == 0 {
+	if ran > closeBound && h.stood == stood && w.knobs.leap == 0 {
 		w.violation("close handle %d: took %s: %v", h.who, took, err)
 	}
 	switch e := new(kv.Error); {

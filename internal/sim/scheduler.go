@@ -44,6 +44,8 @@ type scheduler struct {
 	frozen    map[int]bool // guarded by mu; handles that get no turn
 	ambiguous int          // guarded by mu; steps with two goroutines of one name
 	given     bool         // guarded by mu; the run was given up: no goroutine parks any more
+
+	paused time.Duration // guarded by mu; long pauses of the whole world, in sum
 }
 
 // parked is a goroutine that waits for its turn, and when it came to wait.
@@ -333,7 +335,11 @@ func (s *scheduler) pass() {
 	switch u := s.rng.Float64(); {
 	case u < s.knobs.longPause:
 		s.settle()
-		time.Sleep(time.Duration(s.rng.Int64N(int64(8 * time.Second))))
+		d := time.Duration(s.rng.Int64N(int64(8 * time.Second)))
+		time.Sleep(d)
+		s.mu.Lock()
+		s.paused += d
+		s.mu.Unlock()
 	case u < s.knobs.longPause+s.knobs.shortPause:
 		s.settle()
 		time.Sleep(time.Duration(s.rng.Int64N(int64(20 * time.Millisecond))))
@@ -341,6 +347,13 @@ func (s *scheduler) pass() {
 		s.settle()
 		time.Sleep(s.knobs.leapLeast + time.Duration(s.rng.Int64N(int64(time.Hour))))
 	}
+}
+
+// pausedFor returns for how long the whole world has paused.
+func (s *scheduler) pausedFor() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paused
 }
 
 func (s *scheduler) names() string {

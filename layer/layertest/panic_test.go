@@ -241,6 +241,36 @@ func TestBrokenErrors(t *testing.T) {
 	}
 }
 
+// TestBrokenErrorInAVerdict: if the error in a verdict is broken, the verdict holds. Items that a BatchError says are
+// finished are not handled again.
+func TestBrokenErrorInAVerdict(t *testing.T) {
+	broken := (*brokenError)(nil)
+	for _, c := range []struct {
+		verdict     error
+		calls, dead int // of the third message
+	}{
+		{&worker.BatchError{Done: 2, Err: &worker.RetryError{Uncounted: true, Err: broken}}, 2, 0},
+		{fmt.Errorf("wrapped: %w", &worker.BatchError{Done: 2, Err: broken}), 2, 0},
+		{&worker.BatchError{Done: 2, Err: &worker.RejectError{Reason: "no", Err: broken}}, 1, 1},
+	} {
+		inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
+			b.fill(3)
+			w := b.worker(worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
+				for _, d := range ds {
+					if b.called(d.Item) == 1 && string(d.Body) == "2" {
+						return c.verdict
+					}
+				}
+				return nil
+			}), worker.Options{Concurrency: 1})
+			b.run(w, nil, time.Minute)
+			require.Equal(b.t, map[string]int{"0": 1, "1": 1, "2": c.calls}, b.seen())
+			require.EqualValues(b.t, c.dead, b.stats().DeadLettered)
+			require.EqualValues(b.t, 3-c.dead, b.stats().Acked)
+		})
+	}
+}
+
 // brokenLog is a log whose handler panics.
 type brokenLog struct{ calls atomic.Int64 }
 

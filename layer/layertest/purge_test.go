@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -99,6 +100,24 @@ func TestPurgeKeepsDeadLetters(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, page.Letters, 2)
 		require.Len(t, page.Letters[1].Body, 300_000)
+	}
+}
+
+// TestPurgeKeepsArchive: the parts of an archived item lie between those of the items around it, and stay.
+func TestPurgeKeepsArchive(t *testing.T) {
+	for _, behind := range []int{3, 1500} { // exact keys, and ranges
+		e := newEnv(t, anyEngine, false)
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		body := strings.Repeat("x", 300_000)
+		e.enqueue("A", "first", body)
+		c := e.receive(e.q, 2)
+		require.NoError(t, e.q.AckItems(e.ctx, c, []layer.ID{c.Items[1].ID}))
+		require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+		e.fill("A", behind)
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
+		require.NoError(t, err)
+		require.EqualValues(t, behind+1, report.Items)
+		require.Equal(t, []string{body}, e.archivedBodies(layer.ArchiveFilter{}, 1))
 	}
 }
 

@@ -386,6 +386,25 @@ func TestLimiterIgnoresStop(t *testing.T) {
 	})
 }
 
+// TestLimiterHangsBeforeABatch: after Stop, a worker waits once for a limiter that ignores its context, and not once
+// for each item of a batch.
+func TestLimiterHangsBeforeABatch(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		b.fill(100)
+		none := worker.HandleBatch(func(context.Context, []*worker.Delivery) error { return nil })
+		w := b.worker(none, worker.Options{Concurrency: 1, Batch: 100, Limiter: &deafLimiter{lasts: time.Hour}})
+		w.Start()
+		synctest.Wait()
+		begun := time.Now()
+		require.NoError(b.t, w.Stop(b.t.Context()))
+		require.LessOrEqual(b.t, time.Since(begun), 10*time.Second)
+		require.Len(b.t, b.reported(), 1, "the limiter is stuck")
+		require.Zero(b.t, b.stats().Acked)
+		time.Sleep(time.Hour)
+	})
+}
+
 // TestHooks: hooks and the log are told what becomes of claims and items, and no bodies.
 func TestHooks(t *testing.T) {
 	c := layer.Config{MaxAttempts: 2, Lease: 2 * time.Second}

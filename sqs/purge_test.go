@@ -1,0 +1,49 @@
+package sqs
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// TestPurgeThatFails: a purge is done also if its answer is an error, or if the outcome of its record is unknown. The
+// client cannot ask again, because the server refuses a second purge for a minute.
+func TestPurgeThatFails(t *testing.T) {
+	for call, want := range map[string]int{"change attributes": http.StatusOK, "job": http.StatusInternalServerError} {
+		var fails atomic.Bool
+		once := func(code int) func(string) error {
+			return func(of string) error {
+				if of != call || !fails.Swap(false) {
+					return nil
+				}
+				return &kv.Error{Code: code}
+			}
+		}
+		open := func(t *testing.T) kv.DB {
+			if want == http.StatusOK {
+				return failingDB{DB: inMemory(t), lost: once(kv.CodeCommitUnknownResult)}
+			}
+			return failingDB{DB: inMemory(t), fails: once(kv.CodeIOError)}
+		}
+		bubbleOn(t, open, Options{}, func(e *env) {
+			url := e.create("jobs")
+			e.send(url, "", "a", "b", "c")
+			fails.Store(true)
+			status, _, body := e.do(post("PurgeQueue", object{"QueueUrl": url}))
+			require.False(e, fails.Load(), call)
+			require.Equal(e, want, status, body)
+			code, _ := e.refused("PurgeQueue", object{"QueueUrl": url})
+			require.Equal(e, "PurgeQueueInProgress", code)
+			time.Sleep(purgeAgain + 2*tidyEvery)
+			require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"])
+			e.send(url, "", "d")
+			time.Sleep(purgeAgain + 2*tidyEvery)
+			require.Equal(e, "1", e.attributes(url)["ApproximateNumberOfMessages"], "a purge ends")
+		})
+	}
+}
