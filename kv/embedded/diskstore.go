@@ -204,8 +204,8 @@ func (d *dir) removeStale() {
 	}
 }
 
-// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in a
-// folder that this process may not read.
+// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in
+// a folder that this process may not read.
 func makeFolder(path string) error {
 	var above []string
 	for at := path; ; {
