@@ -95,8 +95,8 @@ func (n *names) UnmarshalJSON(text []byte) error {
 // settings are attributes or tags by their names. An empty text of an attribute is its default.
 type settings map[string]string
 
-// UnmarshalJSON refuses null, and the missing value of the Query protocol, with an apiError: a program whose variable is
-// not set would remove a policy.
+// UnmarshalJSON refuses null, and the missing value of the Query protocol, with an apiError: a program whose variable
+// is not set would remove a policy.
 func (s *settings) UnmarshalJSON(text []byte) error {
 	var all map[string]*string
 	if err := json.Unmarshal(text, &all); err != nil {

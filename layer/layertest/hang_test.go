@@ -101,7 +101,8 @@ func TestRunEndsWithoutCommits(t *testing.T) {
 							}
 							return fault.None
 						}}
-						q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+						db := fault.Wrap(b.db, plan)
+						q, err := layer.Open(b.t.Context(), db, testPrefix, testQueue, layer.Options{})
 						require.NoError(b.t, err)
 						handler := worker.Handle(func(_ context.Context, d *worker.Delivery) error {
 							if string(d.Body) == from {

@@ -780,10 +780,12 @@ func inSubscription(
 			ctx, cancel := context.WithCancel(b.t.Context())
 			done, o := make(chan error, 1), layer.SubscribeOptions{FromOldest: true, OnError: b.onError}
 			go func() {
+				plain := func(context.Context, []layer.Change) error { return call() }
 				if inTx {
-					done <- q.SubscribeTx(ctx, "s", func(context.Context, kv.Tx, []layer.Change) error { return call() }, o)
+					part := func(context.Context, kv.Tx, []layer.Change) error { return call() }
+					done <- q.SubscribeTx(ctx, "s", part, o)
 				} else {
-					done <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error { return call() }, o)
+					done <- q.Subscribe(ctx, "s", plain, o)
 				}
 			}()
 			b.fill(1)

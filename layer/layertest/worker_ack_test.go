@@ -277,9 +277,9 @@ func TestAckInAnOutage(t *testing.T) {
 	}
 }
 
-// TestFaultBlamesNoItem: an error of the database in the transaction that acks an item is no failed attempt of the item,
-// before the handler is called (in an extension, or in a read of the ack) and at the commit. A handler that panics has
-// failed.
+// TestFaultBlamesNoItem: an error of the database in the transaction that acks an item is no failed attempt of the
+// item, before the handler is called (in an extension, or in a read of the ack) and at the commit. A handler that
+// panics has failed.
 func TestFaultBlamesNoItem(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fault.Kind{fault.ReadFailed, fault.CommitFailed, fault.TimedOutLost, fault.None} {
@@ -332,8 +332,8 @@ func TestFaultBlamesNoItem(t *testing.T) {
 	}
 }
 
-// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the database.
-// The items before the one that has failed are acked in it, and none of them is handled again.
+// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the
+// database. The items before the one that has failed are acked in it, and none of them is handled again.
 func TestGiveBackAfterFault(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fault.Kind{
