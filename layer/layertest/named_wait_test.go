@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -272,6 +273,34 @@ func TestWaitForAGroupOfUnknownCommit(t *testing.T) {
 		require.NoError(t, w.q.Close(e.ctx))
 		require.Zero(t, e.namedRequests(), kind)
 	}
+}
+
+// TestOnlyIfAnyOfManyHandles: once the last message is acked, the receives of all handles that wait in line end within
+// a poll.
+func TestOnlyIfAnyOfManyHandles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, inMemory, false)
+		e.clock.real.Store(true)
+		e.fill("A", 1)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for i := range 16 {
+			h := e.handle(uint64(10 + i))
+			all.Go(func() {
+				got, err := h.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute, OnlyIfAny: true})
+				assert.NoError(t, err)
+				assert.Empty(t, got)
+				assert.NoError(t, h.Close(e.ctx))
+			})
+		}
+		time.Sleep(20 * time.Second)
+		acked := time.Now()
+		require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+		all.Wait()
+		require.LessOrEqual(t, time.Since(acked), 1100*time.Millisecond)
+		require.NoError(t, e.q.Close(e.ctx))
+	})
 }
 
 // TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
