@@ -8,12 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -301,6 +303,36 @@ func TestOnlyIfAnyOfManyHandles(t *testing.T) {
 		require.LessOrEqual(t, time.Since(acked), 1100*time.Millisecond)
 		require.NoError(t, e.q.Close(e.ctx))
 	})
+}
+
+// TestNamedRequestBehindTheDead (G5): a receive that waits for a group is woken, however many handles have died that
+// waited for it. Their requests stay until a sweep.
+func TestNamedRequestBehindTheDead(t *testing.T) {
+	const many = 250 // more than a waker reads
+	views := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
+	for _, c := range []struct {
+		name   string
+		dead   int
+		change func(c *layer.Config)
+	}{{"group", 4, nil}, {"group", many, nil}, {"lanes", 20, views}, {"lanes", many, views}} {
+		t.Run(fmt.Sprintf("%s/%d", c.name, c.dead), func(t *testing.T) {
+			e := newEnvOf(t, anyEngine, false, func(config *layer.Config) {
+				if c.change != nil {
+					c.change(config)
+				}
+			})
+			e.write(func(tx kv.Tx) {
+				request := tuple.Tuple{"dead", int64(1), e.clock.now().Add(-time.Hour).UnixMilli()}.Pack()
+				for i := range c.dead {
+					tx.Set(key("reqgroup", "A", uuid.UUID{15: byte(i), 14: byte(i >> 8)}), request) // before any other
+				}
+			})
+			w := e.wait(2, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A")})
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: map[string]string{"state": "new"}})
+			require.NoError(t, err)
+			require.Equal(t, "A", w.get(t).Group)
+		})
+	}
 }
 
 // TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
