@@ -18,7 +18,8 @@ import (
 	"fdbfifo/worker"
 )
 
-// midCommit is an engine that calls a function once, before the commit of a transaction that writes a key with a prefix.
+// midCommit is an engine that calls a function once, before the commit of a transaction that has written a key with the
+// prefix.
 type midCommit struct {
 	kv.DB
 	prefix []byte
