@@ -454,6 +454,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	grant := rec.Holding{Kind: rec.KindGrant, Token: token, Owner: random.String(), EndMS: end}
 	c.hold(f, rec.HeldBy(grant, nil), f.rows.at(0).Index)
 	c.met[f.lane] = true
+	c.search.given(&f.candidate)
 	return true, nil
 }
 

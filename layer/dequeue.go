@@ -752,6 +752,9 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 			} else {
 				err = c.take(r, f, l.state, limit)
 			}
+			if c.taken > before {
+				c.search.given(&f.candidate)
+			}
 			switch {
 			case r.o.Unordered:
 				c.changed(l.lane) // the next receive may take more of the group

@@ -139,6 +139,9 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 				return nil, err
 			}
 			items, err := w.takeFrom(c, max)
+			if len(items) > 0 {
+				s.given(&c)
+			}
 			if err != nil || len(items) > 0 {
 				return items, err
 			}
