@@ -335,6 +335,55 @@ func TestNamedRequestBehindTheDead(t *testing.T) {
 	}
 }
 
+// TestNamedGroupsLeaveNoKeys: in a queue whose receives and takes all name groups, no hints and no timers of messages
+// that are gone stay.
+func TestNamedGroupsLeaveNoKeys(t *testing.T) {
+	whole, free := []string{"ready", "timer"}, []string{"open", "due"}
+	o := layer.ReceiveOptions{Group: layer.OnlyGroup("A"), Max: 1}
+	receive := func(o layer.ReceiveOptions) func(e *env) {
+		return func(e *env) { require.NoError(e.t, e.q.Ack(e.ctx, e.claimOne(o))) }
+	}
+	take := func(e *env) {
+		items, err := e.take(e.q, 1, layer.TakeOptions{Group: o.Group})
+		require.NoError(e.t, err)
+		require.Len(e.t, items, 1)
+	}
+	unordered := o
+	unordered.Unordered = true
+	for name, c := range map[string]struct {
+		change  func(c *layer.Config)
+		one     func(e *env)
+		leading []string
+	}{
+		"receive":           {func(*layer.Config) {}, receive(o), whole},
+		"receive in turn":   {func(c *layer.Config) { c.LeasePerItem = true }, receive(o), whole},
+		"receive unordered": {func(c *layer.Config) { c.Unordered = true }, receive(unordered), free},
+		"take":              {func(*layer.Config) {}, take, whole},
+	} {
+		for _, delay := range []time.Duration{0, time.Second} {
+			t.Run(fmt.Sprintf("%s, delay %s", name, delay), func(t *testing.T) {
+				e := newEnvOf(t, anyEngine, false, c.change)
+				for range 10 {
+					_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: delay})
+					require.NoError(t, err)
+					if delay > 0 { // each message is the head for a while
+						e.clock.advance(2 * delay)
+						c.one(e)
+					}
+				}
+				if delay == 0 {
+					for range 10 {
+						c.one(e)
+					}
+				}
+				for _, name := range c.leading {
+					require.Empty(t, e.rows(kv.PrefixRange(key(name))))
+				}
+			})
+		}
+	}
+}
+
 // TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
 // delayed, or kept by a pause, and no longer than there is one.
 func TestOnlyIfAny(t *testing.T) {
