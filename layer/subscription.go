@@ -685,11 +685,28 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at rec.Posi
 	if err := s.callAll(ctx, page.changes); err != nil {
 		return at, err
 	}
-	// Also if ctx has ended since, so that a subscription that is stopped in good order repeats no change.
+	for pause := leastPause; ; pause = min(2*pause, time.Second) {
+		// Once more after an error of the database, or else the handler would be called again.
+		at, err = s.store(ctx, page.next)
+		if kv.Code(err) == 0 || ctx.Err() != nil {
+			return at, err
+		}
+		if pause == leastPause {
+			s.report(err)
+		}
+		if closed := s.pause(ctx, "store", pause); closed != nil {
+			return at, closed
+		}
+	}
+}
+
+// store stores a place. It does so also if ctx has ended since, so that a subscription that is stopped in good order
+// repeats no change.
+func (s *subscription) store(ctx context.Context, place rec.Position) (at rec.Position, err error) {
 	ctx, cancel := lastWord(ctx)
 	defer cancel()
 	err = s.update(ctx, func(tx kv.Tx, _ *following) (err error) {
-		at, _, err = s.move(ctx, tx, page.next)
+		at, _, err = s.move(ctx, tx, place)
 		return err
 	})
 	s.silent = errors.Is(err, errSilent)
@@ -812,10 +829,14 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 // *ChangeError.
 func (s *subscription) call(changes []Change, handler func() error) error {
 	var returned, slip error
-	err := callback.Shield(0).Try("the handler", func() {
+	err := callback.Shield(callback.Patience).Try("the handler", func() {
 		returned, slip = callback.Meant(handler())
 		returned = callback.Sound(returned)
 	})
+	if stuck := new(callback.StuckError); errors.As(err, &stuck) {
+		s.report(s.failed(changes, stuck))
+		err = <-stuck.Returned
+	}
 	if err = cmp.Or(err, returned); err != nil {
 		return s.failed(changes, err)
 	}
@@ -853,7 +874,7 @@ type SubscribeOptions struct {
 	// 30 s.
 	Lease time.Duration
 	// OnError is told the errors after which the subscription goes on: a handler's (*ChangeError), the engine's, and
-	// *MissedError. nil = they are logged with slog.Default.
+	// *MissedError. With Parallel, several goroutines may call it at once. nil = they are logged with slog.Default.
 	OnError func(err error)
 }
 
@@ -866,7 +887,8 @@ const (
 )
 
 // ChangeError: a handler of changes has failed or panicked. The same changes follow again after a pause, fewer at a
-// time; the place of the subscription has not moved.
+// time; the place of the subscription has not moved. Or a handler has not returned after two minutes: Err then has the
+// stack of its goroutine, and the call continues.
 type ChangeError struct {
 	Subscription string
 	First        Change // of the call

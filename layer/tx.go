@@ -568,10 +568,11 @@ func (w *txn) spent() bool {
 // A message enqueued in fn has its place by the first read of fn, see EnqueueTx. So it may come before a message which
 // another process enqueues after that read, and before the EnqueueTx. Message.BehindAll excludes that.
 //
-// fn may run several times, so it must assign its results and must not append to them. fn must return every error of
-// the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error wraps a
-// *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing there:
-// after a drop of the queue the error wraps ErrNoQueue.
+// fn may run several times, so it must assign its results and must not append to them. fn must return within five
+// seconds, because a transaction lasts no longer: a slower fn runs again and again until ctx ends. fn must return every
+// error of the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error
+// wraps a *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing
+// there: after a drop of the queue the error wraps ErrNoQueue.
 //
 // If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
 // has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an

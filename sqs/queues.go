@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/google/uuid"
@@ -49,7 +50,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	}
 	setAttributes(wanted.Attributes, in.Attributes)
 	maps.Copy(wanted.Tags, in.Tags)
-	if err := wanted.checkSize(); err != nil {
+	if err := errors.Join(wanted.checkThroughput(), wanted.checkSize()); err != nil {
 		return nil, err
 	}
 	if err := s.checkDeadLetterQueue(ctx, name, wanted); err != nil {
@@ -70,7 +71,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 		case err != nil:
 			return err
 		case there.live():
-			return there.agrees(in.Attributes)
+			return there.agrees(wanted, in.Attributes)
 		case there.Deleted != r.Deleted:
 			return recentlyDeleted()
 		}
@@ -116,11 +117,11 @@ func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	return s.drop(ctx, name)
 }
 
-// agrees returns an error unless the attributes of a CreateQueue are those of the existing queue.
-func (r record) agrees(attributes map[string]string) error {
-	all := r.all()
+// agrees returns an error unless the attributes that a CreateQueue names are in the existing queue as in wanted.
+func (r record) agrees(wanted record, attributes map[string]string) error {
+	all, other := r.all(), wanted.all()
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if attributes[name] != all[name] {
+		if all[name] != other[name] {
 			return fail(schemas.QueueNameExists,
 				"A queue already exists with the same name and a different value for attribute %s", name)
 		}
@@ -217,8 +218,11 @@ func (s *Server) drop(ctx context.Context, name string) error {
 }
 
 func (s *Server) getQueueURL(ctx context.Context, c *call, in *getQueueUrlRequest) (*queueUrlResult, error) {
-	if in.QueueName == nil {
+	if in.QueueName == nil || *in.QueueName == "" {
 		return nil, missing("QueueName")
+	}
+	if strings.Contains(*in.QueueName, "/") { // would be read as a URL
+		return nil, noQueue()
 	}
 	q, err := s.queue(ctx, c, *in.QueueName)
 	if err != nil {
@@ -384,13 +388,8 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		if err := before.keepsVisibility(*r); err != nil {
 			return err
 		}
-		if r.choice(throughputLimit) == perGroup && !r.dedupInGroup() {
-			return fail(schemas.InvalidAttributeValue,
-				"Invalid value for the parameter FifoThroughputLimit. Reason: "+
-					"perMessageGroupId goes with the DeduplicationScope messageGroup.")
-		}
 		r.Behind = true
-		return nil
+		return r.checkThroughput()
 	})
 }
 
@@ -428,7 +427,8 @@ func checkTags(tags map[string]string) error {
 		return invalid("Too many tags added for queue. Maximum allowed is 50.")
 	}
 	for name, value := range tags {
-		if len(name) < 1 || len(name) > 128 || len(value) > 256 || strings.HasPrefix(name, "aws:") {
+		if name == "" || utf8.RuneCountInString(name) > 128 || utf8.RuneCountInString(value) > 256 ||
+			strings.HasPrefix(name, "aws:") {
 			return invalid("The tag %q is not valid.", name)
 		}
 	}

@@ -330,6 +330,7 @@ func TestServerThatTurnsBad(t *testing.T) {
 		"other answer": append(opened, numbered(frameRows, 2, func(b []byte) []byte { return append(b, 0, 0) })...),
 		"commit":       numbered(frameCommitted, 1, none),
 		"a client's":   numbered(frameHello, 1, none),
+		"no code":      numbered(frameFailed, 1, func(b []byte) []byte { return appendText(appendNumbers(b, 0), "") }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -355,6 +356,10 @@ func TestServerThatTurnsBad(t *testing.T) {
 			})
 			db := openHere(t, path, Options{})
 			_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				if name == "no code" {
+					tx.Set([]byte("a"), nil) // the first frame is that of the commit
+					return nil
+				}
 				_, err := tx.Get([]byte("a")).Wait(ctx)
 				return err
 			})
