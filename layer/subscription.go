@@ -295,7 +295,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 			return 0, err
 		}
 		if left := s.left(r); r.Token != s.token && left > 0 && !s.outlived(held, r) {
-			return min(left, s.o.Lease, longestReader(&r)), nil
+			return min(left, s.o.Lease, longestReader(&r), subscribePoll), nil // the holder may end before its lease
 		}
 	}
 	v, err := cursorRead.Wait(ctx)
@@ -926,7 +926,8 @@ func (e *MissedError) Error() string {
 // Subscribe calls handler for the queue's changes, in the order of their commits, until ctx ends: then Subscribe
 // returns nil. The queue must keep changes (Config.Changes; otherwise ErrOptions). name says which subscription: its
 // place is kept in the database, so a later call goes on behind the last changes whose handler has returned nil. Of all
-// processes with the same name one at a time holds the subscription; the others wait and take over when its lease ends.
+// processes with the same name one at a time holds the subscription. The others wait, and take over when its lease
+// ends, or within 10 s of the end of its call.
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to

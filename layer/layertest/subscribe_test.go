@@ -423,6 +423,30 @@ func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 	})
 }
 
+// TestSubscriptionGoesOnElsewhere (G5): when the process that holds a subscription ends it in good order, a process
+// that waits for it goes on within ten seconds, however long the lease is.
+func TestSubscriptionGoesOnElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, inMemory, false)
+		e.clock.real.Store(true)
+		e.keepChanges(time.Hour)
+		var s told
+		var stops []func() error
+		for n := range uint64(2) {
+			q := e.handle(2 + n)
+			stops = append(stops, e.subscribed(func(ctx context.Context) error {
+				return q.Subscribe(ctx, "s", s.handler, layer.SubscribeOptions{Lease: layer.MaxLease})
+			}))
+			time.Sleep(2 * time.Second)
+		}
+		require.NoError(t, stops[0]())
+		e.enqueue("A", "a1")
+		time.Sleep(11 * time.Second)
+		require.Len(t, s.list(), 1)
+		require.NoError(t, stops[1]())
+	})
+}
+
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
 func TestSubscriptionsEnd(t *testing.T) { synctest.Test(t, endSubscriptions) }
 
