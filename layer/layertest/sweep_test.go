@@ -203,6 +203,45 @@ func TestCloseLeavesNoRows(t *testing.T) {
 	require.Zero(t, e.receipts())
 }
 
+// TestSweepClearsTimersOfOtherLanes: a sweep clears the timers of delayed messages that are gone, of whole groups too,
+// from which no handle receives. It leaves those of messages that wait.
+func TestSweepClearsTimersOfOtherLanes(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(c *layer.Config)
+		o      layer.ReceiveOptions
+	}{
+		"unordered": {func(c *layer.Config) { c.Unordered = true }, layer.ReceiveOptions{Unordered: true}},
+		"lanes": {func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" },
+			layer.ReceiveOptions{Where: layer.Template{"state": "new"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnvOf(t, anyEngine, false, c.change)
+			send := func(group string) {
+				m := layer.Message{Group: group, Delay: time.Second, Headers: map[string]string{"state": "new"}}
+				_, err := e.q.Enqueue(e.ctx, m)
+				require.NoError(t, err)
+			}
+			for i := range 20 {
+				send(fmt.Sprint("g", i))
+				e.clock.advance(2 * time.Second)
+				claims, err := e.q.Receive(e.ctx, c.o)
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+			}
+			send("waits")
+			report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, 20, report.Hints)
+			require.Len(t, e.rows(kv.PrefixRange(key("timer"))), 1)
+			e.clock.advance(2 * time.Second)
+			claims, err := e.q.Receive(e.ctx, c.o)
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+		})
+	}
+}
+
 // TestSweepReadsFewRows (trap 7): no transaction of a sweep reads the requests of all handles that wait, nor the
 // places of all subscriptions. Here are 1,500 of each. With so many subscriptions the sweep removes only old changes.
 func TestSweepReadsFewRows(t *testing.T) {
