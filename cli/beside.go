@@ -201,6 +201,9 @@ func (a *allQueues) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	for _, q := range a.e.Gone() { // there may be a new queue of its name
+		a.forget(q.Name())
+	}
 	failed, gone := map[string]string{}, map[string]bool{}
 	for name := range a.open {
 		gone[name] = true
@@ -227,12 +230,17 @@ func (a *allQueues) look(ctx context.Context) error {
 		a.e.Add(q)
 	}
 	for name := range gone {
-		a.e.Remove(a.open[name])
-		delete(a.open, name)
+		a.forget(name)
 	}
 	a.e.Unopened(slices.Sorted(maps.Keys(failed)))
 	a.failed, a.looked = failed, now
 	return nil
+}
+
+// forget ends the export of a queue. The caller must hold a.mu.
+func (a *allQueues) forget(name string) {
+	a.e.Remove(a.open[name])
+	delete(a.open, name)
 }
 
 func (a *allQueues) close(ctx context.Context) {

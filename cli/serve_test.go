@@ -356,3 +356,31 @@ func TestMetricsOfAllQueues(t *testing.T) {
 	require.Equal(t, map[string]string{"broken": "1", "jobs": "1", "newer": "1", "orders": "1"}, up)
 	require.Contains(t, text, `fdbfifo_exporter_errors_total{queue="newer"} 4`)
 }
+
+// TestMetricsOfARecreatedQueue: a queue that was dropped and created again between two scrapes has figures again.
+func TestMetricsOfARecreatedQueue(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer func() { require.NoError(t, db.Close()) }()
+	now := time.Now()
+	clock := func() time.Time { return now }
+	s := &session{app: &App{Now: clock}, stderr: io.Discard}
+	all := &allQueues{s: s, db: db, e: metrics.New(metrics.Options{Now: clock}), open: map[string]*layer.Queue{}}
+	defer all.close(t.Context())
+	scrape := func() string {
+		now = now.Add(2 * metrics.DefaultEvery)
+		w := httptest.NewRecorder()
+		all.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil))
+		return w.Body.String()
+	}
+	create := func() {
+		q, err := layer.Create(t.Context(), db, s.prefix(), "orders", layer.Options{})
+		require.NoError(t, err)
+		require.NoError(t, q.Close(t.Context()))
+	}
+	create()
+	require.Contains(t, scrape(), `fdbfifo_exporter_up{queue="orders"} 1`)
+	require.NoError(t, layer.Drop(t.Context(), db, s.prefix(), "orders", layer.DropOptions{}))
+	create()
+	require.Contains(t, scrape(), `fdbfifo_exporter_up{queue="orders"} 0`)
+	require.Contains(t, scrape(), `fdbfifo_exporter_up{queue="orders"} 1`)
+}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,8 +30,16 @@ type audit struct {
 	n   int64    // guarded by mu
 }
 
+// maxWords bounds each text of an action that is remembered and logged. A form may have megabytes.
+const maxWords = 4 << 10 // bytes
+
 // add remembers an action, and returns its number.
 func (a *audit) add(x Action) int64 {
+	for _, text := range []*string{&x.By, &x.Verb, &x.Queue, &x.Target, &x.Reason, &x.Result} {
+		if len(*text) > maxWords {
+			*text = strings.ToValidUTF8((*text)[:maxWords], "") + " …"
+		}
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.n++

@@ -2,6 +2,8 @@ package console
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -22,13 +24,25 @@ type question struct{ queue, text string }
 // answer is the last answer to a question. value, err and at are written before done is closed.
 type answer struct {
 	done  chan struct{}
+	every time.Duration // how old it may be
 	value any
 	err   error
 	at    time.Time
 }
 
-// maxAnswers bounds the cache. Beyond it, answers that are too old to use are dropped.
-const maxAnswers = 1000
+// errPanicked is the error of an answer until it is there.
+var errPanicked = errors.New("the question has panicked")
+
+// old reports whether the answer is there, and too old to use.
+func (a *answer) old(now time.Time) bool {
+	select {
+	case <-a.done:
+		// A little less than every, because timers are not exact.
+		return now.Sub(a.at) >= a.every-a.every/20 || a.err != nil
+	default: // under way
+		return false
+	}
+}
 
 func (c *cache) init(now func() time.Time) { c.now, c.answers = now, map[question]*answer{} }
 
@@ -38,50 +52,26 @@ func (c *cache) get(
 	ctx context.Context, q question, every time.Duration, ask func() (any, error),
 ) (any, time.Time, error) {
 	c.mu.Lock()
-	a := c.answers[q]
-	if a != nil {
-		select {
-		case <-a.done:
-			// A little less than every, because timers are not exact.
-			if c.now().Sub(a.at) >= every-every/20 || a.err != nil {
-				a = nil
-			}
-		default: // under way
-		}
-	}
-	mine := a == nil
+	a, now := c.answers[q], c.now()
+	mine := a == nil || a.old(now)
 	if mine {
-		c.drop(every)
-		a = &answer{done: make(chan struct{})}
+		// An answer may have the bodies of messages, so old ones go even if no other call asks their questions.
+		maps.DeleteFunc(c.answers, func(_ question, a *answer) bool { return a.old(now) })
+		a = &answer{done: make(chan struct{}), every: every, at: now, err: errPanicked}
 		c.answers[q] = a
 	}
 	c.mu.Unlock()
 	if mine {
-		a.at = c.now()
-		a.value, a.err = ask()
-		close(a.done)
+		func() {
+			defer close(a.done) // also if Options.Queues panics: other calls wait
+			a.value, a.err = ask()
+		}()
 	}
 	select {
 	case <-a.done:
 		return a.value, a.at, a.err
 	case <-ctx.Done():
 		return nil, time.Time{}, ctx.Err()
-	}
-}
-
-// drop removes answers that are too old, if the cache is full. The caller must hold c.mu.
-func (c *cache) drop(every time.Duration) {
-	if len(c.answers) < maxAnswers {
-		return
-	}
-	for q, a := range c.answers {
-		select {
-		case <-a.done:
-			if c.now().Sub(a.at) >= every {
-				delete(c.answers, q)
-			}
-		default:
-		}
 	}
 }
 

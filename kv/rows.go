@@ -6,18 +6,23 @@ import (
 	"iter"
 )
 
-// rowsPage bounds the pairs of one transaction of Rows.
+// rowsPage bounds the pairs of one transaction of Rows. After a failed attempt Rows reads half as many at a time,
+// because a page of large values may take longer than the five seconds of a transaction.
 const rowsPage = 1000
 
-// Rows reads the pairs of r in the order of their keys, page by page, each in a transaction of its own: what it yields is
-// of no single point in time. An error is yielded last, with an empty pair.
+// Rows reads the pairs of r in the order of their keys, page by page, each in a transaction of its own: what it yields
+// is of no single point in time. An error is yielded last, with an empty pair.
 func Rows(ctx context.Context, db DB, r KeyRange) iter.Seq2[KV, error] {
 	r = KeyRange{Begin: bytes.Clone(r.Begin), End: bytes.Clone(r.End)}
 	return func(yield func(KV, error) bool) {
+		page := rowsPage
 		for r := r; ; {
 			var rows []KV
-			_, err := Run(ctx, db, TxOptions{}, func(tx Tx, _ Attempt) (err error) {
-				rows, err = tx.Snapshot().GetRange(r.Selectors(), RangeOptions{Limit: rowsPage}).Wait(ctx)
+			_, err := Run(ctx, db, TxOptions{}, func(tx Tx, a Attempt) (err error) {
+				if a.N > 0 {
+					page = max(1, page/2)
+				}
+				rows, err = tx.Snapshot().GetRange(r.Selectors(), RangeOptions{Limit: page}).Wait(ctx)
 				return err
 			})
 			if err != nil {
@@ -29,7 +34,7 @@ func Rows(ctx context.Context, db DB, r KeyRange) iter.Seq2[KV, error] {
 					return
 				}
 			}
-			if len(rows) < rowsPage {
+			if len(rows) < page {
 				return
 			}
 			r.Begin = KeyAfter(rows[len(rows)-1].Key)

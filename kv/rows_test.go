@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,4 +58,48 @@ func TestRows(t *testing.T) {
 		errs++
 	}
 	require.Equal(t, 1, errs)
+}
+
+// slow is an engine on which a read of more than ten pairs outlives its transaction.
+type slow struct{ kv.DB }
+
+type slowTx struct{ kv.ManagedTx }
+
+type slowReads struct{ kv.ReadTx }
+
+func (d slow) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return slowTx{tx}, err
+}
+
+func (t slowTx) Snapshot() kv.ReadTx { return slowReads{t.ManagedTx.Snapshot()} }
+
+func (t slowReads) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	if o.Limit > 10 {
+		return kv.Done[[]kv.KV](nil, &kv.Error{Code: kv.CodeTransactionTooOld})
+	}
+	return t.ReadTx.GetRange(r, o)
+}
+
+// TestRowsOfASlowEngine: if a page takes longer than a transaction lasts, Rows reads smaller pages, and yields all
+// pairs.
+func TestRowsOfASlowEngine(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer func() { require.NoError(t, db.Close()) }()
+	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		for i := range 25 {
+			tx.Set([]byte{byte(i)}, nil)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	n := 0
+	for row, err := range kv.Rows(ctx, slow{db}, kv.PrefixRange(nil)) {
+		require.NoError(t, err)
+		require.Equal(t, []byte{byte(n)}, row.Key)
+		n++
+	}
+	require.Equal(t, 25, n)
 }

@@ -182,7 +182,7 @@ func (q *Queue) keepBeating(p *pulse) {
 			q.heart.end(p)
 		}
 	}()
-	wait := q.knownConfig().Lease / 3
+	wait := untilNextBeat(q, p)
 	for {
 		timer := time.NewTimer(wait)
 		select {
@@ -201,15 +201,22 @@ func (q *Queue) keepBeating(p *pulse) {
 		if p.left() <= 0 {
 			return // whatever the database does: others may have the groups by now
 		}
-		wait = q.knownConfig().Lease / 3
+		wait = untilNextBeat(q, p)
 		switch {
 		case errors.Is(err, ErrNoQueue), err == nil && !there:
 			return
 		case err != nil:
-			wait = min(wait/2, time.Second)
+			wait = max(min(wait/2, time.Second), leastBeatPause)
 		}
 	}
 }
+
+// leastBeatPause bounds the pause between two tries to move a beat.
+const leastBeatPause = 50 * time.Millisecond
+
+// untilNextBeat is a third of the lease, or of the time for which the beat still keeps its claims if that is less: the
+// handle may have learned of a longer lease since the transaction that moved the beat.
+func untilNextBeat(q *Queue, p *pulse) time.Duration { return min(q.knownConfig().Lease, p.left()) / 3 }
 
 func isEnded(p *pulse) bool {
 	select {

@@ -107,6 +107,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	}
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
+	c.clearNamed(f)
 	_, more, err := c.leave(free, nil, guard.HoldEmpty, false)
 	c.noteRemains(free, more)
 	return err
@@ -192,10 +193,7 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 // receive has claimed.
 func (c *claimer) leaveInHand(f *found, head ID) error {
 	c.clearLead(&f.candidate, f.record)
-	if f.key == nil {
-		// The caller has named the group. Usually its hint has this key.
-		c.tx.Clear(c.keys.ready(head.Index, f.lane))
-	}
+	c.clearNamed(f)
 	delete(c.noted.ready, f.lane)
 	return c.fenceTurn(f.lane, head)
 }
@@ -452,8 +450,9 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	}
 	end := c.nowMS + grantLease.Milliseconds()
 	grant := rec.Holding{Kind: rec.KindGrant, Token: token, Owner: random.String(), EndMS: end}
-	c.hold(f, rec.HeldBy(grant, nil), f.rows.at(0).Index)
+	c.hold(f, rec.HeldBy(grant, nil))
 	c.met[f.lane] = true
+	c.search.given(&f.candidate)
 	return true, nil
 }
 

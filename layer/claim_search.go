@@ -107,7 +107,7 @@ func (byAge) arrange(s *search, whole int64) {
 }
 
 // arrange puts the oldest of each shard before the second of each. The shard behind that of the last candidate which
-// the handle looked at comes first: so a receive of one item does not look at the oldest shard again and again.
+// the handle has given comes first: so a receive of one item does not look at the oldest shard again and again.
 // Example: shards A with 5, B with 2 and C with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (o inTurns) arrange(s *search, _ int64) {
 	o.byAge.arrange(s, math.MaxInt64)
@@ -232,10 +232,16 @@ func (s *search) next(n int) ([]candidate, error) {
 			s.spread.Walked(s.shard, key)
 		}
 	}
-	if n > 0 {
-		s.spread.NoteFairTurn(s.shardOf(wave[n-1]) + 1)
-	}
 	return wave, nil
+}
+
+// given notes that a group to which the search led was delivered from, or granted: in a fair queue it is the turn of
+// the next shard. A group that the search found and that was not given takes no turn, because a receive that is full
+// before would come to the same shard first again and again.
+func (s *search) given(c *candidate) {
+	if c.key != nil && c.grant == 0 {
+		s.spread.NoteFairTurn(s.shardOf(*c) + 1)
+	}
 }
 
 // find reads until there are candidates in pending, or no more to read.

@@ -752,6 +752,9 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 			} else {
 				err = c.take(r, f, l.state, limit)
 			}
+			if c.taken > before {
+				c.search.given(&f.candidate)
+			}
 			switch {
 			case r.o.Unordered:
 				c.changed(l.lane) // the next receive may take more of the group
@@ -890,7 +893,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	next := rec.HeldBy(held, nil)
 	next.Token += r.proof(suspect)
 	claim.suspect = suspect && !r.inTx
-	c.hold(f, next, out[0].Index)
+	c.hold(f, next)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
 	r.stopped, c.suspects.gave = r.stopped || suspect, c.suspects.gave || suspect
@@ -916,13 +919,10 @@ func (r *reception) proof(suspect bool) int64 {
 }
 
 // hold gives a group to a holder, and clears what led here.
-func (c *claimer) hold(f *found, next *rec.Record, head int64) {
+func (c *claimer) hold(f *found, next *rec.Record) {
 	c.clearLead(&f.candidate, f.record)
-	if f.key == nil {
-		// Named by the caller: as a rule the group's hint has this key.
-		c.tx.Clear(c.keys.ready(head, f.lane))
-	}
-	c.put(f.lane, f.record, next, head)
+	c.clearNamed(f)
+	c.put(f.lane, f.record, next, f.rows.at(0).Index)
 	delete(c.noted.ready, f.lane)
 }
 

@@ -275,6 +275,21 @@ func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	w.clear(c.key)
 }
 
+// clearNamed clears what leads to the head of a group that the caller has named, as a rule: its hint, and its timer if
+// the head was delayed. Otherwise these keys would become more and more in a queue whose receives all name groups.
+func (w *txn) clearNamed(f *found) {
+	if f.key != nil {
+		return
+	}
+	head := f.rows.at(0)
+	w.tx.Clear(w.keys.ready(head.Index, f.lane))
+	if head.dueMS > 0 {
+		for _, timer := range w.keys.timersAt(f.rows.timing(head.dueMS), f.lane) {
+			w.tx.Clear(timer)
+		}
+	}
+}
+
 // run returns the items from the head on that may be delivered together, up to limit, and as long as fits accepts them.
 // fits gets the size of the next body, in bytes. run returns nothing if fits refuses the first item.
 func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []rec.Item, err error) {

@@ -773,7 +773,9 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if s.Views, err = v.countViews(int64(o.MaxGroups)); err != nil {
 		return s, err
 	}
-	c := &groupCounts{inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro(), taken: map[string]bool{}}
+	c := &groupCounts{
+		inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro(), taken: make(map[string]bool),
+	}
 	c.follows = halved(statsHints, 2*o.slow)
 	if s.PausedGroups+s.HaltedGroups > 0 {
 		if c.marked, _, err = v.readMarked(o.where); err != nil {

@@ -22,7 +22,9 @@ type RedriveOptions struct {
 	// under its own id, before the items which followed.
 	ToTail bool
 	// Edit, if not nil, is given each message and may change its body and its headers, and nothing else. Edit may run
-	// several times; an error ends the redrive before the step at hand. A dry run does not call Edit.
+	// several times, and must return at once, because it is part of a transaction, which lasts five seconds: a slower
+	// Edit runs again and again until ctx ends. An error ends the redrive before the step at hand. A dry run does not
+	// call Edit.
 	Edit func(d DeadLetter, m *Message) error
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool

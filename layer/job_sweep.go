@@ -58,7 +58,7 @@ type SweepReport struct {
 	Purges        int64 // notes of purges cleared: older than any dedup entry
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // used rates cleared, of groups that have their full rate again
-	Hints         int64 // cleared: of lanes from which no handle receives, see docs/lanes.md
+	Hints         int64 // cleared, timers too: of lanes from which no handle receives, see docs/lanes.md
 	Unreadable    int64 // hints, timers, requests and the like cleared, because they could not be read
 }
 
@@ -684,10 +684,10 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	return over, nil
 }
 
-// hints clears the stale hints of lanes, in a queue with facets. A claim clears only the hint of its own lane. If the
-// claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*; state",
-// and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole group, and no claim
-// clears it.
+// hints clears the stale hints and timers of lanes, in a queue with facets. A claim clears only those of its own lane.
+// If the claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*;
+// state", and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole group, and
+// no claim clears it.
 func (s *sweeper) hints() error {
 	if s.q.keys.plan.IsPlain() {
 		return nil
@@ -697,7 +697,51 @@ func (s *sweeper) hints() error {
 			return err
 		}
 	}
+	for _, section := range []string{nameTimer, nameDue} {
+		if err := s.pagesUntil(s.q.keys.section(section), s.staleTimers, &s.report.Hints, nil); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// staleTimers clears, in a page, the timers of delayed heads that empty lanes have had. As a hint, such a timer stays
+// in a lane from which no handle receives.
+//
+// Footprint, per timer cleared: a read conflict on the whole lane, because an item that comes into the lane may write a
+// timer with this very key.
+func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
+	heads := make([]kv.Future[[]byte], len(rows))
+	items := make([]kv.KeyRange, len(rows))
+	for i, row := range rows {
+		p, err := s.q.keys.parse(row.Key)
+		if err != nil || p.id != uuid.Nil || lanes.IsHold(p.lane) {
+			continue // Check names what cannot be read
+		}
+		if kind, _, err := rec.UnpackTimer(row.Key, row.Value); err != nil || kind != rec.KindHead {
+			continue
+		}
+		items[i] = s.q.keys.items(p.lane)
+		heads[i] = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items[i].Begin))
+	}
+	for i, row := range rows {
+		if heads[i] == nil {
+			continue
+		}
+		head, err := heads[i].Wait(s.ctx)
+		if err != nil {
+			return 0, fmt.Errorf("read head: %w", err)
+		}
+		if items[i].Contains(head) {
+			continue
+		}
+		if err := guard.StaleEmpty.Read(tx, items[i]); err != nil {
+			return 0, err
+		}
+		tx.Clear(row.Key)
+		cleared++
+	}
+	return cleared, nil
 }
 
 // staleHints clears, in a page, the hints of empty lanes, and the hints that do not lead to the head of their lane. If

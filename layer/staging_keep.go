@@ -283,6 +283,9 @@ func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
 func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 	poll := w.q.opts.Poll
 	poll = poll*3/4 + time.Duration(w.q.random.Float()*float64(poll)/2)
+	if slices.ContainsFunc(receives, func(r *reception) bool { return r.o.OnlyIfAny }) {
+		return min(poll, w.q.opts.Poll) // no handle before tells it that there is no message left
+	}
 	if w.nowMS < w.q.staging.lostUntil.Load() {
 		return poll
 	}

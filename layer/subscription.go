@@ -295,7 +295,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 			return 0, err
 		}
 		if left := s.left(r); r.Token != s.token && left > 0 && !s.outlived(held, r) {
-			return min(left, s.o.Lease, longestReader(&r)), nil
+			return min(left, s.o.Lease, longestReader(&r), subscribePoll), nil // the holder may end before its lease
 		}
 	}
 	v, err := cursorRead.Wait(ctx)
@@ -685,11 +685,28 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at rec.Posi
 	if err := s.callAll(ctx, page.changes); err != nil {
 		return at, err
 	}
-	// Also if ctx has ended since, so that a subscription that is stopped in good order repeats no change.
+	for pause := leastPause; ; pause = min(2*pause, time.Second) {
+		// Once more after an error of the database, or else the handler would be called again.
+		at, err = s.store(ctx, page.next)
+		if kv.Code(err) == 0 || ctx.Err() != nil {
+			return at, err
+		}
+		if pause == leastPause {
+			s.report(err)
+		}
+		if closed := s.pause(ctx, "store", pause); closed != nil {
+			return at, closed
+		}
+	}
+}
+
+// store stores a place. It does so also if ctx has ended since, so that a subscription that is stopped in good order
+// repeats no change.
+func (s *subscription) store(ctx context.Context, place rec.Position) (at rec.Position, err error) {
 	ctx, cancel := lastWord(ctx)
 	defer cancel()
 	err = s.update(ctx, func(tx kv.Tx, _ *following) (err error) {
-		at, _, err = s.move(ctx, tx, page.next)
+		at, _, err = s.move(ctx, tx, place)
 		return err
 	})
 	s.silent = errors.Is(err, errSilent)
@@ -812,10 +829,14 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 // *ChangeError.
 func (s *subscription) call(changes []Change, handler func() error) error {
 	var returned, slip error
-	err := callback.Shield(0).Try("the handler", func() {
+	err := callback.Shield(callback.Patience).Try("the handler", func() {
 		returned, slip = callback.Meant(handler())
 		returned = callback.Sound(returned)
 	})
+	if stuck := new(callback.StuckError); errors.As(err, &stuck) {
+		s.report(s.failed(changes, stuck))
+		err = <-stuck.Returned
+	}
 	if err = cmp.Or(err, returned); err != nil {
 		return s.failed(changes, err)
 	}
@@ -853,7 +874,7 @@ type SubscribeOptions struct {
 	// 30 s.
 	Lease time.Duration
 	// OnError is told the errors after which the subscription goes on: a handler's (*ChangeError), the engine's, and
-	// *MissedError. nil = they are logged with slog.Default.
+	// *MissedError. With Parallel, several goroutines may call it at once. nil = they are logged with slog.Default.
 	OnError func(err error)
 }
 
@@ -866,7 +887,8 @@ const (
 )
 
 // ChangeError: a handler of changes has failed or panicked. The same changes follow again after a pause, fewer at a
-// time; the place of the subscription has not moved.
+// time; the place of the subscription has not moved. Or a handler has not returned after two minutes: Err then has the
+// stack of its goroutine, and the call continues.
 type ChangeError struct {
 	Subscription string
 	First        Change // of the call
@@ -904,7 +926,8 @@ func (e *MissedError) Error() string {
 // Subscribe calls handler for the queue's changes, in the order of their commits, until ctx ends: then Subscribe
 // returns nil. The queue must keep changes (Config.Changes; otherwise ErrOptions). name says which subscription: its
 // place is kept in the database, so a later call goes on behind the last changes whose handler has returned nil. Of all
-// processes with the same name one at a time holds the subscription; the others wait and take over when its lease ends.
+// processes with the same name one at a time holds the subscription. The others wait, and take over when its lease
+// ends, or within 10 s of the end of its call.
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to

@@ -139,6 +139,9 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 				return nil, err
 			}
 			items, err := w.takeFrom(c, max)
+			if len(items) > 0 {
+				s.given(&c)
+			}
 			if err != nil || len(items) > 0 {
 				return items, err
 			}
@@ -259,6 +262,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	w.remove(f.group(), out, out, archived)
 	w.spend(f.group(), f.allowed, len(out))
 	w.clearLead(&f.candidate, f.record)
+	w.clearNamed(f)
 	delete(w.noted.ready, f.lane)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)

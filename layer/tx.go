@@ -356,22 +356,53 @@ func (w *txn) wakeNamed() error {
 			return w.wake(rows, wakePage)
 		}
 	}
-	found := make([]kv.Future[[]kv.KV], 0, len(w.noted.ready))
+	found := make([]probe, 0, len(w.noted.ready))
 	for _, group := range slices.Sorted(maps.Keys(w.noted.ready)) {
-		found = append(found, w.read.GetRange(
-			w.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
-		))
+		found = append(found, w.probe(w.keys.namedFor(group)))
 	}
-	for _, f := range found {
-		rows, err := f.Wait(w.ctx)
+	for _, p := range found {
+		rows, err := p.wait(w)
 		if err != nil {
-			return fmt.Errorf("read requests: %w", err)
+			return err
 		}
 		if err := w.wake(rows, wakeProbe); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// probe is a read of the first wakeProbe requests of a range.
+type probe struct {
+	of   kv.KeyRange
+	rows kv.Future[[]kv.KV]
+}
+
+func (w *txn) probe(of kv.KeyRange) probe {
+	return probe{of, w.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: wakeProbe})}
+}
+
+// wait returns the requests, and those behind them if all are of handles which have died. Only a sweep clears the
+// requests of the dead for groups and lanes. If a whole page is theirs, all handles that wait are woken.
+func (p probe) wait(w *txn) ([]kv.KV, error) {
+	rows, err := p.rows.Wait(w.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read requests: %w", err)
+	}
+	alive := func(row kv.KV) bool {
+		_, wants, err := w.wanting(row)
+		return err == nil && wants
+	}
+	if len(rows) < wakeProbe || slices.ContainsFunc(rows, alive) {
+		return rows, nil
+	}
+	if rows, err = w.read.GetRange(p.of.Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx); err != nil {
+		return nil, fmt.Errorf("read requests: %w", err)
+	}
+	if len(rows) == wakePage && !slices.ContainsFunc(rows, alive) {
+		w.touchShared()
+	}
+	return rows, nil
 }
 
 // wakeAll wakes the oldest request, which serves the others, and all requests for groups and by templates.
@@ -537,10 +568,11 @@ func (w *txn) spent() bool {
 // A message enqueued in fn has its place by the first read of fn, see EnqueueTx. So it may come before a message which
 // another process enqueues after that read, and before the EnqueueTx. Message.BehindAll excludes that.
 //
-// fn may run several times, so it must assign its results and must not append to them. fn must return every error of
-// the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error wraps a
-// *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing there:
-// after a drop of the queue the error wraps ErrNoQueue.
+// fn may run several times, so it must assign its results and must not append to them. fn must return within five
+// seconds, because a transaction lasts no longer: a slower fn runs again and again until ctx ends. fn must return every
+// error of the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error
+// wraps a *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing
+// there: after a drop of the queue the error wraps ErrNoQueue.
 //
 // If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
 // has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an

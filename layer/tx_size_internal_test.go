@@ -114,8 +114,8 @@ func TestSizeIsCounted(t *testing.T) {
 	}
 }
 
-// TestManyReceiptsAtClose: in an outage each commit that times out leaves a receipt. Close clears them all, also if they
-// are more than fit into one transaction.
+// TestManyReceiptsAtClose: in an outage each commit that times out leaves a receipt. Close clears them all, also if
+// they are more than fit into one transaction.
 func TestManyReceiptsAtClose(t *testing.T) {
 	const many = 4000
 	ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})

@@ -110,32 +110,39 @@ func (k *waking) readMore() error {
 			return k.seeAll(rows)
 		}
 	}
-	var found []kv.Future[[]kv.KV]
-	read := func(r kv.KeyRange, limit int) {
-		found = append(found, k.read.GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}))
-	}
+	var unlocked []kv.Future[[]kv.KV]
 	for _, group := range slices.Sorted(maps.Keys(k.unlocks)) {
-		read(k.keys.namedFor(group), wakePage)
+		named := k.keys.namedFor(group).Selectors()
+		unlocked = append(unlocked, k.read.GetRange(named, kv.RangeOptions{Limit: wakePage}))
 	}
-	unlocked := len(found)
+	var probes []probe
 	if k.groups > 0 {
-		read(k.keys.section(nameRequest), wakeProbe)
+		probes = append(probes, k.probe(k.keys.section(nameRequest)))
 	}
 	for _, where := range slices.Sorted(maps.Keys(k.templates)) {
-		read(k.keys.byLaneFor(where), wakeProbe)
+		probes = append(probes, k.probe(k.keys.byLaneFor(where)))
 	}
 	for _, group := range slices.Sorted(maps.Keys(k.opened)) {
 		for _, lane := range k.opened[group] {
-			read(k.keys.namedForLane(lane), wakeProbe)
+			probes = append(probes, k.probe(k.keys.namedForLane(lane)))
 		}
 	}
-	for i, f := range found {
+	for _, f := range unlocked {
 		rows, err := f.Wait(k.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
-		if i < unlocked && len(rows) == wakePage {
+		if len(rows) == wakePage {
 			k.touchShared() // any of the others may be for a lane that shares an item with an unlocked one
+		}
+		if err := k.seeAll(rows); err != nil {
+			return err
+		}
+	}
+	for _, p := range probes {
+		rows, err := p.wait(k.txn)
+		if err != nil {
+			return err
 		}
 		if err := k.seeAll(rows); err != nil {
 			return err

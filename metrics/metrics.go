@@ -14,6 +14,7 @@ package metrics
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -61,6 +62,7 @@ type source struct {
 	at    time.Time
 	took  time.Duration
 	ok    bool
+	gone  bool
 }
 
 // New makes an exporter without queues.
@@ -91,6 +93,22 @@ func (e *Exporter) Remove(q *layer.Queue) {
 	e.queues = slices.DeleteFunc(e.queues, func(s *source) bool { return s.q == q })
 	delete(e.work, q.Name())
 	delete(e.errors, q.Name())
+}
+
+// Gone returns the handles whose queues do not exist any more, by the last reading. There may be new queues of their
+// names: the program should Remove the handles, and Add new ones.
+func (e *Exporter) Gone() (gone []*layer.Queue) {
+	e.mu.Lock()
+	sources := slices.Clone(e.queues)
+	e.mu.Unlock()
+	for _, s := range sources {
+		s.mu.Lock()
+		if s.gone {
+			gone = append(gone, s.q)
+		}
+		s.mu.Unlock()
+	}
+	return gone
 }
 
 // Unopened says which queues cannot be opened now. Until the next call the exporter shows an fdbfifo_exporter_up of 0
@@ -172,6 +190,7 @@ func (e *Exporter) read(ctx context.Context, s *source) {
 	defer cancel()
 	stats, err := s.q.Stats(ctx, layer.StatsOptions{})
 	s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
+	s.gone = errors.Is(err, layer.ErrNoQueue)
 	if err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()

@@ -213,6 +213,16 @@ func (r record) keepsVisibility(after record) error {
 	return e
 }
 
+// checkThroughput returns an error for a FifoThroughputLimit that does not go with the DeduplicationScope.
+func (r record) checkThroughput() error {
+	if r.choice(throughputLimit) != perGroup || r.dedupInGroup() {
+		return nil
+	}
+	e := invalidAttribute(throughputLimit)
+	e.text += " Reason: perMessageGroupId goes with the DeduplicationScope messageGroup."
+	return e
+}
+
 // all returns the attributes of the queue that clients can set, and when it was created and changed. An attribute that
 // no client has set has its default.
 func (r record) all() map[string]string {

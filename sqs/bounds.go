@@ -5,6 +5,11 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 )
 
 const (
@@ -18,13 +23,23 @@ const (
 var errTooMany = fmt.Errorf("it has more than %d values", maxValues)
 
 // checkValues refuses JSON with too many values before memory is spent on them. It counts the characters that come
-// before a value: commas and opening brackets outside of texts.
+// before a value: commas and opening brackets outside of texts. It also refuses what the decoder would replace: bytes
+// that are no UTF-8, and halves of surrogate pairs. Two different messages could else become the same.
 func checkValues(text []byte) error {
+	if !utf8.Valid(text) {
+		return fail(schemas.InvalidMessageContents, "%s", badCharacters)
+	}
 	n, quoted := 0, false
 	for i := 0; i < len(text); i++ {
 		switch b := text[i]; {
 		case quoted && b == '\\':
 			i++
+			if r := escaped(text[i-1:]); utf16.IsSurrogate(r) {
+				if i += len(`uXXXX`); utf16.DecodeRune(r, escaped(text[i:])) == utf8.RuneError {
+					return fail(schemas.InvalidMessageContents, "%s", badCharacters)
+				}
+				i++ // the rest of the second half is plain
+			}
 		case b == '"':
 			quoted = !quoted
 		case !quoted && (b == ',' || b == '[' || b == '{'):
@@ -36,9 +51,24 @@ func checkValues(text []byte) error {
 	return nil
 }
 
-// checkParameters refuses a request of the Query protocol with a parameter of two values.
+// escaped returns the character that text begins with as an escape, such as \uD83D; 0 = it begins with none.
+func escaped(text []byte) rune {
+	if len(text) < len(`\uXXXX`) || text[0] != '\\' || text[1] != 'u' {
+		return 0
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return 0
+	}
+	return rune(n)
+}
+
+// checkParameters refuses a request of the Query protocol with a parameter of two values, or that is no UTF-8.
 func checkParameters(form url.Values) error {
 	for name, values := range form {
+		if !utf8.ValidString(name) || !utf8.ValidString(values[0]) {
+			return fail(schemas.InvalidMessageContents, "%s", badCharacters)
+		}
 		if slices.ContainsFunc(values, func(v string) bool { return v != values[0] }) {
 			return fmt.Errorf("the parameter %q has two values", name)
 		}
@@ -59,5 +89,25 @@ func (n *names) UnmarshalJSON(text []byte) error {
 		return invalid("A list of attribute names has at most %d names, of at most %d bytes each.", maxNames, maxName)
 	}
 	*n = all
+	return nil
+}
+
+// settings are attributes or tags by their names. An empty text of an attribute is its default.
+type settings map[string]string
+
+// UnmarshalJSON refuses null, and the missing value of the Query protocol, with an apiError: a program whose variable
+// is not set would remove a policy.
+func (s *settings) UnmarshalJSON(text []byte) error {
+	var all map[string]*string
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	*s = make(settings, len(all))
+	for name, value := range all {
+		if value == nil {
+			return invalid("The value of %q is missing.", name)
+		}
+		(*s)[name] = *value
+	}
 	return nil
 }

@@ -78,7 +78,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, most int) error {
 
 // routes returns the handler of the API and of the health and readiness paths.
 func (s *Server) routes() http.Handler {
-	health, mux := http.NewServeMux(), http.NewServeMux()
+	health := http.NewServeMux()
 	health.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	health.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), healthyIn)
@@ -89,13 +89,17 @@ func (s *Server) routes() http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	mux.Handle("/", s)
-	for _, path := range []string{healthPath, readyPath} {
-		if s.options.Keys == nil {
-			mux.Handle("GET "+path, hosts.Guard(health, s.host))
-		} else {
-			mux.Handle("GET "+path, health)
-		}
+	var open http.Handler = health
+	if s.options.Keys == nil {
+		open = hosts.Guard(health, s.host)
 	}
-	return mux
+	// Without a mux, which would answer a path with two slashes by a redirect that SDKs do not follow.
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		isGet := r.Method == http.MethodGet || r.Method == http.MethodHead
+		if isGet && (r.URL.Path == healthPath || r.URL.Path == readyPath) {
+			open.ServeHTTP(w, r)
+			return
+		}
+		s.ServeHTTP(w, r)
+	})
 }

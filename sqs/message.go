@@ -8,6 +8,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -344,7 +346,7 @@ func (v attributeValue) check(name string) error {
 		if !wellFormed(*v.StringValue) {
 			return invalid("%s", badCharacters)
 		}
-		if _, err := strconv.ParseFloat(*v.StringValue, 64); v.kind() == "Number" && err != nil {
+		if v.kind() == "Number" && !isNumber(*v.StringValue) {
 			return invalid("Can't cast the value of message (user) attribute '%s' to a number.", name)
 		}
 	case "Binary":
@@ -358,6 +360,14 @@ func (v attributeValue) check(name string) error {
 			"prefixes is Binary, Number, and String.", name)
 	}
 	return nil
+}
+
+var number = regexp.MustCompile(`^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$`)
+
+// isNumber reports whether text is a number by AWS's rules: decimal, and 0 or between 1e-128 and 1e126.
+func isNumber(text string) bool {
+	n, err := strconv.ParseFloat(text, 64)
+	return err == nil && number.MatchString(text) && (n == 0 || math.Abs(n) >= 1e-128 && math.Abs(n) <= 1e126)
 }
 
 // value is the value's bytes.

@@ -50,7 +50,7 @@ type call struct {
 // ServeHTTP answers one request of a client. It implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{
-		request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account,
+		request: uuid.NewString(), base: s.base(r), path: s.path(r), account: s.options.Account,
 		trace: r.Header.Get("X-Amzn-Trace-Id"), address: addressOf(r),
 	}
 	c.writable = writeDeadline(w)

@@ -133,8 +133,8 @@ func (s *Server) sendMessageBatch(
 	return result, nil
 }
 
-// refusedAt returns the place of a message for which alone an enqueue was refused; -1 = there is none. Of a full group it
-// is the last one, because those before it may have room.
+// refusedAt returns the place of a message for which alone an enqueue was refused; -1 = there is none. Of a full group
+// it is the last one, because those before it may have room.
 func refusedAt(messages []layer.Message, err error) int {
 	var full *layer.FullError
 	var bad *layer.MessageError

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,6 +71,7 @@ type Server struct {
 	options Options
 	id      string // of this server among those of the database
 	host    string // the name in Options.URL
+	root    string // the path in Options.URL, without a slash at its end
 	memory  memory // of the bodies of requests
 	answers memory // of the answers
 	stopped context.Context
@@ -115,7 +117,7 @@ func NewServer(db kv.DB, o Options) *Server {
 		told: make(map[string]string),
 	}
 	if u, err := url.Parse(o.URL); err == nil {
-		s.host = hosts.Name(u.Host)
+		s.host, s.root = hosts.Name(u.Host), strings.TrimRight(u.Path, "/")
 	}
 	s.troubles.Say = s.sayTrouble
 	s.stopped, s.stop = context.WithCancel(kv.WithTrouble(context.Background(), s.troubles.Note))

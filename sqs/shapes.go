@@ -35,8 +35,8 @@ type (
 
 	createQueueRequest struct {
 		QueueName  *string
-		Attributes map[string]string
-		Tags       map[string]string `json:"tags"`
+		Attributes settings
+		Tags       settings `json:"tags"`
 	}
 	queueUrlResult struct{ QueueUrl string }
 
@@ -180,7 +180,7 @@ type (
 
 	setQueueAttributesRequest struct {
 		QueueUrl   string
-		Attributes map[string]string
+		Attributes settings
 	}
 	startMessageMoveTaskRequest struct {
 		SourceArn                    *string
@@ -191,7 +191,7 @@ type (
 
 	tagQueueRequest struct {
 		QueueUrl string
-		Tags     map[string]string
+		Tags     settings
 	}
 	untagQueueRequest struct {
 		QueueUrl string

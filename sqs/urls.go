@@ -16,11 +16,22 @@ func (s *Server) base(r *http.Request) string {
 	return "http://" + r.Host
 }
 
-// queueName is the name of the queue that a request is about: the end of its URL, or of the request's path.
+// path is the path of a request below that of Options.URL, without slashes at its end: / or /ACCOUNT/QUEUE.
+func (s *Server) path(r *http.Request) string {
+	below, ok := strings.CutPrefix(r.URL.Path, s.root)
+	if !ok || below != "" && below[0] != '/' { // a proxy has removed the path of the URL
+		below = r.URL.Path
+	}
+	return "/" + strings.Trim(below, "/")
+}
+
+// queueName is the name of the queue that a request is about: the end of its URL, or of the request's path. Slashes may
+// follow the name.
 func (c *call) queueName(queueURL string) (string, error) {
 	if queueURL == "" {
 		queueURL = c.path
 	}
+	queueURL = strings.TrimRight(queueURL, "/")
 	name := queueURL[strings.LastIndexByte(queueURL, '/')+1:]
 	if name == "" {
 		return "", missing("QueueUrl")

@@ -138,7 +138,7 @@ func (h *hand) settle(done *finished) {
 	if done == nil {
 		return
 	}
-	ctx, cancel := endContext(h.ctx)
+	ctx, cancel := h.w.endContext(h.ctx, done.in)
 	defer cancel()
 	if err := done.in.settle(ctx, done.settle, false); err != nil {
 		h.failed(received{source: done.in.source, err: err}, done)

@@ -32,6 +32,8 @@ type Delivery struct {
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
+	// spared: the handler's transaction has failed because of the database, so the call is no failed attempt.
+	spared bool
 	// refused is the error of AdvanceTo, if it has refused next; nil = it has not.
 	refused error
 	slip    error          // a mistake of a handler that has succeeded; nil = there is none
@@ -118,6 +120,7 @@ var (
 // claim before the transaction and between two attempts, if the rest of the lease may be too short.
 func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
 	h := d.in
+	d.spared = true // until the handler is called
 	if err := h.begin(of); err != nil {
 		return err
 	}
@@ -132,7 +135,9 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 			return err
 		}
 		t.failed, t.took, t.bound, t.n = nil, 0, 0, 0
-		switch err := t.once(ctx); {
+		err := t.once(ctx)
+		d.spared = d.spared && (isOutage(err) || errors.Is(err, errRenew))
+		switch {
 		case errors.Is(err, errRenew):
 			continue
 		case errors.Is(err, errGiveUp):
@@ -146,6 +151,13 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	}
 }
 
+// isOutage reports whether a transaction has failed with err because of the database. The codes from 2000 on say that a
+// client has used the database in a wrong way. Example: the handler has written too much.
+func isOutage(err error) bool {
+	code := kv.Code(err)
+	return code > 0 && code < 2000
+}
+
 // outlive returns a context for the commit of a handler that succeeds after the end of its context. It ends endTimeout
 // after of, or when the queue has said that the claim is lost.
 func (h *inHand) outlive(of context.Context) (context.Context, context.CancelFunc) {
@@ -155,10 +167,7 @@ func (h *inHand) outlive(of context.Context) (context.Context, context.CancelFun
 			cancel(cause)
 		}
 	})
-	bound := context.AfterFunc(of, func() {
-		timer := time.AfterFunc(endTimeout, func() { cancel(context.Cause(of)) })
-		context.AfterFunc(ctx, func() { timer.Stop() })
-	})
+	bound := endAfter(ctx, of, func() { cancel(context.Cause(of)) })
 	return ctx, func() {
 		free()
 		bound()
@@ -209,7 +218,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	defer cancel()
 	begun := time.Now()
 	defer func() { t.took = time.Since(begun) }()
-	d.sets, d.state, d.next, d.refused = false, nil, nil, nil
+	d.sets, d.state, d.next, d.refused, d.spared = false, nil, nil, nil, true
 	mayAdvance := len(q.Config().Facets) > 0
 	if !mayAdvance {
 		if err := t.finish(ctx, tx); err != nil {
@@ -217,7 +226,9 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 		}
 	}
 	h.commits.Store(false)
+	d.spared = false // also if the handler panics
 	err = t.fn(ctx, tx)
+	d.spared = err == nil
 	h.commits.Store(true)
 	switch {
 	case err != nil:

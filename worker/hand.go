@@ -21,7 +21,7 @@ import (
 // firstWait is the pause after an error; it doubles.
 const firstWait = 5 * time.Millisecond
 
-// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+// endTimeout bounds the transactions of a worker that is stopped, also if it is stopped by force.
 const endTimeout = 10 * time.Second
 
 // stuckAfter is the time after the end of its context at which a handler counts as stuck.
@@ -195,8 +195,33 @@ func (h *hand) failed(r received, done *finished) {
 	}
 }
 
-func endContext(of context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(of), endTimeout)
+// endContext is the context of a settlement. It lasts as long as the lease, so that what was handled is not handled
+// again, but no longer than endTimeout after the worker is stopped.
+func (w *Worker) endContext(of context.Context, in *inHand) (context.Context, context.CancelFunc) {
+	ctx, free := w.inTime(context.WithoutCancel(of))
+	ctx, cancel := context.WithTimeout(ctx, max(endTimeout, in.left()))
+	return ctx, func() {
+		cancel()
+		free()
+	}
+}
+
+// inTime returns a context that ends with of, and endTimeout after the worker is stopped.
+func (w *Worker) inTime(of context.Context) (ctx context.Context, free func()) {
+	ctx, cancel := context.WithCancelCause(of)
+	stop := endAfter(ctx, w.taking, func() { cancel(ErrNoAnswer) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// endAfter calls cancel endTimeout after the end of a context, unless ctx ends before, or stop is called.
+func endAfter(ctx, of context.Context, cancel func()) (stop func() bool) {
+	return context.AfterFunc(of, func() {
+		timer := time.AfterFunc(endTimeout, cancel)
+		context.AfterFunc(ctx, func() { timer.Stop() })
+	})
 }
 
 // work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
@@ -610,8 +635,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	a := &acking{ds: slices.Clone(in.handled), ended: make(chan struct{})}
 	in.acking = a
 	s := in.settlement(a.ds)
-	// For as long as the lease lasts, so that what was handled is not handled again.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
+	ctx, cancel := w.endContext(of, in)
 	ctx = w.o.Test.Named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
 	a.err = callback.ErrGoexit // until Settle has returned
 	go func() {
@@ -681,7 +705,8 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			failed = timedOut(c.ctx, partly.Err)
 		}
 	}
-	if c != nil && w.ctx.Err() == nil && !c.cutOff() && !(in.source.handler.inTx && kv.MaybeCommitted(failed)) {
+	spared := c != nil && (c.ds[n].spared || in.source.handler.inTx && kv.MaybeCommitted(failed))
+	if c != nil && w.ctx.Err() == nil && !c.cutOff() && !spared {
 		w.judge(&o, c.ds[n], failed)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {
@@ -702,7 +727,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		done = append(done, c.ds[:n]...)
 		given.State = s.State
 	}
-	ctx, cancel := endContext(of)
+	ctx, cancel := w.endContext(of, in)
 	defer cancel()
 	given.Finish, given.Advance = nil, nil
 	advance(&given, done...)

@@ -48,6 +48,9 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 // because a transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease. A call that takes longer is a
 // failed attempt. Use HandleCommit for slow work.
 //
+// If h succeeds, or was not called, and the database fails (for example io_error), no attempt counts. A transaction
+// that the database refuses, for example because it is too large, is a failed attempt.
+//
 // While the transaction is open the claim cannot be extended. So before an item the worker extends the claim if less
 // than 6 s of its lease are left, or less than 0.98 of a shorter lease: a lease below 12 s costs a transaction more for
 // an item or two.
@@ -219,8 +222,8 @@ func (e *RejectError) Unwrap() error {
 	return e.Err
 }
 
-// sound is callback.Sound, and keeps the verdict of a broken error. Example: a BatchError whose Err is broken still says
-// how many items are finished.
+// sound is callback.Sound, and keeps the verdict of a broken error. Example: a BatchError whose Err is broken says how
+// many items are finished.
 func sound(err error) error {
 	whole := callback.Sound(err)
 	if _, broken := as[callback.PanicError](whole); !broken {

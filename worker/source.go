@@ -73,6 +73,8 @@ func (s *source) receiveFrom(
 			return received{source: s, err: err}
 		}
 	}
+	ctx, free := h.w.inTime(ctx)
+	defer free()
 	o.Wait, o.Stop, o.State = wait, stop, s.state.Load()
 	r := received{source: s, state: o.State}
 	if done == nil {

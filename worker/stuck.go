@@ -128,7 +128,7 @@ func (w *Worker) finishLate(ctx context.Context, c *call) {
 	c.in.hand = &hand{w: w, ctx: ctx}
 	defer c.in.hand.endCalls()
 	done, more := w.conclude(ctx, c)
-	of, cancel := endContext(ctx)
+	of, cancel := w.endContext(ctx, c.in)
 	defer cancel()
 	switch {
 	case done != nil:

@@ -261,7 +261,7 @@ func (w *Worker) Start() {
 // layer.ErrNoQueue or layer.ErrClosed when there is nothing left to work on, and with a *StopError that wraps ErrStuck
 // when stuck handlers have ended the worker. If the database does not answer, Run waits for it no longer than a second
 // after the last handler has returned, and returns ErrNoAnswer. Run waits for a database that answers but is slow to
-// commit. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
+// commit, for 10 s at most. The end of ctx does not end the handlers' contexts: for that use Start and Stop.
 func (w *Worker) Run(ctx context.Context) error {
 	w.Start()
 	select {

@@ -119,8 +119,8 @@ func (t *transaction) prepare(c *commit) error {
 	return nil
 }
 
-// shortened returns the ranges with shortBound's bounds, as FoundationDB's client sends them. A range without a key in it
-// is left out.
+// shortened returns the ranges with shortBound's bounds, as FoundationDB's client sends them. A range without a key in
+// it is left out.
 func shortened(ranges []keyRange) []keyRange {
 	long := func(r keyRange) bool { return max(len(r.begin), len(r.end)) > maxReadKey+1 }
 	if !slices.ContainsFunc(ranges, long) {

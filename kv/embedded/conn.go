@@ -237,6 +237,8 @@ func (c *conn) take(kind frameKind, f fields) error {
 		var err error
 		if code != 0 {
 			err = farError(code, text)
+		} else if kind == frameFailed {
+			return fmt.Errorf("%w: a failure without a code", errFrame) // it must not count as a success
 		}
 		c.fail(id, kind, err)
 		return nil

@@ -240,6 +240,10 @@ func TestUnusablePath(t *testing.T) {
 	require.ErrorAs(t, err, &path)
 	require.NotErrorIs(t, err, embedded.ErrCorrupt)
 	require.NotErrorIs(t, err, embedded.ErrLocked)
+
+	t.Chdir(t.TempDir())
+	_, err = embedded.OpenDisk("", embedded.Options{})
+	require.ErrorAs(t, err, &path, "no path is not the working directory")
 }
 
 // A file without permission gives the system's error.

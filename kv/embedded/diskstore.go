@@ -22,7 +22,8 @@ import (
 type diskStore struct {
 	file *bbolt.DB
 	at   timeline
-	dir  *dir // of a store that is open to write, for as long as it is open; else nil
+	dir  *dir        // of a store that is open to write, for as long as it is open; else nil
+	is   fs.FileInfo // the file, of a store that is open to write
 }
 
 const (
@@ -91,11 +92,11 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if o.ReadOnly {
 		return openReadOnly(path, o.withDefaults(), mapped)
 	}
-	path, err := filepath.Abs(path) // the program may change its working directory later
-	if err != nil {
-		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
+	err := makeFolder(path)
+	if err == nil {
+		path, err = filepath.Abs(path) // the program may change its working directory later
 	}
-	if err := makeFolder(path); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
 	d, err := openDir(path)
@@ -203,15 +204,17 @@ func (d *dir) removeStale() {
 	}
 }
 
-// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in a
-// folder that this process may not read.
+// makeFolder makes the folder, and those above it that are missing. Their names are then durable, except for a name in
+// a folder that this process may not read.
 func makeFolder(path string) error {
 	var above []string
-	for at := path; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
+	for at := path; ; {
+		parent := filepath.Dir(at) // the root is its own
+		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) || parent == at {
 			break
 		}
-		above = append(above, filepath.Dir(at))
+		above = append(above, parent)
+		at = parent
 	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err
@@ -254,8 +257,12 @@ func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64
 	if err != nil {
 		return nil, 0, errors.Join(err, db.Close())
 	}
+	is, err := d.Lstat(fileName)
+	if err != nil {
+		return nil, 0, errors.Join(err, db.Close())
+	}
 	d.leavePid()
-	return &diskStore{file: db, at: at, dir: d}, version, nil
+	return &diskStore{file: db, at: at, dir: d, is: is}, version, nil
 }
 
 // openReadOnly opens the database in the folder without leaving anything there.
@@ -328,8 +335,23 @@ func (s *diskStore) snapshot() (view, error) {
 	return &diskView{tx, tx.Bucket(dataBucket)}, nil
 }
 
+// inPlace returns an error if the open file is no longer the file of the folder. Commits to such a file are lost when
+// the file is closed.
+func (s *diskStore) inPlace() error {
+	switch now, err := s.dir.Lstat(fileName); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s was removed while it was open: nothing more is written to it", s.file.Path())
+	case err == nil && !os.SameFile(s.is, now):
+		return fmt.Errorf("%s was replaced while it was open: close the database and open it again", s.file.Path())
+	}
+	return nil
+}
+
 func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 	defer recoverCorrupt(&err)
+	if err := s.inPlace(); err != nil {
+		return err
+	}
 	err = update(s.file, func(tx *bbolt.Tx) error {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
 			return err

@@ -3,6 +3,7 @@ package embedded_test
 import (
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -77,4 +78,48 @@ func TestTakeoverIsOfTheSameFolder(t *testing.T) {
 		return kv.Code(err) == kv.CodeIOError && strings.Contains(err.Error(), "another folder is at the path now")
 	}, patience, time.Millisecond)
 	require.False(t, late.Serves())
+}
+
+// TestFileIsTakenAway: the folder, or the file in it, is removed or replaced while it is open. No further commit is
+// acknowledged, and the error says why. The folder can be opened again.
+func TestFileIsTakenAway(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no file is removed while it is open")
+	}
+	for name, c := range map[string]struct {
+		away func(path string) error
+		says string
+	}{
+		"folder": {os.RemoveAll, "was removed while it was open"},
+		"file": {func(path string) error {
+			return os.Remove(filepath.Join(path, "kv.bbolt"))
+		}, "was removed while it was open"},
+		"copy": {func(path string) error {
+			return os.Rename(filepath.Join(withoutPair(t), "kv.bbolt"), filepath.Join(path, "kv.bbolt"))
+		}, "was replaced while it was open"},
+	} {
+		for _, exclusive := range []bool{false, true} {
+			path := filepath.Join(t.TempDir(), "db")
+			db := openDisk(t, path, embedded.Options{Exclusive: exclusive})
+			put(t, db, "a", "1")
+			require.NoError(t, c.away(path), name)
+			tx := begin(t, db)
+			tx.Set([]byte("a"), []byte("2"))
+			_, err := waitErr(t, tx.Commit())
+			require.Equal(t, kv.CodeCommitUnknownResult, kv.Code(err))
+			require.ErrorContains(t, err, c.says)
+			requireCode(t, kv.CodeIOError, begin(t, db).Get([]byte("a")))
+			require.NoError(t, db.Close())
+			require.Empty(t, read(t, openDisk(t, path, embedded.Options{Exclusive: exclusive}), "a"), name)
+		}
+	}
+}
+
+// withoutPair makes a folder with an empty database.
+func withoutPair(t *testing.T) (folder string) {
+	folder = t.TempDir()
+	db, err := embedded.OpenDisk(folder, embedded.Options{})
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	return folder
 }

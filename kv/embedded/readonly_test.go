@@ -111,8 +111,8 @@ func TestReadOnlyWithout(t *testing.T) {
 	require.ErrorIs(t, err, embedded.ErrCorrupt)
 }
 
-// TestReadOnlyForLong: a folder that is open for reading alone can be read for as long as it is open. Its versions grow,
-// and are not stored.
+// TestReadOnlyForLong: a folder that is open for reading alone can be read for as long as it is open. Its versions
+// grow, and are not stored.
 func TestReadOnlyForLong(t *testing.T) {
 	path := t.TempDir()
 	db := openDisk(t, path, embedded.Options{})

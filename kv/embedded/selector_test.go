@@ -73,8 +73,8 @@ func TestLongBounds(t *testing.T) {
 	for _, size := range []int{10_008, 10_009, 10_010, 20_000, 11_000_000} {
 		long := bytes.Repeat([]byte("k"), size)
 		reads := map[string]func(tx kv.Tx) error{
-			"key behind":    func(tx kv.Tx) error { _, err := waitErr(t, tx.GetKey(kv.FirstGreaterThan(long))); return err },
-			"key before":    func(tx kv.Tx) error { _, err := waitErr(t, tx.GetKey(kv.LastLessOrEqual(long))); return err },
+			"key behind":    func(tx kv.Tx) error { return getKey(t, tx, kv.FirstGreaterThan(long)) },
+			"key before":    func(tx kv.Tx) error { return getKey(t, tx, kv.LastLessOrEqual(long)) },
 			"range up to":   func(tx kv.Tx) error { return getRange(t, tx, []byte("a"), long) },
 			"range from":    func(tx kv.Tx) error { return getRange(t, tx, long, []byte("z")) },
 			"range between": func(tx kv.Tx) error { return getRange(t, tx, long, append(long, 0)) },
@@ -100,6 +100,11 @@ func TestLongBounds(t *testing.T) {
 			}
 		}
 	}
+}
+
+func getKey(t *testing.T, tx kv.Tx, at kv.KeySelector) error {
+	_, err := waitErr(t, tx.GetKey(at))
+	return err
 }
 
 func getRange(t *testing.T, tx kv.Tx, begin, end []byte) error {

@@ -113,6 +113,45 @@ func TestFairHandles(t *testing.T) {
 	}
 }
 
+// TestFairWhateverFits (G5): in a fair queue the shards take turns, though a receive finds more groups than fit
+// into it, and a take looks at two.
+func TestFairWhateverFits(t *testing.T) {
+	for _, shards := range []int{2, 4} {
+		for how, give := range map[string]func(e *env, q *layer.Queue, o layer.ReceiveOptions) []layer.Item{
+			"receive": func(e *env, q *layer.Queue, o layer.ReceiveOptions) []layer.Item {
+				claims, err := q.Receive(e.ctx, o)
+				require.NoError(e.t, err)
+				require.Len(e.t, claims, 1, "a second message does not fit")
+				require.NoError(e.t, q.Ack(e.ctx, claims[0]))
+				return claims[0].Items
+			},
+			"take": func(e *env, q *layer.Queue, _ layer.ReceiveOptions) []layer.Item {
+				items, err := takeFrom(e.ctx, q, 1, layer.TakeOptions{})
+				require.NoError(e.t, err)
+				return items
+			},
+		} {
+			for _, strategy := range []layer.Strategy{layer.FillGroup, layer.Layers} {
+				t.Run(fmt.Sprintf("%s/%d shards/strategy %d", how, shards, strategy), func(t *testing.T) {
+					e := newEnv(t, anyEngine, false)
+					q := e.configured(layer.Config{Shards: shards, Fair: true})
+					quiet := slices.Repeat([]string{"q1", "q2", "q3", "q4"}, 20) // not all in the shard of the loud one
+					_, err := q.Enqueue(e.ctx, loudAndQuiet(20, quiet...)...)
+					require.NoError(t, err)
+					o := layer.ReceiveOptions{Max: shards, MaxBytes: 1, Strategy: strategy}
+					var order []string
+					for range 12 {
+						order = append(order, bodies(give(e, q, o))...)
+					}
+					loud := slices.IndexFunc(order, func(body string) bool { return body[0] == 'l' })
+					other := slices.IndexFunc(order, func(body string) bool { return body[0] == 'q' })
+					require.ElementsMatch(t, []bool{true, true}, []bool{loud >= 0, other >= 0}, "among %v", order)
+				})
+			}
+		}
+	}
+}
+
 // TestTenantShards: for every number of shards the name of the group of a message alone leads to the tenant's shard, so
 // that in a fair queue two messages of a tenant never overtake each other.
 func TestTenantShards(t *testing.T) {

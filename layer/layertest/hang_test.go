@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
@@ -78,6 +79,65 @@ func TestRunEndsWithItsContext(t *testing.T) {
 					b.close(q, db)
 				})
 			})
+		}
+	}
+}
+
+// TestRunEndsWithoutCommits: Run ends in time on a database that answers reads, and makes no commit from some point on,
+// however long the lease is. "" = from before the receive on; else the body of the message that is being handled then.
+func TestRunEndsWithoutCommits(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []fault.Kind{
+		fault.CommitFailed, fault.TimedOutLost, fault.UnknownLost, fault.Conflict, fault.MemoryLimit,
+	} {
+		for _, from := range []string{"", "0", "1", "2"} {
+			for _, several := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s from %q on, several=%t", kind, from, several), func(t *testing.T) {
+					inBubble(t, layer.Config{}, func(b *bubble) {
+						var fails atomic.Bool
+						plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+							if fails.Load() {
+								return kind
+							}
+							return fault.None
+						}}
+						db := fault.Wrap(b.db, plan)
+						q, err := layer.Open(b.t.Context(), db, testPrefix, testQueue, layer.Options{})
+						require.NoError(b.t, err)
+						handler := worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+							if string(d.Body) == from {
+								fails.Store(true)
+								time.Sleep(time.Second)
+							}
+							return nil
+						})
+						o := quiet(worker.Options{Concurrency: 1, Lease: layer.MaxLease})
+						if several {
+							o.Also = []worker.Source{{Queue: q, Handler: handler}}
+						}
+						w, err := worker.New(q, handler, o)
+						require.NoError(b.t, err)
+						ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
+						defer cancel()
+						ended := make(chan error, 1)
+						go func() { ended <- w.Run(ctx) }()
+						time.Sleep(500 * time.Millisecond)
+						fails.Store(from == "")
+						b.fill(3)
+						time.Sleep(20 * time.Second)
+						select {
+						case err := <-ended:
+							require.NoError(b.t, err)
+						default:
+							b.t.Error("Run has not ended")
+							fails.Store(false)
+							<-ended
+						}
+						fails.Store(false)
+						require.NoError(b.t, q.Close(b.t.Context()))
+					})
+				})
+			}
 		}
 	}
 }

@@ -8,11 +8,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -271,6 +274,113 @@ func TestWaitForAGroupOfUnknownCommit(t *testing.T) {
 		require.Equal(t, "A", w.get(t).Group, kind)
 		require.NoError(t, w.q.Close(e.ctx))
 		require.Zero(t, e.namedRequests(), kind)
+	}
+}
+
+// TestOnlyIfAnyOfManyHandles: once the last message is acked, the receives of all handles that wait in line end within
+// a poll.
+func TestOnlyIfAnyOfManyHandles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, inMemory, false)
+		e.clock.real.Store(true)
+		e.fill("A", 1)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		for i := range 16 {
+			h := e.handle(uint64(10 + i))
+			all.Go(func() {
+				got, err := h.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute, OnlyIfAny: true})
+				assert.NoError(t, err)
+				assert.Empty(t, got)
+				assert.NoError(t, h.Close(e.ctx))
+			})
+		}
+		time.Sleep(20 * time.Second)
+		acked := time.Now()
+		require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+		all.Wait()
+		require.LessOrEqual(t, time.Since(acked), 1100*time.Millisecond)
+		require.NoError(t, e.q.Close(e.ctx))
+	})
+}
+
+// TestNamedRequestBehindTheDead (G5): a receive that waits for a group is woken, however many handles have died that
+// waited for it. Their requests stay until a sweep.
+func TestNamedRequestBehindTheDead(t *testing.T) {
+	const many = 250 // more than a waker reads
+	views := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
+	for _, c := range []struct {
+		name   string
+		dead   int
+		change func(c *layer.Config)
+	}{{"group", 4, nil}, {"group", many, nil}, {"lanes", 20, views}, {"lanes", many, views}} {
+		t.Run(fmt.Sprintf("%s/%d", c.name, c.dead), func(t *testing.T) {
+			e := newEnvOf(t, anyEngine, false, func(config *layer.Config) {
+				if c.change != nil {
+					c.change(config)
+				}
+			})
+			e.write(func(tx kv.Tx) {
+				request := tuple.Tuple{"dead", int64(1), e.clock.now().Add(-time.Hour).UnixMilli()}.Pack()
+				for i := range c.dead {
+					tx.Set(key("reqgroup", "A", uuid.UUID{15: byte(i), 14: byte(i >> 8)}), request) // before any other
+				}
+			})
+			w := e.wait(2, never, layer.ReceiveOptions{Group: layer.OnlyGroup("A")})
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: map[string]string{"state": "new"}})
+			require.NoError(t, err)
+			require.Equal(t, "A", w.get(t).Group)
+		})
+	}
+}
+
+// TestNamedGroupsLeaveNoKeys: in a queue whose receives and takes all name groups, no hints and no timers of messages
+// that are gone stay.
+func TestNamedGroupsLeaveNoKeys(t *testing.T) {
+	whole, free := []string{"ready", "timer"}, []string{"open", "due"}
+	o := layer.ReceiveOptions{Group: layer.OnlyGroup("A"), Max: 1}
+	receive := func(o layer.ReceiveOptions) func(e *env) {
+		return func(e *env) { require.NoError(e.t, e.q.Ack(e.ctx, e.claimOne(o))) }
+	}
+	take := func(e *env) {
+		items, err := e.take(e.q, 1, layer.TakeOptions{Group: o.Group})
+		require.NoError(e.t, err)
+		require.Len(e.t, items, 1)
+	}
+	unordered := o
+	unordered.Unordered = true
+	for name, c := range map[string]struct {
+		change  func(c *layer.Config)
+		one     func(e *env)
+		leading []string
+	}{
+		"receive":           {func(*layer.Config) {}, receive(o), whole},
+		"receive in turn":   {func(c *layer.Config) { c.LeasePerItem = true }, receive(o), whole},
+		"receive unordered": {func(c *layer.Config) { c.Unordered = true }, receive(unordered), free},
+		"take":              {func(*layer.Config) {}, take, whole},
+	} {
+		for _, delay := range []time.Duration{0, time.Second} {
+			t.Run(fmt.Sprintf("%s, delay %s", name, delay), func(t *testing.T) {
+				e := newEnvOf(t, anyEngine, false, c.change)
+				for range 10 {
+					_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: delay})
+					require.NoError(t, err)
+					if delay > 0 { // each message is the head for a while
+						e.clock.advance(2 * delay)
+						c.one(e)
+					}
+				}
+				if delay == 0 {
+					for range 10 {
+						c.one(e)
+					}
+				}
+				for _, name := range c.leading {
+					require.Empty(t, e.rows(kv.PrefixRange(key(name))))
+				}
+			})
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -422,6 +423,30 @@ func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 	})
 }
 
+// TestSubscriptionGoesOnElsewhere (G5): when the process that holds a subscription ends it in good order, a process
+// that waits for it goes on within ten seconds, however long the lease is.
+func TestSubscriptionGoesOnElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t, inMemory, false)
+		e.clock.real.Store(true)
+		e.keepChanges(time.Hour)
+		var s told
+		var stops []func() error
+		for n := range uint64(2) {
+			q := e.handle(2 + n)
+			stops = append(stops, e.subscribed(func(ctx context.Context) error {
+				return q.Subscribe(ctx, "s", s.handler, layer.SubscribeOptions{Lease: layer.MaxLease})
+			}))
+			time.Sleep(2 * time.Second)
+		}
+		require.NoError(t, stops[0]())
+		e.enqueue("A", "a1")
+		time.Sleep(11 * time.Second)
+		require.Len(t, s.list(), 1)
+		require.NoError(t, stops[1]())
+	})
+}
+
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
 func TestSubscriptionsEnd(t *testing.T) { synctest.Test(t, endSubscriptions) }
 
@@ -760,5 +785,77 @@ func TestSubscriptionsOfMany(t *testing.T) {
 			require.Equal(t, fmt.Sprintf("%04d", i), s.Name)
 			require.EqualValues(t, 7, s.Behind)
 		}
+	})
+}
+
+// inSubscription runs a subscription of each kind while fn runs. Its errors are told to b.onError.
+func inSubscription(
+	t *testing.T, plan *fault.Plan, handler func(b *bubble) error, fn func(b *bubble, inTx bool, calls *atomic.Int64),
+) {
+	for _, inTx := range []bool{false, true} {
+		inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+			q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+			require.NoError(b.t, err)
+			var calls atomic.Int64
+			call := func() error {
+				calls.Add(1)
+				return handler(b)
+			}
+			ctx, cancel := context.WithCancel(b.t.Context())
+			done, o := make(chan error, 1), layer.SubscribeOptions{FromOldest: true, OnError: b.onError}
+			go func() {
+				plain := func(context.Context, []layer.Change) error { return call() }
+				if inTx {
+					part := func(context.Context, kv.Tx, []layer.Change) error { return call() }
+					done <- q.SubscribeTx(ctx, "s", part, o)
+				} else {
+					done <- q.Subscribe(ctx, "s", plain, o)
+				}
+			}()
+			b.fill(1)
+			fn(b, inTx, &calls)
+			cancel()
+			require.NoError(b.t, <-done)
+			require.NoError(b.t, q.Close(b.t.Context()))
+		})
+	}
+}
+
+// TestChangesAfterFault: a plain handler is not called again if its place cannot be stored at first, because commits
+// fail for half of the lease.
+func TestChangesAfterFault(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.CommitFailed, fault.TimedOutLost, fault.UnnamedApplied} {
+		var heals atomic.Int64
+		plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+			if time.Now().UnixNano() < heals.Load() {
+				return kind
+			}
+			return fault.None
+		}}
+		inSubscription(t, plan, func(*bubble) error {
+			heals.Store(time.Now().Add(15 * time.Second).UnixNano())
+			return nil
+		}, func(b *bubble, inTx bool, calls *atomic.Int64) {
+			time.Sleep(time.Minute)
+			if !inTx {
+				require.EqualValues(b.t, 1, calls.Load(), kind)
+			}
+			require.NotEmpty(b.t, b.reported())
+		})
+	}
+}
+
+// TestStuckHandlerOfChanges: a handler of changes that does not return is reported once, with its stack.
+func TestStuckHandlerOfChanges(t *testing.T) {
+	hang := func(*bubble) error {
+		time.Sleep(6 * time.Hour)
+		return nil
+	}
+	inSubscription(t, &fault.Plan{}, hang, func(b *bubble, inTx bool, calls *atomic.Int64) {
+		time.Sleep(5 * time.Hour)
+		require.Len(b.t, b.reported(), 1)
+		require.ErrorAs(b.t, b.reported()[0], new(*layer.ChangeError))
+		require.ErrorContains(b.t, b.reported()[0], "TestStuckHandlerOfChanges")
+		require.EqualValues(b.t, 1, calls.Load())
 	})
 }

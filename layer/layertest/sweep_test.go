@@ -125,8 +125,8 @@ func TestOneOfManySweeps(t *testing.T) {
 	})
 }
 
-// TestSweptReceiptIsNotTrusted: an operation that learns the outcome of its commit so late that a sweep may have cleared
-// the receipt says that it does not know, rather than do its work twice.
+// TestSweptReceiptIsNotTrusted: an operation that learns the outcome of its commit so late that a sweep may have
+// cleared the receipt says that it does not know, rather than do its work twice.
 func TestSweptReceiptIsNotTrusted(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		e := newEnv(t, anyEngine, false)
@@ -163,8 +163,8 @@ func TestSweepErrors(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
-// TestSweepClearsWakeKeys: the wake key of a handle that was killed goes when it has no request any more; that of one whose
-// receives wait stays, and wakes it.
+// TestSweepClearsWakeKeys: the wake key of a handle that was killed goes when it has no request any more; that of one
+// whose receives wait stays, and wakes it.
 func TestSweepClearsWakeKeys(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	w := e.wait(2, never, layer.ReceiveOptions{})
@@ -187,8 +187,8 @@ func TestSweepClearsWakeKeys(t *testing.T) {
 	require.NoError(t, w.q.Ack(e.ctx, w.get(t)))
 }
 
-// TestCloseLeavesNoRows: a handle that was closed leaves no rows of its own, whatever it did before: receives that waited
-// and were served, and a handler of Once that panicked.
+// TestCloseLeavesNoRows: a handle that was closed leaves no rows of its own, whatever it did before: receives that
+// waited and were served, and a handler of Once that panicked.
 func TestCloseLeavesNoRows(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	w := e.wait(2, never, layer.ReceiveOptions{})
@@ -201,6 +201,45 @@ func TestCloseLeavesNoRows(t *testing.T) {
 	require.NoError(t, e.q.Close(e.ctx))
 	require.Empty(t, e.rows(kv.PrefixRange(key("wake"))))
 	require.Zero(t, e.receipts())
+}
+
+// TestSweepClearsTimersOfOtherLanes: a sweep clears the timers of delayed messages that are gone, of whole groups too,
+// from which no handle receives. It leaves those of messages that wait.
+func TestSweepClearsTimersOfOtherLanes(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(c *layer.Config)
+		o      layer.ReceiveOptions
+	}{
+		"unordered": {func(c *layer.Config) { c.Unordered = true }, layer.ReceiveOptions{Unordered: true}},
+		"lanes": {func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" },
+			layer.ReceiveOptions{Where: layer.Template{"state": "new"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnvOf(t, anyEngine, false, c.change)
+			send := func(group string) {
+				m := layer.Message{Group: group, Delay: time.Second, Headers: map[string]string{"state": "new"}}
+				_, err := e.q.Enqueue(e.ctx, m)
+				require.NoError(t, err)
+			}
+			for i := range 20 {
+				send(fmt.Sprint("g", i))
+				e.clock.advance(2 * time.Second)
+				claims, err := e.q.Receive(e.ctx, c.o)
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+			}
+			send("waits")
+			report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, 20, report.Hints)
+			require.Len(t, e.rows(kv.PrefixRange(key("timer"))), 1)
+			e.clock.advance(2 * time.Second)
+			claims, err := e.q.Receive(e.ctx, c.o)
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+		})
+	}
 }
 
 // TestSweepReadsFewRows (trap 7): no transaction of a sweep reads the requests of all handles that wait, nor the

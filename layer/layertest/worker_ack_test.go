@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -233,8 +234,107 @@ func TestAckAfterFault(t *testing.T) {
 	}
 }
 
-// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the database.
-// The items before the one that has failed are acked in it, and none of them is handled again.
+// TestAckInAnOutage: what is handled is acked after commits have failed for half of a lease. The ack travels with the
+// next receive, goes alone because the worker has another queue, or is in the settlement after a failure.
+func TestAckInAnOutage(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"travels", "alone", "given back"} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
+				b.fill(3)
+				var heals atomic.Int64 // ns
+				plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+					if time.Now().UnixNano() < heals.Load() {
+						return fault.CommitFailed
+					}
+					return fault.None
+				}}
+				q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+				require.NoError(t, err)
+				again := 1
+				handler := worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+					if b.called(d.Item) == 1 && string(d.Body) == "2" {
+						heals.Store(time.Now().Add(q.Config().Lease / 2).UnixNano())
+						if how == "given back" {
+							again = 2
+							return errors.New("once")
+						}
+					}
+					return nil
+				})
+				o := worker.Options{Concurrency: 1}
+				if how == "alone" {
+					o.Also = []worker.Source{{Queue: b.q, Handler: handler}}
+				}
+				w, err := worker.New(q, handler, quiet(o))
+				b.run(w, err, 3*time.Minute)
+				require.NoError(t, q.Close(b.t.Context()))
+				require.Equal(t, map[string]int{"0": 1, "1": 1, "2": again}, b.seen())
+				s := b.stats()
+				require.EqualValues(t, 3, s.Acked)
+				require.Zero(t, s.Expired)
+			})
+		})
+	}
+}
+
+// TestFaultBlamesNoItem: an error of the database in the transaction that acks an item is no failed attempt of the
+// item, before the handler is called (in an extension, or in a read of the ack) and at the commit. A handler that
+// panics has failed.
+func TestFaultBlamesNoItem(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []fault.Kind{fault.ReadFailed, fault.CommitFailed, fault.TimedOutLost, fault.None} {
+		for _, at := range []string{"extension", "begin", "commit"} {
+			t.Run(fmt.Sprint(kind, ", ", at), func(t *testing.T) {
+				inBubble(t, layer.Config{MaxAttempts: 1, Lease: 5 * time.Second}, func(b *bubble) {
+					b.fill(3)
+					plan := &fault.Plan{}
+					q, err := layer.Open(b.t.Context(), fault.Wrap(b.db, plan), testPrefix, testQueue, layer.Options{})
+					require.NoError(t, err)
+					struck := false
+					strike := func() {
+						if !struck && kind != fault.None {
+							plan.ForceNext(kind)
+						}
+						struck = true
+					}
+					h := worker.HandleTx(func(_ context.Context, _ kv.Tx, d *worker.Delivery) error {
+						b.called(d.Item)
+						if at == "commit" {
+							strike()
+						}
+						if kind == fault.None && string(d.Body) == "1" {
+							panic("no luck")
+						}
+						return nil
+					})
+					started := func(worker.Event) {
+						if at == "extension" {
+							time.Sleep(time.Second) // so that the worker extends the claim before the transaction
+						}
+						if at != "commit" {
+							strike()
+						}
+					}
+					o := worker.Options{Concurrency: 1, Events: worker.Events{Started: started}}
+					w, err := worker.New(q, h, quiet(o))
+					b.run(w, err, time.Minute)
+					require.NoError(t, q.Close(b.t.Context()))
+					require.True(t, struck)
+					dead := 0
+					if kind == fault.None {
+						dead = 1
+					}
+					require.EqualValues(t, dead, b.stats().DeadLettered)
+					require.EqualValues(t, 3-dead, b.stats().Acked)
+				})
+			})
+		}
+	}
+}
+
+// TestGiveBackAfterFault: the worker repeats the settlement that gives a claim back if it fails because of the
+// database. The items before the one that has failed are acked in it, and none of them is handled again.
 func TestGiveBackAfterFault(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []fault.Kind{

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -10,11 +11,79 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
+
+// midCommit is an engine that calls a function once, before the commit of a transaction that has written a key with the
+// prefix.
+type midCommit struct {
+	kv.DB
+	prefix []byte
+	call   func()
+}
+
+func (d *midCommit) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &midCommitTx{ManagedTx: tx, db: d}, err
+}
+
+type midCommitTx struct {
+	kv.ManagedTx
+	db  *midCommit
+	met bool
+}
+
+func (t *midCommitTx) Set(key, value []byte) {
+	t.met = t.met || bytes.HasPrefix(key, t.db.prefix)
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *midCommitTx) Commit() kv.Future[struct{}] {
+	if call := t.db.call; t.met && call != nil {
+		t.db.call = nil
+		call()
+	}
+	return t.ManagedTx.Commit()
+}
+
+// TestLongerLeaseEndsNoHeartbeat (G5): a handle learns of a longer lease of the queue while it moves its heartbeat by
+// the shorter one. Its claims last as long as it lives.
+func TestLongerLeaseEndsNoHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, memory := t.Context(), embedded.OpenMemory(embedded.Options{})
+		db := &midCommit{DB: memory, prefix: key("beat")}
+		o := layer.Options{Config: layer.Config{Lease: time.Second}}
+		other, err := layer.Create(ctx, memory, testPrefix, testQueue, o)
+		require.NoError(t, err)
+		q, err := layer.Open(ctx, db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		sendGroups(t, q, 1)
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{Heartbeat: true})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		longer := false
+		db.call = func() {
+			longer = true
+			_, _, err := other.Admin().Configure(ctx, func(c *layer.Config) { c.Lease = time.Hour })
+			require.NoError(t, err)
+			_, _, err = q.Admin().ReadConfig(ctx)
+			require.NoError(t, err)
+		}
+		time.Sleep(5 * time.Second)
+		require.True(t, longer)
+		others, err := other.Receive(ctx, layer.ReceiveOptions{})
+		require.NoError(t, err)
+		require.Empty(t, others)
+		require.NoError(t, q.Ack(ctx, claims[0]))
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, other.Close(ctx))
+		require.NoError(t, memory.Close())
+	})
+}
 
 // inHeartbeatBubble runs a test on a queue in memory, in virtual time.
 func inHeartbeatBubble(t *testing.T, test func(t *testing.T, q *layer.Queue, r *recording.Recorder)) {

@@ -386,8 +386,8 @@ func TestLimiterIgnoresStop(t *testing.T) {
 	})
 }
 
-// TestLimiterHangsBeforeABatch: after Stop, a worker waits once for a limiter that ignores its context, and not once for
-// each item of a batch.
+// TestLimiterHangsBeforeABatch: after Stop, a worker waits once for a limiter that ignores its context, and not once
+// for each item of a batch.
 func TestLimiterHangsBeforeABatch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, layer.Config{}, func(b *bubble) {

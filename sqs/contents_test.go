@@ -1,0 +1,59 @@
+package sqs
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestContentsAreNotReplaced: a request with bytes that are no UTF-8, or with half of a surrogate pair, is refused.
+// With a replacement two different messages would be duplicates by content.
+func TestContentsAreNotReplaced(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		send := func(body string) (int, string) {
+			text := `{"QueueUrl":"orders.fifo","MessageGroupId":"g","MessageBody":"` + body + `"}`
+			r := httptest.NewRequest(http.MethodPost, "http://localhost:9324/", strings.NewReader(text))
+			r.Header.Set("Content-Type", jsonType)
+			r.Header.Set("X-Amz-Target", targetPrefix+"SendMessage")
+			status, _, answer := e.do(r)
+			return status, answer
+		}
+		for _, body := range []string{
+			"a\xe9b", "\xff", "\xed\xa0\x80", `a\ud800b`, `\udc00`, `\ud83d`, `\ud83d\ud83d`, `\ud83d\n`,
+			`\ude00\ud83d`, `\\\ud83d`, `\uD83D\\uDE00`,
+		} {
+			status, answer := send(body)
+			require.Equal(e, http.StatusBadRequest, status, "%q: %s", body, answer)
+			require.Contains(e, answer, "InvalidMessageContents", "%q", body)
+		}
+		for _, body := range []string{`\ud83d\ude00`, `\\ud83d`, `\uD83D\uDE00,\uD83D\uDE01`, "\U0001F602", `\u00e9`} {
+			status, answer := send(body)
+			require.Equal(e, http.StatusOK, status, "%q: %s", body, answer)
+		}
+		require.Equal(e, `😀 \ud83d 😀,😁 😂 é`, bodies(e.receive(url)))
+		for _, parameters := range []string{
+			"Action=SendMessage&QueueUrl=orders.fifo&MessageGroupId=g&MessageBody=a%E9b", "Action=ListQueues&%E9=1",
+		} {
+			status, answer := e.query(parameters)
+			require.Equal(e, http.StatusBadRequest, status, answer)
+			require.Contains(e, answer, "InvalidMessageContents")
+		}
+	})
+}
+
+// TestNumbers: the value of an attribute of the type Number is a decimal number, not too large and not too small.
+func TestNumbers(t *testing.T) {
+	for text, want := range map[string]bool{
+		"0": true, "-1": true, "+1.5": true, ".5": true, "5.": true, "1e126": true, "-1E-128": true, "0e999": true,
+		"007": true, "3.14159265358979323846264338327950288419": true,
+		"NaN": false, "Infinity": false, "-inf": false, "0x1p4": false, "1_000": false, "1e127": false, "1e-129": false,
+		"1e400": false, "": false, " 5": false, "5 ": false, "1,5": false, ".": false, "e5": false, "1e": false,
+		"1.2.3": false, "٣": false,
+	} {
+		require.Equal(t, want, isNumber(text), "%q", text)
+	}
+}
