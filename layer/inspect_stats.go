@@ -439,7 +439,9 @@ func (c *groupCounts) verify() (passed int64, err error) {
 		}
 		var paced bool
 		if err == nil && l.pace != nil {
-			paced, err = c.isPaced(l.lane, l.pace)
+			var used rec.Pace
+			used, err = c.waitPace(l.lane, l.pace)
+			paced = c.known().MaxRate.allowance(used, c.nowMS).untilMS > c.nowMS
 		}
 		if err != nil && !c.passes(err) {
 			return 0, err
@@ -458,12 +460,6 @@ func (c *groupCounts) verify() (passed int64, err error) {
 		}
 	}
 	return passed, nil
-}
-
-// isPaced reports whether a group has used up its rate. used is what readPace has begun.
-func (c *groupCounts) isPaced(group string, used kv.Future[[]byte]) (bool, error) {
-	pace, err := c.waitPace(group, used)
-	return c.known().MaxRate.allowance(pace, c.nowMS).untilMS > c.nowMS, err
 }
 
 // judge says what a hint leads to.

@@ -419,9 +419,6 @@ func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	return nil
 }
 
-// ReplayHeader is the header of a replayed message: the id of the archived item which the message repeats.
-const ReplayHeader = "fdbfifo-replay-of"
-
 // ReplayOptions say how archived items are enqueued again. The zero value replays every chosen item.
 type ReplayOptions struct {
 	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay.

@@ -540,8 +540,8 @@ func (f *DeadFilter) matches(d *rec.DeadLetter) bool {
 // DeadOptions say which dead letters to list. The zero value lists the first 100.
 type DeadOptions struct {
 	DeadFilter
-	// After is the letter behind which the page begins: DeadPage.Next of the page before. It need not be there any more.
-	// With Group it must be of that group.
+	// After is the letter behind which the page begins: DeadPage.Next of the page before. It need not be there any
+	// more. With Group it must be of that group.
 	After *ID
 	// Limit is the number of letters of a page, up to MaxBatch; 0 = 100.
 	Limit int

@@ -69,6 +69,9 @@ func (id ID) String() string {
 	return id.Random.String() + "@" + strconv.FormatInt(id.Index, 10) + "." + id.Group
 }
 
+// ReplayHeader is the header of a replayed message: the id of the archived item which the message repeats.
+const ReplayHeader = "fdbfifo-replay-of"
+
 // maxIDText is the length of the longest text of an id: a random, "@", an index, "." and a group.
 const maxIDText = 36 + 1 + 19 + 1 + MaxGroupSize
 

@@ -442,7 +442,8 @@ func TestDeadLettersAfter(t *testing.T) {
 		require.Len(t, page.Letters, 1)
 		require.Equal(t, c, page.Letters[0].ID)
 	}
-	_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: layer.DeadFilter{Group: ptr("C")}, After: &a})
+	inC := layer.DeadFilter{Group: ptr("C")}
+	_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: inC, After: &a})
 	require.ErrorIs(t, err, layer.ErrOptions)
 	_, err = e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{After: &layer.ID{Group: "A"}})
 	require.ErrorIs(t, err, layer.ErrInvalidID)
