@@ -684,10 +684,10 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	return over, nil
 }
 
-// hints clears the stale hints and timers of lanes, in a queue with facets. A claim clears only those of its own lane. If
-// the claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*; state",
-// and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole group, and no claim
-// clears it.
+// hints clears the stale hints and timers of lanes, in a queue with facets. A claim clears only those of its own lane.
+// If the claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are
+// "*; state", and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole group,
+// and no claim clears it.
 func (s *sweeper) hints() error {
 	if s.q.keys.plan.IsPlain() {
 		return nil
@@ -715,8 +715,8 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 	items := make([]kv.KeyRange, len(rows))
 	for i, row := range rows {
 		p, err := s.q.keys.parse(row.Key)
-		if err != nil || p.id != uuid.Nil || lanes.IsHold(p.lane) {
-			continue // Check names what cannot be read
+		if err != nil {
+			continue // Check names it
 		}
 		if kind, _, err := rec.UnpackTimer(row.Key, row.Value); err != nil || kind != rec.KindHead {
 			continue
