@@ -304,7 +304,7 @@ var wrongTimes = map[rec.Kind]Cause{
 
 func (b *blockedLook) timer(t timerRow) (enough bool) {
 	p, kind := t.key, t.kind
-	h := head{group: p.group, index: t.head, found: true}
+	h := head{group: p.group, index: t.head}
 	overMS := b.nowMS - p.index // since the timer was due
 	late := overMS >= b.o.ReadyFor.Milliseconds()
 	switch {
@@ -312,7 +312,7 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	case tooLate(p.index, b.nowMS, longest[kind]):
 		b.find(wrongTimes[kind], h)
 	case overMS < 0 && kind == rec.KindClaim:
-		b.held = append(b.held, head{group: p.lane, index: t.head, found: true})
+		b.held = append(b.held, head{group: p.lane, index: t.head})
 	case overMS < 0 && kind == rec.KindDelay:
 		b.find(CauseDelayed, h)
 	case overMS >= 0 && late && kind == rec.KindClaim:
@@ -445,7 +445,7 @@ func (b *blockedLook) hints() error {
 			if b.passes(err) {
 				continue
 			}
-			h := head{group: p.group, index: p.index, found: true}
+			h := head{group: p.group, index: p.index}
 			switch {
 			case b.marked[p.group]:
 			case len(row.Value) > 0:

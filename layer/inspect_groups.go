@@ -544,7 +544,7 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 			return true
 		}
 		seen[lane] = true
-		held = append(held, head{group: lane, index: t.head, found: true})
+		held = append(held, head{group: lane, index: t.head})
 		return false
 	}
 	more, err = v.firstTimers("", statsTimers, 1000, claims)
@@ -587,11 +587,10 @@ func (v inspection) readMarked(where string) (marked map[string]bool, more bool,
 	return marked, len(rows) == statsMarks, nil
 }
 
-// hints finds the oldest ready group of a shard by the shard's hints, and returns how many hints of marked groups there
-// are.
+// hints finds the oldest ready groups of a shard by its hints, and returns how many hints of marked groups there are.
 func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 	hints := newCursor(in)
-	for read, found := 0, false; read < statsMarks && !hints.exhausted; {
+	for read, found := 0, 0; read < statsMarks && !hints.exhausted; {
 		limit := 1
 		if len(c.marked) > 0 || len(c.hinted) > 0 {
 			limit = 1000
@@ -609,12 +608,12 @@ func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 			case c.marked[p.group]:
 				marked++
 			case c.notReady(p.lane):
-			case !found:
-				found = true
-				c.oldestReady.older(head{group: p.group, index: p.index, found: true})
+			case found < statsHeads:
+				found++
+				c.oldestReady = oldHeads(c.oldestReady, head{group: p.group, index: p.index})
 			}
 		}
-		if len(c.marked) == 0 && found {
+		if len(c.marked) == 0 && found > 0 {
 			break
 		}
 	}

@@ -23,6 +23,8 @@ const (
 	statsHints = 100
 	// statsHolds bounds the locks which Stats reads to find the longest hold.
 	statsHolds = 20
+	// statsHeads is of how many heads Stats compares the ages: those with the smallest indexes.
+	statsHeads = 20
 )
 
 // groupCounts counts the groups of a queue by state, from hints and timers alone, so that the cost is bounded and does
@@ -41,11 +43,13 @@ type groupCounts struct {
 	due, later                 int64               // the timers which were read
 	allTimers                  bool                // all were
 	passedDue, passedLater     int64               // timers of marked groups, and a group's further holds
-	oldestReady, oldest        head                // of the ready groups, and of all ready or busy groups
+	oldestReady, oldest        []head              // of the ready groups, and of all ready or busy groups: see oldHeads
 	waiting                    []string            // the first delayed groups, each once
 	further                    int64               // the delayed groups which are not in waiting
 	failing                    int64               // the delayed groups which wait for a retry
 	claims                     []head              // the held groups
+	taken                      map[string]bool     // the held groups, and those with a grant
+	messages                   int64               // of the delayed groups
 	inTurn                     map[string]bool     // the groups of which a hold was met, if items are claimed in turn
 	hinted                     map[string]hintSays // what the first hints lead to, by lane
 	lapsed                     int64               // the holds whose lease has ended, then
@@ -55,14 +59,16 @@ type groupCounts struct {
 type head struct {
 	group string
 	index int64
-	found bool
 }
 
-// older replaces o by h if h is older, or if nothing was found yet.
-func (o *head) older(h head) {
-	if h.found && (!o.found || h.index < o.index) {
-		*o = h
+// oldHeads adds a head to the statsHeads oldest. The head with the smallest index need not have waited the longest,
+// because a delay does not count as a wait.
+func oldHeads(all []head, h head) []head {
+	at, _ := slices.BinarySearchFunc(all, h, func(x, y head) int { return cmp.Compare(x.index, y.index) })
+	if at == statsHeads {
+		return all
 	}
+	return slices.Insert(all, at, h)[:min(len(all)+1, statsHeads)]
 }
 
 func (c *groupCounts) count() error {
@@ -80,7 +86,15 @@ func (c *groupCounts) count() error {
 	if err := c.timers(); err != nil {
 		return err
 	}
-	c.oldest.older(c.oldestReady)
+	for lane, says := range c.hinted {
+		if says == hintWaits { // no timer leads to it before a receive has met the hint
+			c.passedLater--
+			c.delay(lanes.GroupOf(lane))
+		}
+	}
+	if err := c.weigh(); err != nil {
+		return err
+	}
 	hints, err := c.countHints(c.where, int64(c.o.MaxGroups))
 	if err != nil {
 		return err
@@ -88,27 +102,27 @@ func (c *groupCounts) count() error {
 	due, later, err := c.countTimers()
 	c.ready = min(max(hints-passed, 0)+due-c.passedDue, int64(c.o.MaxGroups))
 	c.busy = later - c.passedLater
-	for lane, says := range c.hinted {
-		if says == hintWaits { // no timer leads to it before a receive has met the hint
-			c.busy++
-			c.delay(lanes.GroupOf(lane))
-		}
-	}
 	return err
 }
 
-// countTimers counts the timers that are due and those that are not, each up to MaxGroups. With several shards a count
-// is many reads, and not made if all timers have been read anyway.
+// countTimers counts the timers that are due and those that are not, each up to MaxGroups. If all timers have been read
+// anyway, it reads none again.
 func (c *groupCounts) countTimers() (due, later int64, err error) {
 	limit := int64(c.o.MaxGroups)
-	if c.allTimers && c.keys.shards.all() > 1 {
+	if c.allTimers {
 		return min(c.due, limit), min(c.later, limit), nil
 	}
 	if due, err = c.countTogether(c.keys.timersWithin(c.where, c.retro.dueBy(c.nowMS)), limit); err != nil {
 		return 0, 0, err
 	}
-	later, err = c.countTogether(c.keys.timersWithin(c.where, c.retro.dueAfter(c.nowMS)), limit)
-	return due, later, err
+	if later, err = c.countTogether(c.keys.timersWithin(c.where, c.retro.dueAfter(c.nowMS)), limit); err != nil {
+		return 0, 0, err
+	}
+	byBeat, err := c.countKeysOfEach([]kv.KeyRange{c.keys.section(nameHeld), c.keys.section(nameBeat)}, limit)
+	if err != nil {
+		return 0, 0, err
+	}
+	return due, min(later+max(0, byBeat[0]-byBeat[1]), limit), nil // a beat's timer stands for all groups it holds
 }
 
 // lane returns the lane of a group that is looked at.
@@ -307,7 +321,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	} else {
 		c.later++
 	}
-	h := head{group: p.group, index: t.head, found: true}
+	h := head{group: p.group, index: t.head}
 	if group, turns := c.keys.plan.TurnOf(p.lane); turns {
 		if kind == rec.KindClaim && p.index <= c.nowMS {
 			c.lapsed++
@@ -338,35 +352,37 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		}
 	case hintStale:
 	}
-	c.oldest.older(h)
+	c.oldest = oldHeads(c.oldest, h)
 	switch {
 	case p.index <= c.nowMS:
-		c.oldestReady.older(h)
+		c.oldestReady = oldHeads(c.oldestReady, h)
 	case kind == rec.KindClaim || kind == rec.KindGrant:
 		c.held++
+		c.taken[p.group] = true
 		if kind == rec.KindClaim {
-			c.claims = append(c.claims, head{group: p.lane, index: t.head, found: true})
+			c.claims = append(c.claims, head{group: p.lane, index: t.head})
 		}
 	default:
-		c.delayed++
 		if kind == rec.KindDelay {
 			c.failing++
 		}
-		c.delayed--
 		c.delay(p.group)
 	}
 	return false
 }
 
-// delay counts a delayed group.
+// delay counts a delayed group. A group that already is among the first has a stale timer.
 func (c *groupCounts) delay(group string) {
-	c.delayed++
 	switch {
+	case slices.Contains(c.waiting, group):
+		c.passedLater++
+		return
 	case len(c.waiting) == statsDelayed:
 		c.further++
-	case !slices.Contains(c.waiting, group):
+	default:
 		c.waiting = append(c.waiting, group)
 	}
+	c.delayed++
 }
 
 // hintSays is what a hint leads to.
@@ -375,7 +391,7 @@ type hintSays int
 const (
 	hintStale hintSays = iota // to nothing: what leads to the group, if anything, is a timer
 	hintReady                 // to a group that a receive would get
-	hintWaits                 // to a group whose head is delayed, or which an intersecting claim has
+	hintWaits                 // to a group with a delayed head or a used-up rate, or which an intersecting claim has
 )
 
 // verify looks at the groups to which the first hints lead, as many as follows says. A hint may be stale, and may lead
@@ -387,6 +403,7 @@ func (c *groupCounts) verify() (passed int64, err error) {
 		candidate
 		lock  laneLock
 		items kv.Future[[]kv.KV]
+		pace  kv.Future[[]byte] // nil = the queue has no rate of a group
 	}
 	var looks []look
 	c.hinted = make(map[string]hintSays)
@@ -410,7 +427,7 @@ func (c *groupCounts) verify() (passed int64, err error) {
 			c.hinted[p.lane] = hintStale
 			looks = append(looks, look{
 				candidate{lane: p.lane, index: p.index}, c.readLaneLock(c.read, p.lane, locksAtOnce),
-				c.readItems(c.read, p.lane, 1),
+				c.readItems(c.read, p.lane, 1), c.readPace(p.group),
 			})
 		}
 	}
@@ -420,18 +437,33 @@ func (c *groupCounts) verify() (passed int64, err error) {
 			f.rows = c.keys.rows(l.lane, pairs, c.retro)
 			err = f.meetHold(c.view, l.lock.hold)
 		}
+		var paced bool
+		if err == nil && l.pace != nil {
+			paced, err = c.isPaced(l.lane, l.pace)
+		}
 		if err != nil && !c.passes(err) {
 			return 0, err
 		}
 		says := hintStale
 		if err == nil {
-			says = c.judge(f)
+			if says = c.judge(f); says == hintReady && paced {
+				says = hintWaits
+			}
 		}
 		if c.hinted[l.lane] = says; says != hintReady {
 			passed++
 		}
+		if says == hintWaits {
+			c.oldest = oldHeads(c.oldest, head{group: lanes.GroupOf(l.lane), index: l.index})
+		}
 	}
 	return passed, nil
+}
+
+// isPaced reports whether a group has used up its rate. used is what readPace has begun.
+func (c *groupCounts) isPaced(group string, used kv.Future[[]byte]) (bool, error) {
+	pace, err := c.waitPace(group, used)
+	return c.known().MaxRate.allowance(pace, c.nowMS).untilMS > c.nowMS, err
 }
 
 // judge says what a hint leads to.
@@ -460,37 +492,45 @@ func (c *groupCounts) passTimer(dueMS int64) {
 	}
 }
 
-// messages counts the messages of the delayed groups. None of them is in flight, because a delayed group has no claim.
-func (c *groupCounts) messages() (int64, error) {
+// weigh counts the messages of the delayed groups. None of them is in flight, because a delayed group has no claim. A
+// group without messages, or with a claim, has a stale timer, and is not delayed.
+func (c *groupCounts) weigh() error {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
 		ranges[i] = c.keys.items(c.lane(group))
 	}
 	depths, err := c.countKeysOfEach(ranges, statsDeep)
-	n := c.further
-	for _, depth := range depths {
-		n += depth
+	c.messages = c.further
+	for i, depth := range depths {
+		if depth == 0 || c.taken[c.waiting[i]] {
+			c.delayed--
+			c.passedLater++
+			continue
+		}
+		c.messages += depth
 	}
-	return n, err
+	return err
 }
 
-// age returns how long ago the group's present head was enqueued; 0 if there is none.
-func (c *groupCounts) age(h head) (time.Duration, error) {
-	if !h.found {
-		return 0, nil
+// longestWait returns the longest time that the present head of one of the groups has waited; 0 if there is none.
+func (c *groupCounts) longestWait(of []head) (longest time.Duration, err error) {
+	reads := make([]kv.Future[[]kv.KV], len(of))
+	for i, h := range of {
+		reads[i] = c.readItems(c.read, c.lane(h.group), 1)
 	}
-	rows, err := c.readItems(c.read, c.lane(h.group), 1).Wait(c.ctx)
-	if c.passes(err) || err == nil && len(rows) == 0 {
-		return 0, nil
+	for _, read := range reads {
+		rows, err := read.Wait(c.ctx)
+		if c.passes(err) || err == nil && len(rows) == 0 {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		if e, _, err := rec.OpenEnvelope(rows[0].Value); !c.passes(err) {
+			longest = max(longest, time.Duration(c.nowMS-c.retro.waitsSince(&e))*time.Millisecond)
+		}
 	}
-	if err != nil {
-		return 0, err
-	}
-	e, _, err := rec.OpenEnvelope(rows[0].Value)
-	if c.passes(err) {
-		return 0, nil
-	}
-	return max(0, time.Duration(c.nowMS-c.retro.waitsSince(&e))*time.Millisecond), nil
+	return longest, nil
 }
 
 // longestHold is about how long the oldest claim has been held. A claim is younger than the head that it was made for:
@@ -531,7 +571,7 @@ type Stats struct {
 	// Dead letters which came back to their groups, and dead letters which were removed.
 	Redriven  int64
 	Discarded int64
-	// Removed by Cancel and Skip, and by Purge.
+	// Removed by Cancel, and by Purge. A skipped item counts in DeadLettered.
 	Cancelled     int64
 	Purged        int64
 	PastRetention int64 // past retention and dropped; items dead-lettered instead count in DeadLettered
@@ -552,10 +592,12 @@ type Stats struct {
 
 	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
 	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers. Of
-	// the first 100 hints Stats looks at the groups, so up to there the numbers are exact; of the others a few may be
-	// stale, or lead to a group whose next message is delayed. Groups paused or halted are neither, as far as they are
-	// among the first 10,000 of these, and among the first 10,000 hints of a shard. In a queue with LeasePerItem a
-	// group counts once, by the first of its items' timers; beyond the first 10,000 timers each item in flight counts.
+	// the first 100 hints, and of the 100 delayed groups due first, Stats looks at the groups, so up to there the
+	// numbers are exact; of the others a few may be stale, or lead to a group whose next message is delayed. So may a
+	// timer whose time has come, until a receive has looked: its group counts as ready. Groups paused or halted are
+	// neither, as far as they are among the first 10,000 of these, and among the first 10,000 hints of a shard. In a
+	// queue with LeasePerItem a group counts once, by the first of its items' timers; beyond the first 10,000 timers
+	// each item in flight counts.
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,
@@ -579,8 +621,9 @@ type Stats struct {
 	HaltedGroups int64
 	// Paused is the pause of the whole queue; nil = not paused.
 	Paused *Mark
-	// OldestReady is the age of the oldest ready group's head, OldestHead the age of the oldest ready, held or delayed
-	// group's head; 0 if there is none.
+	// OldestReady is for how long the head of a ready group has waited at most, OldestHead the head of a ready, held or
+	// delayed group; 0 if there is none. A delay of the message does not count. Both are of the 20 groups of each kind
+	// whose heads were enqueued first.
 	OldestReady time.Duration
 	OldestHead  time.Duration
 	// Views are the views of a queue with facets, in the order of Config.Views; nil in another queue.
@@ -730,7 +773,9 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if s.Views, err = v.countViews(int64(o.MaxGroups)); err != nil {
 		return s, err
 	}
-	c := &groupCounts{inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro()}
+	c := &groupCounts{
+		inspection: v, o: o.StatsOptions, where: o.where, retro: v.known().retro(), taken: make(map[string]bool),
+	}
 	c.follows = halved(statsHints, 2*o.slow)
 	if s.PausedGroups+s.HaltedGroups > 0 {
 		if c.marked, _, err = v.readMarked(o.where); err != nil {
@@ -751,12 +796,11 @@ func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if s.ClocksApart, err = v.clocksApart(); err != nil {
 		return s, err
 	}
-	if s.Delayed, err = c.messages(); err != nil {
+	s.Delayed = c.messages
+	if s.OldestReady, err = c.longestWait(c.oldestReady); err != nil {
 		return s, err
 	}
-	if s.OldestReady, err = c.age(c.oldestReady); err != nil {
-		return s, err
-	}
-	s.OldestHead, err = c.age(c.oldest)
+	s.OldestHead, err = c.longestWait(c.oldest)
+	s.OldestHead = max(s.OldestHead, s.OldestReady)
 	return s, err
 }

@@ -751,6 +751,9 @@ const (
 type DropOptions struct {
 	// Tx applies to the transactions of the drop.
 	Tx kv.TxOptions
+	// If, if not nil, is called in the first transaction of the drop, perhaps several times. If it returns an error,
+	// Drop returns that error, and has done nothing. A key that If reads in tx cannot change before the drop begins.
+	If func(ctx context.Context, tx kv.Tx) error
 }
 
 // Drop removes a queue with everything in the queue: messages, dead letters, claims, configuration. From the first
@@ -765,7 +768,7 @@ func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptio
 		return wrap("drop queue", err)
 	}
 	call := fmt.Sprintf("drop queue %q", name)
-	d := &dropping{ctx: ctx, keys: newSubspace(prefix, name)}
+	d := &dropping{ctx: ctx, o: o, keys: newSubspace(prefix, name)}
 	if _, err := kv.Run(ctx, db, o.Tx, d.mark); err != nil {
 		return wrap(call, err)
 	}
@@ -784,6 +787,7 @@ func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptio
 
 type dropping struct {
 	ctx  context.Context
+	o    DropOptions
 	keys subspace
 }
 
@@ -798,6 +802,10 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 		return nil // marked by an earlier attempt, and cleared by another Drop
 	case format == nil:
 		return ErrNoQueue
+	case d.o.If != nil:
+		if err := d.o.If(d.ctx, tx); err != nil {
+			return err
+		}
 	}
 	tx.Set(d.keys.meta(metaDropped), rec.PackInt(millis(time.Now())))
 	tx.Clear(d.keys.meta(metaConfig))

@@ -114,7 +114,7 @@ func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	if r.Cleared {
 		return nil
 	}
-	return s.drop(ctx, name)
+	return s.drop(ctx, name, r)
 }
 
 // agrees returns an error unless the attributes that a CreateQueue names are in the existing queue as in wanted.
@@ -134,30 +134,30 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	if err != nil {
 		return err
 	}
-	_, err = s.changeRecord(ctx, name, func(r *record) error {
+	deleted, err := s.changeRecord(ctx, name, func(r *record) error {
 		r.Deleted = s.options.Now().UnixMilli()
 		return nil
 	})
 	if errors.Is(err, errUnreadable) {
-		err = s.deleteUnreadable(ctx, name)
+		deleted, err = s.deleteUnreadable(ctx, name)
 	}
 	if err != nil {
 		return err
 	}
 	s.forget(name)
 	s.begin(func() { // takes two seconds; if the server is stopped, another one continues
-		if err := s.drop(s.stopped, name); err != nil && s.stopped.Err() == nil {
+		if err := s.drop(s.stopped, name, deleted); err != nil && s.stopped.Err() == nil {
 			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
 		}
 	})
 	return nil
 }
 
-// deleteUnreadable replaces a record that cannot be read by one of a deleted queue.
-func (s *Server) deleteUnreadable(ctx context.Context, name string) error {
+// deleteUnreadable replaces a record that cannot be read by one of a deleted queue, and returns that.
+func (s *Server) deleteUnreadable(ctx context.Context, name string) (record, error) {
 	// The record does not say which dead letter queue the queue had.
 	if err := s.clearSource(ctx, name); err != nil {
-		return err
+		return record{}, err
 	}
 	now := s.options.Now()
 	deleted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now), Deleted: now.UnixMilli()}
@@ -170,7 +170,7 @@ func (s *Server) deleteUnreadable(ctx context.Context, name string) error {
 		}
 		return s.writeRecord(tx, name, record{}, deleted)
 	})
-	return err
+	return deleted, err
 }
 
 // clearSource clears the entries of a queue among the sources of dead letter queues.
@@ -199,21 +199,36 @@ func (s *Server) clearSource(ctx context.Context, name string) error {
 	}
 }
 
-// drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone.
-func (s *Server) drop(ctx context.Context, name string) error {
-	err := layer.Drop(ctx, s.db, s.options.Prefix, name, layer.DropOptions{})
-	if err != nil && !errors.Is(err, layer.ErrNoQueue) {
-		return err
-	}
-	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
+// errAgain: the name of a deleted queue is in use again, or its record is gone.
+var errAgain = errors.New("sqs: the name of the deleted queue is in use again")
+
+// drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone. It does
+// nothing if the record is not that of the deleted queue any more: deleted may be old by now.
+func (s *Server) drop(ctx context.Context, name string, deleted record) error {
+	same := func(ctx context.Context, tx kv.Tx) (record, error) {
 		r, err := s.readRecord(ctx, tx, name)
-		if err != nil || r.ID == uuid.Nil || r.live() {
-			return err
+		if err == nil && (r.ID != deleted.ID || r.live()) {
+			err = errAgain
 		}
-		after := r
-		after.Cleared = true
-		return s.writeRecord(tx, name, r, after)
+		return r, err
+	}
+	err := layer.Drop(ctx, s.db, s.options.Prefix, name, layer.DropOptions{
+		If: func(ctx context.Context, tx kv.Tx) error { _, err := same(ctx, tx); return err },
 	})
+	if err == nil || errors.Is(err, layer.ErrNoQueue) {
+		_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "delete"}, func(tx kv.Tx, _ kv.Attempt) error {
+			r, err := same(ctx, tx)
+			if err != nil {
+				return err
+			}
+			after := r
+			after.Cleared = true
+			return s.writeRecord(tx, name, r, after)
+		})
+	}
+	if errors.Is(err, errAgain) {
+		return nil
+	}
 	return err
 }
 
@@ -608,7 +623,7 @@ func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 		if age < tidyEvery {
 			return nil
 		}
-		return s.drop(ctx, name)
+		return s.drop(ctx, name, r)
 	}
 	if age < nameFreeAfter {
 		return nil

@@ -139,6 +139,10 @@ func (a *actor) workerError(h *handle, err error) {
 		a.w.mark("function that panicked reported")
 		return
 	}
+	if errors.Is(err, worker.ErrNoAnswer) && !a.w.strict() {
+		a.w.mark("worker stopped waiting for the database") // long after its stop: the world had paused
+		return
+	}
 	if errors.Is(err, layer.ErrClaimLost) {
 		a.w.mark("worker lost its claim")
 		if a.w.strict() && !a.w.hangs {

@@ -182,6 +182,12 @@ func TestClientIsBounded(t *testing.T) {
 	s.mu.Unlock()
 }
 
+func (o *outbox) isWriting() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.writing
+}
+
 // readerOf takes the waiting frames out of an outbox.
 func readerOf(o *outbox) io.Reader {
 	o.mu.Lock()
@@ -366,6 +372,30 @@ func TestServerThatTurnsBad(t *testing.T) {
 			require.ErrorIs(t, err, context.Canceled, "it has tried again and again")
 		})
 	}
+}
+
+// TestCloseBesideASilentClient: a client asks for more than the socket holds, and reads nothing, as a process does that
+// is stopped. The server that writes to it ends with Close, and not only when the client's time is over.
+func TestCloseBesideASilentClient(t *testing.T) {
+	path := t.TempDir()
+	db := openHere(t, path, Options{})
+	change(t, db, "a", string(make([]byte, kv.MaxValueSize)))
+	c := rawPeer(t, path, true)
+	asks := numbered(frameOpen, 1, func(b []byte) []byte { return appendNumbers(b, 0) })
+	for id := range uint64(100) {
+		asks = append(asks, numbered(frameGet, id+2, func(b []byte) []byte {
+			return appendText(appendNumbers(b, 1), "a")
+		})...)
+	}
+	_, err := c.Write(asks)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		all := db.sessions()
+		return len(all) == 1 && all[0].out.isWriting()
+	}, time.Minute, time.Millisecond)
+	begun := time.Now()
+	require.NoError(t, db.Close())
+	require.Less(t, time.Since(begun), slowClient/2)
 }
 
 // TestNobodyCanServe: the process that served is gone, and no other can open the file. Calls wait a while for one that

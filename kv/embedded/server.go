@@ -187,13 +187,18 @@ func (s *server) greet(c net.Conn) (id clientID, ok bool) {
 	return id, c.SetDeadline(time.Time{}) == nil
 }
 
-// close ends all connections, when the commits that have arrived are answered.
+// close ends all connections, when the commits that have arrived are answered. A client that reads no answers, for
+// example because its process is stopped, holds it up for closeLimit.
 func (s *server) close() {
 	s.mu.Lock()
 	s.closed = true
+	for _, n := range s.sessions {
+		n.out.limit.Store(int64(closeLimit))
+	}
 	for c := range s.clients {
 		// This ends a connection in its handshake, too.
 		_ = c.SetReadDeadline(time.Unix(1, 0))
+		_ = c.SetWriteDeadline(time.Now().Add(closeLimit))
 	}
 	_ = s.listener.Close()
 	s.mu.Unlock()

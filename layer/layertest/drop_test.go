@@ -340,6 +340,35 @@ func TestDropErrors(t *testing.T) {
 	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "nosuch", layer.DropOptions{}), layer.ErrNoQueue)
 }
 
+// TestDropIf: a drop whose condition fails does nothing. If another program changes a key after the condition has read
+// it, the condition reads it again.
+func TestDropIf(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.doomed("kept", 1)
+	before, err := q.Stats(e.ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	key, refused := []byte("may drop"), errors.New("refused")
+	tries := 0
+	may := func(ctx context.Context, tx kv.Tx) error {
+		v, err := tx.Get(key).Wait(ctx)
+		if tries++; tries == 1 && err == nil { // another program changes its mind
+			_, err = kv.Run(ctx, e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Set(key, []byte("no"))
+				return nil
+			})
+		}
+		if err == nil && v != nil {
+			err = refused
+		}
+		return err
+	}
+	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "kept", layer.DropOptions{If: may}), refused)
+	require.Equal(t, 2, tries)
+	after, err := q.Stats(e.ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.Equal(t, before.Depth, after.Depth)
+}
+
 // TestQueuesOfMany: the queues are listed however many there are, and however long a read takes. One transaction could
 // not read them all in its five seconds. Rows that are no queue are left out.
 func TestQueuesOfMany(t *testing.T) {

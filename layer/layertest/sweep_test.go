@@ -125,8 +125,8 @@ func TestOneOfManySweeps(t *testing.T) {
 	})
 }
 
-// TestSweptReceiptIsNotTrusted: an operation that learns the outcome of its commit so late that a sweep may have cleared
-// the receipt says that it does not know, rather than do its work twice.
+// TestSweptReceiptIsNotTrusted: an operation that learns the outcome of its commit so late that a sweep may have
+// cleared the receipt says that it does not know, rather than do its work twice.
 func TestSweptReceiptIsNotTrusted(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		e := newEnv(t, anyEngine, false)
@@ -163,8 +163,8 @@ func TestSweepErrors(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
-// TestSweepClearsWakeKeys: the wake key of a handle that was killed goes when it has no request any more; that of one whose
-// receives wait stays, and wakes it.
+// TestSweepClearsWakeKeys: the wake key of a handle that was killed goes when it has no request any more; that of one
+// whose receives wait stays, and wakes it.
 func TestSweepClearsWakeKeys(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	w := e.wait(2, never, layer.ReceiveOptions{})
@@ -187,8 +187,8 @@ func TestSweepClearsWakeKeys(t *testing.T) {
 	require.NoError(t, w.q.Ack(e.ctx, w.get(t)))
 }
 
-// TestCloseLeavesNoRows: a handle that was closed leaves no rows of its own, whatever it did before: receives that waited
-// and were served, and a handler of Once that panicked.
+// TestCloseLeavesNoRows: a handle that was closed leaves no rows of its own, whatever it did before: receives that
+// waited and were served, and a handler of Once that panicked.
 func TestCloseLeavesNoRows(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	w := e.wait(2, never, layer.ReceiveOptions{})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,9 +242,9 @@ func TestAckInAnOutage(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
 				b.fill(3)
-				var heals time.Time
+				var heals atomic.Int64 // ns
 				plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
-					if time.Now().Before(heals) {
+					if time.Now().UnixNano() < heals.Load() {
 						return fault.CommitFailed
 					}
 					return fault.None
@@ -253,7 +254,7 @@ func TestAckInAnOutage(t *testing.T) {
 				again := 1
 				handler := worker.Handle(func(_ context.Context, d *worker.Delivery) error {
 					if b.called(d.Item) == 1 && string(d.Body) == "2" {
-						heals = time.Now().Add(q.Config().Lease / 2)
+						heals.Store(time.Now().Add(q.Config().Lease / 2).UnixNano())
 						if how == "given back" {
 							again = 2
 							return errors.New("once")
