@@ -409,6 +409,9 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 	if err := checkGroup(group); err != nil {
 		return Holder{}, wrap("force release", err)
 	}
+	if err := checkByReason(a.by, ""); err != nil {
+		return Holder{}, wrap("force release", err)
+	}
 	if o.Reason != "" && !o.CountAttempt {
 		return Holder{}, wrap("force release",
 			fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))

@@ -30,7 +30,7 @@ type ReceiveOptions struct {
 	// also lasts until then, so the caller must ack, nack or Extend each claim, or Close the handle. Extend gives the
 	// claim a lease of its own. Claim.Until is when the claim ends if the handle dies now. While the handle cannot
 	// begin a heartbeat, or if another handle has just ended its heartbeat, claims have leases of their own. Heartbeat
-	// cannot be combined with Lease, ReceiveID and ReceiveTx, nor used in a queue with facets or with Config.Unordered.
+	// cannot be combined with Lease, ReceiveID and ReceiveTx, nor used in a queue with facets, Unordered or LeasePerItem.
 	// All processes that use the queue must know heartbeats.
 	Heartbeat bool
 	// Strategy says how the receive spreads over groups. Not with Group.

@@ -143,6 +143,21 @@ func checkSpan(what string, from, before time.Time) error {
 	return nil
 }
 
+// checkAfter checks the item behind which a list begins; nil = the list begins at its begin. group, if not nil, is the
+// only group of the list.
+func checkAfter(group *string, after *ID) error {
+	if after == nil {
+		return nil
+	}
+	if err := checkID(*after); err != nil {
+		return err
+	}
+	if group != nil && *group != after.Group {
+		return fmt.Errorf("%w: group %q, behind an item of group %q", ErrOptions, *group, after.Group)
+	}
+	return nil
+}
+
 func inSpan(ms int64, from, before time.Time) bool {
 	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
 }

@@ -201,16 +201,10 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 
 // checkArchiveWalk checks the filter and the start of a walk.
 func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
-	if err := f.check(); err != nil || after == nil {
+	if err := f.check(); err != nil {
 		return err
 	}
-	if err := checkID(*after); err != nil {
-		return err
-	}
-	if f.Group != nil && *f.Group != after.Group {
-		return fmt.Errorf("%w: group %q, behind an item of group %q", ErrOptions, *f.Group, after.Group)
-	}
-	return nil
+	return checkAfter(f.Group, after)
 }
 
 // place finds where the walk begins and ends. Items finished later are not part of the walk.

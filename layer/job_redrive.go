@@ -540,7 +540,8 @@ func (f *DeadFilter) matches(d *rec.DeadLetter) bool {
 // DeadOptions say which dead letters to list. The zero value lists the first 100.
 type DeadOptions struct {
 	DeadFilter
-	// After is the letter behind which the page begins: DeadPage.Next of the page before.
+	// After is the letter behind which the page begins: DeadPage.Next of the page before. It need not be there any more.
+	// With Group it must be of that group.
 	After *ID
 	// Limit is the number of letters of a page, up to MaxBatch; 0 = 100.
 	Limit int
@@ -569,6 +570,9 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 		return DeadPage{}, wrap("dead letters", err)
 	}
 	if err := o.check(); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
+	}
+	if err := checkAfter(o.Group, o.After); err != nil {
 		return DeadPage{}, wrap("dead letters", err)
 	}
 	walk := q.walkDead(&o.DeadFilter, o.After)
@@ -658,18 +662,24 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 		rows = q.keys.below(q.keys.startGroup(nameDead, *f.Group, 1))
 	}
 	w := &deadWalk{filter: f, begin: rows.Begin, end: rows.End, named: f.IDs != nil, ids: slices.Clone(f.IDs)}
-	slices.SortFunc(w.ids, func(a, b ID) int {
-		return cmp.Or(
-			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]),
-		)
-	})
+	slices.SortFunc(w.ids, compareIDs)
 	w.ids = slices.Compact(w.ids)
 	if after != nil {
 		w.after = q.keys.dead(*after)
-		w.idsAt = slices.Index(w.ids, *after) + 1
+		w.idsAt = len(w.ids)
+		if i := slices.IndexFunc(w.ids, func(id ID) bool { return compareIDs(id, *after) > 0 }); i >= 0 {
+			w.idsAt = i
+		}
 	}
 	w.ended = w.named && w.idsAt == len(w.ids)
 	return w
+}
+
+// compareIDs compares ids in the order of their keys.
+func compareIDs(a, b ID) int {
+	return cmp.Or(
+		cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]),
+	)
 }
 
 // read reads up to limit letters. Whether the read conflicts depends on the view.

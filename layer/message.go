@@ -30,7 +30,7 @@ type Message struct {
 	Tenant string
 	// Body is at most MaxBodySize bytes, and may be empty.
 	Body []byte
-	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
+	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together, besides ReplayHeader.
 	Headers map[string]string
 	// DedupID, if not empty, makes the message a duplicate of an earlier message with the same DedupID. A duplicate is
 	// not enqueued again. See Config.DedupWindow. At most MaxDedupIDSize bytes of UTF-8. With Config.DedupByContent a
@@ -68,6 +68,9 @@ type ID struct {
 func (id ID) String() string {
 	return id.Random.String() + "@" + strconv.FormatInt(id.Index, 10) + "." + id.Group
 }
+
+// maxIDText is the length of the longest text of an id: a random, "@", an index, "." and a group.
+const maxIDText = 36 + 1 + 19 + 1 + MaxGroupSize
 
 // ParseID reads the text of an id. Any other text gives an error which wraps ErrInvalidID.
 func ParseID(s string) (ID, error) {
@@ -196,7 +199,9 @@ func (m *Message) check() (int, error) {
 		if !utf8.ValidString(name) || !utf8.ValidString(value) {
 			return 0, fmt.Errorf("%w: header %q", ErrInvalidUTF8, name)
 		}
-		headers += len(name) + len(value)
+		if name != ReplayHeader || len(value) > maxIDText { // a replay adds it to headers that may have no room left
+			headers += len(name) + len(value)
+		}
 	}
 	if headers > MaxHeadersSize {
 		return 0, &LimitError{What: "headers", Unit: "bytes", Got: int64(headers), Max: MaxHeadersSize}

@@ -9,8 +9,10 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -226,6 +228,9 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if len(o.Owner) > maxQueueNameSize {
 		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: maxQueueNameSize}
 	}
+	if !utf8.ValidString(o.Owner) {
+		return nil, fmt.Errorf("%w: owner %q", ErrInvalidUTF8, o.Owner)
+	}
 	if o.Poll < 0 {
 		return nil, durationLimit("poll", o.Poll, 0, math.MaxInt64)
 	}
@@ -250,7 +255,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		if err != nil {
 			host = "unknown"
 		}
-		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.N(1<<16))
+		o.Owner = fmt.Sprintf("%s:%d:%04x", strings.ToValidUTF8(host, "?"), os.Getpid(), random.N(1<<16))
 	}
 	own := newEntropy(test.Seed)
 	q := &Queue{

@@ -374,3 +374,30 @@ func TestArchiveByTime(t *testing.T) {
 	require.Empty(t, e.archivedBodies(layer.ArchiveFilter{From: e.clock.now().Add(time.Hour)}, 0))
 	require.Empty(t, e.archivedBodies(layer.ArchiveFilter{Before: begin}, 0))
 }
+
+// TestReplayOfFullHeaders: a replayed message whose headers have no room for ReplayHeader can be edited, and enqueued
+// again.
+func TestReplayOfFullHeaders(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.configured(layer.Config{Archive: time.Hour})
+	full := map[string]string{"h": strings.Repeat("x", layer.MaxHeadersSize-1)}
+	_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: full})
+	require.NoError(t, err)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.NoError(t, err)
+	require.NoError(t, q.Ack(e.ctx, claims[0]))
+	_, err = q.Admin().Replay(e.ctx, layer.ArchiveFilter{All: true}, layer.ReplayOptions{})
+	require.NoError(t, err)
+	items, err := q.Peek(e.ctx, "A", 1, nil)
+	require.NoError(t, err)
+	require.Contains(t, items[0].Headers, layer.ReplayHeader)
+	require.NoError(t, q.Admin().Edit(e.ctx, items[0].ID, func(m *layer.Message) error {
+		m.Body = []byte("new")
+		return nil
+	}))
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: items[0].Headers})
+	require.NoError(t, err)
+	items[0].Headers[layer.ReplayHeader] = full["h"]
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: items[0].Headers})
+	require.ErrorIs(t, err, layer.ErrLimit)
+}

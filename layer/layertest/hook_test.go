@@ -209,6 +209,13 @@ func TestHooksOfOperators(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	long := string(make([]byte, 256+1))
 	require.ErrorIs(t, q.Admin().As(long).Cancel(e.ctx, ids[0]), layer.ErrLimit)
+	require.ErrorIs(t, q.Once(e.ctx, func(tx kv.Tx) error {
+		_, err := q.Admin().As(long).ForceReleaseTx(e.ctx, tx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+		return err
+	}), layer.ErrLimit)
+	// The owner is the operator's name where no other is given.
+	_, err = layer.Open(e.ctx, e.db, testPrefix, testQueue, layer.Options{Owner: "\xff"})
+	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 }
 
 // TestHooksOfHolders: what changes a waiting item, or advances one, is told too; a …Tx form is not.

@@ -430,3 +430,20 @@ func TestDeadFilterRefused(t *testing.T) {
 	}
 	require.Len(t, e.dead(), 1)
 }
+
+// TestDeadLettersAfter: a list begins behind the letter given, also if that is none of its own, and never leaves the
+// filter's group.
+func TestDeadLettersAfter(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	a, b, c := e.bury("A", "1")[0], e.bury("B", "2")[0], e.bury("C", "3")[0]
+	for _, f := range []layer.DeadFilter{{}, {IDs: []layer.ID{c, a}}} {
+		page, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: f, After: &b})
+		require.NoError(t, err)
+		require.Len(t, page.Letters, 1)
+		require.Equal(t, c, page.Letters[0].ID)
+	}
+	_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: layer.DeadFilter{Group: ptr("C")}, After: &a})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	_, err = e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{After: &layer.ID{Group: "A"}})
+	require.ErrorIs(t, err, layer.ErrInvalidID)
+}
