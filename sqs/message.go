@@ -122,8 +122,8 @@ func load(item layer.Item) stored {
 	return m
 }
 
-// toXML replaces characters that XML cannot have, which only programs without this API can enqueue. The checksums must
-// be of what the client gets: a client refuses a message with another checksum.
+// toXML replaces characters that XML cannot have, which only programs without this API can enqueue. The checksums are
+// then those of the replaced text, because clients check them.
 func (m *stored) toXML() {
 	m.body = xmlText(m.body)
 	for name, v := range m.attributes {
