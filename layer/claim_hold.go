@@ -107,7 +107,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	}
 	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
-	c.clearNamed(f)
+	clearNamed(c.txn, f)
 	_, more, err := c.leave(free, nil, guard.HoldEmpty, false)
 	c.noteRemains(free, more)
 	return err
@@ -193,7 +193,7 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 // receive has claimed.
 func (c *claimer) leaveInHand(f *found, head ID) error {
 	c.clearLead(&f.candidate, f.record)
-	c.clearNamed(f)
+	clearNamed(c.txn, f)
 	delete(c.noted.ready, f.lane)
 	return c.fenceTurn(f.lane, head)
 }

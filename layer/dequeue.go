@@ -921,7 +921,7 @@ func (r *reception) proof(suspect bool) int64 {
 // hold gives a group to a holder, and clears what led here.
 func (c *claimer) hold(f *found, next *rec.Record) {
 	c.clearLead(&f.candidate, f.record)
-	c.clearNamed(f)
+	clearNamed(c.txn, f)
 	c.put(f.lane, f.record, next, f.rows.at(0).Index)
 	delete(c.noted.ready, f.lane)
 }

@@ -277,7 +277,7 @@ func (w *txn) clearLead(c *candidate, r *rec.Record) {
 
 // clearNamed clears what leads to the head of a group that the caller has named, as a rule: its hint, and its timer if
 // the head was delayed. Otherwise these keys would become more and more in a queue whose receives all name groups.
-func (w *txn) clearNamed(f *found) {
+func clearNamed(w *txn, f *found) {
 	if f.key != nil {
 		return
 	}

@@ -715,8 +715,8 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 	items := make([]kv.KeyRange, len(rows))
 	for i, row := range rows {
 		p, err := s.q.keys.parse(row.Key)
-		if err != nil || p.id != uuid.Nil || lanes.IsHold(p.lane) {
-			continue // Check names what cannot be read
+		if err != nil {
+			continue // Check names it
 		}
 		if kind, _, err := rec.UnpackTimer(row.Key, row.Value); err != nil || kind != rec.KindHead {
 			continue

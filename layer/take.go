@@ -262,7 +262,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	w.remove(f.group(), out, out, archived)
 	w.spend(f.group(), f.allowed, len(out))
 	w.clearLead(&f.candidate, f.record)
-	w.clearNamed(f)
+	clearNamed(w, f)
 	delete(w.noted.ready, f.lane)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)

@@ -1,12 +1,15 @@
 package sqs
 
 import (
+	"encoding/xml"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
 )
 
 // TestContentsAreNotReplaced: a request with bytes that are no UTF-8, or with half of a surrogate pair, is refused.
@@ -56,4 +59,44 @@ func TestNumbers(t *testing.T) {
 	} {
 		require.Equal(t, want, isNumber(text), "%q", text)
 	}
+}
+
+// TestChecksumsInXML: a message of a Go program may have characters that XML cannot have. The Query protocol replaces
+// them, and gives the checksums of the result.
+func TestChecksumsInXML(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "0")
+		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+		require.NoError(e, err)
+		defer q.Close(e.Context())
+		m := layer.Message{Group: "g", Body: []byte("a\x01b"), Headers: map[string]string{"kind": "\x02<"}}
+		_, err = q.Enqueue(e.Context(), m)
+		require.NoError(e, err)
+		status, answer := e.query("Action=ReceiveMessage&QueueUrl=orders.fifo&MessageAttributeName.1=All")
+		require.Equal(e, http.StatusOK, status, answer)
+		var got struct {
+			Message struct {
+				Body, MD5OfBody, MD5OfMessageAttributes string
+				MessageAttribute                        struct {
+					Name  string
+					Value struct{ StringValue, DataType string }
+				}
+			} `xml:"ReceiveMessageResult>Message"`
+		}
+		require.NoError(e, xml.Unmarshal([]byte(answer), &got))
+		require.Equal(e, "a\uFFFDb", got.Message.Body)
+		require.Equal(e, digest("a\uFFFDb"), got.Message.MD5OfBody)
+		attribute := got.Message.MessageAttribute
+		require.Equal(e, "\uFFFD<", attribute.Value.StringValue)
+		sum := digestAttributes(map[string]attributeValue{
+			attribute.Name: {StringValue: &attribute.Value.StringValue, DataType: attribute.Value.DataType},
+		})
+		require.Equal(e, sum, got.Message.MD5OfMessageAttributes)
+		require.Equal(e, "a\x01b", bodies(e.receive(url)), "JSON can have them")
+		_, text := e.refused("SendMessage", object{
+			"QueueUrl": url, "MessageGroupId": "g", "MessageBody": "x",
+			"MessageAttributes": object{"a": object{"DataType": "String.\x01", "StringValue": "x"}},
+		})
+		require.Contains(e, text, "Invalid characters")
+	})
 }

@@ -1,6 +1,8 @@
 package sqs
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -88,6 +90,9 @@ func malformed(err error) *apiError {
 	var known *apiError
 	if errors.As(err, &known) {
 		return known
+	}
+	if wrong := new(json.UnmarshalTypeError); errors.As(err, &wrong) {
+		err = fmt.Errorf("%s cannot be a JSON %s", cmp.Or(wrong.Field, "it"), wrong.Value)
 	}
 	return refuse(http.StatusBadRequest, "SerializationException", "MalformedInput",
 		"the request cannot be read: %v", err)

@@ -122,6 +122,29 @@ func load(item layer.Item) stored {
 	return m
 }
 
+// toXML replaces characters that XML cannot have, which only programs without this API can enqueue. The checksums are
+// then those of the replaced text, because clients check them.
+func (m *stored) toXML() {
+	m.body = xmlText(m.body)
+	for name, v := range m.attributes {
+		if v.StringValue != nil {
+			text := xmlText(*v.StringValue)
+			v.StringValue = &text
+		}
+		v.DataType = xmlText(v.DataType)
+		m.attributes[name] = v
+	}
+}
+
+func xmlText(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !inXML(r) {
+			return utf8.RuneError
+		}
+		return r
+	}, text)
+}
+
 // id is the MessageId, which a message keeps on its way to a dead letter queue.
 func (m stored) id() string {
 	if id := m.Headers[headerID]; id != "" {
@@ -263,9 +286,12 @@ const badCharacters = "Invalid characters found. Valid unicode characters are " 
 
 // wellFormed reports whether text has only characters that XML can have.
 func wellFormed(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
-		return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0xFFFE || r == 0xFFFF
-	})
+	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !inXML(r) })
+}
+
+// inXML reports whether XML can have a character.
+func inXML(r rune) bool {
+	return (r >= ' ' || r == '\t' || r == '\n' || r == '\r') && r != 0xFFFE && r != 0xFFFF
 }
 
 // maxText bounds an error's text, which may repeat a part of the request. It is long enough for a whole receipt handle.
@@ -337,6 +363,9 @@ func (v attributeValue) check(name string) error {
 	}
 	if len(v.DataType) > 256 {
 		return invalid("Message (user) attribute types must be shorter than 256 Bytes")
+	}
+	if !wellFormed(v.DataType) {
+		return invalid("%s", badCharacters)
 	}
 	switch v.kind() {
 	case "String", "Number":

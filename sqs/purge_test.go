@@ -39,11 +39,39 @@ func TestPurgeThatFails(t *testing.T) {
 			require.Equal(e, want, status, body)
 			code, _ := e.refused("PurgeQueue", object{"QueueUrl": url})
 			require.Equal(e, "PurgeQueueInProgress", code)
-			time.Sleep(purgeAgain + 2*tidyEvery)
+			time.Sleep(purgeAgain + tidyEvery)
 			require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"])
 			e.send(url, "", "d")
-			time.Sleep(purgeAgain + 2*tidyEvery)
+			time.Sleep(nameFreeAfter + 2*tidyEvery)
 			require.Equal(e, "1", e.attributes(url)["ApproximateNumberOfMessages"], "a purge ends")
 		})
 	}
+}
+
+// TestPurgeEndsInAMinute: a purge that could not be done in a minute is not begun again, because messages were sent
+// since. A client may ask for another one.
+func TestPurgeEndsInAMinute(t *testing.T) {
+	var fails atomic.Bool
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(of string) error {
+			if of == "job" && fails.Load() {
+				return &kv.Error{Code: kv.CodeIOError}
+			}
+			return nil
+		}}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		url := e.create("jobs")
+		e.send(url, "", "a")
+		fails.Store(true)
+		status, _, _ := e.do(post("PurgeQueue", object{"QueueUrl": url}))
+		require.Equal(e, http.StatusInternalServerError, status)
+		time.Sleep(nameFreeAfter + time.Second)
+		e.send(url, "", "b")
+		fails.Store(false)
+		time.Sleep(nameFreeAfter)
+		require.Equal(e, "2", e.attributes(url)["ApproximateNumberOfMessages"])
+		e.call("PurgeQueue", object{"QueueUrl": url})
+		require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"])
+	})
 }

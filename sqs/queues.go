@@ -531,12 +531,13 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 const (
 	// purgeWait is how long a PurgeQueue waits for the end of the purge.
 	purgeWait = 10 * time.Second
-	// purgeAgain is how long after its begin a purge that has not ended is begun again by any server.
-	purgeAgain = time.Minute
+	// purgeAgain is how long after its begin a purge that has not ended is begun again by any server. It is not begun
+	// again after nameFreeAfter, because it would remove messages that were sent since.
+	purgeAgain = 15 * time.Second
 )
 
-// purge is the id of the purge of a queue, for alone.
-func (r record) purge() string { return "purge " + r.ID.String() }
+// purge is the id of the last purge of a queue, for alone.
+func (r record) purge() string { return fmt.Sprint("purge ", r.ID, r.Purged) }
 
 // purge empties the queue of a record that says so, and stores that it is done.
 func (s *Server) purge(ctx context.Context, name string, asked record) error {
@@ -548,7 +549,12 @@ func (s *Server) purge(ctx context.Context, name string, asked record) error {
 	if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Force: true}); err != nil {
 		return err
 	}
-	_, err = s.changeRecord(ctx, name, func(r *record) error {
+	return s.endPurge(ctx, name, asked)
+}
+
+// endPurge stores that the purge of a record has ended. A later one may be under way.
+func (s *Server) endPurge(ctx context.Context, name string, asked record) error {
+	_, err := s.changeRecord(ctx, name, func(r *record) error {
 		r.Purging = r.Purging && (r.ID != asked.ID || r.Purged != asked.Purged)
 		return nil
 	})
@@ -562,10 +568,13 @@ func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
 	failed := s.resumeTasks(ctx)
 	return errors.Join(failed, s.eachRecord(ctx, func(name string, r record) error {
-		switch {
+		switch age := s.since(r.Purged); {
 		case r.Deleted != 0:
 			return s.tidyName(ctx, name, r)
-		case r.Purging && s.since(r.Purged) > purgeAgain:
+		case r.Purging && age >= nameFreeAfter:
+			s.options.Logger.Warn("sqs: a purge may have left messages", "queue", name)
+			return s.endPurge(ctx, name, r)
+		case r.Purging && age >= purgeAgain:
 			s.alone(r.purge(), func() {
 				if err := s.purge(ctx, name, r); err != nil && ctx.Err() == nil {
 					s.options.Logger.Warn("sqs: a queue is not purged yet", "queue", name, "err", err)

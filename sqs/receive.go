@@ -95,7 +95,11 @@ func (s *Server) receiveMessage(
 		}
 		for _, item := range claim.Items {
 			h := receiptHandle{queue: q.Name(), id: item.ID, token: claim.Token, received: now, until: until}
-			result.Messages = append(result.Messages, s.received(q, load(item), key.text(h, now), in))
+			m := load(item)
+			if !c.json {
+				m.toXML()
+			}
+			result.Messages = append(result.Messages, s.received(q, m, key.text(h, now), in))
 		}
 		if visible < layer.MinLease { // the layer has no such lease: received, and visible again
 			err := q.Nack(ctx, claim, layer.NackOptions{AtOnce: true})

@@ -737,6 +737,10 @@ func TestJSONErrors(t *testing.T) {
 			status, _, body = e.do(r)
 			require.Equal(e, http.StatusBadRequest, status, body)
 			require.Contains(e, body, "SerializationException", text)
+			require.NotContains(e, body, "Go ", text)
+			if text == `{"QueueName": 5}` {
+				require.Contains(e, body, "QueueName cannot be a JSON number")
+			}
 		}
 		r := post("GetQueueUrl", nil)
 		r.Body = io.NopCloser(io.LimitReader(strings.NewReader(strings.Repeat(" ", maxBody+1)), maxBody+1))
