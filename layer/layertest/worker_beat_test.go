@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ import (
 type midCommit struct {
 	kv.DB
 	prefix []byte
-	call   func()
+	call   atomic.Pointer[func()]
 }
 
 func (d *midCommit) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
@@ -43,9 +44,10 @@ func (t *midCommitTx) Set(key, value []byte) {
 }
 
 func (t *midCommitTx) Commit() kv.Future[struct{}] {
-	if call := t.db.call; t.met && call != nil {
-		t.db.call = nil
-		call()
+	if t.met {
+		if call := t.db.call.Swap(nil); call != nil {
+			(*call)()
+		}
 	}
 	return t.ManagedTx.Commit()
 }
@@ -65,16 +67,17 @@ func TestLongerLeaseEndsNoHeartbeat(t *testing.T) {
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{Heartbeat: true})
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
-		longer := false
-		db.call = func() {
-			longer = true
+		longer := make(chan struct{})
+		call := func() {
+			close(longer)
 			_, _, err := other.Admin().Configure(ctx, func(c *layer.Config) { c.Lease = time.Hour })
 			require.NoError(t, err)
 			_, _, err = q.Admin().ReadConfig(ctx)
 			require.NoError(t, err)
 		}
+		db.call.Store(&call)
 		time.Sleep(5 * time.Second)
-		require.True(t, longer)
+		<-longer
 		others, err := other.Receive(ctx, layer.ReceiveOptions{})
 		require.NoError(t, err)
 		require.Empty(t, others)
