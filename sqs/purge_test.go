@@ -33,6 +33,7 @@ func TestPurgeThatFails(t *testing.T) {
 		bubbleOn(t, open, Options{}, func(e *env) {
 			url := e.create("jobs")
 			e.send(url, "", "a", "b", "c")
+			time.Sleep(time.Second) // the first sweep of the server has ended
 			fails.Store(true)
 			status, _, body := e.do(post("PurgeQueue", object{"QueueUrl": url}))
 			require.False(e, fails.Load(), call)
@@ -63,6 +64,7 @@ func TestPurgeEndsInAMinute(t *testing.T) {
 	bubbleOn(t, open, Options{}, func(e *env) {
 		url := e.create("jobs")
 		e.send(url, "", "a")
+		time.Sleep(time.Second) // the first sweep of the server has ended
 		fails.Store(true)
 		status, _, _ := e.do(post("PurgeQueue", object{"QueueUrl": url}))
 		require.Equal(e, http.StatusInternalServerError, status)
