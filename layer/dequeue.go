@@ -59,8 +59,9 @@ type ReceiveOptions struct {
 	// turn. Not with SettleReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// CountExpired counts receives, as Amazon SQS does: if the lease of the claim expires, its first item counts a
-	// failed attempt in any case, and no item is delivered alone. Without CountExpired an attempt counts only if it
-	// shows that a handler was called: see Receive.
+	// failed attempt in any case, and no item is delivered alone. The same holds for each expired claim that such a
+	// receive takes over, because claims of earlier versions do not say how they count. Without CountExpired an attempt
+	// counts only if it shows that a handler was called: see Receive.
 	CountExpired bool
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait. An error of the database that lasts until the end of the wait is returned; one that passes is not.
