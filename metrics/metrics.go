@@ -78,7 +78,8 @@ func New(o Options) *Exporter {
 	return &Exporter{o: o, work: map[string]*work{}, errors: map[string]int64{}}
 }
 
-// Add also exports the figures of a queue, until the handle is closed.
+// Add also exports the figures of a queue, until Remove. The counts of several handles of a queue are added up. Two
+// queues of an exporter must not have the same name.
 func (e *Exporter) Add(q *layer.Queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -91,8 +92,15 @@ func (e *Exporter) Remove(q *layer.Queue) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.queues = slices.DeleteFunc(e.queues, func(s *source) bool { return s.q == q })
-	delete(e.work, q.Name())
-	delete(e.errors, q.Name())
+	if !e.has(q.Name()) {
+		delete(e.work, q.Name())
+		delete(e.errors, q.Name())
+	}
+}
+
+// has reports whether there is a handle of the name. The caller must hold e.mu.
+func (e *Exporter) has(name string) bool {
+	return slices.ContainsFunc(e.queues, func(s *source) bool { return s.q.Name() == name })
 }
 
 // Gone returns the handles whose queues do not exist any more, by the last reading. There may be new queues of their
@@ -117,8 +125,7 @@ func (e *Exporter) Unopened(names []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, name := range e.closed {
-		added := slices.ContainsFunc(e.queues, func(s *source) bool { return s.q.Name() == name })
-		if !added && !slices.Contains(names, name) {
+		if !e.has(name) && !slices.Contains(names, name) {
 			delete(e.errors, name)
 		}
 	}
@@ -143,15 +150,21 @@ func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
 	e.mu.Unlock()
 	p := printer{families: map[string]*family{}}
 	e.readAll(ctx, sources)
+	queues := map[string][]*source{} // by name
 	for _, s := range sources {
-		e.figures(&p, s)
+		queues[s.q.Name()] = append(queues[s.q.Name()], s)
+	}
+	for name, handles := range queues {
+		e.figures(&p, name, handles)
 	}
 	e.mu.Lock()
 	for name, work := range e.work {
 		work.print(&p, name)
 	}
 	for _, name := range e.closed {
-		p.add("fdbfifo_exporter_up", 0, "queue", name)
+		if queues[name] == nil {
+			p.add("fdbfifo_exporter_up", 0, "queue", name)
+		}
 	}
 	for name, n := range e.errors {
 		p.add("fdbfifo_exporter_errors_total", float64(n), "queue", name)
@@ -198,18 +211,25 @@ func (e *Exporter) read(ctx context.Context, s *source) {
 	}
 }
 
-// figures prints the figures of a queue from the database and the handle.
-func (e *Exporter) figures(p *printer, s *source) {
-	name := s.q.Name()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p.add("fdbfifo_exporter_up", bit(s.ok), "queue", name)
-	p.add("fdbfifo_exporter_duration_seconds", s.took.Seconds(), "queue", name)
-	e.paths(p, s.q)
-	if !s.ok {
+// figures prints the figures of a queue from the database, by one of its handles, and from all of them.
+func (e *Exporter) figures(p *printer, name string, handles []*source) {
+	var st *layer.Stats
+	var took time.Duration
+	for _, s := range handles {
+		s.mu.Lock()
+		if s.ok {
+			stats := s.stats
+			st = &stats
+		}
+		took = max(took, s.took)
+		s.mu.Unlock()
+	}
+	p.add("fdbfifo_exporter_up", bit(st != nil), "queue", name)
+	p.add("fdbfifo_exporter_duration_seconds", took.Seconds(), "queue", name)
+	e.paths(p, name, handles)
+	if st == nil {
 		return
 	}
-	st := &s.stats
 	p.add("fdbfifo_queue_messages", float64(st.Depth), "queue", name)
 	p.add("fdbfifo_queue_messages_in_flight", float64(st.InFlight), "queue", name)
 	p.add("fdbfifo_queue_dead_letters", float64(st.Dead), "queue", name)
@@ -238,9 +258,19 @@ func (e *Exporter) figures(p *printer, s *source) {
 	}
 }
 
-// paths prints how this process's handle found its claims.
-func (e *Exporter) paths(p *printer, q *layer.Queue) {
-	name, paths := q.Name(), q.Paths()
+// paths prints how this process's handles found their claims.
+func (e *Exporter) paths(p *printer, name string, handles []*source) {
+	var paths layer.Paths
+	for _, s := range handles {
+		one := s.q.Paths()
+		paths.Direct += one.Direct
+		paths.Widened += one.Widened
+		paths.Staged += one.Staged
+		paths.Shared += one.Shared
+		paths.Conflicts += one.Conflicts
+		paths.Unreadable += one.Unreadable
+		paths.Waiting = max(paths.Waiting, one.Waiting)
+	}
 	for path, n := range map[string]int64{"direct": paths.Direct, "widened": paths.Widened, "staged": paths.Staged} {
 		p.add("fdbfifo_claims_total", float64(n), "path", path, "queue", name)
 	}

@@ -191,6 +191,46 @@ func TestScrapesShareOneReading(t *testing.T) {
 	})
 }
 
+// TestTwoHandlesOfAQueue: two handles of a queue give each series once. Prometheus refuses a scrape with a series that
+// comes twice.
+func TestTwoHandlesOfAQueue(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(t.Context(), db, nil, "q", layer.Options{})
+	require.NoError(t, err)
+	other, err := layer.Open(t.Context(), db, nil, "q", layer.Options{})
+	require.NoError(t, err)
+	e := New(Options{Every: time.Nanosecond})
+	for _, h := range []*layer.Queue{q, other} {
+		e.Add(h)
+		_, err := h.Enqueue(t.Context(), layer.Message{Body: []byte("x")})
+		require.NoError(t, err)
+	}
+	e.Unopened([]string{"q"})
+	written := func() map[string]string {
+		var b bytes.Buffer
+		e.Write(t.Context(), &b)
+		all := map[string]string{}
+		for line := range strings.Lines(b.String()) {
+			if series, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && !strings.HasPrefix(line, "#") {
+				require.NotContains(t, all, series)
+				all[series] = value
+			}
+		}
+		require.NotEmpty(t, all)
+		return all
+	}
+	all := written()
+	require.Equal(t, "1", all[`fdbfifo_exporter_up{queue="q"`])
+	require.Equal(t, "2", all[`fdbfifo_queue_messages{queue="q"`])
+	require.Equal(t, "2", all[`fdbfifo_transactions_total{queue="q"`])
+	require.NoError(t, q.Close(t.Context()))
+	require.Equal(t, "1", written()[`fdbfifo_exporter_up{queue="q"`], "one is open")
+	e.Remove(other)
+	require.Equal(t, "0", written()[`fdbfifo_exporter_up{queue="q"`])
+	require.NoError(t, other.Close(t.Context()))
+}
+
 // TestWaitingHandleByName: a process whose receives wait for groups by name is a waiting handle too, so
 // FdbfifoNobodyWorks is not raised.
 func TestWaitingHandleByName(t *testing.T) {
