@@ -22,8 +22,7 @@ import (
 
 // Options configure a handle. The zero value is the normal use.
 type Options struct {
-	// Owner names the holder in locks, for people. Defaults to host:pid:random. At most 256 bytes of
-	// UTF-8.
+	// Owner names the holder in locks, for people. Defaults to host:pid:random. At most 256 bytes of UTF-8.
 	Owner string
 	// Now is the clock for leases and times. Defaults to time.Now. A clock which differs from other workers' clocks
 	// shortens or lengthens leases, but cannot break order or exclusion. If a call of Now panics, time.Now takes its

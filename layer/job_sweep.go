@@ -711,18 +711,33 @@ func (s *sweeper) hints() error {
 // Footprint, per timer cleared: a read conflict on the whole lane, because an item that comes into the lane may write a
 // timer with this very key.
 func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-	heads := make([]kv.Future[[]byte], len(rows))
-	items := make([]kv.KeyRange, len(rows))
+	ofHead := func(row kv.KV) bool {
+		kind, _, err := rec.UnpackTimer(row.Key, row.Value)
+		return err == nil && kind == rec.KindHead
+	}
+	return s.clearByHead(tx, rows, ofHead, func(_ []byte, lane string, head []byte) (stale bool, err error) {
+		items := s.q.keys.items(lane)
+		if items.Contains(head) {
+			return false, nil
+		}
+		return true, guard.StaleEmpty.Read(tx, items)
+	})
+}
+
+// clearByHead clears the stale rows of those that wanted chooses. isStale gets the first key at or behind the begin of
+// the row's lane.
+func (s *sweeper) clearByHead(
+	tx kv.Tx, rows []kv.KV, wanted func(row kv.KV) bool,
+	isStale func(key []byte, lane string, head []byte) (bool, error),
+) (cleared int64, err error) {
+	of, heads := make([]string, len(rows)), make([]kv.Future[[]byte], len(rows))
 	for i, row := range rows {
 		p, err := s.q.keys.parse(row.Key)
-		if err != nil {
-			continue // Check names it
+		if err != nil || !wanted(row) {
+			continue // Check names a row that cannot be read
 		}
-		if kind, _, err := rec.UnpackTimer(row.Key, row.Value); err != nil || kind != rec.KindHead {
-			continue
-		}
-		items[i] = s.q.keys.items(p.lane)
-		heads[i] = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items[i].Begin))
+		of[i] = p.lane
+		heads[i] = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(s.q.keys.items(p.lane).Begin))
 	}
 	for i, row := range rows {
 		if heads[i] == nil {
@@ -732,14 +747,14 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 		if err != nil {
 			return 0, fmt.Errorf("read head: %w", err)
 		}
-		if items[i].Contains(head) {
-			continue
-		}
-		if err := guard.StaleEmpty.Read(tx, items[i]); err != nil {
+		stale, err := isStale(row.Key, of[i], head)
+		if err != nil {
 			return 0, err
 		}
-		tx.Clear(row.Key)
-		cleared++
+		if stale {
+			tx.Clear(row.Key)
+			cleared++
+		}
 	}
 	return cleared, nil
 }
@@ -751,35 +766,12 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
 // mark of a drop.
 func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-	keys, of, follow := s.q.keys, make([]string, len(rows)), s.q.follow(tx)
-	heads := make([]kv.Future[[]byte], len(rows))
-	for i, row := range rows {
-		p, err := keys.parse(row.Key)
-		if err != nil {
-			continue // Check names it
-		}
-		of[i] = p.lane
-		heads[i] = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.items(p.lane).Begin))
-	}
-	for i, row := range rows {
-		if heads[i] == nil {
-			continue
-		}
-		head, err := heads[i].Wait(s.ctx)
-		if err != nil {
-			return 0, fmt.Errorf("read head: %w", err)
-		}
-		stale, err := s.replaceStale(tx, row.Key, of[i], head)
-		if err != nil {
-			return 0, err
-		}
-		if stale {
-			tx.Clear(row.Key)
-			cleared++
-		}
-	}
-	if cleared == 0 {
-		return 0, nil
+	follow, all := s.q.follow(tx), func(kv.KV) bool { return true }
+	cleared, err = s.clearByHead(tx, rows, all, func(hint []byte, lane string, head []byte) (bool, error) {
+		return s.replaceStale(tx, hint, lane, head)
+	})
+	if err != nil || cleared == 0 {
+		return 0, err
 	}
 	// No hint must be set in a new queue of the same name, created after a drop while this sweep was under way.
 	if _, err := follow.wait(s.ctx); err != nil {
