@@ -270,25 +270,6 @@ func (s *Server) resumeTasks(ctx context.Context) error {
 // run runs a task, unless this server does so already.
 func (s *Server) run(t task) { s.alone(t.ID, func() { s.moveMessages(s.stopped, t) }) }
 
-// alone runs fn in a goroutine of the server's own, unless the fn of the id runs already.
-func (s *Server) alone(id string, fn func()) {
-	s.mu.Lock()
-	if s.working[id] {
-		s.mu.Unlock()
-		return
-	}
-	s.working[id] = true
-	s.mu.Unlock()
-	s.begin(func() {
-		defer func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			delete(s.working, id)
-		}()
-		fn()
-	})
-}
-
 // errNotOurs: another server runs the task.
 var errNotOurs = errors.New("sqs: another server runs the move task")
 

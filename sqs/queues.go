@@ -497,70 +497,6 @@ func (s *Server) listQueueTags(ctx context.Context, c *call, in *queueRequest) (
 	return &listQueueTagsResult{Tags: r.Tags}, nil
 }
 
-func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) error {
-	q, err := s.queue(ctx, c, in.QueueUrl)
-	if err != nil {
-		return err
-	}
-	defer q.release()
-	at, tried := s.options.Now().UnixMilli(), false
-	r, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
-		if stored := tried && r.Purged == at; !stored && s.since(r.Purged) < nameFreeAfter {
-			return fail(schemas.PurgeQueueInProgress,
-				"Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.Name())
-		}
-		r.Purged, r.Purging, tried = at, true, true
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	purged := make(chan error, 1)
-	s.alone(r.purge(), func() { purged <- s.purge(s.stopped, q.Name(), r) })
-	select {
-	case err := <-purged:
-		return err
-	case <-time.After(purgeWait):
-	case <-s.stopped.Done():
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil // the purge continues, also on another server
-}
-
-const (
-	// purgeWait is how long a PurgeQueue waits for the end of the purge.
-	purgeWait = 10 * time.Second
-	// purgeAgain is how long after its begin a purge that has not ended is begun again by any server. It is not begun
-	// again after nameFreeAfter, because it would remove messages that were sent since.
-	purgeAgain = 15 * time.Second
-)
-
-// purge is the id of the last purge of a queue, for alone.
-func (r record) purge() string { return fmt.Sprint("purge ", r.ID, r.Purged) }
-
-// purge empties the queue of a record that says so, and stores that it is done.
-func (s *Server) purge(ctx context.Context, name string, asked record) error {
-	q, err := s.open(ctx, name)
-	if err != nil {
-		return ignoreNoQueue(err)
-	}
-	defer q.release()
-	if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Force: true}); err != nil {
-		return err
-	}
-	return s.endPurge(ctx, name, asked)
-}
-
-// endPurge stores that the purge of a record has ended. A later one may be under way.
-func (s *Server) endPurge(ctx context.Context, name string, asked record) error {
-	_, err := s.changeRecord(ctx, name, func(r *record) error {
-		r.Purging = r.Purging && (r.ID != asked.ID || r.Purged != asked.Purged)
-		return nil
-	})
-	return ignoreNoQueue(err)
-}
-
 // tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, ends the purges that have
 // not ended, drops the queues that are deleted, and clears the records of names that are free again. The tasks come
 // first, because a drop takes two seconds and there may be many.
@@ -568,18 +504,11 @@ func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
 	failed := s.resumeTasks(ctx)
 	return errors.Join(failed, s.eachRecord(ctx, func(name string, r record) error {
-		switch age := s.since(r.Purged); {
+		switch {
 		case r.Deleted != 0:
 			return s.tidyName(ctx, name, r)
-		case r.Purging && age >= nameFreeAfter:
-			s.options.Logger.Warn("sqs: a purge may have left messages", "queue", name)
-			return s.endPurge(ctx, name, r)
-		case r.Purging && age >= purgeAgain:
-			s.alone(r.purge(), func() {
-				if err := s.purge(ctx, name, r); err != nil && ctx.Err() == nil {
-					s.options.Logger.Warn("sqs: a queue is not purged yet", "queue", name, "err", err)
-				}
-			})
+		case r.Purging:
+			return s.tidyPurge(ctx, name, r)
 		}
 		return nil
 	}))

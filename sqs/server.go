@@ -166,6 +166,25 @@ func (s *Server) begin(fn func()) {
 	}
 }
 
+// alone runs fn in a goroutine of the server's own, unless the fn of the id runs already.
+func (s *Server) alone(id string, fn func()) {
+	s.mu.Lock()
+	if s.working[id] {
+		s.mu.Unlock()
+		return
+	}
+	s.working[id] = true
+	s.mu.Unlock()
+	s.begin(func() {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.working, id)
+		}()
+		fn()
+	})
+}
+
 // Stop makes waiting receives return without messages, and ends the background work. Requests are answered as before.
 // The caller must still Close the server.
 func (s *Server) Stop() {
