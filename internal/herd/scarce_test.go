@@ -23,7 +23,9 @@ func TestOneGroup(t *testing.T) {
 		most    float64 // transactions an item
 	}{{16, 2.2}, {64, 2.5}} {
 		synctest.Test(t, func(t *testing.T) {
-			items := 125 * of.handles
+			// A handle gives the group to the next one after about 33 items, so each handle has about 15 turns. With
+			// four turns, a handle with two short ones would count as starved.
+			items := 500 * of.handles
 			db := embedded.OpenMemory(embedded.Options{})
 			q, err := layer.Create(t.Context(), db, nil, queueName, layer.Options{})
 			require.NoError(t, err)
