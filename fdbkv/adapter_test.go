@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -405,4 +407,33 @@ func TestTenants(t *testing.T) {
 	require.Empty(t, get(t, outside, key(p, "a")))
 	write(t, inside, func(tx kv.Tx) { tx.ClearRange(kv.KeyRange{Begin: []byte(""), End: []byte("\xff")}) })
 	require.NoError(t, handle.DeleteTenant(name))
+}
+
+// TestSnapshotSeesOwnWrites (kv.Tx): snapshot reads see the transaction's own writes in the first attempt, after
+// OnError and after Reset, even if the database handle has disabled this.
+func TestSnapshotSeesOwnWrites(t *testing.T) {
+	// A handle of its own: the option stays in force for all that share one.
+	file := filepath.Join(t.TempDir(), "fdb.cluster")
+	text, err := os.ReadFile(os.Getenv("FDB_CLUSTER_FILE"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, text, 0o600))
+	handle, err := fdb.OpenDatabase(file)
+	require.NoError(t, err)
+	require.NoError(t, handle.Options().SetSnapshotRywDisable())
+	tx, err := fdbkv.From(handle).Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	defer tx.Cancel()
+	sees := func() {
+		t.Helper()
+		tx.Set([]byte("fdbkv/own"), []byte("write"))
+		v, err := tx.Snapshot().Get([]byte("fdbkv/own")).Wait(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "write", string(v))
+	}
+	sees()
+	_, err = tx.OnError(&kv.Error{Code: kv.CodeNotCommitted}).Wait(t.Context())
+	require.NoError(t, err)
+	sees()
+	tx.Reset()
+	sees()
 }

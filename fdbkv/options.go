@@ -29,8 +29,12 @@ func setOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
 	return setAttemptOptions(to, o)
 }
 
-// setAttemptOptions sets those options that OnError forgets.
+// setAttemptOptions sets those options that OnError forgets. Snapshot reads of a kv.Tx see its own writes, even if the
+// owner of the database handle has disabled this.
 func setAttemptOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
+	if err := to.SetSnapshotRywEnable(); err != nil {
+		return converted(err)
+	}
 	if o.SizeLimit > 0 {
 		if err := to.SetSizeLimit(int64(o.SizeLimit)); err != nil {
 			return converted(err)

@@ -14,7 +14,8 @@ import (
 //
 // The caller's loop keeps the lifecycle. The caller must return errors to it, bare or wrapped with %w: they unwrap to
 // fdb.Error, so the loop sees which to retry. A context that ends in the middle ends the wait, not the transaction. The
-// caller must wrap a transaction only once, and must not disable its read-your-writes.
+// caller must wrap a transaction only once. It must not disable read-your-writes in it, also not for snapshot reads,
+// and must not set causal_read_risky.
 func Wrap(tr fdb.Transaction) kv.Tx { return newTx(tr) }
 
 func newTx(tr fdb.Transaction) *tx { return &tx{newReader(tr), tr} }
