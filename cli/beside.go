@@ -180,23 +180,37 @@ type allQueues struct {
 	looked time.Time               // guarded by mu
 }
 
+// lookTimeout bounds the look for new queues in a scrape. Together with the reading of the figures it takes less than
+// the 10 s that Prometheus waits by default.
+const lookTimeout = 4 * time.Second
+
+// ServeHTTP writes the metrics. While the database does not answer it writes those of the queues that it knows: their
+// fdbfifo_exporter_up of 0 says so.
 func (a *allQueues) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if err := a.look(r.Context()); err != nil {
+	ctx, cancel := context.WithTimeout(r.Context(), lookTimeout)
+	defer cancel()
+	known, err := a.look(ctx)
+	if err != nil && known == 0 {
 		http.Error(w, fmt.Sprintf("the queues cannot be listed: %v", err), http.StatusServiceUnavailable)
 		return
 	}
 	a.e.ServeHTTP(w, r)
 }
 
-// look opens new queues, at most as often as figures are read. A queue that cannot be opened, for example because a
-// newer version has configured it, does not stop the others.
-func (a *allQueues) look(ctx context.Context) error {
+// look opens new queues, at most as often as figures are read. It returns how many queues it knows, of this look or an
+// earlier one.
+func (a *allQueues) look(ctx context.Context) (known int, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.s.app.Now()
-	if !a.looked.IsZero() && now.Sub(a.looked) < metrics.DefaultEvery {
-		return nil
+	if now := a.s.app.Now(); a.looked.IsZero() || now.Sub(a.looked) >= metrics.DefaultEvery {
+		err = a.find(ctx, now)
 	}
+	return len(a.open) + len(a.failed), err
+}
+
+// find opens new queues. A queue that cannot be opened, for example because a newer version has configured it, does not
+// stop the others. The caller must hold a.mu.
+func (a *allQueues) find(ctx context.Context, now time.Time) error {
 	names, err := layer.Queues(ctx, a.db, a.s.prefix())
 	if err != nil {
 		return err

@@ -48,8 +48,9 @@ func (e *notRun) Error() string {
 	return fmt.Sprintf("--exec: the shell says that %s (exit code %d): %s", why, e.code, e.text)
 }
 
-// run runs the command with the item's body on its stdin. When ctx ends, run kills the command and its children.
-// Errors: *notRun, those of the command and of its output.
+// run runs the command with the item's body on its stdin. When ctx ends, run kills the command and its children. A
+// command that has ended with exit code 0 has done its work, also if ctx ends while run waits for the rest of its
+// output. Errors: *notRun, those of the command and of its output.
 func (c *command) run(ctx context.Context, item layer.Item) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Stdin = bytes.NewReader(item.Body)
@@ -70,17 +71,17 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	cmd.Stderr = io.MultiWriter(errs, last)
 	cmd.WaitDelay = killGrace
 	ownGroup(cmd)
-	if err = cmd.Run(); errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // the command has ended well, and something that it left running keeps its output open
+	if err = cmd.Run(); cmd.ProcessState != nil && cmd.ProcessState.Success() {
+		err = nil // something that it left running may keep its output open, and ctx may have ended since
 	}
 	out.flush()
 	errs.flush()
 	err = errors.Join(err, lost)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	}
 	text := last.text()
 	switch code := cmd.ProcessState.ExitCode(); {

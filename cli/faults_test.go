@@ -336,3 +336,16 @@ func TestWorkTimeout(t *testing.T) {
 	err = app.Run(context.Background(), []string{"work", "--exec", "true", "--timeout", "-1s"}, nil, nil, &stderr)
 	require.Equal(t, ExitUsage, ExitCode(err))
 }
+
+// TestWorkExitZeroFinishes (G3): a command with exit code 0 has handled its message, also if the time of --timeout ends
+// while work waits for a process that the command has left running with its output. Another delivery would do the work
+// twice, and in the end the message would be a dead letter.
+func TestWorkExitZeroFinishes(t *testing.T) {
+	app, q := onMemory(t, 1)
+	var stderr bytes.Buffer
+	args := []string{"work", "--exec", "sleep 4 & exit 0", "--timeout", "1s", "--max", "1"}
+	err := app.Run(context.Background(), args, nil, new(bytes.Buffer), &stderr)
+	require.NoError(t, err, stderr.String())
+	require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 0 given back")
+	requireGivenBack(t, q, 0)
+}

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -16,8 +17,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -383,4 +387,55 @@ func TestMetricsOfARecreatedQueue(t *testing.T) {
 	create()
 	require.Contains(t, scrape(), `fdbfifo_exporter_up{queue="orders"} 0`)
 	require.Contains(t, scrape(), `fdbfifo_exporter_up{queue="orders"} 1`)
+}
+
+// stops is an engine that no longer answers once stopped is set.
+type stops struct {
+	kv.DB
+	stopped *atomic.Bool
+}
+
+func (d stops) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if d.stopped.Load() {
+		return behind{d.DB, 0}.Begin(o)
+	}
+	return d.DB.Begin(o)
+}
+
+// TestMetricsWithoutAnAnswer: while the database does not answer, a scrape is answered within 10 s, after which
+// Prometheus gives up. It has an fdbfifo_exporter_up of 0 for each queue that was known before, as the alerts need it.
+func TestMetricsWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer func() { require.NoError(t, db.Close()) }()
+		const n = 100
+		for i := range n {
+			q, err := layer.Create(t.Context(), db, prefix(), fmt.Sprint("q", i), layer.Options{})
+			require.NoError(t, err)
+			require.NoError(t, q.Close(t.Context()))
+		}
+		var stopped atomic.Bool
+		s := &session{app: &App{Now: time.Now}, stderr: io.Discard}
+		all := &allQueues{s: s, db: stops{db, &stopped}, e: metrics.New(metrics.Options{}), open: map[string]*layer.Queue{}}
+		scrape := func() string {
+			time.Sleep(2 * metrics.DefaultEvery)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			w, begun := httptest.NewRecorder(), time.Now()
+			all.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/metrics", nil))
+			require.Less(t, time.Since(begun), 10*time.Second)
+			return w.Body.String()
+		}
+		ups := func(value string) int {
+			return len(regexp.MustCompile(`fdbfifo_exporter_up\{queue="q\d+"\} `+value+"\n").FindAllString(scrape(), -1))
+		}
+		require.Equal(t, n, ups("1"))
+		stopped.Store(true)
+		for range 3 {
+			require.Equal(t, n, ups("0"))
+		}
+		stopped.Store(false)
+		require.Equal(t, n, ups("1"))
+		all.close(t.Context())
+	})
 }

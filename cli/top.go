@@ -40,6 +40,9 @@ func newTopCmd(s *session) *cobra.Command {
 	return c
 }
 
+// topPatience is after how long without an answer the screen says so.
+const topPatience = 2 * time.Second
+
 // minTopEvery keeps a mistyped time from keeping the database busy.
 const minTopEvery = 100 * time.Millisecond
 
@@ -136,6 +139,13 @@ func (t top) head() []string {
 		return fmt.Sprintf("%.1f", max(0, float64(now-before)/t.between.Seconds()))
 	}
 	st := t.stats
+	if t.now.IsZero() {
+		lines := []string{"fdbfifo top   " + display(t.queue), "no figures yet"}
+		if t.err != nil {
+			lines = append(lines, t.err.Error())
+		}
+		return lines
+	}
 	lines := []string{
 		fmt.Sprintf("fdbfifo top   %s   %s", display(t.queue), t.now.UTC().Format(time.TimeOnly)+" UTC"),
 		fmt.Sprintf("messages %s   in flight %s   dead %s   in/s %s   out/s %s", commas(st.Depth), commas(st.InFlight),
@@ -282,10 +292,21 @@ func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time
 	redraw := time.NewTicker(250 * time.Millisecond) // for a terminal that has another size now
 	defer redraw.Stop()
 	next := time.Now()
+	// The terminal sends no Ctrl-C while keys are read one by one, so a look must not keep the loop waiting.
+	ctx, cancel := context.WithCancel(ctx)
+	looks, looking := make(chan topLook, 1), time.Time{} // zero = no look is under way
+	defer func() {
+		cancel()
+		if !looking.IsZero() {
+			<-looks
+		}
+	}()
 	for {
-		if !time.Now().Before(next) {
-			t = t.looked(s.look(ctx, q, layer.MaxBlocked))
-			next = time.Now().Add(every)
+		if now := time.Now(); looking.IsZero() && !now.Before(next) {
+			looking = now
+			go func() { looks <- s.look(ctx, q, layer.MaxBlocked) }()
+		} else if waited := now.Sub(looking); !looking.IsZero() && waited >= topPatience {
+			t.err = fmt.Errorf("no answer of the database for %s", short(waited))
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -305,6 +326,12 @@ func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time
 			if anew {
 				next = time.Now()
 			}
+		case l := <-looks:
+			if ctx.Err() != nil {
+				return nil
+			}
+			t, next = t.looked(l), time.Now().Add(every)
+			looking = time.Time{}
 		case <-redraw.C:
 		case <-ctx.Done():
 			return nil

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
 
@@ -49,7 +52,7 @@ func TestTopView(t *testing.T) {
 // TestTopAt80Columns: a reason that has no room in the line of its figures has a line of its own. Names of wide letters
 // do not shift the columns. The last line says how far there is to scroll, and no key scrolls the last group away.
 func TestTopAt80Columns(t *testing.T) {
-	m := top{queue: "orders"}
+	m := top{queue: "orders", now: time.Date(2001, 3, 31, 12, 0, 0, 0, time.UTC)}
 	for i := range 30 {
 		name := fmt.Sprint("g", i)
 		if i == 1 {
@@ -130,4 +133,38 @@ func TestTopLeavesTheScreen(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.True(t, strings.HasPrefix(seen.String(), screenOn))
 	require.True(t, strings.HasSuffix(string(rest), screenOff))
+}
+
+// TestTopWithoutAnAnswer: while the database does not answer, q and Ctrl-C end top, which the terminal passes on as
+// keys. The screen says for how long the answer is missing, and has no figures before the first one.
+func TestTopWithoutAnAnswer(t *testing.T) {
+	for _, key := range []byte{'q', 3} {
+		synctest.Test(t, func(t *testing.T) {
+			db := embedded.OpenMemory(embedded.Options{})
+			var stopped atomic.Bool
+			q, err := layer.Create(t.Context(), stops{db, &stopped}, prefix(), "default", layer.Options{})
+			require.NoError(t, err)
+			stopped.Store(true)
+			screen := newScreen("no answer of the database for 3")
+			s := &session{app: &App{Now: time.Now}, raw: screen}
+			s.app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
+			keys, ended := make(chan byte, 1), make(chan error, 1)
+			go func() { ended <- s.topLoop(t.Context(), q, top{queue: "default"}, time.Second, keys) }()
+			time.Sleep(time.Minute)
+			require.Contains(t, screen.String(), "no answer of the database for 3")
+			require.NotContains(t, screen.String(), "no group is blocked")
+			keys <- key
+			begun := time.Now()
+			select {
+			case err := <-ended:
+				require.NoError(t, err)
+			case <-time.After(time.Minute):
+				t.Fatal("the key has not ended top")
+			}
+			require.Less(t, time.Since(begun), 2*time.Second)
+			stopped.Store(false)
+			require.NoError(t, q.Close(t.Context()))
+			require.NoError(t, db.Close())
+		})
+	}
 }

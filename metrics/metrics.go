@@ -39,7 +39,8 @@ type Options struct {
 // DefaultEvery is how old the figures of a queue may be.
 const DefaultEvery = 10 * time.Second
 
-// readTimeout bounds the reading of one queue. If one queue does not answer, only its figures are missing.
+// readTimeout bounds the readings of one scrape. The figures of a queue that does not answer are missing. Prometheus
+// waits 10 s by default, and then has no figure at all.
 const readTimeout = 5 * time.Second
 
 // Exporter is an http.Handler. It is safe for concurrent use.
@@ -179,6 +180,8 @@ const readers = 16
 
 // readAll reads the figures of queues.
 func (e *Exporter) readAll(ctx context.Context, sources []*source) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+	defer cancel()
 	var reading sync.WaitGroup
 	defer reading.Wait()
 	free := make(chan struct{}, readers)
@@ -199,8 +202,6 @@ func (e *Exporter) read(ctx context.Context, s *source) {
 	if !s.at.IsZero() && now.Sub(s.at) < e.o.Every {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
-	defer cancel()
 	stats, err := s.q.Stats(ctx, layer.StatsOptions{})
 	s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
 	s.gone = errors.Is(err, layer.ErrNoQueue)
