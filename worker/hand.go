@@ -380,19 +380,17 @@ func (h *hand) perform(c *call) bool {
 	return true
 }
 
-// run calls fn; a panic becomes an error, with its stack.
+// run calls fn; a panic becomes an error, with its stack. Methods of the value of the panic may end the goroutine, too.
 func (c *call) run(fn func(ctx context.Context) error) {
-	returned := false
+	c.err, c.exited = callback.ErrGoexit, true // unless the rest says otherwise
+	defer close(c.done)
 	defer func() {
 		if r := recover(); r != nil {
-			c.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-		} else if !returned {
-			c.err, c.exited = callback.ErrGoexit, true
+			c.err, c.exited = fmt.Errorf("panic: %v\n%s", r, debug.Stack()), false
 		}
-		close(c.done)
 	}()
 	c.err = sound(fn(c.ctx))
-	returned = true
+	c.exited = false
 }
 
 // attend waits for the end of a call. It extends the claim each time that a third of the rest of its lease has passed,
