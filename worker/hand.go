@@ -582,6 +582,16 @@ func (w *Worker) tellLost(in *inHand, event func() Event) {
 	w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
 }
 
+// unsettled tells of the error of a settlement by which a claim was to end; nil = it has ended.
+func (w *Worker) unsettled(in *inHand, err error) {
+	switch {
+	case errors.Is(err, layer.ErrClaimLost):
+		w.tellLost(in, in.event)
+	case !isGone(err):
+		w.report(err)
+	}
+}
+
 // settlement is the ack of deliveries, with the state that they have set. Its claim is a copy, because Settle changes a
 // claim and may run at the same time as the hand.
 func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
@@ -737,11 +747,9 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
 	}
 	switch {
-	case in.lapsed && errors.Is(err, layer.ErrClaimLost):
-		w.tellLost(in, in.event)
-	case kv.MaybeCommitted(failed) && errors.Is(err, layer.ErrClaimLost): // the unknown commit was applied
-	case !isGone(err):
-		w.report(err)
+	case kv.MaybeCommitted(failed) && !in.lapsed && errors.Is(err, layer.ErrClaimLost): // the commit was applied
+	default:
+		w.unsettled(in, err)
 	}
 }
 
