@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/rec"
@@ -60,9 +62,10 @@ const (
 )
 
 // Redrive gives the dead letters which f chooses back to their groups, with no attempts counted. f must say what it
-// chooses; DeadFilter.All says all letters. Redrive works in short
-// transactions at batch priority, each all or none; a redrive may be stopped at any point and run again to go on. A
-// held group stays with its holder: a letter which comes back before the held items is delivered after the claim.
+// chooses; DeadFilter.All says all letters. Redrive works in short transactions at batch priority, each all or none; a
+// redrive may be stopped at any point and run again to go on. A held group stays with its holder: a letter which comes
+// back before the held items is delivered after the claim. Redrive gives each letter back once, also if the letter is
+// dead again before the end of the redrive.
 //
 // The letters of a group come back in order, up to 100 a transaction; letters already back may be delivered between two
 // transactions. Example: a group has 150 letters, and then a live item. The item may be delivered before the last 50
@@ -71,7 +74,9 @@ const (
 // After an error, the report says what was done before. Errors: ErrNotDead if chosen ids are no dead letters, when all
 // others are done; ErrOptions, ErrInvalidID, *LimitError; errors of Edit; ErrClosed, and the engine's.
 func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
-	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
+	s := deadSweep{
+		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress, toTail: o.ToTail,
+	}
 	s.size = func(row *deadRow) int64 {
 		if o.ToTail || o.Edit != nil {
 			return row.letter.Size + int64(len(row.value))
@@ -171,6 +176,11 @@ type deadSweep struct {
 	size     func(row *deadRow) int64 // bytes which do writes for a row
 	do       func(w *txn, rows []deadRow) error
 	report   DeadReport
+	// back are the letters of the group back that went to its tail. The walk comes to such a letter again if it is dead
+	// again by then.
+	toTail bool
+	group  string
+	back   map[uuid.UUID]bool
 }
 
 func (s *deadSweep) run() (DeadReport, error) {
@@ -193,6 +203,12 @@ func (s *deadSweep) run() (DeadReport, error) {
 			s.report.Done += done.done
 			s.report.Unreadable += done.unreadable
 			s.report.Missing = append(s.report.Missing, done.missing...)
+			for _, id := range done.moved {
+				if s.back == nil || s.group != id.Group {
+					s.group, s.back = id.Group, make(map[uuid.UUID]bool)
+				}
+				s.back[id.Random] = true
+			}
 			if s.progress != nil {
 				s.progress(s.report)
 			}
@@ -217,6 +233,7 @@ type sweptStep struct {
 	deadStep
 	done       int64
 	unreadable int64
+	moved      []ID // done, and to the tails
 }
 
 // attempt is one attempt of a step. A writing step has a receipt: otherwise after a commit of unknown outcome the
@@ -252,12 +269,18 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 			out.unreadable++
 			continue
 		}
+		if s.group == row.letter.ID.Group && s.back[row.letter.ID.Random] {
+			continue
+		}
 		size += s.size(row)
 		if len(rows) > 0 && size > deadStepBytes || s.report.Done+int64(len(rows)) == s.limit {
 			out.cutBefore(i, walk)
 			break
 		}
 		rows = append(rows, *row)
+		if s.toTail {
+			out.moved = append(out.moved, row.letter.ID)
+		}
 	}
 	out.done = int64(len(rows))
 	out.rows = nil

@@ -120,3 +120,40 @@ func withHook(t *testing.T, lease time.Duration, hook func(begin bool)) {
 	require.Equal(t, told[0], told[1])
 	require.Equal(t, told[0].begun, told[0].ended)
 }
+
+// exitingError ends the goroutine that asks for its text.
+type exitingError struct{}
+
+func (exitingError) Error() string {
+	runtime.Goexit()
+	return ""
+}
+
+// TestPanicWithAnErrorThatExits (G7): a handler that panics with an error whose text cannot be had has failed, and its
+// message and its goroutine come back.
+func TestPanicWithAnErrorThatExits(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := context.Background(), embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		calls := 0
+		w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			if calls++; calls == 1 {
+				panic(exitingError{})
+			}
+			return nil
+		}), worker.Options{Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(time.Second)
+		stats, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 1, 0}, []int64{stats.Nacked, stats.Acked, stats.Depth})
+		require.NoError(t, w.Stop(ctx))
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, db.Close())
+	})
+}

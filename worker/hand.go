@@ -380,19 +380,17 @@ func (h *hand) perform(c *call) bool {
 	return true
 }
 
-// run calls fn; a panic becomes an error, with its stack.
+// run calls fn; a panic becomes an error, with its stack. Methods of the value of the panic may end the goroutine, too.
 func (c *call) run(fn func(ctx context.Context) error) {
-	returned := false
+	c.err, c.exited = callback.ErrGoexit, true // unless the rest says otherwise
+	defer close(c.done)
 	defer func() {
 		if r := recover(); r != nil {
-			c.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-		} else if !returned {
-			c.err, c.exited = callback.ErrGoexit, true
+			c.err, c.exited = fmt.Errorf("panic: %v\n%s", r, debug.Stack()), false
 		}
-		close(c.done)
 	}()
 	c.err = sound(fn(c.ctx))
-	returned = true
+	c.exited = false
 }
 
 // attend waits for the end of a call. It extends the claim each time that a third of the rest of its lease has passed,
@@ -584,6 +582,16 @@ func (w *Worker) tellLost(in *inHand, event func() Event) {
 	w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
 }
 
+// unsettled tells of the error of a settlement by which a claim was to end; nil = it has ended.
+func (w *Worker) unsettled(in *inHand, err error) {
+	switch {
+	case errors.Is(err, layer.ErrClaimLost):
+		w.tellLost(in, in.event)
+	case !isGone(err):
+		w.report(err)
+	}
+}
+
 // settlement is the ack of deliveries, with the state that they have set. Its claim is a copy, because Settle changes a
 // claim and may run at the same time as the hand.
 func (h *inHand) settlement(ds []*Delivery) layer.Settlement {
@@ -739,11 +747,9 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
 	}
 	switch {
-	case in.lapsed && errors.Is(err, layer.ErrClaimLost):
-		w.tellLost(in, in.event)
-	case kv.MaybeCommitted(failed) && errors.Is(err, layer.ErrClaimLost): // the unknown commit was applied
-	case !isGone(err):
-		w.report(err)
+	case kv.MaybeCommitted(failed) && !in.lapsed && errors.Is(err, layer.ErrClaimLost): // the commit was applied
+	default:
+		w.unsettled(in, err)
 	}
 }
 

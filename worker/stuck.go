@@ -132,7 +132,7 @@ func (w *Worker) finishLate(ctx context.Context, c *call) {
 	defer cancel()
 	switch {
 	case done != nil:
-		w.report(done.in.settle(of, done.settle, false))
+		w.unsettled(done.in, done.in.settle(of, done.settle, false))
 	case c.halved:
 		w.leaveHalved(c)
 	case more:

@@ -34,7 +34,8 @@ func (e *PanicError) Error() string {
 func Try(what string, fn func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = &PanicError{What: what, Value: r, Stack: debug.Stack()}
+			// The text is made here, behind the caller's shield, because Error of r may end the goroutine, too.
+			err = &PanicError{What: what, Value: fmt.Sprint(r), Stack: debug.Stack()}
 		}
 	}()
 	fn()

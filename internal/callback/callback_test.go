@@ -108,3 +108,22 @@ func TestShield(t *testing.T) {
 		close(free)
 	})
 }
+
+// exitingError ends the goroutine that asks for its text.
+type exitingError struct{}
+
+func (exitingError) Error() string {
+	runtime.Goexit()
+	return ""
+}
+
+// TestPanicWithAnErrorThatExits: the text of a panic can be read, and its reader keeps the goroutine.
+func TestPanicWithAnErrorThatExits(t *testing.T) {
+	err := callback.Shield(0).Try("fn", func() { panic(exitingError{}) })
+	text := make(chan string, 1)
+	go func() {
+		defer close(text)
+		text <- err.Error()
+	}()
+	require.Contains(t, <-text, "fn: panic: ")
+}

@@ -404,6 +404,42 @@ func TestRedriveBesideWorkers(t *testing.T) {
 	})
 }
 
+// TestRedriveOfLettersThatDieAgain (G3): letters that a redrive has put back are rejected before its next step. The
+// redrive ends, and has put each letter back once.
+func TestRedriveOfLettersThatDieAgain(t *testing.T) {
+	onEngines(t, func(e *env) {
+		const letters = 101 // two steps
+		for _, tail := range []bool{false, true} {
+			bodies := make([]string, letters)
+			for i := range bodies {
+				bodies[i] = fmt.Sprint(tail, i)
+			}
+			e.bury("a", bodies...)
+			q, ctx, steps := e.calm(), e.ctx, 0
+			report, err := q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{
+				ToTail: tail, Progress: func(layer.DeadReport) {
+					if steps++; steps > 20 {
+						e.t.Fatal("the redrive does not end")
+					}
+					for {
+						claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 1})
+						require.NoError(e.t, err)
+						if len(claims) == 0 {
+							return
+						}
+						require.NoError(e.t, q.Nack(ctx, claims[0], layer.NackOptions{Reject: "no use"}))
+					}
+				},
+			})
+			require.NoError(e.t, err)
+			require.EqualValues(e.t, letters, report.Done)
+			require.Len(e.t, e.dead(), letters)
+			_, err = q.Admin().Discard(ctx, layer.DeadFilter{All: true}, layer.DiscardOptions{})
+			require.NoError(e.t, err)
+		}
+	})
+}
+
 // TestDeadFilterRefused: what cannot be meant is an error, not passed over.
 func TestDeadFilterRefused(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
