@@ -452,7 +452,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	grant := rec.Holding{Kind: rec.KindGrant, Token: token, Owner: random.String(), EndMS: end}
 	c.hold(f, rec.HeldBy(grant, nil))
 	c.met[f.lane] = true
-	c.search.given(&f.candidate)
+	c.given(f)
 	return true, nil
 }
 

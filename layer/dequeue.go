@@ -406,6 +406,7 @@ type claimer struct {
 	repeats map[string]kv.Future[[]byte]
 	join    *joining // of the handle's beat; nil = no receive asks for claims by heartbeat, or there is no beat
 	layered int      // groups that a receive by layers has found so far
+	vain    int      // waves of looks since the last group was taken or granted
 	taken   int      // groups
 	items   int
 	remains map[string]bool // free lanes that unordered receives have left items in
@@ -566,6 +567,7 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 		}
 		if l != nil && l.err == nil {
 			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+			c.vain = 0
 		}
 	}
 	n, bytes := 0, 0
@@ -632,10 +634,12 @@ func (c *claimer) next() (*look, bool, error) {
 	}
 	if len(c.looks) == 0 {
 		n, limit := c.wanted()
+		n = c.widened(n, limit)
 		wave, err := c.search.next(n)
 		if err != nil {
 			return nil, false, err
 		}
+		c.vain++
 		for _, w := range wave {
 			if settled, met := c.met[w.lane]; met {
 				// A group may have two hints. If this transaction decided about the group, the conflict which proves
@@ -692,6 +696,26 @@ func (c *claimer) next() (*look, bool, error) {
 		l = c.read(l.candidate, l.limit)
 	}
 	return l, true, nil
+}
+
+// widened returns how many groups the next wave has instead of n, if it has up to limit items of each. After two waves
+// in vain each wave is twice as wide as the one before. Otherwise a receive would look at thousands of suspect groups one
+// after the other, and its transaction would last too long.
+func (c *claimer) widened(n, limit int) int {
+	if c.vain < 2 {
+		return n
+	}
+	most := min(line.MaxWave, wideWaveItems/limit)
+	return max(n, min(n<<min(c.vain-1, 6), most))
+}
+
+// wideWaveItems bounds the items that a widened wave reads.
+const wideWaveItems = 640
+
+// given notes that a group was taken or granted.
+func (c *claimer) given(f *found) {
+	c.vain = 0
+	c.search.given(&f.candidate)
 }
 
 // wanted returns how many groups the receives still owed are likely to take, and how many items at most of a group.
@@ -754,7 +778,7 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 				err = c.take(r, f, l.state, limit)
 			}
 			if c.taken > before {
-				c.search.given(&f.candidate)
+				c.given(f)
 			}
 			switch {
 			case r.o.Unordered:

@@ -295,6 +295,8 @@ const (
 	farPage = 50
 	// farSample is the same for timers that may be right. Each look continues behind the last.
 	farSample = 10
+	// farRows bounds both in a queue with many shards: see farMost.
+	farRows = 200
 )
 
 // farTimer is a timer with a wrong time.
@@ -354,14 +356,16 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 	}
 	soon := v.nowMS + clockSlack.Milliseconds()
 	last := soon + MaxDelay.Milliseconds()
-	for shard := range v.keys.shards.all() {
-		begin(v.keys.dueFrom(where, shard, last, sinceBase-1), farPage, nil)
-		begin(v.keys.dueFrom(where, shard, sinceBase+soon, 2*sinceBase), farPage, nil)
+	shards := v.keys.shards.all()
+	page, sample := farMost(farPage, shards), farMost(farSample, shards)
+	for shard := range shards {
+		begin(v.keys.dueFrom(where, shard, last, sinceBase-1), page, nil)
+		begin(v.keys.dueFrom(where, shard, sinceBase+soon, 2*sinceBase), page, nil)
 		some, section := v.keys.dueFrom(where, shard, soon, last-1), v.keys.timerIn(where, shard, 0)
 		if at := v.q.noticed.far.Place(section); at != nil && some.Contains(at) {
 			some.Begin = kv.KeyAfter(at)
 		}
-		begin(some, farSample, section)
+		begin(some, sample, section)
 	}
 	for _, l := range looks {
 		rows, err := l.read.Wait(v.ctx)
@@ -370,7 +374,7 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 		}
 		if l.section != nil {
 			var at []byte
-			if len(rows) == farSample {
+			if len(rows) == sample {
 				at = rows[len(rows)-1].Key
 			}
 			v.q.noticed.far.Next(l.section, at)
@@ -501,6 +505,10 @@ func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.
 
 // sameIndex bounds the records of failed attempts at one index that a look at a delay reads.
 const sameIndex = 100
+
+// farMost returns how many of a bound of rows a look reads in each of the shards, because it reads the locks of the rows
+// one after the other.
+func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int(shards))) }
 
 // endFar ends the holding of a wrong timer, if the timer still stands for it.
 //

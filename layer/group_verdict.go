@@ -713,14 +713,20 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 	if w.suspects.turn == nil {
 		return true, nil // the transaction is the caller's
 	}
-	if w.suspects.gave {
+	grave := record.Count >= graveAttempts
+	if w.suspects.gave || w.suspects.refused || grave && w.suspects.refusedGrave {
 		return false, nil
 	}
+	defer func() {
+		if err == nil && !may { // without another look at the claims: there may be thousands of suspect items
+			w.suspects.refusedGrave, w.suspects.refused = true, !grave
+		}
+	}()
 	given, may := w.suspects.turn.begin()
 	var over []rec.ClaimRef
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
-		if last := i == len(given)-1; !g.grave && record.Count < graveAttempts &&
+		if last := i == len(given)-1; !g.grave && !grave &&
 			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue
 		}

@@ -78,6 +78,9 @@ type turns struct {
 type suspectNotes struct {
 	turn *suspectTurn // of the transaction; nil = it is the caller's
 	gave bool         // the attempt gives one suspect item
+	// refused: the attempt has met a suspect item that the handle may not give. refusedGrave: the same of an item that
+	// was alone when its lease expired. Of the next such item the handle need not read the claims again.
+	refused, refusedGrave bool
 	// countExpired: a receive of the transaction counts receives, and so all leases that have expired.
 	countExpired bool
 }

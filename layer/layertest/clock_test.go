@@ -407,6 +407,42 @@ func testStoredTimes(t *testing.T, by time.Duration) {
 // longer than twice the lease, delay, rate or window that it stands for.
 func TestAClockAYearAhead(t *testing.T) { testStoredTimes(t, year) }
 
+// TestManyTimersOfAClockAhead: a process whose clock is a year ahead dies with more claims than another handle keeps an
+// eye on. In a queue with many shards, too, the others get all of the groups.
+func TestManyTimersOfAClockAhead(t *testing.T) {
+	const groups = 1200
+	for _, shards := range []int{1, 64} {
+		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			inClocks(t, layer.Config{Shards: shards}, func(c *clocks) {
+				all := make([]layer.Message, groups)
+				for i := range all {
+					all[i].Group = fmt.Sprint("g", i)
+				}
+				for page := range slices.Chunk(all, 100) {
+					_, err := c.q.Enqueue(c.Context(), page...)
+					require.NoError(c, err)
+				}
+				ahead := c.off(year)
+				for n := 0; n < groups; {
+					claims, err := ahead.Receive(c.Context(), layer.ReceiveOptions{Max: 100})
+					require.NoError(c, err)
+					n += len(claims)
+				}
+				require.NoError(c, ahead.Close(c.Context()))
+				for begun, n := time.Now(), 0; n < groups; {
+					require.Less(c, time.Since(begun), groups*clockLease/30, "after %d groups", n)
+					claims, err := c.q.Receive(c.Context(), layer.ReceiveOptions{Max: 1, Wait: time.Minute})
+					require.NoError(c, err)
+					for _, claim := range claims {
+						require.NoError(c, c.q.Ack(c.Context(), claim))
+						n++
+					}
+				}
+			})
+		})
+	}
+}
+
 // TestAClockAheadByLess: 47 hours are less than the longest delay. The times of a process whose clock is so much ahead
 // end in time, too.
 func TestAClockAheadByLess(t *testing.T) { testStoredTimes(t, 47*time.Hour) }

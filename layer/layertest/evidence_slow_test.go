@@ -280,6 +280,35 @@ func TestSuspectsHideNoOthers(t *testing.T) {
 	}
 }
 
+// TestReadsOfManySuspects: a process has died with a thousand groups, and another handle handles a message of one of
+// them, alone. Its next receive passes over the others by three reads of each, most of them in waves of many groups.
+func TestReadsOfManySuspects(t *testing.T) {
+	const groups, waves = 1000, 50
+	e := newEnv(t, inMemory, false)
+	for i := range groups {
+		e.enqueue(fmt.Sprint("g", i), "x")
+	}
+	dies := e.handle(2)
+	for n := 0; n < groups; {
+		claims, err := dies.Receive(e.ctx, layer.ReceiveOptions{Max: layer.MaxBatch})
+		require.NoError(t, err)
+		n += len(claims)
+	}
+	e.clock.advance(2 * time.Minute)
+	counting := record.WrapCounting(e.db)
+	q, err := layer.Open(e.ctx, counting, testPrefix, testQueue, e.options(3))
+	require.NoError(t, err)
+	first := e.receive(q, 10)
+	require.Len(t, first.Items, 1)
+	before := counting.Counters()
+	require.Nil(t, e.receive(q, 10))
+	made := counting.Counters().Sub(before)
+	require.LessOrEqual(t, made.KeyReads, int64(2*groups+10))
+	require.LessOrEqual(t, made.RangeReads, int64(groups+waves))
+	require.NoError(t, q.Ack(e.ctx, first))
+	require.NotNil(t, e.receive(q, 10))
+}
+
 // staleDB is an engine that stops one transaction once it has its read version.
 type staleDB struct {
 	kv.DB

@@ -1,6 +1,7 @@
 package advice
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -18,8 +19,11 @@ type Far struct {
 	last   time.Time            // guarded by mu; when the handle looked last
 	looked map[string]time.Time // guarded by mu; the same by template
 	after  map[string][]byte    // guarded by mu; by the begin of a shard's section: where the next look continues
-	seen   map[string]time.Time // guarded by mu; by the key of a timer: when the handle saw it first
+	seen   map[string]sight     // guarded by mu; by the key of a timer
 }
+
+// sight is when the handle saw a timer first, and when it saw the timer last.
+type sight struct{ first, last time.Time }
 
 // Begin reports whether it is time for a look by a template. empty: a receive has just found nothing.
 func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool) bool {
@@ -40,22 +44,31 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 	return true
 }
 
-// IsOver reports whether the handle has seen a timer for as long as d.
+// IsOver reports whether the handle has seen a timer for as long as d. A handle that keeps an eye on farSeen timers
+// first forgets those that it has not met for as long. If there are none, the new timer has to wait: a handle that forgot
+// timers which it still meets might see none of them for long enough.
 func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
+	if d <= 0 {
+		return true
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	first, known := f.seen[string(key)]
+	s, known := f.seen[string(key)]
 	if !known {
-		if f.seen == nil {
-			f.seen = make(map[string]time.Time)
+		if len(f.seen) >= farSeen {
+			maps.DeleteFunc(f.seen, func(_ string, s sight) bool { return now.Sub(s.last) > d })
 		}
 		if len(f.seen) >= farSeen {
-			clear(f.seen)
+			return false
 		}
-		first = now
-		f.seen[string(key)] = first
+		if f.seen == nil {
+			f.seen = make(map[string]sight)
+		}
+		s.first = now
 	}
-	return now.Sub(first) >= d
+	s.last = now
+	f.seen[string(key)] = s
+	return now.Sub(s.first) >= d
 }
 
 // Place returns where a look at a section continues; nil = from the begin.
