@@ -53,12 +53,12 @@ func (s *Server) moveSources(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// inUse are the open queues with a dead letter queue that are, or were just now, in use.
+// inUse are the open queues with a dead letter queue that are in use, or were used since the server has looked.
 func (s *Server) inUse() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, o := range s.queues {
-		if o.record.deadLetterQueue() != "" && (o.users > 0 || time.Since(o.used) < 2*deadEvery) {
+		if o.record.deadLetterQueue() != "" && (o.users > 0 || !o.used.Before(o.looked)) {
 			names = append(names, name)
 		}
 	}
@@ -78,7 +78,9 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 		}
 		return ignoreNoQueue(err)
 	}
+	from.own = true
 	defer from.release()
+	begun := time.Now()
 	dead := from.record.deadLetterQueue()
 	switch dead {
 	case "":
@@ -95,6 +97,7 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 		}
 		return ignoreNoQueue(err)
 	}
+	to.own = true
 	defer to.release()
 	m := deadMove{from: from, to: to, full: make(map[string]bool)}
 	for page := (layer.DeadPage{}); ; {
@@ -107,6 +110,9 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 		}
 	}
 	s.tellStay(from, m.stay)
+	if err == nil && m.stay == nil {
+		from.looked(begun)
+	}
 	if errors.Is(err, layer.ErrNotDead) { // another server has moved them
 		return nil
 	}

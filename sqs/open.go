@@ -22,6 +22,7 @@ type opened struct {
 	read   time.Time // of record and dead
 	users  int       // requests at work
 	used   time.Time // by the last of them
+	looked time.Time // for its dead letters; there were none that stayed
 	gone   bool      // close it when no request uses it
 
 	toldStay time.Time // the log last had a dead letter that cannot be moved
@@ -36,6 +37,7 @@ type queue struct {
 	dead   []string
 	server *Server
 	opened *opened
+	own    bool // used by the server's own work, which does not keep it open
 }
 
 // queue opens the queue of a request. It returns an error if the client must not use the queue in this way. The caller
@@ -84,7 +86,7 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetLocked(name)
-	o := &opened{handle: handle, record: r, dead: dead, read: now}
+	o := &opened{handle: handle, record: r, dead: dead, read: now, used: now}
 	s.queues[name] = o
 	return s.useLocked(o), nil // in use before closeIdle sees the queue, which would take it for idle
 }
@@ -138,8 +140,17 @@ func (q *queue) release() {
 	defer q.server.mu.Unlock()
 	o := q.opened
 	o.users--
-	o.used = time.Now()
+	if !q.own {
+		o.used = time.Now()
+	}
 	q.server.closeUnused(o)
+}
+
+// looked stores that the server has looked for dead letters of the queue at the time, and none has stayed.
+func (q *queue) looked(at time.Time) {
+	q.server.mu.Lock()
+	defer q.server.mu.Unlock()
+	q.opened.looked = at
 }
 
 // fifo reports whether it is a FIFO queue.
