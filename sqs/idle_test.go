@@ -1,6 +1,8 @@
 package sqs
 
 import (
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -52,5 +54,29 @@ func TestDeadLetterAfterAFailure(t *testing.T) {
 		fails.Store(false)
 		time.Sleep(2 * deadEvery)
 		require.Empty(e, e.letters("orders.fifo"))
+	})
+}
+
+// TestPollsOfDeadLetterQueue: long polls of a dead letter queue do not each look through all of its source queues.
+func TestPollsOfDeadLetterQueue(t *testing.T) {
+	var commits atomic.Int64
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(string) error { commits.Add(1); return nil }}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		dead := e.create("dead.fifo")
+		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":1}`, e.s.arn("dead.fifo"))
+		for i := range 20 {
+			e.create(fmt.Sprint("q", i, ".fifo"), redrivePolicy, policy)
+		}
+		time.Sleep(5 * time.Second)
+		begun := commits.Load()
+		var polls sync.WaitGroup
+		for range 100 {
+			polls.Go(func() { e.receive(dead, "WaitTimeSeconds", 20) })
+			time.Sleep(10 * time.Millisecond)
+		}
+		polls.Wait()
+		require.Less(e, commits.Load()-begun, int64(500))
 	})
 }
