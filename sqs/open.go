@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"fdbfifo/kv"
@@ -226,17 +227,31 @@ func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queu
 	if err != nil || !r.Behind {
 		return handle, err
 	}
-	if _, _, err := handle.Admin().Configure(ctx, r.configure); err != nil {
-		return nil, errors.Join(err, handle.Close(ctx))
-	}
-	_, err = s.changeRecord(ctx, name, func(now *record) error {
-		if now.ID == r.ID && now.Modified == r.Modified {
-			now.Behind = false
-		}
-		return nil
-	})
-	if err != nil {
+	if err := s.conform(ctx, handle, r); err != nil {
 		return nil, errors.Join(err, handle.Close(ctx))
 	}
 	return handle, nil
+}
+
+// conform configures the layer's queue as its record says. If the record has changed since, it does so again: two
+// servers or requests may configure the queue at the same time, and the older record may come last.
+func (s *Server) conform(ctx context.Context, q *layer.Queue, r record) error {
+	for {
+		if _, _, err := q.Admin().Configure(ctx, r.configure); err != nil {
+			return err
+		}
+		now, err := s.changeRecord(ctx, q.Name(), func(now *record) error {
+			now.Behind = now.Behind && !now.isLike(r)
+			return nil
+		})
+		if err != nil || now.ID != r.ID || now.isLike(r) {
+			return err
+		}
+		r = now
+	}
+}
+
+// isLike reports whether the record has the attributes of another one of the queue.
+func (r record) isLike(other record) bool {
+	return r.ID == other.ID && maps.Equal(r.Attributes, other.Attributes)
 }
