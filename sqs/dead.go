@@ -24,8 +24,8 @@ const (
 
 // A message that was received too often first becomes a dead letter of its own queue, in the transaction that counts
 // the receives. The server then moves the dead letter to the dead letter queue, in a transaction of its own. It does so
-// once each second for queues in use, and before each receive from the dead letter queue: a client that receives there
-// sees no delay.
+// once each second for queues in use, and before a receive from the dead letter queue unless it has just done so: a
+// client that receives there after its own use of the source queue sees no delay.
 
 // moveAllDead moves the dead letters of the queues in use.
 func (s *Server) moveAllDead(ctx context.Context) error {
@@ -40,6 +40,9 @@ func (s *Server) moveAllDead(ctx context.Context) error {
 // moved, for example because its configuration cannot be read, does not stop the use of q. The error is that of ctx.
 func (s *Server) moveSources(ctx context.Context, q *queue) error {
 	for _, source := range q.dead {
+		if s.hasLooked(source) {
+			continue
+		}
 		if err := s.moveDead(ctx, source); err != nil {
 			if ctx.Err() != nil {
 				return err
@@ -53,12 +56,20 @@ func (s *Server) moveSources(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// inUse are the open queues with a dead letter queue that are, or were just now, in use.
+// hasLooked reports whether the server has looked for dead letters of a queue just now, and since its last use.
+func (s *Server) hasLooked(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.queues[name]
+	return o != nil && o.used.Before(o.looked) && time.Since(o.looked) < deadEvery
+}
+
+// inUse are the open queues with a dead letter queue that are in use, or were used since the server has looked.
 func (s *Server) inUse() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, o := range s.queues {
-		if o.record.deadLetterQueue() != "" && (o.users > 0 || time.Since(o.used) < 2*deadEvery) {
+		if o.record.deadLetterQueue() != "" && (o.users > 0 || !o.used.Before(o.looked)) {
 			names = append(names, name)
 		}
 	}
@@ -78,7 +89,9 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 		}
 		return ignoreNoQueue(err)
 	}
+	from.own = true
 	defer from.release()
+	begun := time.Now()
 	dead := from.record.deadLetterQueue()
 	switch dead {
 	case "":
@@ -95,6 +108,7 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 		}
 		return ignoreNoQueue(err)
 	}
+	to.own = true
 	defer to.release()
 	m := deadMove{from: from, to: to, full: make(map[string]bool)}
 	for page := (layer.DeadPage{}); ; {
@@ -107,6 +121,9 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 		}
 	}
 	s.tellStay(from, m.stay)
+	if err == nil && m.stay == nil {
+		from.looked(begun)
+	}
 	if errors.Is(err, layer.ErrNotDead) { // another server has moved them
 		return nil
 	}

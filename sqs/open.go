@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"fdbfifo/kv"
@@ -22,6 +23,7 @@ type opened struct {
 	read   time.Time // of record and dead
 	users  int       // requests at work
 	used   time.Time // by the last of them
+	looked time.Time // for its dead letters; there were none that stayed
 	gone   bool      // close it when no request uses it
 
 	toldStay time.Time // the log last had a dead letter that cannot be moved
@@ -36,6 +38,7 @@ type queue struct {
 	dead   []string
 	server *Server
 	opened *opened
+	own    bool // used by the server's own work, which does not keep it open
 }
 
 // queue opens the queue of a request. It returns an error if the client must not use the queue in this way. The caller
@@ -84,7 +87,7 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetLocked(name)
-	o := &opened{handle: handle, record: r, dead: dead, read: now}
+	o := &opened{handle: handle, record: r, dead: dead, read: now, used: now}
 	s.queues[name] = o
 	return s.useLocked(o), nil // in use before closeIdle sees the queue, which would take it for idle
 }
@@ -138,8 +141,17 @@ func (q *queue) release() {
 	defer q.server.mu.Unlock()
 	o := q.opened
 	o.users--
-	o.used = time.Now()
+	if !q.own {
+		o.used = time.Now()
+	}
 	q.server.closeUnused(o)
+}
+
+// looked stores that the server has looked for dead letters of the queue at the time, and none has stayed.
+func (q *queue) looked(at time.Time) {
+	q.server.mu.Lock()
+	defer q.server.mu.Unlock()
+	q.opened.looked = at
 }
 
 // fifo reports whether it is a FIFO queue.
@@ -215,17 +227,31 @@ func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queu
 	if err != nil || !r.Behind {
 		return handle, err
 	}
-	if _, _, err := handle.Admin().Configure(ctx, r.configure); err != nil {
-		return nil, errors.Join(err, handle.Close(ctx))
-	}
-	_, err = s.changeRecord(ctx, name, func(now *record) error {
-		if now.ID == r.ID && now.Modified == r.Modified {
-			now.Behind = false
-		}
-		return nil
-	})
-	if err != nil {
+	if err := s.conform(ctx, handle, r); err != nil {
 		return nil, errors.Join(err, handle.Close(ctx))
 	}
 	return handle, nil
+}
+
+// conform configures the layer's queue as its record says. If the record has changed since, it does so again: two
+// servers or requests may configure the queue at the same time, and the older record may come last.
+func (s *Server) conform(ctx context.Context, q *layer.Queue, r record) error {
+	for {
+		if _, _, err := q.Admin().Configure(ctx, r.configure); err != nil {
+			return err
+		}
+		now, err := s.changeRecord(ctx, q.Name(), func(now *record) error {
+			now.Behind = now.Behind && !now.isLike(r)
+			return nil
+		})
+		if err != nil || now.ID != r.ID || now.isLike(r) {
+			return err
+		}
+		r = now
+	}
+}
+
+// isLike reports whether the record has the attributes of another one of the queue.
+func (r record) isLike(other record) bool {
+	return r.ID == other.ID && maps.Equal(r.Attributes, other.Attributes)
 }

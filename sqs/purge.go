@@ -52,14 +52,23 @@ const (
 // purge is the id of the last purge of a queue, for alone.
 func (r record) purge() string { return fmt.Sprint("purge ", r.ID, r.Purged) }
 
-// purge empties the queue of a record that says so, and stores that it is done.
+// purge empties the queue of a record that says so, and stores that it is done. It ends if it comes no further, for
+// example because the database does not answer: another server may have purged the queue, and messages may have been
+// sent since.
 func (s *Server) purge(ctx context.Context, name string, asked record) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stuck := time.AfterFunc(nameFreeAfter-s.since(asked.Purged), cancel)
+	defer stuck.Stop()
 	q, err := s.open(ctx, name)
 	if err != nil {
 		return ignoreNoQueue(err)
 	}
 	defer q.release()
-	if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true, Force: true}); err != nil {
+	o := layer.PurgeOptions{
+		All: true, Force: true, Progress: func(layer.PurgeReport) { stuck.Reset(nameFreeAfter) },
+	}
+	if _, err := q.Admin().Purge(ctx, o); err != nil {
 		return err
 	}
 	return s.endPurge(ctx, name, asked)

@@ -77,3 +77,33 @@ func TestPurgeEndsInAMinute(t *testing.T) {
 		require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"])
 	})
 }
+
+// TestPurgeThatHangs: a server whose purge the database has kept waiting for a minute does not purge the queue later.
+// Another server has done it, and the messages that were sent since stay.
+func TestPurgeThatHangs(t *testing.T) {
+	var hangs atomic.Bool
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(of string) error {
+			if of == "job" && hangs.Load() {
+				return &kv.Error{Code: kv.CodeProcessBehind}
+			}
+			return nil
+		}}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		healthy := e.db.(failingDB).DB
+		other := &env{T: e.T, db: healthy, s: NewServer(healthy, Options{})}
+		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+		url := e.create("jobs")
+		e.send(url, "", "before")
+		time.Sleep(time.Second) // the first sweeps of the servers have ended
+		hangs.Store(true)
+		e.call("PurgeQueue", object{"QueueUrl": url})
+		time.Sleep(2 * nameFreeAfter)
+		require.Equal(e, "0", other.attributes(url)["ApproximateNumberOfMessages"])
+		other.send(url, "", "since")
+		hangs.Store(false)
+		time.Sleep(nameFreeAfter)
+		require.Equal(e, "since", bodies(other.receive(url)))
+	})
+}

@@ -426,14 +426,7 @@ func (s *Server) change(ctx context.Context, q *queue, change func(r *record) er
 	if !after.Behind {
 		return nil
 	}
-	if _, _, err := q.Admin().Configure(ctx, after.configure); err != nil {
-		return err
-	}
-	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
-		r.Behind = r.Behind && r.Modified != after.Modified
-		return nil
-	})
-	return err
+	return s.conform(ctx, q.Queue, after)
 }
 
 // checkTags checks the tags of a queue by AWS's rules.

@@ -3,9 +3,15 @@ package sqs
 import (
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 // TestMissingValues: an attribute or a tag without a value is refused. It does not become the default: a policy would
@@ -70,5 +76,40 @@ func TestLongTags(t *testing.T) {
 		for _, bad := range []object{{strings.Repeat("é", 129): "v"}, {"k": strings.Repeat("é", 257)}, {"": "v"}} {
 			e.refused("TagQueue", object{"QueueUrl": url, "Tags": bad})
 		}
+	})
+}
+
+// TestAttributesSetTogether: two servers set attributes of a queue at the same time, and one of them comes late to the
+// layer's queue. The queue then works by both changes, as its attributes say.
+func TestAttributesSetTogether(t *testing.T) {
+	var late atomic.Bool
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(of string) error {
+			if of == string(layer.VerbConfigure) && late.Load() {
+				return &kv.Error{Code: kv.CodeProcessBehind}
+			}
+			return nil
+		}}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		other := &env{T: e.T, db: e.db, s: NewServer(e.db.(failingDB).DB, Options{})}
+		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+		url := e.create("orders.fifo")
+		late.Store(true)
+		var first sync.WaitGroup
+		first.Go(func() {
+			e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{visibilityTimeout: "10"}})
+		})
+		time.Sleep(time.Second)
+		other.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{delaySeconds: "5"}})
+		late.Store(false)
+		first.Wait()
+		time.Sleep(freshFor)
+		require.Equal(e, "10", other.attributes(url)[visibilityTimeout])
+		require.Equal(e, "5", e.attributes(url)[delaySeconds])
+		e.send(url, "a", "a1")
+		require.Empty(e, e.receive(url))
+		time.Sleep(6 * time.Second)
+		require.Equal(e, "a1", bodies(e.receive(url)))
 	})
 }
