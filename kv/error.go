@@ -23,6 +23,9 @@ const (
 	CodeOperationCancelled     = 1101
 	CodeTagThrottled           = 1213
 	CodeProxyTagThrottled      = 1223
+	CodeHotShardThrottled      = 1235
+	CodeRangeLocked            = 1242
+	CodeGRVQueueRejected       = 1251
 	CodeIOError                = 1510
 	CodeClientInvalidOperation = 2000
 	CodeKeyOutsideLegalRange   = 2004
@@ -72,6 +75,9 @@ var names = map[int]string{
 	CodeOperationCancelled:     "operation_cancelled",
 	CodeTagThrottled:           "tag_throttled",
 	CodeProxyTagThrottled:      "proxy_tag_throttled",
+	CodeHotShardThrottled:      "transaction_throttled_hot_shard",
+	CodeRangeLocked:            "transaction_rejected_range_locked",
+	CodeGRVQueueRejected:       "transaction_grv_queue_rejected",
 	CodeIOError:                "io_error",
 	CodeClientInvalidOperation: "client_invalid_operation",
 	CodeKeyOutsideLegalRange:   "key_outside_legal_range",
@@ -155,7 +161,7 @@ func (e *Error) MaybeCommitted() bool {
 }
 
 // Retryable reports FoundationDB's predicate of that name (documented set: 1007 1009 1020 1021 1037 1038 1039 1042 1051
-// 1078 1213 1223). The engine's OnError decides whether an attempt is retried.
+// 1078 1213 1223, and 1235 and 1242 from version 7.4 on). The engine's OnError decides whether an attempt is retried.
 func (e *Error) Retryable() bool {
 	if e == nil {
 		return false
@@ -163,7 +169,7 @@ func (e *Error) Retryable() bool {
 	switch e.Code {
 	case CodeTransactionTooOld, CodeFutureVersion, CodeNotCommitted, CodeProcessBehind, CodeDatabaseLocked,
 		CodeCommitProxyMemoryLimit, CodeBatchThrottled, CodeGRVProxyMemoryLimit, CodeTagThrottled,
-		CodeProxyTagThrottled:
+		CodeProxyTagThrottled, CodeHotShardThrottled, CodeRangeLocked:
 		return true
 	}
 	return e.MaybeCommitted()

@@ -157,7 +157,7 @@ func notApplied(code int) bool {
 		// The cluster has refused the commit, or the client has got no read version for it.
 		CodeTransactionTooOld, CodeFutureVersion, CodeNotCommitted, CodeProcessBehind, CodeDatabaseLocked,
 		CodeCommitProxyMemoryLimit, CodeBatchThrottled, CodeGRVProxyMemoryLimit, CodeBlobGranuleFailed,
-		CodeTagThrottled, CodeProxyTagThrottled,
+		CodeTagThrottled, CodeProxyTagThrottled, CodeHotShardThrottled, CodeRangeLocked, CodeGRVQueueRejected,
 		// The client has refused to send the commit.
 		CodeTooManyWatches, CodeWatchesDisabled, CodeAccessedUnreadable, CodeClientInvalidOperation,
 		CodeKeyOutsideLegalRange, CodeInvertedRange, CodeReadVersionAlreadySet, CodeVersionInvalid,

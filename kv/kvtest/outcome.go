@@ -137,6 +137,24 @@ func outcomes(u *suite) {
 			require.Equal(s.T, []kv.Attempt{{}, {N: 1, MaybeCommitted: true, InFlight: true}}, attempts)
 		})
 	}
+	for _, code := range []int{1235, 1242, 1251} {
+		u.promise(fmt.Sprintf("a commit that the cluster has turned away was not applied: %d", code), func(s *space) {
+			var attempts []kv.Attempt
+			body := func(tx kv.Tx, a kv.Attempt) error {
+				attempts = append(attempts, a)
+				tx.Set(s.key("a"), nil)
+				return nil
+			}
+			_, err := kv.Run(s.ctx, firstCommit(s, code, false, 0), kv.TxOptions{}, body)
+			require.NoError(s.T, err)
+			require.Equal(s.T, []kv.Attempt{{}, {N: 1}}, attempts)
+			refuses := &faultyDB{DB: s.DB, commit: func(kv.ManagedTx) kv.Future[struct{}] { return failed(code) }}
+			_, err = kv.Run(s.ctx, refuses, kv.TxOptions{Retries: 1}, body)
+			require.Equal(s.T, code, kv.Code(err))
+			require.False(s.T, kv.MaybeCommitted(err), "%v", err)
+			require.NotContains(s.T, err.Error(), "error (")
+		})
+	}
 	u.promise("the error that ended the backoff is told, not the one before", func(s *space) {
 		db := &faultyDB{
 			DB:      s.DB,
