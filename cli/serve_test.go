@@ -416,7 +416,8 @@ func TestMetricsWithoutAnAnswer(t *testing.T) {
 		}
 		var stopped atomic.Bool
 		s := &session{app: &App{Now: time.Now}, stderr: io.Discard}
-		all := &allQueues{s: s, db: stops{db, &stopped}, e: metrics.New(metrics.Options{}), open: map[string]*layer.Queue{}}
+		exporter := metrics.New(metrics.Options{})
+		all := &allQueues{s: s, db: stops{db, &stopped}, e: exporter, open: map[string]*layer.Queue{}}
 		scrape := func() string {
 			time.Sleep(2 * metrics.DefaultEvery)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -427,7 +428,8 @@ func TestMetricsWithoutAnAnswer(t *testing.T) {
 			return w.Body.String()
 		}
 		ups := func(value string) int {
-			return len(regexp.MustCompile(`fdbfifo_exporter_up\{queue="q\d+"\} `+value+"\n").FindAllString(scrape(), -1))
+			up := regexp.MustCompile(`fdbfifo_exporter_up\{queue="q\d+"\} ` + value + "\n")
+			return len(up.FindAllString(scrape(), -1))
 		}
 		require.Equal(t, n, ups("1"))
 		stopped.Store(true)

@@ -21,9 +21,10 @@ type DB struct {
 var _ kv.DB = (*DB)(nil)
 
 // From makes a DB of the caller's own handle. Its defaults for transactions (time-out, retry limit, size limit, longest
-// delay) stay in force where TxOptions has no value: a time-out ends also a call without a deadline, with error 1031 and
-// an unknown outcome, and a retry limit fails a call with the last error (1020, for example). The handle must not have
-// the option transaction_causal_read_risky: its reads may miss the newest commits. snapshot_ryw_disable has no effect.
+// delay) stay in force where TxOptions has no value: a time-out ends also a call without a deadline, with error 1031
+// and an unknown outcome, and a retry limit fails a call with the last error (1020, for example). The handle must not
+// have the option transaction_causal_read_risky: its reads may miss the newest commits. snapshot_ryw_disable has no
+// effect.
 func From(db fdb.Database) *DB { return &DB{create: db.CreateTransaction} }
 
 // FromTenant makes a DB whose keys are the tenant's.

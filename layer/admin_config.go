@@ -27,8 +27,8 @@ import (
 // An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
 // Shards cannot be lowered (*LimitError).
 //
-// Errors: ErrOptions, *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
-// written the configuration; ErrClosed, and the engine's.
+// Errors: ErrOptions, *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this
+// library has written the configuration; ErrClosed, and the engine's.
 func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var now Config
 	version := int64(0)

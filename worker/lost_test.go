@@ -21,7 +21,8 @@ func TestLostIsToldOnce(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	results := map[string]error{
-		"succeeds": nil, "fails": boom, "rejects": &worker.RejectError{}, "postpones": &worker.RetryError{Uncounted: true},
+		"succeeds": nil, "fails": boom,
+		"rejects": &worker.RejectError{}, "postpones": &worker.RetryError{Uncounted: true},
 	}
 	for how, result := range results {
 		for _, takes := range []time.Duration{time.Second, 4 * time.Second, time.Minute} {
