@@ -835,7 +835,8 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 }
 
 // clear is the last step. A missing mark means: another Drop has cleared the queue, and any queue there now is new. A
-// new queue may have a mark of its own. Handles of that queue may not have seen the mark yet, so the grace begins again.
+// new queue may have a mark of its own. Handles of that queue may not have seen the mark yet, so the grace begins
+// again.
 func (d *dropping) clear(tx kv.Tx, _ kv.Attempt) error {
 	v, err := tx.Get(d.keys.meta(metaDropped)).Wait(d.ctx)
 	switch {
