@@ -47,6 +47,7 @@ func TestDeadLetterAfterAFailure(t *testing.T) {
 	bubbleOn(t, open, Options{}, func(e *env) {
 		url, _ := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.send(url, "a", "a1")
+		time.Sleep(deadEvery / 2) // the server does not look at the moment of the death
 		e.die(url)
 		require.Equal(e, []string{"a1"}, e.letters("orders.fifo"))
 		fails.Store(true)
