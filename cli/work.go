@@ -382,6 +382,8 @@ func (w *working) failure(err error) {
 	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt),
 		errors.Is(err, worker.ErrStuck):
 		w.end(err)
+	case errors.Is(err, layer.ErrNoQueue): // the worker has ended
+		w.end(&Error{Text: fmt.Sprintf("queue %q was dropped", w.s.queue), Exit: ExitNoQueue, Err: err})
 	default:
 		w.tell(err.Error())
 	}
