@@ -371,3 +371,26 @@ func TestWorkOnADroppedQueue(t *testing.T) {
 		t.Fatal("work has not ended")
 	}
 }
+
+// TestUntilEmptySaysThatItWaits: work --until-empty says once which commands tell why nothing is ready, if messages
+// wait and none of them is handled for ten seconds.
+func TestUntilEmptySaysThatItWaits(t *testing.T) {
+	app, q := onMemory(t, 1)
+	_, err := q.Admin().PauseGroup(context.Background(), "g", layer.PauseOptions{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stderr := newScreen("fdbfifo blocked and fdbfifo groups say why")
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.Run(ctx, []string{"work", "--exec", "true", "--until-empty"}, nil, new(bytes.Buffer), stderr)
+	}()
+	select {
+	case <-stderr.seen:
+	case <-time.After(30 * time.Second):
+		t.Fatal("work waits, and does not say why")
+	}
+	cancel()
+	require.Equal(t, ExitInterrupted, ExitCode(<-ended))
+	require.Equal(t, 1, strings.Count(stderr.String(), "say why"))
+}
