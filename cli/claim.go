@@ -368,7 +368,7 @@ func (s *session) settle(
 			failed = append(failed, unprinted)
 		}
 		err := errors.Join(failed...)
-		if all := int64(len(claims)); all > 1 && (unprinted != nil || c.Context().Err() != nil) {
+		if all := int64(len(claims)); err != nil && all > 1 && (unprinted != nil || c.Context().Err() != nil) {
 			return fmt.Errorf("%w; %s of %s are %s", err, commas(int64(done)), plural(all, "claim"), verb)
 		}
 		return err

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -147,7 +148,7 @@ func readSecret(path string) ([]byte, error) {
 }
 
 // open listens. Without TLS it listens only on this machine.
-func (d *door) open(ctx context.Context) (net.Listener, error) {
+func (d *door) open(ctx context.Context, logger *slog.Logger) (net.Listener, error) {
 	if path, ok := d.socket(); ok {
 		mode := socketModes["0600"]
 		if d.socketMode != "" {
@@ -170,21 +171,21 @@ func (d *door) open(ctx context.Context) (net.Listener, error) {
 		}
 		return l, nil
 	}
-	config, err := waitFor(ctx, d.tls)
+	config, err := waitFor(ctx, func() (*tls.Config, error) { return d.tls(logger) })
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return tls.NewListener(l, config), nil
 }
 
-// tls returns the configuration with the certificate. With --tls-client-ca each client must show a certificate of that
-// authority.
-func (d *door) tls() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(d.cert, d.key)
+// tls returns the configuration with the certificate, which is read again when it has changed. With --tls-client-ca each
+// client must show a certificate of that authority.
+func (d *door) tls(logger *slog.Logger) (*tls.Config, error) {
+	cert, err := readCertificate(d.cert, d.key, logger)
 	if err != nil {
 		return nil, usagef("--tls-cert: %w", err)
 	}
-	config := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	config := &tls.Config{GetCertificate: cert.get, MinVersion: tls.VersionTLS12}
 	if d.clientCA == "" {
 		return config, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -284,4 +286,26 @@ func TestClientCertificate(t *testing.T) {
 		require.NoError(t, answer.Body.Close())
 		require.Equal(t, http.StatusOK, answer.StatusCode)
 	}
+}
+
+// TestConsoleCertificateIsReadAgain: the console, too, uses a renewed certificate without a restart.
+func TestConsoleCertificateIsReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := door{cert: filepath.Join(t.TempDir(), "cert"), key: filepath.Join(t.TempDir(), "key")}
+		write := func(name string) {
+			cert, key := selfSigned(t, name)
+			for path, text := range map[string][]byte{d.cert: cert, d.key: key} {
+				require.NoError(t, os.WriteFile(path, text, 0o600))
+				require.NoError(t, os.Chtimes(path, time.Now(), time.Now()))
+			}
+		}
+		write("one")
+		config, err := d.tls(slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		time.Sleep(2 * certificateEvery)
+		write("two")
+		pair, err := config.GetCertificate(nil)
+		require.NoError(t, err)
+		require.Equal(t, "two", pair.Leaf.Subject.CommonName)
+	})
 }

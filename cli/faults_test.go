@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -348,4 +349,48 @@ func TestWorkExitZeroFinishes(t *testing.T) {
 	require.NoError(t, err, stderr.String())
 	require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 0 given back")
 	requireGivenBack(t, q, 0)
+}
+
+// TestWorkOnADroppedQueue: work ends with exit code 3 if its queue is dropped. It must not stay behind and handle
+// nothing, also not the messages of a later queue of this name.
+func TestWorkOnADroppedQueue(t *testing.T) {
+	app, q := onMemory(t, 1)
+	var stderr bytes.Buffer
+	stdout, ended := newScreen("started"), make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { ended <- app.Run(ctx, []string{"work", "--exec", "echo started"}, nil, stdout, &stderr) }()
+	<-stdout.seen
+	err := app.Run(ctx, []string{"drop", q.Name(), "--yes"}, nil, io.Discard, io.Discard)
+	require.NoError(t, err)
+	select {
+	case err := <-ended:
+		require.Equal(t, ExitNoQueue, ExitCode(err), stderr.String())
+		require.Contains(t, stderr.String(), `queue "default" was dropped`)
+	case <-time.After(30 * time.Second):
+		t.Fatal("work has not ended")
+	}
+}
+
+// TestUntilEmptySaysThatItWaits: work --until-empty says once which commands tell why nothing is ready, if messages
+// wait and none of them is handled for ten seconds.
+func TestUntilEmptySaysThatItWaits(t *testing.T) {
+	app, q := onMemory(t, 1)
+	_, err := q.Admin().PauseGroup(context.Background(), "g", layer.PauseOptions{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stderr := newScreen("fdbfifo blocked and fdbfifo groups say why")
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.Run(ctx, []string{"work", "--exec", "true", "--until-empty"}, nil, new(bytes.Buffer), stderr)
+	}()
+	select {
+	case <-stderr.seen:
+	case <-time.After(30 * time.Second):
+		t.Fatal("work waits, and does not say why")
+	}
+	cancel()
+	require.Equal(t, ExitInterrupted, ExitCode(<-ended))
+	require.Equal(t, 1, strings.Count(stderr.String(), "say why"))
 }

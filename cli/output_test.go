@@ -160,3 +160,32 @@ func TestPrintUnconfirmed(t *testing.T) {
 	require.NoError(t, s.printCheck(report))
 	require.Contains(t, out.String(), `"violations":[],"unconfirmed":[{"rule":"group-reachable"`)
 }
+
+// interrupts is an output after whose nth line Ctrl-C comes.
+type interrupts struct {
+	n         int
+	interrupt func()
+}
+
+func (i *interrupts) Write(p []byte) (int, error) {
+	if i.n--; i.n == 0 {
+		i.interrupt()
+	}
+	return len(p), nil
+}
+
+// TestInterruptAfterTheLastClaim: an interrupt that comes when all claims are settled is no failure of the command.
+func TestInterruptAfterTheLastClaim(t *testing.T) {
+	app, q := onMemory(t, 0)
+	for _, group := range []string{"a", "b"} {
+		_, err := q.Enqueue(context.Background(), layer.Message{Group: group})
+		require.NoError(t, err)
+	}
+	var claims, stderr bytes.Buffer
+	require.NoError(t, app.Run(context.Background(), []string{"receive", "--max", "2"}, nil, &claims, &stderr))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	err := app.Run(ctx, []string{"ack"}, &claims, &interrupts{2, cancel}, &stderr)
+	require.NoError(t, err, stderr.String())
+	requireGivenBack(t, q, 0)
+}

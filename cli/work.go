@@ -132,6 +132,7 @@ type working struct {
 	max      int64         // of messages that are tried; 0 = no end
 	enough   chan struct{} // closed when max messages were tried
 
+	running atomic.Int64
 	started atomic.Int64
 	tried   atomic.Int64
 	handled atomic.Int64
@@ -282,10 +283,14 @@ func (s *session) stop(worker *worker.Worker) error {
 // watchEvery is how often work looks whether the queue is empty, and shows its progress.
 const watchEvery = 50 * time.Millisecond
 
+// stillAfter is after how long without a command work says that it waits for messages that nobody may get.
+const stillAfter = 10 * time.Second
+
 // watch returns when work is to end: ctx has ended, the queue is empty, or an error leaves no other way.
 func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, untilEmpty bool) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
+	moved, ended := time.Now(), int64(0)
 	for {
 		select {
 		case <-ctx.Done():
@@ -307,6 +312,11 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, group *string, unti
 		if over || err != nil {
 			return err
 		}
+		if n := w.handled.Load() + w.failed.Load() + w.cutOff.Load(); n != ended || w.running.Load() > 0 {
+			moved, ended = time.Now(), n
+		} else if time.Since(moved) >= stillAfter {
+			w.tell("nothing is ready, and messages wait: fdbfifo blocked and fdbfifo groups say why")
+		}
 	}
 }
 
@@ -326,6 +336,8 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 			}
 		}()
 	}
+	w.running.Add(1)
+	defer w.running.Add(-1)
 	err := w.command.run(ctx, d.Item)
 	var not *notRun
 	var output *outputError
@@ -382,6 +394,8 @@ func (w *working) failure(err error) {
 	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt),
 		errors.Is(err, worker.ErrStuck):
 		w.end(err)
+	case errors.Is(err, layer.ErrNoQueue): // the worker has ended
+		w.end(&Error{Text: fmt.Sprintf("queue %q was dropped", w.s.queue), Exit: ExitNoQueue, Err: err})
 	default:
 		w.tell(err.Error())
 	}
