@@ -185,7 +185,8 @@ func newArchiveReplayCmd(s *session) *cobra.Command {
 ` + layer.ReplayHeader + ` of each has the id of the message that it repeats. The archive stays as it is.
 
 It asks on a terminal; a script must give --yes. It works in small steps and disturbs no worker. After an interrupt it
-says how many are done, and prints the id with which --after continues.`,
+says how many are done, and prints the id with which --after continues. To continue, give --older with the time since
+the replay began, in place of --all: otherwise it also replays what workers have finished since.`,
 		Example: `  fdbfifo archive replay --group ATL --newer 1h --dry-run`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter, after, err := f.filter(s, c)

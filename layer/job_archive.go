@@ -421,7 +421,7 @@ func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 
 // ReplayOptions say how archived items are enqueued again. The zero value replays every chosen item.
 type ReplayOptions struct {
-	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay.
+	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay. See Replay for Before.
 	After *ID
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
@@ -461,7 +461,9 @@ const replayBytes = 1 << 20
 // messages are no duplicates of anything.
 //
 // Replay works in short transactions at batch priority, each all or none and done once. To continue a stopped replay,
-// the caller must pass ReplayReport.Last as After. Otherwise items are enqueued twice. Conflicts: as an enqueue.
+// the caller must pass ReplayReport.Last as After, and the time of the first call as ArchiveFilter.Before. Otherwise
+// items are enqueued twice: without Before also the replayed messages that were finished since. Conflicts: as an
+// enqueue.
 //
 // After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
 // ErrClosed, and the engine's.

@@ -236,6 +236,35 @@ func TestReplayByPortions(t *testing.T) {
 	})
 }
 
+// TestReplayByPortionsBesideWorkers (G3): if a worker finishes the replayed messages between the portions of a replay,
+// Before keeps them out of the next portion.
+func TestReplayByPortionsBesideWorkers(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		const n = 7
+		finish := func() {
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{})
+			require.NoError(e.t, err)
+			for _, c := range claims {
+				require.NoError(e.t, e.q.Ack(e.ctx, c))
+			}
+		}
+		e.enqueue("A", make([]string, n)...)
+		finish()
+		e.clock.advance(time.Second)
+		begun, done := e.clock.now(), int64(0)
+		o := layer.ReplayOptions{Limit: 3}
+		for more := true; more; {
+			report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{Before: begun}, o)
+			require.NoError(e.t, err)
+			done, o.After, more = done+report.Done, report.Last, report.More
+			require.LessOrEqual(e.t, done, int64(n))
+			finish()
+		}
+		require.EqualValues(e.t, n, done)
+	})
+}
+
 // TestReplayAmidSweep (G3): an entry of which a replay has done a part, and which a sweep then clears, takes nothing of the next
 // one with it.
 func TestReplayAmidSweep(t *testing.T) {
