@@ -232,6 +232,24 @@ func (i *waiting) freeHeads() []string {
 	return slices.DeleteFunc(slices.Clone(i.heads), func(lane string) bool { return i.locks[lane] != nil })
 }
 
+// clearHeadTimers clears the timers of a delayed first item in lanes that are not held. The caller must set the lanes
+// free. The timers would be found stale when they are due, which may be days later.
+func (w *txn) clearHeadTimers(value []byte, of []string) error {
+	config, err := w.config()
+	if err != nil || len(of) == 0 {
+		return err
+	}
+	e, _, err := rec.OpenEnvelope(value)
+	if delay := config.retro(); err == nil && delay.due(&e) > 0 { // else the item is not delayed, or not readable
+		for _, lane := range of {
+			for _, timer := range w.keys.timersAt(delay.timing(&e), lane) {
+				w.tx.Clear(timer)
+			}
+		}
+	}
+	return nil
+}
+
 // freeAll sets lanes free. They must not be held.
 func (w *txn) freeAll(all []string) error {
 	for _, lane := range all {
@@ -278,7 +296,11 @@ func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 	if err := remove(&i); err != nil {
 		return err
 	}
-	return w.freeAll(append(free, i.freeHeads()...))
+	heads := i.freeHeads()
+	if err := w.clearHeadTimers(i.value, heads); err != nil {
+		return err
+	}
+	return w.freeAll(append(free, heads...))
 }
 
 // edit changes a waiting item. A change of a facet moves the item to other lanes.
@@ -311,10 +333,15 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 		return err
 	}
 	w.changeEdited(id, a[0].was, a[0].facets)
-	if i.stuck != nil || len(a[0].left) > 0 {
-		free = append(free, i.freeHeads()...)
+	if i.stuck == nil && len(a[0].left) == 0 {
+		return w.freeAll(free)
 	}
-	return w.freeAll(free)
+	heads := i.freeHeads()
+	stays := func(lane string) bool { return !slices.Contains(a[0].left, lane) }
+	if err := w.clearHeadTimers(i.value, slices.DeleteFunc(slices.Clone(heads), stays)); err != nil {
+		return err
+	}
+	return w.freeAll(append(free, heads...))
 }
 
 // staysBehind adds read conflicts on the items right before an item in its lanes, for an unordered queue: while these
@@ -563,6 +590,9 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	w.tx.Set(key, append(e.Append(nil), body...))
 	if timed && len(heads) > 0 {
 		return w.retimeHead(id, oldMS, dueMS)
+	}
+	if err := w.clearHeadTimers(i.value, heads); err != nil {
+		return err
 	}
 	return w.freeAll(append(free, heads...)) // elsewhere the hint or timer of the head, or of the holding, stays right
 }

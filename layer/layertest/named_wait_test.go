@@ -384,6 +384,79 @@ func TestNamedGroupsLeaveNoKeys(t *testing.T) {
 	}
 }
 
+// TestDelayedHeadLeavesNoTimer: the timer of a delayed first message goes with the message, or with its time or lane. It
+// would stay until the time is over, a row for each message that a program has cancelled.
+func TestDelayedHeadLeavesNoTimer(t *testing.T) {
+	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
+	for name, change := range map[string]func(c *layer.Config){
+		"plain": func(*layer.Config) {}, "lanes": facets, "unordered": func(c *layer.Config) { c.Unordered = true },
+		"in turn":          func(c *layer.Config) { c.LeasePerItem = true },
+		"round robin":      func(c *layer.Config) { c.RoundRobin = true },
+		"retroactive":      func(c *layer.Config) { c.Delay, c.RetroactiveDelay = time.Hour, true },
+		"shards of groups": func(c *layer.Config) { c.Shards = 4 },
+	} {
+		for verb, do := range map[string]func(e *env, id layer.ID) error{
+			"cancel": func(e *env, id layer.ID) error { return e.q.Admin().Cancel(e.ctx, id) },
+			"skip": func(e *env, id layer.ID) error {
+				_, err := e.q.Admin().Skip(e.ctx, id.Group, layer.SkipOptions{})
+				return err
+			},
+			"reschedule": func(e *env, id layer.ID) error {
+				return e.q.Reschedule(e.ctx, id, e.clock.now().Add(time.Minute))
+			},
+			"replace": func(e *env, id layer.ID) error {
+				return e.q.Replace(e.ctx, id, nil, map[string]string{"state": "other"})
+			},
+		} {
+			for _, behind := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s, behind=%t", verb, name, behind), func(t *testing.T) {
+					e := newEnvOf(t, inMemory, false, change)
+					first := layer.Message{Group: "A", Headers: map[string]string{"state": "new"}, Delay: time.Hour}
+					sent, err := e.q.Enqueue(e.ctx, first)
+					require.NoError(t, err)
+					if behind {
+						_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: map[string]string{"state": "new"}})
+						require.NoError(t, err)
+					}
+					rows := func() int {
+						return len(e.rows(kv.PrefixRange(key("timer")))) + len(e.rows(kv.PrefixRange(key("due"))))
+					}
+					before := rows()
+					require.NoError(t, do(e, sent[0].ID))
+					switch verb {
+					case "cancel", "skip":
+						require.Zero(t, rows())
+					case "reschedule": // a receive leaves each lane to the new time
+						o := layer.ReceiveOptions{Unordered: e.q.Config().Unordered}
+						if name == "lanes" {
+							o.Where = layer.Template{"state": "new"}
+						}
+						for _, o := range []layer.ReceiveOptions{{}, o} {
+							claims, err := e.q.Receive(e.ctx, o)
+							require.NoError(t, err)
+							require.Empty(t, claims)
+						}
+						require.Equal(t, before, rows())
+					case "replace":
+						require.LessOrEqual(t, rows(), before)
+					}
+					e.clock.advance(2 * time.Hour)
+					for range before { // nothing is lost
+						items, err := e.take(e.q, 10, layer.TakeOptions{})
+						require.NoError(t, err)
+						if len(items) == 0 {
+							break
+						}
+					}
+					stats, err := e.q.Stats(e.ctx, layer.StatsOptions{})
+					require.NoError(t, err)
+					require.Zero(t, stats.Depth)
+				})
+			}
+		}
+	}
+}
+
 // TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
 // delayed, or kept by a pause, and no longer than there is one.
 func TestOnlyIfAny(t *testing.T) {
