@@ -256,3 +256,31 @@ func TestMoveTasksAreForgotten(t *testing.T) {
 		require.Len(e, left("other-dead"), 80, "of another queue")
 	})
 }
+
+// TestTasksGoWithTheQueue: a queue has no move tasks of a deleted queue of its name. The task of a server that was
+// killed moves none of its messages.
+func TestTasksGoWithTheQueue(t *testing.T) {
+	bubble(t, Options{ReuseNames: true}, func(e *env) {
+		e.withDead("orders.fifo", "dead.fifo", 1)
+		to := e.create("to.fifo")
+		arns := object{"SourceArn": e.s.arn("dead.fifo"), "DestinationArn": e.s.arn("to.fifo")}
+		e.call("StartMessageMoveTask", arns)
+		time.Sleep(time.Second) // it has ended
+		killed := task{
+			ID: "killed", Source: "dead.fifo", To: "to.fifo", Started: time.Now().UnixMilli(), Total: 10,
+			Status: running, Until: time.Now().Add(taskLease).UnixMilli(), Runner: "killed",
+		}
+		_, err := kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(e.s.taskKey(killed), marshal(killed))
+			return nil
+		})
+		require.NoError(e, err)
+		e.call("DeleteQueue", object{"QueueUrl": "dead.fifo"})
+		e.create("dead.fifo")
+		e.send("dead.fifo", "a", "new")
+		require.Empty(e, e.call("ListMessageMoveTasks", arns)["Results"])
+		time.Sleep(tidyEvery + taskLease)
+		require.Empty(e, e.receive(to))
+		require.Equal(e, "new", bodies(e.receive("dead.fifo")))
+	})
+}

@@ -75,6 +75,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 		case there.Deleted != r.Deleted:
 			return recentlyDeleted()
 		}
+		tx.ClearRange(kv.PrefixRange(s.key("task", name))) // of a deleted queue
 		return s.writeRecord(tx, name, there, wanted)
 	})
 	if err != nil {
