@@ -69,7 +69,8 @@ func newConsoleCmd(s *session) *cobra.Command {
 		"the `MODE` of unix:PATH: 0600 (left out), or 0660 for its group, too")
 	c.Flags().DurationVar(&f.idle, "idle", console.DefaultIdle,
 		"`TIME` without a click after which a session ends; 0 = never")
-	c.Flags().StringVar(&f.cert, "tls-cert", "", "the `FILE` of the certificate, to listen for other machines; read again when renewed")
+	c.Flags().StringVar(&f.cert, "tls-cert", "",
+		"the `FILE` of the certificate, to listen for other machines; read again when renewed")
 	c.Flags().StringVar(&f.key, "tls-key", "", "the `FILE` of its key")
 	c.Flags().StringVar(&f.clientCA, "tls-client-ca", "",
 		"refuse clients without a certificate of an authority in this `FILE`")

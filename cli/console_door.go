@@ -178,8 +178,8 @@ func (d *door) open(ctx context.Context, logger *slog.Logger) (net.Listener, err
 	return tls.NewListener(l, config), nil
 }
 
-// tls returns the configuration with the certificate, which is read again when it has changed. With --tls-client-ca each
-// client must show a certificate of that authority.
+// tls returns the configuration with the certificate, which is read again when it has changed. With --tls-client-ca
+// each client must show a certificate of that authority.
 func (d *door) tls(logger *slog.Logger) (*tls.Config, error) {
 	cert, err := readCertificate(d.cert, d.key, logger)
 	if err != nil {

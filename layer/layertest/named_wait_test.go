@@ -384,8 +384,8 @@ func TestNamedGroupsLeaveNoKeys(t *testing.T) {
 	}
 }
 
-// TestDelayedHeadLeavesNoTimer: the timer of a delayed first message goes with the message, or with its time or lane. It
-// would stay until the time is over, a row for each message that a program has cancelled.
+// TestDelayedHeadLeavesNoTimer: the timer of a delayed first message goes with the message, or with its time or lane.
+// It would stay until the time is over, a row for each message that a program has cancelled.
 func TestDelayedHeadLeavesNoTimer(t *testing.T) {
 	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
 	for name, change := range map[string]func(c *layer.Config){
@@ -415,7 +415,8 @@ func TestDelayedHeadLeavesNoTimer(t *testing.T) {
 					sent, err := e.q.Enqueue(e.ctx, first)
 					require.NoError(t, err)
 					if behind {
-						_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: map[string]string{"state": "new"}})
+						next := layer.Message{Group: "A", Headers: map[string]string{"state": "new"}}
+						_, err := e.q.Enqueue(e.ctx, next)
 						require.NoError(t, err)
 					}
 					rows := func() int {
