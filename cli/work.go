@@ -283,7 +283,7 @@ func (s *session) stop(worker *worker.Worker) error {
 // watchEvery is how often work looks whether the queue is empty, and shows its progress.
 const watchEvery = 50 * time.Millisecond
 
-// stillAfter is after how long without a command work says that messages wait, and none is ready.
+// stillAfter is how long work waits without a command until it says which commands tell why.
 const stillAfter = 10 * time.Second
 
 // watch returns when work is to end: ctx has ended, the queue is empty, or an error leaves no other way.

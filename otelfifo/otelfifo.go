@@ -17,6 +17,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -201,13 +202,13 @@ func (t *Telemetry) end(ctx context.Context, o *layer.Operation) {
 func details(o *layer.Operation) []attribute.KeyValue {
 	all := []attribute.KeyValue{semconv.MessagingBatchMessageCount(max(o.Items, len(o.Messages)))}
 	if o.By != "" {
-		all = append(all, attribute.String("enduser.id", o.By))
+		all = append(all, attribute.String("enduser.id", short(o.By)))
 	}
 	if o.Group != nil {
-		all = append(all, attribute.String("messaging.fdbfifo.message.group", *o.Group))
+		all = append(all, attribute.String("messaging.fdbfifo.message.group", short(*o.Group)))
 	}
 	if o.ID != (layer.ID{}) {
-		all = append(all, semconv.MessagingMessageID(o.ID.String()))
+		all = append(all, semconv.MessagingMessageID(short(o.ID.String())))
 	}
 	if o.Settled != nil {
 		all = append(all, attribute.Int64("messaging.fdbfifo.claim.token", o.Settled.Token))
@@ -218,12 +219,19 @@ func details(o *layer.Operation) []attribute.KeyValue {
 	return all
 }
 
+// maxText is how much of a text of the program's a span gets, in bytes.
+const maxText = 2000
+
+// short returns the begin of a text, as UTF-8. One text that is too long, or no UTF-8, would make an exporter lose all
+// spans of its batch.
+func short(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxText)], "\uFFFD") }
+
 // finish ends the span of an operation.
 func finish(span trace.Span, o *layer.Operation, more []attribute.KeyValue) {
 	span.SetAttributes(more...)
 	if o.Err != nil {
 		span.SetAttributes(semconv.ErrorTypeKey.String(layer.ErrorKind(o.Err)))
-		span.SetStatus(codes.Error, o.Err.Error())
+		span.SetStatus(codes.Error, short(o.Err.Error()))
 	}
 	span.End(trace.WithTimestamp(o.Begun.Add(o.Took)))
 }
@@ -316,7 +324,7 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 		kind := outcome(err)
 		if err != nil {
 			span.SetAttributes(semconv.ErrorTypeKey.String(kind))
-			span.SetStatus(codes.Error, err.Error())
+			span.SetStatus(codes.Error, short(err.Error()))
 		}
 		span.End()
 		t.process.Record(ctx, time.Since(begun).Seconds(), metric.WithAttributes(failed(attrs, kind)...))

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -175,6 +176,34 @@ func TestLinksAreBounded(t *testing.T) {
 		span := s.span("receive orders")
 		require.Len(t, span.Links(), 128)
 		require.Zero(t, span.DroppedLinks())
+	})
+}
+
+// TestTextsAreBounded: texts of the program, as those of errors and names, are cut, and are UTF-8 in the spans. The
+// protocol of an exporter has a largest message and refuses other texts, and then all spans of the message are lost.
+func TestTextsAreBounded(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		hostile := "\xff" + strings.Repeat("é", 5_000_000)
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "g"})
+		require.NoError(t, err)
+		claim := s.receive()
+		_, end := s.tel.Begin(s.ctx, &worker.Delivery{Item: claim.Items[0], Queue: s.q, Token: claim.Token})
+		end(errors.New(hostile))
+		_, err = s.q.Admin().As(hostile).PauseGroup(s.ctx, hostile, layer.PauseOptions{})
+		require.Error(t, err)
+		require.Error(t, s.q.Admin().Cancel(s.ctx, layer.ID{Group: hostile}))
+		require.NoError(t, s.q.Ack(s.ctx, claim))
+		texts := []string{s.span("process orders").Status().Description}
+		for _, name := range []string{"pause orders", "cancel orders"} {
+			for _, a := range s.span(name).Attributes() {
+				texts = append(texts, a.Value.Emit())
+			}
+			texts = append(texts, s.span(name).Status().Description)
+		}
+		for _, text := range texts {
+			require.LessOrEqual(t, len(text), 2100)
+			require.True(t, utf8.ValidString(text), "%.20q", text)
+		}
 	})
 }
 
