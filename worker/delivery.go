@@ -190,7 +190,7 @@ type handlerTx struct {
 // once runs the transaction. ctx outlives t.of, so that a handler whose context has ended may still succeed.
 func (t *handlerTx) once(ctx context.Context) error {
 	return t.d.Queue.Once(ctx, func(tx kv.Tx) error {
-		if t.n > 0 && t.of.Err() != nil {
+		if t.n > 0 && t.took < t.bound && t.of.Err() != nil {
 			t.failed = context.Cause(t.of)
 			return errGiveUp // the handler must not be called again
 		}
@@ -237,7 +237,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	default:
 		err = d.refused // AdvanceTo has refused, because the queue has no facets
 	}
-	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil {
+	if err != nil && time.Since(begun) >= t.bound && (t.of.Err() == nil || hasLapsed(t.of)) {
 		t.failed = timedOut(ctx, err)
 		return errGiveUp
 	}

@@ -11,7 +11,7 @@ import "fdbfifo/layer"
 // reported, and counts nothing.
 func (w *Worker) halves(c *call, err error) bool {
 	in := c.in
-	if !in.source.handler.batch || len(c.ds) < 2 || c.names(err) || c.cutOff() || w.ctx.Err() != nil {
+	if !in.source.handler.batch || len(c.ds) < 2 || c.names(err) || c.cutOff(err) || w.ctx.Err() != nil {
 		return false
 	}
 	if retry, ok := as[RetryError](err); ok && retry.Uncounted {

@@ -714,7 +714,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		}
 	}
 	spared := c != nil && (c.ds[n].spared || in.source.handler.inTx && kv.MaybeCommitted(failed))
-	if c != nil && w.ctx.Err() == nil && !c.cutOff() && !spared {
+	if c != nil && w.ctx.Err() == nil && !c.cutOff(failed) && !spared {
 		w.judge(&o, c.ds[n], failed)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {

@@ -45,8 +45,8 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 // HandleTx makes a handler of a function that runs in the transaction that acks the item. Its writes through tx happen
 // exactly once: they are there if and only if the item is gone. h may be called several times for one item, and only
 // its effects through tx count once. It must assign results and never append. ctx ends after 4.8 s at the latest,
-// because a transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease. A call that takes longer is a
-// failed attempt. Use HandleCommit for slow work.
+// because a transaction lasts 5 s, and with a lease below 5 s after 0.94 to 0.96 of the lease. A call that takes longer
+// is a failed attempt, unless its transaction still commits. Use HandleCommit for slow work.
 //
 // If h succeeds, or was not called, and the database fails (for example io_error), no attempt counts. A transaction
 // that the database refuses, for example because it is too large, is a failed attempt.

@@ -100,10 +100,15 @@ var errLapsed = fmt.Errorf("%w", layer.ErrClaimLost)
 // context of a call has ended.
 func lostBy(err error) bool { return errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, errLapsed) }
 
-// cutOff reports whether the call's context has ended with the lease: then the item has not failed.
-func (c *call) cutOff() bool {
-	return errors.Is(context.Cause(c.ctx), errLapsed)
+// cutOff reports whether the call's context has ended with the lease: then the item has not failed. But if a handler's
+// transaction has lasted for too long, that is why the lease could not be extended, and so the item has failed.
+func (c *call) cutOff(failed error) bool {
+	_, slow := as[timeoutError](failed)
+	return !slow && hasLapsed(c.ctx)
 }
+
+// hasLapsed reports whether a context has ended with the lease.
+func hasLapsed(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errLapsed) }
 
 // first is the item of the claim's next call.
 func (c *call) first() layer.ID { return c.in.claim.Items[0].ID }

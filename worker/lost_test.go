@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
@@ -74,4 +76,56 @@ func lostWhile(t *testing.T, takes time.Duration, handler func(h func() error) w
 	require.Empty(t, report.Violations)
 	require.NoError(t, q.Close(ctx))
 	require.NoError(t, db.Close())
+}
+
+// TestCallBeyondItsContext (G7): a call of HandleTx that outlasts its context counts if its transaction still commits.
+// Otherwise it is a failed attempt, also if the lease has ended: no other process has taken the group.
+func TestCallBeyondItsContext(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lease, takes  time.Duration
+		fails         bool
+		acked, nacked int64
+	}{
+		{0, 4900 * time.Millisecond, false, 1, 0},
+		{0, 5100 * time.Millisecond, false, 0, 1},
+		{0, 5100 * time.Millisecond, true, 0, 1},
+		{time.Second, 990 * time.Millisecond, false, 1, 0},
+		{time.Second, 2 * time.Second, false, 1, 0},
+		{time.Second, 2 * time.Second, true, 0, 1},
+		{time.Second, 5100 * time.Millisecond, false, 0, 1},
+		{4 * time.Second, 5100 * time.Millisecond, false, 0, 1},
+		{4 * time.Second, 5100 * time.Millisecond, true, 0, 1},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, db := context.Background(), embedded.OpenMemory(embedded.Options{})
+				q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{Config: layer.Config{
+					Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Hour},
+				}})
+				require.NoError(t, err)
+				_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
+				require.NoError(t, err)
+				calls := int64(0)
+				w, err := worker.New(q, worker.HandleTx(func(ctx context.Context, _ kv.Tx, _ *worker.Delivery) error {
+					calls++
+					time.Sleep(c.takes)
+					if c.fails {
+						return ctx.Err()
+					}
+					return nil
+				}), worker.Options{Concurrency: 1, Lease: c.lease, Logger: slog.New(slog.DiscardHandler)})
+				require.NoError(t, err)
+				w.Start()
+				time.Sleep(time.Minute)
+				require.NoError(t, w.Stop(ctx))
+				stats, err := q.Stats(ctx, layer.StatsOptions{})
+				require.NoError(t, err)
+				require.Equal(t, []int64{1, c.acked, c.nacked, 0}, []int64{calls, stats.Acked, stats.Nacked, stats.Expired})
+				require.NoError(t, q.Close(ctx))
+				require.NoError(t, db.Close())
+			})
+		})
+	}
 }

@@ -168,7 +168,7 @@ type Worker struct {
 }
 
 // New makes a worker that handles the items of q with h. The caller must Run it, or Start and Stop it. Errors:
-// ErrOptions without a queue or a handler, and *LimitError.
+// ErrOptions without a queue or a handler, *LimitError, and those of layer.ReceiveOptions.Check.
 func New(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	w, err := newWorker(q, h, o)
 	return w, wrap("new", err)
