@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
 )
 
 // TestRecreatedQueueIsNotDropped: a server that clears deleted queues, one after the other, spares a queue that a
@@ -32,5 +34,35 @@ func TestRecreatedQueueIsNotDropped(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		require.Equal(e, "3", e.attributes(last)["ApproximateNumberOfMessages"])
 		require.Len(e, e.receive(last), 3)
+	})
+}
+
+// TestDroppedQueueIsMadeAgain: an operator drops the layer's queue of a queue that clients use. The server makes it
+// again, and does not say until it is closed that the queue does not exist, which ListQueues has.
+func TestDroppedQueueIsMadeAgain(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		drop := func(name string) {
+			require.NoError(e, layer.Drop(e.Context(), e.db, nil, name, layer.DropOptions{}))
+		}
+		jobs := e.create("jobs")
+		drop("jobs")
+		e.refused("SendMessage", object{"QueueUrl": jobs, "MessageBody": "1"})
+		e.send(jobs, "", "2")
+
+		e.send(url, "a", "a1", "a2")
+
+		drop("dead.fifo")
+		e.die(url)
+		time.Sleep(3 * deadEvery)
+		require.Equal(e, "a1 a2", bodies(e.receive(dead)))
+
+		time.Sleep(6 * time.Second)
+		arn := object{"SourceArn": e.s.arn("dead.fifo")}
+		e.call("StartMessageMoveTask", arn)
+		drop("orders.fifo")
+		time.Sleep(3 * time.Second)
+		task := e.call("ListMessageMoveTasks", arn)["Results"].([]any)[0].(object)
+		require.Equal(e, completed, task["Status"])
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -451,5 +452,6 @@ func (s *Server) moveBy(
 		after = now
 		return nil
 	})
+	s.forgetLost(err, append(slices.Collect(maps.Keys(targets)), t.Source)...)
 	return after, err
 }
