@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -64,5 +65,36 @@ func TestDroppedQueueIsMadeAgain(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		task := e.call("ListMessageMoveTasks", arn)["Results"].([]any)[0].(object)
 		require.Equal(e, completed, task["Status"])
+	})
+}
+
+// TestTidyWaitsForNoDrop: many deleted queues that a killed server has not dropped do not keep another server from the
+// move tasks of that server.
+func TestTidyWaitsForNoDrop(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const queues = 100
+		for i := range queues {
+			e.create(fmt.Sprint("q", i))
+		}
+		e.withDead("orders.fifo", "dead.fifo", 1)
+		for i := range queues {
+			e.call("DeleteQueue", object{"QueueUrl": fmt.Sprint("q", i)})
+		}
+		require.NoError(e, e.s.Close(e.Context())) // before it has dropped them
+		time.Sleep(tidyEvery)
+		e.s = NewServer(e.db, Options{})
+		time.Sleep(time.Second)
+		killed := task{
+			ID: "killed", Source: "dead.fifo", Started: time.Now().UnixMilli(), Status: running, Runner: "killed",
+			Until: time.Now().UnixMilli(),
+		}
+		_, err := kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(e.s.taskKey(killed), marshal(killed))
+			return nil
+		})
+		require.NoError(e, err)
+		time.Sleep(2 * tidyEvery)
+		all := e.call("ListMessageMoveTasks", object{"SourceArn": e.s.arn("dead.fifo")})["Results"].([]any)
+		require.Equal(e, completed, all[0].(object)["Status"])
 	})
 }

@@ -146,11 +146,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		return err
 	}
 	s.forget(name)
-	s.begin(func() { // takes two seconds; if the server is stopped, another one continues
-		if err := s.drop(s.stopped, name, deleted); err != nil && s.stopped.Err() == nil {
-			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
-		}
-	})
+	s.dropLater(name, deleted)
 	return nil
 }
 
@@ -202,6 +198,16 @@ func (s *Server) clearSource(ctx context.Context, name string) error {
 
 // errAgain: the name of a deleted queue is in use again, or its record is gone.
 var errAgain = errors.New("sqs: the name of the deleted queue is in use again")
+
+// dropLater begins to drop the layer's queue of a deleted record, unless this server does so already. It takes two
+// seconds. If the server is stopped, another one continues.
+func (s *Server) dropLater(name string, deleted record) {
+	s.alone(fmt.Sprint("drop ", deleted.ID), func() {
+		if err := s.drop(s.stopped, name, deleted); err != nil && s.stopped.Err() == nil {
+			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
+		}
+	})
+}
 
 // drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone. It does
 // nothing if the record is not that of the deleted queue any more: deleted may be old by now.
@@ -492,8 +498,8 @@ func (s *Server) listQueueTags(ctx context.Context, c *call, in *queueRequest) (
 }
 
 // tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, ends the purges that have
-// not ended, drops the queues that are deleted, and clears the records of names that are free again. The tasks come
-// first, because a drop takes two seconds and there may be many.
+// not ended, drops the queues that are deleted, and clears the records of names that are free again. It waits for no
+// drop or purge, because there may be many.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
 	failed := s.resumeTasks(ctx)
@@ -552,10 +558,10 @@ func (s *Server) sweep(ctx context.Context) error {
 func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 	age := s.since(r.Deleted)
 	if !r.Cleared {
-		if age < tidyEvery {
-			return nil
+		if age >= tidyEvery {
+			s.dropLater(name, r)
 		}
-		return s.drop(ctx, name, r)
+		return nil
 	}
 	if age < nameFreeAfter {
 		return nil
