@@ -98,3 +98,29 @@ func TestTidyWaitsForNoDrop(t *testing.T) {
 		require.Equal(e, completed, all[0].(object)["Status"])
 	})
 }
+
+// TestReplacedDatabase: an operator replaces the database below a server that runs. Queues that are made then can be
+// used through all servers: they agree about the key of receipt handles.
+func TestReplacedDatabase(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		other := &env{T: e.T, db: e.db, s: NewServer(e.db, Options{})}
+		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+		for _, by := range []*env{e, other} { // each has the key of the database before
+			by.send(by.create("jobs"), "", "before")
+			by.delete("jobs", by.receive("jobs")...)
+		}
+		for i, by := range []*env{e, other} {
+			_, err := kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.ClearRange(kv.KeyRange{Begin: []byte{0}, End: []byte{0xff}})
+				return nil
+			})
+			require.NoError(e, err)
+			time.Sleep(2 * freshFor)
+			url := by.create("jobs")
+			by.send(url, "", "1", "2")
+			e.delete(url, other.receive(url, "MaxNumberOfMessages", 1)...)
+			other.delete(url, e.receive(url, "MaxNumberOfMessages", 1)...)
+			require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"], i)
+		}
+	})
+}

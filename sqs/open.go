@@ -228,6 +228,7 @@ const tenantShards = 16
 
 // handle opens the layer's queue. It makes the queue if the server that wrote the record did not do so.
 func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queue, error) {
+	s.signs.Store(nil) // the queue may be of another database than the key, if an operator has replaced the database
 	o := s.queueOptions()
 	if r.configure(&o.Config); !r.fifo() {
 		o.Config.Shards = tenantShards

@@ -36,7 +36,9 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	if err := checkTags(in.Tags); err != nil {
 		return nil, err
 	}
-	// Before the first queue is there, so that receipt handles are signed from the first on.
+	// Before the first queue is there, so that receipt handles are signed from the first on. The key is read again,
+	// because the database may have been replaced.
+	s.signs.Store(nil)
 	if _, err := s.receiptKey(ctx); err != nil {
 		return nil, err
 	}
