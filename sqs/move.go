@@ -137,6 +137,9 @@ func (s *Server) startMessageMoveTask(
 		}
 		t.Rate = *r
 	}
+	if err := s.moveSources(ctx, source); err != nil {
+		return nil, err
+	}
 	stats, err := source.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
 		return nil, err
