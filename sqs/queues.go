@@ -395,6 +395,9 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		return err
 	}
 	defer q.release()
+	if len(in.Attributes) == 0 {
+		return missing("Attribute.Name")
+	}
 	in.Attributes = plainTruths(in.Attributes)
 	if err := checkAttributes(q.fifo(), in.Attributes); err != nil {
 		return err
@@ -477,6 +480,9 @@ func (s *Server) untagQueue(ctx context.Context, c *call, in *untagQueueRequest)
 		return err
 	}
 	defer q.release()
+	if len(in.TagKeys) == 0 {
+		return missing("TagKeys")
+	}
 	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
 		maps.DeleteFunc(r.Tags, func(name, _ string) bool { return slices.Contains(in.TagKeys, name) })
 		return nil
