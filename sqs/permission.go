@@ -71,6 +71,10 @@ func (s *Server) addPermission(ctx context.Context, c *call, in *addPermissionRe
 			return invalidValue("SQS:"+action, "ActionName",
 				"Please refer to the appropriate WSDL for a list of valid actions. ")
 		}
+		if slices.Contains(ownerOnly, action) {
+			return invalidValue("SQS:"+action, "ActionName",
+				"Only the queue owner is allowed to invoke this action.")
+		}
 		actions = append(actions, "SQS:"+action)
 	}
 	for _, account := range in.AWSAccountIds {
