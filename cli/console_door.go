@@ -17,7 +17,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -129,7 +128,7 @@ func readSecret(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
+	if isOpen(info) {
 		return nil, fmt.Errorf("%s can be read or written by all users of this machine: run chmod o= %s", path, path)
 	}
 	in, err := utf8Text(file)

@@ -115,6 +115,8 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 			return err
 		}
 	}
+	s.warnOfOpen("--keys", f.keys)
+	s.warnOfOpen("--tls-key", f.key)
 	var declared []sqs.Declared
 	if f.queues != "" {
 		if declared, err = waitFor(ctx, func() ([]sqs.Declared, error) { return readQueues(f.queues) }); err != nil {
@@ -122,6 +124,13 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 		}
 	}
 	return s.withEngine(ctx, true, func(db kv.DB) error { return s.listen(ctx, db, f, declared) })
+}
+
+// warnOfOpen warns of a file of secrets that all users of this machine can read. In a container that may be meant.
+func (s *session) warnOfOpen(flag, path string) {
+	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && isOpen(info) {
+		s.notice("%s: %s can be read or written by all users of this machine: run chmod o= %s", flag, path, path)
+	}
 }
 
 func readQueues(path string) ([]sqs.Declared, error) {

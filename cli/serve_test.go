@@ -59,6 +59,25 @@ func TestServeIsRefused(t *testing.T) {
 	}
 }
 
+// TestServeWarnsOfOpenFiles: serve says which file of secrets all users of the machine can read.
+func TestServeWarnsOfOpenFiles(t *testing.T) {
+	for mode, open := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: true} {
+		folder := t.TempDir()
+		args := []string{"serve", "--engine", "memory", "--sqs", "127.0.0.1:0", "--queues", folder + "/none"}
+		for _, flag := range []string{"keys", "tls-key"} {
+			path := filepath.Join(folder, flag)
+			require.NoError(t, os.WriteFile(path, []byte("AKID secret\n"), 0o600))
+			require.NoError(t, os.Chmod(path, mode))
+			args = append(args, "--"+flag, path)
+		}
+		var stderr strings.Builder
+		require.Error(t, Run(t.Context(), append(args, "--tls-cert", "x"), nil, io.Discard, &stderr))
+		for _, flag := range []string{"--keys: ", "--tls-key: "} {
+			require.Equal(t, open, strings.Contains(stderr.String(), flag+folder), stderr.String())
+		}
+	}
+}
+
 // TestServe: it listens, says where, tells whether it is well, and ends with the context. The messages of its FIFO
 // queues have visibility timeouts of their own, as in AWS, unless the operator says otherwise.
 func TestServe(t *testing.T) {

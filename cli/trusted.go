@@ -6,7 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 )
+
+// isOpen reports whether all users of this machine can read or write a file.
+func isOpen(info fs.FileInfo) bool {
+	return runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0
+}
 
 // trusted returns the path of a file that is about to be made or written, with all links in it resolved but the last
 // one. If this process is root's, it returns an error if another user can replace the file or a folder on its path.

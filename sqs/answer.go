@@ -64,7 +64,8 @@ func (s *Server) receiveLater(ctx context.Context, c *call, q *queue, o layer.Re
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	for _, claim := range claims {
-		_ = q.Nack(ctx, claim, layer.NackOptions{AtOnce: true}) // otherwise it comes again when its timeout ends
+		// No client has seen the messages, so this is no receive. After an error they come when the timeout ends.
+		_ = q.Nack(ctx, claim, layer.NackOptions{Release: true})
 	}
 	return nil, err
 }

@@ -718,3 +718,32 @@ func TestLongPollsHaveNoMemory(t *testing.T) {
 		require.Empty(e, e.s.answers.taken)
 	})
 }
+
+// TestNoMemoryIsNoReceive: a message for whose answer there is no memory was not received. It does not go to the dead
+// letter queue.
+func TestNoMemoryIsNoReceive(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		var poll sync.WaitGroup
+		poll.Go(func() {
+			code, _ := e.refused("ReceiveMessage", object{"QueueUrl": url, "WaitTimeSeconds": 20})
+			require.Equal(e, "RequestThrottled", code)
+		})
+		time.Sleep(time.Second)
+		var all []*share
+		for _, address := range []string{"a", "b"} {
+			taken, err := e.s.answers.take(e.Context(), &share{address: address, size: answerMemory / 2, whole: true})
+			require.NoError(e, err)
+			all = append(all, taken)
+		}
+		e.send(url, "a", "a1")
+		poll.Wait()
+		for _, taken := range all {
+			taken.release()
+		}
+		got := e.receive(url)
+		require.Equal(e, "a1", bodies(got))
+		require.Equal(e, "1", counts(got))
+		require.Empty(e, e.receive(dead))
+	})
+}

@@ -120,6 +120,7 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 			break
 		}
 	}
+	s.forgetLost(err, source, dead)
 	s.tellStay(from, m.stay)
 	if err == nil && m.stay == nil {
 		from.looked(begun)

@@ -442,3 +442,23 @@ func (m *moves) compare() {
 	left := slices.Sorted(slices.Values(m.left))
 	require.Equal(m, left, all)
 }
+
+// TestTaskOfLettersThatWait: a move task moves the messages that are on their way to its dead letter queue. A Go
+// program has set them aside, so no request has moved them there.
+func TestTaskOfLettersThatWait(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, _ := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "a1")
+		time.Sleep(5 * time.Second) // the queue is in use no more
+		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+		require.NoError(e, err)
+		claims, err := q.Receive(e.Context(), layer.ReceiveOptions{})
+		require.NoError(e, err)
+		require.NoError(e, q.Nack(e.Context(), claims[0], layer.NackOptions{}))
+		require.NoError(e, q.Close(e.Context()))
+		require.Equal(e, []string{"a1"}, e.letters("orders.fifo"))
+		e.call("StartMessageMoveTask", object{"SourceArn": e.s.arn("dead.fifo")})
+		time.Sleep(time.Second)
+		require.Equal(e, "a1", bodies(e.receive(url)))
+	})
+}

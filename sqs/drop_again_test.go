@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 // TestRecreatedQueueIsNotDropped: a server that clears deleted queues, one after the other, spares a queue that a
@@ -32,5 +35,92 @@ func TestRecreatedQueueIsNotDropped(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		require.Equal(e, "3", e.attributes(last)["ApproximateNumberOfMessages"])
 		require.Len(e, e.receive(last), 3)
+	})
+}
+
+// TestDroppedQueueIsMadeAgain: an operator drops the layer's queue of a queue that clients use. The server makes it
+// again, and does not say until it is closed that the queue does not exist, which ListQueues has.
+func TestDroppedQueueIsMadeAgain(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		drop := func(name string) {
+			require.NoError(e, layer.Drop(e.Context(), e.db, nil, name, layer.DropOptions{}))
+		}
+		jobs := e.create("jobs")
+		drop("jobs")
+		e.refused("SendMessage", object{"QueueUrl": jobs, "MessageBody": "1"})
+		e.send(jobs, "", "2")
+
+		e.send(url, "a", "a1", "a2")
+
+		drop("dead.fifo")
+		e.die(url)
+		time.Sleep(3 * deadEvery)
+		require.Equal(e, "a1 a2", bodies(e.receive(dead)))
+
+		time.Sleep(6 * time.Second)
+		arn := object{"SourceArn": e.s.arn("dead.fifo")}
+		e.call("StartMessageMoveTask", arn)
+		drop("orders.fifo")
+		time.Sleep(3 * time.Second)
+		task := e.call("ListMessageMoveTasks", arn)["Results"].([]any)[0].(object)
+		require.Equal(e, completed, task["Status"])
+	})
+}
+
+// TestTidyWaitsForNoDrop: many deleted queues that a killed server has not dropped do not keep another server from the
+// move tasks of that server.
+func TestTidyWaitsForNoDrop(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const queues = 100
+		for i := range queues {
+			e.create(fmt.Sprint("q", i))
+		}
+		e.withDead("orders.fifo", "dead.fifo", 1)
+		for i := range queues {
+			e.call("DeleteQueue", object{"QueueUrl": fmt.Sprint("q", i)})
+		}
+		require.NoError(e, e.s.Close(e.Context())) // before it has dropped them
+		time.Sleep(tidyEvery)
+		e.s = NewServer(e.db, Options{})
+		time.Sleep(time.Second)
+		killed := task{
+			ID: "killed", Source: "dead.fifo", Started: time.Now().UnixMilli(), Status: running, Runner: "killed",
+			Until: time.Now().UnixMilli(),
+		}
+		_, err := kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(e.s.taskKey(killed), marshal(killed))
+			return nil
+		})
+		require.NoError(e, err)
+		time.Sleep(2 * tidyEvery)
+		all := e.call("ListMessageMoveTasks", object{"SourceArn": e.s.arn("dead.fifo")})["Results"].([]any)
+		require.Equal(e, completed, all[0].(object)["Status"])
+	})
+}
+
+// TestReplacedDatabase: an operator replaces the database below a server that runs. Queues that are made then can be
+// used through all servers: they agree about the key of receipt handles.
+func TestReplacedDatabase(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		other := &env{T: e.T, db: e.db, s: NewServer(e.db, Options{})}
+		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+		for _, by := range []*env{e, other} { // each has the key of the database before
+			by.send(by.create("jobs"), "", "before")
+			by.delete("jobs", by.receive("jobs")...)
+		}
+		for i, by := range []*env{e, other} {
+			_, err := kv.Run(e.Context(), e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.ClearRange(kv.KeyRange{Begin: []byte{0}, End: []byte{0xff}})
+				return nil
+			})
+			require.NoError(e, err)
+			time.Sleep(2 * freshFor)
+			url := by.create("jobs")
+			by.send(url, "", "1", "2")
+			e.delete(url, other.receive(url, "MaxNumberOfMessages", 1)...)
+			other.delete(url, e.receive(url, "MaxNumberOfMessages", 1)...)
+			require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"], i)
+		}
 	})
 }

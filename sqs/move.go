@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"time"
@@ -135,6 +136,9 @@ func (s *Server) startMessageMoveTask(
 			return nil, invalidValue(*r, "MaxNumberOfMessagesPerSecond", "Must be between 1 and 500, if provided.")
 		}
 		t.Rate = *r
+	}
+	if err := s.moveSources(ctx, source); err != nil {
+		return nil, err
 	}
 	stats, err := source.Stats(ctx, layer.StatsOptions{})
 	if err != nil {
@@ -451,5 +455,6 @@ func (s *Server) moveBy(
 		after = now
 		return nil
 	})
+	s.forgetLost(err, append(slices.Collect(maps.Keys(targets)), t.Source)...)
 	return after, err
 }

@@ -187,6 +187,16 @@ func (s *Server) forgetLocked(name string) {
 	}
 }
 
+// forgetLost drops the open handles of queues if err says that the layer's queue of one of them is gone. An operator may
+// have dropped it. The next request opens the queue, and so makes it again, as its record says.
+func (s *Server) forgetLost(err error, names ...string) {
+	if errors.Is(err, layer.ErrNoQueue) {
+		for _, name := range names {
+			s.forget(name)
+		}
+	}
+}
+
 // closeUnused closes a forgotten handle (gone) if no request uses it. The caller must hold s.mu.
 func (s *Server) closeUnused(o *opened) {
 	if !o.gone || o.users > 0 {
@@ -218,6 +228,7 @@ const tenantShards = 16
 
 // handle opens the layer's queue. It makes the queue if the server that wrote the record did not do so.
 func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queue, error) {
+	s.signs.Store(nil) // the queue may be of another database than the key, if an operator has replaced the database
 	o := s.queueOptions()
 	if r.configure(&o.Config); !r.fifo() {
 		o.Config.Shards = tenantShards

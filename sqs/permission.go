@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -71,6 +72,10 @@ func (s *Server) addPermission(ctx context.Context, c *call, in *addPermissionRe
 			return invalidValue("SQS:"+action, "ActionName",
 				"Please refer to the appropriate WSDL for a list of valid actions. ")
 		}
+		if slices.Contains(ownerOnly, action) {
+			return invalidValue("SQS:"+action, "ActionName",
+				"Only the queue owner is allowed to invoke this action.")
+		}
 		actions = append(actions, "SQS:"+action)
 	}
 	for _, account := range in.AWSAccountIds {
@@ -79,18 +84,23 @@ func (s *Server) addPermission(ctx context.Context, c *call, in *addPermissionRe
 		}
 		principals = append(principals, "arn:aws:iam::"+account+":root")
 	}
+	added, tried := map[string]any{
+		"Sid": in.Label, "Effect": "Allow", "Principal": map[string]any{"AWS": oneOrMany(principals)},
+		"Action": oneOrMany(actions), "Resource": s.arn(q.Name()),
+	}, false
 	return s.change(ctx, q, func(r *record) error {
 		p, err := s.readPolicy(q.Name(), r)
 		if err != nil {
 			return err
 		}
-		if p.labelled(in.Label) >= 0 {
+		if i := p.labelled(in.Label); i >= 0 {
+			if tried && bytes.Equal(marshal(p.Statement[i]), marshal(added)) {
+				return nil // an earlier attempt has added it
+			}
 			return invalidValue(in.Label, "Label", "Already exists.")
 		}
-		p.Statement = append(p.Statement, map[string]any{
-			"Sid": in.Label, "Effect": "Allow", "Principal": map[string]any{"AWS": oneOrMany(principals)},
-			"Action": oneOrMany(actions), "Resource": s.arn(q.Name()),
-		})
+		tried = true
+		p.Statement = append(p.Statement, added)
 		r.Attributes[policyAttribute] = string(marshal(p))
 		return nil
 	})
@@ -105,15 +115,20 @@ func (s *Server) removePermission(ctx context.Context, c *call, in *removePermis
 	if in.Label == "" {
 		return missing("Label")
 	}
+	tried := false
 	return s.change(ctx, q, func(r *record) error {
 		p, err := s.readPolicy(q.Name(), r)
 		if err != nil {
 			return err
 		}
 		i := p.labelled(in.Label)
+		if i < 0 && tried {
+			return nil // an earlier attempt has removed it
+		}
 		if i < 0 {
 			return invalidValue(in.Label, "Label", "can't find label.")
 		}
+		tried = true
 		if p.Statement = slices.Delete(p.Statement, i, i+1); len(p.Statement) == 0 {
 			delete(r.Attributes, policyAttribute)
 			return nil

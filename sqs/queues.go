@@ -36,7 +36,9 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	if err := checkTags(in.Tags); err != nil {
 		return nil, err
 	}
-	// Before the first queue is there, so that receipt handles are signed from the first on.
+	// Before the first queue is there, so that receipt handles are signed from the first on. The key is read again,
+	// because the database may have been replaced.
+	s.signs.Store(nil)
 	if _, err := s.receiptKey(ctx); err != nil {
 		return nil, err
 	}
@@ -146,11 +148,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 		return err
 	}
 	s.forget(name)
-	s.begin(func() { // takes two seconds; if the server is stopped, another one continues
-		if err := s.drop(s.stopped, name, deleted); err != nil && s.stopped.Err() == nil {
-			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
-		}
-	})
+	s.dropLater(name, deleted)
 	return nil
 }
 
@@ -202,6 +200,16 @@ func (s *Server) clearSource(ctx context.Context, name string) error {
 
 // errAgain: the name of a deleted queue is in use again, or its record is gone.
 var errAgain = errors.New("sqs: the name of the deleted queue is in use again")
+
+// dropLater begins to drop the layer's queue of a deleted record, unless this server does so already. It takes two
+// seconds. If the server is stopped, another one continues.
+func (s *Server) dropLater(name string, deleted record) {
+	s.alone(fmt.Sprint("drop ", deleted.ID), func() {
+		if err := s.drop(s.stopped, name, deleted); err != nil && s.stopped.Err() == nil {
+			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
+		}
+	})
+}
 
 // drop removes the layer's queue of a deleted record. It then stores in the record that the queue is gone. It does
 // nothing if the record is not that of the deleted queue any more: deleted may be old by now.
@@ -387,6 +395,9 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		return err
 	}
 	defer q.release()
+	if len(in.Attributes) == 0 {
+		return missing("Attribute.Name")
+	}
 	in.Attributes = plainTruths(in.Attributes)
 	if err := checkAttributes(q.fifo(), in.Attributes); err != nil {
 		return err
@@ -469,6 +480,9 @@ func (s *Server) untagQueue(ctx context.Context, c *call, in *untagQueueRequest)
 		return err
 	}
 	defer q.release()
+	if len(in.TagKeys) == 0 {
+		return missing("TagKeys")
+	}
 	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
 		maps.DeleteFunc(r.Tags, func(name, _ string) bool { return slices.Contains(in.TagKeys, name) })
 		return nil
@@ -492,8 +506,8 @@ func (s *Server) listQueueTags(ctx context.Context, c *call, in *queueRequest) (
 }
 
 // tidy clears leftovers. It closes unused handles, runs the move tasks that no server runs, ends the purges that have
-// not ended, drops the queues that are deleted, and clears the records of names that are free again. The tasks come
-// first, because a drop takes two seconds and there may be many.
+// not ended, drops the queues that are deleted, and clears the records of names that are free again. It waits for no
+// drop or purge, because there may be many.
 func (s *Server) tidy(ctx context.Context) error {
 	s.closeIdle()
 	failed := s.resumeTasks(ctx)
@@ -552,10 +566,10 @@ func (s *Server) sweep(ctx context.Context) error {
 func (s *Server) tidyName(ctx context.Context, name string, r record) error {
 	age := s.since(r.Deleted)
 	if !r.Cleared {
-		if age < tidyEvery {
-			return nil
+		if age >= tidyEvery {
+			s.dropLater(name, r)
 		}
-		return s.drop(ctx, name, r)
+		return nil
 	}
 	if age < nameFreeAfter {
 		return nil

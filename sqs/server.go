@@ -230,7 +230,9 @@ func (s *Server) call(ctx context.Context, c *call, request []byte) (any, error)
 		defer context.AfterFunc(gone, func() { time.AfterFunc(afterClient, cancel) })()
 		ctx = lasts
 	}
-	return operations[c.action].call(ctx, s, c, request)
+	answer, err := operations[c.action].call(ctx, s, c, request)
+	s.forgetLost(err, c.queue)
+	return answer, err
 }
 
 // log writes a request to the log. Only the log gets the text of an unexpected error.

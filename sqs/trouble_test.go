@@ -80,6 +80,10 @@ func TestUnknownCommitIsFound(t *testing.T) {
 		call(change, "SetQueueAttributes", object{"QueueUrl": source, "Attributes": object{"DelaySeconds": "1"}})
 		call(change, "TagQueue", object{"QueueUrl": source, "Tags": object{"a": "b"}})
 		call(change, "UntagQueue", object{"QueueUrl": source, "TagKeys": []string{"a"}})
+		call(change, "AddPermission", object{
+			"QueueUrl": source, "Label": "l", "AWSAccountIds": []string{"111122223333"}, "Actions": []string{"*"},
+		})
+		call(change, "RemovePermission", object{"QueueUrl": source, "Label": "l"})
 		handle := call("start a move", "StartMessageMoveTask", object{
 			"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1,
 		})["TaskHandle"]
