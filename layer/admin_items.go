@@ -234,7 +234,7 @@ func (i *waiting) freeHeads() []string {
 
 // clearHeadTimers clears the timers of a delayed first item in lanes that are not held. The caller must set the lanes
 // free. The timers would be found stale when they are due, which may be days later.
-func (w *txn) clearHeadTimers(value []byte, of []string) error {
+func clearHeadTimers(w *txn, value []byte, of []string) error {
 	config, err := w.config()
 	if err != nil || len(of) == 0 {
 		return err
@@ -297,7 +297,7 @@ func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 		return err
 	}
 	heads := i.freeHeads()
-	if err := w.clearHeadTimers(i.value, heads); err != nil {
+	if err := clearHeadTimers(w, i.value, heads); err != nil {
 		return err
 	}
 	return w.freeAll(append(free, heads...))
@@ -338,7 +338,7 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	}
 	heads := i.freeHeads()
 	stays := func(lane string) bool { return !slices.Contains(a[0].left, lane) }
-	if err := w.clearHeadTimers(i.value, slices.DeleteFunc(slices.Clone(heads), stays)); err != nil {
+	if err := clearHeadTimers(w, i.value, slices.DeleteFunc(slices.Clone(heads), stays)); err != nil {
 		return err
 	}
 	return w.freeAll(append(free, heads...))
@@ -591,7 +591,7 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	if timed && len(heads) > 0 {
 		return w.retimeHead(id, oldMS, dueMS)
 	}
-	if err := w.clearHeadTimers(i.value, heads); err != nil {
+	if err := clearHeadTimers(w, i.value, heads); err != nil {
 		return err
 	}
 	return w.freeAll(append(free, heads...)) // elsewhere the hint or timer of the head, or of the holding, stays right

@@ -699,8 +699,8 @@ func (c *claimer) next() (*look, bool, error) {
 }
 
 // widened returns how many groups the next wave has instead of n, if it has up to limit items of each. After two waves
-// in vain each wave is twice as wide as the one before. Otherwise a receive would look at thousands of suspect groups one
-// after the other, and its transaction would last too long.
+// in vain each wave is twice as wide as the one before. Otherwise a receive would look at thousands of suspect groups
+// one after the other, and its transaction would last too long.
 func (c *claimer) widened(n, limit int) int {
 	if c.vain < 2 {
 		return n

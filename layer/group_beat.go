@@ -506,8 +506,8 @@ func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.
 // sameIndex bounds the records of failed attempts at one index that a look at a delay reads.
 const sameIndex = 100
 
-// farMost returns how many of a bound of rows a look reads in each of the shards, because it reads the locks of the rows
-// one after the other.
+// farMost returns how many of a bound of rows a look reads in each of the shards, because it reads the locks of the
+// rows one after the other.
 func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int(shards))) }
 
 // endFar ends the holding of a wrong timer, if the timer still stands for it.

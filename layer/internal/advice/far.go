@@ -51,8 +51,8 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 }
 
 // IsOver reports whether the handle has seen a timer for as long as d. A handle that keeps an eye on farSeen timers
-// first forgets those that it has not met for a lease. If there are none, the new timer has to wait: a handle that forgot
-// timers which it still meets might see none of them for long enough.
+// first forgets those that it has not met for a lease. If there are none, the new timer has to wait: a handle that
+// forgot timers which it still meets might see none of them for long enough.
 func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 	if d <= 0 {
 		return true

@@ -211,8 +211,8 @@ func (s *Spread) GroupsFor(n int) int {
 	return max(1, (16*n+per-1)/per)
 }
 
-// Spreads keeps a Spread for each template in use, because a Spread is about the hints of one template. A program may use
-// a new template for each order. So a handle that has spreadsMost templates forgets all of them.
+// Spreads keeps a Spread for each template in use, because a Spread is about the hints of one template. A program may
+// use a new template for each order. So a handle that has spreadsMost templates forgets all of them.
 type Spreads struct {
 	whole Spread // of receives without a template
 	mu    sync.Mutex
