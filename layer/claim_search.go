@@ -111,7 +111,8 @@ func (byAge) arrange(s *search, whole int64) {
 // Example: shards A with 5, B with 2 and C with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (o inTurns) arrange(s *search, _ int64) {
 	o.byAge.arrange(s, math.MaxInt64)
-	shards, turn := s.w.keys.shards.all(), s.spread.FairTurn()
+	shards := s.w.keys.shards.all()
+	turn := s.spread.FairTurn() % shards
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {

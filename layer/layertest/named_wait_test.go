@@ -388,6 +388,7 @@ func TestNamedGroupsLeaveNoKeys(t *testing.T) {
 // It would stay until the time is over, a row for each message that a program has cancelled.
 func TestDelayedHeadLeavesNoTimer(t *testing.T) {
 	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
+	headers := map[string]string{"state": "new"}
 	for name, change := range map[string]func(c *layer.Config){
 		"plain": func(*layer.Config) {}, "lanes": facets, "unordered": func(c *layer.Config) { c.Unordered = true },
 		"in turn":          func(c *layer.Config) { c.LeasePerItem = true },
@@ -411,12 +412,11 @@ func TestDelayedHeadLeavesNoTimer(t *testing.T) {
 			for _, behind := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s %s, behind=%t", verb, name, behind), func(t *testing.T) {
 					e := newEnvOf(t, inMemory, false, change)
-					first := layer.Message{Group: "A", Headers: map[string]string{"state": "new"}, Delay: time.Hour}
+					first := layer.Message{Group: "A", Headers: headers, Delay: time.Hour}
 					sent, err := e.q.Enqueue(e.ctx, first)
 					require.NoError(t, err)
 					if behind {
-						next := layer.Message{Group: "A", Headers: map[string]string{"state": "new"}}
-						_, err := e.q.Enqueue(e.ctx, next)
+						_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: headers})
 						require.NoError(t, err)
 					}
 					rows := func() int {

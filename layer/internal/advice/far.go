@@ -9,6 +9,8 @@ import (
 const (
 	// farSeen bounds the timers that a handle keeps an eye on.
 	farSeen = 1000
+	// farPlaces bounds the templates and sections of which a handle remembers its last look.
+	farPlaces = 10_000
 	// farLooks is how many looks by a template a handle has in one lease. It has twice as many in all.
 	farLooks = 4
 )
@@ -16,10 +18,13 @@ const (
 // Far is what a handle has seen when it looked far ahead. The zero value has seen nothing.
 type Far struct {
 	mu     sync.Mutex
+	lease  time.Duration        // guarded by mu; of the queue
 	last   time.Time            // guarded by mu; when the handle looked last
 	looked map[string]time.Time // guarded by mu; the same by template
 	after  map[string][]byte    // guarded by mu; by the begin of a shard's section: where the next look continues
 	seen   map[string]sight     // guarded by mu; by the key of a timer
+	// cleared is when the handle last forgot timers that it did not meet any more. Guarded by mu.
+	cleared time.Time
 }
 
 // sight is when the handle saw a timer first, and when it saw the timer last.
@@ -29,10 +34,11 @@ type sight struct{ first, last time.Time }
 func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.looked == nil {
-		f.looked, f.after = make(map[string]time.Time), make(map[string][]byte)
-	}
+	f.lease = lease
 	last, before := f.looked[where]
+	if f.looked == nil || !before && len(f.looked) >= farPlaces {
+		f.looked = make(map[string]time.Time)
+	}
 	switch {
 	case !before && !empty:
 		f.looked[where] = now
@@ -45,7 +51,7 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 }
 
 // IsOver reports whether the handle has seen a timer for as long as d. A handle that keeps an eye on farSeen timers
-// first forgets those that it has not met for as long. If there are none, the new timer has to wait: a handle that
+// first forgets those that it has not met for a lease. If there are none, the new timer has to wait: a handle that
 // forgot timers which it still meets might see none of them for long enough.
 func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 	if d <= 0 {
@@ -55,8 +61,9 @@ func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 	defer f.mu.Unlock()
 	s, known := f.seen[string(key)]
 	if !known {
-		if len(f.seen) >= farSeen {
-			maps.DeleteFunc(f.seen, func(_ string, s sight) bool { return now.Sub(s.last) > d })
+		if len(f.seen) >= farSeen && now.Sub(f.cleared) > f.lease/farLooks {
+			f.cleared = now
+			maps.DeleteFunc(f.seen, func(_ string, s sight) bool { return now.Sub(s.last) > f.lease })
 		}
 		if len(f.seen) >= farSeen {
 			return false
@@ -82,5 +89,12 @@ func (f *Far) Place(section []byte) []byte {
 func (f *Far) Next(section, last []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if last == nil {
+		delete(f.after, string(section))
+		return
+	}
+	if _, known := f.after[string(section)]; f.after == nil || !known && len(f.after) >= farPlaces {
+		f.after = make(map[string][]byte)
+	}
 	f.after[string(section)] = last
 }

@@ -211,12 +211,16 @@ func (s *Spread) GroupsFor(n int) int {
 	return max(1, (16*n+per-1)/per)
 }
 
-// Spreads keeps a Spread for each template in use, because a Spread is about the hints of one template.
+// Spreads keeps a Spread for each template in use, because a Spread is about the hints of one template. A program may
+// use a new template for each order. So a handle that has spreadsMost templates forgets all of them.
 type Spreads struct {
 	whole Spread // of receives without a template
 	mu    sync.Mutex
 	all   map[string]*Spread // guarded by mu; by packed template
+	begun int64              // guarded by mu; how often all was begun
 }
+
+const spreadsMost = 10_000
 
 // Of returns the Spread for a packed template; "" = of receives without one.
 func (s *Spreads) Of(where string) *Spread {
@@ -227,10 +231,13 @@ func (s *Spreads) Of(where string) *Spread {
 	defer s.mu.Unlock()
 	one := s.all[where]
 	if one == nil {
-		if s.all == nil {
+		if s.all == nil || len(s.all) >= spreadsMost {
 			s.all = make(map[string]*Spread)
+			s.begun++
 		}
 		one = &Spread{}
+		one.fairTurn.Store(s.begun - 1) // otherwise the first shard of a fair queue would come first each time
+		one.turn.Store(s.begun - 1)
 		s.all[where] = one
 	}
 	return one

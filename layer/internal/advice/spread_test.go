@@ -2,7 +2,9 @@ package advice
 
 import (
 	"math/rand/v2"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -41,4 +43,42 @@ func TestLandsWhereHintsAre(t *testing.T) {
 		land(400)
 	}
 	require.Greater(t, s.reach, 64)
+}
+
+// TestTemplatesWithoutEnd: a handle whose receives have ever new templates keeps a bounded number of them in mind, and
+// the shards of a fair queue still take turns.
+func TestTemplatesWithoutEnd(t *testing.T) {
+	var spreads Spreads
+	var far Far
+	now := time.Unix(0, 0)
+	for i := range 3*spreadsMost + 1 {
+		where := strconv.Itoa(i)
+		require.EqualValues(t, i/spreadsMost, spreads.Of(where).FairTurn())
+		far.Begin(where, now.Add(time.Duration(i)*time.Minute), time.Minute, true)
+		far.Next([]byte(where), []byte{1})
+		require.LessOrEqual(t, len(spreads.all), spreadsMost)
+		require.LessOrEqual(t, max(len(far.looked), len(far.after)), farPlaces)
+	}
+	far.Next([]byte(strconv.Itoa(3*spreadsMost)), nil)
+	require.Empty(t, far.after)
+}
+
+// TestFarKeepsWhatItMeets: a handle that meets more wrong timers than it can keep an eye on ends those that it has seen
+// for long enough, and then the others.
+func TestFarKeepsWhatItMeets(t *testing.T) {
+	const lease = 30 * time.Second
+	var far Far
+	over := make(map[int]bool)
+	now := time.Unix(0, 0)
+	for looks := 0; len(over) < 3*farSeen; looks++ {
+		require.Less(t, looks, 60)
+		far.Begin("", now, lease, true)
+		for i := range 3 * farSeen {
+			if !over[i] && far.IsOver([]byte(strconv.Itoa(i)), now, lease) {
+				over[i] = true
+			}
+		}
+		require.LessOrEqual(t, len(far.seen), farSeen)
+		now = now.Add(lease / farLooks)
+	}
 }
