@@ -772,23 +772,28 @@ func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptio
 	if _, err := kv.Run(ctx, db, o.Tx, d.mark); err != nil {
 		return wrap(call, err)
 	}
-	timer := time.NewTimer(dropGrace)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		return wrap(call, context.Cause(ctx))
-	}
-	if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
-		return wrap(call, err)
+	for d.seen != nil {
+		timer := time.NewTimer(dropGrace)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return wrap(call, context.Cause(ctx))
+		}
+		if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
+			return wrap(call, err)
+		}
+		d.seen = d.other
 	}
 	return nil
 }
 
 type dropping struct {
-	ctx  context.Context
-	o    DropOptions
-	keys subspace
+	ctx   context.Context
+	o     DropOptions
+	keys  subspace
+	seen  []byte // the mark that was there before the grace; nil = the queue is gone
+	other []byte // another mark, found after the grace; nil = there is none
 }
 
 // mark is the first step.
@@ -797,6 +802,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	if err != nil {
 		return fmt.Errorf("read format: %w", err)
 	}
+	d.seen = nil
 	switch {
 	case format == nil && a.MaybeCommitted:
 		return nil // marked by an earlier attempt, and cleared by another Drop
@@ -807,7 +813,13 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 			return err
 		}
 	}
-	tx.Set(d.keys.meta(metaDropped), rec.PackInt(millis(time.Now())))
+	if d.seen, err = tx.Get(d.keys.meta(metaDropped)).Wait(d.ctx); err != nil {
+		return fmt.Errorf("read mark: %w", err)
+	}
+	if d.seen == nil {
+		d.seen = rec.PackInt(millis(time.Now()))
+		tx.Set(d.keys.meta(metaDropped), d.seen)
+	}
 	tx.Clear(d.keys.meta(metaConfig))
 	rows, err := tx.Snapshot().GetRange(d.keys.requests().Selectors(),
 		kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
@@ -822,13 +834,18 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	return nil
 }
 
-// clear is the last step. A missing mark means: another Drop has cleared the queue, and any queue there now is new.
+// clear is the last step. A missing mark means: another Drop has cleared the queue, and any queue there now is new. A new
+// queue may have a mark of its own. Handles of that queue may not have seen the mark yet, so the grace begins again.
 func (d *dropping) clear(tx kv.Tx, _ kv.Attempt) error {
 	v, err := tx.Get(d.keys.meta(metaDropped)).Wait(d.ctx)
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("read mark: %w", err)
+	case v != nil && !bytes.Equal(v, d.seen):
+		d.other = v
+		return nil
 	}
-	if v != nil {
+	if d.other = nil; v != nil {
 		tx.ClearRange(d.keys.all())
 	}
 	return nil

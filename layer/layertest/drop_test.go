@@ -252,6 +252,36 @@ func interruptDrop(t *testing.T) {
 	require.NotContains(t, names, "doomed")
 }
 
+// TestDropAfterADropOfItsPredecessor: of two drops of one queue the later comes to its last step when the queue is
+// gone, and a new one of the name is being dropped, too. It leaves that one its full grace: a handle that has not
+// looked since could otherwise write into what comes next.
+func TestDropAfterADropOfItsPredecessor(t *testing.T) { synctest.Test(t, dropSuccessor) }
+
+func dropSuccessor(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	e.doomed("doomed", 5)
+	dropped := make(chan error, 3)
+	drop := func() { dropped <- layer.Drop(e.ctx, e.raw, testPrefix, "doomed", layer.DropOptions{}) }
+	go drop()
+	time.Sleep(1500 * time.Millisecond)
+	go drop()
+	require.NoError(t, <-dropped)
+	q := e.doomed("doomed", 6)
+	time.Sleep(500 * time.Millisecond)
+	go drop()
+	for range 14 { // less than two seconds after its mark
+		time.Sleep(100 * time.Millisecond)
+		_, err := layer.Open(e.ctx, e.raw, testPrefix, "doomed", e.options(7))
+		require.ErrorIs(t, err, layer.ErrDropping)
+	}
+	require.NoError(t, <-dropped)
+	require.NoError(t, <-dropped)
+	_, err := layer.Open(e.ctx, e.raw, testPrefix, "doomed", e.options(7))
+	require.ErrorIs(t, err, layer.ErrNoQueue)
+	require.NotErrorIs(t, err, layer.ErrDropping)
+	require.NoError(t, q.Close(e.ctx))
+}
+
 // TestDropStraggler: a transaction that was begun before the drop and commits after it leaves nothing behind.
 func TestDropStraggler(t *testing.T) {
 	t.Parallel()
