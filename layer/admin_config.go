@@ -27,7 +27,7 @@ import (
 // An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
 // Shards cannot be lowered (*LimitError).
 //
-// Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
+// Errors: ErrOptions, *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
 func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var now Config
@@ -40,6 +40,9 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 }
 
 func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
+	if change == nil {
+		return Config{}, 0, wrap("configure", fmt.Errorf("%w: no function that changes the configuration", ErrOptions))
+	}
 	var rate Rate // before
 	rising := false
 	type configured struct {

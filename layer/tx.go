@@ -579,6 +579,9 @@ func (w *txn) spent() bool {
 // unknown commit, if the outcome is unknown after half an hour, and if a drop of the queue comes before it is known
 // (then the error wraps ErrNoQueue, too). After any other error nothing has happened.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
+	if fn == nil {
+		return wrap("once", fmt.Errorf("%w: no function", ErrOptions))
+	}
 	var own error // fn's, of the last attempt
 	o := txFor(q, "once")
 	o.Patient = true

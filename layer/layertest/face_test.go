@@ -189,6 +189,12 @@ func badCalls(e *env) map[string]badCall {
 		"ParseTemplate": {func() error { return last(layer.ParseTemplate("x")) }, options},
 
 		"Queue.Subscribe": {func() error { return q.Subscribe(ctx, "s", nil, layer.SubscribeOptions{}) }, options},
+		"Once of nothing": {func() error { return q.Once(ctx, nil) }, options},
+		"Edit of nothing": {func() error { return a.Edit(ctx, e.enqueue("late", "x")[0], nil) }, options},
+		"Configure of nothing": {func() error {
+			_, _, err := a.Configure(ctx, nil)
+			return err
+		}, options},
 		"Queue.SubscribeTx": {func() error {
 			handler := func(context.Context, kv.Tx, []layer.Change) error { return nil }
 			return q.SubscribeTx(ctx, "", handler, layer.SubscribeOptions{})
