@@ -501,8 +501,11 @@ func (s *subscription) step(ctx context.Context) error {
 		return nil
 	}
 	var failed *ChangeError
-	if ctx.Err() != nil || !errors.As(err, &failed) {
+	switch {
+	case !errors.As(err, &failed):
 		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx) // the handler's error may wrap one that would end the subscription
 	}
 	s.report(err)
 	s.width = max(1, min(s.width, len(page.changes))/2)

@@ -524,6 +524,42 @@ func TestSubscriptionEndsWithItsHandle(t *testing.T) {
 	}
 }
 
+// TestHandlerErrorEndsNoSubscription: an error of the handler's own, as of another queue that is gone, is not taken for
+// one of the subscription when its context has ended, or another process has taken over.
+func TestHandlerErrorEndsNoSubscription(t *testing.T) {
+	for _, theirs := range []error{layer.ErrNoQueue, layer.ErrClosed, layer.ErrOptions, layer.ErrCorrupt} {
+		t.Run(theirs.Error(), func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.keepChanges(time.Hour)
+			e.enqueue("A", "a1")
+			ctx, cancel := context.WithCancel(e.ctx)
+			err := e.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+				cancel()
+				return fmt.Errorf("my other queue: %w", theirs)
+			}, layer.SubscribeOptions{FromOldest: true, Lease: time.Hour})
+			require.NoError(t, err)
+			all, err := e.q.Admin().Subscriptions(e.ctx)
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+			require.Zero(t, all[0].Until)
+
+			calls := 0
+			ctx, cancel = context.WithCancel(e.ctx)
+			err = e.q.Subscribe(ctx, "s", func(of context.Context, _ []layer.Change) error {
+				if calls++; calls == 2 {
+					cancel()
+					return nil
+				}
+				e.write(func(tx kv.Tx) { tx.Clear(key("reader", "s")) }) // as if another process had been there
+				<-of.Done()
+				return fmt.Errorf("my other queue: %w", theirs)
+			}, layer.SubscribeOptions{Lease: layer.MinLease})
+			require.NoError(t, err)
+			require.Equal(t, 2, calls)
+		})
+	}
+}
+
 // TestSubscribeRefuses: what cannot work is an error before anything is written.
 func TestSubscribeRefuses(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
