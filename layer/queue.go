@@ -147,8 +147,9 @@ func (d Difference) String() string {
 // If the queue was there, Ensure returns the settings whose stored values are not those of o.Config, in the order of
 // Settings; none = all are as wanted. A setting left zero in o.Config is wanted at its default. The stored values hold,
 // because an operator may have changed them on purpose, unless o.Mend is set: then Ensure stores the wanted values, as
-// Configure does, for every handle of the queue. Shards, Facets and Views are never mended: only Configure raises the
-// shards, because they can never be lowered again.
+// Configure does, for every handle of the queue. Shards, Facets, Views, Unordered and LeasePerItem are never mended,
+// and RetroactiveDelay is never unset: only Configure raises the shards, because they can never be lowered again, and
+// the others cannot be changed.
 //
 // Errors: those of Open and Create but ErrNoQueue and ErrQueueExists; *LimitError and *ValueError for o.Config, also if
 // the queue is there. After an error there is no handle.
@@ -192,6 +193,8 @@ func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Diff
 		stored := *c
 		*c = want
 		c.Shards, c.Facets, c.Views = stored.Shards, stored.Facets, stored.Views
+		c.Unordered, c.LeasePerItem = stored.Unordered, stored.LeasePerItem
+		c.RetroactiveDelay = c.RetroactiveDelay || stored.RetroactiveDelay
 	})
 	if err != nil {
 		return nil, err
@@ -204,7 +207,13 @@ func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Diff
 
 // mendable reports whether a change of the configuration can set the wanted value.
 func (d Difference) mendable() bool {
-	return d.Setting != settingShards && d.Setting != settingFacets && d.Setting != settingViews
+	switch d.Setting {
+	case settingShards, settingFacets, settingViews, settingUnordered, settingLeasePer:
+		return false
+	case settingRetroactive:
+		return d.Stored == "false"
+	}
+	return true
 }
 
 // differs lists the settings of the stored configuration which are not as in c.

@@ -134,6 +134,9 @@ func (s *subscription) run(ctx context.Context) error {
 		if err == nil && wait == 0 {
 			err = s.serve(ctx)
 		}
+		if errors.Is(err, ErrClosed) {
+			break
+		}
 		if final(err) {
 			return err
 		}
@@ -142,14 +145,17 @@ func (s *subscription) run(ctx context.Context) error {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
 		s.report(err)
-		if err := s.pause(ctx, "subscription", wait); err != nil {
-			return err
+		if s.pause(ctx, "subscription", wait) != nil {
+			break
 		}
 	}
 	if !s.silent { // else the lease has to expire
 		s.release(context.WithoutCancel(ctx))
 	}
-	return nil
+	if ctx.Err() != nil {
+		return nil
+	}
+	return s.closed()
 }
 
 // waitAfter is how long the subscription waits until it tries to take its place again: because another process holds it
@@ -242,15 +248,15 @@ var errNotHolder = errors.New("the subscription is held by another process")
 
 // update runs a transaction of the subscription's own, with the guard against a drop of the queue.
 func (s *subscription) update(ctx context.Context, fn func(tx kv.Tx, config *following) error) error {
+	if err := s.closed(); err != nil {
+		return err
+	}
 	return updateWith(ctx, s, txFor(s.q, "subscription"), fn)
 }
 
 func updateWith(
 	ctx context.Context, s *subscription, o kv.TxOptions, fn func(tx kv.Tx, config *following) error,
 ) error {
-	if s.q.isClosed() {
-		return ErrClosed
-	}
 	_, err := kv.Run(ctx, s.q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
 		follow := s.q.follow(tx)
 		if err := fn(tx, follow); err != nil {
@@ -377,19 +383,23 @@ func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
 	tx.Set(s.q.keys.reader(s.name), r.Pack())
 }
 
-// release gives the subscription back, so that another process need not wait for the end of the lease. It excludes a
-// take of this call whose commit is still under way.
+// release gives the subscription back, so that another process need not wait for the end of the lease. It does so also
+// if the handle was closed, and then tells no error, because the database may be closed, too. It excludes a take of
+// this call whose commit is still under way.
 func (s *subscription) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	s.report(s.update(ctx, func(tx kv.Tx, _ *following) error {
+	err := updateWith(ctx, s, txFor(s.q, "subscription"), func(tx kv.Tx, _ *following) error {
 		key := s.q.keys.reader(s.name)
 		err := s.ifMine(ctx, tx, func(rec.Reader) { tx.Clear(key) })
 		if errors.Is(err, errNotHolder) {
 			return tx.AddWriteConflictRange(kv.SingleKey(key)) // a take that lands now would hold it for a lease
 		}
 		return err
-	}))
+	})
+	if s.closed() == nil {
+		s.report(err)
+	}
 }
 
 // ifMine calls write if this call still holds the subscription. Footprint: reads the reader with a conflict.
@@ -491,8 +501,11 @@ func (s *subscription) step(ctx context.Context) error {
 		return nil
 	}
 	var failed *ChangeError
-	if ctx.Err() != nil || !errors.As(err, &failed) {
+	switch {
+	case !errors.As(err, &failed):
 		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx) // the handler's error may wrap one that would end the subscription
 	}
 	s.report(err)
 	s.width = max(1, min(s.width, len(page.changes))/2)
@@ -761,6 +774,9 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (a
 
 // handleTx calls the handler in a transaction which also moves the place, and returns the place as move does.
 func (s *subscription) handleTx(ctx context.Context, page changePage) (at rec.Position, err error) {
+	if err := s.closed(); err != nil {
+		return at, err
+	}
 	o := txFor(s.q, "subscription")
 	o.Patient = true // of the handler
 	err = updateWith(ctx, s, o, func(tx kv.Tx, _ *following) error {

@@ -877,9 +877,14 @@ func (r *receipts) take(most int) []uuid.UUID {
 	return ids
 }
 
+// free keeps a receipt to clear, unless there are too many.
 func (r *receipts) free(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if len(r.idle) >= mostReceipts {
+		delete(r.there, id)
+		return
+	}
 	if r.idle = append(r.idle, id); r.there == nil {
 		r.there = make(map[uuid.UUID]bool)
 	}
@@ -910,6 +915,10 @@ func (q *Queue) clearReceipts(ctx context.Context) error {
 	}
 	return nil
 }
+
+// mostReceipts bounds the receipts that a handle keeps to clear. In an outage each operation may leave one. A sweep
+// clears the others.
+const mostReceipts = 10_000
 
 // receiptsPage bounds the receipts that one transaction of clearReceipts clears. There may be many more: each operation
 // leaves one whose commit has timed out.

@@ -96,6 +96,39 @@ func TestEnsureTogether(t *testing.T) {
 	})
 }
 
+// TestEnsureMendsAroundWhatIsFixed: a setting that cannot be changed is told as a difference, and the others are
+// mended. An operator who has set retroactive_delay keeps no program from its start.
+func TestEnsureMendsAroundWhatIsFixed(t *testing.T) {
+	for name, stored := range map[string]layer.Config{
+		"unordered": {Unordered: true}, "lease_per": {LeasePerItem: true}, "retroactive_delay": {RetroactiveDelay: true},
+		"facets": {Facets: []string{"state"}, Views: "state"},
+	} {
+		for _, want := range []layer.Config{{Lease: time.Minute}, {}} {
+			e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
+				retry := c.Retry
+				*c = stored
+				c.Retry = retry
+			})
+			want.Retry = atOnce
+			o := e.wanting(2, want)
+			o.Mend = true
+			q, different, err := layer.Ensure(e.ctx, e.db, testPrefix, testQueue, o)
+			require.NoError(t, err, name)
+			mended := 0
+			for _, d := range different {
+				if require.Equal(t, d.Setting == "lease", d.Mended, d.Setting); d.Mended {
+					mended++
+				}
+			}
+			require.Greater(t, len(different), mended, name)
+			_, version, err := q.Admin().ReadConfig(e.ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, 1+mended, version)
+			require.NoError(t, q.Close(e.ctx))
+		}
+	}
+}
+
 // TestEnsureUnknownCommit: an unknown commit of the change is answered as if it had been known (trap 4).
 func TestEnsureUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {

@@ -475,6 +475,91 @@ func endSubscriptions(t *testing.T) {
 	require.ErrorIs(t, e.q.Admin().Unsubscribe(e.ctx, "s"), layer.ErrNoSubscription)
 }
 
+// TestSubscriptionEndsWithItsHandle: a call that ends because its handle was closed does not leave the subscription
+// held for the rest of the lease. The call may be in its handler, wait for a change, or wait for another process.
+func TestSubscriptionEndsWithItsHandle(t *testing.T) {
+	for _, doing := range []string{"handles", "waits", "stands by"} {
+		t.Run(doing, func(t *testing.T) {
+			inBubble(t, layer.Config{Changes: time.Hour}, func(b *bubble) {
+				ctx, q := b.t.Context(), b.q
+				other, err := layer.Open(ctx, b.db, testPrefix, testQueue, layer.Options{})
+				require.NoError(b.t, err)
+				defer other.Close(ctx)
+				handled, o := make(chan string, 3), layer.SubscribeOptions{Lease: time.Hour, Max: 1}
+				handler := func(_ context.Context, all []layer.Change) error {
+					handled <- all[0].ID.Group
+					if doing == "handles" {
+						time.Sleep(3 * time.Second)
+					}
+					return nil
+				}
+				closed := make(chan error, 1)
+				go func() { closed <- q.Subscribe(ctx, "s", handler, o) }()
+				time.Sleep(time.Second)
+				ending, end := context.WithCancel(ctx)
+				ended := make(chan error, 1)
+				if doing == "stands by" {
+					go func() { ended <- q.Subscribe(ending, "s", handler, o) }()
+				}
+				_, err = other.Enqueue(ctx, layer.Message{Group: "A"})
+				require.NoError(b.t, err)
+				require.Equal(b.t, "A", <-handled)
+				require.NoError(b.t, q.Close(ctx))
+				require.ErrorIs(b.t, <-closed, layer.ErrClosed)
+				if doing == "stands by" {
+					require.ErrorIs(b.t, <-ended, layer.ErrClosed)
+				}
+				go func() { ended <- other.Subscribe(ending, "s", handler, o) }()
+				_, err = other.Enqueue(ctx, layer.Message{Group: "B"})
+				require.NoError(b.t, err)
+				begun := time.Now()
+				for group := ""; group != "B"; {
+					group = <-handled
+				}
+				require.Less(b.t, time.Since(begun), 10*time.Second)
+				end()
+				require.NoError(b.t, <-ended)
+			})
+		})
+	}
+}
+
+// TestHandlerErrorEndsNoSubscription: an error of the handler's own, as of another queue that is gone, is not taken for
+// one of the subscription when its context has ended, or another process has taken over.
+func TestHandlerErrorEndsNoSubscription(t *testing.T) {
+	for _, theirs := range []error{layer.ErrNoQueue, layer.ErrClosed, layer.ErrOptions, layer.ErrCorrupt} {
+		t.Run(theirs.Error(), func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.keepChanges(time.Hour)
+			e.enqueue("A", "a1")
+			ctx, cancel := context.WithCancel(e.ctx)
+			err := e.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+				cancel()
+				return fmt.Errorf("my other queue: %w", theirs)
+			}, layer.SubscribeOptions{FromOldest: true, Lease: time.Hour})
+			require.NoError(t, err)
+			all, err := e.q.Admin().Subscriptions(e.ctx)
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+			require.Zero(t, all[0].Until)
+
+			calls := 0
+			ctx, cancel = context.WithCancel(e.ctx)
+			err = e.q.Subscribe(ctx, "s", func(of context.Context, _ []layer.Change) error {
+				if calls++; calls == 2 {
+					cancel()
+					return nil
+				}
+				e.write(func(tx kv.Tx) { tx.Clear(key("reader", "s")) }) // as if another process had been there
+				<-of.Done()
+				return fmt.Errorf("my other queue: %w", theirs)
+			}, layer.SubscribeOptions{Lease: layer.MinLease})
+			require.NoError(t, err)
+			require.Equal(t, 2, calls)
+		})
+	}
+}
+
 // TestSubscribeRefuses: what cannot work is an error before anything is written.
 func TestSubscribeRefuses(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
