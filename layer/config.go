@@ -351,7 +351,7 @@ func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
 
 // Values of MaxAttempts.
 const (
-	// defaultMaxAttempts, with the default waits between them, are tried within about a quarter of an hour.
+	// defaultMaxAttempts, with the default waits between them, are tried within about twelve minutes.
 	defaultMaxAttempts = 25
 	// Unlimited: an item is tried until it succeeds.
 	Unlimited = -1
@@ -645,4 +645,12 @@ func (p RetryPolicy) delay(failures int, random float64) time.Duration {
 	}
 	d = min(d, p.Max)
 	return d/2 + time.Duration(random*float64(d-d/2))
+}
+
+// withFixed returns c with the stored values of the settings that Ensure never mends: see mendable.
+func (c Config) withFixed(stored Config) Config {
+	c.Shards, c.Facets, c.Views = stored.Shards, stored.Facets, stored.Views
+	c.Unordered, c.LeasePerItem = stored.Unordered, stored.LeasePerItem
+	c.RetroactiveDelay = c.RetroactiveDelay || stored.RetroactiveDelay
+	return c
 }

@@ -190,11 +190,7 @@ func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Diff
 	}
 	_, _, err := q.Admin().Configure(ctx, func(c *Config) {
 		different = want.differs(*c) // of this attempt
-		stored := *c
-		*c = want
-		c.Shards, c.Facets, c.Views = stored.Shards, stored.Facets, stored.Views
-		c.Unordered, c.LeasePerItem = stored.Unordered, stored.LeasePerItem
-		c.RetroactiveDelay = c.RetroactiveDelay || stored.RetroactiveDelay
+		*c = want.withFixed(*c)
 	})
 	if err != nil {
 		return nil, err

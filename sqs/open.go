@@ -187,8 +187,8 @@ func (s *Server) forgetLocked(name string) {
 	}
 }
 
-// forgetLost drops the open handles of queues if err says that the layer's queue of one of them is gone. An operator may
-// have dropped it. The next request opens the queue, and so makes it again, as its record says.
+// forgetLost drops the open handles of queues if err says that the layer's queue of one of them is gone. An operator
+// may have dropped it. The next request opens the queue, and so makes it again, as its record says.
 func (s *Server) forgetLost(err error, names ...string) {
 	if errors.Is(err, layer.ErrNoQueue) {
 		for _, name := range names {

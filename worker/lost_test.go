@@ -122,7 +122,8 @@ func TestCallBeyondItsContext(t *testing.T) {
 				require.NoError(t, w.Stop(ctx))
 				stats, err := q.Stats(ctx, layer.StatsOptions{})
 				require.NoError(t, err)
-				require.Equal(t, []int64{1, c.acked, c.nacked, 0}, []int64{calls, stats.Acked, stats.Nacked, stats.Expired})
+				counts := []int64{calls, stats.Acked, stats.Nacked, stats.Expired}
+				require.Equal(t, []int64{1, c.acked, c.nacked, 0}, counts)
 				require.NoError(t, q.Close(ctx))
 				require.NoError(t, db.Close())
 			})

@@ -100,8 +100,9 @@ func TestEnsureTogether(t *testing.T) {
 // mended. An operator who has set retroactive_delay keeps no program from its start.
 func TestEnsureMendsAroundWhatIsFixed(t *testing.T) {
 	for name, stored := range map[string]layer.Config{
-		"unordered": {Unordered: true}, "lease_per": {LeasePerItem: true}, "retroactive_delay": {RetroactiveDelay: true},
-		"facets": {Facets: []string{"state"}, Views: "state"},
+		"unordered": {Unordered: true}, "lease_per": {LeasePerItem: true},
+		"retroactive_delay": {RetroactiveDelay: true},
+		"facets":            {Facets: []string{"state"}, Views: "state"},
 	} {
 		for _, want := range []layer.Config{{Lease: time.Minute}, {}} {
 			e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
