@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/internal/strict"
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -53,6 +54,32 @@ var ofGroup = map[string]bool{
 
 // admin is the operator's side of the queue, under the name of the user.
 func (d *deed) admin() layer.Admin { return d.q.Admin().As(d.by) }
+
+// partError is the error of an action that has done a part of its work: what it has done, and how the user goes on.
+type partError struct {
+	done, goOn string
+	err        error
+}
+
+func (e *partError) Error() string {
+	why := text(e.err)
+	if errors.Is(e.err, context.DeadlineExceeded) && !kv.MaybeCommitted(e.err) {
+		why = "an action may take " + Short(actTimeout)
+	}
+	return e.done + ", then: " + why + "; " + e.goOn
+}
+
+func (e *partError) Unwrap() error { return e.err }
+
+// partly adds to err how much an action has done, if that is more than nothing.
+func partly(done string, n int64, goOn string, err error) error {
+	if err == nil || n == 0 {
+		return err
+	}
+	return &partError{done, goOn, err}
+}
+
+const repeat = "repeat the action to go on"
 
 // group is the group that the action is about.
 func (d *deed) group() string { return d.in.Get("g") }
@@ -253,7 +280,8 @@ func (d *deed) purge(ctx context.Context) (string, error) {
 		return "", err
 	}
 	report, err := d.admin().Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(d.group()), Head: head})
-	return fmt.Sprintf("%s removed, %d left in flight", plural(report.Items, "message"), report.Kept), err
+	words := fmt.Sprintf("%s removed, %d left in flight", plural(report.Items, "message"), report.Kept)
+	return words, partly(words, report.Items, repeat, err)
 }
 
 func (d *deed) release(ctx context.Context) (string, error) {
@@ -304,7 +332,8 @@ func (d *deed) redrive(ctx context.Context) (string, error) {
 		return "", err
 	}
 	report, err := d.admin().Redrive(ctx, f, o)
-	return deadWords(report, "given back", o.DryRun), err
+	words := deadWords(report, "given back", o.DryRun)
+	return words, partly(words, report.Done, repeat, err)
 }
 
 func (d *deed) discard(ctx context.Context) (string, error) {
@@ -317,7 +346,8 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 		return "", err
 	}
 	report, err := d.admin().Discard(ctx, f, o)
-	return deadWords(report, "removed for good", o.DryRun), err
+	words := deadWords(report, "removed for good", o.DryRun)
+	return words, partly(words, report.Done, repeat, err)
 }
 
 // replay enqueues archived messages again, at most maxReplay, so that an action ends.
@@ -343,7 +373,12 @@ func (d *deed) replay(ctx context.Context) (string, error) {
 	if dry {
 		return words + " would be enqueued again", err
 	}
-	return words + " enqueued again", err
+	words += " enqueued again"
+	goOn := ""
+	if report.Last != nil {
+		goOn = "to go on, see fdbfifo archive replay --help: --after " + report.Last.String()
+	}
+	return words, partly(words, report.Done, goOn, err)
 }
 
 // maxReplay is how many archived messages an action replays; the command has no such bound.

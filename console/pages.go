@@ -191,6 +191,10 @@ func status(err error) int {
 var errAsk = errors.New("bad request")
 
 func text(err error) string {
+	var part *partError
+	if errors.As(err, &part) {
+		return part.Error()
+	}
 	if errors.Is(err, context.DeadlineExceeded) && !kv.MaybeCommitted(err) {
 		return "the database did not answer in time: reload the page to ask again"
 	}

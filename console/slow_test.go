@@ -272,3 +272,54 @@ func TestManyQueues(t *testing.T) {
 		})
 	}
 }
+
+// TestPartOfAnAction: an action that has no time for all of its work says how much it has done, and how to go on. A
+// replay must not be repeated from the beginning: that would enqueue the same messages once more.
+func TestPartOfAnAction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		const n = 900
+		q, err := layer.Create(t.Context(), db, nil, "orders", layer.Options{Config: layer.Config{Archive: time.Hour}})
+		require.NoError(t, err)
+		for range n {
+			_, err = q.Enqueue(t.Context(), layer.Message{Group: "g"})
+			require.NoError(t, err)
+		}
+		for range n {
+			_, err = q.Admin().Skip(t.Context(), "g", layer.SkipOptions{})
+			require.NoError(t, err)
+		}
+		for range n {
+			_, err = q.Enqueue(t.Context(), layer.Message{Group: "h"})
+			require.NoError(t, err)
+		}
+		for acked := 0; acked < n; {
+			claims, err := q.Receive(t.Context(), layer.ReceiveOptions{MaxGroups: 1})
+			require.NoError(t, err)
+			acked += len(claims[0].Items)
+			require.NoError(t, q.Ack(t.Context(), claims[0]))
+		}
+		pause := 7 * time.Second
+		c, err := New(Options{
+			DB: paused{db, func() { time.Sleep(pause) }}, Open: true, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		for verb, goOn := range map[string]string{
+			"discard": "repeat the action to go on", "replay": "to go on, see fdbfifo archive replay --help: --after ",
+		} {
+			in := url.Values{"verb": {verb}, "q": {"orders"}, "all": {"1"}}
+			a, err := c.act(t.Context(), identity{role: Operator}, in)
+			require.Error(t, err, verb)
+			require.Regexp(t, `^[1-9]\d* .*, then: an action may take 30s; `+goOn, a.Result, verb)
+			require.Equal(t, a.Result, text(err))
+		}
+		synctest.Wait() // nothing of the console runs
+		pause = 0
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, c.Close(t.Context()))
+		require.NoError(t, q.Close(t.Context()))
+	})
+}

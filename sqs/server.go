@@ -127,11 +127,16 @@ func NewServer(db kv.DB, o Options) *Server {
 	return s
 }
 
-// every calls do at once, and again after each pause, until the server is stopped.
+// every calls do at once, and again after each pause, until the server is stopped. The log has an error that comes
+// again once in tellEvery.
 func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) {
 	s.begin(func() {
+		var text string // of the last error in the log
+		var told time.Time
 		for s.stopped.Err() == nil {
-			if err := do(s.stopped); err != nil && s.stopped.Err() == nil {
+			err := do(s.stopped)
+			if err != nil && s.stopped.Err() == nil && (err.Error() != text || time.Since(told) >= tellEvery) {
+				text, told = err.Error(), time.Now()
 				s.options.Logger.Warn("sqs: background work has failed, the server tries again", "err", err)
 			}
 			select {

@@ -127,3 +127,28 @@ func TestUnreadableSource(t *testing.T) {
 		e.set(key, stored[0].Value)
 	})
 }
+
+// TestLogOfABadTarget: dead letters that cannot be moved, because the configuration of their queue cannot be read, do
+// not fill the log while clients use the source queue.
+func TestLogOfABadTarget(t *testing.T) {
+	var log bytes.Buffer
+	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "a1")
+		e.s.forget("dead.fifo")
+		key := tuple.Tuple{"dead.fifo", "meta", "config"}.Pack()
+		stored, err := e.s.rows(e.Context(), "test", kv.PrefixRange(key), 1)
+		require.NoError(e, err)
+		e.set(key, []byte("spoilt"))
+		for range 30 {
+			e.receive(url, "WaitTimeSeconds", 20)
+		}
+		require.Equal(e, []string{"a1"}, e.letters("orders.fifo"))
+		said := strings.Count(log.String(), "background work has failed")
+		require.Positive(e, said)
+		require.LessOrEqual(e, said, 12, "in ten minutes")
+		e.set(key, stored[0].Value)
+		time.Sleep(2 * deadEvery)
+		require.Equal(e, "a1", bodies(e.receive(dead)))
+	})
+}
