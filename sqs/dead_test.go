@@ -334,7 +334,7 @@ func TestMovesLoseNothing(t *testing.T) {
 		inBothKinds(t, func(e *env) {
 			m := newMoves(e, seed)
 			defer func() { require.NoError(e, m.servers[1].s.Close(e.Context())) }()
-			for range 150 {
+			for range 300 {
 				m.step()
 			}
 			m.compare()
