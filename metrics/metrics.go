@@ -302,7 +302,7 @@ var known = map[string]metric{
 	"fdbfifo_queue_clocks_apart_seconds":  {"gauge", "How far clocks of processes differ; 0 = up to 5 minutes."},
 	"fdbfifo_queue_paused":                {"gauge", "1 if the whole queue is paused."},
 	"fdbfifo_queue_counts_truncated":      {"gauge", "1 if there are more ready groups than are counted."},
-	"fdbfifo_queue_events_total":          {"counter", "What has happened to messages, by the queue's counters."},
+	"fdbfifo_queue_events_total":          {"counter", "Events of messages, by the queue's counters."},
 	"fdbfifo_claims_total":                {"counter", "Claims of this process's handle, by how they were got."},
 	"fdbfifo_claims_lost_total":           {"counter", "Claims that this process has lost to another."},
 	"fdbfifo_claims_taken_over_total":     {"counter", "Claims of groups whose holder's lease had ended."},
