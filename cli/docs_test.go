@@ -239,7 +239,6 @@ func TestOtherBlocks(t *testing.T) {
 func TestCommandLines(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
-	root, _ := (&session{app: New()}).root()
 	commands := 0
 	for _, page := range docs(t) {
 		text, err := os.ReadFile(page)
@@ -253,6 +252,7 @@ func TestCommandLines(t *testing.T) {
 				require.Contains(t, string(makefile), "\n"+target+":", "%s: make %s", page, m[2])
 				continue
 			}
+			root, _ := (&session{app: New()}).root() // a new one, because most flags may be given once
 			c, rest, err := root.Find(shellWords(m[2]))
 			require.NoError(t, err, "%s: %s", page, m[0])
 			require.NotEqual(t, root, c, "%s: %s", page, m[0])
@@ -363,6 +363,7 @@ func TestSecurityCommands(t *testing.T) {
 	commands := regexp.MustCompile(`(?m)^\$ (?:sudo -u [a-z]+ )?fdbfifo (.*)$`).FindAllStringSubmatch(string(text), -1)
 	require.Greater(t, len(commands), 4)
 	for _, m := range commands {
+		root, _ := (&session{app: New()}).root() // a new one, because most flags may be given once
 		c, rest, err := root.Find(shellWords(m[1]))
 		require.NoError(t, err, m[1])
 		require.NotEqual(t, root, c, m[1])

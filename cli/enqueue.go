@@ -105,7 +105,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 // options checks the flags against each other.
 func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
 	o := sourceOptions{
-		group: f.group.name.text, groupField: f.groupField,
+		group: f.group.name, groupField: f.groupField,
 		format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
 		delay: f.delay, alone: f.alone, tenant: f.tenant, atOnce: changed("delay") && f.delay == 0,
 	}

@@ -32,7 +32,7 @@ func newFindCmd(s *session) *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				f, err := q.Find(c.Context(), group.name.text, args[0])
+				f, err := q.Find(c.Context(), group.name, args[0])
 				if err != nil {
 					return asUsageIfOptions(err)
 				}

@@ -22,8 +22,10 @@ var insteadOfEmpty = map[string]string{
 	"prefix": "--prefix 0x for the root of the database",
 }
 
-// checkAllGiven makes c and all commands below it refuse empty flags and arguments.
+// checkAllGiven makes c and all commands below it refuse empty flags and arguments, and flags that are given twice.
 func checkAllGiven(c *cobra.Command) {
+	refuseTwice(c.PersistentFlags())
+	refuseTwice(c.LocalNonPersistentFlags())
 	check := c.Args
 	c.Args = func(c *cobra.Command, args []string) error {
 		if err := checkGiven(c, args); err != nil {
@@ -90,39 +92,47 @@ const defaultGroup = "default-group"
 // groupFlag is the group of a command: --group GROUP, or --default-group. In pause and resume neither of them means the
 // whole queue. Therefore no value of them does.
 type groupFlag struct {
-	name    onlyOnce
+	name    string
 	unnamed bool
 }
 
-// onlyOnce is a flag with a text that may be given once: of two the first would be ignored.
+// refuseTwice makes flags refuse a second value, except those that are lists and those without a value.
+func refuseTwice(flags *pflag.FlagSet) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if _, list := f.Value.(pflag.SliceValue); list || f.Value.Type() == "bool" {
+			return
+		}
+		f.Value = &onlyOnce{Value: f.Value}
+		if f.DefValue == "0s" {
+			f.DefValue = "0" // so that help still takes it for no default
+		}
+	})
+}
+
+// onlyOnce is a flag that may be given once: of two values the first would be ignored.
 type onlyOnce struct {
-	text  string
+	pflag.Value
 	given bool
 }
 
-func (o *onlyOnce) String() string { return o.text }
-
-// Set takes the text.
+// Set takes the value.
 func (o *onlyOnce) Set(text string) error {
 	if o.given {
 		return errors.New("it is given twice")
 	}
-	o.text, o.given = text, true
-	return nil
+	o.given = true
+	return o.Value.Set(text)
 }
 
-// Type is what help calls the value.
-func (o *onlyOnce) Type() string { return "string" }
-
 func (g *groupFlag) add(c *cobra.Command, help string) {
-	c.Flags().Var(&g.name, "group", help)
+	c.Flags().StringVar(&g.name, "group", "", help)
 	c.Flags().BoolVar(&g.unnamed, defaultGroup, false, "the group without a name, in place of --group")
 }
 
 // given returns the group that the flags name; nil = they name none.
 func (g *groupFlag) given() *string {
-	if g.name.text == "" && !g.unnamed {
+	if g.name == "" && !g.unnamed {
 		return nil
 	}
-	return &g.name.text
+	return &g.name
 }

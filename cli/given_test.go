@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,49 @@ func TestGivenButEmptyIsRefused(t *testing.T) {
 	for name := range insteadOfEmpty {
 		require.Contains(t, []string{"group", "body", "prefix"}, name)
 	}
+}
+
+// TestGivenTwiceIsRefused: no flag drops a value that it was given before. A flag takes one value, or is a list.
+func TestGivenTwiceIsRefused(t *testing.T) {
+	t.Parallel()
+	root, _ := (&session{app: New()}).root()
+	once := 0
+	forEachCommand(root, func(c *cobra.Command) {
+		c.InheritedFlags() // joins the flags of all commands to its own
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Value.Type() == "bool" {
+				return
+			}
+			values := map[string]string{
+				"duration": "1s", "int": "1", "int64": "1", "uint64": "1", "float64": "1",
+				"where": "a=b", "advance": "a=b",
+			}
+			given := "--" + f.Name + "=" + cmp.Or(values[f.Value.Type()], values[f.Name], "x")
+			c := commandNamed(t, c.CommandPath())
+			if c.ParseFlags([]string{given}) != nil {
+				return // a value of this flag has a form of its own
+			}
+			err := c.ParseFlags([]string{given})
+			if list, ok := c.Flags().Lookup(f.Name).Value.(pflag.SliceValue); ok {
+				require.NoError(t, err)
+				require.Len(t, list.GetSlice(), 2)
+				return
+			}
+			require.ErrorContains(t, err, "given twice", "%s %s", c.CommandPath(), given)
+			once++
+		})
+	})
+	require.Greater(t, once, 100)
+	app, q := onMemory(t, 1)
+	_, err := q.Admin().Skip(t.Context(), "g", layer.SkipOptions{})
+	require.NoError(t, err)
+	var errs bytes.Buffer
+	args := []string{"dead", "discard", "--text", "none", "--text", "skip", "--yes"}
+	require.Equal(t, ExitUsage, ExitCode(app.Run(t.Context(), args, nil, io.Discard, &errs)))
+	require.Contains(t, errs.String(), "--text")
+	st, err := q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, st.Dead)
 }
 
 // TestEmptyArgumentsAreRefused: no empty word after a command means anything.

@@ -28,7 +28,7 @@ func addGroupFlag(c *cobra.Command, group *string) {
 		if f.given() == nil {
 			return usagef("no group is named: give --group GROUP or --%s", defaultGroup)
 		}
-		*group = f.name.text
+		*group = f.name
 		return nil
 	}
 }

@@ -26,7 +26,7 @@ a queue with facets --where asks about receives by a template. It changes nothin
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			ask := func(q *layer.Queue) (layer.Explanation, error) {
-				return q.Admin().WhyGroup(c.Context(), group.name.text, where.template)
+				return q.Admin().WhyGroup(c.Context(), group.name, where.template)
 			}
 			if group.given() == nil {
 				id, err := layer.ParseID(args[0])
