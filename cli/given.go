@@ -86,16 +86,6 @@ func checkValue(f *pflag.Flag) error {
 	return nil
 }
 
-// defaultGroup is the flag that stands for --group with the name of the default group, which is empty.
-const defaultGroup = "default-group"
-
-// groupFlag is the group of a command: --group GROUP, or --default-group. In pause and resume neither of them means the
-// whole queue. Therefore no value of them does.
-type groupFlag struct {
-	name    string
-	unnamed bool
-}
-
 // refuseTwice makes flags refuse a second value, except those that are lists and those without a value.
 func refuseTwice(flags *pflag.FlagSet) {
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -122,6 +112,16 @@ func (o *onlyOnce) Set(text string) error {
 	}
 	o.given = true
 	return o.Value.Set(text)
+}
+
+// defaultGroup is the flag that stands for --group with the name of the default group, which is empty.
+const defaultGroup = "default-group"
+
+// groupFlag is the group of a command: --group GROUP, or --default-group. In pause and resume neither of them means the
+// whole queue. Therefore no value of them does.
+type groupFlag struct {
+	name    string
+	unnamed bool
 }
 
 func (g *groupFlag) add(c *cobra.Command, help string) {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"fdbfifo/internal/strict"
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -63,7 +62,7 @@ type partError struct {
 
 func (e *partError) Error() string {
 	why := text(e.err)
-	if errors.Is(e.err, context.DeadlineExceeded) && !kv.MaybeCommitted(e.err) {
+	if ranOut(e.err) {
 		why = "an action may take " + Short(actTimeout)
 	}
 	return e.done + ", then: " + why + "; " + e.goOn

@@ -190,12 +190,17 @@ func status(err error) int {
 // errAsk is wrapped by the error of a request that names nothing that exists.
 var errAsk = errors.New("bad request")
 
+// ranOut reports whether the time of a request has ended, and nothing has landed that its caller does not know of.
+func ranOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && !kv.MaybeCommitted(err)
+}
+
 func text(err error) string {
 	var part *partError
 	if errors.As(err, &part) {
 		return part.Error()
 	}
-	if errors.Is(err, context.DeadlineExceeded) && !kv.MaybeCommitted(err) {
+	if ranOut(err) {
 		return "the database did not answer in time: reload the page to ask again"
 	}
 	return strings.TrimPrefix(err.Error(), "layer: ")

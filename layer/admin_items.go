@@ -242,9 +242,7 @@ func clearHeadTimers(w *txn, value []byte, of []string) error {
 	e, _, err := rec.OpenEnvelope(value)
 	if delay := config.retro(); err == nil && delay.due(&e) > 0 { // else the item is not delayed, or not readable
 		for _, lane := range of {
-			for _, timer := range w.keys.timersAt(delay.timing(&e), lane) {
-				w.tx.Clear(timer)
-			}
+			clearTimers(w, delay.timing(&e), lane)
 		}
 	}
 	return nil

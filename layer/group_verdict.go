@@ -284,9 +284,15 @@ func clearNamed(w *txn, f *found) {
 	head := f.rows.at(0)
 	w.tx.Clear(w.keys.ready(head.Index, f.lane))
 	if head.dueMS > 0 {
-		for _, timer := range w.keys.timersAt(f.rows.timing(head.dueMS), f.lane) {
-			w.tx.Clear(timer)
-		}
+		clearTimers(w, f.rows.timing(head.dueMS), f.lane)
+	}
+}
+
+// clearTimers clears the timers that a lane has at dueMS, for a delayed head that the transaction takes away or
+// delays again.
+func clearTimers(w *txn, dueMS int64, lane string) {
+	for _, timer := range w.keys.timersAt(dueMS, lane) {
+		w.tx.Clear(timer)
 	}
 }
 
