@@ -888,6 +888,14 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
+	if known && !suspect && tried.Count > 0 {
+		n, err := c.untilSuspect(r, items)
+		if err != nil {
+			return err
+		}
+		c.unreserve(len(items) - n)
+		items, out = items[:n], out[:n]
+	}
 	where := c.keys.plan.TemplateOf(f.lane)
 	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: where, Token: token, Items: items}
 	if r.o.State {
@@ -917,7 +925,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	claim.beat, claim.pulse = held.Beat, c.q.heart.of(held.Beat)
 	next := rec.HeldBy(held, nil)
 	next.Token += r.proof(suspect)
-	claim.suspect = suspect && !r.inTx
+	claim.suspect, claim.failed = suspect && !r.inTx, known && tried.Count > 0
 	c.hold(f, next)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
@@ -927,6 +935,24 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	c.items += len(items)
 	c.count(countReceived, len(items))
 	return nil
+}
+
+// untilSuspect returns how many items the claim of a head that has failed before may have: those before the first
+// suspect item. Example: the claim of 1, 2 and 3 has expired, and then 1 has failed alone. 2 and 3 are suspect still.
+func (c *claimer) untilSuspect(r *reception, items []Item) (int, error) {
+	if len(items) == 1 {
+		return 1, nil
+	}
+	behind, err := c.readAttempts(itemIDs(items[1:]))
+	if err != nil {
+		return 0, err
+	}
+	for n := 1; n < len(items); n++ {
+		if r.alone(behind[items[n].ID]) {
+			return n, nil
+		}
+	}
+	return len(items), nil
 }
 
 // alone reports whether a receive that would give an item with this record has to give the item alone.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -217,6 +218,24 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Requests+report.Grants)
+}
+
+// TestWithdrawalKeepsAttempts: the head of the granted group has failed before. The receive after the withdrawal knows
+// it.
+func TestWithdrawalKeepsAttempts(t *testing.T) {
+	s := newStagedSteps(t)
+	_, _, err := s.q.Admin().Configure(s.ctx, func(c *Config) { c.Retry = RetryPolicy{Kind: RetryAtOnce} })
+	require.NoError(t, err)
+	claims, err := s.q.Receive(s.ctx, ReceiveOptions{})
+	require.NoError(t, err)
+	require.NoError(t, s.q.Nack(s.ctx, claims[0], NackOptions{Err: errors.New("failed")}))
+	s.run(s.grant(""))
+	index, _ := s.own.staging.requested()
+	require.NoError(t, s.own.withdraw(s.ctx, index))
+	claims, err = s.q.Receive(s.ctx, ReceiveOptions{Group: OnlyGroup("A")})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Equal(t, 1, claims[0].Items[0].Attempts)
 }
 
 // TestWaitBesideAWithdrawal (G5): a receive begins to wait while a handle that withdraws returns its granted group. The

@@ -209,7 +209,7 @@ func (w *txn) withdraw(index int64) error {
 			continue // taken over
 		}
 		w.end(p.lane, r, nil)
-		if _, _, err := w.leave(p.lane, nil, guard.ReleaseEmpty, false); err != nil {
+		if _, _, err := w.leave(p.lane, nil, guard.ReleaseEmpty, true); err != nil {
 			return err
 		}
 	}

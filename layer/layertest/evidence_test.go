@@ -142,6 +142,70 @@ func TestPoisonDiesAlone(t *testing.T) {
 	}
 }
 
+// TestSuspectBehindAFailedMessage (G7): the lease of a claim of five messages expires. The first is given alone and
+// fails with an error twice, and is then no longer suspect. The four behind it are: each is given alone.
+func TestSuspectBehindAFailedMessage(t *testing.T) {
+	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
+	for _, kind := range []struct {
+		name   string
+		change func(c *layer.Config)
+		o      layer.ReceiveOptions
+	}{
+		{"groups", nil, layer.ReceiveOptions{Max: 10}},
+		{"one by one at first", nil, layer.ReceiveOptions{Max: 1}},
+		{"heads", nil, layer.ReceiveOptions{Max: 10, Strategy: layer.Heads}},
+		{"named", nil, layer.ReceiveOptions{Max: 10, Group: layer.OnlyGroup("A")}},
+		{"in rounds", func(c *layer.Config) { c.RoundRobin = true }, layer.ReceiveOptions{Max: 10}},
+		{"at a rate", func(c *layer.Config) { c.MaxRateTotal = layer.Rate{Count: 1000, Per: time.Minute} },
+			layer.ReceiveOptions{Max: 10}},
+		{"whole groups", facets, layer.ReceiveOptions{Max: 10}},
+		{"template", facets, layer.ReceiveOptions{Max: 10, Where: layer.Template{"state": "new"}}},
+		{"unordered", func(c *layer.Config) { c.Unordered = true }, layer.ReceiveOptions{Max: 10, Unordered: true}},
+		{"in turn", func(c *layer.Config) { c.LeasePerItem = true }, layer.ReceiveOptions{Max: 10}},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			e := newEnv(t, inMemory, false)
+			o := e.options(10)
+			if o.Config.Retry = atOnce; kind.change != nil {
+				kind.change(&o.Config)
+			}
+			q, err := layer.Create(e.ctx, e.db, testPrefix, "suspects", o)
+			require.NoError(t, err)
+			defer e.sound("suspects")
+			for i := range 5 {
+				_, err := q.Enqueue(e.ctx, layer.Message{
+					Group: "A", Body: fmt.Append(nil, i), Headers: map[string]string{"state": "new"},
+				})
+				require.NoError(t, err)
+			}
+			first, err := q.Receive(e.ctx, layer.ReceiveOptions{
+				Max: 5, Where: kind.o.Where, Unordered: kind.o.Unordered,
+			})
+			require.NoError(t, err)
+			require.NotEmpty(t, first)
+			e.clock.advance(2 * time.Minute)
+			given := func() (*layer.Claim, string) {
+				claims, err := q.Receive(e.ctx, kind.o)
+				require.NoError(t, err)
+				kind.o.Max = 10
+				require.Len(t, claims, 1)
+				require.Len(t, claims[0].Items, 1)
+				return claims[0], string(claims[0].Items[0].Body)
+			}
+			for range 2 {
+				claim, body := given()
+				require.Equal(t, "0", body)
+				require.NoError(t, q.Nack(e.ctx, claim, layer.NackOptions{Err: errors.New("failed")}))
+			}
+			for i := range 5 {
+				claim, body := given()
+				require.Equal(t, fmt.Sprint(i), body)
+				require.NoError(t, q.Ack(e.ctx, claim))
+			}
+		})
+	}
+}
+
 // lateCommits is an engine whose commits land after a while, and time out before.
 type lateCommits struct {
 	kv.DB
