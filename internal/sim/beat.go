@@ -46,7 +46,7 @@ type beatKnobs struct {
 }
 
 // beatProfiles are the profiles of heartbeats, which no seed draws by itself.
-var beatProfiles = []string{"beating", "paged", "steady"}
+var beatProfiles = []string{"beating", "leasing", "paged", "steady"}
 
 // drawBeats draws whether the run has claims by heartbeat, by a generator of its own. A run of a profile that the
 // caller names has none, unless it is one of theirs.
@@ -99,6 +99,13 @@ func (k *knobs) steady(rng *rand.Rand) {
 	if k.strict {
 		k.hold, k.seek = 0, 0
 	}
+}
+
+// leasing: the same, with slow commits, while the lease of the queue is changed.
+func (k *knobs) leasing(rng *rand.Rand) {
+	k.steady(rng)
+	k.leases, k.stewards, k.config.Lease = true, 1+rng.IntN(2), maxLease/2
+	k.hold, k.holdMost = 0.3+0.6*rng.Float64(), 150*time.Millisecond
 }
 
 // beatOptions has a receive claim by heartbeat, as often as the knobs say.

@@ -26,7 +26,8 @@ func TestBeats(t *testing.T) {
 			profile string
 			// share is of the seeds: only where there are many of these, there are slow ones; operations are a seed's.
 			share, operations int
-		}{{"beating", 20, *operationsFlag}, {"paged", 150, *operationsFlag / 4}, {"steady", 100, *operationsFlag}} {
+		}{{"beating", 20, *operationsFlag}, {"paged", 150, *operationsFlag / 4}, {"steady", 100, *operationsFlag},
+			{"leasing", 100, *operationsFlag}} {
 			seeds := uint64(seedsWanted() / p.share)
 			if seeds == 0 && !testing.Short() {
 				seeds = 1

@@ -65,6 +65,7 @@ type knobs struct {
 	hooked bool      // handles have hooks that go wrong, see hooks.go
 	owes   bool      // the run is held to the laws of owed wakes, see owing.go
 	wakes  bool      // the run is held to the law of wakes, see waking.go
+	dead   int       // if wakes: how many requests of dead handles there are for each group and lane
 	plan   *lanePlan // of a queue with facets; nil = it has none
 }
 

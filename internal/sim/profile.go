@@ -134,10 +134,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	// See owing.go.
 	"owing": (*knobs).owing,
 	// See waking.go.
-	"waking": (*knobs).waking, "waking-lanes": (*knobs).wakingLanes,
+	"waking": (*knobs).waking, "waking-lanes": (*knobs).wakingLanes, "waking-dead": (*knobs).wakingDead,
 	// See beat.go.
 	"failing": (*knobs).failing, // see failing.go
-	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
+	"beating": (*knobs).beating, "leasing": (*knobs).leasing, "paged": (*knobs).paged, "steady": (*knobs).steady,
 	"contended": (*knobs).contended,        // see contended.go
 	"lethal":    (*knobs).lethals,          // see lethal.go
 	"moved":     (*knobs).moving,           // see mover.go

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"time"
 
 	"fdbfifo/layer"
 )
@@ -11,6 +12,9 @@ func (a *actor) steward() {
 	var can []func()
 	if a.w.knobs.rated {
 		can = append(can, a.changeRate, a.changeRate, func() { a.sweep() })
+	}
+	if a.w.knobs.leases {
+		can = append(can, a.changeLease)
 	}
 	if a.w.knobs.turns {
 		can = append(can, a.sweepInTurn, a.sweepInTurn, a.pauseQueue)
@@ -37,6 +41,16 @@ func (a *actor) changeRate() {
 		rate = rates[a.rng.IntN(len(rates))]
 	}
 	a.setRate(rate)
+}
+
+// changeLease changes the lease of the queue, often from the shortest to the longest or back. It stays long enough for
+// each handler's transaction.
+func (a *actor) changeLease() {
+	const least, most = 5 * time.Second, maxLease - time.Second
+	lease := []time.Duration{least, least + a.below(most-least), most}[a.rng.IntN(3)]
+	a.reconfigure(func(c *layer.Config) { c.Lease = lease })
+	a.w.mark("lease changed")
+	a.sleep(a.below(least))
 }
 
 // rush sends a message under a slow rate and receives what there is, and ends the rate.

@@ -6,6 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -28,7 +32,7 @@ const (
 )
 
 // wakingProfiles are the profiles of wakes, which no seed draws by itself.
-var wakingProfiles = []string{"waking", "waking-lanes"}
+var wakingProfiles = []string{"waking", "waking-dead", "waking-lanes"}
 
 // waking: a few groups that are often empty, more receives than messages, and commits that take long.
 func (k *knobs) waking(rng *rand.Rand) {
@@ -51,6 +55,48 @@ func (k *knobs) wakingLanes(rng *rand.Rand) {
 	k.setLanes(rng)
 	k.plan = newLanePlan("state", rng)
 	k.config.Views = "state"
+}
+
+// wakingDead: one of these two, amid the requests of handles that died an hour ago. They wait for single groups and
+// lanes, and there may be more of them than a commit reads.
+func (k *knobs) wakingDead(rng *rand.Rand) {
+	if rng.IntN(2) == 0 {
+		k.waking(rng)
+	} else {
+		k.wakingLanes(rng)
+	}
+	k.dead = []int{4, 20, 250}[rng.IntN(3)]
+}
+
+// layRequests writes the requests of dead handles, for each group and lane.
+func (w *world) layRequests() {
+	value := tuple.Tuple{"dead", int64(1), time.Now().Add(-time.Hour).UnixMilli()}.Pack()
+	for i := range w.knobs.dead {
+		who := uuid.UUID{14: byte(i >> 8), 15: byte(i)} // before any other
+		_, err := kv.Run(context.Background(), w.store.life.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			lay := func(name string, at ...any) {
+				key := append(append(tuple.Tuple{queueName, name}, at...), who)
+				tx.Set(append([]byte(queuePrefix), key.Pack()...), value)
+			}
+			var states []string
+			if p := w.knobs.plan; p != nil {
+				states = p.values["state"]
+			}
+			for group := range w.knobs.groups {
+				lay("reqgroup", w.groupName(group))
+				for _, state := range states {
+					lay("reqgroup", w.groupName(group), int64(1), state)
+				}
+			}
+			for _, state := range states {
+				lay("reqlane", int64(1), state, int64(i))
+			}
+			return nil
+		})
+		if err != nil {
+			w.violation("requests of the dead: %v", err)
+		}
+	}
 }
 
 // wakingWorld is the state of a run of these profiles.
@@ -81,6 +127,7 @@ func (w *world) startWaking() {
 		return
 	}
 	w.waking = &wakingWorld{waits: make(map[int]*wakingWait), free: make(map[wakingLane]time.Time)}
+	w.layRequests()
 	rng := rand.New(rand.NewPCG(w.o.Seed, 29))
 	start := w.starting()
 	for _, h := range w.handles {
@@ -117,6 +164,7 @@ func (a *actor) sendBeside() {
 			a.sleep(a.below(wakingHold >> a.rng.IntN(7)))
 			a.left--
 			a.send()
+			a.w.sched.progress()
 		}
 	}
 }
@@ -133,7 +181,7 @@ func (a *actor) await() {
 			v.state = p.values["state"][a.rng.IntN(len(p.values["state"]))]
 			options.Where = layer.Template{"state": v.state}
 		}
-		if a.rng.IntN(4) == 0 {
+		if a.rng.IntN(4) == 0 || w.knobs.dead > 0 && a.rng.IntN(2) == 0 {
 			g := w.group(a.rng)
 			v.group, options.Group = &g, &g
 		}

@@ -14,6 +14,7 @@ type tending struct {
 	rushes   bool       // a message is sent and received while it is slow, and then there is none
 	calmRate layer.Rate // what it is when the faults stop
 	replays  bool       // the archive is replayed
+	leases   bool       // the lease of the queue is changed all the time
 	turns    bool       // several sweep, and pause the queue, at the same time
 	wrong    float64    // chance that a worker acks what it does not hold, too
 	dropped  bool       // the run ends with a drop of the queue
