@@ -45,7 +45,19 @@ func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, status(err), text(err))
 		return
 	}
+	if l, ok := v.(listing); ok {
+		if v = l.rows; l.next != "" {
+			w.Header().Set("Link", "<"+l.next+`>; rel="next"`)
+		}
+	}
 	writeJSON(w, http.StatusOK, v)
+}
+
+// listing is rows of a list. next is the URL of the rows after them, relative to the request's; "" = there are none.
+// The header Link gives it.
+type listing struct {
+	rows any
+	next string
 }
 
 // with adds the head. A client sends it back with an action, as the message that it has seen.
@@ -89,7 +101,7 @@ func (c *Console) apiGroups(ctx context.Context, in input) (any, error) {
 	for _, g := range d.(groupsData).Groups {
 		groups = append(groups, JSONOfGroup(g).with(g.Head))
 	}
-	return groups, nil
+	return listing{groups, d.(groupsData).Next}, nil
 }
 
 func (c *Console) apiGroup(ctx context.Context, in input) (any, error) {
@@ -140,7 +152,7 @@ func (c *Console) apiDead(ctx context.Context, in input) (any, error) {
 			Size: l.Size, Enqueued: l.Enqueued.UTC(), DeadLettered: l.DeadLettered.UTC(),
 		})
 	}
-	return letters, nil
+	return listing{letters, d.(deadData).Next}, nil
 }
 
 // apiDeed is the body of POST /api/v1/do.

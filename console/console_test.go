@@ -465,6 +465,34 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
+// TestAPIListsGoOn: a list that is longer than an answer names the rest, in the header Link.
+func TestAPIListsGoOn(t *testing.T) {
+	s := newSite(t, nil)
+	const many = 2*pageRows + 7
+	for i := range many {
+		s.enqueue(fmt.Sprint("g", i), "poison")
+	}
+	for _, what := range []string{"groups", "dead"} {
+		rows, answers := 0, 0
+		for next := what + "?q=orders"; next != ""; answers++ {
+			r, body := s.ask("GET", "/api/v1/"+next, nil, nil)
+			var page []any
+			require.NoError(t, json.Unmarshal([]byte(body), &page))
+			rows += len(page)
+			next, _, _ = strings.Cut(strings.TrimPrefix(r.Header.Get("Link"), "<"), ">; rel=\"next\"")
+		}
+		require.Equal(t, many, rows, what)
+		require.Equal(t, 3, answers, what)
+		for range many {
+			claims, err := s.q.Receive(t.Context(), layer.ReceiveOptions{Max: 1})
+			require.NoError(t, err)
+			if len(claims) > 0 {
+				require.NoError(t, s.q.Nack(t.Context(), claims[0], layer.NackOptions{Reject: "poison"}))
+			}
+		}
+	}
+}
+
 // TestAPI: the questions and the actions as JSON.
 func TestAPI(t *testing.T) {
 	s := newSite(t, nil)
