@@ -20,8 +20,8 @@ var (
 	ErrClusterFile = errors.New("bad cluster file")
 	// ErrUnreachable: the cluster gave no answer in time.
 	ErrUnreachable = errors.New("cluster unreachable")
-	// ErrClosed: the DB was closed.
-	ErrClosed = errors.New("database closed")
+	// ErrClosed: the DB was closed. It wraps kv.ErrClosed.
+	ErrClosed = fmt.Errorf("database %w", kv.ErrClosed)
 )
 
 // failure is an error that the adapter itself answers with, in the C client's place.

@@ -1,6 +1,9 @@
 package kv
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // The FoundationDB error codes that engines return and callers check.
 const (
@@ -41,6 +44,9 @@ const (
 	CodeKeyTooLarge            = 2102
 	CodeValueTooLarge          = 2103
 )
+
+// ErrClosed says that the database was closed. The errors of an engine that come of it wrap ErrClosed.
+var ErrClosed = errors.New("closed")
 
 // Error is an engine's error: FoundationDB's code and the cause. A transaction body must wrap it with %w, or Run cannot
 // see that it is retryable.

@@ -141,7 +141,8 @@ type TxOptions struct {
 // DB begins transactions.
 type DB interface {
 	Begin(o TxOptions) (ManagedTx, error)
-	// Close releases the resources of the engine. Open transactions fail from then on.
+	// Close releases the resources of the engine. Open transactions fail from then on, and Begin returns an error that
+	// wraps ErrClosed.
 	Close() error
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"fdbfifo/internal/callback"
+	"fdbfifo/kv"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -37,8 +38,8 @@ var (
 	// ErrCorrupt: a key or value of the queue does not have the required form. Corrupt data is never taken for "empty";
 	// the text names the key as fdbcli prints keys.
 	ErrCorrupt = rec.ErrCorrupt
-	// ErrClosed: the queue's handle, or the worker, was closed.
-	ErrClosed = errors.New("closed")
+	// ErrClosed: the queue's handle, its database, or the worker was closed.
+	ErrClosed = kv.ErrClosed
 	// ErrLimit: a value lies outside its limits. The error is a *LimitError, which names the value and the allowed
 	// range.
 	ErrLimit = errors.New("out of limits")

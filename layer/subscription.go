@@ -129,12 +129,14 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 // run takes the subscription again and again, until ctx ends or the queue is gone.
 func (s *subscription) run(ctx context.Context) error {
 	defer s.q.readers.Delete(s.token)
+	closed := error(nil)
 	for ctx.Err() == nil {
 		wait, err := s.acquire(ctx)
 		if err == nil && wait == 0 {
 			err = s.serve(ctx)
 		}
 		if errors.Is(err, ErrClosed) {
+			closed = err
 			break
 		}
 		if final(err) {
@@ -145,7 +147,7 @@ func (s *subscription) run(ctx context.Context) error {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
 		s.report(err)
-		if s.pause(ctx, "subscription", wait) != nil {
+		if closed = s.pause(ctx, "subscription", wait); closed != nil {
 			break
 		}
 	}
@@ -155,7 +157,7 @@ func (s *subscription) run(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return s.closed()
+	return closed
 }
 
 // waitAfter is how long the subscription waits until it tries to take its place again: because another process holds it

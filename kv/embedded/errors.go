@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
 
 	"fdbfifo/kv"
 )
@@ -29,7 +30,7 @@ var (
 	// comes as the cause of a *kv.Error with CodeTransactionReadOnly. Nothing was written.
 	ErrReadOnly = errors.New("embedded: the folder is read-only")
 
-	errClosed = errors.New("embedded: database is closed")
+	errClosed = fmt.Errorf("embedded: database is %w", kv.ErrClosed)
 )
 
 func codeError(code int) *kv.Error { return &kv.Error{Code: code} }

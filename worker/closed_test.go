@@ -1,0 +1,51 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// TestRunEndsWithItsDatabase: a worker and a subscription whose database was closed end within a minute, and say
+// why. They do not try again and again.
+func TestRunEndsWithItsDatabase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(ctx, db, nil, "q", layer.Options{Config: layer.Config{Changes: time.Hour}})
+		require.NoError(t, err)
+		var errs atomic.Int64
+		tell := func(error) { errs.Add(1) }
+		handler := worker.Handle(func(context.Context, *worker.Delivery) error { return nil })
+		w, err := worker.New(q, handler, worker.Options{
+			Concurrency: 3, OnError: tell, Logger: slog.New(slog.DiscardHandler),
+		})
+		require.NoError(t, err)
+		ended := make(chan error, 2)
+		go func() { ended <- w.Run(ctx) }()
+		go func() {
+			none := func(context.Context, []layer.Change) error { return nil }
+			ended <- q.Subscribe(ctx, "s", none, layer.SubscribeOptions{OnError: tell})
+		}()
+		time.Sleep(5 * time.Second)
+		require.NoError(t, db.Close())
+		closed := time.Now()
+		for range 2 {
+			err := <-ended
+			require.ErrorIs(t, err, kv.ErrClosed)
+			require.ErrorIs(t, err, layer.ErrClosed)
+		}
+		require.Less(t, time.Since(closed), time.Minute)
+		require.Less(t, errs.Load(), int64(10))
+		require.ErrorIs(t, q.Close(ctx), kv.ErrClosed) // it could not leave the database in order
+	})
+}
