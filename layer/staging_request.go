@@ -688,7 +688,9 @@ func (g *glimpse) spoilt(err error) error {
 
 // restOfGlance ends the rest with the first of the times at which something is due at a template.
 func (w *txn) restOfGlance(dueMS map[string]int64, left *line.Rest) error {
-	soonest := slices.SortedFunc(maps.Keys(dueMS), func(a, b string) int { return cmp.Compare(dueMS[a], dueMS[b]) })
+	soonest := slices.SortedFunc(maps.Keys(dueMS), func(a, b string) int {
+		return cmp.Or(cmp.Compare(dueMS[a], dueMS[b]), cmp.Compare(a, b))
+	})
 	for _, where := range soonest[:min(len(soonest), line.NamedWave)] {
 		if dueMS[where]-w.nowMS >= left.Wait.Milliseconds() {
 			return nil

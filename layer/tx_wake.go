@@ -65,15 +65,15 @@ func (w *txn) wakeLanes() error {
 		return nil
 	}
 	k := w.waking()
-	for lane := range w.noted.ready {
+	for _, lane := range slices.Sorted(maps.Keys(w.noted.ready)) {
 		k.opens(lane)
 	}
-	for lane := range w.noted.behind {
+	for _, lane := range slices.Sorted(maps.Keys(w.noted.behind)) {
 		if _, opened := w.noted.ready[lane]; !opened {
 			k.opens(lane)
 		}
 	}
-	for lane := range w.noted.unlocked {
+	for _, lane := range slices.Sorted(maps.Keys(w.noted.unlocked)) {
 		group := lanes.GroupOf(lane)
 		k.unlocks[group] = append(k.unlocks[group], lane)
 	}

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"context"
+	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
@@ -88,34 +90,47 @@ func (w *world) goesWrong(rng *rand.Rand, what string, limit time.Duration) (lat
 // wrongHooks is how many calls of a handle's hook go wrong.
 const wrongHooks = 8
 
-// hooks returns the hook of a handle, which goes wrong now and then while there are faults.
+// hooks returns the hook of a handle, which goes wrong now and then while there are faults. Several goroutines may call
+// the hook in one step, in any order. So each has a generator of its own, and those that go wrong take turns.
 func (w *world) hooks(who int) []layer.Hook {
 	if !w.knobs.hooked {
 		return nil
 	}
-	rng := rand.New(rand.NewPCG(w.o.Seed, 60_000+uint64(who)))
-	var mu sync.Mutex // of rng and left
-	left := wrongHooks
-	may := func() (own *rand.Rand) {
+	var mu sync.Mutex // of left and calls
+	left, calls := wrongHooks, make(map[uint64]uint64)
+	may := func(ctx context.Context, when string, o *layer.Operation) (own *rand.Rand) {
+		id, _ := ctx.Value(actorKey{}).(int)
+		caller := fnv.New64a()
+		fmt.Fprint(caller, when, o.Verb, id, ctx) // the text of ctx has the names of a worker's goroutines
+		key := caller.Sum64()
+		mu.Lock()
+		calls[key]++
+		own = rand.New(rand.NewPCG(w.o.Seed^key, 60_000+uint64(who)+calls[key]<<32))
+		mu.Unlock()
+		if !w.faulty || own.IntN(12) > 0 || w.sched.ended(who) {
+			return nil
+		}
+		w.sched.park(place{"hook", who, int(key % 10_000)})
 		mu.Lock()
 		defer mu.Unlock()
-		if !w.faulty || left == 0 || rng.IntN(12) > 0 || w.sched.ended(who) {
+		if left == 0 {
 			return nil
 		}
 		left--
-		return rand.New(rand.NewPCG(rng.Uint64(), 0))
+		return own
 	}
 	return []layer.Hook{{
 		Begin: func(ctx context.Context, o *layer.Operation) context.Context {
-			if own := may(); own != nil && w.goesWrong(own, "hook of a handle", layer.MinLease/2) {
+			own := may(ctx, "begin", o)
+			if own != nil && w.goesWrong(own, "hook of a handle", layer.MinLease/2) {
 				for i := range o.Messages {
 					o.SetHeader(i, "late", "yes")
 				}
 			}
 			return ctx
 		},
-		End: func(context.Context, *layer.Operation) {
-			if own := may(); own != nil {
+		End: func(ctx context.Context, o *layer.Operation) {
+			if own := may(ctx, "end", o); own != nil {
 				w.goesWrong(own, "hook of a handle", layer.MinLease/2)
 			}
 		},
