@@ -45,6 +45,11 @@ func ending(ctx context.Context) (context.Context, context.CancelFunc) {
 // withQueue runs fn on the queue that --queue names; create says that it is made if it does not exist. The
 // engine is closed afterwards.
 func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Queue) error) error {
+	return s.withQueueOf(ctx, create, func(_ kv.DB, q *layer.Queue) error { return fn(q) })
+}
+
+// withQueueOf is withQueue for a command that uses the database, too.
+func (s *session) withQueueOf(ctx context.Context, create bool, fn func(db kv.DB, q *layer.Queue) error) error {
 	if err := s.lasting(); err != nil {
 		return err
 	}
@@ -59,7 +64,7 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 			return err
 		}
 		defer stop()
-		return fn(q)
+		return fn(db, q)
 	})
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -30,8 +32,10 @@ func newTopCmd(s *session) *cobra.Command {
 			if every < minTopEvery {
 				return usagef("--every is %s: %s or more", every, minTopEvery)
 			}
-			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				return s.top(c.Context(), q, once, every)
+			return s.withQueueOf(c.Context(), false, func(db kv.DB, q *layer.Queue) error {
+				w := &watched{s: s, db: db, q: q}
+				defer w.leave(c.Context())
+				return s.top(c.Context(), w, once, every)
 			})
 		},
 	}
@@ -228,13 +232,42 @@ func (t top) row(width int, g layer.BlockedGroup) []string {
 	return t.columns(width, name, depth, since, string(g.Cause), strings.Join(why, "; "))
 }
 
-// look asks the queue.
-func (s *session) look(ctx context.Context, q *layer.Queue, limit int) topLook {
-	l := topLook{at: s.app.Now()}
-	if l.stats, l.err = q.Stats(ctx, layer.StatsOptions{}); l.err == nil {
-		l.blocked, l.err = q.Admin().Blocked(ctx, layer.BlockedOptions{Limit: limit})
+// watched is the queue that top shows.
+type watched struct {
+	s   *session
+	db  kv.DB
+	q   *layer.Queue
+	own bool // q is not the command's: it was opened again
+}
+
+// look asks the queue. If the queue is gone, look asks the new queue of its name, if there is one.
+func (w *watched) look(ctx context.Context, limit int) topLook {
+	l := w.ask(ctx, limit)
+	if !errors.Is(l.err, layer.ErrNoQueue) {
+		return l
+	}
+	q, err := layer.Open(ctx, w.db, w.s.prefix(), w.q.Name(), w.s.queueOptions())
+	if err != nil {
+		return l
+	}
+	w.leave(ctx)
+	w.q, w.own = q, true
+	return w.ask(ctx, limit)
+}
+
+func (w *watched) ask(ctx context.Context, limit int) topLook {
+	l := topLook{at: w.s.app.Now()}
+	if l.stats, l.err = w.q.Stats(ctx, layer.StatsOptions{}); l.err == nil {
+		l.blocked, l.err = w.q.Admin().Blocked(ctx, layer.BlockedOptions{Limit: limit})
 	}
 	return l
+}
+
+// leave closes the handle that was opened again. It has changed nothing, so an error does not matter.
+func (w *watched) leave(ctx context.Context) {
+	if w.own {
+		_ = shut(ctx, w.q)
+	}
 }
 
 // The screen's control sequences: another screen without a cursor, home and clear to the end of each line and below.
@@ -246,11 +279,11 @@ const (
 	clearRest = "\x1b[J"
 )
 
-func (s *session) top(ctx context.Context, q *layer.Queue, once bool, every time.Duration) (err error) {
-	t := top{queue: q.Name()}
+func (s *session) top(ctx context.Context, w *watched, once bool, every time.Duration) (err error) {
+	t := top{queue: w.q.Name()}
 	width, _, ok := s.app.size(s.stdout)
 	if once || !ok {
-		l := s.look(ctx, q, layer.DefaultBlocked)
+		l := w.look(ctx, layer.DefaultBlocked)
 		if l.err != nil {
 			return l.err
 		}
@@ -273,7 +306,7 @@ func (s *session) top(ctx context.Context, q *layer.Queue, once bool, every time
 		return err
 	}
 	defer func() { _, _ = io.WriteString(s.raw, screenOff) }()
-	return s.topLoop(ctx, q, t, every, keys)
+	return s.topLoop(ctx, w, t, every, keys)
 }
 
 // readKeyboard sends what is pressed; it ends with the process.
@@ -288,7 +321,7 @@ func readKeyboard(in io.Reader, keys chan<- byte) {
 }
 
 // topLoop shows looks until a key or the context ends it. The terminal's size is asked for with each screen.
-func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time.Duration, keys <-chan byte) error {
+func (s *session) topLoop(ctx context.Context, w *watched, t top, every time.Duration, keys <-chan byte) error {
 	redraw := time.NewTicker(250 * time.Millisecond) // for a terminal that has another size now
 	defer redraw.Stop()
 	next := time.Now()
@@ -304,7 +337,7 @@ func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time
 	for {
 		if now := time.Now(); looking.IsZero() && !now.Before(next) {
 			looking = now
-			go func() { looks <- s.look(ctx, q, layer.MaxBlocked) }()
+			go func() { looks <- w.look(ctx, layer.MaxBlocked) }()
 		} else if waited := now.Sub(looking); !looking.IsZero() && waited >= topPatience {
 			t.err = fmt.Errorf("no answer of the database for %s", short(waited))
 		}

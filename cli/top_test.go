@@ -135,6 +135,47 @@ func TestTopLeavesTheScreen(t *testing.T) {
 	require.True(t, strings.HasSuffix(string(rest), screenOff))
 }
 
+// TestTopFollowsANewQueue: the queue is dropped, and a queue of its name is created. Top shows the new one.
+func TestTopFollowsANewQueue(t *testing.T) {
+	h := newHarness(t)
+	run := func(args ...string) {
+		t.Helper()
+		require.NoError(t, h.app().Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard))
+	}
+	run("enqueue", "--group", "g", "--body", "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	app := h.app()
+	app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
+	out, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.Run(ctx, []string{"top", "--every", "100ms"}, strings.NewReader(""), w, io.Discard)
+		w.Close()
+	}()
+	until := func(what string) {
+		t.Helper()
+		var seen strings.Builder
+		begun := time.Now()
+		for part := make([]byte, 4096); !strings.Contains(seen.String(), what); {
+			n, err := out.Read(part)
+			require.NoError(t, err)
+			require.Less(t, time.Since(begun), time.Minute, "no %q on the screen", what)
+			seen.Write(part[:n])
+		}
+	}
+	until("messages 1")
+	run("drop", "default", "--yes")
+	until(layer.ErrNoQueue.Error())
+	run("enqueue", "--group", "g", "--body", "x")
+	run("enqueue", "--group", "g", "--body", "y")
+	until("messages 2")
+	cancel()
+	_, err := io.ReadAll(out)
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
+}
+
 // TestTopWithoutAnAnswer: while the database does not answer, q and Ctrl-C end top, which the terminal passes on as
 // keys. The screen says for how long the answer is missing, and has no figures before the first one.
 func TestTopWithoutAnAnswer(t *testing.T) {
@@ -149,7 +190,9 @@ func TestTopWithoutAnAnswer(t *testing.T) {
 			s := &session{app: &App{Now: time.Now}, raw: screen}
 			s.app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
 			keys, ended := make(chan byte, 1), make(chan error, 1)
-			go func() { ended <- s.topLoop(t.Context(), q, top{queue: "default"}, time.Second, keys) }()
+			go func() {
+				ended <- s.topLoop(t.Context(), &watched{s: s, q: q}, top{queue: "default"}, time.Second, keys)
+			}()
 			time.Sleep(time.Minute)
 			require.Contains(t, screen.String(), "no answer of the database for 3")
 			require.NotContains(t, screen.String(), "no group is blocked")
