@@ -113,7 +113,7 @@ func newTestRun(t *testing.T, call goCall) testRun {
 	for _, name := range []string{"bench", "vet", "p", "parallel", "count", "timeout", "benchtime"} {
 		flags.String(name, "", "")
 	}
-	for _, name := range []string{"race", "short", "v", "rewrite"} {
+	for _, name := range []string{"race", "short", "v", "json", "rewrite"} {
 		flags.Bool(name, false, "")
 	}
 	rest, packages := call.Args[1:], []string(nil)
