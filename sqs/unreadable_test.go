@@ -108,6 +108,17 @@ func TestUnreadableTarget(t *testing.T) {
 	})
 }
 
+// spoilConfig makes the configuration of a queue of the layer unreadable, until restore is called.
+func (e *env) spoilConfig(name string) (restore func()) {
+	e.Helper()
+	e.s.forget(name)
+	key := tuple.Tuple{name, "meta", "config"}.Pack()
+	stored, err := e.s.rows(e.Context(), "test", kv.PrefixRange(key), 1)
+	require.NoError(e, err)
+	e.set(key, []byte("spoilt"))
+	return func() { e.set(key, stored[0].Value) }
+}
+
 // TestUnreadableSource: a source queue whose configuration in the layer cannot be read does not stop its dead letter
 // queue.
 func TestUnreadableSource(t *testing.T) {
@@ -115,16 +126,12 @@ func TestUnreadableSource(t *testing.T) {
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		_, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.send(dead, "a", "a1")
-		e.s.forget("orders.fifo")
-		key := tuple.Tuple{"orders.fifo", "meta", "config"}.Pack()
-		stored, err := e.s.rows(e.Context(), "test", kv.PrefixRange(key), 1)
-		require.NoError(e, err)
-		e.set(key, []byte("spoilt"))
+		restore := e.spoilConfig("orders.fifo")
 		require.Equal(e, "1", e.attributes(dead)["ApproximateNumberOfMessages"])
 		require.Equal(e, "a1", bodies(e.receive(dead)))
 		said := strings.Count(log.String(), "dead letters of a source queue could not be moved")
 		require.Equal(e, 1, said, log.String())
-		e.set(key, stored[0].Value)
+		restore()
 	})
 }
 
@@ -135,11 +142,7 @@ func TestLogOfABadTarget(t *testing.T) {
 	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
 		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
 		e.send(url, "a", "a1")
-		e.s.forget("dead.fifo")
-		key := tuple.Tuple{"dead.fifo", "meta", "config"}.Pack()
-		stored, err := e.s.rows(e.Context(), "test", kv.PrefixRange(key), 1)
-		require.NoError(e, err)
-		e.set(key, []byte("spoilt"))
+		restore := e.spoilConfig("dead.fifo")
 		for range 30 {
 			e.receive(url, "WaitTimeSeconds", 20)
 		}
@@ -147,7 +150,7 @@ func TestLogOfABadTarget(t *testing.T) {
 		said := strings.Count(log.String(), "background work has failed")
 		require.Positive(e, said)
 		require.LessOrEqual(e, said, 12, "in ten minutes")
-		e.set(key, stored[0].Value)
+		restore()
 		time.Sleep(2 * deadEvery)
 		require.Equal(e, "a1", bodies(e.receive(dead)))
 	})
