@@ -45,7 +45,7 @@ const (
 	CodeValueTooLarge          = 2103
 )
 
-// ErrClosed says that the database was closed. The errors of an engine that come of it wrap ErrClosed.
+// ErrClosed says that the database was closed. An engine wraps ErrClosed in each error that it returns for this reason.
 var ErrClosed = errors.New("closed")
 
 // Error is an engine's error: FoundationDB's code and the cause. A transaction body must wrap it with %w, or Run cannot

@@ -871,7 +871,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil {
 		return err
 	}
-	suspect := known && r.alone(tried)
+	suspect, failed := known && r.alone(tried), known && tried.Count > 0
 	if suspect {
 		if r.items > 0 {
 			r.stopped = true
@@ -888,7 +888,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	if known && !suspect && tried.Count > 0 {
+	if failed && !suspect {
 		n, err := c.untilSuspect(r, items)
 		if err != nil {
 			return err
@@ -925,7 +925,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	claim.beat, claim.pulse = held.Beat, c.q.heart.of(held.Beat)
 	next := rec.HeldBy(held, nil)
 	next.Token += r.proof(suspect)
-	claim.suspect, claim.failed = suspect && !r.inTx, known && tried.Count > 0
+	claim.suspect, claim.failed = suspect && !r.inTx, failed
 	c.hold(f, next)
 	c.spend(f.group(), f.allowed, len(out))
 	r.give(claim, f.lane)
