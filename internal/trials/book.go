@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,21 +98,23 @@ func (b *book) failed() bool {
 	return false
 }
 
-// codeOf names what the tree has apart from documents: commits that change only these are tried together. A tree with
-// changes that are not committed has a code of its own.
+// codeOf names the code that is tried: what the tree has apart from documents and this command. Commits that change only
+// these are tried together. A tree with changes that are not committed has a code of its own.
 func codeOf(ctx context.Context) (string, error) {
-	list, err := exec.CommandContext(ctx, "git", "ls-tree", "-r", "HEAD").Output()
+	list, err := exec.CommandContext(ctx, "git", "ls-tree", "-r", "--full-tree", "HEAD").Output()
 	if err != nil {
 		return "", fmt.Errorf("git ls-tree: %w", err)
 	}
-	changed, err := exec.CommandContext(ctx, "git", "diff", "HEAD").Output()
+	changed, err := exec.CommandContext(ctx, "git", "diff", "HEAD", "--", ":/", ":!/internal/trials", ":!/*.md").Output()
 	if err != nil {
 		return "", fmt.Errorf("git diff: %w", err)
 	}
 	h := sha256.New()
 	for line := range strings.Lines(string(list)) {
-		if name := strings.TrimSpace(line); !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".png") {
-			fmt.Fprintln(h, name)
+		_, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		if !strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".png") &&
+			!strings.HasPrefix(name, "internal/trials/") {
+			io.WriteString(h, line)
 		}
 	}
 	h.Write(changed)

@@ -12,40 +12,52 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// busy keeps every processor busy twice over until ctx ends.
-func busy(ctx context.Context) {
-	for range 2 * runtime.NumCPU() {
-		go func() {
-			for n := uint64(1); ctx.Err() == nil; {
-				for range 1_000_000 {
-					n = n*6364136223846793005 + 1442695040888963407
-				}
-			}
-		}()
-	}
-}
-
-// flaky repeats the targets under a load. For each test that failed it prints runs, failures and the first log.
+// flaky repeats the targets, and runs twice as many at once as there are processors: each is a load for the others. For
+// each test that failed it prints runs, failures and the first log.
 func flaky(ctx context.Context, b *book, targets string, runs int, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	busy(ctx)
-	for i := range runs {
-		for target := range strings.FieldsSeq(targets) {
-			e, log := attempt(ctx, target)
-			if ctx.Err() != nil {
-				break
+	type run struct {
+		entry
+		log []byte
+	}
+	todo, done := make(chan string), make(chan run)
+	var workers sync.WaitGroup
+	for range 2 * runtime.NumCPU() {
+		workers.Go(func() {
+			for target := range todo {
+				e, log := attempt(ctx, target)
+				done <- run{e, log}
 			}
-			names := strings.Join(e.Failed, " ")
-			fmt.Fprintf(out, "%3d of %d  %-12s %5.0f s  %s\n", i+1, runs, target, e.Seconds, names)
-			if err := b.add(e, log); err != nil {
-				return err
+		})
+	}
+	go func() {
+		for range runs {
+			for target := range strings.FieldsSeq(targets) {
+				todo <- target
 			}
 		}
+		close(todo)
+		workers.Wait()
+		close(done)
+	}()
+	var bad error
+	for r := range done {
+		if ctx.Err() != nil {
+			continue // a run that was stopped says nothing
+		}
+		fmt.Fprintf(out, "%-12s %5.0f s  %s\n", r.Suite, r.Seconds, strings.Join(r.Failed, " "))
+		if bad = b.add(r.entry, r.log); bad != nil {
+			stop()
+		}
+	}
+	if bad != nil {
+		return bad
 	}
 	flakyTable(out, b)
 	if b.failed() {

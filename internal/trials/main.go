@@ -3,11 +3,11 @@
 //	go run ./internal/trials hunt -minutes 60 -out DIR
 //	go run ./internal/trials flaky -runs 20 -out DIR
 //
-// A hunt runs every random suite with fresh seeds, in fair shares of the time. A flaky trial repeats the gate's tests
-// under a load that the command makes itself.
+// A hunt runs every random suite with fresh seeds, in fair shares of the time. A flaky trial repeats the gate's tests,
+// several at once: they are each other's load.
 //
 // The books are in the folder of -out, which must lie outside the tree. A later call continues them: its table adds up
-// all runs of the same code. Two commits have the same code if they differ only in documents.
+// all runs of the same code. Two commits have the same code if they differ only in documents and in this command.
 //
 // The exit code is 1 if a run of this call failed.
 package main

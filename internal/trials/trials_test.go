@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -100,4 +102,47 @@ func TestBookAfterAKill(t *testing.T) {
 		require.NoError(t, b.add(entry{Suite: "s"}, nil))
 		b.close()
 	}
+}
+
+// TestCodeIsWhatIsTried: documents and the trials themselves have no part in the name of the code; all else has.
+func TestCodeIsWhatIsTried(t *testing.T) {
+	t.Chdir(t.TempDir())
+	git := func(args ...string) {
+		args = append([]string{"-c", "user.name=n", "-c", "user.email=e"}, args...)
+		text, err := exec.Command("git", args...).CombinedOutput()
+		require.NoError(t, err, "%s", text)
+	}
+	code := func(path, text string, commit bool) string {
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
+		if git("add", "."); commit {
+			git("commit", "-q", "-m", "one more")
+		}
+		name, err := codeOf(t.Context())
+		require.NoError(t, err)
+		return name
+	}
+	git("init", "-q")
+	first := code("layer/a.go", "1", true)
+	require.Equal(t, first, code("docs/a.md", "1", true))
+	require.Equal(t, first, code("internal/trials/a.go", "1", true))
+	require.Equal(t, first, code("docs/a.md", "2", false))
+	require.Equal(t, first, code("internal/trials/a.go", "2", false))
+	require.NotEqual(t, first, code("layer/a.go", "2", false))
+	require.NotEqual(t, first, code("layer/a.go", "2", true))
+	require.Equal(t, first, code("layer/a.go", "1", true))
+}
+
+// TestFlakyRunsAtOnce: a flaky trial runs each target as often as it is told, and several at once.
+func TestFlakyRunsAtOnce(t *testing.T) {
+	t.Chdir(t.TempDir())
+	// Each run waits until two are there.
+	text := "one two:\n\t@mkdir $$$$.run; until [ $$(ls -d *.run | wc -l) -ge 2 ]; do sleep 0.01; done\n"
+	require.NoError(t, os.WriteFile("Makefile", []byte(text), 0o644))
+	b, err := openBook(t.TempDir(), "flaky", "code")
+	require.NoError(t, err)
+	defer b.close()
+	var out bytes.Buffer
+	require.NoError(t, flaky(t.Context(), b, "one two", 3, &out))
+	require.Contains(t, out.String(), "one: 3 runs\ntwo: 3 runs\n0 tests failed\n")
 }
