@@ -417,7 +417,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			s.w.beats.due = append(s.w.beats.due, dueBeat{handle: p.id, key: row.Key})
 			continue
 		}
-		if s.w.noted.settled[p.lane] {
+		if _, settled := s.w.noted.settled[p.lane]; settled {
 			continue // read before the claim was ended
 		}
 		due := config.retro().dueOf(p.index)

@@ -214,7 +214,7 @@ func (s *Settlement) begin() (*settlement, error) {
 		return settled, nil
 	}
 	settled.back = newGivingBack(s.Nack)
-	return settled, settled.back.o.check()
+	return settled, settled.back.o.check(s.Claim)
 }
 
 // check refuses fields that do not go together, and a settlement that says nothing. Otherwise a caller that has
@@ -362,6 +362,11 @@ type NackOptions struct {
 	// delivered in order. The items before stay in the claim, with its lease; if none, the claim ends. Only with
 	// Release, and without a delay: a failure counts for the first item left, so it gives all items back.
 	From *ID
+	// Behind gives the group the last place in the line: the groups that are ready now are delivered before it. Without
+	// it the group has the place of its first message. The order of the group's own messages stays. Only with Release,
+	// and without From or a delay; not for a claim of one message (Claim.Hold). A paused group has no place: once
+	// resumed, it has that of its first message.
+	Behind bool
 	// Reject, if not empty, says why the item that was tried will never succeed: the item has then failed for good, see
 	// OnFailure. The first 1,000 bytes are stored. Not with Release, Delay or AtOnce.
 	Reject string

@@ -23,8 +23,8 @@ func newGivingBack(o *NackOptions) *givingBack {
 	return b
 }
 
-// check refuses options that do not go together.
-func (o *NackOptions) check() error {
+// check refuses options that do not go together, or not with the claim.
+func (o *NackOptions) check(c *Claim) error {
 	if o.AtOnce && o.Delay != 0 {
 		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
 	}
@@ -34,7 +34,23 @@ func (o *NackOptions) check() error {
 	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
 		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
 	}
+	if err := o.checkBehind(c); err != nil {
+		return err
+	}
 	return checkDelay(o.Delay)
+}
+
+// checkBehind refuses options and claims that do not go with Behind.
+func (o *NackOptions) checkBehind(c *Claim) error {
+	switch {
+	case !o.Behind:
+		return nil
+	case !o.Release, o.From != nil, o.Delay != 0, o.AtOnce:
+		return fmt.Errorf("%w: Behind goes with Release, and without From or a delay", ErrOptions)
+	case c.Hold != (ID{}):
+		return fmt.Errorf("%w: Behind, and an item under a claim of its own", ErrOptions)
+	}
+	return nil
 }
 
 // stay returns how many of the unfinished items stay in the claim. With NackOptions.From these are the items before it.
@@ -109,8 +125,24 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 		_, _, err = w.letGo(s.lane)
 		return err
 	}
-	_, err = w.rehint(first.Index, s.lane, hinted(record))
-	return err
+	return b.rehint(w, first.Index, s.lane, hinted(record))
+}
+
+// rehintwrites the hint of a group that the settlement has set free. With NackOptions.Behind the place of the hint is
+// behind all groups that are ready now, as in a queue with RoundRobin. Then also a receive of this transaction must not
+// prefer the group.
+func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) error {
+	if !b.o.Behind {
+		_, err := w.rehint(headIndex, lane, attempts)
+		return err
+	}
+	now, err := w.clock()
+	if err != nil {
+		return err
+	}
+	w.noted.settled[lane] = false
+	w.hint(max(headIndex, now), lane, attempts)
+	return nil
 }
 
 // deadLetterItem makes the item that was tried a dead letter. Afterwards the rest of the group is ready, or marked.

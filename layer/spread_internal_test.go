@@ -127,6 +127,32 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 	}
 }
 
+// TestBehindIsNotKept: a handle that meets others keeps the group that it settles, but not if the settlement puts the
+// group behind the others.
+func TestBehindIsNotKept(t *testing.T) {
+	same := map[bool]int{}
+	for n := range uint64(40) {
+		behind := n < 20
+		q := spreading(t, n%20, 1, 100, 3, nil)
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		group := claims[0].Group
+		claims, err = q.SettleReceive(t.Context(), Settlement{
+			Claim: claims[0], Nack: &NackOptions{Release: true, Behind: behind},
+		}, ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		if claims[0].Group == group {
+			same[behind]++
+		}
+		report, err := q.Admin().Check(t.Context(), CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+	}
+	require.Zero(t, same[true])
+	require.Positive(t, same[false])
+}
+
 // TestReceiveLeavesWhatAnotherIsTaking: what another transaction of the handle is about to claim is left to it, if
 // there is anything else; but a receive does not come back with nothing because of it.
 func TestReceiveLeavesWhatAnotherIsTaking(t *testing.T) {

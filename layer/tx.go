@@ -60,7 +60,7 @@ type told struct {
 type laneNotes struct {
 	ready    map[string]bool      // the lanes left ready
 	hinted   []candidate          // the hints set, in order
-	settled  map[string]bool      // the lanes whose claims have ended
+	settled  map[string]bool      // the lanes whose claims have ended; false = a walk of this handle must not keep it
 	behind   map[string]bool      // the lanes with items of an unordered queue to which items were appended
 	unlocked map[string]bool      // the lanes whose locks were cleared, in a queue with facets
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which were released

@@ -495,6 +495,9 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	return o.claims
 }
 
+// behind chooses, without a random number, whether a release puts the group behind the others.
+func behind(c *layer.Claim, left []layer.ID) bool { return c.Hold == layer.ID{} && len(left)%2 == 0 }
+
 func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []layer.ID) *op) {
 	o := settle("nack", nil)
 	n := layer.NackOptions{Err: errors.New("failed")}
@@ -509,6 +512,7 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 			from := left[a.rng.IntN(len(left))]
 			n.From = &from
 		}
+		n.Behind = n.From == nil && behind(c, left)
 	case 3:
 		if a.chance(a.w.knobs.reject) {
 			n.Reject = "hopeless"

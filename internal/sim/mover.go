@@ -463,7 +463,7 @@ func (a *actor) moveClaimed(target *layer.Queue) (failed error) {
 			return a.q.AckItemsTx(ctx, tx, c, ids)
 		})
 		if failed = errors.Join(failed, err); err != nil && a.rng.IntN(2) == 0 {
-			n := layer.NackOptions{Release: true}
+			n := layer.NackOptions{Release: true, Behind: behind(c, ids)}
 			back := &op{kind: "nack", settle: true, group: claimLane(c), token: c.Token, nack: n}
 			a.settle(back, layer.Settlement{Claim: back.lendClaim(c), Nack: &n})
 		}

@@ -200,9 +200,10 @@ var footprints = map[string]struct {
 		_, err := e.q.Extend(e.ctx, c.(*layer.Claim), time.Minute)
 		return err
 	}},
-	"nack":       {holding(2, 2), nackWith(layer.NackOptions{})},
-	"nack-delay": {holding(2, 2), nackWith(layer.NackOptions{Delay: time.Minute})},
-	"release":    {holding(2, 2), nackWith(layer.NackOptions{Release: true})},
+	"nack":           {holding(2, 2), nackWith(layer.NackOptions{})},
+	"nack-delay":     {holding(2, 2), nackWith(layer.NackOptions{Delay: time.Minute})},
+	"release":        {holding(2, 2), nackWith(layer.NackOptions{Release: true})},
+	"release-behind": {holding(2, 2), nackWith(layer.NackOptions{Release: true, Behind: true})},
 	"release-from": {holding(3, 3), func(e *env, c any) error {
 		claim := c.(*layer.Claim)
 		return e.q.Settle(e.ctx, layer.Settlement{

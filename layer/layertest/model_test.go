@@ -802,11 +802,14 @@ func (m *modelTest) nack(t *rapid.T) {
 	if !o.Release && o.Delay == 0 && rapid.IntRange(0, 3).Draw(t, "reject") == 0 {
 		o.Reject = "no use"
 	}
+	if o.Release && o.Delay == 0 && rapid.Bool().Draw(t, "behind") {
+		o.Behind, m.jumped = true, true // the place of the group is not its head's
+	}
 	nack := func() error {
 		return w.q.Settle(m.e.ctx, layer.Settlement{Claim: c.claim, Finish: ids, Nack: &o})
 	}
 	named := ids
-	if o.Release && o.Delay == 0 && rapid.Bool().Draw(t, "from one on") {
+	if o.Release && !o.Behind && o.Delay == 0 && rapid.Bool().Draw(t, "from one on") {
 		from := rapid.SampledFrom(c.claim.Items).Draw(t, "from").ID
 		o.From = &from
 		if slices.Contains(ids, from) {

@@ -48,7 +48,7 @@ var tokens = regexp.MustCompile(`token \d+`)
 //	keep GROUP [state=TEXT]                   Settle with a State alone; no text clears it, as with state= of ack
 //	state GROUP [set=TEXT] [clear] [force]    GroupState, SetGroupState
 //	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT] [state=TEXT]
-//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY] [state=TEXT]
+//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY] [behind] [state=TEXT]
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N [group=GROUP] [where=TEMPLATE] [unordered]    TakeTx, in a transaction of its own

@@ -203,7 +203,7 @@ func (s *scenario) nack(a *arguments) (string, error) {
 	q, c := s.settled(a)
 	o := layer.NackOptions{
 		Delay: a.duration("delay"), AtOnce: a.flag("at-once"), Reject: a.text("reject", ""),
-		Release: a.d.Cmd == "release",
+		Release: a.d.Cmd == "release", Behind: a.flag("behind"),
 	}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)
