@@ -250,17 +250,21 @@ func (w *txn) leave(
 	}
 	c = candidate{lane: lane, index: p.index}
 	if tried {
-		record, err := w.readAttempt(p.itemID())
-		if w.passes(err) {
-			record.Count, err = 1, nil // who claims the group reads the record, then
-		}
-		if err != nil {
+		if c.attempts, err = w.hintedOf(p.itemID()); err != nil {
 			return c, false, err
 		}
-		c.attempts = hinted(record)
 	}
 	c.key, err = w.rehint(p.index, lane, c.attempts)
 	return c, err == nil, err
+}
+
+// hintedOf reads the number for the hint of a head that may have failed before, or may be suspect.
+func (w *txn) hintedOf(id ID) (int, error) {
+	record, err := w.readAttempt(id)
+	if w.passes(err) {
+		return 1, nil // who claims the group reads the record, then
+	}
+	return hinted(record), err
 }
 
 // free is leave for a group which an operator or a sweep sets free.

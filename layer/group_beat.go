@@ -533,7 +533,7 @@ func endFar(w *txn, t farTimer) error {
 	switch {
 	case h == nil:
 		w.clear(t.key)
-		_, err := w.rehint(t.index, t.lane, 0)
+		_, err := w.rehint(t.index, t.lane, 1) // who claims the lane reads how often its head has failed
 		return err
 	case h.EndMS != t.dueMS:
 		w.clear(t.key)

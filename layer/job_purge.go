@@ -509,7 +509,8 @@ func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
 // leave makes a group findable whose items from first on are gone.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
-		s.hint(first.Index, first.Group, 0) // the hint may be stale: the receive that finds a stale hint clears it
+		// The hint may be stale: the receive that finds a stale hint clears it. It reads how often the head has failed.
+		s.hint(first.Index, first.Group, 1)
 		return nil
 	}
 	s.tx.Clear(s.keys.ready(first.Index, first.Group))

@@ -266,20 +266,27 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	delete(w.noted.ready, f.lane)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)
-	if f.rows.len() == len(out) && f.behind != nil {
-		_, err = w.rehint(f.behind.Index, f.lane, 0)
-		return items, err
-	}
-	if f.rows.len() == len(out) {
+	var next ID
+	switch {
+	case f.rows.len() > len(out):
+		next = f.rows.id(len(out))
+	case f.behind != nil:
+		next = *f.behind
+	default:
 		return items, nil
 	}
-	next := f.rows.at(len(out)).Index
-	if next == 0 { // its key cannot be read: the receive that follows the hint says so
-		if next, err = w.clock(); err != nil {
+	attempts := 0
+	if f.record != nil || f.attempts > 0 { // the messages behind a head that has failed may be suspect
+		if attempts, err = w.hintedOf(next); err != nil {
 			return nil, err
 		}
 	}
-	_, err = w.rehint(next, f.lane, 0)
+	if next.Index == 0 { // its key cannot be read: the receive that follows the hint says so
+		if next.Index, err = w.clock(); err != nil {
+			return nil, err
+		}
+	}
+	_, err = w.rehint(next.Index, f.lane, attempts)
 	return items, err
 }
 

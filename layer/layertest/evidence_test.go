@@ -142,15 +142,16 @@ func TestPoisonDiesAlone(t *testing.T) {
 	}
 }
 
-// TestSuspectBehindAFailedMessage (G7): the lease of a claim of five messages expires. The first is given alone and
-// fails with an error twice, and is then no longer suspect. The four behind it are: each is given alone.
-func TestSuspectBehindAFailedMessage(t *testing.T) {
+// suspectKind is a way to receive messages that may be suspect.
+type suspectKind struct {
+	name   string
+	change func(c *layer.Config)
+	o      layer.ReceiveOptions
+}
+
+func suspectKinds() []suspectKind {
 	facets := func(c *layer.Config) { c.Facets, c.Views = []string{"state"}, "*; state" }
-	for _, kind := range []struct {
-		name   string
-		change func(c *layer.Config)
-		o      layer.ReceiveOptions
-	}{
+	return []suspectKind{
 		{"groups", nil, layer.ReceiveOptions{Max: 10}},
 		{"one by one at first", nil, layer.ReceiveOptions{Max: 1}},
 		{"heads", nil, layer.ReceiveOptions{Max: 10, Strategy: layer.Heads}},
@@ -162,47 +163,111 @@ func TestSuspectBehindAFailedMessage(t *testing.T) {
 		{"template", facets, layer.ReceiveOptions{Max: 10, Where: layer.Template{"state": "new"}}},
 		{"unordered", func(c *layer.Config) { c.Unordered = true }, layer.ReceiveOptions{Max: 10, Unordered: true}},
 		{"in turn", func(c *layer.Config) { c.LeasePerItem = true }, layer.ReceiveOptions{Max: 10}},
-	} {
+	}
+}
+
+// suspectQueue makes a queue of the kind with the messages 0 to 4 of group A. The lease of a claim of them has expired.
+func (e *env) suspectQueue(kind suspectKind) (q *layer.Queue, ids []layer.ID) {
+	e.t.Helper()
+	o := e.options(10)
+	if o.Config.Retry = atOnce; kind.change != nil {
+		kind.change(&o.Config)
+	}
+	q, err := layer.Create(e.ctx, e.db, testPrefix, "suspects", o)
+	require.NoError(e.t, err)
+	for i := range 5 {
+		sent, err := q.Enqueue(e.ctx, layer.Message{
+			Group: "A", Body: fmt.Append(nil, i), Headers: map[string]string{"state": "new"},
+		})
+		require.NoError(e.t, err)
+		ids = append(ids, sent[0].ID)
+	}
+	first, err := q.Receive(e.ctx, layer.ReceiveOptions{
+		Max: 5, Where: kind.o.Where, Unordered: kind.o.Unordered,
+	})
+	require.NoError(e.t, err)
+	require.NotEmpty(e.t, first)
+	e.clock.advance(2 * time.Minute)
+	return q, ids
+}
+
+// givenAlone receives, and expects one message alone.
+func (e *env) givenAlone(q *layer.Queue, o layer.ReceiveOptions) (c *layer.Claim, body string) {
+	e.t.Helper()
+	claims, err := q.Receive(e.ctx, o)
+	require.NoError(e.t, err)
+	require.Len(e.t, claims, 1)
+	require.Len(e.t, claims[0].Items, 1)
+	return claims[0], string(claims[0].Items[0].Body)
+}
+
+// TestSuspectBehindAFailedMessage (G7): the lease of a claim of five messages expires. The first is given alone and
+// fails with an error twice, and is then no longer suspect. The four behind it are: each is given alone.
+func TestSuspectBehindAFailedMessage(t *testing.T) {
+	for _, kind := range suspectKinds() {
 		t.Run(kind.name, func(t *testing.T) {
 			e := newEnv(t, inMemory, false)
-			o := e.options(10)
-			if o.Config.Retry = atOnce; kind.change != nil {
-				kind.change(&o.Config)
-			}
-			q, err := layer.Create(e.ctx, e.db, testPrefix, "suspects", o)
-			require.NoError(t, err)
+			q, _ := e.suspectQueue(kind)
 			defer e.sound("suspects")
-			for i := range 5 {
-				_, err := q.Enqueue(e.ctx, layer.Message{
-					Group: "A", Body: fmt.Append(nil, i), Headers: map[string]string{"state": "new"},
-				})
-				require.NoError(t, err)
-			}
-			first, err := q.Receive(e.ctx, layer.ReceiveOptions{
-				Max: 5, Where: kind.o.Where, Unordered: kind.o.Unordered,
-			})
-			require.NoError(t, err)
-			require.NotEmpty(t, first)
-			e.clock.advance(2 * time.Minute)
-			given := func() (*layer.Claim, string) {
-				claims, err := q.Receive(e.ctx, kind.o)
-				require.NoError(t, err)
-				kind.o.Max = 10
-				require.Len(t, claims, 1)
-				require.Len(t, claims[0].Items, 1)
-				return claims[0], string(claims[0].Items[0].Body)
-			}
 			for range 2 {
-				claim, body := given()
+				claim, body := e.givenAlone(q, kind.o)
 				require.Equal(t, "0", body)
 				require.NoError(t, q.Nack(e.ctx, claim, layer.NackOptions{Err: errors.New("failed")}))
+				kind.o.Max = 10
 			}
 			for i := range 5 {
-				claim, body := given()
+				claim, body := e.givenAlone(q, kind.o)
 				require.Equal(t, fmt.Sprint(i), body)
 				require.NoError(t, q.Ack(e.ctx, claim))
 			}
 		})
+	}
+}
+
+// TestSuspectBehindOneThatLeaves (G7): the lease of a claim of five messages expires. The first then leaves its group
+// without a claim. The four behind it are suspect, so each is given alone.
+func TestSuspectBehindOneThatLeaves(t *testing.T) {
+	ways := map[string]func(e *env, q *layer.Queue, kind suspectKind, first layer.ID) error{
+		"take": func(e *env, q *layer.Queue, kind suspectKind, _ layer.ID) error {
+			items, err := e.take(q, 1, layer.TakeOptions{Where: kind.o.Where, Unordered: kind.o.Unordered})
+			require.Len(e.t, items, 1)
+			return err
+		},
+		"take of the group": func(e *env, q *layer.Queue, kind suspectKind, _ layer.ID) error {
+			items, err := e.take(q, 1, layer.TakeOptions{
+				Group: layer.OnlyGroup("A"), Where: kind.o.Where, Unordered: kind.o.Unordered,
+			})
+			require.Len(e.t, items, 1)
+			return err
+		},
+		"cancel": func(e *env, q *layer.Queue, _ suspectKind, first layer.ID) error {
+			return q.Admin().Cancel(e.ctx, first)
+		},
+		"skip": func(e *env, q *layer.Queue, _ suspectKind, _ layer.ID) error {
+			_, err := q.Admin().Skip(e.ctx, "A", layer.SkipOptions{})
+			return err
+		},
+		"sweep and cancel": func(e *env, q *layer.Queue, _ suspectKind, first layer.ID) error {
+			_, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(e.t, err)
+			return q.Admin().Cancel(e.ctx, first)
+		},
+	}
+	for name, leave := range ways {
+		for _, kind := range suspectKinds() {
+			t.Run(name+"/"+kind.name, func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				q, ids := e.suspectQueue(kind)
+				defer e.sound("suspects")
+				require.NoError(t, leave(e, q, kind, ids[0]))
+				for i := range 4 {
+					claim, body := e.givenAlone(q, kind.o)
+					require.Equal(t, fmt.Sprint(i+1), body)
+					require.NoError(t, q.Ack(e.ctx, claim))
+					kind.o.Max = 10
+				}
+			})
+		}
 	}
 }
 

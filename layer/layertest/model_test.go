@@ -286,6 +286,22 @@ func (m *model) gives(g *modelGroup, nowMS int64) bool {
 	return m.config.OnFailure == layer.DeadLetterItem && m.due(&rest, nowMS) > 0
 }
 
+// tried reports whether the first item that a receive would give is suspect, and its failed attempts by then.
+func (m *model) tried(g *modelGroup, nowMS int64) (suspect bool, attempts int) {
+	if !g.expired(nowMS) {
+		return g.items[0].suspect, g.items[0].attempts
+	}
+	tried := g.item(g.lock.outstanding[0])
+	switch failed := tried.attempts + 1; {
+	case g.lock.proven && m.fatal(failed, ""): // it becomes a dead letter: see gives
+		next := g.items[slices.IndexFunc(g.items, func(item *modelItem) bool { return item != tried })]
+		return next.suspect, next.attempts
+	case g.lock.proven, !tried.suspect && !m.fatal(failed, ""):
+		return true, failed
+	}
+	return true, tried.attempts
+}
+
 // fatal reports whether an item has failed for good after so many attempts.
 func (m *model) fatal(attempts int, rejected string) bool {
 	c := m.config
@@ -374,6 +390,15 @@ type modelWorker struct {
 	name string
 	q    *layer.Queue
 	now  func() time.Time
+	gave []modelSuspect // the claims of suspect items that may last, in order
+}
+
+// modelSuspect is a claim of a suspect item that a worker was given.
+type modelSuspect struct {
+	group   string
+	token   int64
+	sinceMS int64
+	grave   bool // the item was alone when its lease expired
 }
 
 // modelClaim is a claim that a worker was given at some time, and never forgets.
@@ -614,7 +639,7 @@ func (m *modelTest) receive(t *rapid.T) {
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
 	defer m.met(t, w)
-	m.checkChoice(t, now, o, claims)
+	m.checkChoice(t, w, o, claims)
 	left := o.Max
 	for _, c := range claims {
 		g := m.group(c.Group)
@@ -631,7 +656,9 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.Len(t, c.Items, n, "all that fits of a group and is due is delivered")
 		m.model.spend(g, now, n)
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
-		g.token, g.lock.proven = c.Token, suspect
+		if g.token, g.lock.proven = c.Token, suspect; suspect {
+			w.gave = append(w.gave, modelSuspect{c.Group, c.Token, now, g.items[0].attempts > 1})
+		}
 		for i, item := range c.Items {
 			m.delivered(t, g.items[i], item)
 			g.lock.outstanding = append(g.lock.outstanding, item.ID)
@@ -655,11 +682,16 @@ func (m *modelTest) lapse(g *modelGroup, w *modelWorker, spared *layer.ID) {
 
 // checkChoice holds a receive to the choice of groups: it finds something if there is something, and if no fault
 // makes it spread and no timer is due, it takes the oldest heads, and as many as it may.
-func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, claims []*layer.Claim) {
+func (m *modelTest) checkChoice(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
+	now := w.now().UnixMilli()
 	var ready []*modelGroup
-	due := 0
+	due, refused := 0, 0
 	for _, g := range m.model.groups {
-		if m.model.gives(g, now) {
+		switch {
+		case !m.model.gives(g, now):
+		case !m.mayGive(w, g, now):
+			refused++
+		default:
 			ready = append(ready, g)
 			if g.lock != nil {
 				due++
@@ -667,7 +699,7 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 		}
 	}
 	require.Equal(t, len(ready) > 0, len(claims) > 0, "something is found if and only if something is ready")
-	if m.faults || m.jumped || len(ready) == 0 || m.kept {
+	if m.faults || m.jumped || len(ready) == 0 || m.kept || refused > 0 {
 		return
 	}
 	sort.Slice(ready, func(i, j int) bool { return older(ready[i], ready[j]) })
@@ -694,6 +726,34 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 	if due == 0 {
 		require.Len(t, claims, groups)
 	}
+}
+
+// suspectPause is how long a worker waits for a suspect item that it has, before it gets another.
+const suspectPause = 30_000 // ms
+
+// mayGive reports whether a receive of the worker may find a group that is free, and forgets what is over. A worker
+// gets the next suspect item when the one before is settled, or after a pause. One that was alone when its lease expired
+// excludes all others.
+func (m *modelTest) mayGive(w *modelWorker, g *modelGroup, now int64) bool {
+	alone, attempts := m.model.tried(g, now)
+	if !alone {
+		return true
+	}
+	grave, last := attempts > 1, len(w.gave)-1
+	var over []modelSuspect
+	defer func() {
+		w.gave = slices.DeleteFunc(w.gave, func(s modelSuspect) bool { return slices.Contains(over, s) })
+	}()
+	for i, s := range w.gave {
+		if !s.grave && !grave && (i < last || now < s.sinceMS || now-s.sinceMS >= suspectPause) {
+			continue
+		}
+		if lock := m.group(s.group).lock; lock != nil && lock.token == s.token && lock.endMS > now {
+			return false
+		}
+		over = append(over, s)
+	}
+	return true
 }
 
 // comesAlone reports whether the group's head is suspect once it is received.
