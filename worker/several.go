@@ -74,6 +74,9 @@ func (h *hand) look(ready []*source, done *finished) (r received, over bool) {
 			if r, over = h.awaits(a); over {
 				return r, true
 			}
+			if a.slow {
+				continue
+			}
 		}
 		if a = h.startAsking(s, done, 0); a == nil {
 			continue
