@@ -99,9 +99,12 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	w.tx.Set(keys.lock(lane), next.Pack())
 }
 
+// hasLease reports whether a claim has a lease of its own, and is kept by no heartbeat. c may be nil.
+func hasLease(c *rec.Holding) bool { return c != nil && !c.ByBeat() }
+
 // noteOwn notes a claim with a lease that this transaction makes or extends; nil = it is none.
 func noteOwn(w *txn, lane string, c *rec.Holding) {
-	if c == nil || c.ByBeat() {
+	if !hasLease(c) {
 		return
 	}
 	clock, err := w.clock()
@@ -156,7 +159,7 @@ func keepOwn(w *txn) error {
 		}
 		h := r.Claim()
 		switch c := early[key]; {
-		case err != nil, h == nil, h.Token != key.token, h.SinceMS != key.sinceMS:
+		case err != nil, !hasLease(h), h.Token != key.token, h.SinceMS != key.sinceMS:
 		case h.EndMS > w.nowMS:
 			w.q.owns.confirm(key, h.EndMS)
 		default:
@@ -250,7 +253,7 @@ func (w *txn) leave(
 	}
 	c = candidate{lane: lane, index: p.index}
 	if tried {
-		if c.attempts, err = w.hintedOf(p.itemID()); err != nil {
+		if c.attempts, err = hintedOf(w, p.itemID()); err != nil {
 			return c, false, err
 		}
 	}
@@ -259,7 +262,7 @@ func (w *txn) leave(
 }
 
 // hintedOf reads the number for the hint of a head that may have failed before, or may be suspect.
-func (w *txn) hintedOf(id ID) (int, error) {
+func hintedOf(w *txn, id ID) (int, error) {
 	record, err := w.readAttempt(id)
 	if w.passes(err) {
 		return 1, nil // who claims the group reads the record, then

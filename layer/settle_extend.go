@@ -37,6 +37,9 @@ func (e *extension) carryOut(w *txn, s *settlement) error {
 	}
 	if e.proves {
 		if s.claim.beat != uuid.Nil {
+			if hasLease(c) && c.EndMS <= w.nowMS { // another handle has ended the heartbeat
+				return s.lost(w.q, nil)
+			}
 			next, end = s.run.held, c.EndMS
 		}
 		next = next.Prove()

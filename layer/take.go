@@ -277,7 +277,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	}
 	attempts := 0
 	if f.record != nil || f.attempts > 0 { // the messages behind a head that has failed may be suspect
-		if attempts, err = w.hintedOf(next); err != nil {
+		if attempts, err = hintedOf(w, next); err != nil {
 			return nil, err
 		}
 	}

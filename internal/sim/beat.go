@@ -372,6 +372,10 @@ func (m *model) rejoined(group string, old, next *lockState) {
 		m.violation("claim %d of %q ends with its heartbeat in a run without faults", next.token, group)
 	}
 	m.w.mark("claim ended with its heartbeat")
+	key := claimKey{group, next.token}
+	c := m.claims[key]
+	c.alone = m.r.step
+	m.claims[key] = c
 }
 
 // joins checks that a new claim by heartbeat joins a live beat. It uses the state of the beat before the record,

@@ -287,6 +287,7 @@ type claimed struct {
 	bodies []string
 	state  string // of the group
 	ends   int    // the step of the commit that ended it; 0 = none
+	alone  int    // the step of the commit that ended its heartbeat; 0 = none
 }
 
 type claimKey struct {

@@ -255,7 +255,11 @@ var failedOnce = []sim.Options{
 	{Seed: 20261140, Profile: "worked"},   // a limiter that ignores Stop, and a claim lost in that time
 	{Seed: 39, Profile: "paced"},          // a late answer of Configure took its handle back to the older rate
 	{Seed: 1795772199, Profile: "waking"}, // a group given back while a request was written again
-	{Seed: 10, Retire: true},              // a pause of the whole world, taken for a slow Close
+	// A receive that noted its claim after the heartbeat of the claim had been ended.
+	{Seed: 1795818870507, Profile: "beating"},
+	// An extension that did not land, taken for one that has made the claim last by a lease.
+	{Seed: 1795818872796},
+	{Seed: 10, Retire: true}, // a pause of the whole world, taken for a slow Close
 }
 
 // TestFailedSeeds: the runs that failed once hold.

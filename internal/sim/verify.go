@@ -548,9 +548,12 @@ func (m *model) untold(key claimKey, c claimed) {
 	m.w.violation("G3: claim %d of %q, committed at step %d by handle %d, was returned to nobody", key.token, key.group, c.r.step, c.r.who)
 }
 
-// lostBy reports whether a claim, or one of the same commit of an item before it in turn, had ended by a step.
+// lostBy reports whether a claim, or its heartbeat, or a claim of the same commit of an item before it in turn, had
+// ended by a step.
 func (m *model) lostBy(step int, c claimed) bool {
-	ended := func(c claimed) bool { return c.ends > 0 && c.ends <= step && c.r.step <= step }
+	ended := func(c claimed) bool {
+		return c.r.step <= step && (c.ends > 0 && c.ends <= step || c.alone > 0 && c.alone <= step)
+	}
 	if ended(c) || !m.w.knobs.inTurn || len(c.out) == 0 {
 		return ended(c)
 	}

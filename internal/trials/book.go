@@ -98,14 +98,15 @@ func (b *book) failed() bool {
 	return false
 }
 
-// codeOf names the code that is tried: what the tree has apart from documents and this command. Commits that change only
-// these are tried together. A tree with changes that are not committed has a code of its own.
+// codeOf names the code that is tried: what the tree has apart from documents and this command. Commits that change
+// only these are tried together. A tree with changes that are not committed has a code of its own.
 func codeOf(ctx context.Context) (string, error) {
 	list, err := exec.CommandContext(ctx, "git", "ls-tree", "-r", "--full-tree", "HEAD").Output()
 	if err != nil {
 		return "", fmt.Errorf("git ls-tree: %w", err)
 	}
-	changed, err := exec.CommandContext(ctx, "git", "diff", "HEAD", "--", ":/", ":!/internal/trials", ":!/*.md").Output()
+	others := []string{"diff", "HEAD", "--", ":/", ":!/internal/trials", ":!/*.md", ":!/*.png"}
+	changed, err := exec.CommandContext(ctx, "git", others...).Output()
 	if err != nil {
 		return "", fmt.Errorf("git diff: %w", err)
 	}

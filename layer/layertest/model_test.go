@@ -732,8 +732,8 @@ func (m *modelTest) checkChoice(t *rapid.T, w *modelWorker, o layer.ReceiveOptio
 const suspectPause = 30_000 // ms
 
 // mayGive reports whether a receive of the worker may find a group that is free, and forgets what is over. A worker
-// gets the next suspect item when the one before is settled, or after a pause. One that was alone when its lease expired
-// excludes all others.
+// gets the next suspect item when the one before is settled, or after a pause. One that was alone when its lease
+// expired excludes all others.
 func (m *modelTest) mayGive(w *modelWorker, g *modelGroup, now int64) bool {
 	alone, attempts := m.model.tried(g, now)
 	if !alone {

@@ -1,0 +1,1 @@
+../../layer/layertest/behind_test.go
