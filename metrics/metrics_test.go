@@ -176,6 +176,61 @@ func TestLabelSets(t *testing.T) {
 	})
 }
 
+// TestBusyAfterFailures: no handler counts as running when it has ended, also if a batch has failed at an item, or if
+// the claim was lost during the call.
+func TestBusyAfterFailures(t *testing.T) {
+	handlers := map[string]worker.Handler{
+		"a batch that names an item": worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
+			if ds[0].Attempt == 1 && len(ds) == 10 {
+				return &worker.BatchError{Done: 3, Err: errors.New("no")}
+			}
+			return nil
+		}),
+		"a batch that names none": worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
+			if len(ds) > 2 {
+				return errors.New("no")
+			}
+			return nil
+		}),
+		"a batch whose claim is lost": worker.HandleBatch(func(ctx context.Context, ds []*worker.Delivery) error {
+			return release(ctx, ds[0])
+		}),
+		"a claim that is lost": worker.Handle(release),
+	}
+	for name, h := range handlers {
+		t.Run(name, func(t *testing.T) {
+			inScene(t, func(t *testing.T, s *scene) {
+				_, err := s.q.Enqueue(t.Context(), slices.Repeat([]layer.Message{{Group: "g"}}, 10)...)
+				require.NoError(t, err)
+				w, err := worker.New(s.q, h, worker.Options{
+					Events: s.e.Events(worker.Events{}), Logger: slog.New(slog.DiscardHandler), Batch: 10,
+				})
+				require.NoError(t, err)
+				w.Start()
+				time.Sleep(30 * time.Second)
+				stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
+				require.NoError(t, err)
+				require.Zero(t, stats.Depth)
+				require.Contains(t, s.scrape(), `fdbfifo_worker_busy{queue="a\\b \"c\"\nd é"} 0`+"\n")
+				require.NoError(t, w.Stop(context.Background()))
+			})
+		})
+	}
+}
+
+// release takes the group from the worker that handles its first message for the first time.
+func release(ctx context.Context, d *worker.Delivery) error {
+	if d.Attempt > 1 {
+		return nil
+	}
+	o := layer.ForceReleaseOptions{CountAttempt: true}
+	if _, err := d.Queue.Admin().ForceRelease(ctx, d.ID.Group, o); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
 // TestScrapesShareOneReading: scrapes read a queue at most once in ten seconds, however many come. Without a scrape the
 // queue is not read.
 func TestScrapesShareOneReading(t *testing.T) {

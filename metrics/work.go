@@ -13,11 +13,28 @@ import (
 // work counts the work of this process's workers on a queue. The exporter's lock guards it.
 type work struct {
 	lost, takenOver, stuck int64
-	busy                   int64
-	ended                  map[string]int64 // by outcome
-	well, badly            *histogram       // how long handlers took
-	did                    *operations
-	workers                []*worker.Worker
+	// busy is how many items handlers run for, by claim. A batch that fails, or whose claim is lost, ends for all its
+	// items, but its event names one item, or none.
+	busy        map[claim]int64
+	ended       map[string]int64 // by outcome
+	well, badly *histogram       // how long handlers took
+	did         *operations
+	workers     []*worker.Worker
+}
+
+// claim names a claim in this process. Claims of two lanes of a group may have one name.
+type claim struct {
+	group string
+	token int64
+}
+
+func claimOf(ev worker.Event) claim { return claim{ev.Group, ev.Token} }
+
+// done notes that a handler has finished an item of a claim.
+func (w *work) done(c claim) {
+	if w.busy[c]--; w.busy[c] <= 0 {
+		delete(w.busy, c)
+	}
 }
 
 // outcomes are how the handling of a message ends, as the label error_type says: "" = well. A panic is a "handler".
@@ -49,7 +66,7 @@ func (h *histogram) observe(seconds float64) {
 func (e *Exporter) of(queue string) *work {
 	w := e.work[queue]
 	if w == nil {
-		w = &work{ended: map[string]int64{}, did: newOperations()}
+		w = &work{busy: map[claim]int64{}, ended: map[string]int64{}, did: newOperations()}
 		w.well, w.badly = newHistogram(bounds), newHistogram(bounds)
 		e.work[queue] = w
 	}
@@ -79,16 +96,19 @@ func (e *Exporter) Events(next worker.Events) worker.Events {
 	}
 	h := next
 	h.TakenOver = counting(next.TakenOver, func(w *work, _ worker.Event) { w.takenOver++ })
-	h.Lost = counting(next.Lost, func(w *work, _ worker.Event) { w.lost++ })
+	h.Lost = counting(next.Lost, func(w *work, ev worker.Event) {
+		delete(w.busy, claimOf(ev))
+		w.lost++
+	})
 	h.Stuck = counting(next.Stuck, func(w *work, _ worker.Event) { w.stuck++ })
-	h.Started = counting(next.Started, func(w *work, _ worker.Event) { w.busy++ })
+	h.Started = counting(next.Started, func(w *work, ev worker.Event) { w.busy[claimOf(ev)]++ })
 	h.Done = counting(next.Done, func(w *work, ev worker.Event) {
-		w.busy--
+		w.done(claimOf(ev))
 		w.ended[""]++
 		w.well.observe(ev.Took.Seconds())
 	})
 	h.Failed = counting(next.Failed, func(w *work, ev worker.Event) {
-		w.busy--
+		delete(w.busy, claimOf(ev))
 		w.ended[outcome(ev.Err)]++
 		w.badly.observe(ev.Took.Seconds())
 	})
@@ -111,7 +131,11 @@ func (w *work) print(p *printer, queue string) {
 	p.add("fdbfifo_claims_lost_total", float64(w.lost), "queue", queue)
 	p.add("fdbfifo_claims_taken_over_total", float64(w.takenOver), "queue", queue)
 	p.add("fdbfifo_worker_stuck_total", float64(w.stuck), "queue", queue)
-	p.add("fdbfifo_worker_busy", float64(max(0, w.busy)), "queue", queue)
+	busy := int64(0)
+	for _, n := range w.busy {
+		busy += n
+	}
+	p.add("fdbfifo_worker_busy", float64(busy), "queue", queue)
 	if len(w.workers) > 0 {
 		var hands worker.Hands
 		for _, worker := range w.workers {
