@@ -28,6 +28,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"fdbfifo/internal/callback"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
@@ -321,6 +322,8 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 	ctx, span := t.tracer.Start(ctx, "process "+d.Queue.Name(), options...)
 	begun := time.Now()
 	return ctx, func(err error) {
+		meant, _ := callback.Meant(err) // what the worker takes it for
+		err = callback.Sound(meant)
 		kind := outcome(err)
 		if err != nil {
 			span.SetAttributes(semconv.ErrorTypeKey.String(kind))

@@ -207,6 +207,37 @@ func TestTextsAreBounded(t *testing.T) {
 	})
 }
 
+// brokenError panics in its only method, as a nil pointer in the place of an error often does.
+type brokenError struct{ text string }
+
+func (e *brokenError) Error() string { return e.text }
+
+// TestErrorsAreTakenAsByTheWorker: a nil pointer to an error of this module is a success, and an error whose methods
+// panic is a failure. Either ends the span.
+func TestErrorsAreTakenAsByTheWorker(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "g"})
+		require.NoError(t, err)
+		claim := s.receive()
+		handle := func(err error) sdktrace.ReadOnlySpan {
+			d := &worker.Delivery{Item: claim.Items[0], Queue: s.q, Token: claim.Token}
+			ctx, own := s.tracer.Start(s.ctx, "own")
+			defer own.End()
+			process := s.tel.Process(func(context.Context, *worker.Delivery) error { return err })
+			require.NotPanics(t, func() { require.Equal(t, err, process(ctx, d)) })
+			span := s.span("process orders")
+			require.Equal(t, own.SpanContext().SpanID(), span.Parent().SpanID())
+			return span
+		}
+		for _, err := range []error{(*worker.RetryError)(nil), (*worker.RejectError)(nil), (*layer.LimitError)(nil)} {
+			require.Equal(t, codes.Unset, handle(err).Status().Code, "%T", err)
+		}
+		require.Equal(t, codes.Error, handle((*brokenError)(nil)).Status().Code)
+		require.NoError(t, s.q.Ack(s.ctx, claim))
+		require.Contains(t, fmt.Sprint(s.metrics()["messaging.process.duration"].Data), "handler")
+	})
+}
+
 // TestReceiveThatWaits: the span of a receive is that of the transaction that got something, and one that got nothing
 // has none.
 func TestReceiveThatWaits(t *testing.T) {
