@@ -90,10 +90,12 @@ func TestLogLinesAreDocumented(t *testing.T) {
 	written := map[string][]string{
 		"queue: VERB": {"debug", "error", "info", "warn"}, "sqs: request": {"debug", "error"},
 	}
-	report := regexp.MustCompile(`callback\.Report\("([^"]+)"`)
+	report := regexp.MustCompile(`\bReport\("([^"]+)"`)
 	line := regexp.MustCompile(`(?:emit\([^"]*slog\.Level([A-Z][a-z]+)|(?:log|[lL]ogger)\.(Debug|Info|Warn|Error)\(|` +
 		`\.Log\(context\.Background\(\), level),? ?"([^"]+)"`)
-	for _, dir := range []string{"../kv", "../layer", "../worker", "../console", "../sqs", "../metrics", "."} {
+	for _, dir := range []string{
+		"../kv", "../layer", "../worker", "../console", "../sqs", "../metrics", "../internal/callback", ".",
+	} {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
 		for _, file := range files {
