@@ -320,7 +320,7 @@ func (o *Operation) attrs() []slog.Attr {
 	} else if o.Group != nil {
 		all = append(all, slog.String("group", *o.Group))
 	}
-	if o.Settled != nil {
+	if o.Settled != nil && (o.Verb != VerbReceive || o.Err != nil) { // else the claim that it got is another
 		all = append(all, slog.Int64("token", o.Settled.Token))
 	}
 	if o.Items > 0 {

@@ -211,7 +211,7 @@ func details(o *layer.Operation) []attribute.KeyValue {
 	if o.ID != (layer.ID{}) {
 		all = append(all, semconv.MessagingMessageID(short(o.ID.String())))
 	}
-	if o.Settled != nil {
+	if o.Settled != nil && (o.Verb != layer.VerbReceive || o.Err != nil) { // else the claim that it got is another
 		all = append(all, attribute.Int64("messaging.fdbfifo.claim.token", o.Settled.Token))
 	}
 	if o.Follows != "" {

@@ -238,6 +238,29 @@ func TestErrorsAreTakenAsByTheWorker(t *testing.T) {
 	})
 }
 
+// TestReceiveThatSettles: the span of a receive does not name the token of the claim that it has settled, because the
+// claim that it gets has another.
+func TestReceiveThatSettles(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		for range 2 {
+			_, err := s.q.Enqueue(s.ctx, layer.Message{Alone: true})
+			require.NoError(t, err)
+		}
+		settle := layer.Settlement{Claim: s.receive(), FinishAll: true}
+		claims, err := s.q.SettleReceive(s.ctx, settle, layer.ReceiveOptions{})
+		require.NoError(t, err)
+		for _, a := range s.span("receive orders").Attributes() {
+			require.NotEqual(t, "messaging.fdbfifo.claim.token", string(a.Key))
+		}
+		require.NoError(t, s.q.Ack(s.ctx, claims[0]))
+		settle.Claim = claims[0]
+		_, err = s.q.SettleReceive(s.ctx, settle, layer.ReceiveOptions{})
+		require.ErrorIs(t, err, layer.ErrClaimLost)
+		lost := attribute.Int64("messaging.fdbfifo.claim.token", claims[0].Token)
+		require.Contains(t, s.span("receive orders").Attributes(), lost)
+	})
+}
+
 // TestReceiveThatWaits: the span of a receive is that of the transaction that got something, and one that got nothing
 // has none.
 func TestReceiveThatWaits(t *testing.T) {

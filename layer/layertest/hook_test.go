@@ -299,6 +299,34 @@ func TestLogHook(t *testing.T) {
 	require.NotContains(t, text.String(), "secret")
 }
 
+// TestLogOfAReceiveThatSettles: the line of a receive has the token of the claim that it has settled only if that claim
+// was lost. Otherwise a reader takes it for the token of the claim that the receive has got.
+func TestLogOfAReceiveThatSettles(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	var text bytes.Buffer
+	o := e.options(7)
+	handler := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})
+	o.Hooks = []layer.Hook{layer.LogHook(slog.New(handler))}
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	e.enqueue("A", "a1")
+	e.enqueue("B", "b1")
+	first := e.receive(q, 1)
+	token := fmt.Sprint("token=", first.Token)
+	next := func() ([]*layer.Claim, error) {
+		text.Reset()
+		return q.SettleReceive(e.ctx, layer.Settlement{Claim: first, FinishAll: true}, layer.ReceiveOptions{})
+	}
+	claims, err := next()
+	require.NoError(t, err)
+	require.Contains(t, text.String(), "queue: receive")
+	require.NotContains(t, text.String(), token)
+	_, err = next()
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.Contains(t, text.String(), token)
+	require.NoError(t, q.Ack(e.ctx, claims[0]))
+}
+
 // TestHooksThatHang: an operation waits half a second for a hook that hangs, and is done without it. The hook is not
 // told of operations that begin until it has returned. A header that it sets too late is in no message, and does not
 // read the caller's messages.
