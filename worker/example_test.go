@@ -217,13 +217,13 @@ func ExampleRetryError() {
 	defer closeAll()
 	calls := 0
 	runUntilEmpty(q, worker.Handle(func(ctx context.Context, d *worker.Delivery) error {
-		if calls++; calls < 4 {
-			return &worker.RetryError{After: time.Millisecond, Uncounted: true, Err: errors.New("service is down")}
+		if calls++; calls < 2 {
+			return &worker.RetryError{After: time.Second, Uncounted: true, Err: errors.New("service is down")}
 		}
 		fmt.Printf("call %d, attempt %d\n", calls, d.Attempt)
 		return nil
 	}), worker.Options{})
-	// Output: call 4, attempt 1
+	// Output: call 2, attempt 1
 }
 
 // A group's state goes from item to item, and is kept with the ack.

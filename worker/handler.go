@@ -10,8 +10,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// Handler is what a worker does with items: Handle, HandleTx, HandleCommit and HandleBatch make one. The zero value
-// is none, and New refuses it.
+// Handler is what a worker does with items: Handle, HandleTx, HandleCommit, HandleBatch and HandleStage make
+// one. The zero value is none, and New refuses it.
 //
 // For every kind: nil finishes the item, for good. An error or a panic (runtime.Goexit too) is a failed attempt: the
 // item is given back with those behind it in its group, and tried again as the queue's retry policy says, or as a

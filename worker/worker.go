@@ -39,7 +39,7 @@ type Options struct {
 	// unless it is the only one without a group. 0 = Concurrency. See SetConcurrency.
 	MaxConcurrency int
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. A larger Batch saves receives, and
-	// keeps a group with one goroutine for longer. Items are acked one by one, except those of a HandleBatch.
+	// keeps a group with one goroutine for longer. See the kinds of handlers for how items are acked.
 	Batch int
 	// Lease is the lease of a claim. The worker extends it while handlers run. If the process dies, the group is free
 	// again when the lease ends. 0 = the queue's.
@@ -91,8 +91,9 @@ type Options struct {
 	// of the group is invalid, OnError is told, and Next is asked again after a pause. Several goroutines call Next at
 	// once.
 	Next func() (where layer.Template, group *string)
-	// Logger gets a line for each of Events, without bodies: a lost claim and a stuck handler as an error, a failure as
-	// a warning, each claim and item at the level debug. nil = slog.Default().
+	// Logger gets a line for each of Events, without bodies: a dead letter and a stuck handler as an error, a failure
+	// and a lost claim as a warning, each claim and item at the level debug. docs/telemetry.md has all lines. nil =
+	// slog.Default().
 	Logger *slog.Logger
 	// Events are called as the worker meets them. The worker extends the claim while a function of Events runs, and
 	// acks what is handled. The worker continues without a function of these options that has not returned after two
