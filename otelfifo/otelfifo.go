@@ -324,7 +324,7 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 	return ctx, func(err error) {
 		meant, _ := callback.Meant(err) // what the worker takes it for
 		err = callback.Sound(meant)
-		kind := outcome(err)
+		kind := outcome(ctx, err)
 		if err != nil {
 			span.SetAttributes(semconv.ErrorTypeKey.String(kind))
 			span.SetStatus(codes.Error, short(err.Error()))
@@ -334,8 +334,9 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 	}
 }
 
-// outcome names the kind of a handler's error: a few words, never the error's own.
-func outcome(err error) string {
+// outcome names the kind of a handler's error: a few words, never the error's own. ctx is the handler's: an error after
+// its end by time is a timeout, whatever the error says, as the worker counts it.
+func outcome(ctx context.Context, err error) string {
 	var reject *worker.RejectError
 	switch {
 	case err == nil:
@@ -344,7 +345,7 @@ func outcome(err error) string {
 		return "panic"
 	case errors.As(err, &reject) && reject != nil:
 		return "rejected"
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return "timeout"
 	}
 	return "handler"

@@ -238,6 +238,28 @@ func TestErrorsAreTakenAsByTheWorker(t *testing.T) {
 	})
 }
 
+// TestTimeoutWithAnotherError: a handler that fails after its time has a timeout, also if its error does not say so.
+func TestTimeoutWithAnotherError(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "g"})
+		require.NoError(t, err)
+		handle := func(ctx context.Context, d *worker.Delivery) error {
+			if d.Attempt > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			return errors.New("gave up")
+		}
+		o := worker.Options{Logger: slog.New(slog.DiscardHandler), Timeout: time.Second}
+		worker, err := worker.New(s.q, worker.Handle(s.tel.Process(handle)), o)
+		require.NoError(t, err)
+		worker.Start()
+		time.Sleep(10 * time.Second)
+		require.NoError(t, worker.Stop(s.ctx))
+		require.Contains(t, fmt.Sprint(s.metrics()["messaging.process.duration"].Data), "timeout")
+	})
+}
+
 // TestReceiveThatSettles: the span of a receive does not name the token of the claim that it has settled, because the
 // claim that it gets has another.
 func TestReceiveThatSettles(t *testing.T) {
