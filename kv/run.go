@@ -163,7 +163,7 @@ func notApplied(code int) bool {
 		CodeKeyOutsideLegalRange, CodeInvertedRange, CodeReadVersionAlreadySet, CodeVersionInvalid,
 		CodeRangeLimitsInvalid, CodeTransactionInvalidVer, CodeNoCommitVersion, CodeTransactionReadOnly,
 		CodeTransactionTooLarge, CodeKeyTooLarge, CodeValueTooLarge,
-		// The embedded engine's store has failed before.
+		// The embedded engine's store has failed before, or has written nothing.
 		CodeIOError:
 		return true
 	}

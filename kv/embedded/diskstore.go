@@ -347,12 +347,17 @@ func (s *diskStore) inPlace() error {
 	return nil
 }
 
+// unwritten is an error of a write that has changed nothing, and will change nothing.
+type unwritten struct{ error }
+
+func (u *unwritten) Unwrap() error { return u.error }
+
 func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 	defer recoverCorrupt(&err)
 	if err := s.inPlace(); err != nil {
-		return err
+		return &unwritten{err}
 	}
-	err = update(s.file, func(tx *bbolt.Tx) error {
+	err = s.update(func(tx *bbolt.Tx) error {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
 			return err
 		}
@@ -362,6 +367,31 @@ func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 		err = explained("write "+s.file.Path(), err)
 	}
 	return err
+}
+
+// update is bbolt's Update. If the commit has failed, the error is unwritten where the file proves it.
+func (s *diskStore) update(fn func(tx *bbolt.Tx) error) error {
+	var id int
+	err := update(s.file, func(tx *bbolt.Tx) error {
+		id = tx.ID()
+		return fn(tx)
+	})
+	if err != nil && s.isBefore(id) {
+		return &unwritten{err}
+	}
+	return err
+}
+
+// isBefore reports whether the newest transaction in the file is older than the one with this number. The page that
+// names the newest is written last, and into the same memory that bbolt reads.
+func (s *diskStore) isBefore(id int) bool {
+	tx, err := s.file.Begin(false)
+	if err != nil {
+		return false
+	}
+	older := tx.ID() < id
+	_ = tx.Rollback() // it fails only on a transaction that has ended
+	return older
 }
 
 func (s *diskStore) close() error {

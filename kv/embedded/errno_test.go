@@ -187,8 +187,8 @@ func ask(folder, mode string) {
 	tell := func(err error) {
 		var errno syscall.Errno
 		_ = errors.As(err, &errno)
-		fmt.Printf("failed: corrupt=%t %s: %s\n", errors.Is(err, embedded.ErrCorrupt), unix.ErrnoName(errno),
-			strings.ReplaceAll(err.Error(), "\n", "; "))
+		fmt.Printf("failed: corrupt=%t %s unknown=%t: %s\n", errors.Is(err, embedded.ErrCorrupt),
+			unix.ErrnoName(errno), kv.MaybeCommitted(err), strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	db, err := embedded.OpenDisk(folder, embedded.Options{
 		Exclusive: mode == "exclusive", ReadOnly: mode == "read-only",
@@ -510,15 +510,20 @@ func TestTakeoverWithoutLocks(t *testing.T) {
 }
 
 // TestWritesThatFail: an error of the system at a commit names the file and the call, and carries the errno, also where
-// bbolt keeps its text alone.
+// bbolt keeps its text alone. The outcome is unknown only after the page was written that names the newest transaction,
+// or if the file cannot be read any more.
 func TestWritesThatFail(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ env, errno, call string }{
-		"size of a file": {limitFile + "=1000000", "EFBIG", "file"},
-		"disk quota":     {failCalls + "=fdatasync EDQUOT ++-", "EDQUOT", "fdatasync"},
-		"truncate":       {failCalls + "=ftruncate EIO -", "EIO", "resize"},
+	for name, c := range map[string]struct {
+		env, errno, call string
+		unknown          bool
+	}{
+		"size of a file": {limitFile + "=1000000", "EFBIG", "file", false},
+		"disk quota":     {failCalls + "=fdatasync EDQUOT ++-", "EDQUOT", "fdatasync", false},
+		"last sync":      {failCalls + "=fdatasync EDQUOT +++-", "EDQUOT", "fdatasync", true},
+		"truncate":       {failCalls + "=ftruncate EIO -", "EIO", "resize", false},
 		"map": { // of 4 MiB at first
-			failCalls + "=mmap ENOMEM +" + strings.Repeat("-", 12) + "+-", "ENOMEM", "mmap",
+			failCalls + "=mmap ENOMEM +" + strings.Repeat("-", 12) + "+-", "ENOMEM", "mmap", true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -533,7 +538,7 @@ func TestWritesThatFail(t *testing.T) {
 					break
 				}
 			}
-			require.Contains(t, answer, "failed: corrupt=false "+c.errno)
+			require.Contains(t, answer, fmt.Sprintf("failed: corrupt=false %s unknown=%t", c.errno, c.unknown))
 			require.Contains(t, answer, c.call)
 			require.Contains(t, answer, folder)
 			p.finish()

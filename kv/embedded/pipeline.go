@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -165,10 +166,14 @@ func (e *engine) group(commits []*commit) {
 	write := len(batch) > 0 || e.mustStore(version)
 	if failed == nil && write {
 		if failed = e.apply(version, batch); failed != nil {
+			code := kv.CodeCommitUnknownResult
+			if un := (*unwritten)(nil); errors.As(failed, &un) {
+				code = kv.CodeIOError
+			}
 			failed = fmt.Errorf("embedded: commit group at version %d: %w", version, failed)
 			for _, c := range commits {
 				if c.err == nil {
-					c.err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: failed}
+					c.err = &kv.Error{Code: code, Cause: failed}
 				}
 			}
 		}
