@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,8 @@ type diskStore struct {
 	file *bbolt.DB
 	at   timeline
 	dir  *dir        // of a store that is open to write, for as long as it is open; else nil
-	is   fs.FileInfo // the file, of a store that is open to write
+	is   fs.FileInfo // the file when it was last looked at, of a store that is open to write
+	torn bool        // an update has met an unreadable page: bbolt's locks stay held
 }
 
 const (
@@ -328,6 +330,11 @@ func diskKey(key string) []byte {
 }
 
 func (s *diskStore) snapshot() (view, error) {
+	if s.dir != nil { // else this is the only snapshot, and the file was just opened
+		if err := s.inPlace(); err != nil {
+			return nil, err
+		}
+	}
 	tx, err := s.file.Begin(false)
 	if err != nil {
 		return nil, err
@@ -335,15 +342,22 @@ func (s *diskStore) snapshot() (view, error) {
 	return &diskView{tx, tx.Bucket(dataBucket)}, nil
 }
 
-// inPlace returns an error if the open file is no longer the file of the folder. Commits to such a file are lost when
-// the file is closed.
+// inPlace returns an error if the open file is no longer the whole file of the folder. Commits to such a file are lost
+// when the file is closed. The pages that were cut off cannot be read.
 func (s *diskStore) inPlace() error {
-	switch now, err := s.dir.Lstat(fileName); {
+	now, err := s.dir.Lstat(fileName)
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s was removed while it was open: nothing more is written to it", s.file.Path())
-	case err == nil && !os.SameFile(s.is, now):
+	case err != nil: // it says nothing about the file
+		return nil
+	case !os.SameFile(s.is, now):
 		return fmt.Errorf("%s was replaced while it was open: close the database and open it again", s.file.Path())
+	case now.Size() < s.is.Size():
+		return fmt.Errorf("%s was truncated while it was open, from %d bytes to %d: restore it from a copy",
+			s.file.Path(), s.is.Size(), now.Size())
 	}
+	s.is = now
 	return nil
 }
 
@@ -352,12 +366,11 @@ type unwritten struct{ error }
 
 func (u *unwritten) Unwrap() error { return u.error }
 
-func (s *diskStore) apply(version int64, batch []mutation) (err error) {
-	defer recoverCorrupt(&err)
+func (s *diskStore) apply(version int64, batch []mutation) error {
 	if err := s.inPlace(); err != nil {
 		return &unwritten{err}
 	}
-	err = s.update(func(tx *bbolt.Tx) error {
+	err := s.update(func(tx *bbolt.Tx) error {
 		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
 			return err
 		}
@@ -369,17 +382,27 @@ func (s *diskStore) apply(version int64, batch []mutation) (err error) {
 	return err
 }
 
-// update is bbolt's Update. If the commit has failed, the error is unwritten where the file proves it.
-func (s *diskStore) update(fn func(tx *bbolt.Tx) error) error {
-	var id int
-	err := update(s.file, func(tx *bbolt.Tx) error {
-		id = tx.ID()
-		return fn(tx)
-	})
-	if err != nil && s.isBefore(id) {
-		return &unwritten{err}
+// update is bbolt's Update for a file that may have been damaged since it was opened. After a page that cannot be read
+// it does not roll back, and leaves the store torn: for a rollback bbolt reads the whole file in a goroutine of its own,
+// where a fault ends the process. If the commit has failed, the error is unwritten where the file proves it.
+func (s *diskStore) update(fn func(tx *bbolt.Tx) error) (err error) {
+	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	s.torn = true
+	tx, err := s.file.Begin(true)
+	if err == nil {
+		id := tx.ID()
+		if err = fn(tx); err == nil {
+			err = tx.Commit()
+		} else {
+			err = errors.Join(err, tx.Rollback())
+		}
+		if err != nil && s.isBefore(id) {
+			err = &unwritten{named(callSync, err)}
+		}
 	}
-	return err
+	s.torn = false
+	return named(callSync, err)
 }
 
 // isBefore reports whether the newest transaction in the file is older than the one with this number. The page that
@@ -397,6 +420,9 @@ func (s *diskStore) isBefore(id int) bool {
 func (s *diskStore) close() error {
 	if s.dir != nil {
 		_ = s.dir.Remove(pidName) // a failure does no harm: this process has the file no more
+	}
+	if s.torn {
+		return fmt.Errorf("%s stays locked until this process ends: a page of it could not be read", s.file.Path())
 	}
 	return s.file.Close()
 }
@@ -432,7 +458,9 @@ func (w diskWriter) clearRange(r keyRange) error {
 	return nil
 }
 
-// diskView is a bbolt read transaction. Its cursors share nothing that they change, so they may run side by side.
+// diskView is a bbolt read transaction. Its cursors share nothing that they change, so they may run side by side. A page
+// that cannot be read into memory, because another process has cut it off or because the disk fails, is an error of the
+// read, and not the end of the process.
 type diskView struct {
 	tx   *bbolt.Tx
 	data *bbolt.Bucket
@@ -440,6 +468,7 @@ type diskView struct {
 
 func (v *diskView) get(key string) (_ value, err error) {
 	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	if b := v.data.Get(diskKey(key)); b != nil {
 		return value{string(b), true}, nil
 	}
@@ -448,6 +477,7 @@ func (v *diskView) get(key string) (_ value, err error) {
 
 func (v *diskView) ascend(r keyRange, keysOnly bool, fn func(key, value string) bool) (err error) {
 	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	c := v.data.Cursor()
 	for k, b := c.Seek(diskKey(r.begin)); k != nil; k, b = c.Next() {
 		key := string(k[1:])
@@ -463,6 +493,7 @@ func (v *diskView) ascend(r keyRange, keysOnly bool, fn func(key, value string) 
 
 func (v *diskView) descend(r keyRange, keysOnly bool, fn func(key, value string) bool) (err error) {
 	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	c := v.data.Cursor()
 	k, b := c.Last()
 	if r.end != "" {

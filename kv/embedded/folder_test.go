@@ -1,9 +1,11 @@
 package embedded_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,6 +116,73 @@ func TestFileIsTakenAway(t *testing.T) {
 			requireCode(t, kv.CodeIOError, begin(t, db).Get([]byte("a")))
 			require.NoError(t, db.Close())
 			require.Empty(t, read(t, openDisk(t, path, embedded.Options{Exclusive: exclusive}), "a"), name)
+		}
+	}
+}
+
+// TestFileIsCutOff: the file is truncated while it is open. The process lives on: each read finds what was committed, or
+// fails with 1510. A commit fails with 1510, because it has written nothing. The file is corrupt when it is opened again.
+func TestFileIsCutOff(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no file is truncated while it is open")
+	}
+	value := strings.Repeat("x", 1000)
+	for _, left := range []int64{0, 1 << 13, 1 << 17} {
+		for _, o := range []embedded.Options{{}, {Exclusive: true}, {ReadOnly: true}} {
+			path := t.TempDir()
+			db := openDisk(t, path, embedded.Options{Exclusive: true})
+			tx := begin(t, db)
+			for i := range 1000 {
+				tx.Set(fmt.Appendf(nil, "key %03d", i), []byte(value))
+			}
+			wait(t, tx.Commit())
+			require.NoError(t, db.Close())
+			db = openDisk(t, path, o)
+			handles := []*embedded.DB{db}
+			if !o.Exclusive && !o.ReadOnly && embedded.Sharable {
+				handles = append(handles, openDisk(t, path, o))
+			}
+			before := begin(t, db)
+			require.Equal(t, value, string(wait(t, before.Get([]byte("key 000")))))
+			require.NoError(t, os.Truncate(filepath.Join(path, "kv.bbolt"), left))
+			failed := 0
+			check := func(tx kv.ManagedTx, key []byte) {
+				got, err := waitErr(t, tx.Get(key))
+				if err != nil {
+					require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+					failed++
+					return
+				}
+				require.Equal(t, value, string(got))
+			}
+			for i := range 1000 {
+				check(before, fmt.Appendf(nil, "key %03d", i))
+			}
+			for _, db := range handles {
+				for i := range 1000 {
+					check(begin(t, db), fmt.Appendf(nil, "key %03d", i))
+				}
+				_, err := waitErr(t, begin(t, db).GetRange(kv.PrefixRange(nil).Selectors(), kv.RangeOptions{}))
+				require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+			}
+			require.Positive(t, failed)
+			if o.ReadOnly {
+				continue
+			}
+			for _, db := range handles {
+				tx := begin(t, db)
+				tx.Set([]byte("key 000"), nil)
+				_, err := waitErr(t, tx.Commit())
+				require.Equal(t, kv.CodeIOError, kv.Code(err))
+				require.ErrorContains(t, err, "was truncated while it was open")
+				_, err = waitErr(t, begin(t, db).Get([]byte("key 000")))
+				require.ErrorContains(t, err, "was truncated while it was open")
+			}
+			for _, db := range slices.Backward(handles) {
+				require.NoError(t, db.Close())
+			}
+			_, err := embedded.OpenDisk(path, o)
+			require.ErrorIs(t, err, embedded.ErrCorrupt)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/bbolt"
 
 	"fdbfifo/kv"
 )
@@ -475,4 +476,29 @@ func TestConnectionThatWasGivenUp(t *testing.T) {
 	kind, _, err = r.next()
 	require.NoError(t, err)
 	require.Equal(t, frameOpened, kind)
+}
+
+// TestTornUpdate: a page that is cut off while a commit is written ends the commit with an error, whose outcome is
+// unknown, and not the process. Close says that the file stays locked.
+func TestTornUpdate(t *testing.T) {
+	path := t.TempDir()
+	db, err := OpenDisk(path, Options{Exclusive: true})
+	require.NoError(t, err)
+	change(t, db, "a", "1")
+	s, ok := db.local.Load().store.(*diskStore)
+	require.True(t, ok)
+	err = s.update(func(tx *bbolt.Tx) error {
+		require.NoError(t, os.Truncate(filepath.Join(path, fileName), 0))
+		return tx.Bucket(dataBucket).Put(diskKey("a"), []byte("2"))
+	})
+	var unread *pageFault
+	require.ErrorAs(t, err, &unread)
+	var un *unwritten
+	require.NotErrorAs(t, err, &un)
+	_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set([]byte("a"), []byte("3"))
+		return nil
+	})
+	require.ErrorContains(t, err, "was truncated while it was open")
+	require.ErrorContains(t, db.Close(), "stays locked until this process ends")
 }

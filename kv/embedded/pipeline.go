@@ -201,7 +201,9 @@ func (e *engine) beginGroup() (version int64, failed error) {
 	failed = e.failed
 	if e.durable && failed == nil {
 		// The write of a group takes as long as the disk. Reads continue in that time, and need a snapshot.
-		failed = e.viewLocked()
+		if failed = e.viewLocked(); failed != nil {
+			failed = errors.Unwrap(failed) // the cause: check gives the code to each commit
+		}
 	}
 	e.applying = true
 	return version, failed
