@@ -46,9 +46,9 @@ func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	return &managedTx{tx: newTx(tr), db: db, options: o}, nil
 }
 
-// Close keeps transactions from beginning, and open ones from committing: they end with error 1025. Watches stay
-// until they are cancelled. The binding's handle stays open: it is the caller's, or shared by all that open the same
-// cluster file, and the client's network thread cannot be stopped.
+// Close keeps transactions from beginning, and open ones from committing: they end with error 1025, which wraps
+// ErrClosed. Watches stay until they are cancelled. The binding's handle stays open: it is the caller's, or shared by
+// all that open the same cluster file, and the client's network thread cannot be stopped.
 func (db *DB) Close() error {
 	db.closed.Store(true)
 	return nil

@@ -25,6 +25,7 @@ func (t *managedTx) SetReadVersion(v int64) { t.tr.SetReadVersion(v) }
 func (t *managedTx) Commit() kv.Future[struct{}] {
 	if t.db.closed.Load() {
 		t.tr.Cancel()
+		return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeTransactionCancelled, Cause: ErrClosed})
 	}
 	f := t.tr.Commit()
 	return newFuture(f, func() (struct{}, error) { return struct{}{}, t.sized(f.Get()) }, t.tr, t.large)

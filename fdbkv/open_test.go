@@ -163,6 +163,7 @@ func TestClose(t *testing.T) {
 	require.NoError(t, db.Close())
 	_, err = tx.Commit().Wait(t.Context())
 	require.Equal(t, kv.CodeTransactionCancelled, kv.Code(err))
+	require.ErrorIs(t, err, fdbkv.ErrClosed)
 	_, err = db.Begin(kv.TxOptions{})
 	require.ErrorIs(t, err, fdbkv.ErrClosed)
 	require.ErrorIs(t, db.Ping(t.Context()), fdbkv.ErrClosed)

@@ -46,6 +46,7 @@ const (
 )
 
 // ErrClosed says that the database was closed. An engine wraps ErrClosed in each error that it returns for this reason.
+// If a commit ends with such an error, nothing was applied and nothing will be, unless the *Error has InFlight set.
 var ErrClosed = errors.New("closed")
 
 // Error is an engine's error: FoundationDB's code and the cause. A transaction body must wrap it with %w, or Run cannot

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -69,7 +70,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			}
 			return 0, a.failed(err)
 		}
-		if sent && !notApplied(e.Code) {
+		if sent && !e.notApplied() {
 			open = &Error{Code: e.Code, InFlight: e.InFlight || e.Code != CodeCommitUnknownResult, Cause: e.Cause}
 		}
 		watch.failed(err)
@@ -149,10 +150,14 @@ func MaybeCommitted(err error) bool {
 	return first(err, func(e *Error) bool { return e.InFlight || e.MaybeCommitted() }) != nil
 }
 
-// notApplied reports whether a commit that ended with code was not applied and never will be. Each code that is not in
-// the list says nothing of the commit: it may have landed, and, except after 1021, may still land.
-func notApplied(code int) bool {
-	switch code {
+// notApplied reports whether a commit that ended with e was not applied and never will be: by its code, or because the
+// database was closed before. Each code that is not in the list says nothing of the commit: it may have landed, and,
+// except after 1021, may still land.
+func (e *Error) notApplied() bool {
+	if !e.InFlight && errors.Is(e, ErrClosed) {
+		return true
+	}
+	switch e.Code {
 	case
 		// The cluster has refused the commit, or the client has got no read version for it.
 		CodeTransactionTooOld, CodeFutureVersion, CodeNotCommitted, CodeProcessBehind, CodeDatabaseLocked,

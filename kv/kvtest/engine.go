@@ -87,5 +87,6 @@ func chapters() []chapter {
 		{"Retries", retries},
 		{"Versions", versions},
 		{"RetryLoop", retryLoop},
+		{"Closing", closing}, // of the engine that was opened for this chapter
 	}
 }

@@ -78,7 +78,7 @@ func attempt(t *testing.T, e Engine, body func(s *space)) []string {
 	s.workers.Wait()
 	ctx, cancel = context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := clearPrefix(ctx, e.DB, s.prefix); err != nil {
+	if err := clearPrefix(ctx, e.DB, s.prefix); err != nil && !errors.Is(err, kv.ErrClosed) {
 		rec.Errorf("clearing the test's prefix: %v", err)
 	}
 	return rec.failures
