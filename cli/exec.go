@@ -172,32 +172,39 @@ func headerVariable(name string) string {
 	}, name)
 }
 
-// lines passes on whole lines, so that the outputs of concurrent commands do not mix within a line.
+// lines passes on whole lines, so that the outputs of concurrent commands do not mix within a line. It adds no byte to
+// an output, except a line end behind the last line if that has none.
 type lines struct {
-	print func(line []byte)
-	held  []byte
+	print func(text []byte)
+	held  []byte // of the last line
+	begun bool   // a part of the last line was passed on
 }
 
-// maxHeldLine is how much of a line is kept until the line ends.
-const maxHeldLine = 64 << 10 // bytes
+// maxHeldLine is how much of a line is kept until the line ends. A command that prints its message needs as much. A
+// longer line is passed on in parts.
+const maxHeldLine = layer.MaxBodySize
 
 func (l *lines) Write(p []byte) (int, error) {
-	l.held = append(l.held, p...)
-	if end := bytes.LastIndexByte(l.held, '\n') + 1; end > 0 {
-		l.print(l.held[:end])
-		l.held = append(l.held[:0], l.held[end:]...)
+	whole := 0
+	if end := bytes.LastIndexByte(p, '\n') + 1; end > 0 {
+		whole, l.begun = len(l.held)+end, false
 	}
-	if len(l.held) > maxHeldLine {
-		l.flush()
+	l.held = append(l.held, p...)
+	if whole == 0 && len(l.held) > maxHeldLine {
+		whole, l.begun = len(l.held), true
+	}
+	if whole > 0 {
+		l.print(l.held[:whole])
+		l.held = append(l.held[:0], l.held[whole:]...)
 	}
 	return len(p), nil
 }
 
 // flush passes on the rest, with the missing line end.
 func (l *lines) flush() {
-	if len(l.held) > 0 {
+	if len(l.held) > 0 || l.begun {
 		l.print(append(l.held, '\n'))
-		l.held = l.held[:0]
+		l.held, l.begun = l.held[:0], false
 	}
 }
 

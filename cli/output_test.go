@@ -189,3 +189,37 @@ func TestInterruptAfterTheLastClaim(t *testing.T) {
 	require.NoError(t, err, stderr.String())
 	requireGivenBack(t, q, 0)
 }
+
+// TestWorkKeepsOutputs: work prints the output of its commands byte by byte. A line as long as the largest message stays
+// whole while other commands print. A longer one has no byte between its parts. Only an end of the last line is added.
+func TestWorkKeepsOutputs(t *testing.T) {
+	t.Parallel()
+	run := func(n int, command string, args ...string) string {
+		app, q := onMemory(t, 0)
+		for i := range n {
+			_, err := q.Enqueue(context.Background(), layer.Message{Group: fmt.Sprint(i), Body: fmt.Append(nil, i)})
+			require.NoError(t, err)
+		}
+		var stdout, stderr bytes.Buffer
+		args = append([]string{"work", "--until-empty", "--exec", command}, args...)
+		require.NoError(t, app.Run(context.Background(), args, nil, &stdout, &stderr), stderr.String())
+		return stdout.String()
+	}
+	for _, size := range []int{1 << 10, 64 << 10, 64<<10 + 1, 200_000, layer.MaxBodySize - 1, layer.MaxBodySize} {
+		command := fmt.Sprintf("i=$(cat); head -c %d /dev/zero | tr '\\0' $i; echo; echo", size)
+		counts := make(map[string]int)
+		for _, line := range strings.Split(run(4, command, "--workers", "4"), "\n") {
+			counts[line]++
+		}
+		for i := range 4 {
+			require.Equal(t, 1, counts[strings.Repeat(fmt.Sprint(i), size)], size)
+		}
+		require.Equal(t, 5, counts[""], size)
+		require.Len(t, counts, 5, size)
+	}
+	for _, size := range []int{100_000, layer.MaxBodySize + 1, 3*layer.MaxBodySize + 7} {
+		zeroes, command := strings.Repeat("\x00", size), fmt.Sprintf("head -c %d /dev/zero", size)
+		require.True(t, zeroes+"\n" == run(1, command), size)
+		require.True(t, zeroes+"\xff\n\r\n" == run(1, command+"; printf '\\377\\n\\r'"), size)
+	}
+}

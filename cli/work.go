@@ -49,8 +49,9 @@ example after a crash: the command must be repeatable. If it enqueues the messag
 In a queue with facets --where takes only the messages with these facets. --advance gives a message that was handled
 other facets, in its place, instead of finishing it: a stage of a pipeline.
 
-The output of the commands goes to a pipe or a file as it is. On a terminal its control characters are escaped, because
-a message may have some.
+The output of the commands goes to a pipe or a file as it is, and a last line without an end gets one. Lines of
+commands that run at the same time do not mix, up to 4 MiB a line. On a terminal the control characters of the output
+are escaped, because a message may have some.
 
 The first Ctrl-C, SIGTERM or SIGHUP lets the commands that run finish, gives back the messages that were not tried, and
 prints a summary. The second one kills the commands. The exit code is then 0, or 130 with --until-empty or --max. With
