@@ -337,12 +337,15 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 			}
 		}
 	}
-	facets := make([]string, len(rows))
-	for i := range rows {
+	all := make([]exhumed, len(rows))
+	for i := range rows { // before the first write: RedriveTx leaves no half in the transaction of a caller who commits
 		var err error
-		if facets[i], err = w.exhume(&rows[i], o); err != nil {
+		if all[i], err = w.exhumed(&rows[i], o); err != nil {
 			return err
 		}
+	}
+	for i := range all {
+		w.exhume(rows[i].letter.ID, &all[i])
 	}
 	if err := w.bury(rows); err != nil {
 		return err
@@ -356,7 +359,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 			}
 		}
 		if locks == nil {
-			if err := w.hintLanes(id, facets[i]); err != nil {
+			if err := w.hintLanes(id, all[i].facets); err != nil {
 				return err
 			}
 		} else if first {
@@ -375,35 +378,43 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	return nil
 }
 
-// exhume puts an item back under its own key, and returns its facets. The caller must exclude the holders of the group,
-// because the item may come before those of a claim, and must leave hints of the item's lanes.
-func (w *txn) exhume(row *deadRow, o *RedriveOptions) (facets string, err error) {
-	id, value := row.letter.ID, row.dead.Item
-	var parts [][]byte
-	if o.Edit != nil {
+// exhumed is an item that comes back under its own key.
+type exhumed struct {
+	value  []byte
+	edited bool     // else the parts of the body have stayed where they were
+	parts  [][]byte // of an edited body
+	facets string
+}
+
+func (w *txn) exhumed(row *deadRow, o *RedriveOptions) (e exhumed, err error) {
+	e.value, e.edited = row.dead.Item, o.Edit != nil
+	if e.edited {
 		m, err := w.edited(row, o)
 		if err != nil {
-			return "", err
+			return e, err
 		}
-		e, _, err := rec.OpenEnvelope(value)
+		envelope, _, err := rec.OpenEnvelope(e.value)
 		if err != nil {
-			return "", rec.Corrupt(row.key, err)
+			return e, rec.Corrupt(row.key, err)
 		}
-		value, parts = split(nil, m, e)
+		e.value, e.parts = split(nil, m, envelope)
 	}
-	if value, err = w.renewed(value); err != nil {
-		return "", err
-	}
-	if o.Edit != nil { // else the parts have stayed where they were
+	e.value, err = w.renewed(e.value)
+	e.facets = w.keys.plan.FacetsIn(e.value)
+	return e, err
+}
+
+// exhume puts an item back. The caller must exclude the holders of the group, because the item may come before those of
+// a claim, and must leave hints of the item's lanes.
+func (w *txn) exhume(id ID, e *exhumed) {
+	if e.edited {
 		w.tx.ClearRange(w.keys.parts(id))
 	}
-	w.tx.Set(w.keys.item(id), value)
-	for n, part := range parts {
+	w.tx.Set(w.keys.item(id), e.value)
+	for n, part := range e.parts {
 		w.tx.Set(w.keys.part(id, n), part)
 	}
-	facets = w.keys.plan.FacetsIn(value)
-	w.change(ChangeRedriven, id, facets)
-	return facets, nil
+	w.change(ChangeRedriven, id, e.facets)
 }
 
 // renewed returns the value of an item that comes back. If the item is past retention, its time starts again, because
@@ -432,25 +443,32 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	message := item.message()
-	m := &message
+	m := item.message()
 	if o.Edit == nil {
-		return m, nil
+		return &m, nil
 	}
+	if err := w.mend(row, &item, &m, o); err != nil {
+		return nil, fmt.Errorf("dead letter %s: %w", id, err)
+	}
+	return &m, nil
+}
+
+// mend calls Edit, and checks what that has made of the message.
+func (w *txn) mend(row *deadRow, item *Item, m *Message, o *RedriveOptions) error {
 	if err := o.Edit(row.letter, m); err != nil {
-		return nil, err
+		return err
 	}
-	if err := m.keeps(&item); err != nil {
-		return nil, err
+	if err := m.keeps(item); err != nil {
+		return err
 	}
-	if _, err = m.check(); err != nil {
-		return m, err
+	if _, err := m.check(); err != nil {
+		return err
 	}
 	config, err := w.config()
 	if err != nil {
-		return m, err
+		return err
 	}
-	return m, config.checkFacetsOf(m.Headers)
+	return config.checkFacetsOf(m.Headers)
 }
 
 // redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.

@@ -197,6 +197,36 @@ func TestRedriveTx(t *testing.T) {
 	require.Empty(t, e.dead())
 }
 
+// TestRedriveTxLeavesNoHalf: an Edit that fails, or is refused, at the second of three letters has put nothing into the
+// caller's transaction, also if the caller commits it. The error names the letter.
+func TestRedriveTxLeavesNoHalf(t *testing.T) {
+	onEngines(t, func(e *env) {
+		ids := e.bury("A", "a1", "a2", "a3")
+		before := e.rows(kv.PrefixRange(testPrefix))
+		own := errors.New("cannot be mended")
+		for _, edit := range []func(m *layer.Message) error{
+			func(*layer.Message) error { return own },
+			func(m *layer.Message) error { m.Group = "B"; return nil },
+		} {
+			change := func(d layer.DeadLetter, m *layer.Message) error {
+				m.Body = append(m.Body, " mended"...)
+				if d.ID == ids[1] {
+					return edit(m)
+				}
+				return nil
+			}
+			for _, tail := range []bool{false, true} {
+				e.write(func(tx kv.Tx) {
+					o := layer.RedriveOptions{ToTail: tail, Edit: change}
+					require.ErrorContains(e.t, e.q.Admin().RedriveTx(e.ctx, tx, o, ids...), ids[1].String())
+				})
+				require.Equal(e.t, before, e.rows(kv.PrefixRange(testPrefix)))
+				require.Len(e.t, e.dead(), 3)
+			}
+		}
+	})
+}
+
 // TestRedriveEditRefused: an edit that is refused ends the redrive with nothing changed by that step.
 func TestRedriveEditRefused(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
