@@ -144,6 +144,31 @@ func TestClosedPipeIsQuiet(t *testing.T) {
 	}
 }
 
+// TestRedriveTellsWhatIsDone: a redrive that a letter ends, because a header is one too many for it, prints how many are
+// back, and names the letter.
+func TestRedriveTellsWhatIsDone(t *testing.T) {
+	t.Parallel()
+	app, q := onMemory(t, 150)
+	ctx := context.Background()
+	large := map[string]string{"large": strings.Repeat("x", layer.MaxHeadersSize-100)}
+	sent, err := q.Enqueue(ctx, layer.Message{Group: "g", Headers: large})
+	require.NoError(t, err)
+	_, _, err = q.Admin().Configure(ctx, func(c *layer.Config) {
+		c.MaxAttempts, c.OnFailure = 1, layer.DeadLetterItem
+	})
+	require.NoError(t, err)
+	var stdout, stderr bytes.Buffer
+	err = app.Run(ctx, []string{"work", "--until-empty", "--exec", "exit 1"}, nil, &stdout, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	stderr.Reset()
+	args := []string{"dead", "redrive", "--all", "--yes", "--header", "more=" + strings.Repeat("x", 200)}
+	err = app.Run(ctx, args, nil, &stdout, &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stdout.String(), "redriven 100 dead letters, of 100 looked at")
+	require.Contains(t, stderr.String(), "dead letter "+sent[0].ID.String())
+	require.Contains(t, stderr.String(), "headers")
+}
+
 // TestPrintUnconfirmed: a check prints the places of which it does not know whether they break a rule, and ends with
 // exit code 0 if there are no others.
 func TestPrintUnconfirmed(t *testing.T) {

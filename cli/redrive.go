@@ -144,10 +144,14 @@ func (s *session) sweepDead(c *cobra.Command, verb string, dryRun bool,
 		defer p.close()
 		report, err := sweep(q, func(r layer.DeadReport) { p.set(r.Scanned) })
 		p.close()
-		if usage := asUsageIfOptions(err); usage != err {
-			return usage
+		if report.Scanned == 0 || asUsageIfOptions(err) == err { // else a letter is the cause, and not the command line
+			err = refused(err)
 		}
-		return errors.Join(s.printDeadReport(verb, dryRun, report), refused(err))
+		var usage *usageError
+		if errors.As(err, &usage) {
+			return err
+		}
+		return errors.Join(s.printDeadReport(verb, dryRun, report), err)
 	})
 }
 
