@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -213,4 +214,44 @@ func TestDemoInterrupted(t *testing.T) {
 	left, err := os.ReadDir(os.Getenv("TMPDIR"))
 	require.NoError(t, err)
 	require.Empty(t, left)
+}
+
+// TestWorkKilledWithoutReader: the output of work is a pipe without a reader. The first Ctrl-C still stops work, and
+// the second one still kills the commands, also the one whose output hangs. No attempt is counted.
+func TestWorkKilledWithoutReader(t *testing.T) {
+	app, q := onMemory(t, 1)
+	_, err := q.Enqueue(context.Background(), layer.Message{Group: "other", Body: []byte("other")})
+	require.NoError(t, err)
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	kill := make(chan struct{})
+	app.Kill = kill
+	r, stdout := io.Pipe()
+	defer r.Close()
+	folder := t.TempDir()
+	ended := make(chan error)
+	stderr := newScreen("")
+	command := "cd '" + folder + "'; touch $FDBFIFO_GROUP; if [ $FDBFIFO_GROUP = g ]; then echo x; fi; sleep 1000"
+	go func() {
+		ended <- app.Run(ctx, []string{"work", "--workers", "2", "--exec", command}, nil, stdout, stderr)
+	}()
+	for _, group := range []string{"g", "other"} {
+		require.Eventually(t, func() bool {
+			_, err := os.Stat(filepath.Join(folder, group))
+			return err == nil
+		}, time.Minute, time.Millisecond)
+	}
+	time.Sleep(10 * watchEvery) // for the line, and for a look of watch behind it
+	interrupt()
+	time.Sleep(10 * watchEvery)
+	close(kill)
+	select {
+	case err := <-ended:
+		require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+	case <-time.After(time.Minute):
+		t.Fatal("work goes on")
+	}
+	require.Contains(t, stderr.String(), "stopping")
+	require.Contains(t, stderr.String(), "handled 0 messages, 0 failed, 2 given back")
+	requireGivenBack(t, q, 2)
 }

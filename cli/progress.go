@@ -61,7 +61,9 @@ func (s *session) newProgress(label, unit string, total int64) *progress {
 
 // set says that n units are done. details are shown below the bar, as many as fit.
 func (p *progress) set(n int64, details ...string) {
-	p.mu.Lock()
+	if !p.mu.TryLock() { // lines are printed, perhaps to a pipe without a reader
+		return
+	}
 	defer p.mu.Unlock()
 	every := lineEvery
 	if p.bar != nil {

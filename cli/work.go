@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -130,8 +131,9 @@ type working struct {
 	s        *session
 	progress *progress
 	command  command
-	max      int64         // of messages that are tried; 0 = no end
-	enough   chan struct{} // closed when max messages were tried
+	alive    context.Context // ends when the commands are killed
+	max      int64           // of messages that are tried; 0 = no end
+	enough   chan struct{}   // closed when max messages were tried
 
 	running atomic.Int64
 	started atomic.Int64
@@ -167,8 +169,11 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	if f.max > 0 {
 		total = f.max
 	}
+	alive, cancel := s.untilKilled()
+	defer cancel()
 	w := &working{
-		s: s, max: f.max, enough: make(chan struct{}), fatal: make(chan error, 1), over: make(chan struct{}),
+		s: s, alive: alive, max: f.max,
+		enough: make(chan struct{}), fatal: make(chan error, 1), over: make(chan struct{}),
 		unset:    make(map[string]bool),
 		progress: s.newProgress("working", "message", total),
 	}
@@ -176,8 +181,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	out, errs := s.exact(s.raw), s.exact(s.stderr)
 	w.command = command{
 		line:   f.exec,
-		stdout: func(line []byte) error { return w.print(out, line) },
-		stderr: func(line []byte) { w.progress.print(func() { errs.Write(line) }) },
+		stdout: func(text []byte) error { return w.print(out, text) },
+		stderr: func(text []byte) { w.progress.print(func() { errs.Write(text) }) },
 		unset:  w.tellUnset,
 	}
 	timeout := f.timeout
@@ -204,10 +209,15 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	worker.Start()
 	err = w.watch(ctx, q, f.group.given(), f.untilEmpty)
 	interrupted := ctx.Err() != nil && !w.isEnough()
-	if interrupted {
-		w.progress.print(func() { s.notice("stopping: the commands that run may finish; Ctrl-C again kills them") })
-	}
+	told := make(chan struct{})
+	go func() { // the output may be a pipe without a reader
+		defer close(told)
+		if interrupted {
+			w.progress.print(func() { s.notice("stopping: the commands that run may finish; Ctrl-C again kills them") })
+		}
+	}()
 	stopped := s.stop(worker)
+	<-told
 	killed := errors.Is(stopped, errInterrupted)
 	if !killed && err == nil {
 		err = stopped
@@ -220,7 +230,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		after, e := q.Stats(last, layer.StatsOptions{})
 		dead, err = after.DeadLettered-before.DeadLettered, e
 	}
-	told := w.summary(begun, dead)
+	printed := w.summary(begun, dead)
 	switch {
 	case err != nil:
 	case killed || interrupted && (f.untilEmpty || f.max > 0):
@@ -231,12 +241,19 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all --yes gives them back.",
 		}
 	}
-	return errors.Join(err, told)
+	return errors.Join(err, printed)
 }
 
-// print prints what a command has written. If that cannot be, work cannot go on: the output may be what it is for.
-func (w *working) print(out io.Writer, line []byte) (err error) {
-	w.progress.print(func() { _, err = out.Write(line) })
+// print prints what a command has written. If that cannot be, work cannot go on: the output may be what it is for. A
+// write to a pipe without a reader ends when the commands are killed.
+func (w *working) print(out io.Writer, text []byte) (err error) {
+	w.progress.print(func() {
+		text = slices.Clone(text)
+		_, err = waitFor(w.alive, func() (int, error) { return out.Write(text) })
+	})
+	if errors.Is(err, errInterrupted) {
+		return err
+	}
 	if err != nil {
 		w.end(&Error{Text: err.Error(), Hint: "The messages in flight were given back, and come again.", Err: err})
 	}
@@ -267,18 +284,22 @@ func (w *working) end(err error) {
 
 // stop stops a worker in good order, or at once when Kill is closed; the error says that it was the latter.
 func (s *session) stop(worker *worker.Worker) error {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	done := make(chan struct{})
-	defer close(done)
+	ctx, cancel := s.untilKilled()
+	defer cancel()
+	return worker.Stop(ctx)
+}
+
+// untilKilled returns a context that ends when Kill is closed. The caller must call cancel.
+func (s *session) untilKilled() (_ context.Context, cancel func()) {
+	ctx, end := context.WithCancelCause(context.Background())
 	go func() {
 		select {
 		case <-s.app.Kill:
-			cancel(errInterrupted)
-		case <-done:
+			end(errInterrupted)
+		case <-ctx.Done():
 		}
 	}()
-	return worker.Stop(ctx)
+	return ctx, func() { end(nil) }
 }
 
 // watchEvery is how often work looks whether the queue is empty, and shows its progress.
@@ -345,9 +366,9 @@ func (w *working) handle(ctx context.Context, d *worker.Delivery) error {
 	switch {
 	case err == nil:
 		w.handled.Add(1)
-	case errors.As(err, &output):
+	case errors.As(err, &output), errors.Is(err, errInterrupted): // print has ended work, or was ended itself
 		w.cutOff.Add(1)
-		return &worker.RetryError{Uncounted: true, Err: errUntried} // print has ended work
+		return &worker.RetryError{Uncounted: true, Err: errUntried}
 	case errors.As(err, &not):
 		w.cutOff.Add(1)
 		w.end(&Error{Text: not.Error(), Hint: notRunHint, Err: not})
