@@ -239,9 +239,10 @@ func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err er
 	return err
 }
 
-// mayRecover reports whether a turn of waiting receives, failed with err, may succeed next time.
+// mayRecover reports whether a turn of waiting receives, failed with err, may succeed next time. A database that was
+// closed stays closed.
 func mayRecover(err error) bool {
-	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue)
+	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrClosed)
 }
 
 // prove notes in the locks of claims of suspect items that the caller has them. This begins their leases again. A claim

@@ -16,8 +16,8 @@ import (
 	"fdbfifo/worker"
 )
 
-// TestRunEndsWithItsDatabase: a worker and a subscription whose database was closed end within a minute, and say
-// why. They do not try again and again.
+// TestRunEndsWithItsDatabase: a worker, a subscription and a receive that waits end soon after their database was
+// closed, and say why. They do not try again and again.
 func TestRunEndsWithItsDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
@@ -30,21 +30,25 @@ func TestRunEndsWithItsDatabase(t *testing.T) {
 			Concurrency: 3, OnError: tell, Logger: slog.New(slog.DiscardHandler),
 		})
 		require.NoError(t, err)
-		ended := make(chan error, 2)
+		ended := make(chan error, 3)
 		go func() { ended <- w.Run(ctx) }()
 		go func() {
 			none := func(context.Context, []layer.Change) error { return nil }
 			ended <- q.Subscribe(ctx, "s", none, layer.SubscribeOptions{OnError: tell})
 		}()
+		go func() {
+			_, err := q.Receive(ctx, layer.ReceiveOptions{Wait: time.Hour})
+			ended <- err
+		}()
 		time.Sleep(5 * time.Second)
 		require.NoError(t, db.Close())
 		closed := time.Now()
-		for range 2 {
+		for range 3 {
 			err := <-ended
 			require.ErrorIs(t, err, kv.ErrClosed)
 			require.ErrorIs(t, err, layer.ErrClosed)
 		}
-		require.Less(t, time.Since(closed), time.Minute)
+		require.Less(t, time.Since(closed), 5*time.Second)
 		require.Less(t, errs.Load(), int64(10))
 		require.ErrorIs(t, q.Close(ctx), kv.ErrClosed) // it could not leave the database in order
 	})
