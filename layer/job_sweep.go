@@ -904,21 +904,10 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 		return false, err
 	}
 	r, err := w.guarded(guard.AgeLock).readLock(all.group)
-	if !w.keys.plan.IsPlain() && err == nil {
-		var held []kv.KV
-		held, err = guard.AgeLock.Reads(w.tx).GetRange(
-			w.keys.locks(all.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read locks: %w", err)
-		}
-		if len(held) > 0 {
-			return false, nil // left to the receives, which meet the item when its lanes are free
-		}
-	}
-	if err == nil {
-		var holds []heldLane
-		if holds, err = w.recordsIn(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
-			return false, nil
+	if err == nil && !w.keys.plan.IsPlain() {
+		var stop bool
+		if again, stop, err = t.endOver(w, old); err == nil && stop {
+			return again, nil
 		}
 	}
 	if isCorrupt(err) {
@@ -945,6 +934,45 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	}
 	rest, err := w.overdue(all.from(old.len()))
 	return rest.len() > 0, err
+}
+
+// endOver is for a group that is not one lane: it looks at the claims and delays of the lanes that may have one of the
+// first items of the group, old. If one of these lasts, or an operator has stopped the group, the items stay (stop). If
+// all that are there are over, endOver ends some of them, and the group must be looked at again: no receive may ever
+// come that would end them.
+func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
+	rows, err := guard.AgeLock.Reads(w.tx).GetRange(
+		w.keys.locks(old.group).Selectors(), kv.RangeOptions{Limit: maxLapsed}).Wait(w.ctx)
+	if err != nil {
+		return false, false, fmt.Errorf("read locks: %w", err)
+	}
+	all, err := w.unpackHolds(rows)
+	if err != nil {
+		return false, false, err
+	}
+	holds, err := w.recordsIn(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1)))
+	if err != nil {
+		return false, false, err
+	}
+	all = append(all, holds...)
+	for _, h := range all {
+		if h.record.At(w.nowMS).Keeps() {
+			return false, true, nil
+		}
+	}
+	for _, h := range all {
+		if w.tired() {
+			break
+		}
+		free, err := w.lapse(h.lane, h.record, nil, ID{})
+		if err == nil && free {
+			err = w.free(h.lane)
+		}
+		if err != nil {
+			return false, false, err
+		}
+	}
+	return len(all) > 0, len(all) > 0, nil
 }
 
 // paces clears the used rates of groups that have their full rate again. If a group with a used rate has items, it also

@@ -208,6 +208,46 @@ func TestOverduePageLeavesWhatIsHeld(t *testing.T) {
 	}
 }
 
+// TestSweepOverdueBehindLapsedHolds (G5): a sweep removes items past retention also if a consumer had claimed some of
+// them by themselves and is gone. Otherwise they stay until a receive comes, which may never come.
+func TestSweepOverdueBehindLapsedHolds(t *testing.T) {
+	for _, kind := range holdKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.q = e.unordered("gone", func(c *layer.Config) {
+				c.Retention, c.Lease = time.Minute, 10*time.Second
+				kind.change(c)
+			}, 1)[0]
+			e.enqueue("A", "a", "b", "c", "d")
+			o := kind.o
+			o.Max = 3
+			claims, err := e.q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			held := claims[len(claims)-1]
+			_, err = e.q.Extend(e.ctx, held, 2*time.Minute)
+			require.NoError(t, err)
+			e.clock.advance(61 * time.Second)
+			_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(t, err)
+			require.NoError(t, e.q.Ack(e.ctx, held), "its items were in flight")
+			e.enqueue("A", "young")
+			e.clock.advance(time.Second)
+			_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(t, err)
+			s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, 1, s.Depth)
+			require.EqualValues(t, 4, s.PastRetention+s.Acked)
+			require.Zero(t, s.InFlight)
+			claims, err = e.q.Receive(e.ctx, kind.o)
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			require.Equal(t, []string{"young"}, bodies(claims[0].Items))
+			require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+		})
+	}
+}
+
 // TestSweepOverdueGoesOn: a sweep that was stopped has done what it reports; run again it goes on. Many groups, deep
 // and shallow, with heads that are overdue and heads that are not.
 func TestSweepOverdueGoesOn(t *testing.T) {
