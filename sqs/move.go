@@ -140,7 +140,7 @@ func (s *Server) startMessageMoveTask(
 	if err := s.moveSources(ctx, source); err != nil {
 		return nil, err
 	}
-	stats, err := source.Stats(ctx, layer.StatsOptions{})
+	stats, err := s.stats(ctx, source)
 	if err != nil {
 		return nil, err
 	}

@@ -362,7 +362,7 @@ func (s *Server) getQueueAttributes(
 		if err := s.moveSources(ctx, q); err != nil {
 			return nil, err
 		}
-		stats, err := q.Stats(ctx, layer.StatsOptions{})
+		stats, err := s.stats(ctx, q)
 		if err != nil {
 			return nil, err
 		}
@@ -550,15 +550,48 @@ func (s *Server) sweep(ctx context.Context) error {
 		if !r.live() || ctx.Err() != nil {
 			return nil
 		}
-		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, s.queueOptions())
-		if err != nil {
-			return ignoreNoQueue(err)
-		}
-		_, err = q.Admin().Sweep(ctx, layer.SweepOptions{Every: sweepEvery})
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-		defer cancel()
-		return errors.Join(ignoreNoQueue(err), q.Close(ctx))
+		return s.sweepQueue(ctx, name, sweepEvery)
 	})
+}
+
+// sweepQueue sweeps a queue if no server has begun to do so within every. It does not count as a use of the queue.
+func (s *Server) sweepQueue(ctx context.Context, name string, every time.Duration) error {
+	q, err := layer.Open(ctx, s.db, s.options.Prefix, name, s.queueOptions())
+	if err != nil {
+		return ignoreNoQueue(err)
+	}
+	_, err = q.Admin().Sweep(ctx, layer.SweepOptions{Every: every})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return errors.Join(ignoreNoQueue(err), q.Close(ctx))
+}
+
+const (
+	// countAgain is how often a queue is swept for its counts, at most.
+	countAgain = time.Minute
+	// countWait is how long a request for the counts waits for the end of such a sweep.
+	countWait = time.Second
+)
+
+// stats returns the figures of a queue. The layer counts a message past its retention until something removes it. If
+// the oldest message is past its retention, stats has the queue swept before it counts again.
+func (s *Server) stats(ctx context.Context, q *queue) (layer.Stats, error) {
+	stats, err := q.Stats(ctx, layer.StatsOptions{})
+	if keep := q.Config().Retention; err != nil || keep == 0 || stats.OldestReady <= keep {
+		return stats, err
+	}
+	name, swept := q.Name(), make(chan struct{})
+	s.alone("sweep "+name, func() {
+		defer close(swept)
+		_ = s.sweepQueue(s.stopped, name, countAgain) // the hourly sweep logs its errors
+	})
+	select {
+	case <-swept:
+	case <-time.After(countWait):
+	case <-s.stopped.Done():
+	case <-ctx.Done():
+	}
+	return q.Stats(ctx, layer.StatsOptions{})
 }
 
 // tidyName drops a deleted queue if the server that had to do so has not done it for a while. Later it clears the

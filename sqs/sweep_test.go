@@ -32,3 +32,32 @@ func TestNothingStaysForEver(t *testing.T) {
 		require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessages"])
 	})
 }
+
+// TestExpiredIsNotCounted: the counts of a queue leave out messages past their retention, also those that a client has
+// received and not deleted, though no receive and no hourly sweep has removed them yet.
+func TestExpiredIsNotCounted(t *testing.T) {
+	for _, suffix := range []string{"", fifoSuffix} {
+		inBothKinds(t, func(e *env) {
+			url := e.create("jobs"+suffix, retentionPeriod, "60", visibilityTimeout, "10")
+			group := func(name string) string {
+				if suffix == "" {
+					return ""
+				}
+				return name
+			}
+			time.Sleep(time.Second)
+			e.send(url, group("a"), "a1", "a2", "a3")
+			e.send(url, group("b"), "b1")
+			require.Len(e, e.receive(url, "MaxNumberOfMessages", 2), 2)
+			time.Sleep(50 * time.Second)
+			require.Equal(e, "4 visible, 0 in flight", e.numbers(url))
+			time.Sleep(20 * time.Second)
+			require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+			e.send(url, group("a"), "a4")
+			require.Equal(e, "1 visible, 0 in flight", e.numbers(url))
+			e.receive(url)
+			time.Sleep(3 * time.Minute)
+			require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+		})
+	}
+}
