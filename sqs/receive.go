@@ -3,6 +3,7 @@ package sqs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -79,7 +80,7 @@ func (s *Server) receiveMessage(
 		return nil, err
 	}
 	begun := s.options.Now()
-	claims, err := s.receive(ctx, c, q, o)
+	claims, err := s.receiveUnspent(ctx, c, q, o)
 	if err == nil && o.ReceiveID != "" && visible >= layer.MinLease {
 		claims, err = s.extendRepeated(ctx, q, o, claims, begun.Add(o.Lease))
 	}
@@ -112,6 +113,49 @@ func (s *Server) receiveMessage(
 		return nil, errors.Join(failed...)
 	}
 	return result, nil
+}
+
+// spentFor is how long a receive that need not wait goes on past messages that become dead letters.
+const spentFor = time.Second
+
+// receiveUnspent is receive without the messages that were received as often as the redrive policy says. There are such
+// messages after the policy has changed. They become dead letters, and the receive goes on.
+func (s *Server) receiveUnspent(
+	ctx context.Context, c *call, q *queue, o layer.ReceiveOptions,
+) ([]*layer.Claim, error) {
+	begun, wait := time.Now(), o.Wait
+	for {
+		claims, err := s.receive(ctx, c, q, o)
+		if err != nil || len(claims) == 0 || o.ReceiveID != "" { // a repetition may have the messages of an earlier one
+			return claims, err
+		}
+		claims, err = s.rejectSpent(ctx, q, claims)
+		if err != nil || len(claims) > 0 || time.Since(begun) > max(wait, spentFor) {
+			return claims, err
+		}
+		c.room.release()
+		c.room = nil
+		o.Wait = max(0, wait-time.Since(begun))
+	}
+}
+
+// rejectSpent makes the messages dead letters that were received too often, and returns the claims of the others. A
+// claim of several messages ends with its first message; those behind it are free for the next receive.
+func (s *Server) rejectSpent(ctx context.Context, q *queue, claims []*layer.Claim) (unspent []*layer.Claim, err error) {
+	config := q.Config()
+	for _, claim := range claims {
+		received := claim.Items[0].Attempts
+		if config.MaxAttempts <= 0 || received < config.MaxAttempts || config.OnFailure != layer.DeadLetterItem {
+			unspent = append(unspent, claim)
+			continue
+		}
+		reason := fmt.Sprintf("received %d times, before maxReceiveCount became %d", received, config.MaxAttempts)
+		err := q.Nack(ctx, claim, layer.NackOptions{Reject: reason})
+		if err != nil && !errors.Is(err, layer.ErrClaimLost) {
+			return nil, err
+		}
+	}
+	return unspent, nil
 }
 
 // receive receives, until the server is stopped.

@@ -163,3 +163,46 @@ func TestCycleOfDeadLetterQueues(t *testing.T) {
 		}
 	})
 }
+
+// TestLoweredReceiveCount: after the maxReceiveCount was lowered, a receive delivers no message that was received as
+// often before. The message goes to the dead letter queue. The others are delivered by the same receive.
+func TestLoweredReceiveCount(t *testing.T) {
+	for _, suffix := range []string{"", fifoSuffix} {
+		inBothKinds(t, func(e *env) {
+			dead := e.create("dead" + suffix)
+			policy := func(count int) string {
+				arn := e.attributes(dead)["QueueArn"]
+				return fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":%d}`, arn, count)
+			}
+			url := e.create("jobs"+suffix, redrivePolicy, policy(9), visibilityTimeout, "5")
+			for i, group := range []string{"a", "b"} {
+				if suffix == "" {
+					group = ""
+				}
+				e.send(url, group, fmt.Sprint("bad", i))
+				for range 3 {
+					e.visible(url, e.receive(url)[0], 0)
+				}
+				e.send(url, group, fmt.Sprint("good", i))
+				if i == 1 {
+					break
+				}
+				set := object{redrivePolicy: policy(3)}
+				e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": set})
+				got := e.receive(url, "MaxNumberOfMessages", 1)
+				require.Equal(e, "good0", bodies(got))
+				e.delete(url, got...)
+				set[redrivePolicy] = policy(9)
+				e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": set})
+			}
+			e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{redrivePolicy: policy(2)}})
+			begun := time.Now()
+			got := e.receive(url, "WaitTimeSeconds", 20)
+			require.Equal(e, "good1", bodies(got), "a long poll, too")
+			require.Zero(e, time.Since(begun))
+			e.delete(url, got...)
+			require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+			require.ElementsMatch(e, []string{"bad0", "bad1"}, bodiesOf(e.receive(dead)))
+		})
+	}
+}
