@@ -366,8 +366,8 @@ func (s *Server) getQueueAttributes(
 		if err != nil {
 			return nil, err
 		}
-		flying := q.flying(stats)
-		for i, n := range []int64{stats.Depth - flying - stats.Delayed, stats.Delayed, flying} {
+		visible, delayed, flying := q.counts(stats)
+		for i, n := range []int64{visible, delayed, flying} {
 			all[counted[i]] = strconv.FormatInt(max(n, 0), 10)
 		}
 	}
@@ -376,17 +376,24 @@ func (s *Server) getQueueAttributes(
 	return result, nil
 }
 
-// flying returns how many messages are in flight. The layer still counts a message whose timeout has expired, until the
-// next receive. If each message has a timeout of its own, the layer also says how many have expired (Lapsed). In a
-// standard queue each group has one message, so at most HeldGroups messages are in flight.
-func (q *queue) flying(stats layer.Stats) int64 {
-	if q.perItem() {
-		return stats.InFlight - stats.Lapsed
+// counts returns how many messages are visible, delayed and in flight. The layer counts a message whose timeout has
+// expired as in flight, until the next receive. If each message has a timeout of its own, the layer also says how many
+// have expired (Lapsed). In a standard queue each group has one message, so at most HeldGroups messages are in flight.
+// In a queue with more than about 10,000 messages in flight or delayed, the layer does not say of all groups which is
+// the case: then as many count as in flight as may be.
+func (q *queue) counts(stats layer.Stats) (visible, delayed, flying int64) {
+	delayed, flying = stats.Delayed, stats.InFlight
+	switch {
+	case q.perItem():
+		flying -= stats.Lapsed
+	case !q.fifo():
+		unknown := max(0, stats.BusyGroups-stats.HeldGroups-stats.DelayedGroups)
+		flying = min(flying, stats.HeldGroups+unknown)
+		delayed += unknown - max(0, flying-stats.HeldGroups)
+	case stats.HeldGroups == 0:
+		flying = 0
 	}
-	if !q.fifo() || stats.HeldGroups == 0 {
-		return min(stats.InFlight, stats.HeldGroups)
-	}
-	return stats.InFlight
+	return stats.Depth - flying - delayed, delayed, flying
 }
 
 func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAttributesRequest) error {

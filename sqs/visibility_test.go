@@ -417,3 +417,38 @@ func TestVisibilityOfQueues(t *testing.T) {
 		require.ErrorAs(e, e.s.Declare(e.Context(), declared), &refused)
 	})
 }
+
+// TestCountsOfManyMessages: the counts of a standard queue are right also if more messages are in flight or delayed
+// than the layer looks at one by one.
+func TestCountsOfManyMessages(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		const all, batch = 10_500, 500
+		url := e.create("jobs")
+		q, err := layer.Open(e.Context(), e.db, nil, "jobs", layer.Options{})
+		require.NoError(e, err)
+		defer q.Close(e.Context())
+		send := func(delay time.Duration) {
+			messages := make([]layer.Message, batch)
+			for i := range messages {
+				messages[i] = layer.Message{Body: []byte("b"), Alone: true, Tenant: noTenant, Delay: delay}
+			}
+			for range all / batch {
+				_, err := q.Enqueue(e.Context(), messages...)
+				require.NoError(e, err)
+			}
+		}
+		send(0)
+		for got := 0; got < all; {
+			o := layer.ReceiveOptions{Max: batch, Lease: time.Hour, CountExpired: true}
+			claims, err := q.Receive(e.Context(), o)
+			require.NoError(e, err)
+			got += len(claims)
+		}
+		require.Equal(e, fmt.Sprint("0 visible, ", all, " in flight"), e.numbers(url))
+		e.call("PurgeQueue", object{"QueueUrl": url})
+		send(time.Hour)
+		e.send(url, "", "now")
+		require.Equal(e, "1 visible, 0 in flight", e.numbers(url))
+		require.Equal(e, fmt.Sprint(all), e.attributes(url)[counted[1]])
+	})
+}
