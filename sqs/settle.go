@@ -1,8 +1,11 @@
 package sqs
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -362,18 +365,23 @@ func (s *Server) changeMessageVisibilityBatch(
 	}
 	claims.each(func(entries []int, receipts []receiptHandle) {
 		// A claim has one end, so it gets the latest of the requested ends. Messages to return come last, beginning
-		// with the last one of the group.
-		latest := int64(0)
-		for _, entry := range entries {
-			latest = max(latest, *in.Entries[entry].VisibilityTimeout)
+		// with the last one of the group: the return of a message also returns those behind it.
+		timeout := func(i int) int64 { return *in.Entries[entries[i]].VisibilityTimeout }
+		latest, order := int64(0), make([]int, len(entries))
+		for i := range entries {
+			latest, order[i] = max(latest, timeout(i)), i
 		}
-		for i := len(entries) - 1; i >= 0; i-- {
-			entry := entries[i]
-			timeout := *in.Entries[entry].VisibilityTimeout
-			if timeout > 0 {
-				timeout = latest
+		slices.SortFunc(order, func(a, b int) int {
+			x, y := receipts[a].id, receipts[b].id
+			return cmp.Or(cmp.Compare(min(timeout(b), 1), min(timeout(a), 1)), cmp.Compare(y.Index, x.Index),
+				bytes.Compare(y.Random[:], x.Random[:]))
+		})
+		for _, i := range order {
+			entry, until := entries[i], timeout(i)
+			if until > 0 {
+				until = latest
 			}
-			errs[entry] = s.setVisibility(ctx, q, receipts[i], *in.Entries[entry].ReceiptHandle, timeout)
+			errs[entry] = s.setVisibility(ctx, q, receipts[i], *in.Entries[entry].ReceiptHandle, until)
 		}
 	})
 	return results(ids, errs), nil

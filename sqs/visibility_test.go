@@ -418,6 +418,30 @@ func TestVisibilityOfQueues(t *testing.T) {
 	})
 }
 
+// TestBatchInAnyOrder: a batch that returns messages of one receive does so in whatever order it names them. The
+// messages come again in the order of the group.
+func TestBatchInAnyOrder(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		for i, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
+			for j, timeouts := range [][]int{{0, 0, 0}, {9, 0, 0}, {9, 9, 0}} {
+				url := e.create(fmt.Sprintf("orders-%d-%d.fifo", i, j))
+				e.send(url, "a", "0", "1", "2")
+				got := e.receive(url)
+				entries := make([]object, len(order))
+				for at, n := range order {
+					entries[at] = object{
+						"Id": fmt.Sprint(n), "ReceiptHandle": got[n].ReceiptHandle, "VisibilityTimeout": timeouts[n],
+					}
+				}
+				done := e.call("ChangeMessageVisibilityBatch", object{"QueueUrl": url, "Entries": entries})
+				require.Empty(e, done["Failed"], "%v %v", order, timeouts)
+				time.Sleep(10 * time.Second)
+				require.Equal(e, "0 1 2", bodies(e.receive(url)), "%v %v", order, timeouts)
+			}
+		}
+	})
+}
+
 // TestCountsOfManyMessages: the counts of a standard queue are right also if more messages are in flight or delayed
 // than the layer looks at one by one.
 func TestCountsOfManyMessages(t *testing.T) {
