@@ -144,8 +144,8 @@ func TestClosedPipeIsQuiet(t *testing.T) {
 	}
 }
 
-// TestRedriveTellsWhatIsDone: a redrive that a letter ends, because a header is one too many for it, prints how many are
-// back, and names the letter.
+// TestRedriveTellsWhatIsDone: a redrive that a letter ends, because a header is one too many for it, prints how many
+// are back, and names the letter.
 func TestRedriveTellsWhatIsDone(t *testing.T) {
 	t.Parallel()
 	app, q := onMemory(t, 150)
@@ -215,8 +215,9 @@ func TestInterruptAfterTheLastClaim(t *testing.T) {
 	requireGivenBack(t, q, 0)
 }
 
-// TestWorkKeepsOutputs: work prints the output of its commands byte by byte. A line as long as the largest message stays
-// whole while other commands print. A longer one has no byte between its parts. Only an end of the last line is added.
+// TestWorkKeepsOutputs: work prints the output of its commands byte by byte. A line as long as the largest message
+// stays whole while other commands print. A longer one has no byte between its parts. Only an end of the last line is
+// added.
 func TestWorkKeepsOutputs(t *testing.T) {
 	t.Parallel()
 	run := func(n int, command string, args ...string) string {

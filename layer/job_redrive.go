@@ -340,7 +340,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	all := make([]exhumed, len(rows))
 	for i := range rows { // before the first write: RedriveTx leaves no half in the transaction of a caller who commits
 		var err error
-		if all[i], err = w.exhumed(&rows[i], o); err != nil {
+		if all[i], err = exhumedOf(w, &rows[i], o); err != nil {
 			return err
 		}
 	}
@@ -386,7 +386,8 @@ type exhumed struct {
 	facets string
 }
 
-func (w *txn) exhumed(row *deadRow, o *RedriveOptions) (e exhumed, err error) {
+// exhumedOf reads a dead letter, and edits it if o says so. It writes nothing.
+func exhumedOf(w *txn, row *deadRow, o *RedriveOptions) (e exhumed, err error) {
 	e.value, e.edited = row.dead.Item, o.Edit != nil
 	if e.edited {
 		m, err := w.edited(row, o)
@@ -447,14 +448,14 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if o.Edit == nil {
 		return &m, nil
 	}
-	if err := w.mend(row, &item, &m, o); err != nil {
+	if err := mend(w, row, &item, &m, o); err != nil {
 		return nil, fmt.Errorf("dead letter %s: %w", id, err)
 	}
 	return &m, nil
 }
 
 // mend calls Edit, and checks what that has made of the message.
-func (w *txn) mend(row *deadRow, item *Item, m *Message, o *RedriveOptions) error {
+func mend(w *txn, row *deadRow, item *Item, m *Message, o *RedriveOptions) error {
 	if err := o.Edit(row.letter, m); err != nil {
 		return err
 	}

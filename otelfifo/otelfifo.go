@@ -334,8 +334,8 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 	}
 }
 
-// outcome names the kind of a handler's error: a few words, never the error's own. ctx is the handler's: an error after
-// its end by time is a timeout, whatever the error says, as the worker counts it.
+// outcome names the kind of a handler's error in a few words, never the error's own. ctx is the handler's. An error
+// after the handler's time is a timeout, whatever it says, because the worker counts it so.
 func outcome(ctx context.Context, err error) string {
 	var reject *worker.RejectError
 	switch {

@@ -383,8 +383,8 @@ func (s *diskStore) apply(version int64, batch []mutation) error {
 }
 
 // update is bbolt's Update for a file that may have been damaged since it was opened. After a page that cannot be read
-// it does not roll back, and leaves the store torn: for a rollback bbolt reads the whole file in a goroutine of its own,
-// where a fault ends the process. If the commit has failed, the error is unwritten where the file proves it.
+// it does not roll back, and leaves the store torn: for a rollback bbolt reads the whole file in a goroutine of its
+// own, where a fault ends the process. If the commit has failed, the error is unwritten where the file proves it.
 func (s *diskStore) update(fn func(tx *bbolt.Tx) error) (err error) {
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -458,9 +458,9 @@ func (w diskWriter) clearRange(r keyRange) error {
 	return nil
 }
 
-// diskView is a bbolt read transaction. Its cursors share nothing that they change, so they may run side by side. A page
-// that cannot be read into memory, because another process has cut it off or because the disk fails, is an error of the
-// read, and not the end of the process.
+// diskView is a bbolt read transaction. Its cursors share nothing that they change, so they may run side by side. A
+// page that cannot be read into memory, because another process has cut it off or because the disk fails, is an error
+// of the read, and not the end of the process.
 type diskView struct {
 	tx   *bbolt.Tx
 	data *bbolt.Bucket

@@ -308,8 +308,8 @@ func TestSystemErrorsAreNoVerdict(t *testing.T) {
 func TestNewFoldersAreDurable(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ calls, want string }{
-		{"-+", "failed: corrupt=false EIO: embedded: folder for the database: sync "},
-		{"+-+", "failed: corrupt=false EIO: embedded: folder for the database: sync "},
+		{"-+", "failed: corrupt=false EIO unknown=false: embedded: folder for the database: sync "},
+		{"+-+", "failed: corrupt=false EIO unknown=false: embedded: folder for the database: sync "},
 		{"+", "open"},
 	} {
 		folder := filepath.Join(t.TempDir(), "a", "b")

@@ -120,8 +120,9 @@ func TestFileIsTakenAway(t *testing.T) {
 	}
 }
 
-// TestFileIsCutOff: the file is truncated while it is open. The process lives on: each read finds what was committed, or
-// fails with 1510. A commit fails with 1510, because it has written nothing. The file is corrupt when it is opened again.
+// TestFileIsCutOff: the file is truncated while it is open. The process lives on: each read finds what was committed,
+// or fails with 1510. A commit fails with 1510, because it has written nothing. The file is corrupt when it is opened
+// again.
 func TestFileIsCutOff(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no file is truncated while it is open")
