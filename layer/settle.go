@@ -365,7 +365,7 @@ type NackOptions struct {
 	// Behind gives the group the last place in the line: the groups that are ready now are delivered before it. Without
 	// it the group has the place of its first message. The order of the group's own messages stays. Only with Release,
 	// and without From or a delay; not for a claim of one message (Claim.Hold). A paused group has no place: once
-	// resumed, it has that of its first message.
+	// resumed, it has that of its first message. So it has after a sweep, in a queue with facets.
 	Behind bool
 	// Reject, if not empty, says why the item that was tried will never succeed: the item has then failed for good, see
 	// OnFailure. The first 1,000 bytes are stored. Not with Release, Delay or AtOnce.

@@ -128,7 +128,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	return b.rehint(w, first.Index, s.lane, hinted(record))
 }
 
-// rehintwrites the hint of a group that the settlement has set free. With NackOptions.Behind the place of the hint is
+// rehint writes the hint of a group that the settlement has set free. With NackOptions.Behind the place of the hint is
 // behind all groups that are ready now, as in a queue with RoundRobin. Then also a receive of this transaction must not
 // prefer the group.
 func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) error {

@@ -276,7 +276,9 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		return items, nil
 	}
 	attempts := 0
-	if f.record != nil || f.attempts > 0 { // the messages behind a head that has failed may be suspect
+	// The messages behind a head that has failed may be suspect. Nothing says how often the head of a named group has
+	// failed.
+	if f.record != nil || f.attempts > 0 || f.key == nil {
 		if attempts, err = hintedOf(w, next); err != nil {
 			return nil, err
 		}
@@ -307,7 +309,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 	for i := range items {
 		items[i].FirstDelivered = fromMillis(w.nowMS)
 	}
-	if f.isCounted(w.keys.plan) {
+	if f.key != nil && f.isCounted(w.keys.plan) {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}

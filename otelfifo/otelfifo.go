@@ -345,8 +345,15 @@ func outcome(ctx context.Context, err error) string {
 		return "panic"
 	case errors.As(err, &reject) && reject != nil:
 		return "rejected"
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), endedByTime(ctx):
 		return "timeout"
 	}
 	return "handler"
+}
+
+// endedByTime reports whether the worker has ended a handler's context after the handler's time. The worker's cause
+// wraps DeadlineExceeded. A context that ends because a worker is stopped by a deadline has DeadlineExceeded itself.
+func endedByTime(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return cause != context.DeadlineExceeded && errors.Is(cause, context.DeadlineExceeded)
 }

@@ -196,7 +196,7 @@ func TestTextsAreBounded(t *testing.T) {
 		texts := []string{s.span("process orders").Status().Description}
 		for _, name := range []string{"pause orders", "cancel orders"} {
 			for _, a := range s.span(name).Attributes() {
-				texts = append(texts, a.Value.Emit())
+				texts = append(texts, a.Value.String())
 			}
 			texts = append(texts, s.span(name).Status().Description)
 		}

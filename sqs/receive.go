@@ -129,8 +129,8 @@ func (s *Server) receiveUnspent(
 		if err != nil || len(claims) == 0 || o.ReceiveID != "" { // a repetition may have the messages of an earlier one
 			return claims, err
 		}
-		claims, err = s.rejectSpent(ctx, q, claims)
-		if err != nil || len(claims) > 0 || time.Since(begun) > max(wait, spentFor) {
+		claims = s.rejectSpent(ctx, q, claims)
+		if len(claims) > 0 || time.Since(begun) > max(wait, spentFor) {
 			return claims, err
 		}
 		c.room.release()
@@ -141,7 +141,7 @@ func (s *Server) receiveUnspent(
 
 // rejectSpent makes the messages dead letters that were received too often, and returns the claims of the others. A
 // claim of several messages ends with its first message; those behind it are free for the next receive.
-func (s *Server) rejectSpent(ctx context.Context, q *queue, claims []*layer.Claim) (unspent []*layer.Claim, err error) {
+func (s *Server) rejectSpent(ctx context.Context, q *queue, claims []*layer.Claim) (unspent []*layer.Claim) {
 	config := q.Config()
 	for _, claim := range claims {
 		received := claim.Items[0].Attempts
@@ -150,12 +150,10 @@ func (s *Server) rejectSpent(ctx context.Context, q *queue, claims []*layer.Clai
 			continue
 		}
 		reason := fmt.Sprintf("received %d times, before maxReceiveCount became %d", received, config.MaxAttempts)
-		err := q.Nack(ctx, claim, layer.NackOptions{Reject: reason})
-		if err != nil && !errors.Is(err, layer.ErrClaimLost) {
-			return nil, err
-		}
+		// If this fails the message comes again after its timeout, and is rejected then.
+		_ = q.Nack(ctx, claim, layer.NackOptions{Reject: reason})
 	}
-	return unspent, nil
+	return unspent
 }
 
 // receive receives, until the server is stopped.

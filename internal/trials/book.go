@@ -71,7 +71,7 @@ func (b *book) close() { b.file.Close() }
 func (b *book) add(e entry, log []byte) error {
 	e.Code = b.code
 	if len(e.Failed) > 0 {
-		name := fmt.Sprintf("%s-%d-%s.log", e.Suite, e.Seed, e.At.UTC().Format("20060102-150405"))
+		name := fmt.Sprintf("%s-%d-%s.log", e.Suite, e.Seed, e.At.UTC().Format("20060102-150405.000000000"))
 		e.Log = filepath.Join(b.folder, "failed", name)
 		if err := os.WriteFile(e.Log, log, 0o644); err != nil {
 			return err
