@@ -105,6 +105,19 @@ func TestTopKeys(t *testing.T) {
 	require.Zero(t, m.scroll, "the list has become shorter")
 }
 
+// runTop runs the command on a terminal until ctx ends. It returns what the terminal gets, and how the command ends.
+func runTop(ctx context.Context, h *harness, args ...string) (screen io.Reader, ended chan error) {
+	app := h.app()
+	app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
+	out, w := io.Pipe()
+	ended = make(chan error, 1)
+	go func() {
+		ended <- app.Run(ctx, args, strings.NewReader(""), w, io.Discard)
+		w.Close()
+	}()
+	return out, ended
+}
+
 // TestTopLeavesTheScreen: on a terminal top draws, and when the context ends it gives the screen back.
 func TestTopLeavesTheScreen(t *testing.T) {
 	h := newHarness(t)
@@ -112,14 +125,7 @@ func TestTopLeavesTheScreen(t *testing.T) {
 	require.NoError(t, h.app().Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	app := h.app()
-	app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
-	out, w := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- app.Run(ctx, []string{"top"}, strings.NewReader(""), w, io.Discard)
-		w.Close()
-	}()
+	out, ended := runTop(ctx, h, "top")
 	var seen strings.Builder
 	part := make([]byte, 4096)
 	for !strings.Contains(seen.String(), "messages 1") {
@@ -145,14 +151,7 @@ func TestTopFollowsANewQueue(t *testing.T) {
 	run("enqueue", "--group", "g", "--body", "x")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	app := h.app()
-	app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
-	out, w := io.Pipe()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- app.Run(ctx, []string{"top", "--every", "100ms"}, strings.NewReader(""), w, io.Discard)
-		w.Close()
-	}()
+	out, ended := runTop(ctx, h, "top", "--every", "100ms")
 	until := func(what string) {
 		t.Helper()
 		var seen strings.Builder

@@ -136,12 +136,12 @@ func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) 
 		_, err := w.rehint(headIndex, lane, attempts)
 		return err
 	}
-	now, err := w.clock()
+	index, err := w.lastPlace(headIndex)
 	if err != nil {
 		return err
 	}
 	w.noted.settled[lane] = false
-	w.hint(max(headIndex, now), lane, attempts)
+	w.hint(index, lane, attempts)
 	return nil
 }
 

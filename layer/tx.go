@@ -170,6 +170,11 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 	if err != nil || !config.RoundRobin {
 		return headIndex, err
 	}
+	return w.lastPlace(headIndex)
+}
+
+// lastPlace returns the index for the hint of a group that goes behind all others.
+func (w *txn) lastPlace(headIndex int64) (int64, error) {
 	now, err := w.clock()
 	return max(headIndex, now), err
 }

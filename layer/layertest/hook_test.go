@@ -271,16 +271,22 @@ func TestHooksOfAReceiveThatWaits(t *testing.T) {
 	require.ErrorIs(t, h.next(t).Err, gone)
 }
 
+// logged returns a handle with a LogHook, and its log from a level on.
+func (e *env) logged(from slog.Level) (*layer.Queue, *bytes.Buffer) {
+	e.t.Helper()
+	var text bytes.Buffer
+	o := e.options(7)
+	o.Hooks = []layer.Hook{layer.LogHook(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: from})))}
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(e.t, err)
+	return q, &text
+}
+
 // TestLogHook: the log has an operator's actions with the operator's name. A refused action is a warning, and a dead
 // letter is an error. All other events have the level debug. No body is in the log.
 func TestLogHook(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	var text bytes.Buffer
-	o := e.options(7)
-	handler := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo})
-	o.Hooks = []layer.Hook{layer.LogHook(slog.New(handler))}
-	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
-	require.NoError(t, err)
+	q, text := e.logged(slog.LevelInfo)
 	sent, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("secret")}, layer.Message{Group: "A"})
 	require.NoError(t, err)
 	require.Empty(t, text.String())
@@ -303,12 +309,7 @@ func TestLogHook(t *testing.T) {
 // was lost. Otherwise a reader takes it for the token of the claim that the receive has got.
 func TestLogOfAReceiveThatSettles(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	var text bytes.Buffer
-	o := e.options(7)
-	handler := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})
-	o.Hooks = []layer.Hook{layer.LogHook(slog.New(handler))}
-	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
-	require.NoError(t, err)
+	q, text := e.logged(slog.LevelDebug)
 	e.enqueue("A", "a1")
 	e.enqueue("B", "b1")
 	first := e.receive(q, 1)
