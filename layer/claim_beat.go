@@ -142,8 +142,9 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 
 // moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
 // claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. A beat that moves
-// always changes its time, because other handles take one that stands for dead. moveBeat returns when the beat is due;
-// 0 = another has ended the beat.
+// always changes its time, because other handles take one that stands for dead. If anew is set, the beat begins: one
+// that is there has been written by an earlier attempt, and stays. moveBeat returns when the beat is due; 0 = another
+// has ended the beat.
 func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
 	keys, handle := w.keys, p.handle
 	key := keys.beat(handle)
@@ -166,7 +167,9 @@ func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
 		}
 		w.tx.Clear(keys.beatTimer(b.DueMS, handle))
 		if !tooLate(b.DueMS, w.nowMS, max(p.left(), 0)) { // else the handle's clock was ahead when it moved the beat
-			dueMS = max(dueMS, b.DueMS+1)
+			if dueMS = max(dueMS, b.DueMS); dueMS == b.DueMS && !anew {
+				dueMS++
+			}
 		}
 	}
 	w.tx.Set(key, rec.Beat{DueMS: dueMS, Owner: w.q.opts.Owner}.Pack())

@@ -517,6 +517,28 @@ func TestOnCommit(t *testing.T) {
 	require.Equal(t, "2", value(t, engine, "a"))
 }
 
+// The hook of a plan above another sees no commit that fails without coming to the engine, by a fault of a read or of
+// the read version.
+func TestOnCommitAbove(t *testing.T) {
+	below := &fault.Plan{}
+	engine, faulty := open(t, below)
+	seen := 0
+	db := fault.Wrap(faulty, &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind { seen++; return fault.None }})
+
+	tx := begin(t, db)
+	below.ForceNext(fault.ProcessBehind)
+	tx.Get([]byte("a")) // nobody waits for it
+	tx.Set([]byte("a"), []byte("1"))
+	requireCode(t, kv.CodeProcessBehind, commit(t, tx))
+	below.ForceNext(fault.Throttled)
+	require.Error(t, set(t, db, "a", "2"))
+	require.Zero(t, seen)
+
+	require.NoError(t, set(t, db, "a", "3"))
+	require.Equal(t, 1, seen)
+	require.Equal(t, "3", value(t, engine, "a"))
+}
+
 // ForceNext queues: two of them hit the next two calls, whatever was counted before.
 func TestForceNext(t *testing.T) {
 	plan := &fault.Plan{}

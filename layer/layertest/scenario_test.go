@@ -301,7 +301,8 @@ var answers = []struct {
 }
 
 func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
-	a := &arguments{t: t, d: d}
+	own := *d // a call may go on while later directives run, which are read into d
+	a := &arguments{t: t, d: &own}
 	do := verbs[d.Cmd]
 	if do == nil {
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
