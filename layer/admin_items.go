@@ -147,7 +147,7 @@ type waiting struct {
 	value  []byte
 	facets string                 // packed
 	locks  map[string]*rec.Record // of the lanes of which a claim may have the item
-	heads  []string               // the lanes of which the item is the first, except a lane that is stopped by a mark
+	heads  []string               // the lanes of which the item is the first; unstick removes one that a mark stops
 	stuck  *heldLane              // the claim that has the item, and whose lease has expired; nil = there is none
 }
 
@@ -342,10 +342,14 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 	return w.freeAll(append(free, heads...))
 }
 
-// staysBehind adds read conflicts on the items right before an item in its lanes, for an unordered queue: while these
-// are there, the item is no head, and no transaction leaves the lane to the item's old time. Locks do not show this,
-// because an unordered claim and its ack change no lock of the lane.
-func (w *txn) staysBehind(i *waiting, id ID) error {
+// guardBefore makes the transaction fail if the item becomes the head of a lane before the commit. The caller moves the
+// item, of an unordered queue, to an earlier time. Example: a and b are in a lane, and b is moved from 9:00 to 8:00. At
+// the same time an ack removes a, and a receive leaves the lane to a timer at b's old time, 9:00. Then no receive would
+// look at 8:00. A conflict on locks does not exclude this, because an unordered claim and its ack change no lock of the
+// lane.
+//
+// Footprint: for each lane of which the item is not the first, a read conflict on the item before it.
+func (w *txn) guardBefore(i *waiting, id ID) error {
 	keys := w.keys
 	for _, lane := range keys.plan.LanesOf(id.Group, i.facets) {
 		if slices.Contains(i.heads, lane) {
@@ -565,7 +569,7 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 		return err
 	}
 	if plan.TakesAny() && dueMS < wasMS {
-		if err := w.staysBehind(&i, id); err != nil {
+		if err := w.guardBefore(&i, id); err != nil {
 			return err
 		}
 	}

@@ -62,7 +62,7 @@ type Claim struct {
 	pulse *pulse // of beat; nil = the claim has a lease of its own, or the handle has left the beat
 
 	suspect bool // the item is suspect, and the claim is not proven
-	failed  bool // the first item had failed before the receive: items behind the claim may be suspect
+	failed  bool // some item of the group had failed before the receive: items behind the claim may be suspect
 }
 
 // pulse is one beat of the handle, from its begin to its end.

@@ -111,18 +111,18 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	h.wg.Go(func() { q.keepBeating(p) })
 }
 
-// writeBeat is moveBeat in a transaction of its own. If anew is set, it begins the beat. there is false if another
+// writeBeat is moveBeat in a transaction of its own. If begins is set, it begins the beat. there is false if another
 // handle has ended the beat.
 //
 // Footprint: a read conflict on the beat, so that either a move or an end fails. A move of unknown outcome that lands
 // late fails too, because the retry has written the beat. Otherwise a retry is safe, because each attempt reads the
 // beat again.
-func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
+func (q *Queue) writeBeat(ctx context.Context, p *pulse, begins bool) (there bool, err error) {
 	var dueMS, clock int64
 	var due time.Time
 	_, err = kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
-		if dueMS, err = w.moveBeat(p, anew); err != nil {
+		if dueMS, err = w.moveBeat(p, begins); err != nil {
 			return err
 		}
 		due = byMonotonic(&w.view, dueMS)
@@ -142,10 +142,10 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 
 // moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
 // claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. A beat that moves
-// always changes its time, because other handles take one that stands for dead. If anew is set, the beat begins: one
-// that is there has been written by an earlier attempt, and stays. moveBeat returns when the beat is due; 0 = another
-// has ended the beat.
-func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
+// always changes its time, because other handles take one that stands for dead. If begins is set, the beat begins: one
+// that is there was written by an earlier attempt, and stays. moveBeat returns when the beat is due; 0 = another has
+// ended the beat.
+func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	keys, handle := w.keys, p.handle
 	key := keys.beat(handle)
 	config, err := w.config()
@@ -156,7 +156,7 @@ func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read beat: %w", err)
 	}
-	if v == nil && !anew {
+	if v == nil && !begins {
 		return 0, nil
 	}
 	dueMS = w.nowMS + config.Lease.Milliseconds()
@@ -167,7 +167,7 @@ func (w *txn) moveBeat(p *pulse, anew bool) (dueMS int64, err error) {
 		}
 		w.tx.Clear(keys.beatTimer(b.DueMS, handle))
 		if !tooLate(b.DueMS, w.nowMS, max(p.left(), 0)) { // else the handle's clock was ahead when it moved the beat
-			if dueMS = max(dueMS, b.DueMS); dueMS == b.DueMS && !anew {
+			if dueMS = max(dueMS, b.DueMS); dueMS == b.DueMS && !begins {
 				dueMS++
 			}
 		}

@@ -543,7 +543,7 @@ func ParseRate(text string) (Rate, error) {
 	return Rate{Count: n, Per: d}, nil
 }
 
-// String returns the text for ParseRate.
+// String returns the text that ParseRate reads: "10/s", "3/10s", or "0" if there is no rate.
 func (r Rate) String() string {
 	if r == (Rate{}) {
 		return "0"

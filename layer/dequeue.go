@@ -207,6 +207,8 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 	return claims, w.end(ctx, err)
 }
 
+// settleAndReceive receives, at once or with a wait, as r.o.Wait says. Its first transaction also settles s; nil =
+// nothing.
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	if r.o.Wait == 0 {
 		return q.receiveNow(ctx, s, r)
@@ -867,11 +869,11 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil {
 		return err
 	}
-	id, tried, known, err := lastTried(c.txn, f)
+	id, tried, known, some, err := lastTried(c.txn, f)
 	if err != nil {
 		return err
 	}
-	suspect, failed := known && r.alone(tried), known && tried.Count > 0
+	suspect, failed := known && r.alone(tried), some
 	if suspect {
 		if r.items > 0 {
 			r.stopped = true
@@ -937,8 +939,9 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	return nil
 }
 
-// untilSuspect returns how many items the claim of a head that has failed before may have: those before the first
-// suspect item. Example: the claim of 1, 2 and 3 has expired, and then 1 has failed alone. 2 and 3 are suspect still.
+// untilSuspect returns how many items the claim of a head may have in whose group items have failed before: those
+// before the first suspect item. Example: the claim of 1, 2 and 3 has expired, and then 1 has failed alone. 2 and 3 are
+// suspect still.
 func (c *claimer) untilSuspect(r *reception, items []Item) (int, error) {
 	if len(items) == 1 {
 		return 1, nil

@@ -253,21 +253,12 @@ func (w *txn) leave(
 	}
 	c = candidate{lane: lane, index: p.index}
 	if tried {
-		if c.attempts, err = hintedOf(w, p.itemID()); err != nil {
+		if c.attempts, err = hintedOf(w, p.itemID(), readRecords(w, p.itemID())); err != nil {
 			return c, false, err
 		}
 	}
 	c.key, err = w.rehint(p.index, lane, c.attempts)
 	return c, err == nil, err
-}
-
-// hintedOf reads the number for the hint of a head that may have failed before, or may be suspect.
-func hintedOf(w *txn, id ID) (int, error) {
-	record, err := w.readAttempt(id)
-	if w.passes(err) {
-		return 1, nil // who claims the group reads the record, then
-	}
-	return hinted(record), err
 }
 
 // free is leave for a group which an operator or a sweep sets free.

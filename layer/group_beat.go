@@ -54,12 +54,12 @@ func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 	return b.DueMS, nil
 }
 
-// endOwner ends a page of the claims of the handle by whose heartbeat a group is held, if the beat is due, and reports
-// whether any claim was ended: then the group is worth another look.
-func (w *txn) endOwner(f *found) (ended bool, err error) {
+// endOwner ends a page of the claims of the handle by whose heartbeat a lane is held, if the beat is due, and reports
+// whether any claim was ended: then the lane is worth another look.
+func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 	due := w.beats.due
 	w.beats.due = nil
-	if _, err := w.overAt(f.lane, f.record); err != nil {
+	if _, err := w.overAt(lane, r); err != nil {
 		return false, err
 	}
 	met := w.beats.due
@@ -533,7 +533,7 @@ func endFar(w *txn, t farTimer) error {
 	switch {
 	case h == nil:
 		w.clear(t.key)
-		_, err := w.rehint(t.index, t.lane, 1) // who claims the lane reads how often its head has failed
+		_, err := w.rehint(t.index, t.lane, unread)
 		return err
 	case h.EndMS != t.dueMS:
 		w.clear(t.key)

@@ -628,6 +628,10 @@ func hinted(a rec.Attempt) int {
 	return a.Count
 }
 
+// unread is the number in a hint of a head of which the transaction has not read how often it has failed, or behind
+// which items have failed or are suspect. The receive that the hint leads to reads the records.
+const unread = 1
+
 // judgeLapse is judge for the end of a claim's lease. judgeLapse writes nothing.
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
@@ -679,16 +683,52 @@ func isEarly(w *txn, h *rec.Holding) (bool, error) {
 
 // lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which
 // was tried under the claim that has expired. known is false if the hint has said that the head has never failed.
-func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known bool, err error) {
+// some is whether items of the group have failed before, as far as known.
+func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, some bool, err error) {
 	switch {
 	case f.failure != nil:
-		return f.failure.id, f.failure.record, true, nil
+		return f.failure.id, f.failure.record, true, f.failure.record.Count > 0, nil
 	case f.key != nil && f.attempts == 0 && f.isCounted(w.keys.plan):
-		return ID{}, rec.Attempt{}, false, nil
+		return ID{}, rec.Attempt{}, false, false, nil
 	}
 	id = f.rows.id(0)
-	record, err = w.readAttempt(id)
-	return id, record, true, err
+	record, some, err = waitRecords(w, id, readRecords(w, id))
+	return id, record, true, some, err
+}
+
+// readRecords starts to read whether any item of a group, from the head on, has a record of failed attempts. Each item
+// that has failed or is suspect has one.
+func readRecords(w *txn, head ID) kv.Future[[]kv.KV] {
+	key := w.keys.attempt(head)
+	all := kv.KeyRange{Begin: key, End: w.keys.below(w.keys.startGroup(nameAttempt, head.Group, 1)).End}
+	return w.read.GetRange(all.Selectors(), kv.RangeOptions{Limit: 1})
+}
+
+// waitRecords returns the head's record, and whether any item from the head on has one.
+func waitRecords(w *txn, head ID, read kv.Future[[]kv.KV]) (record rec.Attempt, some bool, err error) {
+	rows, err := read.Wait(w.ctx)
+	if err != nil {
+		return record, false, fmt.Errorf("read attempts: %w", err)
+	}
+	key := w.keys.attempt(head)
+	if len(rows) == 0 || string(rows[0].Key) != string(key) {
+		return record, len(rows) > 0, nil
+	}
+	record, err = rec.UnpackAttempt(key, rows[0].Value)
+	return record, true, err
+}
+
+// hintedOf returns the number for the hint of a head that may have failed before, or that may be suspect, or have
+// suspect items behind it in its group. read is of readRecords.
+func hintedOf(w *txn, head ID, read kv.Future[[]kv.KV]) (int, error) {
+	record, some, err := waitRecords(w, head, read)
+	if w.passes(err) {
+		return unread, nil
+	}
+	if n := hinted(record); n > 0 || !some {
+		return n, err
+	}
+	return unread, nil
 }
 
 // isCounted reports whether the hint that led here says how often the head has failed. In a queue with other lanes the

@@ -63,8 +63,8 @@ const (
 
 // Redrive gives the dead letters which f chooses back to their groups, with no attempts counted. f must say what it
 // chooses; DeadFilter.All says all letters. Redrive works in short transactions at batch priority, each all or none; a
-// redrive may be stopped at any point and run again to go on. A held group stays with its holder: a letter which comes
-// back before the held items is delivered after the claim. Redrive gives each letter back once, also if the letter is
+// redrive may be stopped at any point and run again to go on. A holder keeps its claim: a letter whose place is before
+// the claim's items is delivered after the claim has ended. Redrive gives each letter back once, also if the letter is
 // dead again before the end of the redrive.
 //
 // The letters of a group come back in order, up to 100 a transaction; letters already back may be delivered between two
@@ -329,11 +329,13 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 		return w.redriveToTail(rows, o)
 	}
 	var locks map[string]kv.Future[[]byte] // nil = each lane gets a hint, held or not
+	records := make(map[string]kv.Future[[]kv.KV])
 	if w.keys.plan.IsPlain() {
 		locks = make(map[string]kv.Future[[]byte])
 		for i := range rows {
 			if group := rows[i].letter.ID.Group; locks[group] == nil {
 				locks[group] = guard.RedriveLock.Get(w.tx, w.keys.lock(group))
+				records[group] = readRecords(w, rows[i].letter.ID)
 			}
 		}
 	}
@@ -369,7 +371,11 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 			}
 			// The letter may be the head now. If the group is held, the holder sets the hint at the end.
 			if held == nil {
-				if _, err := w.rehint(id.Index, id.Group, 0); err != nil {
+				attempts, err := hintedOf(w, id, records[id.Group])
+				if err != nil {
+					return err
+				}
+				if _, err := w.rehint(id.Index, id.Group, attempts); err != nil {
 					return err
 				}
 			}

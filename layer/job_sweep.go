@@ -760,7 +760,8 @@ func (s *sweeper) clearByHead(
 }
 
 // staleHints clears, in a page, the hints of empty lanes, and the hints that do not lead to the head of their lane. If
-// such a head has no hint, it gets one.
+// such a head has no hint, it gets one. A hint behind the head's place stays if it is the only one: the group waits for
+// its turn.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
@@ -803,6 +804,9 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 	if set != nil {
 		return true, nil
 	}
+	if at, err := keys.parse(hint); err != nil || at.index > p.index {
+		return false, nil // the group has its turn later: see txn.lastPlace
+	}
 	v := s.q.viewOf(s.ctx, tx.Snapshot())
 	failed, err := v.readAttempt(p.itemID())
 	if s.q.passes(err) {
@@ -844,7 +848,9 @@ func (s *sweeper) overdue() error {
 // overdueStep is one attempt of a step of the sweep for items past retention.
 //
 // Footprint, per group with a head past retention: a read and a write conflict on the lock; if the group has no holding
-// and is empty now, a read conflict on the whole group.
+// and is empty now, a read conflict on the whole group. In a queue with facets or with holds also read conflicts on up
+// to maxLapsed locks of the group, and on the holds of the items. A group whose holder's heartbeat is over: see
+// endBeat.
 type overdueStep struct {
 	rest kv.KeyRange // begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
@@ -879,7 +885,7 @@ func (t *overdueStep) run(w *txn, width int) error {
 		if err != nil {
 			return err
 		}
-		again, err := t.group(w, all, last)
+		again, err := t.expireFirst(w, all, last)
 		if err != nil {
 			return err
 		}
@@ -896,9 +902,11 @@ func (t *overdueStep) run(w *txn, width int) error {
 	return w.finish()
 }
 
-// group drops or dead-letters the group's first items which are past retention. again means that the next step must
-// look at the group again: more of its items are past retention, or, if last is set, may be.
-func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error) {
+// expireFirst drops or dead-letters the first items of a group that are past retention. It leaves a group alone that is
+// in flight, or of which the lock cannot be read (Check reports that lock). all are the group's rows on this page. If
+// last is set, the page ends in this group, and more of its rows may follow. again means that the next step has to look
+// at the group again, because more of its items are past retention, or may be.
+func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
 		return false, err
@@ -916,8 +924,8 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	if err != nil {
 		return false, err
 	}
-	if c := r.At(w.nowMS); c == rec.Claimed || c == rec.Granted {
-		return false, nil // in flight, or about to be
+	if c := r.At(w.nowMS); c == rec.Claimed || c == rec.Granted { // in flight or about to be, if the holder lives
+		return w.endOwner(all.group, r)
 	}
 	free, err := w.expireItems(r, old)
 	if err != nil {
@@ -1000,7 +1008,7 @@ func (s *sweeper) paces() error {
 				continue // Check names it
 			}
 			if tooLate(used.US/1000, w.nowMS, sweepSlack) {
-				used = plausible(used, config.MaxRate, w.nowMS)
+				used = repairedPace(used, config.MaxRate, w.nowMS)
 			}
 			head, err := heads[i].Wait(s.ctx)
 			if err != nil {

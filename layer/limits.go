@@ -100,7 +100,7 @@ func checkPrefix(prefix []byte) error {
 	return nil
 }
 
-// checkSubscription checks the name of a subscription.
+// checkSubscription checks the name of a subscription: valid UTF-8, 1 to maxSubscriptionSize bytes.
 func checkSubscription(name string) error {
 	if !utf8.ValidString(name) {
 		return fmt.Errorf("subscription: %w", ErrInvalidUTF8)

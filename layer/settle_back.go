@@ -156,7 +156,14 @@ func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	if len(s.run.left) == 1 {
 		return s.leave(w, nil)
 	}
-	_, err := w.rehint(s.run.left[1].Index, s.lane, 0)
+	attempts, next := 0, idOf(s.run.left[1], s.claim.Group)
+	if leadsSuspects(s) {
+		var err error
+		if attempts, err = hintedOf(w, next, readRecords(w, next)); err != nil {
+			return err
+		}
+	}
+	_, err := w.rehint(next.Index, s.lane, attempts)
 	return err
 }
 

@@ -278,9 +278,12 @@ func (s *settlement) finish(w *txn) error {
 // leave writes a hint for the lane or, if the lane has no item, adds a read conflict on the range of its items. next is
 // the read of the lane's first key. If next is nil, txn.leave reads the key.
 func (s *settlement) leave(w *txn, next kv.Future[[]byte]) error {
-	_, _, err := w.leave(s.lane, next, guard.ReleaseEmpty, s.run.held.LeadsSuspects() || s.claim.failed)
+	_, _, err := w.leave(s.lane, next, guard.ReleaseEmpty, leadsSuspects(s))
 	return err
 }
+
+// leadsSuspects reports whether items behind those of the claim may be suspect.
+func leadsSuspects(s *settlement) bool { return s.run.held.LeadsSuspects() || s.claim.failed }
 
 // conclude runs the last step of the parts.
 func (s *settlement) conclude(w *txn) error {

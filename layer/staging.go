@@ -111,7 +111,8 @@ func (s *staging) set(o staged) {
 	s.noteGone(o)
 }
 
-// acquire lets one transaction at a time register or clear the request.
+// acquire reports whether the caller's transaction may register or clear requests of the handle. It does not wait:
+// false means that another transaction does so. After true the caller must call release. acquire changes memory only.
 func (s *staging) acquire() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -415,9 +415,10 @@ func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 	return untilMS > m.nowMS || early && !m.old(r.Clock, window)
 }
 
-// plausible returns the pace, or that of a single item if the time is ahead of now: no handle writes a time ahead of
-// its own clock.
-func plausible(p rec.Pace, rate Rate, nowMS int64) rec.Pace {
+// repairedPace returns p, unless p is more than paceAhead ahead of now: then one of the two clocks is wrong, because no
+// handle writes a time ahead of its own. The pace that repairedPace returns then lets one item start now, and the next
+// one when the rate allows it.
+func repairedPace(p rec.Pace, rate Rate, nowMS int64) rec.Pace {
 	if rate.isNone() || p.US-nowMS*1000 <= paceAhead.Microseconds() {
 		return p
 	}

@@ -200,7 +200,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 			return nil, err
 		}
 		if behind == nil {
-			if again, err := w.endOwner(f); err != nil || !again {
+			if again, err := w.endOwner(f.lane, f.record); err != nil || !again {
 				return nil, err
 			}
 			continue
@@ -279,7 +279,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	// The messages behind a head that has failed may be suspect. Nothing says how often the head of a named group has
 	// failed.
 	if f.record != nil || f.attempts > 0 || f.key == nil {
-		if attempts, err = hintedOf(w, next); err != nil {
+		if attempts, err = hintedOf(w, next, readRecords(w, next)); err != nil {
 			return nil, err
 		}
 	}

@@ -47,7 +47,8 @@ type followed struct {
 	unpacked storedConfig // guarded by mu; the content of value
 }
 
-// unpack is unpackConfig once for each value: the handle reads the same one every half a second.
+// unpack is unpackConfig, but unpacks nothing if the value is the last one that it unpacked: the handle reads the same
+// value every half a second. key is for errors.
 func (f *followed) unpack(key, value []byte) (storedConfig, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

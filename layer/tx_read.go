@@ -235,11 +235,11 @@ func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err erro
 	if value != nil {
 		p, err = rec.UnpackPace(v.keys.pace(group), value)
 	}
-	return plausible(p, v.known().MaxRate, v.nowMS), err
+	return repairedPace(p, v.known().MaxRate, v.nowMS), err
 }
 
 // readPaceTotal returns how far the queue's rate is used up. All portions that handles have drawn are counted as used.
-// A value that cannot be read counts as one that is far ahead, see plausible. The next draw replaces it.
+// A value that cannot be read counts as one that is far ahead, see repairedPace. The next draw replaces it.
 func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 	key := v.keys.meta(metaPace)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -251,7 +251,7 @@ func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 			p.US = math.MaxInt64
 		}
 	}
-	return plausible(p, rate, v.nowMS), nil
+	return repairedPace(p, rate, v.nowMS), nil
 }
 
 func (v *view) readPause() (*rec.Mark, error) {

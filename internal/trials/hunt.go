@@ -149,7 +149,7 @@ func (s *suite) once(ctx context.Context, seed uint64) (e entry, log []byte, err
 	for _, m := range executions.FindAllStringSubmatch(text.String(), -1) {
 		e.Operations, _ = strconv.Atoi(m[1])
 	}
-	if failed != nil {
+	if failed != nil && !(s.fuzz != "" && timeIsOver(text.Bytes())) {
 		e.Failed = []string{s.name}
 		again := fmt.Sprintf("SEED=%d go test ./%s -run '%s' -count 1 -v -args %s",
 			seed, s.folder, s.run, strings.Join(s.args(seed), " "))

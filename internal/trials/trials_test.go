@@ -90,6 +90,21 @@ func TestHuntFuzzes(t *testing.T) {
 	require.Contains(t, string(log), "again: go test ./. -run '^FuzzX$'")
 }
 
+// TestTimeOfAFuzzTarget: the end of its time is no failure of a fuzz target, and an input that fails is one.
+func TestTimeOfAFuzzTarget(t *testing.T) {
+	over := "fuzz: elapsed: 30s, execs: 27957 (0/sec)\n" +
+		"--- FAIL: FuzzJSON (30.09s)\n    context deadline exceeded\nFAIL\n"
+	require.True(t, timeIsOver([]byte(over)))
+	for _, failed := range []string{
+		"--- FAIL: FuzzJSON (0.03s)\n    --- FAIL: FuzzJSON (0.00s)\n        context deadline exceeded\nFAIL\n",
+		"--- FAIL: FuzzJSON (9.03s)\n    Failing input written to testdata/fuzz/FuzzJSON/0123\nFAIL\n",
+		over + "    Failing input written to testdata/fuzz/FuzzJSON/0123\n",
+		"panic: runtime error\n",
+	} {
+		require.False(t, timeIsOver([]byte(failed)), failed)
+	}
+}
+
 // TestBookAfterAKill: a run that is added after a half line of a killed call is not lost.
 func TestBookAfterAKill(t *testing.T) {
 	folder := t.TempDir()

@@ -527,7 +527,7 @@ func TestOnCommitAbove(t *testing.T) {
 
 	tx := begin(t, db)
 	below.ForceNext(fault.ProcessBehind)
-	tx.Get([]byte("a")) // nobody waits for it
+	tx.Get([]byte("a")) // without a wait for its error
 	tx.Set([]byte("a"), []byte("1"))
 	requireCode(t, kv.CodeProcessBehind, commit(t, tx))
 	below.ForceNext(fault.Throttled)

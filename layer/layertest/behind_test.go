@@ -90,3 +90,39 @@ func TestBehindIsRefused(t *testing.T) {
 		require.NoError(e.t, q.Ack(e.ctx, c))
 	})
 }
+
+// TestSweepKeepsTurns: a sweep of a queue with facets leaves the groups their turns.
+func TestSweepKeepsTurns(t *testing.T) {
+	for name, release := range map[string]layer.NackOptions{
+		"round robin": {Release: true}, "behind": {Release: true, Behind: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEngines(t, func(e *env) {
+				q := e.configured(layer.Config{
+					Facets: []string{"state"}, Views: "*; state", RoundRobin: !release.Behind,
+				})
+				for _, group := range []string{"A", "A", "B", "C"} {
+					_, err := q.Enqueue(e.ctx, layer.Message{Group: group, Headers: map[string]string{"state": "new"}})
+					require.NoError(e.t, err)
+				}
+				o := layer.ReceiveOptions{Max: 1, Where: layer.Template{"state": "new"}}
+				claims, err := q.Receive(e.ctx, o)
+				require.NoError(e.t, err)
+				require.Equal(e.t, "A", claims[0].Group)
+				require.NoError(e.t, q.Nack(e.ctx, claims[0], release))
+				_, err = q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+				require.NoError(e.t, err)
+				var turns []string
+				for range 4 {
+					claims, err := q.Receive(e.ctx, o)
+					require.NoError(e.t, err)
+					require.Len(e.t, claims, 1, "%q", turns)
+					turns = append(turns, claims[0].Group)
+					require.NoError(e.t, q.Ack(e.ctx, claims[0]))
+				}
+				require.Equal(e.t, "B", turns[0])
+				require.ElementsMatch(e.t, []string{"A", "A", "B", "C"}, turns)
+			})
+		})
+	}
+}

@@ -278,6 +278,48 @@ func TestSuspectBehindOneThatLeaves(t *testing.T) {
 	}
 }
 
+// TestSuspectBehindOneThatReturns (G7): messages return from the dead letters in front of suspect ones. They are
+// delivered together, and each suspect one alone.
+func TestSuspectBehindOneThatReturns(t *testing.T) {
+	for _, kind := range suspectKinds() {
+		for _, most := range []int{1, 10} {
+			t.Run(fmt.Sprintf("%s/%d", kind.name, most), func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				q, ids := e.suspectQueue(kind)
+				defer e.sound("suspects")
+				for _, id := range ids[:2] {
+					claim, _ := e.givenAlone(q, kind.o)
+					require.Equal(t, id, claim.Items[0].ID)
+					require.NoError(t, q.Nack(e.ctx, claim, layer.NackOptions{Reject: "test"}))
+					kind.o.Max = 10
+				}
+				_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
+				require.NoError(t, err)
+				o := kind.o
+				o.Max = most
+				for given := 0; given < 2; {
+					claims, err := q.Receive(e.ctx, o)
+					require.NoError(t, err)
+					require.NotEmpty(t, claims)
+					for _, claim := range claims {
+						for _, item := range claim.Items {
+							require.Less(t, given, 2, "a suspect message is given with others")
+							require.Equal(t, ids[given], item.ID)
+							given++
+						}
+						require.NoError(t, q.Ack(e.ctx, claim))
+					}
+				}
+				for i := 2; i < len(ids); i++ {
+					claim, body := e.givenAlone(q, kind.o)
+					require.Equal(t, fmt.Sprint(i), body)
+					require.NoError(t, q.Ack(e.ctx, claim))
+				}
+			})
+		}
+	}
+}
+
 // lateCommits is an engine whose commits land after a while, and time out before.
 type lateCommits struct {
 	kv.DB

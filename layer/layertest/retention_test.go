@@ -248,6 +248,25 @@ func TestSweepOverdueBehindLapsedHolds(t *testing.T) {
 	}
 }
 
+// TestSweepOverdueBehindADeadHeartbeat (G5): a sweep removes items past retention also if the process is gone that held
+// some of them by heartbeat.
+func TestSweepOverdueBehindADeadHeartbeat(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.Retention, c.Lease = time.Minute, 10*time.Second })
+	e.enqueue("A", "1", "2", "3")
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Heartbeat: true})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	e.clock.advance(61 * time.Second) // too fast for the heartbeat
+	_, err = e.handle(2).Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.Zero(t, s.Depth)
+	require.EqualValues(t, 3, s.PastRetention)
+	e.check()
+}
+
 // TestSweepOverdueGoesOn: a sweep that was stopped has done what it reports; run again it goes on. Many groups, deep
 // and shallow, with heads that are overdue and heads that are not.
 func TestSweepOverdueGoesOn(t *testing.T) {
