@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -116,6 +117,33 @@ func TestWorkInterrupted(t *testing.T) {
 			require.Equal(t, test.code, ExitCode(err), stderr.String())
 			require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 0 given back")
 			requireGivenBack(t, q, 4)
+		})
+	}
+}
+
+// TestSignals: a process ends at the third signal, and 10 s after the second if there is no third.
+func TestSignals(t *testing.T) {
+	for sent, want := range map[int]string{1: "stop", 2: "stop kill exit", 3: "stop kill exit"} {
+		synctest.Test(t, func(t *testing.T) {
+			var did []string
+			does := func(what string) func() { return func() { did = append(did, what) } }
+			signals := make(chan os.Signal, 3)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				obey(signals, does("stop"), does("kill"), does("exit"))
+			}()
+			for range sent {
+				signals <- os.Interrupt
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			require.Equal(t, want, strings.Join(did, " "))
+			if sent == 1 {
+				signals <- os.Interrupt
+				signals <- os.Interrupt
+			}
+			<-ended
 		})
 	}
 }

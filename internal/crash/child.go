@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
 	"time"
 
 	"fdbfifo/kv/embedded"
@@ -64,6 +66,9 @@ func Child(in io.Reader, out io.Writer) error {
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return fmt.Errorf("crash: orders: %w", err)
 	}
+	// Text on stderr is a failure, for example a race that the detector has found. But a handle on a busy machine warns
+	// that its database keeps it waiting.
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
 	ctx := context.Background()
 	place, goroutines := prefix, workers
 	if o.Other {
