@@ -224,7 +224,7 @@ type ownChanges struct {
 	endMS map[ownKey]int64 // of the claims that are made or extended, in Unix milliseconds
 }
 
-// Attempt begins another attempt.
+// Attempt forgets what the attempt before has noted, because that attempt has changed nothing. See advice.Companion.
 func (c *ownChanges) Attempt() { c.ended, c.endMS = nil, nil }
 
 // lasts notes a claim that the transaction makes or extends.

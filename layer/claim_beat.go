@@ -142,9 +142,9 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, begins bool) (there boo
 
 // moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
 // claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. A beat that moves
-// always changes its time, because other handles take one that stands for dead. If begins is set, the beat begins: one
-// that is there was written by an earlier attempt, and stays. moveBeat returns when the beat is due; 0 = another has
-// ended the beat.
+// always changes its time, because other handles take one that stands for dead. If begins is set, the beat begins, and
+// one that is there was written by an earlier attempt: it need not change. moveBeat returns when the beat is due; 0 =
+// another has ended the beat.
 func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	keys, handle := w.keys, p.handle
 	key := keys.beat(handle)

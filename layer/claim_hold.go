@@ -607,7 +607,7 @@ func (q *Queue) reclaim(
 		c := &Claim{
 			Hold: hold, Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
 			Token: ref.Token, Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS),
-			beat: h.Beat, pulse: q.heart.of(h.Beat),
+			beat: h.Beat, pulse: q.heart.of(h.Beat), failed: true, // as far as known
 		}
 		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err

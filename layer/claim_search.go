@@ -537,8 +537,9 @@ func (s Strategy) InOrder(claims []*Claim) []Item {
 }
 
 // layers says how many items of each group a receive of max items takes layer by layer. have is the number of items of
-// each group. Example: have 5 3 2, max 4: 2 1 1. fits says whether the item with number item of a group fits. The
-// receive ends before the first item that does not.
+// each group. Example: have 5 3 2, max 4: 2 1 1. fits says whether the item with the number item, from 0, of a group
+// fits. layers calls fits once for each item in the order of taking, so that fits may add up sizes. After the first
+// item that does not fit layers takes nothing more.
 func layers(have []int, max int, fits func(group, item int) bool) []int {
 	take := make([]int, len(have))
 	for left, more := max, true; more; {

@@ -170,8 +170,9 @@ func checkFacets(facets []string) error {
 // reservedHeaders begin the names of headers which the library sets itself, see ReplayHeader.
 const reservedHeaders = "fdbfifo-"
 
-// checkNewFacets checks the names of a queue that is about to be created. A queue that was created with such a facet
-// before that was refused goes on with it, and its replayed messages keep the value.
+// checkNewFacets refuses reserved names of facets for a queue that is about to be created. Earlier versions allowed
+// such names, and a queue that has one continues with it. If the facet is ReplayHeader, a replay keeps the message's
+// own value.
 func (c *Config) checkNewFacets() error {
 	for _, name := range c.Facets {
 		if strings.HasPrefix(name, reservedHeaders) {

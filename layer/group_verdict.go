@@ -725,10 +725,15 @@ func hintedOf(w *txn, head ID, read kv.Future[[]kv.KV]) (int, error) {
 	if w.passes(err) {
 		return unread, nil
 	}
+	return hintedIn(record, some), err
+}
+
+// hintedIn is hinted for a group in which some items, from the head on, have records.
+func hintedIn(record rec.Attempt, some bool) int {
 	if n := hinted(record); n > 0 || !some {
-		return n, err
+		return n
 	}
-	return unread, nil
+	return unread
 }
 
 // isCounted reports whether the hint that led here says how often the head has failed. In a queue with other lanes the

@@ -208,7 +208,8 @@ func (q *Queue) Peek(ctx context.Context, group string, max int, where Template)
 	return items, wrap("peek", err)
 }
 
-// peek is Peek for the items of a lane behind after; nil = from the head on. No items means: there are no more.
+// peek is Peek for the items of a lane behind after; nil = from the head on. It may return fewer items than max, see
+// Peek. If it returns none, there are no more.
 func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]Item, error) {
 	var items []Item
 	err := q.view(ctx, func(v *view) error {

@@ -393,6 +393,7 @@ func itemForm(key, value []byte) error {
 	return nil
 }
 
+// hintForm checks the value of a hint (ready, open or kept): empty, or how often the head has failed.
 func hintForm(key, value []byte) error {
 	_, err := unpackHint(kv.KV{Key: key, Value: value})
 	return err
@@ -486,8 +487,9 @@ func firstIndex(h *rec.Holding) int64 {
 const raiseGrace = dropGrace
 
 // finishRaise takes the second step of a raise of the shards, if one is under way: writers use the new shards from then
-// on. Nothing is lost if finishRaise does not come to its end, because all shards are read already: the next change of
-// the configuration, or the next sweep, finishes the raise.
+// on. finishRaise waits for raiseGrace before the step, and again if the number was raised further in that time. If it
+// is interrupted nothing is lost: writers continue with the old shards, which every handle reads, and the next change
+// of the configuration, or the next sweep, finishes the raise.
 func (q *Queue) finishRaise(ctx context.Context) error {
 	for {
 		stored, err := q.stored(ctx)

@@ -510,7 +510,7 @@ func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
 		// The hint may be stale: the receive that finds a stale hint clears it. It reads how often the head has failed.
-		s.hint(first.Index, first.Group, 1)
+		s.hint(first.Index, first.Group, unread)
 		return nil
 	}
 	s.tx.Clear(s.keys.ready(first.Index, first.Group))

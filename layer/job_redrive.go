@@ -424,8 +424,10 @@ func (w *txn) exhume(id ID, e *exhumed) {
 	w.change(ChangeRedriven, id, e.facets)
 }
 
-// renewed returns the value of an item that comes back. If the item is past retention, its time starts again, because
-// otherwise it would expire at once. Its delay is over then: the old end of it and the new time may be by two clocks.
+// renewed returns the value of a dead letter's item that comes back. It writes nothing. An item past retention counts
+// as enqueued now, because otherwise it would expire at once. Its delay is over then: the old end of the delay and the
+// new time may be by two clocks. With RetroactiveDelay a DueMS of 0 would begin the queue's delay again, so DueMS
+// becomes the new time.
 func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {

@@ -191,6 +191,8 @@ type sweeper struct {
 	o      SweepOptions
 	report SweepReport
 	config *Config // nil = not read yet
+	// turns has the hints of turns that the sweep has kept, by lane: see replaceStale. It has at most maxTurns.
+	turns map[string][]byte
 	// refused is the reason why the sweep removes no row by its age alone; nil = no clock disagrees.
 	refused *clockError
 }
@@ -760,8 +762,8 @@ func (s *sweeper) clearByHead(
 }
 
 // staleHints clears, in a page, the hints of empty lanes, and the hints that do not lead to the head of their lane. If
-// such a head has no hint, it gets one. A hint behind the head's place stays if it is the only one: the group waits for
-// its turn.
+// such a head has no hint, it gets one. But a hint behind the place of such a head stays, if it is the first of the
+// lane: the group has its turn there.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
@@ -804,8 +806,10 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 	if set != nil {
 		return true, nil
 	}
-	if at, err := keys.parse(hint); err != nil || at.index > p.index {
-		return false, nil // the group has its turn later: see txn.lastPlace
+	if at, err := keys.parse(hint); err != nil {
+		return false, nil // Check names it
+	} else if at.index > p.index {
+		return s.replaceTurn(tx, hint, lane)
 	}
 	v := s.q.viewOf(s.ctx, tx.Snapshot())
 	failed, err := v.readAttempt(p.itemID())
@@ -821,6 +825,32 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 	}
 	tx.Set(right, value)
 	return true, nil
+}
+
+// maxTurns bounds the hints of turns that a sweep remembers.
+const maxTurns = 10_000
+
+// replaceTurn reports whether a hint behind the place of the lane's head is stale. The group has its turn there, see
+// txn.lastPlace, if no hint of the lane comes before. So the sweep keeps the first such hint of a lane. An attempt that
+// is repeated keeps the same hint again.
+func (s *sweeper) replaceTurn(tx kv.Tx, hint []byte, lane string) (bool, error) {
+	first := s.turns[lane]
+	if first != nil && string(first) != string(hint) {
+		v, err := guard.StaleEmpty.Get(tx, first).Wait(s.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read hint: %w", err)
+		}
+		if v != nil {
+			return true, nil
+		}
+	}
+	if s.turns == nil {
+		s.turns = make(map[string][]byte)
+	}
+	if len(s.turns) < maxTurns || first != nil {
+		s.turns[lane] = hint
+	}
+	return false, nil
 }
 
 // overdue goes from head to head and removes the heads past retention, with the items past retention behind.

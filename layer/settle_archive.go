@@ -15,8 +15,8 @@ func (w *txn) archives() (bool, error) {
 }
 
 // archive stores finished items in the archive. place is the present version of the queue: the archive is in the order
-// of places. values are the items' values; nil = the item is missing. The caller must then remove the items, but not
-// the parts of their bodies, because the archived items need the parts.
+// of places. values are the items' values; nil = the item is missing. The caller removes the items in the same
+// transaction, but not the parts of their bodies, because the archived items need the parts.
 func (w *txn) archive(place int64, group string, items []rec.Item, values [][]byte) {
 	if len(items) == 0 {
 		return
@@ -102,6 +102,8 @@ func (a *archiving) check(w *txn, s *settlement) (err error) {
 	return err
 }
 
+// write archives the acked items, if the queue has an archive: a row archive for each item that check has found, and
+// one row archived for all. The items are removed already, but the parts of their bodies are not.
 func (a *archiving) write(w *txn, s *settlement) {
 	if a.kept {
 		w.archive(a.place, s.claim.Group, s.run.acked, a.values)

@@ -15,6 +15,7 @@ type givingBack struct {
 	why string      // the text of the caller's NackOptions.Err
 }
 
+// newGivingBack copies the options, with From. Of Err it keeps the text alone, and for a release not even the text.
 func newGivingBack(o *NackOptions) *givingBack {
 	b := &givingBack{o: *o}
 	if b.o.From, b.o.Err = own(o.From), nil; o.Err != nil && !o.Release {
@@ -72,15 +73,9 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	group := s.claim.Group
 	first := idOf(run.left[0], group)
 	key := w.keys.attempt(first)
-	v, err := run.tried.Wait(w.ctx)
+	record, some, err := waitRecords(w, first, run.tried)
 	if err != nil {
-		return fmt.Errorf("read attempts: %w", err)
-	}
-	var record rec.Attempt
-	if v != nil {
-		if record, err = rec.UnpackAttempt(key, v); err != nil {
-			return err
-		}
+		return err
 	}
 	m := run.held.Mark()
 	run.result = settlementResult{}
@@ -125,7 +120,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 		_, _, err = w.letGo(s.lane)
 		return err
 	}
-	return b.rehint(w, first.Index, s.lane, hinted(record))
+	return b.rehint(w, first.Index, s.lane, hintedIn(record, some))
 }
 
 // rehint writes the hint of a group that the settlement has set free. With NackOptions.Behind the place of the hint is

@@ -92,7 +92,7 @@ func witnessOf(r rec.Receipt) (w moment, ok bool) {
 	return moment{nowMS: r.WrittenMS, clock: clock}, ok
 }
 
-// checkStoredState checks the form of a state in the database.
+// checkStoredState checks the value of a state row. The value is never empty, because an empty state has no row.
 func checkStoredState(key, value []byte) error {
 	if len(value) == 0 {
 		return rec.Corrupt(key, fmt.Errorf("a state of no bytes"))
@@ -353,9 +353,9 @@ func (m moment) lag(w moment) time.Duration {
 	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)
 }
 
-// old reports whether a row that was written at a version is at least d old by versions. Callers ask when the row is so
-// old by wall time, because the clock that wrote the time, or the clock of this process, may be wrong. A version that
-// is still to come is from before a restore. It tells nothing, and then old returns true.
+// old reports whether a row that was written at the version clock is at least d old by versions. Callers ask only about
+// a row that is so old by wall time, because that time, or the clock of this process, may be wrong. A version more than
+// offsetSlack ahead is from before a restore and tells nothing. Then old returns true, and the wall time alone decides.
 func (m moment) old(clock int64, d time.Duration) bool {
 	return m.span(clock) >= d || clock > m.clock+offsetSlack
 }

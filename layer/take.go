@@ -278,7 +278,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	attempts := 0
 	// The messages behind a head that has failed may be suspect. Nothing says how often the head of a named group has
 	// failed.
-	if f.record != nil || f.attempts > 0 || f.key == nil {
+	if f.record != nil || f.head || f.attempts > 0 || f.key == nil {
 		if attempts, err = hintedOf(w, next, readRecords(w, next)); err != nil {
 			return nil, err
 		}
@@ -292,8 +292,8 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	return items, err
 }
 
-// breaks stores the error of the first group that a take cannot read, so that the take continues with other groups. It
-// returns any other error. The unreadable group is unchanged.
+// breaks lets a take pass over a group that cannot be read. It stores the first such error and returns nil; the take
+// returns the stored error if it takes no item. breaks returns any other error. The unreadable group is unchanged.
 func (w *txn) breaks(err error) error {
 	if !isCorrupt(err) {
 		return err

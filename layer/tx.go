@@ -127,7 +127,7 @@ func (w *txn) paused() (bool, error) {
 	return w.follow.paused != nil, err
 }
 
-// hint writes the hint of a ready lane. attempts is how often the group's head has failed, as far as known.
+// hint writes the hint of a ready lane. attempts is how often the group's head has failed, as far as known, or unread.
 func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
@@ -480,7 +480,8 @@ func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
 	return true
 }
 
-// wanting returns whose request the row is, and whether the request wants groups now.
+// wanting reads a row of a request (request, reqgroup or reqlane). p.id is the handle that waits. wants is true if the
+// handle wants more groups or lanes and lives, as far as times tell. The caller must look at err first.
 func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
 	if p, err = w.keys.parse(row.Key); err != nil {
 		return p, false, err

@@ -88,7 +88,8 @@ func (f *followed) learnPause(m *rec.Mark) {
 	f.paused = m
 }
 
-// forget makes the next transaction read the configuration and the pause again.
+// forget makes the next transaction of the handle read the configuration and the pause again. A transaction that has
+// begun before, and learns them after forget, may undo that: see learn.
 func (f *followed) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -215,7 +215,7 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	return w.stage(waiting, whole, nil)
 }
 
-// claimed notes whether claims were written.
+// claimed sets did.wrote if a receive has got a claim, also one that is given again by its receive id.
 func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
 		w.did.wrote = w.did.wrote || len(r.claims) > 0

@@ -717,7 +717,7 @@ func (v *view) countKeys(r kv.KeyRange, limit int64) (int64, error) {
 }
 
 // countKeysOfEach counts the keys of each range up to limit. Each read is a key selector with an offset, so no value is
-// transferred. The reads of all ranges are in flight together.
+// transferred. It works in rounds, see keyCount: in a round one read for each unfinished range is in flight.
 func (v *view) countKeysOfEach(ranges []kv.KeyRange, limit int64) ([]int64, error) {
 	all, counts := make([]keyCount, len(ranges)), make([]int64, len(ranges))
 	for i, r := range ranges {

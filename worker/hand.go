@@ -303,14 +303,22 @@ func (h *hand) newCall(in *inHand) *call {
 	return c
 }
 
-// ready tells the hooks that the handler is about to be called. The claim is extended if a slow hook, or a slow answer
-// of the database, has left too little of its lease. It reports false if there is no more to do for this claim.
+// ready tells the hooks that the handler is about to be called. It reports false if there is no more to do for this
+// claim.
 func (h *hand) ready(c *call) bool {
-	in := c.in
+	if !h.holds(c.in) {
+		return false // and the hooks hear of no call
+	}
 	c.begun = time.Now()
 	for _, d := range c.ds {
-		in.emit(h.w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
+		c.in.emit(h.w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
 	}
+	return h.holds(c.in)
+}
+
+// holds extends the claim if a slow answer of the database, or a slow hook, has left too little of its lease. It
+// reports false if there is no more to do for this claim.
+func (h *hand) holds(in *inHand) bool {
 	if !in.beats() && in.left() < in.leaseTime()/3 {
 		h.w.awaitAck(h.ctx, in)
 		h.extendFirst(in)

@@ -130,3 +130,37 @@ func TestCallBeyondItsContext(t *testing.T) {
 		})
 	}
 }
+
+// TestStartedIsACall: a claim ends before its handler is called. Events.Started, which tells of calls, hears nothing of
+// the claim.
+func TestStartedIsACall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
+		require.NoError(t, err)
+		started, called, lost := 0, 0, 0
+		w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			called++
+			return nil
+		}), worker.Options{
+			Concurrency: 1, Logger: slog.New(slog.DiscardHandler),
+			Events: worker.Events{
+				Received: func(worker.Event) {
+					_, _ = q.Admin().PauseGroup(ctx, "a", layer.PauseOptions{Force: true})
+					time.Sleep(25 * time.Second) // of a lease of 30 s
+				},
+				Started: func(worker.Event) { started++ },
+				Lost:    func(worker.Event) { lost++ },
+			},
+		})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(2 * time.Minute)
+		require.NoError(t, w.Stop(ctx))
+		require.Equal(t, []int{0, 0, 1}, []int{started, called, lost})
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, db.Close())
+	})
+}

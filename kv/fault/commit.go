@@ -62,7 +62,8 @@ func (t *faultyTx) Commit() kv.Future[struct{}] {
 func (t *faultyTx) fails() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.broken != nil || t.poison != nil || t.wrote && t.version() != nil
+	below, ok := t.inner.(interface{ fails() bool })
+	return t.broken != nil || t.poison != nil || t.wrote && t.version() != nil || ok && below.fails()
 }
 
 // beforeCommit returns why no commit can be sent, if it cannot; t.mu is held.

@@ -126,3 +126,31 @@ func TestSweepKeepsTurns(t *testing.T) {
 		})
 	}
 }
+
+// TestSweepKeepsOneTurn: of the hints that receives of a named group leave in a queue with facets and turns, a sweep
+// keeps one.
+func TestSweepKeepsOneTurn(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.configured(layer.Config{Facets: []string{"state"}, Views: "*; state", RoundRobin: true})
+	_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: map[string]string{"state": "new"}})
+	require.NoError(t, err)
+	for range 100 {
+		e.clock.advance(time.Millisecond)
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{
+			Group: layer.OnlyGroup("A"), Where: layer.Template{"state": "new"},
+		})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.NoError(t, q.Nack(e.ctx, claims[0], layer.NackOptions{Release: true}))
+	}
+	for _, cleared := range []int64{98, 0} {
+		report, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, report.Hints, cleared)
+		require.LessOrEqual(t, report.Hints, cleared+3)
+	}
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Where: layer.Template{"state": "new"}})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.NoError(t, q.Ack(e.ctx, claims[0]))
+}
