@@ -17,6 +17,8 @@ const (
 	conflictGroups  = 4
 	conflictHandles = 4
 	conflictHands   = 16
+	// fightPatience is how long a receive beside them may wait: chance decides which of the 65 gets a message.
+	fightPatience = time.Minute
 )
 
 // ackBesideConflicts compares an ack with a plain transaction, while receives of the same handle lose conflicts.
@@ -59,7 +61,7 @@ func ackBesideConflicts(s Sizes) Benchmark {
 func (q *queue) acksAndCommits(ctx context.Context, space Space, s Sizes) (acks, commits []float64, err error) {
 	for i := range s.Acks {
 		q.env.progress("acking", i, s.Acks)
-		claim, err := q.one(ctx, s.Patience)
+		claim, err := q.one(ctx, fightPatience)
 		if err != nil {
 			return nil, nil, err
 		}
