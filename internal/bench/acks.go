@@ -17,7 +17,7 @@ const (
 	conflictGroups  = 4
 	conflictHandles = 4
 	conflictHands   = 16
-	// fightPatience is how long a receive beside them may wait: chance decides which of the 65 gets a message.
+	// fightPatience is how long one more receive may wait, because chance decides which of the 65 gets a message.
 	fightPatience = time.Minute
 )
 

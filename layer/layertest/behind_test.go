@@ -127,8 +127,8 @@ func TestSweepKeepsTurns(t *testing.T) {
 	}
 }
 
-// TestSweepKeepsOneTurn: of the hints that receives of a named group leave in a queue with facets and turns, a sweep
-// keeps one.
+// TestSweepKeepsOneTurn (lanes, trap 14): of the hints that receives of a named group leave in a queue with facets and
+// turns, a sweep keeps one.
 func TestSweepKeepsOneTurn(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.configured(layer.Config{Facets: []string{"state"}, Views: "*; state", RoundRobin: true})
