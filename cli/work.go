@@ -55,9 +55,8 @@ commands that run at the same time do not mix, up to 4 MiB a line. On a terminal
 are escaped, because a message may have some.
 
 The first Ctrl-C, SIGTERM or SIGHUP lets the commands that run finish, gives back the messages that were not tried, and
-prints a summary. The second one kills the commands, and the process
-ends within 10 s. The exit code is then 0, or 130 with --until-empty or --max. With
---until-empty it is 1 if messages have failed for good: see dead list.`
+prints a summary. The second one kills the commands, and the process ends within 10 s. The exit code is then 0, or 130
+with --until-empty or --max. With --until-empty it is 1 if messages have failed for good: see dead list.`
 
 func newWorkCmd(s *session) *cobra.Command {
 	var f workFlags

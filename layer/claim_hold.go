@@ -607,7 +607,7 @@ func (q *Queue) reclaim(
 		c := &Claim{
 			Hold: hold, Queue: q.name, Group: lanes.GroupOf(ref.Lane), Where: q.keys.plan.TemplateOf(ref.Lane),
 			Token: ref.Token, Until: fromMillis(h.EndMS), ends: byMonotonic(&v, h.EndMS),
-			beat: h.Beat, pulse: q.heart.of(h.Beat), failed: true, // as far as known
+			beat: h.Beat, pulse: q.heart.of(h.Beat),
 		}
 		if c.Items, err = v.reloadItems(ref.Lane, h); err != nil {
 			return nil, err
@@ -616,6 +616,10 @@ func (q *Queue) reclaim(
 			return nil, err
 		}
 		if c.suspect, err = isToBeProven(v, r, c); err != nil {
+			return nil, err
+		}
+		_, c.failed, err = readRecords(&v, c.Items[0].ID).wait(&v)
+		if err != nil && !isCorrupt(err) {
 			return nil, err
 		}
 		claims = append(claims, c)

@@ -870,11 +870,11 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil {
 		return err
 	}
-	id, tried, known, some, err := lastTried(c.txn, f)
+	id, tried, known, failed, err := lastTried(c.txn, f)
 	if err != nil {
 		return err
 	}
-	suspect, failed := known && r.alone(tried), some
+	suspect := known && r.alone(tried)
 	if suspect {
 		if r.items > 0 {
 			r.stopped = true

@@ -253,7 +253,7 @@ func (w *txn) leave(
 	}
 	c = candidate{lane: lane, index: p.index}
 	if tried {
-		if c.attempts, err = hintedOf(w, p.itemID(), readRecords(w, p.itemID())); err != nil {
+		if c.attempts, err = hintedOf(w, readRecords(&w.view, p.itemID())); err != nil {
 			return c, false, err
 		}
 	}

@@ -683,8 +683,8 @@ func isEarly(w *txn, h *rec.Holding) (bool, error) {
 
 // lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which
 // was tried under the claim that has expired. known is false if the hint has said that the head has never failed.
-// some is whether items of the group have failed before, as far as known.
-func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, some bool, err error) {
+// failed is whether items of the group have failed before, as far as known.
+func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, failed bool, err error) {
 	switch {
 	case f.failure != nil:
 		return f.failure.id, f.failure.record, true, f.failure.record.Count > 0, nil
@@ -692,25 +692,31 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, some bool, e
 		return ID{}, rec.Attempt{}, false, false, nil
 	}
 	id = f.rows.id(0)
-	record, some, err = waitRecords(w, id, readRecords(w, id))
-	return id, record, true, some, err
+	record, failed, err = readRecords(&w.view, id).wait(&w.view)
+	return id, record, true, failed, err
 }
 
-// readRecords starts to read whether any item of a group, from the head on, has a record of failed attempts. Each item
-// that has failed or is suspect has one.
-func readRecords(w *txn, head ID) kv.Future[[]kv.KV] {
-	key := w.keys.attempt(head)
-	all := kv.KeyRange{Begin: key, End: w.keys.below(w.keys.startGroup(nameAttempt, head.Group, 1)).End}
-	return w.read.GetRange(all.Selectors(), kv.RangeOptions{Limit: 1})
+// recordsRead is a read of the records of failed attempts of a group's items, from head on. Each item that has failed
+// or is suspect has one.
+type recordsRead struct {
+	head  ID
+	first kv.Future[[]kv.KV]
 }
 
-// waitRecords returns the head's record, and whether any item from the head on has one.
-func waitRecords(w *txn, head ID, read kv.Future[[]kv.KV]) (record rec.Attempt, some bool, err error) {
-	rows, err := read.Wait(w.ctx)
+func readRecords(v *view, head ID) *recordsRead {
+	all := kv.KeyRange{
+		Begin: v.keys.attempt(head), End: v.keys.below(v.keys.startGroup(nameAttempt, head.Group, 1)).End,
+	}
+	return &recordsRead{head, v.read.GetRange(all.Selectors(), kv.RangeOptions{Limit: 1})}
+}
+
+// wait returns the head's record, and whether any item from the head on has one.
+func (r *recordsRead) wait(v *view) (record rec.Attempt, some bool, err error) {
+	rows, err := r.first.Wait(v.ctx)
 	if err != nil {
 		return record, false, fmt.Errorf("read attempts: %w", err)
 	}
-	key := w.keys.attempt(head)
+	key := v.keys.attempt(r.head)
 	if len(rows) == 0 || string(rows[0].Key) != string(key) {
 		return record, len(rows) > 0, nil
 	}
@@ -719,9 +725,9 @@ func waitRecords(w *txn, head ID, read kv.Future[[]kv.KV]) (record rec.Attempt, 
 }
 
 // hintedOf returns the number for the hint of a head that may have failed before, or that may be suspect, or have
-// suspect items behind it in its group. read is of readRecords.
-func hintedOf(w *txn, head ID, read kv.Future[[]kv.KV]) (int, error) {
-	record, some, err := waitRecords(w, head, read)
+// suspect items behind it in its group.
+func hintedOf(w *txn, r *recordsRead) (int, error) {
+	record, some, err := r.wait(&w.view)
 	if w.passes(err) {
 		return unread, nil
 	}

@@ -329,13 +329,13 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 		return w.redriveToTail(rows, o)
 	}
 	var locks map[string]kv.Future[[]byte] // nil = each lane gets a hint, held or not
-	records := make(map[string]kv.Future[[]kv.KV])
+	records := make(map[string]*recordsRead)
 	if w.keys.plan.IsPlain() {
 		locks = make(map[string]kv.Future[[]byte])
 		for i := range rows {
 			if group := rows[i].letter.ID.Group; locks[group] == nil {
 				locks[group] = guard.RedriveLock.Get(w.tx, w.keys.lock(group))
-				records[group] = readRecords(w, rows[i].letter.ID)
+				records[group] = readRecords(&w.view, rows[i].letter.ID)
 			}
 		}
 	}
@@ -371,7 +371,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 			}
 			// The letter may be the head now. If the group is held, the holder sets the hint at the end.
 			if held == nil {
-				attempts, err := hintedOf(w, id, records[id.Group])
+				attempts, err := hintedOf(w, records[id.Group])
 				if err != nil {
 					return err
 				}

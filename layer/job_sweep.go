@@ -191,7 +191,7 @@ type sweeper struct {
 	o      SweepOptions
 	report SweepReport
 	config *Config // nil = not read yet
-	// turns has the hints of turns that the sweep has kept, by lane: see replaceStale. It has at most maxTurns.
+	// turns has the hints of turns that the sweep has kept, by lane: see replaceTurn. It has at most maxTurns.
 	turns map[string][]byte
 	// refused is the reason why the sweep removes no row by its age alone; nil = no clock disagrees.
 	refused *clockError
@@ -806,9 +806,11 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 	if set != nil {
 		return true, nil
 	}
-	if at, err := keys.parse(hint); err != nil {
+	at, err := keys.parse(hint)
+	if err != nil {
 		return false, nil // Check names it
-	} else if at.index > p.index {
+	}
+	if at.index > p.index {
 		return s.replaceTurn(tx, hint, lane)
 	}
 	v := s.q.viewOf(s.ctx, tx.Snapshot())

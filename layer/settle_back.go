@@ -73,7 +73,7 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	group := s.claim.Group
 	first := idOf(run.left[0], group)
 	key := w.keys.attempt(first)
-	record, some, err := waitRecords(w, first, run.tried)
+	record, some, err := run.tried.wait(&w.view)
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	attempts, next := 0, idOf(s.run.left[1], s.claim.Group)
 	if leadsSuspects(s) {
 		var err error
-		if attempts, err = hintedOf(w, next, readRecords(w, next)); err != nil {
+		if attempts, err = hintedOf(w, readRecords(&w.view, next)); err != nil {
 			return err
 		}
 	}

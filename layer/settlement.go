@@ -37,13 +37,13 @@ type settlement struct {
 type settling struct {
 	lock   kv.Future[[]byte]
 	held   *rec.Record
-	moved  []rec.Item         // the items that are advanced
-	acked  []rec.Item         // the items that are acked
-	left   []rec.Item         // the items of the claim that are neither, also those that are given back
-	ahead  kv.Future[[]byte]  // the key behind the first len(claim.Items) items, read before the acked are known
-	leads  bool               // all items are acked, and are the first of the group: see ledBy
-	next   kv.Future[[]byte]  // key of the group's first item afterwards, if all items of the claim are finished
-	tried  kv.Future[[]kv.KV] // of readRecords for the first item that is given back, if the claim ends
+	moved  []rec.Item        // the items that are advanced
+	acked  []rec.Item        // the items that are acked
+	left   []rec.Item        // the items of the claim that are neither, also those that are given back
+	ahead  kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
+	leads  bool              // all items are acked, and are the first of the group: see ledBy
+	next   kv.Future[[]byte] // key of the group's first item afterwards, if all items of the claim are finished
+	tried  *recordsRead      // from the first item on that is given back, if the claim ends
 	result settlementResult
 }
 
@@ -203,7 +203,7 @@ func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	}
 	w.ended(s.lane)
 	if len(run.left) > 0 {
-		run.tried = readRecords(w, idOf(run.left[0], group))
+		run.tried = readRecords(&w.view, idOf(run.left[0], group))
 		return nil
 	}
 	if !w.end(s.lane, run.held, run.held.Mark()) || lanes.IsHold(s.lane) {

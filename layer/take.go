@@ -279,7 +279,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	// The messages behind a head that has failed may be suspect. Nothing says how often the head of a named group has
 	// failed.
 	if f.record != nil || f.head || f.attempts > 0 || f.key == nil {
-		if attempts, err = hintedOf(w, next, readRecords(w, next)); err != nil {
+		if attempts, err = hintedOf(w, readRecords(&w.view, next)); err != nil {
 			return nil, err
 		}
 	}

@@ -12,8 +12,7 @@ func (t *faultyTx) Commit() kv.Future[struct{}] {
 		return kv.Done(struct{}{}, err)
 	}
 	e := event{kind: None}
-	below, ok := inner.(interface{ fails() bool })
-	if wrote && !(ok && below.fails()) {
+	if wrote && !fails(inner) {
 		// Without t.mu: the hook may use other transactions, and this one's.
 		e = t.db.plan.chooseCommit(inner)
 		t.db.plan.overtake()
@@ -57,24 +56,38 @@ func (t *faultyTx) Commit() kv.Future[struct{}] {
 	return kv.Done(struct{}{}, t.loser()(err))
 }
 
-// fails reports whether the commit will fail before it comes to the engine. Such a commit meets no fault of a plan
-// above, and no hook: these count the commits that come to the engine.
-func (t *faultyTx) fails() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	below, ok := t.inner.(interface{ fails() bool })
-	return t.broken != nil || t.poison != nil || t.wrote && t.version() != nil || ok && below.fails()
+// fails reports whether the commit of a transaction will fail before it comes to the engine. Such a commit meets no
+// fault of a plan above, and no hook: these count the commits that come to the engine.
+func fails(tx kv.ManagedTx) bool {
+	t, ok := tx.(interface{ refused() bool })
+	return ok && t.refused()
 }
 
-// beforeCommit returns why no commit can be sent, if it cannot; t.mu is held.
+func (t *faultyTx) refused() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.refusal() != nil || fails(t.inner)
+}
+
+// refusal returns why no commit can be sent, if it cannot; t.mu is held.
+func (t *faultyTx) refusal() error {
+	switch {
+	case t.broken != nil:
+		return t.broken
+	case t.poison != nil:
+		return t.poison
+	case t.wrote:
+		return t.version()
+	}
+	return nil
+}
+
+// beforeCommit is refusal for the commit itself: a transaction that is refused there cannot be used on.
 func (t *faultyTx) beforeCommit() error {
 	if t.broken != nil {
 		return t.broken
 	}
-	err := t.poison
-	if err == nil && t.wrote {
-		err = t.version()
-	}
+	err := t.refusal()
 	if err != nil {
 		t.failed = true
 		t.broken = usedDuringCommit()
