@@ -227,7 +227,7 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 // enough holds, reach leaves the others to the next transaction.
 func (c *claimer) reach(l *look) error {
 	for l.err == nil && l.seen.behindOver && !c.tired() {
-		if _, err := c.endHolds(l.seen.group()); err != nil {
+		if _, err := c.endHolds(l.seen.group(), c.endHoldAt); err != nil {
 			return err
 		}
 		*l = *c.read(l.candidate, l.limit)
@@ -281,12 +281,10 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 // are found by their timers, by receives that name no group.
 const namedHolds = 100
 
-// endHolds is txn.endHolds with the claimer's endHold.
-func (c *claimer) endHolds(group string) (nextMS int64, err error) {
-	return c.txn.endHolds(group, func(lane string) error {
-		_, err := c.endHold(c.read(candidate{lane: lane}, 0))
-		return err
-	})
+// endHoldAt ends a hold, if its time is over.
+func (c *claimer) endHoldAt(lane string) error {
+	_, err := c.endHold(c.read(candidate{lane: lane}, 0))
+	return err
 }
 
 // endHolds looks at the first namedHolds holds of a group, and calls end for the expired ones. It returns when the next

@@ -490,10 +490,11 @@ func (c *claimer) receive(r *reception) error {
 		if err != nil || paused {
 			return err
 		}
-		if c.keys.plan.ClaimsItems(r.where) {
-			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
-				return r.spoilt(err)
-			}
+		changed, dueMS, err := meetNamed(c.txn, *r.o.Group, r.where, c.endHoldAt)
+		if err != nil {
+			return r.spoilt(err)
+		}
+		if r.dueMS = dueMS; changed {
 			l = c.read(l.candidate, r.o.Max)
 		}
 		if err = c.decide(r, l, r.o.Max); err != nil {

@@ -259,7 +259,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	var met *meeting
 	var key []byte
 	if dedupID != "" {
-		key = keys.dedupKey(a.config.DedupInGroup, m.Group, dedupID)
+		key = dedupKeyOf(a.txn, e, i, dedupID, &a.config)
 		if met = a.met[string(key)]; met.lasts {
 			a.duplicates++
 			return Sent{ID: rememberedID(met.entry), Duplicate: true}, nil
@@ -302,6 +302,11 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	}
 	a.change(e.told, id, keys.plan.Pack(m.Headers))
 	return Sent{ID: id}, nil
+}
+
+// dedupKeyOf is the key of the entry for the i-th message, which has the dedup id.
+func dedupKeyOf(w *txn, e *enqueuing, i int, id string, c *Config) []byte {
+	return w.keys.dedupKey(c.DedupInGroup, e.msgs[i].Group, id)
 }
 
 // due returns the time (ms) before which the message must not be delivered; 0 = no delay, or see retro.
@@ -521,7 +526,7 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 	for i := range e.msgs {
 		group := e.msgs[i].Group
 		if id := e.dedupID(i, &a.config); id != "" {
-			met := a.met[string(a.keys.dedupKey(a.config.DedupInGroup, group, id))]
+			met := a.met[string(dedupKeyOf(a.txn, e, i, id, &a.config))]
 			if met.lasts || first[met] {
 				continue
 			}

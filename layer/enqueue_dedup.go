@@ -70,7 +70,7 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 			if id == "" {
 				continue
 			}
-			key := string(w.keys.dedupKey(c.DedupInGroup, e.msgs[i].Group, id))
+			key := string(dedupKeyOf(w, e, i, id, c))
 			if met[key] == nil {
 				if met == nil {
 					met = make(map[string]*meeting)
@@ -204,7 +204,7 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 	if err != nil {
 		return err
 	}
-	key := w.keys.dedupKey(c.DedupInGroup, old.Group, dedupID)
+	key := w.keys.dedupKey(c.DedupInGroup, id.Group, dedupID)
 	v, err := guard.DedupRename.Get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)

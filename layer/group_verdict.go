@@ -25,6 +25,16 @@ const (
 	verdictOther            // an intersecting lane is under a holding that has ended
 )
 
+// mayGive reports whether a receive that carries out the verdict may get an item of the group.
+func mayGive(v verdict) bool {
+	switch v {
+	case verdictDeliver, verdictAged, verdictEnds, verdictOther:
+		return true
+	case verdictStale, verdictEmpty, verdictEarly, verdictExcluded:
+	}
+	return false
+}
+
 // found is a group under examination: what led here, the reads, and the conclusions.
 type found struct {
 	candidate
@@ -43,6 +53,19 @@ type found struct {
 	failure *failure  // of the item tried under a lapsed claim; nil = none
 	untilMS int64     // of early: when the group is due
 	allowed allowance // of deliver
+}
+
+// meetNamed makes free, before a receive or a take looks at the group that it names, what is behind the head and whose
+// time is over: end is called for the expired claims of single items. changed: reads of the group that have begun are
+// out of date. nextMS is when more may be free (ms); 0 = no time is known.
+func meetNamed(
+	w *txn, group, where string, end func(lane string) error,
+) (changed bool, nextMS int64, err error) {
+	if !w.keys.plan.ClaimsItems(where) {
+		return false, 0, nil
+	}
+	nextMS, err = w.endHolds(group, end)
+	return true, nextMS, err
 }
 
 // keptUntil returns when the time ends (ms) that keeps the group from receives; 0 = no time does. f may be nil.

@@ -666,11 +666,7 @@ func (g *glimpse) end(w *txn) error {
 		if err != nil {
 			return g.spoilt(err)
 		}
-		switch f.verdict {
-		case verdictDeliver, verdictAged, verdictEnds, verdictOther:
-			g.ready = true
-		case verdictStale, verdictEmpty, verdictEarly, verdictExcluded:
-		}
+		g.ready = g.ready || mayGive(f.verdict)
 		g.dueMS, err = keptUntil(w, f)
 		return err
 	}

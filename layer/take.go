@@ -102,10 +102,8 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
 	}
-	if w.keys.plan.ClaimsItems(where) {
-		if _, err := w.endHolds(group, w.endHoldAt); err != nil {
-			return nil, err
-		}
+	if _, _, err := meetNamed(w, group, where, w.endHoldAt); err != nil {
+		return nil, err
 	}
 	return w.takeFrom(candidate{lane: lanes.Name(group, where)}, max)
 }
