@@ -57,4 +57,45 @@ func TestNoClaim(t *testing.T) {
 	require.NoError(t, q.Close(context.Background()))
 }
 
+// TestProofKeepsTheLease (G2): a receive is repeated under its receive id, by a process whose clock is behind, or with
+// a shorter lease, and then notes that its caller knows the claim. The claim lasts as long as its first holder was
+// told, and at least for the lease of the repetition.
+func TestProofKeepsTheLease(t *testing.T) {
+	for name, twin := range map[string]struct{ behind, lease, lasts time.Duration }{
+		"clock behind":  {behind: time.Minute, lease: 20 * time.Second, lasts: 20 * time.Second},
+		"shorter lease": {lease: MinLease, lasts: 20 * time.Second},
+		"longer lease":  {lease: 30 * time.Second, lasts: 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, at := t.Context(), time.UnixMilli(1_700_000_000_000)
+			db := embedded.OpenMemory(embedded.Options{})
+			t.Cleanup(func() { require.NoError(t, db.Close()) })
+			now := func() time.Time { return at }
+			q, err := Create(ctx, db, nil, "q", Options{Now: now, Config: Config{Lease: 20 * time.Second}})
+			require.NoError(t, err)
+			other, err := Open(ctx, db, nil, "q", Options{Now: func() time.Time { return at.Add(-twin.behind) }})
+			require.NoError(t, err)
+			third, err := Open(ctx, db, nil, "q", Options{Now: now})
+			require.NoError(t, err)
+			_, err = q.Enqueue(ctx, Message{Group: "A"})
+			require.NoError(t, err)
+			first, err := q.Receive(ctx, ReceiveOptions{ReceiveID: "once"})
+			require.NoError(t, err)
+			require.Len(t, first, 1)
+			again, err := other.Receive(ctx, ReceiveOptions{ReceiveID: "once", Lease: twin.lease})
+			require.NoError(t, err)
+			require.Len(t, again, 1)
+			again[0].suspect = true // as if the receive had read the lock before the first holder's proof
+			again, err = prove(ctx, other, &reception{o: ReceiveOptions{ReceiveID: "once", Lease: twin.lease}}, again)
+			require.NoError(t, err)
+			require.Len(t, again, 1)
+			at = at.Add(twin.lasts - time.Second)
+			taken, err := third.Receive(ctx, ReceiveOptions{})
+			require.NoError(t, err)
+			require.Empty(t, taken)
+			require.NoError(t, q.Ack(ctx, first[0]))
+		})
+	}
+}
+
 func second[T any](_ T, err error) error { return err }

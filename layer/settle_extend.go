@@ -24,7 +24,8 @@ type extension struct {
 }
 
 // carryOut rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat then has
-// a lease of its own. If the extension proves the claim, the claim keeps its heartbeat and its end instead.
+// a lease of its own. If the extension proves the claim, the claim keeps its heartbeat instead, and never ends earlier
+// than before: a repeated receive may have given the claim to a holder whose clock is ahead, or with a longer lease.
 func (e *extension) carryOut(w *txn, s *settlement) error {
 	lease, err := w.lease(e.lease)
 	if err != nil {
@@ -40,6 +41,8 @@ func (e *extension) carryOut(w *txn, s *settlement) error {
 			if hasLease(c) && c.EndMS <= w.nowMS { // another handle has ended the heartbeat
 				return s.lost(w.q, nil)
 			}
+			next, end = s.run.held, c.EndMS
+		} else if end < c.EndMS && !isWrong(c, w.nowMS) {
 			next, end = s.run.held, c.EndMS
 		}
 		next = next.Prove()
