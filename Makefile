@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 # Tests sleep for most of their time, for a disk or until a transaction is tried again, so more run at once than there
 # are processors.
-TOGETHER = -p 3 -parallel 8
+TOGETHER = -p 3 -parallel 8 -timeout 30m
 # Where memory may grow to four times what is in use, a fifth less of the processors goes into collecting it, in tests
 # as in compilers. Not where something is measured.
 gate full lint bare test race sim sim-ci broken socket conformance linear fuzz crash e2e release-check: export GOGC ?= 400
