@@ -525,6 +525,19 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
+// meetNamed prepares a group before a receive or a take looks at it by its name: it calls end for the expired claims of
+// single items. changed: reads of the group that have begun are out of date. nextMS is when the next such claim ends
+// (ms); 0 = no time is known.
+func meetNamed(
+	w *txn, group, where string, end func(lane string) error,
+) (changed bool, nextMS int64, err error) {
+	if !w.keys.plan.ClaimsItems(where) {
+		return false, 0, nil
+	}
+	nextMS, err = w.endHolds(group, end)
+	return true, nextMS, err
+}
+
 // receiveLayers takes layers. If all groups of a round have suspect items that the handle may not give now, the next
 // groups have their turn.
 func (c *claimer) receiveLayers(r *reception) error {

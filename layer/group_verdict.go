@@ -55,19 +55,6 @@ type found struct {
 	allowed allowance // of deliver
 }
 
-// meetNamed makes free, before a receive or a take looks at the group that it names, what is behind the head and whose
-// time is over: end is called for the expired claims of single items. changed: reads of the group that have begun are
-// out of date. nextMS is when more may be free (ms); 0 = no time is known.
-func meetNamed(
-	w *txn, group, where string, end func(lane string) error,
-) (changed bool, nextMS int64, err error) {
-	if !w.keys.plan.ClaimsItems(where) {
-		return false, 0, nil
-	}
-	nextMS, err = w.endHolds(group, end)
-	return true, nextMS, err
-}
-
 // keptUntil returns when the time ends (ms) that keeps the group from receives; 0 = no time does. f may be nil.
 func keptUntil(w *txn, f *found) (int64, error) {
 	switch {
