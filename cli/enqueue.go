@@ -34,6 +34,7 @@ type enqueueFlags struct {
 	ids          bool
 	refuse       bool // duplicates
 	alone        bool
+	joins        bool
 	tenant       string
 }
 
@@ -91,6 +92,8 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.dedupID, "dedup-id", "", "the dedup `ID` of one message")
 	c.Flags().StringVar(&f.dedupField, "dedup-field", "", "the `NAME` of the CSV column or JSON field that is the dedup id")
 	c.Flags().DurationVar(&f.delay, "delay", 0, "keep back for a `DURATION`; left out, the queue's delay")
+	c.Flags().BoolVar(&f.joins, "join-when-due", false,
+		"with --delay: delay no other message; when it is due, the message goes to the tail of its group")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "a header `NAME=VALUE` of every message (repeatable)")
 	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
 		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
@@ -107,7 +110,7 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 	o := sourceOptions{
 		group: f.group.name, groupField: f.groupField,
 		format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
-		delay: f.delay, alone: f.alone, tenant: f.tenant, atOnce: changed("delay") && f.delay == 0,
+		delay: f.delay, joins: f.joins, alone: f.alone, tenant: f.tenant, atOnce: changed("delay") && f.delay == 0,
 	}
 	one, given := changed("body") || changed("body-file"), 0
 	for _, name := range []string{"body", "body-file", "file"} {
@@ -130,6 +133,8 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("--group and --group-field do not go together: give one of them")
 	case f.alone && (f.group.given() != nil || changed("group-field")):
 		return o, usagef("--alone and a group do not go together: give one of them")
+	case f.joins && (f.delay == 0 || f.alone):
+		return o, usagef("--join-when-due needs --delay, and does not go with --alone")
 	case f.tenant != "" && !f.alone:
 		return o, usagef("--tenant needs --alone")
 	}

@@ -43,6 +43,7 @@ type sourceOptions struct {
 	// Of every message.
 	headers map[string]string
 	delay   time.Duration
+	joins   bool
 	atOnce  bool
 	alone   bool
 	tenant  string
@@ -54,7 +55,7 @@ type headerField struct{ name, field string }
 // complete adds the values that every message has.
 func (o *sourceOptions) complete(m layer.Message) layer.Message {
 	m.Headers, m.Delay, m.AtOnce = o.headers, o.delay, o.atOnce
-	m.Alone, m.Tenant = o.alone, o.tenant
+	m.Alone, m.Tenant, m.JoinWhenDue = o.alone, o.tenant, o.joins
 	return m
 }
 

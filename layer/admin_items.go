@@ -557,6 +557,9 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	if err != nil {
 		return rec.Corrupt(key, err)
 	}
+	if e.Joins {
+		return fmt.Errorf("%w: %s joins its group when it is due: cancel it, and enqueue it again", ErrOptions, id)
+	}
 	config, err := w.config()
 	if err != nil {
 		return err

@@ -538,6 +538,14 @@ func meetNamed(
 	return true, nextMS, err
 }
 
+// carryOut carries out every verdict but deliver, as dispose does.
+func carryOut(w *txn, f *found) (behind *candidate, err error) {
+	if f.verdict == verdictJoins {
+		return join(w, f)
+	}
+	return w.dispose(f)
+}
+
 // receiveLayers takes layers. If all groups of a round have suspect items that the handle may not give now, the next
 // groups have their turn.
 func (c *claimer) receiveLayers(r *reception) error {
@@ -838,7 +846,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		// Named by the caller: the timer or hint which leads to the group stays as is.
 		return nil, nil
 	}
-	behind, err := c.dispose(f)
+	behind, err := carryOut(c.txn, f)
 	if err != nil {
 		return nil, err
 	}

@@ -111,6 +111,7 @@ type enqueuing struct {
 	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
 	// no de-duplication applies.
 	redriven bool
+	joins    []joins    // of the messages that join their groups when they are due; nil = there are none
 	told     ChangeKind // what subscriptions are told of each message
 }
 
@@ -125,7 +126,7 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 		return nil, err
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs)), size: size}
-	e.part(q.keys)
+	e.part(q.keys, q.nowMS())
 	return e, nil
 }
 
@@ -145,17 +146,30 @@ func (e *enqueuing) own() {
 	e.msgs = msgs
 }
 
-// part gives each message that wants to be alone a group of its own. The caller's messages stay as they are.
-func (e *enqueuing) part(keys subspace) {
-	if !slices.ContainsFunc(e.msgs, func(m Message) bool { return m.Alone }) {
+// part gives each message that wants to be alone, or that joins its group later, another group. The caller's messages
+// stay as they are.
+func (e *enqueuing) part(keys subspace, nowMS int64) {
+	if !slices.ContainsFunc(e.msgs, func(m Message) bool { return m.Alone || m.JoinWhenDue }) {
 		return
 	}
-	e.msgs = slices.Clone(e.msgs)
+	e.msgs, e.joins = slices.Clone(e.msgs), make([]joins, len(e.msgs))
 	for i := range e.msgs {
-		if m := &e.msgs[i]; m.Alone {
+		m := &e.msgs[i]
+		if m.Alone {
 			m.Group = keys.aloneGroup(e.randoms[i], m.Tenant)
 		}
+		if e.joins[i] = joinsWhenDue(m, nowMS); e.joins[i].dueMS > 0 {
+			m.Group = waitingGroup(m.Group, e.joins[i].dueMS)
+		}
 	}
+}
+
+// joinOf is how the i-th message joins its group.
+func joinOf(e *enqueuing, i int) joins {
+	if e.joins == nil {
+		return joins{}
+	}
+	return e.joins[i]
 }
 
 // aloneDigits bounds, with ample room, by how many characters the name of the group of a message that is alone exceeds
@@ -279,6 +293,9 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		dedupID = m.DedupID
 	}
 	env, delay := rec.Envelope{EnqueuedMS: a.nowMS, DedupID: dedupID, DueMS: a.due(e, m)}, a.config.retro()
+	if later := joinOf(e, i); later.dueMS > 0 {
+		env.DueMS, env.Joins = later.dueMS, true
+	}
 	due := delay.due(&env)
 	value, parts := split(a.value[:0], m, env)
 	if err := a.joinLanes(m, id, &env); err != nil {
@@ -300,13 +317,19 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if !e.redriven {
 		a.accepted++
 	}
-	a.change(e.told, id, keys.plan.Pack(m.Headers))
+	if !env.Joins { // else it is told when it joins
+		a.change(e.told, id, keys.plan.Pack(m.Headers))
+	}
 	return Sent{ID: id}, nil
 }
 
 // dedupKeyOf is the key of the entry for the i-th message, which has the dedup id.
 func dedupKeyOf(w *txn, e *enqueuing, i int, id string, c *Config) []byte {
-	return w.keys.dedupKey(c.DedupInGroup, e.msgs[i].Group, id)
+	group := e.msgs[i].Group
+	if later := joinOf(e, i); later.dueMS > 0 {
+		group = later.group
+	}
+	return w.keys.dedupKey(c.DedupInGroup, group, id)
 }
 
 // due returns the time (ms) before which the message must not be delivered; 0 = no delay, or see retro.
@@ -403,6 +426,9 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int
 	for i := range msgs {
 		m := &msgs[i]
 		n, err := m.checkFor(c, now)
+		if err == nil && m.JoinWhenDue {
+			err = s.plan.CheckJoin(ErrOptions)
+		}
 		if err != nil {
 			return 0, &MessageError{Index: i, Err: err}
 		}
@@ -410,6 +436,8 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int
 		group := m.Group
 		if m.Alone {
 			group = strings.Repeat("0", len(uuid.Nil.String())+aloneDigits)
+		} else if m.JoinWhenDue {
+			group += joinTime
 		}
 		z, known := groups[group]
 		if !known {
@@ -489,7 +517,7 @@ func (a *appending) readRoom(all []*enqueuing) {
 	for _, e := range all {
 		for i := range e.msgs {
 			group := e.msgs[i].Group
-			if e.redriven {
+			if e.redriven || joinOf(e, i).dueMS > 0 {
 				continue
 			}
 			if adding[group]++; adding[group] == 1 {
@@ -525,6 +553,9 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 	var groups []string
 	for i := range e.msgs {
 		group := e.msgs[i].Group
+		if joinOf(e, i).dueMS > 0 {
+			continue
+		}
 		if id := e.dedupID(i, &a.config); id != "" {
 			met := a.met[string(dedupKeyOf(a.txn, e, i, id, &a.config))]
 			if met.lasts || first[met] {

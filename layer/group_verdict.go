@@ -20,6 +20,7 @@ const (
 	verdictEmpty            // no items: the rest of a holding is cleared
 	verdictAged             // the head has waited longer than the queue's retention
 	verdictEnds             // a claim's end dead-letters the item, halts the group, or begins a mark
+	verdictJoins            // the head is to join its own group now
 	verdictEarly            // the head is not due, or the group's rate is used up
 	verdictExcluded         // an intersecting lane is held
 	verdictOther            // an intersecting lane is under a holding that has ended
@@ -28,7 +29,7 @@ const (
 // mayGive reports whether a receive that carries out the verdict may get an item of the group.
 func mayGive(v verdict) bool {
 	switch v {
-	case verdictDeliver, verdictAged, verdictEnds, verdictOther:
+	case verdictDeliver, verdictAged, verdictEnds, verdictJoins, verdictOther:
 		return true
 	case verdictStale, verdictEmpty, verdictEarly, verdictExcluded:
 	}
@@ -119,6 +120,8 @@ func (w *txn) assessHead(f *found) (err error) {
 	}
 	if f.untilMS = max(head.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
 		f.verdict = verdictEarly
+	} else if _, _, waits := joinedFrom(f.group()); waits && head.envelope.Joins {
+		f.verdict = verdictJoins
 	}
 	return nil
 }
@@ -146,6 +149,8 @@ func (w *txn) putsOff(f *found) bool {
 		return false
 	case verdictAged:
 		return w.spent() || w.enough()
+	case verdictJoins:
+		return w.tired() || w.spent() || w.enough()
 	case verdictOther:
 		return w.tired() || w.enough()
 	case verdictExcluded, verdictEnds, verdictEarly:
@@ -161,6 +166,8 @@ func (f *found) clears() bool {
 	switch f.verdict {
 	case verdictAged, verdictEnds, verdictOther:
 		return true
+	case verdictJoins: // see join
+		return false
 	case verdictStale:
 		return f.key != nil
 	case verdictEmpty, verdictEarly:
@@ -170,8 +177,8 @@ func (f *found) clears() bool {
 	return false
 }
 
-// dispose carries out every verdict but deliver. behind is the hint of the group's next head if the head may be
-// deliverable at once; else nil.
+// dispose carries out every verdict but deliver and joins. carryOut calls it. behind is the hint of the group's next
+// head if the head may be deliverable at once; else nil.
 //
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
 // a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
@@ -181,7 +188,7 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 		w.chores.done++
 	}
 	switch f.verdict {
-	case verdictDeliver:
+	case verdictDeliver, verdictJoins:
 		return nil, nil
 	case verdictExcluded:
 		return w.disposeExcluded(f)
@@ -325,7 +332,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 			return nil, nil, row.err
 		}
 		e := &row.envelope
-		if row.dueMS > w.nowMS {
+		if row.dueMS > w.nowMS || e.Joins && i > 0 {
 			break // later items wait behind the delayed item
 		}
 		if len(out) > 0 {
@@ -447,13 +454,9 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		w.chores.agedBytes += len(old.at(i).Value)
 	}
 	w.chores.agedItems += len(out)
-	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
+	if free, err = vacate(w, r, old, out); err != nil {
 		return false, err
 	}
-	if free, err = w.endBefore(old.lane, r, out); err != nil {
-		return false, err
-	}
-	w.tx.Clear(w.keys.ready(out[0].Index, old.lane))
 	if !config.DeadLetterExpired {
 		w.remove(old.group, out, out, false)
 		w.count(countAgedOut, len(out))
@@ -473,6 +476,18 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		id := old.id(i)
 		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value, deadMS)
 	}
+	return free, nil
+}
+
+// vacate ends the holding of a group whose first items are about to be removed, and clears the hint of its head.
+func vacate(w *txn, r *rec.Record, old rows, out []rec.Item) (free bool, err error) {
+	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
+		return false, err
+	}
+	if free, err = w.endBefore(old.lane, r, out); err != nil {
+		return false, err
+	}
+	w.tx.Clear(w.keys.ready(out[0].Index, old.lane))
 	return free, nil
 }
 

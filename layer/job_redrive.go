@@ -488,6 +488,7 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 		if err != nil {
 			return err
 		}
+		m.Group = groupOfLetter(&rows[i])
 		e.msgs = append(e.msgs, *m)
 		e.randoms = append(e.randoms, rows[i].letter.ID.Random)
 	}
@@ -506,6 +507,15 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 		}
 	}
 	return nil
+}
+
+// groupOfLetter returns the group to whose tail a letter goes: that of the letter, or the group that it was to join.
+func groupOfLetter(row *deadRow) string {
+	e, _, err := rec.OpenEnvelope(row.dead.Item)
+	if group, _, waits := joinedFrom(row.letter.ID.Group); err == nil && e.Joins && waits {
+		return group
+	}
+	return row.letter.ID.Group
 }
 
 // DeadLetter is a dead-lettered item: failed for good, skipped, or past retention. The place in the group is kept.

@@ -48,10 +48,80 @@ type Message struct {
 	DeliverAt time.Time
 	// AtOnce: the message is not delayed, whatever the queue's delay. Not with Delay or DeliverAt.
 	AtOnce bool
+	// JoinWhenDue lets the message join the tail of its group when it is due, by Delay or DeliverAt. Until then no
+	// message of the group waits for it. It waits in a group of its own, which Sent.ID has: the name is that of Group
+	// and the time, for example "order-7 (until 2027-01-31T08:00:00.000Z)". Calls that look for the message, cancel or
+	// change it, and lists of groups, know it by this group. Messages of a group join in the order of their times.
+	//
+	// The next receive or take of any group that runs when the message is due moves it; receives and takes that name a
+	// group do not. Its ID then has another group and index, and the same Random, and the time of its enqueue is that
+	// of the move. Subscriptions are told then that it was enqueued. MaxWaiting does not count it, nor refuse it when
+	// it joins. Reschedule refuses it.
+	//
+	// Not with Alone or BehindAll, nor in a queue with facets or unordered consumers; of Group at most MaxGroupSize
+	// less 33 bytes. A message that is due at once is in its group from the start. All processes that use the queue
+	// must know JoinWhenDue: one that does not finds the message unreadable.
+	JoinWhenDue bool
 	// BehindAll puts the message behind every message of its group that was committed before it, whatever the
 	// enqueueing transaction has read before. The price is that the transaction conflicts, and so runs again, if
 	// another message comes to the group in that time. It is for EnqueueTx. Enqueue needs no such option, see there.
 	BehindAll bool
+}
+
+// A message with JoinWhenDue waits in the waiting group of its group and its time: see join.go.
+
+// joinTime is what a waiting group has behind the name of its group.
+const joinTime = " (until 2006-01-02T15:04:05.000Z)"
+
+// waitingGroup is the group in which a message waits that joins group at dueMS.
+func waitingGroup(group string, dueMS int64) string {
+	return group + fromMillis(dueMS).UTC().Format(joinTime)
+}
+
+// joinedFrom returns the group that messages of a waiting group join, and when; false = it is no waiting group.
+func joinedFrom(waiting string) (group string, dueMS int64, ok bool) {
+	n := len(waiting) - len(joinTime)
+	if n < 0 {
+		return "", 0, false
+	}
+	due, err := time.Parse(joinTime, waiting[n:])
+	return waiting[:n], due.UnixMilli(), err == nil
+}
+
+// checkJoin refuses what does not go with JoinWhenDue.
+func checkJoin(m *Message) error {
+	switch {
+	case !m.JoinWhenDue:
+		return nil
+	case m.Alone, m.BehindAll:
+		return fmt.Errorf("%w: JoinWhenDue, and alone or behind all", ErrOptions)
+	case m.Delay == 0 && m.DeliverAt.IsZero():
+		return fmt.Errorf("%w: JoinWhenDue goes with Delay or DeliverAt", ErrOptions)
+	case len(m.Group) > MaxGroupSize-len(joinTime):
+		return &LimitError{
+			What: "group of a message that joins when due", Unit: "bytes", Got: int64(len(m.Group)),
+			Max: MaxGroupSize - int64(len(joinTime)),
+		}
+	}
+	return nil
+}
+
+// joins is when a message of an enqueue joins its group; the zero value = it is in its group from the start.
+type joins struct {
+	group string
+	dueMS int64
+}
+
+// joinsWhenDue returns what the message wants. A message that is due now is in its group from the start.
+func joinsWhenDue(m *Message, nowMS int64) joins {
+	dueMS := nowMS + m.Delay.Milliseconds()
+	if !m.DeliverAt.IsZero() {
+		dueMS = millis(m.DeliverAt.Add(time.Millisecond - 1))
+	}
+	if !m.JoinWhenDue || dueMS <= nowMS {
+		return joins{}
+	}
+	return joins{group: m.Group, dueMS: dueMS}
 }
 
 // OnlyGroup returns a pointer to name, for options and filters which a group may limit ("" is a group, too).
@@ -158,7 +228,7 @@ func (m *Message) keeps(i *Item) error {
 		return fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
 	case m.BehindAll:
 		return fmt.Errorf("%w: an edit cannot change a message's place", ErrOptions)
-	case m.Delay != 0 || m.AtOnce || !m.DeliverAt.Equal(i.DeliverAt):
+	case m.Delay != 0 || m.AtOnce || m.JoinWhenDue || !m.DeliverAt.Equal(i.DeliverAt):
 		return fmt.Errorf("%w: an edit cannot change when a message is delivered", ErrOptions)
 	}
 	return nil
@@ -196,6 +266,9 @@ func (m *Message) check() (int, error) {
 	}
 	if m.Delay != 0 && !m.DeliverAt.IsZero() || m.AtOnce && (m.Delay != 0 || !m.DeliverAt.IsZero()) {
 		return 0, fmt.Errorf("%w: of Delay, DeliverAt and AtOnce only one", ErrOptions)
+	}
+	if err := checkJoin(m); err != nil {
+		return 0, err
 	}
 	headers := 0
 	for name, value := range m.Headers {

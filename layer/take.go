@@ -193,9 +193,9 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 			w.chores.postponed = true
 			return nil, nil
 		}
-		behind, err := w.dispose(f)
+		behind, err := carryOut(w, f)
 		if err != nil {
-			return nil, err
+			return nil, w.breaks(err)
 		}
 		if behind == nil {
 			if again, err := w.endOwner(f.lane, f.record); err != nil || !again {

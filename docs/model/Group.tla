@@ -159,7 +159,7 @@ ClaimTx(p, c, now, end) ==
 \* layer/settlement.go: apply. The fencing check.
 Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("token"))
 
-\* layer/settlement.go: take, readNext; layer/settle_back.go, layer/settle_extend.go: carryOut; layer/group.go: leave.
+\* layer/settlement.go: take, readNext; layer/settle_back.go, layer/settle_keep.go: carryOut; layer/group.go: leave.
 SettleTx(p, o) ==
     LET l == Held
         reads == Guard("settle-lock", {Lock})

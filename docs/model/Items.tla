@@ -118,7 +118,7 @@ ReceiveTx(p, c, now, end) ==
 \* layer/settlement.go: apply. A worker's items are settled one by one, or together; those of them that are lost are left out.
 Mine(p) == {h.item : h \in {h \in hand[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
 
-\* layer/settlement.go: finish; layer/settle_back.go, layer/settle_extend.go: carryOut.
+\* layer/settlement.go: finish; layer/settle_back.go, layer/settle_keep.go: carryOut.
 SettleTx(p, what, ids, end) ==
     LET r == Record
         gone == IF what = "ack" THEN ids ELSE {}

@@ -214,7 +214,7 @@ AdvanceTx(p, k, state) ==
         rest == In(l) \ (IF l \in LanesOf(state) THEN {} ELSE {k})
     IN Tx("advance", [Plus(Mending(p, EndTx(l, {k}, gone, rest)), Join(k, state)) EXCEPT !.out = {k}])
 
-\* layer/settle_back.go, layer/settle_extend.go: carryOut.
+\* layer/settle_back.go, layer/settle_keep.go: carryOut.
 NackTx(p) ==
     LET l == claim[p].lane IN Tx("nack", Mending(p, Plus(Fenced(l), Plus(Part({}, Ready(l, First(Held(l).out)[2]) :> 0, {}), Unlock(l)))))
 HoldTx(p, what, end) ==

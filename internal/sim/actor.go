@@ -166,6 +166,7 @@ func (a *actor) messages(o *op) (msgs []layer.Message) {
 				m.AtOnce = true
 			}
 		}
+		a.joinLater(&m)
 		a.faceted(&m)
 		k.enlarge(rand.New(rand.NewPCG(a.w.o.Seed, uint64(a.id)<<32|uint64(a.n))), &m, &room)
 		o.bodies, o.groups, o.messages = append(o.bodies, label), append(o.groups, m.Group), append(o.messages, m)

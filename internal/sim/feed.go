@@ -412,12 +412,22 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 	back := make(map[layer.ID]bool)
 	for id, e := range come {
 		what := "enqueued"
-		if from := m.comesFrom(id, e.label, after); from != nil {
+		if from := m.comesFrom(id, e.label, after); from != nil && !m.isJoined(*from, id) {
 			what, back[*from] = "redriven", true
+		} else if e.joins {
+			continue // told when it joins its group
 		}
 		want[text(what, id)]++
 	}
 	for id := range left {
+		if m.joinedAs(id, come) != nil {
+			continue
+		}
+		if through := m.passesThrough(id); through != nil {
+			want[text("enqueued", *through)]++
+			want[text("gone", *through)]++
+			continue
+		}
 		what := "gone"
 		if after[itemKeyFor("dead", id)] != nil {
 			what = "dead_lettered"

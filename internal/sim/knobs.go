@@ -38,6 +38,7 @@ type knobs struct {
 	blowEvery                   int     // steps between two blows, on the mean; 0 = none
 	consumers                   int     // layer.Workers, at most one a handle
 	inTx                        float64 // chance that an actor does in its own transaction what needs none
+	joins                       float64 // chance that a delayed message joins its group when it is due
 	large, delayed, named, same float64 // chances that a message has parts, a delay, a dedup id, a body of others
 	repeat                      float64 // chance that a receive has a receive id
 	loses                       float64 // chance that a commit which claims loses a conflict, see contended.go

@@ -161,6 +161,7 @@ type envelope struct {
 	parts      int64
 	dedupID    string
 	dueMS      int64
+	joins      bool   // it joins its group when it is due
 	replayOf   string // the id of the archived item that it repeats
 	headers    map[string]string
 	inline     []byte // the body, or its first bytes
@@ -175,7 +176,7 @@ func envelopeOf(value []byte) (e envelope, err error) {
 	if err != nil {
 		return e, fmt.Errorf("envelope: %w", err)
 	}
-	t = append(t, make(tuple.Tuple, 6)...)
+	t = append(t, make(tuple.Tuple, 7)...)
 	e.enqueuedMS, _ = t[0].(int64)
 	headers, _ := t[1].(tuple.Tuple)
 	e.headers = make(map[string]string)
@@ -195,6 +196,7 @@ func envelopeOf(value []byte) (e envelope, err error) {
 	e.parts, _ = t[3].(int64)
 	e.dedupID, _ = t[4].(string)
 	e.dueMS, _ = t[5].(int64)
+	e.joins = t[6] == int64(1)
 	e.inline = rest
 	return e, nil
 }
@@ -460,7 +462,7 @@ func (m *model) apply(r *record) {
 		name, rest := m.keyOf([]byte(k))
 		switch name {
 		case "item":
-			m.item(k, idOf(rest), after)
+			m.item(k, idOf(rest), come, gone, after)
 		case "request":
 			m.staging(k, rest, after)
 		case "dead":
@@ -565,8 +567,12 @@ func (m *model) returns(id layer.ID, come map[layer.ID]envelope, after map[strin
 	return m.comesFrom(id, come[id].label, after) != nil
 }
 
-// comesFrom is the dead letter that comes back in this record as the item id, or nil.
+// comesFrom is the dead letter that comes back in this record as the item id, or the item that joins its group so, or
+// nil.
 func (m *model) comesFrom(id layer.ID, label string, after map[string][]byte) *layer.ID {
+	if old := m.joinsFrom(id, after); old != nil {
+		return old
+	}
 	for k, v := range after {
 		name, rest := m.keyOf([]byte(k))
 		if name != "dead" || v != nil || m.db[k] == nil {
@@ -582,7 +588,8 @@ func (m *model) comesFrom(id layer.ID, label string, after map[string][]byte) *l
 // isMoved reports whether a dead letter is what has gone to the tail as the item id. It keeps its random, by which two
 // that repeat the same item, and have the same label, are told apart.
 func (m *model) isMoved(old, id layer.ID, label string) bool {
-	return old.Group == id.Group && old.Random == id.Random && m.first[old].label == label
+	sameGroup := old.Group == id.Group || groupToJoin(old.Group) == id.Group
+	return sameGroup && old.Random == id.Random && m.first[old].label == label
 }
 
 // deadLetter follows one that the record sets or clears.
@@ -687,7 +694,9 @@ func registrant(known map[string]int, random string, who int) int {
 }
 
 // item follows one item that the record sets or clears.
-func (m *model) item(k string, id layer.ID, after map[string][]byte) {
+func (m *model) item(
+	k string, id layer.ID, come map[layer.ID]envelope, gone map[layer.ID]bool, after map[string][]byte,
+) {
 	g, old, now := m.group(id.Group), m.db[k], after[k]
 	dead := itemKeyFor("dead", id)
 	deadNow, deadTouched := after[dead]
@@ -731,6 +740,15 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		delete(g.items, id)
 		m.settles(id, &s, nil)
 		lane, lock := m.holderOf(id)
+		if joined := m.joinedAs(id, come); joined != nil {
+			m.join(id, *joined, s, gone)
+			return
+		}
+		if through := m.passesThrough(id); through != nil {
+			m.join(id, *through, s, gone)
+			m.passThrough(id, *through, s, after)
+			return
+		}
 		if deadTouched && deadNow != nil {
 			m.w.mark("item parked")
 			m.parked = append(m.parked, aside{m.r, id, linear.Drop, nil})
@@ -821,7 +839,7 @@ func (m *model) dedupKey(group, dedupID string) string {
 		return ""
 	}
 	if m.w.knobs.config.DedupInGroup {
-		return group + "/" + dedupID
+		return groupToJoin(group) + "/" + dedupID
 	}
 	return dedupID
 }

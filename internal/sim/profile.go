@@ -131,6 +131,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"totalled":   (*knobs).totalled,
 	// See retroactive.go.
 	"redelayed": (*knobs).redelayed,
+	"joining":   (*knobs).joining, // see join.go
 	// See owing.go.
 	"owing": (*knobs).owing,
 	// See waking.go.
@@ -162,7 +163,7 @@ func profileOf(rng *rand.Rand) string {
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are not drawn here
 		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
 			owingProfiles, wakingProfiles, failingProfiles, contendedProfiles, lethalProfiles,
-			movingProfiles, clockProfiles, steppedProfiles)
+			movingProfiles, clockProfiles, steppedProfiles, joinProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

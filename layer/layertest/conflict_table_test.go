@@ -378,6 +378,19 @@ var conflicts = []pair{
 		return err
 	}, mustNot},
 
+	// A message joins its group because it is due: the receive of any group finds it.
+	{plain, "join, join of the same message", joinsDue(holding(1, 1)), claimAll, claimAll, must},
+	{plain, "join, cancel of the message", joinsDue(holding(1, 1)), claimAll, cancelWaiting, must},
+	{plain, "cancel of a message, join of it", joinsDue(holding(1, 1)), cancelWaiting, claimAll, must},
+	{plain, "join, ack of the tail of the group (trap 3)", joinsDue(holding(1, 1)), claimAll, ackAll, must},
+	{plain, "join, ack that leaves the tail of the group", joinsDue(holding(2, 1)), claimAll, ackAll, mustNot},
+	{plain, "ack that leaves the group empty, join (trap 3)", joinsDue(holding(1, 1)), ackAll, claimAll, must},
+	{plain, "join, extend of the claim of the group", joinsDue(holding(1, 1)), claimAll, extend, mustNot},
+	{plain, "join, enqueue to the group", joinsDue(holding(1, 1)), claimAll, enqueueTo("A"), mustNot},
+	{plain, "enqueue, join of the group", joinsDue(holding(1, 1)), enqueueTo("A"), claimAll, mustNot},
+	{plain, "enqueue that joins later, join", joinsDue(holding(1, 1)), enqueueJoining, claimAll, mustNot},
+	{plain, "join, enqueue that joins later", joinsDue(holding(1, 1)), claimAll, enqueueJoining, mustNot},
+
 	// A group is paused, and resumed.
 	{plain, "pause of a group, take from it", having("1", "2"), pauseGroup, take, must},
 	{plain, "pause of a group, pause of it", having("1", "2"), pauseGroup, pauseGroup, must},

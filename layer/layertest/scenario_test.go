@@ -34,7 +34,7 @@ var tokens = regexp.MustCompile(`token \d+`)
 //	create [NAME=VALUE...]                    first of all: makes the queue with this configuration; a line NAME=VALUE
 //	                                          each for what has blanks. Without it the queue has retry=at_once alone.
 //	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
-//	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] [delay=10s] [at=10s] [at-once]
+//	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] [delay=10s] [at=10s] [at-once] [join]
 //	        or without arguments, one line "GROUP BODY..." for each group: one transaction. BODY~ID in such a line has
 //	        that dedup id, BODY+10s that delay, and {K:V} behind it is a header. Tells of each duplicate.
 //	receive [max=N] [bytes=N] [groups=N] [group=GROUP] [strategy=layers] [lease=30s] [state] [id=TEXT] [wait=1s]
@@ -358,11 +358,26 @@ func (s *scenario) id(a *arguments, body string) layer.ID {
 	return layer.ID{}
 }
 
+// named is how the transcript calls an item. One that has joined its group is known by its random.
+func (s *scenario) named(id layer.ID) (name string, ok bool) {
+	if name, ok = s.bodies[id]; ok {
+		return name, true
+	}
+	for old, name := range s.bodies {
+		if old.Random == id.Random && strings.HasPrefix(old.Group, id.Group+" (until ") {
+			delete(s.bodies, old)
+			s.bodies[id] = name
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // items prints items as the transcript names them, and checks that their bodies are the enqueued ones.
 func (s *scenario) items(a *arguments, items []layer.Item) string {
 	var out strings.Builder
 	for _, item := range items {
-		name, ok := s.bodies[item.ID]
+		name, ok := s.named(item.ID)
 		require.True(a.t, ok, "item %s was never enqueued", item.ID)
 		require.True(a.t, bytes.Equal(fullBody(a, name), item.Body), "body of %s", name)
 		out.WriteString(" " + name)

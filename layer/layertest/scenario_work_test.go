@@ -30,7 +30,7 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 		if a.d.HasArg("at") {
 			m.DeliverAt = s.e.clock.now().Add(a.duration("at"))
 		}
-		m.AtOnce = a.flag("at-once")
+		m.AtOnce, m.JoinWhenDue = a.flag("at-once"), a.flag("join")
 		msgs = append(msgs, m)
 		names = append(names, body)
 	}
@@ -52,7 +52,7 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 			message(strings.Trim(fields[0], `"`), body, dedup, nil)
 		}
 	}
-	if words := a.names("at-once"); len(words) > 0 {
+	if words := a.names("at-once", "join"); len(words) > 0 {
 		for _, body := range words[1:] {
 			message(words[0], body, a.text("dedup", ""), a.headers())
 		}

@@ -31,12 +31,13 @@ var floors = []floor{
 		"tx_read.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_beat.go", "group_hold.go", "group_lane.go", "group_mark.go", "group_verdict.go",
+		"group.go", "group_beat.go", "group_hold.go", "group_lane.go", "group_mark.go",
+		"group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
-		"advance.go", "enqueue.go", "enqueue_dedup.go", "dequeue.go", "claim_beat.go", "claim_search.go",
-		"claim_hold.go", "take.go", "settle.go", "settle_archive.go", "settle_back.go", "settle_extend.go",
-		"settle_state.go", "settlement.go",
+		"advance.go", "enqueue.go", "enqueue_dedup.go", "dequeue.go", "join.go", "claim_beat.go", "claim_search.go",
+		"claim_hold.go", "take.go", "settle.go", "settle_archive.go", "settle_back.go", "settle_keep.go",
+		"settlement.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
 		"claim_orphan.go", "operation.go", "pipeline_tx.go", "trip.go", "tx_perform.go",

@@ -207,6 +207,15 @@ func TestLeaving(t *testing.T) {
 	require.Empty(t, parts, "the facets are not known")
 }
 
+// TestCheckJoin: messages join their groups when they are due where each group is one lane.
+func TestCheckJoin(t *testing.T) {
+	refused := errors.New("refused")
+	for kind := range kinds {
+		err := New(kinds[kind]).CheckJoin(refused)
+		require.Equal(t, kind != "plain" && kind != "in turn", errors.Is(err, refused), kind)
+	}
+}
+
 // TestHints: a lane needs a hint if a receive can claim it.
 func TestHints(t *testing.T) {
 	part := Name("A", "\x15\x01"+rec.PackStrings([]string{"NEW"}))

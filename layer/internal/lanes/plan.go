@@ -20,6 +20,7 @@ package lanes
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -87,6 +88,15 @@ func New(s Settings) Plan {
 		p.views = append(p.views, view)
 	}
 	return Plan{of: p}
+}
+
+// CheckJoin returns an error, which wraps refused, if no message of the queue can join its group when it is due. Such a
+// message waits in another group, and is found there as the head of the whole group.
+func (p Plan) CheckJoin(refused error) error {
+	if p.of == nil || p.of.inTurn {
+		return nil
+	}
+	return fmt.Errorf("%w: JoinWhenDue, in a queue with facets or with unordered consumers", refused)
 }
 
 // Facets returns the names of the facets, in the order of their declaration.

@@ -73,7 +73,7 @@ func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 
 // Envelope is the head of an item's value: all of the message except the body. It is a tuple:
 //
-//	(enqueued (ms), headers, size, parts, dedup id, due (ms))
+//	(enqueued (ms), headers, size, parts, dedup id, due (ms), 1 if the message joins its group when it is due)
 //
 // The headers are nil, or a nested tuple name, value, name, value …, sorted by name. Elements at the end of the tuple
 // that are nil or zero are left out. Example: the envelope of a small message without headers is (enqueued).
@@ -85,11 +85,13 @@ type Envelope struct {
 	DedupID    string // "" = none
 	// DueMS is the earliest time of delivery. 0 = the message has no delay of its own.
 	DueMS int64
+	// Joins: the message waits in a group of its own, and joins its group when it is due.
+	Joins bool
 }
 
 // Append appends the value of an item up to its body.
 func (e Envelope) Append(dst []byte) []byte {
-	more := e.DedupID != "" || e.DueMS > 0
+	more := e.DedupID != "" || e.DueMS > 0 || e.Joins
 	if len(e.Headers) == 0 && e.Parts == 0 && !more {
 		// The head is a single integer, so its length fits a byte, filled in afterwards.
 		begin := len(dst)
@@ -105,8 +107,11 @@ func (e Envelope) Append(dst []byte) []byte {
 	if more {
 		packed = tuple.AppendString(packed, e.DedupID)
 	}
-	if e.DueMS > 0 {
+	if e.DueMS > 0 || e.Joins {
 		packed = tuple.AppendInt(packed, e.DueMS)
+	}
+	if e.Joins {
+		packed = tuple.AppendInt(packed, 1)
 	}
 	dst = append(dst, headVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
@@ -173,7 +178,12 @@ func OpenEnvelope(value []byte) (e Envelope, body []byte, err error) {
 	}
 	if d.More() {
 		e.DueMS = d.Int()
-		d.Check(e.DueMS > 0, "envelope with due time %d", e.DueMS)
+		d.Check(e.DueMS > 0 || e.DueMS == 0 && d.More(), "envelope with due time %d", e.DueMS)
+	}
+	if d.More() {
+		n := d.Int()
+		d.Check(n == 1, "envelope with the sign %d of a message that joins", n)
+		e.Joins = true
 	}
 	if err := d.Left(); err != nil {
 		return e, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)

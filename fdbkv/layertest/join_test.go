@@ -1,0 +1,1 @@
+../../layer/layertest/join_test.go
