@@ -850,6 +850,9 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	if err != nil {
 		return nil, err
 	}
+	if group, _, _ := joinedFrom(f.group()); f.verdict == verdictJoins {
+		c.changed(group)
+	}
 	switch {
 	case f.verdict == verdictStale && f.record == nil:
 		c.undecided(l.lane)

@@ -216,11 +216,6 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 	if w.passes(err) || rememberedID(r) != old {
 		return nil
 	}
-	if r.Group != id.Group { // a purge of the new group before now has not purged the message
-		if r.Clock, err = w.clock(); err != nil {
-			return err
-		}
-	}
 	r.Group, r.Index, r.Random = id.Group, id.Index, id.Random
 	w.tx.Set(key, r.Pack())
 	return nil

@@ -454,6 +454,11 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		w.chores.agedBytes += len(old.at(i).Value)
 	}
 	w.chores.agedItems += len(out)
+	if config.DeadLetterExpired { // a record that cannot be read must leave the group as it is
+		if _, err := w.readAttempts(idsOf(out, old.group)); err != nil {
+			return false, err
+		}
+	}
 	if free, err = vacate(w, r, old, out); err != nil {
 		return false, err
 	}

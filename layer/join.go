@@ -30,61 +30,78 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 	first := w.keys.items(group + joinTime[:len(" (until ")])
 	earlier := kv.KeyRange{Begin: first.End, End: w.keys.items(f.group()).Begin}
 	for probes := 0; probes < joinProbe; {
-		if w.tired() || w.spent() || w.enough() {
-			w.chores.postponed = true
-			return nil, nil
-		}
-		e, found, err := nextToJoin(w, earlier)
+		key, err := w.firstItem(earlier)
 		if err != nil {
 			return nil, err
 		}
-		if !found {
+		if key == nil {
 			break
 		}
-		if e.verdict != verdictJoins {
-			earlier.Begin, probes = w.keys.items(e.group()).End, probes+1
+		p, err := w.keys.parse(key)
+		if w.passes(err) {
+			earlier.Begin, probes = kv.KeyAfter(key), probes+1
 			continue
 		}
-		if _, err := moveToTail(w, e); w.passes(err) {
-			earlier.Begin, probes = w.keys.items(e.group()).End, probes+1
-		} else if err != nil {
+		if err != nil {
 			return nil, err
 		}
+		of, _, err := joinFrom(w, candidate{lane: p.group})
+		if err != nil && !w.passes(err) || of == joinedLater {
+			return nil, err
+		}
+		if of == joinedNone {
+			earlier.Begin, probes = w.keys.items(p.group).End, probes+1
+		}
 	}
-	own, err := lookAt(w, f.group()) // a look of this transaction may have moved the messages since f was read
-	if err != nil {
+	of, behind, err := joinFrom(w, f.candidate)
+	if err != nil || of != joinedNone {
+		return behind, err
+	}
+	own, err := lookAt(w, f.candidate, 1)
+	if err != nil || own.verdict != verdictEmpty {
 		return nil, err
 	}
-	if own.verdict == verdictEmpty {
-		return w.leadOn(f, false)
-	}
-	if own.verdict != verdictJoins {
-		return nil, nil
-	}
-	w.clearLead(&f.candidate, f.record)
-	return moveToTail(w, own)
+	return w.leadOn(f, false) // another look of this transaction has moved the messages since f was read
 }
 
-// nextToJoin looks at the group that has the first of the items in a range.
-func nextToJoin(w *txn, items kv.KeyRange) (f *found, ok bool, err error) {
-	key, err := w.firstItem(items)
-	if err != nil || key == nil {
-		return nil, false, err
+// joined is what joinFrom has done with a group.
+type joined int
+
+const (
+	joinedNone  joined = iota // no message of the group can join now
+	joinedSome                // the first messages are at the tail of their group
+	joinedLater               // left to the next transaction
+)
+
+// joinFrom moves the first messages of the group to which c leads to the tail of their group, if they wait to join it
+// and are due. behind is the hint of the message that is the first then. If the error is of a row that cannot be read,
+// nothing is written.
+func joinFrom(w *txn, c candidate) (of joined, behind *candidate, err error) {
+	if w.tired() || w.spent() || w.enough() {
+		w.chores.postponed = true
+		return joinedLater, nil, nil
 	}
-	p, err := w.keys.parse(key)
-	if err != nil {
-		return nil, false, err
+	f, err := lookAt(w, c, 1)
+	if err != nil || f.verdict != verdictJoins {
+		return joinedNone, nil, err
 	}
-	if f, err = lookAt(w, p.group); w.passes(err) {
-		return &found{candidate: candidate{lane: p.group}}, true, nil
+	head := f.rows.at(0)
+	if size := max(len(head.body), int(head.envelope.Size)); w.chores.done > 0 && w.used()+2*size > w.q.txLimit() {
+		w.chores.postponed = true
+		return joinedLater, nil, nil
 	}
-	return f, err == nil, err
+	if f, err = lookAt(w, c, overdueWidth); err != nil {
+		return joinedNone, nil, err
+	}
+	if behind, err = moveToTail(w, f); err != nil {
+		return joinedNone, nil, err
+	}
+	return joinedSome, behind, nil
 }
 
-// lookAt reads a group anew, and sets the verdict.
-func lookAt(w *txn, group string) (*found, error) {
-	f, err := w.await(candidate{lane: group}, w.readLaneLock(w.read, group, locksAtOnce),
-		w.readItems(w.read, group, overdueWidth))
+// lookAt reads a group, with up to most of its items, and sets the verdict.
+func lookAt(w *txn, c candidate, most int) (*found, error) {
+	f, err := w.await(c, w.readLaneLock(w.read, c.lane, locksAtOnce), w.readItems(w.read, c.lane, most))
 	if err != nil {
 		return nil, err
 	}

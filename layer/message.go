@@ -53,10 +53,10 @@ type Message struct {
 	// and the time, for example "order-7 (until 2027-01-31T08:00:00.000Z)". Calls that look for the message, cancel or
 	// change it, and lists of groups, know it by this group. Messages of a group join in the order of their times.
 	//
-	// The next receive or take of any group that runs when the message is due moves it; receives and takes that name a
-	// group do not. Its ID then has another group and index, and the same Random, and the time of its enqueue is that
-	// of the move. Subscriptions are told then that it was enqueued. MaxWaiting does not count it, nor refuse it when
-	// it joins. Reschedule refuses it.
+	// A receive or take that names no group moves the message when it is due; those that name Group do not. Its ID then
+	// has another group and index, and the same Random, and the time of its enqueue is that of the move. Subscriptions
+	// are told then that it was enqueued. MaxWaiting does not count it, nor refuse it when it joins. Reschedule refuses
+	// it.
 	//
 	// Not with Alone or BehindAll, nor in a queue with facets or unordered consumers; of Group at most MaxGroupSize
 	// less 33 bytes. A message that is due at once is in its group from the start. All processes that use the queue

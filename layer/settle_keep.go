@@ -29,8 +29,9 @@ type extension struct {
 }
 
 // carryOut rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat then has
-// a lease of its own. If the extension proves the claim, the claim keeps its heartbeat instead, and never ends earlier
-// than before: a repeated receive may have given the claim to a holder whose clock is ahead, or with a longer lease.
+// a lease of its own. If the extension proves the claim, the claim keeps its heartbeat instead, and ends no earlier
+// than before, unless that end is provably wrong: a repeated receive may have given the claim to a holder whose clock
+// is ahead, or with a longer lease.
 func (e *extension) carryOut(w *txn, s *settlement) error {
 	lease, err := w.lease(e.lease)
 	if err != nil {

@@ -86,10 +86,10 @@ func (q *Queue) takeTx(
 		} else {
 			items, err = w.takeFromGroup(*o.Group, where, max)
 		}
-		if err == nil && len(items) == 0 {
+		again = len(items) == 0 && w.leaves()
+		if err == nil && len(items) == 0 && !again { // else the error would undo what lets the next take go on
 			err = w.broken
 		}
-		again = len(items) == 0 && w.leaves()
 		return err
 	})
 	if err != nil {

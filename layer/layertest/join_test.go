@@ -278,6 +278,9 @@ func TestJoinUnreadable(t *testing.T) {
 				got = append(got, takeOrReceive(e, way)...)
 			}
 			require.Equal(t, []string{"ready", "next"}, got)
+			report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
+			require.NoError(t, err)
+			require.Len(t, report.Violations, 1, "of the part alone: a timer or hint still leads to the group")
 			require.NoError(t, e.q.Admin().Cancel(e.ctx, sent[0].ID))
 		})
 	}
@@ -351,22 +354,23 @@ func TestJoinMany(t *testing.T) {
 	})
 }
 
-// TestJoinedIdsArePurgedLater: a purge of a group does not free the dedup ids of messages that join the group after it.
-func TestJoinedIdsArePurgedLater(t *testing.T) {
+// TestJoinedIdsEnd: the window of a dedup id begins with the enqueue, also if the message joins its group later.
+func TestJoinedIdsEnd(t *testing.T) {
 	onEngines(t, func(e *env) {
 		q := e.configured(layer.Config{DedupWindow: time.Hour, DedupInGroup: true})
-		m := layer.Message{Group: "A", DedupID: "once", Delay: time.Second, JoinWhenDue: true}
+		m := layer.Message{Group: "A", DedupID: "once", Delay: 30 * time.Minute, JoinWhenDue: true}
 		_, err := q.Enqueue(e.ctx, m)
 		require.NoError(e.t, err)
-		_, err = q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: ptr("A")})
-		require.NoError(e.t, err)
-		e.clock.advance(2 * time.Second)
+		e.clock.advance(40 * time.Minute)
 		c := e.on(q).receive(q, 1)
 		require.NotNil(e.t, c)
 		require.NoError(e.t, q.Ack(e.ctx, c))
-		sent, err := q.Enqueue(e.ctx, m)
-		require.NoError(e.t, err)
-		require.True(e.t, sent[0].Duplicate)
+		for _, duplicate := range []bool{true, false} {
+			sent, err := q.Enqueue(e.ctx, m)
+			require.NoError(e.t, err)
+			require.Equal(e.t, duplicate, sent[0].Duplicate)
+			e.clock.advance(25 * time.Minute)
+		}
 	})
 }
 

@@ -412,3 +412,32 @@ func TestDeadRetention(t *testing.T) {
 		sweep(0)
 	})
 }
+
+// TestExpiryLeavesAnUnreadableRecord: a message past retention, of which the record of failed attempts cannot be read,
+// stays as it is. Something still leads to its group, and other groups are delivered (I1).
+func TestExpiryLeavesAnUnreadableRecord(t *testing.T) {
+	for way, call := range map[string]func(e *env, q *layer.Queue) []layer.Item{
+		"receive": func(e *env, q *layer.Queue) []layer.Item { return e.on(q).receive(q, 1).Items },
+		"take": func(e *env, q *layer.Queue) []layer.Item {
+			items, err := takeFrom(e.ctx, q, 1, layer.TakeOptions{})
+			require.NoError(e.t, err)
+			return items
+		},
+	} {
+		t.Run(way, func(t *testing.T) {
+			e := newEnvOf(t, inMemory, false, func(c *layer.Config) {
+				c.Retention, c.DeadLetterExpired = time.Hour, true
+			})
+			old := e.enqueue("A", "old")[0]
+			record := key("attempt", "A", old.Index, old.Random)
+			e.write(func(tx kv.Tx) { tx.Set(record, []byte("no record")) })
+			e.clock.advance(2 * time.Hour)
+			e.enqueue("B", "new")
+			require.Equal(t, []string{"new"}, bodies(call(e, e.q)))
+			report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
+			require.NoError(t, err)
+			require.Len(t, report.Violations, 1, "of the record alone")
+			e.write(func(tx kv.Tx) { tx.Clear(record) })
+		})
+	}
+}
