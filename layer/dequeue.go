@@ -850,7 +850,8 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	if err != nil {
 		return nil, err
 	}
-	if group, _, _ := joinedFrom(f.group()); f.verdict == verdictJoins {
+	if f.verdict == verdictJoins {
+		group, _, _ := joinedFrom(f.group())
 		c.changed(group)
 	}
 	switch {

@@ -120,8 +120,10 @@ func (w *txn) assessHead(f *found) (err error) {
 	}
 	if f.untilMS = max(head.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
 		f.verdict = verdictEarly
-	} else if _, _, waits := joinedFrom(f.group()); waits && head.envelope.Joins {
-		f.verdict = verdictJoins
+	} else if head.envelope.Joins { // asked first: to take apart each group's name would cost every claim
+		if _, _, waits := joinedFrom(f.group()); waits {
+			f.verdict = verdictJoins
+		}
 	}
 	return nil
 }

@@ -511,11 +511,14 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 
 // groupOfLetter returns the group to whose tail a letter goes: that of the letter, or the group that it was to join.
 func groupOfLetter(row *deadRow) string {
-	e, _, err := rec.OpenEnvelope(row.dead.Item)
-	if group, _, waits := joinedFrom(row.letter.ID.Group); err == nil && e.Joins && waits {
-		return group
+	group, _, waits := joinedFrom(row.letter.ID.Group)
+	if !waits {
+		return row.letter.ID.Group
 	}
-	return row.letter.ID.Group
+	if e, _, err := rec.OpenEnvelope(row.dead.Item); err != nil || !e.Joins {
+		return row.letter.ID.Group
+	}
+	return group
 }
 
 // DeadLetter is a dead-lettered item: failed for good, skipped, or past retention. The place in the group is kept.

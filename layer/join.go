@@ -27,7 +27,7 @@ const joinProbe = 20
 // enqueue has ended.
 func join(w *txn, f *found) (behind *candidate, err error) {
 	group, _, _ := joinedFrom(f.group())
-	first := w.keys.items(group + joinTime[:len(" (until ")])
+	first := w.keys.items(group + joinMark)
 	earlier := kv.KeyRange{Begin: first.End, End: w.keys.items(f.group()).Begin}
 	for probes := 0; probes < joinProbe; {
 		key, err := w.firstItem(earlier)

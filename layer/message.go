@@ -70,8 +70,11 @@ type Message struct {
 
 // A message with JoinWhenDue waits in the waiting group of its group and its time: see join.go.
 
-// joinTime is what a waiting group has behind the name of its group.
-const joinTime = " (until 2006-01-02T15:04:05.000Z)"
+// joinTime is what a waiting group has behind the name of its group, and joinMark how it begins.
+const (
+	joinTime = joinMark + "2006-01-02T15:04:05.000Z)"
+	joinMark = " (until "
+)
 
 // waitingGroup is the group in which a message waits that joins group at dueMS.
 func waitingGroup(group string, dueMS int64) string {
