@@ -327,6 +327,7 @@ type inHand struct {
 	commits atomic.Bool
 	stale   bool          // the outcome of an ack is unknown: the worker can do nothing more under the claim
 	told    bool          // that the claim is lost
+	warned  bool          // OnError knows that the claim may be lost
 	keptOff time.Duration // for how long the group is delayed when it is given back
 	most    int           // how many messages a call of a HandleBatch gets; 0 = all that are left
 }

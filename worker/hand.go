@@ -580,14 +580,17 @@ func (w *Worker) tellSlip(c *call) {
 	w.told(err)
 }
 
-// tellLost reports, once, that another holder has the claim.
+// tellLost reports, once, that another holder has the claim. OnError hears of each claim once, so it hears nothing here
+// if it knows that the lease has ended.
 func (w *Worker) tellLost(in *inHand, event func() Event) {
 	if in.told {
 		return
 	}
 	in.told = true
 	w.emit(w.o.Events.Lost, slog.LevelWarn, "worker: claim lost", event)
-	w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
+	if !in.warned {
+		w.told(fmt.Errorf("%w: group %q, token %d", layer.ErrClaimLost, in.claim.Group, in.claim.Token))
+	}
 }
 
 // unsettled tells of the error of a settlement by which a claim was to end; nil = it has ended.

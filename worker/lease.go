@@ -81,9 +81,10 @@ func (h *hand) endExtend(c *call) {
 }
 
 // lapse ends the handlers' context, because the lease has ended. The hand still settles the result of the handler: the
-// claim is there until another takes over. tell says to report that: the contexts have not ended before.
+// claim is there until another takes over. tell says to report that: the contexts have not ended before. If the claim
+// turns out to be lost, OnError has heard enough.
 func (h *inHand) lapse(tell bool) {
-	h.lapsed = true
+	h.lapsed, h.warned = true, tell
 	err := fmt.Errorf("%w: group %q, token %d: its lease has ended, and the database has not extended it",
 		errLapsed, h.as.Group, h.as.Token)
 	h.cancel(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,6 +77,66 @@ func lostWhile(t *testing.T, takes time.Duration, handler func(h func() error) w
 	require.Empty(t, report.Violations)
 	require.NoError(t, q.Close(ctx))
 	require.NoError(t, db.Close())
+}
+
+// stillDB begins no transaction before a time.
+type stillDB struct {
+	kv.DB
+	until atomic.Int64 // nanoseconds
+}
+
+func (db *stillDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	time.Sleep(time.Until(time.Unix(0, db.until.Load())))
+	return db.DB.Begin(o)
+}
+
+// TestLapsedAndLostIsToldOnce (G2): the lease of a claim ends while the worker's database stands still, and then
+// another has the group. OnError hears of the claim once, and so does Events.Lost.
+func TestLapsedAndLostIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
+		require.NoError(t, err)
+		far := &stillDB{DB: db}
+		of, err := layer.Open(ctx, far, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		var told []error
+		lost := 0
+		w, err := worker.New(of, worker.Handle(func(ctx context.Context, _ *worker.Delivery) error {
+			far.until.Store(time.Now().Add(3 * time.Second).UnixNano())
+			<-ctx.Done()
+			return ctx.Err()
+		}), worker.Options{
+			Concurrency: 1, Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
+			Events:  worker.Events{Lost: func(worker.Event) { lost++ }},
+			OnError: func(err error) { told = append(told, err) },
+		})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(2 * time.Second)
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.NoError(t, q.Ack(ctx, claims[0]))
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(ctx))
+		require.Equal(t, 1, lost)
+		var lapsed []error
+		for _, err := range told {
+			if errors.Is(err, layer.ErrClaimLost) {
+				lapsed = append(lapsed, err)
+			}
+		}
+		require.Len(t, lapsed, 1)
+		report, err := q.Admin().Check(ctx, layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, of.Close(ctx))
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, db.Close())
+	})
 }
 
 // TestCallBeyondItsContext (G7): a call of HandleTx that outlasts its context counts if its transaction still commits.

@@ -99,10 +99,10 @@ type Options struct {
 	// acks what is handled. The worker continues without a function of these options that has not returned after two
 	// minutes. One that calls runtime.Goexit counts as one that panics.
 	Events Events
-	// OnError, if not nil, gets every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError),
-	// the engine's, and a panic of a function of these options, with its stack. Such a panic changes nothing for the
-	// messages. OnError may be called by several goroutines at once. An error of the database (kv.Error) is reported
-	// and logged once in ten seconds for each code. nil = errors are only in the log.
+	// OnError, if not nil, gets every error: a handler's (*HandlerError), each lost claim once, a stuck handler
+	// (*StuckError), the engine's, and a panic of a function of these options, with its stack. Such a panic changes
+	// nothing for the messages. OnError may be called by several goroutines at once. An error of the database
+	// (kv.Error) is reported and logged once in ten seconds for each code. nil = errors are only in the log.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.
