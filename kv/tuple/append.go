@@ -17,12 +17,14 @@ func AppendNil(dst []byte) []byte { return append(dst, codeNil) }
 func AppendBytes(dst, b []byte) []byte {
 	dst = append(dst, codeBytes)
 	for {
+		for len(b) > 0 && b[0] == 0x00 {
+			dst, b = append(dst, 0x00, escape), b[1:]
+		}
 		i := bytes.IndexByte(b, 0x00)
 		if i < 0 {
 			return append(append(dst, b...), 0x00)
 		}
-		dst = append(append(dst, b[:i+1]...), escape)
-		b = b[i+1:]
+		dst, b = append(dst, b[:i]...), b[i:]
 	}
 }
 
@@ -31,12 +33,14 @@ func AppendBytes(dst, b []byte) []byte {
 func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, codeString)
 	for {
+		for len(s) > 0 && s[0] == 0x00 {
+			dst, s = append(dst, 0x00, escape), s[1:]
+		}
 		i := strings.IndexByte(s, 0x00)
 		if i < 0 {
 			return append(append(dst, s...), 0x00)
 		}
-		dst = append(append(dst, s[:i+1]...), escape)
-		s = s[i+1:]
+		dst, s = append(dst, s[:i]...), s[i:]
 	}
 }
 

@@ -42,11 +42,13 @@ func delimited(b []byte, code byte) (body []byte, escapes int, rest []byte, err 
 	}
 	b = b[1:]
 	for end := 0; ; {
-		i := bytes.IndexByte(b[end:], 0x00)
-		if i < 0 {
-			return nil, 0, nil, truncated(code)
+		if end == len(b) || b[end] != 0x00 {
+			i := bytes.IndexByte(b[end:], 0x00)
+			if i < 0 {
+				return nil, 0, nil, truncated(code)
+			}
+			end += i
 		}
-		end += i
 		if end+1 == len(b) || b[end+1] != escape {
 			return b[:end], escapes, b[end+1:], nil
 		}
@@ -58,12 +60,16 @@ func delimited(b []byte, code byte) (body []byte, escapes int, rest []byte, err 
 // unescape returns a copy of body without the escape bytes behind its zero bytes.
 func unescape(body []byte, escapes int) []byte {
 	v := make([]byte, 0, len(body)-escapes)
-	for ; escapes > 0; escapes-- {
+	for {
+		for len(body) > 0 && body[0] == 0x00 {
+			v, body = append(v, 0x00), body[2:]
+		}
 		i := bytes.IndexByte(body, 0x00)
-		v = append(v, body[:i+1]...)
-		body = body[i+2:]
+		if i < 0 {
+			return append(v, body...)
+		}
+		v, body = append(v, body[:i]...), body[i:]
 	}
-	return append(v, body...)
 }
 
 // DecodeInt decodes an integer of int64's range.
