@@ -4,7 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 # Tests sleep for most of their time, for a disk or until a transaction is tried again, so more run at once than there
 # are processors.
-TOGETHER = -p 3 -parallel 8 -timeout 30m
+TOGETHER = -p 4 -parallel 8 -timeout 30m
 # Where memory may grow to four times what is in use, a fifth less of the processors goes into collecting it, in tests
 # as in compilers. Not where something is measured.
 gate full lint bare test race sim sim-ci broken socket conformance linear fuzz crash e2e release-check: export GOGC ?= 400
@@ -40,9 +40,11 @@ pipeline: ## use: four stages as processes, two are killed; the books are verifi
 SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
 SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
+# The packages that take longest begin first, so that no one of them runs alone at the end.
+LONGEST = ./layer/layertest ./cli ./internal/sim ./kv/embedded
 .PHONY: test
 test: ## change: the tests of the main module: two minutes on 2 cores
-	$(GO) test $(TEST_FLAGS) $(VET) $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)' $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
+	$(GO) test $(TEST_FLAGS) $(VET) $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)' $(LONGEST) $$($(GO) list ./... | grep -vE '$(SLOW_PACKAGES)')
 
 .PHONY: test-slow
 test-slow: ## prove: the tests that make test leaves out: killed processes, real time, much work

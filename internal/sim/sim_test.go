@@ -19,7 +19,7 @@ import (
 
 var (
 	seedFlag       = flag.Uint64("seed", 1, "first seed")
-	seedsFlag      = flag.Int("seeds", 20, "number of seeds; make sim-ci has more")
+	seedsFlag      = flag.Int("seeds", 10, "number of seeds; make sim-gate and make sim-ci have more")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
 	linearFlag     = flag.Int("linear", 1, "check the calls of every so manieth seed with porcupine; 0 = of none")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
