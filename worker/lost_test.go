@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -102,7 +103,8 @@ func TestLapsedAndLostIsToldOnce(t *testing.T) {
 		far := &stillDB{DB: db}
 		of, err := layer.Open(ctx, far, []byte("worker"), "orders", layer.Options{})
 		require.NoError(t, err)
-		var told []error
+		var mu sync.Mutex
+		var told []error // guarded by mu
 		lost := 0
 		w, err := worker.New(of, worker.Handle(func(ctx context.Context, _ *worker.Delivery) error {
 			far.until.Store(time.Now().Add(3 * time.Second).UnixNano())
@@ -110,8 +112,12 @@ func TestLapsedAndLostIsToldOnce(t *testing.T) {
 			return ctx.Err()
 		}), worker.Options{
 			Concurrency: 1, Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
-			Events:  worker.Events{Lost: func(worker.Event) { lost++ }},
-			OnError: func(err error) { told = append(told, err) },
+			Events: worker.Events{Lost: func(worker.Event) { lost++ }},
+			OnError: func(err error) { // called by several goroutines
+				mu.Lock()
+				defer mu.Unlock()
+				told = append(told, err)
+			},
 		})
 		require.NoError(t, err)
 		w.Start()
