@@ -34,6 +34,8 @@ type Delivery struct {
 	acked bool   // in the handler's transaction
 	// spared: the handler's transaction has failed because of the database, so the call is no failed attempt.
 	spared bool
+	// unknown: the outcome of the handler's transaction is unknown.
+	unknown bool
 	// refused is the error of AdvanceTo, if it has refused next; nil = it has not.
 	refused error
 	slip    error          // a mistake of a handler that has succeeded; nil = there is none
@@ -120,7 +122,7 @@ var (
 // claim before the transaction and between two attempts, if the rest of the lease may be too short.
 func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
 	h := d.in
-	d.spared = true // until the handler is called
+	d.spared, d.unknown = true, false // until the handler is called
 	if err := h.begin(of); err != nil {
 		return err
 	}
@@ -134,7 +136,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
 			return err
 		}
-		t.failed, t.took, t.bound, t.n = nil, 0, 0, 0
+		t.failed, t.took, t.bound, t.n, t.committing = nil, 0, 0, 0, false
 		err := t.once(ctx)
 		d.spared = d.spared && (isOutage(err) || errors.Is(err, errRenew))
 		switch {
@@ -143,6 +145,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 		case errors.Is(err, errGiveUp):
 			return t.failed
 		case err != nil:
+			d.unknown = t.committing && kv.MaybeCommitted(err)
 			return err
 		}
 		d.acked = true
@@ -185,6 +188,7 @@ type handlerTx struct {
 	failed      error         // the handler's, with errGiveUp
 	took, bound time.Duration // the time that the attempt before took, and its bound
 	n           int           // attempts so far
+	committing  bool          // the last attempt went on to its commit
 }
 
 // once runs the transaction. ctx outlives t.of, so that a handler whose context has ended may still succeed.
@@ -219,6 +223,7 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	begun := time.Now()
 	defer func() { t.took = time.Since(begun) }()
 	d.sets, d.state, d.next, d.refused, d.spared = false, nil, nil, nil, true
+	defer func() { t.committing = err == nil }()
 	mayAdvance := len(q.Config().Facets) > 0
 	if !mayAdvance {
 		if err := t.finish(ctx, tx); err != nil {

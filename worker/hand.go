@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"fdbfifo/internal/callback"
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -181,22 +180,19 @@ func (h *hand) failed(r received, done *finished) {
 			return Event{Queue: r.source.q.Name(), Err: r.err}
 		})
 		w.told(r.err)
-	case errors.Is(r.err, layer.ErrClaimLost):
-		w.emit(w.o.Events.Lost, slog.LevelWarn, "worker: claim lost before its ack", func() Event {
-			e := Event{Queue: r.source.q.Name(), Err: r.err}
-			if done != nil {
-				e.Group, e.Token = done.settle.Claim.Group, done.settle.Claim.Token
-			}
+	case errors.Is(r.err, layer.ErrClaimLost) && done != nil:
+		w.tellLost(done.in, func() Event {
+			e := done.in.event()
+			e.Err = r.err
 			return e
 		})
-		w.told(r.err)
 	default:
 		w.report(r.err)
 	}
 }
 
-// endContext is the context of a settlement. It lasts as long as the lease, so that what was handled is not handled
-// again, but no longer than endTimeout after the worker is stopped.
+// endContext is the context of a settlement. It lasts for the rest of the lease, so that what was handled is not
+// handled again, and at least for endTimeout, but no longer than endTimeout after the worker is stopped.
 func (w *Worker) endContext(of context.Context, in *inHand) (context.Context, context.CancelFunc) {
 	ctx, free := w.inTime(context.WithoutCancel(of))
 	ctx, cancel := context.WithTimeout(ctx, max(endTimeout, in.left()))
@@ -372,10 +368,7 @@ func (h *hand) perform(c *call) bool {
 	defer h.now.Store(nil)
 	h.start(c, func(ctx context.Context) error {
 		w.o.Test.Pause(ctx, "call")
-		if err := c.in.source.handler.call(ctx, c.ds); err != nil {
-			return err
-		}
-		return refused(c.ds)
+		return refused(c.ds, c.in.source.handler.call(ctx, c.ds))
 	})
 	if !h.attend(c) {
 		h.endCalls()
@@ -481,7 +474,7 @@ func (h *hand) attend(c *call) bool {
 			if h.ctx.Err() == nil && h.leave(c, !told) {
 				return false
 			}
-			giveUp, told, stopping = now.Add(time.Hour), true, h.w.stopping
+			giveUp, told, stopping = now.Add(stuckAfter), true, h.w.stopping
 			if isClosed(stopping) {
 				stopping = nil
 			}
@@ -633,7 +626,11 @@ func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *fini
 		return nil, true
 	}
 	w.awaitAck(of, in)
-	if in.over {
+	switch {
+	case in.lost: // found by an ack that began during a slow hook
+		w.tellLost(in, in.event)
+		return nil, false
+	case in.over:
 		return nil, false // a hook was slow
 	}
 	if last && !in.lost && !in.stale {
@@ -724,15 +721,15 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			failed = timedOut(c.ctx, partly.Err)
 		}
 	}
-	spared := c != nil && (c.ds[n].spared || in.source.handler.inTx && kv.MaybeCommitted(failed))
+	spared := c != nil && (c.ds[n].spared || c.ds[n].unknown)
 	if c != nil && w.ctx.Err() == nil && !c.cutOff(failed) && !spared {
 		w.judge(&o, c.ds[n], failed)
 	}
 	if w.awaitAck(of, in); in.lost || in.stale {
-		switch {
-		case c != nil:
+		if c != nil {
 			w.failure(c, c.ds[0], failed, Event{Follows: layer.FollowsUnknown})
-		case in.lost:
+		}
+		if in.lost {
 			w.tellLost(in, in.event)
 		}
 		return
@@ -758,7 +755,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
 	}
 	switch {
-	case kv.MaybeCommitted(failed) && !in.lapsed && errors.Is(err, layer.ErrClaimLost): // the commit was applied
+	case c != nil && c.ds[n].unknown && !in.lapsed && errors.Is(err, layer.ErrClaimLost): // the commit was applied
 	default:
 		w.unsettled(in, err)
 	}

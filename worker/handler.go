@@ -14,9 +14,9 @@ import (
 // one. The zero value is none, and New refuses it.
 //
 // For every kind: nil finishes the item, for good. An error or a panic (runtime.Goexit too) is a failed attempt: the
-// item is given back with those behind it in its group, and tried again as the queue's retry policy says, or as a
-// *RetryError says; a *RejectError says that it will never succeed. The context ends when the item's Timeout is over,
-// when the claim is lost, or when the worker is stopped by force. The handler must return then.
+// item is given back with those behind it in its group, and tried again as a *RetryError, Options.RetryDelay or the
+// queue's retry policy says; a *RejectError says that it will never succeed. The context ends when the item's Timeout
+// is over, when the claim is lost, or when the worker is stopped by force. The handler must return then.
 //
 // A nil pointer to an error type of this module, such as a nil *RetryError, counts as nil, also if errors.Join has
 // joined several. The worker reports the mistake to the log and to OnError. Such an error is not equal to nil in Go,
@@ -110,7 +110,7 @@ func HandleBatch(h func(ctx context.Context, ds []*Delivery) error) Handler {
 			return err
 		}
 		failed, slip := callback.Meant(partly.Err)
-		switch next := partly.Done + 1; {
+		switch next := min(partly.Done, len(ds)) + 1; {
 		case slip != nil && next < len(ds): // the function has stopped for no reason
 			return &BatchError{Done: next, Err: &RetryError{Uncounted: true, Err: slip}}
 		case slip != nil && next == len(ds):
@@ -148,7 +148,11 @@ func (e *BatchError) Error() string {
 	if e == nil {
 		return "<nil>"
 	}
-	return fmt.Sprintf("after %d items: %v", e.Done, e.Err)
+	s := fmt.Sprintf("after %d items", e.Done)
+	if e.Err != nil {
+		s += ": " + e.Err.Error() // and not by fmt, which hides that it panics: see sound
+	}
+	return s
 }
 
 // Unwrap returns Err.
@@ -162,8 +166,8 @@ func (e *BatchError) Unwrap() error {
 // RetryError, returned or wrapped by a handler, says when the item is to be tried again, and whether the attempt
 // counts.
 type RetryError struct {
-	// After is how long the group waits, 0 to MaxDelay; a longer time counts as MaxDelay. 0 = as the retry policy says,
-	// or, if Uncounted, not at all.
+	// After is how long the group waits, 0 to MaxDelay; a longer time counts as MaxDelay. 0 = as Options.RetryDelay or
+	// the retry policy says, or, if Uncounted, not at all.
 	After time.Duration
 	// Uncounted: the item is not the cause (the handler postpones it, or a service is down), and the attempt does not
 	// count. The item is delivered again until it is finished, without a limit of attempts.

@@ -145,6 +145,125 @@ func TestLapsedAndLostIsToldOnce(t *testing.T) {
 	})
 }
 
+// TestLostDuringAHook (G2): an operator ends a claim while its handler runs, and a slow hook follows. The ack that
+// begins during the hook finds the claim lost. The worker tells of that once.
+func TestLostDuringAHook(t *testing.T) {
+	t.Parallel()
+	for _, result := range []error{nil, errors.New("boom")} {
+		t.Run(fmt.Sprint(result), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+				q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{})
+				require.NoError(t, err)
+				_, err = q.Enqueue(ctx, layer.Message{Group: "a"}, layer.Message{Group: "a"})
+				require.NoError(t, err)
+				calls, lost := 0, 0
+				var told atomic.Int64
+				w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+					if calls++; calls < 2 {
+						return nil
+					}
+					_, err := q.Admin().PauseGroup(ctx, "a", layer.PauseOptions{Force: true})
+					return errors.Join(err, result)
+				}), worker.Options{
+					Concurrency: 1, Logger: slog.New(slog.DiscardHandler),
+					Events: worker.Events{
+						Lost: func(worker.Event) { lost++ },
+						Done: func(worker.Event) { time.Sleep(5 * time.Second) },
+					},
+					RetryDelay: func(int, error) time.Duration { time.Sleep(5 * time.Second); return 0 },
+					OnError: func(err error) {
+						if errors.Is(err, layer.ErrClaimLost) {
+							told.Add(1)
+						}
+					},
+				})
+				require.NoError(t, err)
+				w.Start()
+				time.Sleep(time.Minute)
+				require.NoError(t, w.Stop(ctx))
+				require.Equal(t, []int{2, 1, 1}, []int{calls, lost, int(told.Load())})
+				require.NoError(t, q.Close(ctx))
+				require.NoError(t, db.Close())
+			})
+		})
+	}
+}
+
+// TestRefusedAdvanceInABatch (contract): AdvanceTo refuses the next facets of an item, and the handler reports that it
+// has finished this item and failed at the next. The item has failed: it is neither finished nor advanced.
+func TestRefusedAdvanceInABatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{Config: layer.Config{
+			Facets: []string{"state"}, Views: "*", MaxAttempts: 2,
+			Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
+		}})
+		require.NoError(t, err)
+		for i := range 3 {
+			_, err = q.Enqueue(ctx, layer.Message{
+				Group: "a", Body: fmt.Append(nil, i), Headers: map[string]string{"state": "new"},
+			})
+			require.NoError(t, err)
+		}
+		calls := map[string]int{}
+		w, err := worker.New(q, worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
+			for i, d := range ds {
+				switch calls[string(d.Body)]++; string(d.Body) {
+				case "0":
+					_ = d.AdvanceTo(layer.Template{"stage": "packed"}) // there is no such facet
+				case "2":
+					return &worker.BatchError{Done: i, Err: errors.New("boom")}
+				}
+			}
+			return nil
+		}), worker.Options{Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(ctx))
+		stats, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, stats.DeadLettered, "the refused one, and the one that fails")
+		require.EqualValues(t, 1, stats.Acked)
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, db.Close())
+	})
+}
+
+// TestUnknownOutcomeOfTheHandlersOwnCall (G7): a handler fails with the error of a call of its own, whose outcome is
+// unknown. That is a failed attempt like others, also for HandleCommit.
+func TestUnknownOutcomeOfTheHandlersOwnCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
+		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{Config: layer.Config{
+			MaxAttempts: 3, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
+		}})
+		require.NoError(t, err)
+		_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
+		require.NoError(t, err)
+		calls := 0
+		own := fmt.Errorf("another database: %w", &kv.Error{Code: kv.CodeCommitUnknownResult})
+		w, err := worker.New(q, worker.HandleCommit(
+			func(context.Context, *worker.Delivery) (int, error) { calls++; return 0, own },
+			func(context.Context, kv.Tx, *worker.Delivery, int) error { return nil },
+		), worker.Options{Concurrency: 1, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(ctx))
+		stats, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 3, calls)
+		require.EqualValues(t, 1, stats.DeadLettered)
+		require.NoError(t, q.Close(ctx))
+		require.NoError(t, db.Close())
+	})
+}
+
 // TestCallBeyondItsContext (G7): a call of HandleTx that outlasts its context counts if its transaction still commits.
 // Otherwise it is a failed attempt, also if the lease has ended: no other process has taken the group.
 func TestCallBeyondItsContext(t *testing.T) {

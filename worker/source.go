@@ -73,9 +73,12 @@ func (s *source) receiveFrom(
 			return received{source: s, err: err}
 		}
 	}
+	if done != nil {
+		ctx = context.WithoutCancel(ctx) // also a stop by force waits for an ack
+	}
 	ctx, free := h.w.inTime(ctx)
 	defer free()
-	o.Wait, o.Stop, o.State = wait, stop, s.state.Load()
+	o.Wait, o.Stop, o.State = wait, stop, s.state.Load() && o.Where == nil // a lane has no state
 	r := received{source: s, state: o.State}
 	if done == nil {
 		r.claims, r.err = s.q.Receive(ctx, o)

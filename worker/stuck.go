@@ -79,12 +79,12 @@ func (h *hand) leave(c *call, first bool) bool {
 		h.tellStuck(c)
 	}
 	w.mu.Lock()
-	if len(w.left) >= w.most && !w.stopped {
+	ends := len(w.left)+1 >= w.most && !w.stopped && !w.o.StayWhenStuck
+	if len(w.left) >= w.most && !w.stopped && !ends {
 		w.mu.Unlock()
 		return false
 	}
 	w.left[c] = true
-	ends := len(w.left) >= w.most && !w.stopped && !w.o.StayWhenStuck
 	if ends {
 		w.end(ErrStuck)
 	}

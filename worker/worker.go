@@ -297,6 +297,9 @@ func (w *Worker) drain(ctx context.Context) error {
 			return nil
 		case <-ctx.Done():
 			timer.Stop()
+			if isClosed(w.done) {
+				return nil
+			}
 			return context.Cause(ctx)
 		case <-w.returned:
 			timer.Stop()
@@ -309,17 +312,24 @@ func (w *Worker) drain(ctx context.Context) error {
 	}
 }
 
-// answer reports whether the databases answer a read of each queue, within half of settleGrace.
+// answer reports whether a database answers a read of a queue within half of settleGrace. It asks for all queues at
+// once, because they may be of several clusters. The calls that are left may be of the cluster that answers.
 func answer(ctx context.Context, sources []*source) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleGrace/2)
 	defer cancel()
+	answers := make(chan bool, len(sources))
 	for _, s := range sources {
-		_, _, err := s.q.Admin().Paused(ctx)
-		if ctx.Err() != nil || kv.Code(err) != 0 {
-			return false
+		go func() {
+			_, _, err := s.q.Admin().Paused(ctx)
+			answers <- ctx.Err() == nil && kv.Code(err) == 0
+		}()
+	}
+	for range sources {
+		if <-answers {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // calling reports whether a handler, or another function of the options, runs and is not stuck.
@@ -402,13 +412,16 @@ func (w *Worker) end(err error) {
 func (w *Worker) running() (all []Running) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	calls := maps.Clone(w.left)
 	for _, h := range w.hands {
-		if c := h.now.Load(); c != nil && !w.left[c] {
-			all = append(all, c.running())
+		if c := h.now.Load(); c != nil {
+			calls[c] = true
 		}
 	}
-	for c := range w.left {
-		all = append(all, c.running())
+	for c := range calls {
+		if !isClosed(c.done) {
+			all = append(all, c.running())
+		}
 	}
 	return all
 }
@@ -529,18 +542,25 @@ func (d *Delivery) AdvanceTo(next layer.Template) error {
 	return d.refused
 }
 
-// refused is the error of a handler that has returned nil although AdvanceTo has refused an item's next facets.
-func refused(ds []*Delivery) error {
-	for i, d := range ds {
+// refused is the result of a call that has returned err: another error if AdvanceTo has refused the next facets of an
+// item that err says is finished.
+func refused(ds []*Delivery, err error) error {
+	finished := ds
+	if partly, ok := as[BatchError](err); ok {
+		finished = ds[:min(max(partly.Done, 0), len(ds))]
+	} else if err != nil {
+		return err
+	}
+	for i, d := range finished {
 		switch {
 		case d.refused == nil:
-		case i == 0:
+		case i == 0 && err == nil:
 			return d.refused
 		default:
 			return &BatchError{Done: i, Err: d.refused}
 		}
 	}
-	return nil
+	return err
 }
 
 // advance makes a settlement advance the items of deliveries for which AdvanceTo was called, and finish the others.

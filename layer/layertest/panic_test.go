@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -200,6 +201,11 @@ type brokenError struct{ err error }
 func (e *brokenError) Error() string { return e.err.Error() }
 func (e *brokenError) Unwrap() error { return e.err }
 
+// muteError has a method that fails for nil, and no Unwrap: errors.Is and errors.As do not meet the failure.
+type muteError struct{ text string }
+
+func (e *muteError) Error() string { return e.text }
+
 // TestBrokenErrors: an error whose methods panic, and a nil verdict within an error, are failures like others. The item
 // is tried again, the panic is reported with its stack, and the worker goes on.
 func TestBrokenErrors(t *testing.T) {
@@ -209,6 +215,7 @@ func TestBrokenErrors(t *testing.T) {
 		fmt.Errorf("wrapped: %w", (*worker.BatchError)(nil)), fmt.Errorf("wrapped: %w", (*kv.Error)(nil)),
 		&worker.RetryError{After: time.Second, Err: (*brokenError)(nil)},
 		&worker.RejectError{Err: (*worker.RejectError)(nil)}, &worker.BatchError{Err: (*worker.RetryError)(nil)},
+		&worker.BatchError{Err: (*muteError)(nil)}, &worker.BatchError{Err: &worker.RetryError{Err: (*muteError)(nil)}},
 	} {
 		for _, h := range []func(do func(d *worker.Delivery) error) worker.Handler{
 			func(do func(d *worker.Delivery) error) worker.Handler {
@@ -228,7 +235,9 @@ func TestBrokenErrors(t *testing.T) {
 						return broken
 					}
 					return nil
-				}), worker.Options{Concurrency: 1, OnError: b.onError})
+				}), worker.Options{
+					Concurrency: 1, OnError: b.onError, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				})
 				b.run(w, err, time.Minute)
 				s := b.stats()
 				require.EqualValues(t, 2, s.Acked+s.DeadLettered, "%T %#v", broken, b.seen())
@@ -252,6 +261,8 @@ func TestBrokenErrorInAVerdict(t *testing.T) {
 		{&worker.BatchError{Done: 2, Err: &worker.RetryError{Uncounted: true, Err: broken}}, 2, 0},
 		{fmt.Errorf("wrapped: %w", &worker.BatchError{Done: 2, Err: broken}), 2, 0},
 		{&worker.BatchError{Done: 2, Err: &worker.RejectError{Reason: "no", Err: broken}}, 1, 1},
+		{&worker.BatchError{Done: 2, Err: &worker.RejectError{Err: (*muteError)(nil)}}, 1, 1},
+		{&worker.BatchError{Done: math.MaxInt, Err: broken}, 1, 0},
 	} {
 		inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
 			b.fill(3)
