@@ -430,6 +430,29 @@ func TestHeartbeatOptions(t *testing.T) {
 	})
 }
 
+// TestExtendThatFailsKeepsNoClaim (G5): an extension whose transaction is given up leaves the claim as it was. When its
+// lease is over the group is free, also for the same handle.
+func TestExtendThatFailsKeepsNoClaim(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		send(t, q, groupsNamed(1)...)
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Lease: 5 * time.Second})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		boom := errors.New("boom")
+		require.ErrorIs(t, q.Once(t.Context(), func(tx kv.Tx) error {
+			if _, err := q.ExtendTx(t.Context(), tx, claims[0], time.Hour); err != nil {
+				return err
+			}
+			return boom
+		}), boom)
+		time.Sleep(6 * time.Second)
+		again, err := q.Receive(t.Context(), ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, again, 1)
+		require.NoError(t, q.Ack(t.Context(), again[0]))
+	})
+}
+
 // TestHeartbeatConflicts: transactions that must conflict with the end of a handle. Each pair has the name of the guard
 // without which both would commit.
 func TestHeartbeatConflicts(t *testing.T) {
@@ -452,11 +475,23 @@ func TestHeartbeatConflicts(t *testing.T) {
 	var ack side = func(w *txn, claims []*Claim) error {
 		return w.q.AckTx(w.ctx, w.tx, claims[0])
 	}
+	var leave side = func(w *txn, claims []*Claim) error { // as Close does when all is acked
+		if err := ack(w, claims); err != nil {
+			return err
+		}
+		handle := claims[0].pulse.handle
+		value, err := w.tx.Get(w.keys.beat(handle)).Wait(w.ctx)
+		if err != nil {
+			return err
+		}
+		return clearBeat(w.q, w.tx, handle, value)
+	}
 	for _, p := range []struct {
 		name          string
 		first, second side
 	}{
 		{"beat-join: claim by heartbeat, end of the handle", claim, end},
+		{"beat-join: claim by heartbeat, close of the handle", claim, leave},
 		{"beat-last: end of the handle, claim by heartbeat", end, claim},
 		{"beat-move: move of the beat, end of the handle", move, end},
 		{"beat-end: end of the handle, move of the beat", end, move},

@@ -134,10 +134,11 @@ type ownKey struct {
 
 // ownClaim is a claim that the handle has made or extended.
 type ownClaim struct {
-	endMS int64         // in the database, or later
+	endMS int64         // in the database, or earlier: see note
 	ends  time.Time     // by the monotonic clock
 	clock int64         // the version at which it was made or extended
 	lease time.Duration // from then on
+	next  *ownClaim     // as an extension makes it, if that is committed; nil = none is under way or unknown
 }
 
 // transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
@@ -151,7 +152,20 @@ func (c *ownClaim) left(m moment) time.Duration {
 	return min(time.Until(c.ends), c.lease-m.span(c.clock))
 }
 
-// note adds a claim. One that is extended ends as before until confirm, because the commit may fail.
+// as returns the claim that has a given end in the database: c itself, or c as its extension has made it.
+func (c *ownClaim) as(endMS int64) *ownClaim {
+	if c.next != nil && c.next.endMS == endMS {
+		return c.next
+	}
+	return c
+}
+
+// mayLast reports whether something is left of the lease, if the extension was committed.
+func (c *ownClaim) mayLast(m moment) bool {
+	return c.left(m) > ownSlack || c.next != nil && c.next.left(m) > ownSlack
+}
+
+// note adds a claim. One that is extended stays as it was until confirm, because the commit may fail: see next.
 func (o *ownClaims) note(key ownKey, c ownClaim) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -159,7 +173,9 @@ func (o *ownClaims) note(key ownKey, c ownClaim) {
 		o.all, o.firstMS = make(map[ownKey]ownClaim), c.endMS
 	}
 	if before, ok := o.all[key]; ok {
-		c.endMS = min(c.endMS, before.endMS)
+		before.endMS, before.next = min(c.endMS, before.endMS), &c
+		o.all[key], o.firstMS = before, min(o.firstMS, before.endMS)
+		return
 	} else if len(o.all) >= o.most {
 		maps.DeleteFunc(o.all, func(_ ownKey, c ownClaim) bool { return time.Until(c.ends) <= 0 })
 		o.most = max(100, 2*len(o.all))
@@ -167,13 +183,12 @@ func (o *ownClaims) note(key ownKey, c ownClaim) {
 	o.all[key], o.firstMS = c, min(o.firstMS, c.endMS)
 }
 
-// confirm tells the end of a claim in the database.
-func (o *ownClaims) confirm(key ownKey, endMS int64) {
+// confirm notes a claim as the database has it now.
+func (o *ownClaims) confirm(key ownKey, c ownClaim) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if c, ok := o.all[key]; ok {
-		c.endMS = endMS
-		o.all[key], o.firstMS = c, min(o.firstMS, endMS)
+	if _, ok := o.all[key]; ok {
+		o.all[key], o.firstMS = c, min(o.firstMS, c.endMS)
 	}
 }
 
@@ -184,7 +199,7 @@ func (o *ownClaims) ending(key ownKey) {
 	defer o.mu.Unlock()
 	if c, ok := o.all[key]; ok {
 		if soon := time.Now().Add(transactionLife); soon.Before(c.ends) {
-			c.ends = soon
+			c.ends, c.next = soon, nil
 		}
 		o.all[key] = c
 	}
@@ -207,7 +222,7 @@ func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 		switch {
 		case c.endMS > m.nowMS:
 			o.firstMS = min(o.firstMS, c.endMS)
-		case c.left(m) > ownSlack:
+		case c.mayLast(m):
 			early[key], o.firstMS = c, min(o.firstMS, c.endMS)
 		default:
 			delete(o.all, key)
@@ -221,18 +236,18 @@ func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 type ownChanges struct {
 	owns  *ownClaims
 	ended []ownKey
-	endMS map[ownKey]int64 // of the claims that are made or extended, in Unix milliseconds
+	made  map[ownKey]ownClaim // the claims that are made or extended
 }
 
 // Attempt forgets what the attempt before has noted, because that attempt has changed nothing. See advice.Companion.
-func (c *ownChanges) Attempt() { c.ended, c.endMS = nil, nil }
+func (c *ownChanges) Attempt() { c.ended, c.made = nil, nil }
 
 // lasts notes a claim that the transaction makes or extends.
-func (c *ownChanges) lasts(key ownKey, endMS int64) {
-	if c.endMS == nil {
-		c.endMS = make(map[ownKey]int64)
+func (c *ownChanges) lasts(key ownKey, as ownClaim) {
+	if c.made == nil {
+		c.made = make(map[ownKey]ownClaim)
 	}
-	c.endMS[key] = endMS
+	c.made[key] = as
 }
 
 // ends notes a claim that the transaction ends.
@@ -243,8 +258,8 @@ func (c *ownChanges) End(outcome advice.Outcome) {
 	if outcome != advice.Applied {
 		return
 	}
-	for key, endMS := range c.endMS {
-		c.owns.confirm(key, endMS)
+	for key, as := range c.made {
+		c.owns.confirm(key, as)
 	}
 	c.owns.mu.Lock()
 	defer c.owns.mu.Unlock()

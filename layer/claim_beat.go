@@ -58,7 +58,8 @@ func (c *claimer) byHeartbeat(r *reception, h *rec.Holding) error {
 	return nil
 }
 
-// waitJoin sets dueMS, under the conflict with a transaction that ends the beat.
+// waitJoin waits for the reads, and decides whether the handle's beat can be joined: then it sets dueMS, and makes the
+// transaction fail if the beat is ended before it commits. A beat that moves does not disturb it.
 func (c *claimer) waitJoin(j *joining) error {
 	key := c.keys.beat(j.p.handle)
 	v, err := j.row.Wait(c.ctx)
@@ -77,8 +78,9 @@ func (c *claimer) waitJoin(j *joining) error {
 		return nil
 	}
 	if timer == nil {
-		// The beat has moved since, together with the timer, or a purge of all items has cleared the timer. The next
-		// search clears a superfluous timer.
+		// The beat has moved, with its timer, after readJoin had chosen the timer to read. Or a purge of all items has
+		// cleared the timer. If the beat has moved again, the timer set here leads to nothing, and the next search
+		// clears it.
 		c.tx.Set(c.keys.beatTimer(b.DueMS, j.p.handle), rec.PackTimer(rec.KindBeat, 0))
 	}
 	j.dueMS = b.DueMS
@@ -286,14 +288,23 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 		if v == nil || len(rows) > 0 {
 			return nil
 		}
-		b, err := rec.UnpackBeat(key, v)
-		q.passes(err) // its timer is cleared when met
-		tx.Clear(key)
-		tx.Clear(q.keys.beatTimer(b.DueMS, p.handle))
-		return nil
+		return clearBeat(q, tx, p.handle, v)
 	})
 	if err != nil {
 		return fmt.Errorf("end beat: %w", err)
 	}
+	return nil
+}
+
+// clearBeat clears a beat that keeps no claim. A claim that is to join the beat, and is committed later, must fail.
+func clearBeat(q *Queue, tx kv.Tx, handle uuid.UUID, value []byte) error {
+	if err := guard.BeatJoin.Write(tx, q.keys.beatJoin(handle)); err != nil {
+		return err
+	}
+	key := q.keys.beat(handle)
+	b, err := rec.UnpackBeat(key, value)
+	q.passes(err) // its timer is cleared when met
+	tx.Clear(key)
+	tx.Clear(q.keys.beatTimer(b.DueMS, handle))
 	return nil
 }

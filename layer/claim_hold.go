@@ -35,6 +35,21 @@ func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error)
 	return where, nil
 }
 
+// readableAttempts reads the records of failed attempts of booked items. If one of them cannot be read, it returns the
+// first item alone, if that is readable. The bookings of the other items end.
+func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) {
+	attempts, err := w.readAttempts(itemIDs(items))
+	if len(items) > 1 && w.passes(err) {
+		w.unreserve(len(items) - 1)
+		items = items[:1]
+		attempts, err = w.readAttempts(itemIDs(items))
+	}
+	if err != nil {
+		w.unreserve(len(items))
+	}
+	return items, attempts, err
+}
+
 // takeHolds claims up to limit free items for r, each under a hold of its own.
 //
 // Footprint: read conflicts on the lock of the group, and on the holds taken; if no free item is left, on the emptiness
@@ -51,7 +66,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	if err := c.fenceOver(guard.ClaimLock, f.lane); err != nil {
 		return err
 	}
-	attempts, err := c.readAttempts(itemIDs(items))
+	items, attempts, err := readableAttempts(c.txn, items)
 	if err != nil {
 		return err
 	}
@@ -262,13 +277,15 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 		}
 		return nil, false, err
 	}
-	w.chores.done++
 	if err := guard.HoldEnd.Read(w.tx, kv.SingleKey(key)); err != nil {
 		return nil, false, err
 	}
-	w.clearLead(&c, r)
-	if free, err = w.lapse(c.lane, r, nil, ID{}); err != nil || !free {
+	if free, err = w.lapse(c.lane, r, nil, ID{}); err != nil {
 		return nil, false, err
+	}
+	w.chores.done++
+	if w.clearLead(&c, r); !free {
+		return nil, false, nil
 	}
 	next, found, err := w.letGo(c.lane)
 	if err == nil && found {
@@ -298,6 +315,9 @@ func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64,
 	}
 	for _, row := range rows {
 		all, err := w.unpackHolds([]kv.KV{row})
+		if w.passes(err) {
+			continue // a hold that cannot be read keeps its item alone
+		}
 		if err != nil {
 			return 0, err
 		}

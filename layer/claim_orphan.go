@@ -29,10 +29,13 @@ func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
 	for _, c := range claims {
 		for pause := firstLook; ; pause = min(2*pause, time.Second) {
 			err := q.Nack(ctx, c, NackOptions{Release: true})
-			if err == nil || errors.Is(err, ErrClaimLost) {
+			if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) {
+				return
+			}
+			if err == nil || kv.Code(err) == 0 && ctx.Err() == nil { // it is lost, or cannot be read
 				break
 			}
-			if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) || !pauseBackground(ctx, q, pause) {
+			if !pauseBackground(ctx, q, pause) {
 				return
 			}
 		}

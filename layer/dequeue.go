@@ -607,7 +607,7 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 			continue // looked at twice, because the end of a hold has led there again
 		}
 		taken[all[i].lane] = true
-		if n == 0 || r.full() {
+		if n == 0 || r.full() || i > 0 && c.enough() {
 			delete(c.met, all[i].lane)
 			continue
 		}
@@ -718,6 +718,7 @@ func (c *claimer) next() (*look, bool, error) {
 	c.looks = c.looks[1:]
 	if c.met[l.lane] {
 		// A receive which named the group has decided since these reads began: read again.
+		c.met[l.lane] = false
 		l = c.read(l.candidate, l.limit)
 	}
 	return l, true, nil
@@ -859,7 +860,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		c.undecided(l.lane)
 		return nil, nil
 	case behind == nil:
-		c.met[l.lane] = true
+		c.met[l.lane] = !f.left
 		return nil, nil
 	}
 	return c.read(*behind, max(limit, 1)), nil

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -214,4 +215,40 @@ func TestDropAgainstASlowReadVersion(t *testing.T) {
 	// Within the limit there is no need to look: then the read version is older than the last step of the drop.
 	require.Less(t, followLimit, dropGrace)
 	require.Less(t, followAge, followLimit)
+}
+
+// TestDefaultOfASetting (contract): a setting knows its default, as zero and as the value that zero means. So a sparse
+// setting is not stored, and processes that do not know it go on to open the queue.
+func TestDefaultOfASetting(t *testing.T) {
+	usual, err := Config{}.withDefaults()
+	require.NoError(t, err)
+	for _, s := range settings {
+		require.True(t, s.isDefault(&Config{}), s.name)
+		require.True(t, s.isDefault(&usual), s.name)
+	}
+	for name, text := range map[string]string{
+		"dedup_window": "1h", "max_attempts": "7", settingFacets: "a", settingLeasePer: leasePerItem,
+		settingRetroactive: "true", settingShards: "2",
+	} {
+		var c Config
+		require.NoError(t, c.Set(name, text))
+		i := slices.IndexFunc(settings, func(s setting) bool { return s.name == name })
+		require.False(t, settings[i].isDefault(&c), name)
+	}
+}
+
+// TestNoRateHasNoBound (contract): a look that has read how far a group's rate is used up learns that the rate is gone.
+func TestNoRateHasNoBound(t *testing.T) {
+	a := Rate{}.allowance(rec.Pace{US: 5, Of: 3}, 1)
+	require.Zero(t, a.untilMS)
+	require.Positive(t, a.items)
+}
+
+// TestExtendedClaimStaysUnknown (G7): a claim that was rebuilt from its text does not know whether items behind it are
+// suspect. An extension changes nothing of that.
+func TestExtendedClaimStaysUnknown(t *testing.T) {
+	c := &Claim{Group: "A"}
+	require.True(t, leadsSuspects(&settlement{claim: c}))
+	c.extended(&settlementResult{until: time.Now(), ends: time.Now()})
+	require.True(t, leadsSuspects(&settlement{claim: c}))
 }

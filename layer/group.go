@@ -111,13 +111,13 @@ func noteOwn(w *txn, lane string, c *rec.Holding) {
 	if err != nil {
 		return
 	}
-	key := ownKey{lane, c.Token, c.SinceMS}
-	w.q.owns.note(key, ownClaim{
+	key, as := ownKey{lane, c.Token, c.SinceMS}, ownClaim{
 		endMS: c.EndMS, ends: byMonotonic(&w.view, c.EndMS), clock: clock,
 		lease: time.Duration(c.EndMS-w.nowMS) * time.Millisecond,
-	})
+	}
+	w.q.owns.note(key, as)
 	if w.along.own != nil {
-		w.along.own.lasts(key, c.EndMS)
+		w.along.own.lasts(key, as)
 	}
 }
 
@@ -158,10 +158,15 @@ func keepOwn(w *txn) error {
 			r, err = rec.UnpackRecord(w.keys.lock(key.lane), v)
 		}
 		h := r.Claim()
-		switch c := early[key]; {
-		case err != nil, !hasLease(h), h.Token != key.token, h.SinceMS != key.sinceMS:
+		if err != nil || !hasLease(h) || h.Token != key.token || h.SinceMS != key.sinceMS {
+			continue
+		}
+		known := early[key]
+		switch c := *known.as(h.EndMS); {
 		case h.EndMS > w.nowMS:
-			w.q.owns.confirm(key, h.EndMS)
+			c.endMS = h.EndMS
+			w.q.owns.confirm(key, c)
+		case c.left(m) <= ownSlack: // only its extension would last, and that was not committed
 		default:
 			next, err := extended(w, r, w.nowMS+c.left(m).Milliseconds())
 			if err != nil {
@@ -197,14 +202,16 @@ func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
 // the caller is about to change or remove the item.
 func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
 	m := r.Mark()
-	w.chores.lapsed, w.did.cleared = w.chores.lapsed+1, true
-	if c := r.Claim(); c != nil && len(c.Items) > 0 {
-		w.count(countExpired, 1)
-		if f == nil {
-			if f, err = judgeLapse(w, lane, r); err != nil {
-				return false, err
-			}
+	c := r.Claim()
+	claimed := c != nil && len(c.Items) > 0
+	if claimed && f == nil { // before anything is noted: a caller may pass over a record that cannot be read
+		if f, err = judgeLapse(w, lane, r); err != nil {
+			return false, err
 		}
+	}
+	w.chores.lapsed, w.did.cleared = w.chores.lapsed+1, true
+	if claimed {
+		w.count(countExpired, 1)
 		if m, err = f.carryOut(w, m, spared); err != nil {
 			return false, err
 		}
@@ -427,8 +434,8 @@ func (f *failure) carryOut(w *txn, m *rec.Mark, spared ID) (*rec.Mark, error) {
 		f.reason = ""
 	}
 	if f.endsItem() {
-		parked, err := f.deadLetter(w)
-		if err != nil || parked {
+		dead, err := f.deadLetter(w)
+		if err != nil || dead {
 			return m, err
 		}
 	}

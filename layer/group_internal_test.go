@@ -35,7 +35,7 @@ var groupSetups = []groupSetup{
 	{"delayed", func(s *markSteps) *Claim { return delayedGroup(s) }},
 	{"over: a delay", func(s *markSteps) *Claim { c := delayedGroup(s); s.now = s.now.Add(time.Hour); return c }},
 	{"paused", func(s *markSteps) *Claim { s.enqueue("A", "a1", "a2", "a3"); return pausedBy(s, nil) }},
-	{"parked", func(s *markSteps) *Claim {
+	{"halted", func(s *markSteps) *Claim {
 		c := claimedGroup(s)
 		s.failFor(c, HaltGroup)
 		return c
@@ -109,8 +109,8 @@ var groupEvents = []groupEvent{
 	{"nack with a delay", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
 		return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Minute})
 	}},
-	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, DeadLetterItem) }},
-	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, HaltGroup) }},
+	{"reject, dead-letter item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, DeadLetterItem) }},
+	{"reject, halt group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, HaltGroup) }},
 	{"set state", "", func(s *markSteps, c *Claim, _ ID) error {
 		state := []byte("x")
 		return s.q.Settle(s.ctx, Settlement{Claim: c, Finish: []ID{}, State: &state})
@@ -197,6 +197,8 @@ var refusals = map[string]error{
 
 const groupTable = "testdata/group.txt"
 
+var rewrite = flag.Bool("rewrite", false, "TestGroupMachine writes its table")
+
 // TestGroupMachine: what each event makes of a group in each condition is what testdata/group.txt says (I1, G2). After
 // each the invariants hold, and each action that the table names is one of the model's.
 func TestGroupMachine(t *testing.T) {
@@ -235,7 +237,7 @@ func TestGroupMachine(t *testing.T) {
 			})
 		}
 	}
-	if f := flag.Lookup("rewrite"); f != nil && f.Value.String() == "true" {
+	if *rewrite {
 		require.NoError(t, os.WriteFile(groupTable, []byte(out.String()), 0o644))
 	}
 	want, err := os.ReadFile(groupTable)

@@ -98,6 +98,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		return w.leadOn(f, free)
 	}
 	if f.key == nil {
+		f.left = true
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
 	if !w.keys.plan.KeepsHints() {
@@ -105,6 +106,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	}
 	other := f.others[f.other]
 	if full, err := w.keepsMany(other.lane); err != nil || full {
+		f.left = true
 		return nil, err
 	}
 	if err := f.fence(w, guard.KeptLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {

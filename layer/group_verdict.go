@@ -50,6 +50,9 @@ type found struct {
 	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
 	fenced bool
 
+	// left: the verdict was carried out by leaving what led to the group. There is no conflict on that.
+	left bool
+
 	verdict verdict
 	failure *failure  // of the item tried under a lapsed claim; nil = none
 	untilMS int64     // of early: when the group is due
@@ -213,7 +216,7 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	case verdictEnds:
 		g := guard.MarkLock
 		if f.record.Mark() == nil && f.failure.endsItem() {
-			g = guard.ParkLock
+			g = guard.VerdictLock
 		}
 		if err = f.fence(w, g, key); err == nil {
 			free, err = w.lapse(f.lane, f.record, f.failure, ID{})
@@ -567,8 +570,12 @@ type allowance struct {
 	untilMS int64 // when the next item may be delivered, if none may now
 }
 
-// allowance returns what the rate leaves of a group whose rate is used up as p says.
+// allowance returns what the rate leaves of a group whose rate is used up as p says. No rate has no bound: a handle may
+// learn that the rate is gone after it has read p.
 func (r Rate) allowance(p rec.Pace, nowMS int64) allowance {
+	if r.isNone() {
+		return allowance{items: math.MaxInt}
+	}
 	a := allowance{rate: r, nowUS: nowMS * 1000}
 	count, item := int64(r.Count), r.Per.Microseconds()
 	most := r.burst() * item

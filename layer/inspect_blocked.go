@@ -231,7 +231,12 @@ func (b *blockedLook) look() error {
 		}
 	}
 	slices.SortFunc(b.found, func(x, y stalled) int { return x.place.compare(y.place) })
-	b.found = slices.CompactFunc(b.found, func(x, y stalled) bool { return x.place.Group == y.place.Group })
+	seen := make(map[string]bool, len(b.found)) // several keys may lead to a group, each with a place of its own
+	b.found = slices.DeleteFunc(b.found, func(x stalled) bool {
+		twice := seen[x.place.Group]
+		seen[x.place.Group] = true
+		return twice
+	})
 	return b.describePage()
 }
 

@@ -451,17 +451,17 @@ type HolderInfo struct {
 type HoldersPage struct {
 	Holders []HolderInfo // who has held a group for the longest first
 	Groups  int          // held, among those looked at
-	// Sampled: more groups are held than Holders looks at, so that owners may be missing, and numbers too small.
+	// Sampled: Holders has not read all timers of the queue. Owners may be missing, and numbers may be too small.
 	Sampled bool
 	Waiting int64 // handles which have receives that wait
 }
 
-// holdersLocks bounds the locks which Holders reads: those whose leases end first.
+// holdersLocks bounds the locks that Holders reads.
 const holdersLocks = 1000
 
-// Holders lists the owners that hold groups. It reads the claims of the 1,000 held groups whose leases end first.
-// Leases that have expired, and those that are not extended, are among these. Holders conflicts with nothing, and
-// changes nothing. All results are of one moment.
+// Holders lists the owners that hold groups. It reads up to 10,000 timers of each template, and up to 1,000 claims. In
+// a plain queue with one shard these are the claims whose leases end first, so leases that have expired, and those that
+// are not extended, are among them. Holders conflicts with nothing, and changes nothing. All results are of one moment.
 //
 // Errors: ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
@@ -476,7 +476,7 @@ func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
 
 func (v inspection) holders() (page HoldersPage, err error) {
 	version := v.read.ReadVersion()
-	held, more, err := v.heldFirst()
+	held, more, err := v.heldLanes()
 	if err != nil {
 		return page, err
 	}
@@ -531,11 +531,13 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	return page, nil
 }
 
-// heldFirst returns the held groups, and in a queue with facets what templates hold of groups, whose leases end first:
-// first whole groups, then template by template. The group of a result is a lane.
-func (v inspection) heldFirst() (held []head, more bool, err error) {
+// heldLanes returns up to holdersLocks lanes under a claim, each with the index of its head. It finds them by the
+// timers. It walks the timers of whole groups first, shard by shard; there are the holds of single messages, too. Then
+// it walks the timers of each template. In a shard the lease that ends first comes first. more = there are timers that
+// it has not read.
+func (v inspection) heldLanes() (held []head, more bool, err error) {
 	seen := map[string]bool{}
-	claims := func(t timerRow) (enough bool) {
+	note := func(t timerRow) (enough bool) {
 		lane := t.key.lane
 		if t.kind != rec.KindClaim || seen[lane] {
 			return false
@@ -547,13 +549,13 @@ func (v inspection) heldFirst() (held []head, more bool, err error) {
 		held = append(held, head{group: lane, index: t.head})
 		return false
 	}
-	more, err = v.firstTimers("", statsTimers, 1000, claims)
+	more, err = v.firstTimers("", statsTimers, 1000, note)
 	for _, section := range v.keys.sections(nameDue) {
 		if err != nil {
 			break
 		}
 		var byTemplate bool
-		byTemplate, err = v.passTimers(section, statsTimers, 1000, claims)
+		byTemplate, err = v.passTimers(section, statsTimers, 1000, note)
 		more = more || byTemplate
 	}
 	return held, more, err

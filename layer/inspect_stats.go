@@ -100,8 +100,9 @@ func (c *groupCounts) count() error {
 		return err
 	}
 	due, later, err := c.countTimers()
-	c.ready = min(max(hints-passed, 0)+due-c.passedDue, int64(c.o.MaxGroups))
-	c.busy = later - c.passedLater
+	// due and later end at MaxGroups, and those that are passed do not.
+	c.ready = min(max(hints-passed, 0)+max(due-c.passedDue, 0), int64(c.o.MaxGroups))
+	c.busy = max(later-c.passedLater, 0)
 	return err
 }
 
@@ -391,7 +392,7 @@ type hintSays int
 const (
 	hintStale hintSays = iota // to nothing: what leads to the group, if anything, is a timer
 	hintReady                 // to a group that a receive would get
-	hintWaits                 // to a group with a delayed head or a used-up rate, or which an intersecting claim has
+	hintWaits                 // to a group that waits: for its head's time, its rate, or an intersecting claim
 )
 
 // verify looks at the groups to which the first hints lead, as many as follows says. A hint may be stale, and may lead
@@ -448,7 +449,7 @@ func (c *groupCounts) verify() (passed int64, err error) {
 		}
 		says := hintStale
 		if err == nil {
-			if says = c.judge(f); says == hintReady && paced {
+			if says = c.says(f); says == hintReady && paced {
 				says = hintWaits
 			}
 		}
@@ -462,8 +463,9 @@ func (c *groupCounts) verify() (passed int64, err error) {
 	return passed, nil
 }
 
-// judge says what a hint leads to.
-func (c *groupCounts) judge(f *found) hintSays {
+// says returns what a hint leads to, except that the caller must ask whether the rate is used up. If items are claimed
+// in turn, a group with an intersecting claim has a timer that leads to it, and is counted by that.
+func (c *groupCounts) says(f *found) hintSays {
 	switch {
 	case f.rows.len() == 0 || f.record != nil:
 		return hintStale
@@ -471,7 +473,7 @@ func (c *groupCounts) judge(f *found) hintSays {
 		if c.keys.plan.KeepsHints() {
 			return hintWaits
 		}
-		return hintStale // counted by the timer of the hold
+		return hintStale
 	}
 	if head := f.rows.at(0); head.err == nil && head.dueMS > c.nowMS {
 		return hintWaits
@@ -571,7 +573,7 @@ type Stats struct {
 	Cancelled     int64
 	Purged        int64
 	PastRetention int64 // past retention and dropped; items dead-lettered instead count in DeadLettered
-	Forced        int64 // claims ended by ForceRelease or Purge
+	Forced        int64 // claims ended by force: by ForceRelease, PauseGroup, Purge
 	// Items in the queue: Enqueued - Acked - Taken - DeadLettered + Redriven - Cancelled - Purged - PastRetention.
 	Depth int64
 	Dead  int64 // dead letters: DeadLettered - Redriven - Discarded

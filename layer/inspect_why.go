@@ -196,7 +196,7 @@ func (x *explaining) explainGroup() error {
 			return err
 		}
 		x.id = p.itemID()
-		return x.explain()
+		return x.explainItem()
 	}
 	l, others, err := x.readRecords(x.lane)
 	if err != nil {

@@ -319,9 +319,16 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
 	return p.besides(nameState, func(s *purgeStep, group string, key []byte) (bool, error) {
-		l, kept, err := s.held(&purgeRun{group: group, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(group))})
+		lock := guard.PurgeLock.Get(s.tx, s.keys.lock(group))
+		l, kept, err := s.held(&purgeRun{group: group, lock: lock})
 		if err != nil || kept || s.inHand(l) {
 			return false, err
+		}
+		// If an unreadable lock is gone now, nothing leads to the group.
+		if v, _ := lock.Wait(s.ctx); l == nil && v != nil {
+			if err := s.free(group); err != nil {
+				return false, err
+			}
 		}
 		s.tx.Clear(key)
 		return true, s.excludeHolders(guard.PurgeExclude, group)

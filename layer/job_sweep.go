@@ -209,6 +209,10 @@ func (s *sweeper) configuration() (Config, error) {
 	return *s.config, nil
 }
 
+// asOf begins to read the configuration as a transaction sees it, and not as the handle knows it: what is removed by
+// age must not be younger than any process takes it for.
+func (s *sweeper) asOf(tx kv.Tx) *following { return s.q.followAnew(tx, s.q.aging.now(s.q.opts.Now)) }
+
 // begin notes in the database the begin of a sweep, and returns false if the turn is another sweep's.
 //
 // Footprint: a read conflict on the note, if the note is written.
@@ -312,9 +316,10 @@ func (s *sweeper) pages(
 	}, counted, nil)
 }
 
-// pagesUntil calls visit for each page of r; visit returns how many rows were cleared, and more is false on the page
-// known to be the last. enough, if not nil, is given the rows of a page and how many were cleared, and ends the work
-// early by returning true.
+// pagesUntil calls visit for each page of r, in a transaction of its own. visit gets the rows, at snapshot, and whether
+// there may be more behind them. It returns how many rows it has cleared. A page may be empty, and if its transaction
+// is repeated visit gets it again. enough, if not nil, gets the numbers of the rows of a page and of those cleared. It
+// ends the work by returning true.
 func (s *sweeper) pagesUntil(
 	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
@@ -357,10 +362,6 @@ const (
 
 // archived clears the items that the archive has kept for Config.Archive, or all if the queue has no archive any more.
 func (s *sweeper) archived() error {
-	config, err := s.configuration()
-	if err != nil {
-		return err
-	}
 	rest := newCursor(s.q.keys.section(nameArchived))
 	entries := job[page]{
 		q: s.q, ctx: s.ctx, width: archiveSweepRows,
@@ -368,6 +369,10 @@ func (s *sweeper) archived() error {
 			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
 			if err != nil {
 				return page{}, false, fmt.Errorf("read archive: %w", err)
+			}
+			config, err := s.asOf(tx).wait(s.ctx) // an operator may have made it longer since the sweep began
+			if err != nil {
+				return page{}, false, err
 			}
 			cleared, done, err := s.forget(tx, rows, config.Archive)
 			return page{rows: done, width: width, cleared: cleared}, true, err
@@ -440,15 +445,15 @@ func (s *sweeper) repeats() error {
 // snapshot: a cursor that moves at the same time only moves on, and a new subscription begins with the oldest change
 // that is left.
 func (s *sweeper) changes() error {
-	config, err := s.configuration()
-	if err != nil {
-		return err
-	}
 	return s.pagesUntil(s.q.keys.section(nameChange), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		if len(rows) == 0 {
 			return 0, nil
 		}
-		follow := s.q.follow(tx)
+		follow := s.asOf(tx)
+		config, err := follow.wait(s.ctx) // as in archived
+		if err != nil {
+			return 0, err
+		}
 		seen, err := s.slowest(tx.Snapshot())
 		if err != nil {
 			return 0, err
@@ -486,9 +491,6 @@ func (s *sweeper) changes() error {
 		}
 		if unseen == nil || seen == nil {
 			return cleared, nil
-		}
-		if _, err := follow.wait(s.ctx); err != nil {
-			return 0, err
 		}
 		// Of two sweeps at the same time the one that has come further is right.
 		tx.Atomic(kv.ByteMax, s.q.keys.meta(metaMissed), rec.PackKey(unseen))
@@ -536,14 +538,19 @@ func (s *sweeper) letters() error {
 	if err := place.resume(); err != nil {
 		return err
 	}
-	before := s.q.nowMS() - config.DeadRetention.Milliseconds()
 	looked := 0
 	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		w := s.q.txn(s.ctx, tx)
+		w.followAnew()
+		config, err := w.config() // as in archived
+		if err != nil || config.DeadRetention == 0 {
+			return 0, err
+		}
 		m, err := w.moment()
 		if err != nil {
 			return 0, err
 		}
+		before := m.nowMS - config.DeadRetention.Milliseconds()
 		var old []deadRow
 		for _, row := range rows {
 			d, err := rec.UnpackDeadLetter(row.Key, row.Value)

@@ -47,6 +47,7 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 		}
 		of, _, err := joinFrom(w, candidate{lane: p.group})
 		if err != nil && !w.passes(err) || of == joinedLater {
+			f.left = true
 			return nil, err
 		}
 		if of == joinedNone {
@@ -54,7 +55,7 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 		}
 	}
 	of, behind, err := joinFrom(w, f.candidate)
-	if err != nil || of != joinedNone {
+	if f.left = of == joinedLater; err != nil || of != joinedNone {
 		return behind, err
 	}
 	own, err := lookAt(w, f.candidate, 1)

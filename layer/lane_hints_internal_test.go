@@ -12,6 +12,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
+	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -76,6 +77,48 @@ func TestKeptHintsInBounds(t *testing.T) {
 	require.NoError(t, q.Ack(t.Context(), held))
 	require.Zero(t, countIn(t, q, q.keys.section(nameKept)))
 	for n := range lanes {
+		c := claimBy(t, q, Template{"b": fmt.Sprint(n)}, 1)
+		require.NotNil(t, c, "lane %d", n)
+		require.NoError(t, q.Ack(t.Context(), c))
+	}
+	require.Zero(t, soundLanes(t, q).Items)
+}
+
+// TestLeftHintProvesNothing (I1): a hint that finds no place under the lock stays where it is, and
+// nothing is fenced. So it does not prove that another hint of the lane is superfluous: another handle may take the
+// first one's message, and then the lane would be lost.
+func TestLeftHintProvesNothing(t *testing.T) {
+	_, q := newInterleaved(t, laneConfig)
+	const many = maxKept + 1
+	sendTo(t, q, "A", "held", "held")
+	for n := range many {
+		sendTo(t, q, "A", "held", fmt.Sprint(n))
+	}
+	held := claimBy(t, q, Template{"a": "held"}, 1)
+	require.NotNil(t, held)
+	for n := range many {
+		require.Nil(t, claimBy(t, q, Template{"b": fmt.Sprint(n)}, 1))
+	}
+	where, err := q.keys.where(Template{"b": fmt.Sprint(many - 1)})
+	require.NoError(t, err)
+	_, err = kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.ReadVersion().Wait(t.Context())
+		tx.Set(q.keys.ready(v+q.offset+1000, lanes.Name("A", where)), nil)
+		return err
+	})
+	require.NoError(t, err)
+	hints := func() int {
+		n := 0
+		for _, r := range q.keys.hintsOf(where) {
+			n += countIn(t, q, r)
+		}
+		return n
+	}
+	require.Equal(t, 2, hints())
+	require.Nil(t, claimBy(t, q, Template{"b": fmt.Sprint(many - 1)}, 1))
+	require.Equal(t, 2, hints())
+	require.NoError(t, q.Ack(t.Context(), held))
+	for n := range many {
 		c := claimBy(t, q, Template{"b": fmt.Sprint(n)}, 1)
 		require.NotNil(t, c, "lane %d", n)
 		require.NoError(t, q.Ack(t.Context(), c))

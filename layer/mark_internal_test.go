@@ -277,7 +277,7 @@ func ids(c *Claim) []ID {
 	return all
 }
 
-// TestFirstMarkCounts: the first mark counts, but a park takes the place of a pause.
+// TestFirstMarkCounts: the first mark counts, but a halt takes the place of a pause.
 func TestFirstMarkCounts(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")

@@ -15,6 +15,7 @@ import (
 func (c *Claim) extended(r *settlementResult) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
+	c.failed = c.failed || c.ends.IsZero() // what is behind a rebuilt claim stays unknown
 	c.Until, c.ends, c.beat, c.pulse = r.until, r.ends, uuid.Nil, nil
 }
 

@@ -74,6 +74,7 @@ func (q *Queue) takeTx(
 			return nil, false, err
 		}
 	}
+	var broken error
 	err = q.operate(ctx, tx, func(w *txn) (err error) {
 		if err := w.checkRoom(); err != nil {
 			return err
@@ -87,11 +88,14 @@ func (q *Queue) takeTx(
 			items, err = w.takeFromGroup(*o.Group, where, max)
 		}
 		again = len(items) == 0 && w.leaves()
-		if err == nil && len(items) == 0 && !again { // else the error would undo what lets the next take go on
-			err = w.broken
-		}
+		broken = w.broken
 		return err
 	})
+	// With again, an error would undo what lets the next take go on. The error comes after the end of operate, because
+	// the caller may commit what the take has removed.
+	if err == nil && len(items) == 0 && !again {
+		err = broken
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -156,7 +160,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		}
 		behind, free, err := w.endHold(c, w.read.Get(w.keys.lock(c.lane)))
 		if err != nil || !free {
-			return nil, err
+			return nil, w.breaks(err)
 		}
 		if c = (candidate{lane: lanes.Name(c.group(), w.keys.plan.HoldWhere())}); behind != nil {
 			c = *behind
@@ -176,7 +180,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		f, err := w.await(c, held, read)
 		if err == nil && f.behindOver && f.rows.len() < limit && !w.tired() {
 			if _, err := w.endHolds(f.group(), w.endHoldAt); err != nil {
-				return nil, err
+				return nil, w.breaks(err)
 			}
 			continue
 		}
@@ -225,7 +229,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	}
 	if f.record != nil { // else attemptsOf reads before anything is written
 		if _, err := w.readAttempts(itemIDs(items)); err != nil {
-			return nil, w.breaks(err)
+			return nil, notTaken(w, len(items), err)
 		}
 	}
 	if err := w.excludeHolders(guard.TakeExclude, f.lane); err != nil {
@@ -238,7 +242,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	}
 	if err := w.attemptsOf(f, items); err != nil {
 		if f.record == nil {
-			err = w.breaks(err)
+			err = notTaken(w, len(items), err)
 		}
 		return nil, err
 	}
@@ -300,6 +304,12 @@ func (w *txn) breaks(err error) error {
 		w.broken = err
 	}
 	return nil
+}
+
+// notTaken is breaks for a group of which n items were booked.
+func notTaken(w *txn, n int, err error) error {
+	w.unreserve(n)
+	return w.breaks(err)
 }
 
 // attemptsOf sets how often the items have failed before.

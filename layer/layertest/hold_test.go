@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/record"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
@@ -222,4 +224,99 @@ func TestStatsOfAnUnorderedQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.Nil(t, stats.Views)
 	require.EqualValues(t, 3, stats.Depth-stats.InFlight)
+}
+
+// TestUnreadableHoldKeepsItsItemAlone (G5): the record of a hold cannot be read. Receives and takes of the group, named
+// or not, go on with the other items.
+func TestUnreadableHoldKeepsItsItemAlone(t *testing.T) {
+	group := "A"
+	for _, named := range []bool{false, true} {
+		for _, kind := range holdKinds {
+			if !kind.o.Unordered {
+				continue // else it is the head that is held
+			}
+			t.Run(fmt.Sprint(kind.name, " named ", named), func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				q := e.unordered("spoilt", kind.change, 1)[0]
+				e = e.on(q)
+				ids := e.enqueue(group, "a1", "a2", "a3")
+				o := kind.o
+				o.Max = 1
+				claims, err := q.Receive(e.ctx, o)
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				hold := tuple.Tuple{"spoilt", "hold", group, ids[0].Index, ids[0].Random}
+				key := append(bytes.Clone(testPrefix), hold.Pack()...)
+				var record []byte
+				e.write(func(tx kv.Tx) {
+					var err error
+					record, err = tx.Get(key).Wait(e.ctx)
+					require.NoError(t, err)
+					require.NotEmpty(t, record)
+					tx.Set(key, []byte("no record"))
+				})
+				if named {
+					o.Group = &group
+				}
+				claims, err = q.Receive(e.ctx, o)
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				require.Equal(t, ids[1], claims[0].Items[0].ID)
+				require.NoError(t, q.Ack(e.ctx, claims[0]))
+				items, err := takeFrom(e.ctx, q, 1, layer.TakeOptions{Group: o.Group, Unordered: true})
+				require.NoError(t, err)
+				require.Len(t, items, 1)
+				e.write(func(tx kv.Tx) { tx.Set(key, record) })
+			})
+		}
+	}
+}
+
+// TestUnreadableRecordUsesUpNoRate (G5): the record of the failed attempts of a group's head cannot be read. Looks at
+// the group use up nothing of the queue's rate: a receive and a take deliver a message of another group.
+func TestUnreadableRecordUsesUpNoRate(t *testing.T) {
+	for _, kind := range holdKinds {
+		for _, takes := range []bool{false, true} {
+			t.Run(fmt.Sprint(kind.name, " takes ", takes), func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				q := e.unordered("spoilt", func(c *layer.Config) {
+					kind.change(c)
+					c.MaxRateTotal = layer.Rate{Count: 1, Per: time.Second}
+				}, 1)[0]
+				e = e.on(q)
+				ids := e.enqueue("A", "a1", "a2")
+				e.enqueue("B", "b")
+				var keys [][]byte
+				for _, id := range ids {
+					record := tuple.Tuple{"spoilt", "attempt", "A", id.Index, id.Random}
+					keys = append(keys, append(bytes.Clone(testPrefix), record.Pack()...))
+				}
+				e.write(func(tx kv.Tx) {
+					for _, key := range keys {
+						tx.Set(key, []byte("no record"))
+					}
+				})
+				e.clock.advance(time.Minute)
+				var got []string
+				if takes {
+					items, err := takeFrom(e.ctx, q, 1, layer.TakeOptions{Unordered: kind.o.Unordered})
+					require.NoError(t, err)
+					got = bodies(items)
+				} else {
+					claims, err := q.Receive(e.ctx, kind.o)
+					require.NoError(t, err)
+					for _, c := range claims {
+						got = append(got, bodies(c.Items)...)
+						require.NoError(t, q.Ack(e.ctx, c))
+					}
+				}
+				require.Equal(t, []string{"b"}, got)
+				e.write(func(tx kv.Tx) {
+					for _, key := range keys {
+						tx.Clear(key)
+					}
+				})
+			})
+		}
+	}
 }

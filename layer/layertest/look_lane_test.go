@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -279,4 +280,50 @@ func TestBlockedByTemplate(t *testing.T) {
 		_, err = q.Admin().Blocked(e.ctx, layer.BlockedOptions{Where: layer.Template{"region": "EU"}})
 		require.ErrorIs(e.t, err, layer.ErrOptions)
 	})
+}
+
+// TestWhyGroupWithoutWholeGroups (contract): no view of the queue is of whole groups. A question about a group without
+// a template is about its head by the first view, as a question about the head is.
+func TestWhyGroupWithoutWholeGroups(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	q := e.laned("pipeline", "state", nil, 1)[0]
+	sent, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: facetsOf("NEW", "EU")})
+	require.NoError(t, err)
+	ofItem, err := q.Admin().Why(e.ctx, sent[0].ID, nil)
+	require.NoError(t, err)
+	ofGroup, err := q.Admin().WhyGroup(e.ctx, "A", nil)
+	require.NoError(t, err)
+	require.Equal(t, []layer.Cause{layer.CauseReady}, causes(ofItem))
+	require.Equal(t, causes(ofItem), causes(ofGroup))
+}
+
+// TestManyHoldsOfAGroup (contract): several messages of a group are held by themselves. Blocked lists the group once,
+// and Stats counts no group less than none.
+func TestManyHoldsOfAGroup(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	q := e.configured(layer.Config{LeasePerItem: true})
+	for i := range 3 {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: fmt.Append(nil, i)}, layer.Message{Group: "B"})
+		require.NoError(t, err)
+	}
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 6, Lease: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, claims, 6)
+	for _, after := range []time.Duration{time.Second, 2 * time.Hour} {
+		e.clock.advance(after)
+		page, err := q.Admin().Blocked(e.ctx, layer.BlockedOptions{HeldFor: time.Millisecond})
+		require.NoError(t, err)
+		seen := map[string]int{}
+		for _, g := range page.Groups {
+			seen[g.Group]++
+			require.Equal(t, 1, seen[g.Group])
+		}
+		stats, err := q.Stats(e.ctx, layer.StatsOptions{MaxGroups: 1})
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, stats.ReadyGroups, int64(0))
+		require.GreaterOrEqual(t, stats.BusyGroups, int64(0))
+	}
+	for _, c := range claims {
+		require.NoError(t, q.Ack(e.ctx, c))
+	}
 }

@@ -589,3 +589,58 @@ func TestPurgeErrors(t *testing.T) {
 	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
+
+// endingDB cancels a context when it has begun so many transactions.
+type endingDB struct {
+	kv.DB
+	left   int
+	cancel func()
+}
+
+func (db *endingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if db.left--; db.left < 0 {
+		db.cancel()
+	}
+	return db.DB.Begin(o)
+}
+
+// TestPurgeThatEndsEarly (I1): a purge by force of a group with a state, whose lock cannot be read, ends before its
+// work is done. If it has removed the lock, something leads to the messages that are left.
+func TestPurgeThatEndsEarly(t *testing.T) {
+	gone := 0
+	for n := range 10 {
+		e := newEnv(t, inMemory, false)
+		e.enqueue("A", "a1", "a2")
+		require.NoError(t, e.q.Admin().SetGroupState(e.ctx, "A", []byte("state"), layer.SetGroupStateOptions{}))
+		hints := kv.KeyRange{Begin: key("ready"), End: append(key("ready"), 0xff)}
+		e.write(func(tx kv.Tx) { // as if a claim had cleared the hint
+			tx.ClearRange(hints)
+			tx.Set(key("lock", "A"), []byte("no lock"))
+		})
+		ctx, cancel := context.WithCancel(e.ctx)
+		db := &endingDB{DB: e.raw, left: 1000, cancel: cancel}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(7))
+		require.NoError(t, err)
+		db.left = n
+		_, err = q.Admin().Purge(ctx, layer.PurgeOptions{Group: ptr("A"), Force: true})
+		db.cancel = func() {}
+		cancel()
+		report, errs := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
+		require.NoError(t, errs)
+		var lock []byte
+		e.write(func(tx kv.Tx) {
+			var err error
+			lock, err = tx.Get(key("lock", "A")).Wait(e.ctx)
+			require.NoError(t, err)
+		})
+		if lock == nil {
+			gone++
+			require.Empty(t, report.Violations, "after %d transactions: %v", n, err)
+		}
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: ptr("A"), Force: true})
+		require.NoError(t, err)
+		_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(t, err)
+	}
+	require.Greater(t, gone, 1)
+}

@@ -53,7 +53,7 @@ func TestReceiveComesThroughManyOverdueInDoubt(t *testing.T) {
 // TestReceiveComesThroughManyOverdue: a receive meets more overdue items than one transaction can settle. It still
 // reaches the item to deliver, and so do a waiting receive and a take.
 func TestReceiveComesThroughManyOverdue(t *testing.T) {
-	for _, park := range []bool{false, true} {
+	for _, dead := range []bool{false, true} {
 		for name, next := range map[string]func(e *env) string{
 			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
 			"wait": func(e *env) string {
@@ -69,9 +69,9 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				return e.all("A")[0]
 			},
 		} {
-			t.Run(fmt.Sprint(name, " dead letters ", park), func(t *testing.T) {
+			t.Run(fmt.Sprint(name, " dead letters ", dead), func(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
-				e.configure(func(c *layer.Config) { c.Retention, c.DeadLetterExpired = time.Minute, park })
+				e.configure(func(c *layer.Config) { c.Retention, c.DeadLetterExpired = time.Minute, dead })
 				e.fill("A", 1500)
 				e.clock.advance(2 * time.Minute)
 				e.enqueue("A", "young")
@@ -439,5 +439,40 @@ func TestExpiryLeavesAnUnreadableRecord(t *testing.T) {
 			require.Len(t, report.Violations, 1, "of the record alone")
 			e.write(func(tx kv.Tx) { tx.Clear(record) })
 		})
+	}
+}
+
+// TestSweepSeesALongerArchive (G3): an operator switches the archive on, and makes a time longer, while a sweep is at
+// work. From then on the sweep clears nothing that is to be kept.
+func TestSweepSeesALongerArchive(t *testing.T) {
+	for n := range 12 {
+		e := newEnvOf(t, inMemory, false, func(c *layer.Config) {
+			c.Retention, c.DeadRetention = 100*time.Hour, time.Second
+			c.MaxRate = layer.Rate{Count: 1000, Per: time.Second}
+		})
+		e.enqueue("A", "dead")
+		e.enqueue("B", "b")
+		c := e.receive(e.q, 1)
+		require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
+		e.clock.advance(2 * time.Hour)
+		steps, dead := 0, int64(1)
+		report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
+			if steps++; steps != n+1 {
+				return
+			}
+			dead = r.Dead
+			_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) {
+				c.Archive, c.DeadRetention = 24*time.Hour, 24*time.Hour
+			})
+			require.NoError(t, err)
+			require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		}})
+		require.NoError(t, err)
+		if steps <= n {
+			require.Positive(t, n, "the sweep has no steps")
+			break
+		}
+		require.Zero(t, report.Archived, "changed at step %d", n)
+		require.Equal(t, dead, report.Dead, "changed at step %d", n)
 	}
 }

@@ -492,3 +492,32 @@ func TestRoundRobinTellsAttempts(t *testing.T) {
 		require.Equal(t, 3, items[0].Attempts)
 	})
 }
+
+// TestLayersFitATransaction (contract): a receive with Layers adds no claim when its transaction has no room left, also
+// in the transaction of the caller.
+func TestLayersFitATransaction(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	var msgs []layer.Message
+	for i := range 900 {
+		msgs = append(msgs, layer.Message{Group: strings.Repeat("\x00", layer.MaxGroupSize-4) + fmt.Sprintf("%04d", i)})
+	}
+	for len(msgs) > 0 {
+		_, err := e.q.Enqueue(e.ctx, msgs[:100]...)
+		require.NoError(t, err)
+		msgs = msgs[100:]
+	}
+	got := 0
+	for calls := 0; got < 900; calls++ {
+		require.Less(t, calls, 10)
+		var claims []*layer.Claim
+		require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) (err error) {
+			claims, err = e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Strategy: layer.Layers, Max: layer.MaxBatch})
+			return err
+		}))
+		require.NotEmpty(t, claims)
+		got += len(claims)
+		for _, c := range claims {
+			require.NoError(t, e.q.Ack(e.ctx, c))
+		}
+	}
+}
