@@ -49,7 +49,7 @@ type jsonCheck struct {
 	Held        int64           `json:"held"`
 	Delayed     int64           `json:"delayed"`
 	Paused      int64           `json:"paused"`
-	Parked      int64           `json:"halted"`
+	Halted      int64           `json:"halted"`
 	StaleHints  int64           `json:"stale_hints"`
 	StaleTimers int64           `json:"stale_timers"`
 	Attempts    int64           `json:"attempts"`
@@ -85,7 +85,7 @@ func (s *session) printCheck(r layer.CheckReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
-			Paused: r.Paused, Parked: r.Halted,
+			Paused: r.Paused, Halted: r.Halted,
 			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts, Dedup: r.Dedup,
 			Repeats: r.Repeats, Archived: r.Archived, States: r.States, Paces: r.Paces, Requests: r.Requests, Grants: r.Grants,
 			Violations: jsonViolations(r.Violations), Unconfirmed: jsonViolations(r.Unconfirmed),

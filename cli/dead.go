@@ -173,17 +173,17 @@ func deadByHeader(ctx context.Context, q *layer.Queue, o layer.DeadOptions, by *
 }
 
 type jsonDead struct {
-	ID        string            `json:"id"`
-	Group     string            `json:"group"`
-	Reason    string            `json:"reason"`
-	LastError string            `json:"last_error,omitempty"`
-	Attempts  int               `json:"attempts"`
-	First     time.Time         `json:"first,omitzero"`
-	Last      time.Time         `json:"last,omitzero"`
-	Parked    time.Time         `json:"dead_lettered"`
-	Enqueued  time.Time         `json:"enqueued"`
-	DedupID   string            `json:"dedup_id,omitempty"`
-	Headers   map[string]string `json:"headers,omitempty"`
+	ID           string            `json:"id"`
+	Group        string            `json:"group"`
+	Reason       string            `json:"reason"`
+	LastError    string            `json:"last_error,omitempty"`
+	Attempts     int               `json:"attempts"`
+	First        time.Time         `json:"first,omitzero"`
+	Last         time.Time         `json:"last,omitzero"`
+	DeadLettered time.Time         `json:"dead_lettered"`
+	Enqueued     time.Time         `json:"enqueued"`
+	DedupID      string            `json:"dedup_id,omitempty"`
+	Headers      map[string]string `json:"headers,omitempty"`
 	jsonBody
 }
 
@@ -192,8 +192,9 @@ func (s *session) printDead(page layer.DeadPage) error {
 		for _, d := range page.Letters {
 			err := printJSON(s.stdout, jsonDead{
 				ID: d.ID.String(), Group: d.ID.Group, Reason: d.Reason, LastError: d.LastError, Attempts: d.Attempts,
-				First: d.First.UTC(), Last: d.Last.UTC(), Parked: d.DeadLettered.UTC(), Enqueued: d.Enqueued.UTC(),
-				DedupID: d.DedupID, Headers: d.Headers, jsonBody: newJSONBody(d.Body),
+				First: d.First.UTC(), Last: d.Last.UTC(), DeadLettered: d.DeadLettered.UTC(),
+				Enqueued: d.Enqueued.UTC(),
+				DedupID:  d.DedupID, Headers: d.Headers, jsonBody: newJSONBody(d.Body),
 			})
 			if err != nil {
 				return err

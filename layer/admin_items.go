@@ -375,8 +375,9 @@ const (
 
 // eachPart reads the rows of the sections with a conflict, page by page, in the order of their keys, from the key from
 // on; nil = all. For each row of a lane that is no whole group, it calls what begin returns; nil = nothing is to be
-// done. next is where to continue; nil = there is no more. A transaction ends after most calls, when it has no room
-// left, or when it has read its share of the rows, which may be many that need no change.
+// done. next is the key of the row where the next transaction must continue; nil = there is no more. A transaction ends
+// after the calls that most allows, when it has no room left, or when it has read its share of the rows. There may be
+// many rows that need no change.
 func eachPart(
 	w *txn, sections []kv.KeyRange, from []byte, most int,
 	begin func(lane string, row kv.KV) (do func() error, err error),
@@ -443,9 +444,9 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 	})
 }
 
-// unmarkAll removes the marks of most lanes of a group, see eachPart, and before them, if whole, that of the group
-// itself. It returns the first; nil = there is none. It finds the lanes by the rows of the marks, because the locks of
-// the lanes in flight may be many and large.
+// unmarkAll removes the marks of no more lanes of a group than most allows (see eachPart). If whole is set, it first
+// removes the mark of the group itself. old is the first mark that it has removed; nil = none. It finds the lanes by
+// the rows of the marks, because the locks of the lanes in flight may be many and large.
 func (w *txn) unmarkAll(
 	group string, allow func(m *rec.Mark) error, whole bool, most int,
 ) (old *rec.Mark, next []byte, err error) {

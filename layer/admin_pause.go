@@ -85,15 +85,16 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 // lanes or messages that are held or delayed is too much for that: the error is then a *LimitError, and PauseGroup does
 // it in steps. The caller must handle an unknown commit, for example with Once.
 //
-// Reads: the lock, with a conflict.
+// Reads: the lock, with a conflict; with Force, the locks of all lanes of the group.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
 	m, _, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
 	return m, err
 }
 
-// pauseGroup pauses a group, and with Force ends the claims of most of its lanes. next is the lock of the first that is
-// left. before is the step before; nil = there is none. A further step continues only while the group has the mark of
-// the first: then no claim has begun before the lock where the step continues.
+// pauseGroup is one step of a pause. The first step, for which before is nil, marks the group. With Force each step
+// ends the claims of no more lanes than most allows. next is the key of the lock with which the next step begins; nil =
+// this was the last step. before is what the step before returned. A further step fails if the group no longer has the
+// mark that the first step gave it. While the group has the mark no claim begins, so the lanes before next stay free.
 func pauseGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, before *markedStep, most int,
 ) (m Mark, next []byte, err error) {
@@ -138,7 +139,10 @@ func pauseGroup(
 		next, err = w.endParts(group, from, most)
 		return err
 	})
-	return *publicMark(&now), next, wrap("pause", err)
+	if err != nil {
+		return Mark{}, nil, wrap("pause", err)
+	}
+	return *publicMark(&now), next, nil
 }
 
 // stillMarked returns ErrChanged if a group has another mark than the one that a call has given it.

@@ -266,7 +266,7 @@ func (c *Config) Set(name, text string) error {
 func (c Config) MarshalJSON() ([]byte, error) {
 	members := make([]string, 0, len(settings))
 	for _, s := range settings {
-		if v := s.value(&c); s.sparse && (v == "" || v == false || v == leasePerClaim) {
+		if s.sparse && s.isDefault(&c) {
 			continue
 		}
 		value, err := json.Marshal(s.value(&c))

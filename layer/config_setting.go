@@ -14,10 +14,19 @@ type setting struct {
 	name    string
 	allowed string
 	help    string
-	sparse  bool                // left out of the stored document while it is "", false or the default
+	sparse  bool                // left out of the stored document while it is the default
 	value   func(c *Config) any // as in JSON
 	parse   func(c *Config, text string) error
 	settle  func(c *Config) error // puts the default in place of zero, and checks the limits
+}
+
+// isDefault reports whether a configuration has the setting's default, as zero or as the value that zero means.
+func (s setting) isDefault(c *Config) bool {
+	var usual Config
+	if s.value(c) == s.value(&usual) {
+		return true
+	}
+	return s.settle(&usual) == nil && s.value(c) == s.value(&usual)
 }
 
 func intSetting(name string, field func(*Config) *int, otherwise, low, high int, help string) setting {

@@ -274,7 +274,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	var key []byte
 	if dedupID != "" {
 		key = dedupKeyOf(a.txn, e, i, dedupID, &a.config)
-		if met = a.met[string(key)]; met.lasts {
+		if met = a.met[string(key)]; met.known {
 			a.duplicates++
 			return Sent{ID: rememberedID(met.entry), Duplicate: true}, nil
 		}
@@ -558,7 +558,7 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 		}
 		if id := e.dedupID(i, &a.config); id != "" {
 			met := a.met[string(dedupKeyOf(a.txn, e, i, id, &a.config))]
-			if met.lasts || first[met] {
+			if met.known || first[met] {
 				continue
 			}
 			first[met] = true

@@ -53,9 +53,10 @@ func (e *enqueuing) dedupID(i int, c *Config) string {
 type meeting struct {
 	stored kv.Future[[]byte]
 	entry  rec.DedupEntry
-	lasts  bool // a message with the id is a duplicate
-	// The reads which decide about an entry whose time is not over.
-	item, dead, group, queue kv.Future[[]byte]
+	known  bool // a message with the id is a duplicate
+	// The reads that decide whether an entry still holds. item and dead look for its item. The others read the notes of
+	// the last purges, of its group and of the queue.
+	item, dead, groupPurge, queuePurge kv.Future[[]byte]
 }
 
 // meet reads the entries of the messages' dedup ids, by key. All reads of a kind are under way together.
@@ -93,7 +94,8 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 	return met, nil
 }
 
-// recall decodes an entry and starts the reads which decide about the entry.
+// recall decodes an entry, and starts the reads that decide whether it still holds. An entry without a time holds as
+// long as its item is there; one with a time, until then or a purge. If the time is over there is nothing to read.
 func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	v, err := m.stored.Wait(w.ctx)
 	if err != nil {
@@ -114,7 +116,7 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 		return w.seek(m)
 	case now.lasts(m.entry, c.DedupWindow):
 		notes := guard.DedupPurge.Reads(w.tx)
-		m.group, m.queue = notes.Get(w.keys.purged(m.entry.Group)), notes.Get(w.keys.meta(metaPurged))
+		m.groupPurge, m.queuePurge = notes.Get(w.keys.purged(m.entry.Group)), notes.Get(w.keys.meta(metaPurged))
 	}
 	return nil
 }
@@ -134,12 +136,12 @@ func (w *txn) seek(m *meeting) error {
 
 // decide says whether an entry still holds.
 func (w *txn) decide(m *meeting) error {
-	if m.group != nil {
+	if m.groupPurge != nil {
 		purged, err := w.purgedSince(m)
 		if err != nil {
 			return err
 		}
-		if m.lasts = !purged; m.lasts {
+		if m.known = !purged; m.known {
 			return nil
 		}
 		if err := w.seek(m); err != nil {
@@ -157,17 +159,18 @@ func (w *txn) decide(m *meeting) error {
 		if err != nil {
 			return fmt.Errorf("look for item: %w", err)
 		}
-		m.lasts = m.lasts || string(k) == string(f.key)
+		m.known = m.known || string(k) == string(f.key)
 	}
 	return nil
 }
 
-// purgedSince reports whether an entry's group or the queue has been purged since the entry was written.
+// purgedSince reports whether an entry's group or the queue has been purged since the enqueue that wrote the entry. It
+// compares the read versions of both. If they are equal it says yes, and then the entry's item decides.
 func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, f := range []struct {
 		note kv.Future[[]byte]
 		key  []byte
-	}{{m.group, w.keys.purged(m.entry.Group)}, {m.queue, w.keys.meta(metaPurged)}} {
+	}{{m.groupPurge, w.keys.purged(m.entry.Group)}, {m.queuePurge, w.keys.meta(metaPurged)}} {
 		v, err := f.note.Wait(w.ctx)
 		if err != nil {
 			return false, fmt.Errorf("read purge: %w", err)
@@ -188,7 +191,7 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 
 // remember writes the entry of an accepted message.
 func (a *appending) remember(m *meeting, key []byte, id ID) {
-	m.entry, m.lasts = rec.DedupEntry{Group: id.Group, Index: id.Index, Random: id.Random, Clock: a.now}, true
+	m.entry, m.known = rec.DedupEntry{Group: id.Group, Index: id.Index, Random: id.Random, Clock: a.now}, true
 	if !a.config.DedupForPending {
 		m.entry.UntilMS = a.nowMS + a.config.DedupWindow.Milliseconds()
 	}

@@ -510,10 +510,13 @@ const sameIndex = 100
 // rows one after the other.
 func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int(shards))) }
 
-// endFar ends the holding of a wrong timer, if the timer still stands for it.
+// endFar ends what a timer with a wrong time keeps waiting, if the timer is still there. The end of a claim becomes
+// now, so that the next receive ends it. A heartbeat becomes due, likewise. A delay or grant is over, and the lane is
+// free. If the timer belongs to a head alone, a hint takes its place. A timer that no longer agrees with the lock is
+// cleared.
 //
-// Footprint: a read conflict on the timer; of a claim, delay or grant one on the lock, of a heartbeat one on its row.
-// To repeat it does no harm.
+// Footprint: a read conflict on the timer, and one on the lock or, of a heartbeat, on its row. To repeat it does no
+// harm.
 func endFar(w *txn, t farTimer) error {
 	value, err := w.tx.Get(t.key).Wait(w.ctx)
 	if err != nil || value == nil {

@@ -64,7 +64,7 @@ func (s subspace) holdsFrom(begin []byte, last ID) []kv.KeyRange {
 //	timer  ("timer", due (ms), handle) leads to the beat when it is due
 //	held   ("held", handle, group)     of each claim that the beat keeps alive
 //
-// A transaction must read the key of the beat with a conflict before it writes that key or the timer.
+// A transaction must read the key of the beat with a conflict before it writes that key, or clears the timer.
 func (s subspace) beat(handle uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameBeat, 17), handle)
 }

@@ -25,7 +25,7 @@ import (
 //	                                                holding is nested: kind, token, owner, end (ms), items; then, of a
 //	                                                claim: since (ms), and its beat if a heartbeat keeps the claim
 //	mark     ("mark", group)                         empty: the group's lock has a mark
-//	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
+//	ready    ("ready", shard, index, group)          empty, or tuple (failures of the head)
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
 //	         ("timer", (shard), due (ms), group)     the same, in the shards from 1 on; see retro, too
 //	         ("timer", due (ms), handle)             the same, of kind "beat": a handle's heartbeat, see store_hold.go
@@ -33,7 +33,7 @@ import (
 //	held     ("held", handle, group)                 as a timer, instead of it: a claim by the handle's heartbeat
 //	state    ("state", group)                        bytes: the state of the group; never empty
 //	pace     ("pace", group)                         tuple: us, part, of (rec.Pace): used up to us + part/of (µs)
-//	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
+//	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, begin (ms)
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: rec.Archived
 //	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)

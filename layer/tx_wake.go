@@ -249,14 +249,15 @@ func (w *txn) vacate(index int64, of []string) {
 	}
 }
 
-// leadToNext leads to the next items of the lanes from which this transaction has taken items, in a queue with
-// retroactive delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads
-// to the lane. With retroactive delay the delay may be longer since, and the next item has a time of its own. Without
-// leadToNext an item that is due at once would wait for the time of the item that is gone. leadToNext also clears the
-// hint that it has set before for an item that goes. Otherwise more and more hints would stay in a lane from which no
+// leadToNext gives a hint to each lane that has lost its head to a claim of another lane, or to an operator, in a queue
+// with retroactive delay and facets or unordered receives. In a queue without retroactive delay there is no need: the
+// timer of the head that is gone was due, and it leads to the lane. With retroactive delay the timer may be of a later
+// time, because the delay was made longer, and the next item may be due at once. leadToNext also clears the hints that
+// earlier transactions have set for the items that go. Otherwise more and more hints would stay in a lane from which no
 // handle receives.
 //
-// Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
+// Footprint: reads the keys of the lanes' heads, at snapshot, and sets and clears hints. Of an empty lane, a conflict
+// on the emptiness, as in leave.
 func (w *txn) leadToNext() error {
 	config, err := w.config()
 	if err != nil || !config.RetroactiveDelay || len(w.noted.vacated) == 0 {

@@ -42,7 +42,7 @@ func (o *orders) effectKey(n int) []byte {
 	return tuple.Tuple{"effect", int64(n)}.Pack()
 }
 
-const attempts = 3 // until an item is parked
+const attempts = 3 // until an item is a dead letter
 
 func (o *orders) options(handle int) layer.Options {
 	c := layer.Config{

@@ -1,6 +1,6 @@
 // Package crash kills processes that work on a queue on disk, and compares the file with the answers that they got.
 //
-// A child works on the queue: many goroutines on two handles enqueue, receive, ack, give back, park, redrive, purge and
+// A child works on the queue: many goroutines on two handles enqueue, receive, ack, nack, reject, redrive, purge and
 // configure. The child writes a line into a pipe before each operation and one after it, so its answers outlive it. The
 // seed picks the moment of its death by SIGKILL: after some time, after a number of acknowledged operations, or by
 // itself at a point inside of a commit of the engine. The parent then opens the file and reads all of the queue, row by

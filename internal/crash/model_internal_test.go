@@ -77,7 +77,7 @@ func TestModelFinds(t *testing.T) {
 			s.both(event{Op: 3, Kind: kindAck, Group: "a", Items: []int{1}}, event{Lost: true})
 			s.received(4, 2, 1)
 		}},
-		{"delivered though it was parked", true, func(s *script) {
+		{"delivered though it was a dead letter", true, func(s *script) {
 			s.received(2, 1, 1)
 			s.both(event{Op: 3, Kind: kindNack, Group: "a", Items: []int{1}, Reject: true}, event{})
 			s.received(4, 2, 1, 2)
@@ -145,7 +145,7 @@ func TestHalfOfAnOperationIsFound(t *testing.T) {
 		{"an enqueue, whole", false, event{Kind: kindEnqueue, Msgs: msgs}, at(waiting, msgs...)},
 		{"no enqueue", false, event{Kind: kindEnqueue, Msgs: msgs}, nil},
 		{"half an enqueue", true, event{Kind: kindEnqueue, Msgs: msgs}, at(waiting, msgs[0])},
-		{"an enqueue that was parked", true, event{Kind: kindEnqueue, Msgs: msgs}, at(dead, msgs...)},
+		{"an enqueue that became a dead letter", true, event{Kind: kindEnqueue, Msgs: msgs}, at(dead, msgs...)},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			m := newModel(true)

@@ -102,7 +102,7 @@ var caught = map[string]known{
 	"release-empty":       {"emptied", 2},
 	"take-lock":           {"stated", 5},
 	"grant-lock":          {"granted", 7},
-	"park-lock":           {"aged", 10},
+	"verdict-lock":        {"aged", 10},
 	"take-items":          {"marked", 5},
 	"reload-token":        {"uncertain", 145},
 	"free-empty":          {"emptied", 3},
@@ -172,7 +172,7 @@ var uncaught = map[string]string{
 }
 
 // caughtAlone are runs in which porcupine alone finds that a guard is missing, from the answers that the callers got.
-// It cannot find missing liveness, faults of the de-duplication entries, or a wrong body or state. If "park-lock" is
+// It cannot find missing liveness, faults of the de-duplication entries, or a wrong body or state. If "verdict-lock" is
 // left out, a message can be acked and become a dead letter. Callers see that only if they redrive it, which is too
 // rare.
 var caughtAlone = map[string]known{

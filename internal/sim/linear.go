@@ -322,7 +322,7 @@ func (c *historian) others() {
 			c.happened(f.r, id.Group, o)
 		}
 	}
-	for _, p := range c.m.parked {
+	for _, p := range c.m.asides {
 		o := linear.Operation{Kind: p.kind, Outcome: linear.Done, Messages: c.messages(p.id)}
 		if p.kind == linear.Put {
 			o.Messages[0].Facets = c.w.knobs.plan.facetsOf(p.headers)

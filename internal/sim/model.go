@@ -330,7 +330,7 @@ type model struct {
 	voided    map[string]int64 // by group, "" with purgedAll: the read version of the last step of a purge
 	voidedAll int64
 	sizes     map[string][]sizeAt
-	parked    []aside                // in commit order
+	asides    []aside                // in commit order
 	retimes   map[layer.ID][]retimed // by reschedules
 	dueLog    map[layer.ID][]retimed // by whatever
 	states    map[string]*record     // by the value that was set
@@ -614,7 +614,7 @@ func (m *model) deadLetter(k string, id layer.ID, come map[layer.ID]envelope, af
 		if m.isMoved(id, other, e.label) {
 			m.moved[id], m.movedIn[other] = true, true
 			m.w.mark("redriven to the tail")
-			m.parked = append(m.parked, aside{m.r, other, linear.Put, e.headers})
+			m.asides = append(m.asides, aside{m.r, other, linear.Put, e.headers})
 			return
 		}
 	}
@@ -707,7 +707,7 @@ func (m *model) item(
 		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
-			m.parked = append(m.parked, aside{m.r, id, linear.Put, s.headers})
+			m.asides = append(m.asides, aside{m.r, id, linear.Put, s.headers})
 			if m.r.step < m.w.calm {
 				m.w.mark("redriven under load")
 			}
@@ -750,8 +750,8 @@ func (m *model) item(
 			return
 		}
 		if deadTouched && deadNow != nil {
-			m.w.mark("item parked")
-			m.parked = append(m.parked, aside{m.r, id, linear.Drop, nil})
+			m.w.mark("item dead-lettered")
+			m.asides = append(m.asides, aside{m.r, id, linear.Drop, nil})
 			return
 		}
 		kept, archived := after[itemKeyFor("archive", id)]
@@ -942,7 +942,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	case next == nil:
 		return
 	case next.kind == "halt":
-		m.w.mark("group parked")
+		m.w.mark("group halted")
 		return
 	case next.kind == "pause":
 		m.w.mark("group paused")

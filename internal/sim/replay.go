@@ -133,7 +133,7 @@ func (m *model) repeats(id layer.ID, s stored) {
 		m.violation("%s repeats %s, which has another body: %.40q, %.40q", id, of, s.body, k.body)
 	}
 	m.replays.items = append(m.replays.items, replayedItem{id, of, m.r})
-	m.parked = append(m.parked, aside{m.r, id, linear.Put, s.headers})
+	m.asides = append(m.asides, aside{m.r, id, linear.Put, s.headers})
 	m.w.mark("replayed")
 }
 

@@ -83,7 +83,7 @@ var seen = []string{
 	"enqueue applied, and unknown", "removal applied, and unknown", "lock applied, and unknown",
 	"enqueue applied late", "removal applied late", "lock applied late",
 	"enqueue of unknown outcome found", "claim that nobody was told of", "enqueue committed late", "effect with its ack",
-	"claim after a delay", "takeover of an expired claim", "group delayed", "group paused", "item parked",
+	"claim after a delay", "takeover of an expired claim", "group delayed", "group paused", "item dead-lettered",
 	"redriven to its place", "redriven under load", "edited", "aged out", "enqueue refused: full", "duplicate", "dedup id free again",
 	"claim of what was kept back", "ack with the group's state", "ack and enqueue in one transaction",
 	"receive repeated", "claim of a repeated receive", "handler failed",
@@ -103,7 +103,7 @@ var seen = []string{
 
 // seenAtLength are further marks that a long run has met.
 var seenAtLength = []string{
-	"version jump", "late ack accepted", "late extend accepted", "partial ack", "group parked",
+	"version jump", "late ack accepted", "late extend accepted", "partial ack", "group halted",
 	"crash of the store on disk", "commit applied, and its answer lost in a crash of the store", "death of an idle handle",
 	"takeover of an expired grant", "grant accepted after its end", "end of a grant refused: conflict",
 	"end of a request refused: conflict", "request renewed", "request of a dead handle swept", "request withdrawn with a grant",

@@ -12,6 +12,6 @@ func TestOperatorsInSteps(t *testing.T) {
 	seeds := someOf(75)
 	sum := runSeeds(t, seeds, sim.Options{Profile: "stepped"})
 	if seeds >= 6 {
-		requireSeen(t, sum, "resume in steps", "pause met a resume between two steps", "group paused", "group parked")
+		requireSeen(t, sum, "resume in steps", "pause met a resume between two steps", "group paused", "group halted")
 	}
 }

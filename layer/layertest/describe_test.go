@@ -43,8 +43,8 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Err: errors.New("no luck"), Reject: "no use"}))
 	e.configure(func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
-	message("parked", []byte("p"), nil)
-	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("parked")})
+	message("halted", []byte("p"), nil)
+	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("halted")})
 	require.NoError(t, err)
 	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
 	message("named", []byte("n"), nil)
@@ -159,7 +159,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`dead letter N of group "dead", id ID.dead`: `dead-lettered at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
 			`the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"; ` +
 			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
-		`lock of group "parked"`:                              `halted by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
+		`lock of group "halted"`:                              `halted by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
 		`place of subscription "audit"`:                       `from \x02c\x00 on, 1 changes of it done, token ID`,
 		`holder of subscription "audit"`:                      `"host" until 2023-11-14 22:13:20.000 UTC, token ID`,
 		`wake key of the request of ID`:                       `3`,

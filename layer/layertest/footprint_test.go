@@ -223,16 +223,16 @@ var footprints = map[string]struct {
 			return err
 		})
 	}},
-	"nack-parks-item":      {holding(3, 2), nackWith(layer.NackOptions{Reject: "no use"})},
-	"nack-parks-last-item": {holding(1, 1), nackWith(layer.NackOptions{Reject: "no use"})},
-	"nack-parks-group":     {parkingGroups(holding(2, 2)), nackWith(layer.NackOptions{Reject: "no use"})},
-	"takeover-parks-item":  {lastAttempt(2, 2), receiveN(2)},
-	"takeover-parks-last":  {lastAttempt(1, 1), receiveN(2)},
-	"takeover-parks-group": {parkingGroups(lastAttempt(2, 2)), receiveN(2)},
-	"resume-parked":        {parkedGroup, once(resumeGroup)},
-	"redrive":              {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{}))},
-	"redrive-held":         {behindDead(holding(1, 1)), once(redriveFirst(layer.RedriveOptions{}))},
-	"redrive-to-tail":      {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{ToTail: true}))},
+	"nack-dead-letters-item":      {holding(3, 2), nackWith(layer.NackOptions{Reject: "no use"})},
+	"nack-dead-letters-last-item": {holding(1, 1), nackWith(layer.NackOptions{Reject: "no use"})},
+	"nack-halts-group":            {haltingGroups(holding(2, 2)), nackWith(layer.NackOptions{Reject: "no use"})},
+	"takeover-dead-letters-item":  {lastAttempt(2, 2), receiveN(2)},
+	"takeover-dead-letters-last":  {lastAttempt(1, 1), receiveN(2)},
+	"takeover-halts-group":        {haltingGroups(lastAttempt(2, 2)), receiveN(2)},
+	"resume-halted":               {haltedGroup, once(resumeGroup)},
+	"redrive":                     {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{}))},
+	"redrive-held":                {behindDead(holding(1, 1)), once(redriveFirst(layer.RedriveOptions{}))},
+	"redrive-to-tail":             {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{ToTail: true}))},
 	"redrive-all": {deadLetters(2), func(e *env, _ any) error {
 		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 		return err
@@ -303,9 +303,9 @@ var footprints = map[string]struct {
 		require.NoError(e.t, receiveNamed(e, nil))
 		return nil
 	}, receiveNamed},
-	"receive-overdue":       {overdue(false), receiveN(1)},
-	"receive-overdue-parks": {overdue(true), receiveN(1)},
-	"take-overdue":          {overdue(false), once(take)},
+	"receive-overdue":              {overdue(false), receiveN(1)},
+	"receive-overdue-dead-letters": {overdue(true), receiveN(1)},
+	"take-overdue":                 {overdue(false), once(take)},
 	"sweep-overdue": {overdue(false), func(e *env, _ any) error {
 		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		return err
@@ -455,8 +455,8 @@ func overdueOnly(e *env) any {
 	return nil
 }
 
-// parkingGroups is setup in a queue that parks groups.
-func parkingGroups(setup func(e *env) any) func(e *env) any {
+// haltingGroups is setup in a queue that halts groups.
+func haltingGroups(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
 		e.configure(func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
 		return setup(e)
@@ -471,9 +471,9 @@ func lastAttempt(n, max int) func(e *env) any {
 	}
 }
 
-// parkedGroup has the group A of two items parked.
-func parkedGroup(e *env) any {
-	c := parkingGroups(holding(2, 2))(e).(*layer.Claim)
+// haltedGroup has the group A of two items halted.
+func haltedGroup(e *env) any {
+	c := haltingGroups(holding(2, 2))(e).(*layer.Claim)
 	require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
 	return nil
 }

@@ -273,7 +273,7 @@ func (g *modelGroup) expired(nowMS int64) bool {
 	return g.lock != nil && g.lock.claim && g.lock.endMS <= nowMS
 }
 
-// gives is free and due, for a receive that may have to park something first.
+// gives is free and due, for a receive that may have to dead-letter something first.
 func (m *model) gives(g *modelGroup, nowMS int64) bool {
 	if !g.free(nowMS) {
 		return false
@@ -349,12 +349,12 @@ func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spare
 		}
 		return false
 	}
-	m.park(g, tried, reason, now)
+	m.putAside(g, tried, reason, now)
 	return false
 }
 
-// park takes an item aside.
-func (m *model) park(g *modelGroup, item *modelItem, reason string, nowMS int64) {
+// putAside makes a dead letter of an item, or halts its group.
+func (m *model) putAside(g *modelGroup, item *modelItem, reason string, nowMS int64) {
 	item.reason, item.deadMS, item.suspect = reason, nowMS, false
 	g.remove([]layer.ID{item.id})
 	g.dead = append(g.dead, item)
@@ -676,7 +676,7 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 }
 
 // lapse ends the lock of a group whose time has run out, as the worker that met it would. An item that is spared is not
-// parked.
+// a dead letter.
 func (m *modelTest) lapse(g *modelGroup, w *modelWorker, spared *layer.ID) {
 	if g.lock != nil && g.lock.claim {
 		m.model.stats.Expired++
@@ -1048,7 +1048,7 @@ func (m *modelTest) skip(t *rapid.T) {
 		require.Equal(t, head.id, id)
 	}
 	if m.takenOut(t, w, head.id, err) != nil {
-		m.model.park(g, head, "skipped by op: why", w.now().UnixMilli())
+		m.model.putAside(g, head, "skipped by op: why", w.now().UnixMilli())
 	}
 }
 
@@ -1349,7 +1349,7 @@ func (m *modelTest) buried(chosen []*modelItem) {
 // drain receives and acks until nothing is left: everything that was enqueued is delivered, or a dead letter.
 func (m *modelTest) drain(t *rapid.T) {
 	m.e.clock.advance(10 * time.Minute)
-	for range 2 { // a lease that has run out may park its group
+	for range 2 { // a lease that has run out may halt its group
 		for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
 			m.resumeGroup(t, m.workers[0], name)
 		}

@@ -113,7 +113,7 @@ func (s *scenario) stats(a *arguments) (string, error) {
 		fmt.Fprintf(&out, "\nview %s: ready=%d", v.View, v.ReadyLanes)
 	}
 	if st.DeadLettered > 0 {
-		fmt.Fprintf(&out, "\nparked=%d dead=%d", st.DeadLettered, st.Dead)
+		fmt.Fprintf(&out, "\ndead_lettered=%d dead=%d", st.DeadLettered, st.Dead)
 	}
 	if st.Redriven+st.Discarded > 0 {
 		fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)

@@ -151,7 +151,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), d.Body), "body of %s", s.bodies[d.ID])
 			require.EqualValues(a.t, len(d.Body), d.Size)
 			now := s.e.clock.now()
-			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
+			fmt.Fprintf(&out, "%s: %s dead-lettered %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
 				s.bodies[d.ID], now.Sub(d.DeadLettered), d.Reason, d.LastError, d.Attempts)
 			if d.Attempts > 0 {
 				fmt.Fprintf(&out, ", first %s ago, last %s ago", now.Sub(d.First), now.Sub(d.Last))

@@ -171,7 +171,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				again := e.receive(e.q, 2)
 				require.Equal(t, 1, again.Items[0].Attempts, "the attempt counts once")
 			})
-			once("nack that parks the item", func(t *testing.T, e *env, strike func()) {
+			once("nack that dead-letters the item", func(t *testing.T, e *env, strike func()) {
 				c := holding(2, 2)(e).(*layer.Claim)
 				strike()
 				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
@@ -184,7 +184,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.NoError(t, err)
 				require.EqualValues(t, 1, stats.DeadLettered)
 			})
-			once("takeover that parks the item", func(t *testing.T, e *env, strike func()) {
+			once("takeover that dead-letters the item", func(t *testing.T, e *env, strike func()) {
 				lastAttempt(2, 2)(e)
 				strike()
 				c := e.receive(e.q, 2)
@@ -196,7 +196,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
 			})
-			once("takeover that parks the last item", func(t *testing.T, e *env, strike func()) {
+			once("takeover that dead-letters the last item", func(t *testing.T, e *env, strike func()) {
 				lastAttempt(1, 1)(e)
 				strike()
 				require.Nil(t, e.receive(e.q, 2))
@@ -206,7 +206,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.EqualValues(t, 1, stats.Expired)
 			})
 			once("resume of a halted group", func(t *testing.T, e *env, strike func()) {
-				parkedGroup(e)
+				haltedGroup(e)
 				strike()
 				was, err := e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
 				require.NoError(t, err)

@@ -55,11 +55,11 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			r, err := q.Admin().Purge(ctx, layer.PurgeOptions{All: true})
 			return r.Items, err
 		}},
-		{"redrive", park, func(ctx context.Context, q *layer.Queue) (int64, error) {
+		{"redrive", toDeadLetters, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			r, err := q.Admin().Redrive(ctx, layer.DeadFilter{All: true}, layer.RedriveOptions{})
 			return r.Done, err
 		}},
-		{"list of dead letters", park, func(ctx context.Context, q *layer.Queue) (int64, error) {
+		{"list of dead letters", toDeadLetters, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			done := int64(0)
 			for o := (layer.DeadOptions{Bodies: true}); ; {
 				page, err := q.Admin().DeadLetters(ctx, o)
@@ -134,7 +134,7 @@ func amidFailures(
 	})
 }
 
-func park(ctx context.Context, q *layer.Queue) error {
+func toDeadLetters(ctx context.Context, q *layer.Queue) error {
 	return inHand(ctx, q, func(c *layer.Claim) error { return q.Nack(ctx, c, layer.NackOptions{Reject: "test"}) })
 }
 

@@ -329,8 +329,8 @@ func TestWorkerRetriesByThePolicy(t *testing.T) {
 	})
 }
 
-// TestWorkerRejects: a handler that says that an item will never succeed has it parked at once, whatever is left of its
-// attempts, and the worker goes on with the item behind it.
+// TestWorkerRejects: a handler that says that an item will never succeed makes it a dead letter at once, whatever is
+// left of its attempts, and the worker goes on with the item behind it.
 func TestWorkerRejects(t *testing.T) {
 	onEngines(t, func(e *env) {
 		boom := errors.New("boom")

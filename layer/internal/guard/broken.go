@@ -38,7 +38,7 @@ func All() []Guard { return slices.Clone(all) }
 var all = []Guard{
 	Tail, LaneTail, Index, BehindAll, Random, Dedup, DedupItem, DedupPurge, DedupRename, DedupSweep, DedupSlack,
 	PurgeNote, PurgeSweep, Lease, ClaimLock, OverLock, OtherLock, KeptLock, Kept, Hold, Holds, HoldEnd, HoldEmpty,
-	TurnNote, TurnLock, TurnGap, OverdueHold, StaleLock, StaleEmpty, EmptyLock, MarkLock, ParkLock, OverdueLock,
+	TurnNote, TurnLock, TurnGap, OverdueHold, StaleLock, StaleEmpty, EmptyLock, MarkLock, VerdictLock, OverdueLock,
 	EarlyLock, EarlyGap, RetroTimer, TokenGrows, Token, SettleLock, ExactClear, RangeClear, Ahead, ReleaseEmpty,
 	TakeLock, TakeItems, TakeExclude, ItemLock, TakeOutExclude, EditExclude, NextEarlier, FreeEmpty, MarkGroup,
 	ForceLock, RetryLock, RetryExclude, PurgeLock, PurgeExclude, PurgeItems, PurgeGap, PurgeWholeLock,

@@ -98,8 +98,8 @@ const (
 	EmptyLock Guard = "empty-lock"
 	// MarkLock (G2): an expired claim is replaced by its mark while the holder acks or extends.
 	MarkLock Guard = "mark-lock"
-	// ParkLock (G2, G3): the item tried under an expired claim is dead-lettered while the holder acks or extends.
-	ParkLock Guard = "park-lock"
+	// VerdictLock (G2, G3): the item tried under an expired claim is dead-lettered while the holder acks or extends.
+	VerdictLock Guard = "verdict-lock"
 	// OverdueLock (G2): items past retention are removed from a group which another worker has just claimed.
 	OverdueLock Guard = "overdue-lock"
 	// EarlyLock (G2): a group is left to the timer of its head while another worker changes the lock.

@@ -13,7 +13,8 @@ type Operation interface {
 
 	// Size is what the operation adds to a transaction.
 	Size() Size
-	// Settles, Enqueues and Receives report what is still to be done.
+	// Settles, Enqueues and Receives report what the operation consists of. Settles is false once the settlement is
+	// done and only a receive is left.
 	Settles() bool
 	Enqueues() bool
 	Receives() bool
