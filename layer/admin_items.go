@@ -446,9 +446,10 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 
 // unmarkAll removes the marks of no more lanes of a group than most allows (see eachPart). If whole is set, it first
 // removes the mark of the group itself. old is the first mark that it has removed; nil = none. It finds the lanes by
-// the rows of the marks, because the locks of the lanes in flight may be many and large.
+// the rows of the marks, because the locks of the lanes in flight may be many and large. It
+// begins with the mark whose key is from; nil = the first.
 func (w *txn) unmarkAll(
-	group string, allow func(m *rec.Mark) error, whole bool, most int,
+	group string, allow func(m *rec.Mark) error, whole bool, from []byte, most int,
 ) (old *rec.Mark, next []byte, err error) {
 	if whole {
 		if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
@@ -459,7 +460,7 @@ func (w *txn) unmarkAll(
 		return nil, nil, err
 	}
 	marks := []kv.KeyRange{w.keys.marks(group)}
-	next, err = eachPart(w, marks, nil, most, func(lane string, _ kv.KV) (func() error, error) {
+	next, err = eachPart(w, marks, from, most, func(lane string, _ kv.KV) (func() error, error) {
 		return func() error {
 			m, err := w.unmark(lane, allow)
 			if old == nil {

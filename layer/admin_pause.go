@@ -176,7 +176,7 @@ func (w *txn) sawToken(group string, seen int64) error {
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
 	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (Mark, []byte, error) {
-		m, next, err := resumeGroup(ctx, a, tx, group, o, s == nil, most)
+		m, next, err := resumeGroup(ctx, a, tx, group, o, s, most)
 		if s != nil && errors.Is(err, ErrNotPaused) { // another resume was faster
 			err = nil
 		}
@@ -190,23 +190,29 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
-	m, _, err := resumeGroup(ctx, a, tx, group, o, true, allLanes)
+	m, _, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
 	return m, err
 }
 
-// resumeGroup resumes a group, and most of its lanes. next is the mark of the first that is left. A step that is not
-// the first leaves the mark of the group itself: another operator has paused the group since.
+// resumeGroup is one step of a resume. The first step, for which before is nil, removes the mark of the group itself. A
+// later one leaves such a mark: another operator has paused the group since. Each step resumes no more lanes than most
+// allows. next is the key of the mark with which the next step begins, so that a lane that is halted again costs no
+// second step; nil = this was the last.
 func resumeGroup(
-	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, first bool, most int,
+	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, before *markedStep, most int,
 ) (m Mark, next []byte, err error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, nil, wrap("resume", err)
 	}
 	var was rec.Mark
+	var from []byte
+	if before != nil {
+		from = before.next
+	}
 	err = a.q.operate(ctx, tx, func(w *txn) error {
 		var old *rec.Mark
 		var err error
-		if old, next, err = w.unmarkAll(group, o.seen, first, most); err != nil {
+		if old, next, err = w.unmarkAll(group, o.seen, before == nil, from, most); err != nil {
 			return err
 		}
 		if old == nil {

@@ -453,6 +453,49 @@ func TestExtendThatFailsKeepsNoClaim(t *testing.T) {
 	})
 }
 
+// TestErrorOfAChangeKeepsTheHeartbeat (G5): a settlement whose Change returns an error has no effect. The handle keeps
+// its claims by heartbeat.
+func TestErrorOfAChangeKeepsTheHeartbeat(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		send(t, q, groupsNamed(2)...)
+		claims := byHeart(t, q, ReceiveOptions{Max: 2})
+		require.Len(t, claims, 2)
+		boom := errors.New("boom")
+		require.ErrorIs(t, q.Settle(t.Context(), Settlement{
+			Claim: claims[0], AdvanceAll: true, Change: func(ID, *Message) error { return boom },
+		}), boom)
+		time.Sleep(3 * defaultLease)
+		for _, c := range claims {
+			require.False(t, isEnded(c.pulse))
+			require.NoError(t, q.Ack(t.Context(), c))
+		}
+	})
+}
+
+// TestUnreadableNeighbourKeepsTheHeartbeat (G5): an ack travels with a receive, which meets a group that cannot be
+// read. The ack is done, and the handle keeps its other claims by heartbeat.
+func TestUnreadableNeighbourKeepsTheHeartbeat(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		send(t, q, groupsNamed(2)...)
+		claims := byHeart(t, q, ReceiveOptions{Max: 2})
+		require.Len(t, claims, 2)
+		sent, err := q.Enqueue(t.Context(), Message{Group: "spoilt"})
+		require.NoError(t, err)
+		_, err = kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(q.keys.item(sent[0].ID), []byte("no message"))
+			return nil
+		})
+		require.NoError(t, err)
+		_, err = q.SettleReceive(t.Context(), Settlement{Claim: claims[0], FinishAll: true}, ReceiveOptions{})
+		require.NoError(t, err)
+		time.Sleep(3 * defaultLease)
+		require.False(t, isEnded(claims[1].pulse))
+		require.NoError(t, q.Ack(t.Context(), claims[1]))
+		_, err = q.Admin().Purge(t.Context(), PurgeOptions{All: true, Force: true})
+		require.NoError(t, err)
+	})
+}
+
 // TestHeartbeatConflicts: transactions that must conflict with the end of a handle. Each pair has the name of the guard
 // without which both would commit.
 func TestHeartbeatConflicts(t *testing.T) {

@@ -234,9 +234,10 @@ func isEnded(p *pulse) bool {
 
 // leaveIfUnsettled makes the handle leave the beat of a claim whose settlement has failed with err, because perhaps no
 // call settles the claim any more. Example: the outcome of an ack is unknown. If the claim had a lease of its own, the
-// lease would expire. The holders of the handle's other claims must extend them.
-func (q *Queue) leaveIfUnsettled(handle uuid.UUID, err error) {
-	if err != nil && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions) {
+// lease would expire. The holders of the handle's other claims must extend them. The handle keeps the beat after an
+// error of the call itself, of which the caller knows that nothing was done.
+func (q *Queue) leaveIfUnsettled(ctx context.Context, handle uuid.UUID, err error) {
+	if kv.Code(err) != 0 || kv.MaybeCommitted(err) || isCorrupt(err) || err != nil && ctx.Err() != nil {
 		q.heart.end(q.heart.of(handle))
 	}
 }

@@ -172,7 +172,7 @@ func keepOwn(w *txn) error {
 			if err != nil {
 				return err
 			}
-			w.put(key.lane, r, next, h.Items[0].Index)
+			w.put(key.lane, r, next, h.FirstIndex())
 			w.did.wrote = true
 		}
 	}

@@ -273,7 +273,7 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 			w.tx.Clear(rows[i].Key) // unreadable: an operator ends it, as any lock that cannot be read
 			continue
 		}
-		w.put(group, r, r.Until(dueMS), c.Items[0].Index)
+		w.put(group, r, r.Until(dueMS), c.FirstIndex())
 		ended++
 	}
 	return ended, false, nil

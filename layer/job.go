@@ -454,7 +454,7 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 		u.tx.Set(u.keys.mark(p.lane), nil)
 	}
 	if h := r.Holding(); h != nil {
-		timeHolding(u.txn, p.lane, h, firstIndex(h))
+		timeHolding(u.txn, p.lane, h, h.FirstIndex())
 	}
 	return nil
 }
@@ -472,14 +472,6 @@ func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
 	}
 	u.tx.Set(u.keys.beatTimer(b.DueMS, handle), rec.PackTimer(rec.KindBeat, 0))
 	return nil
-}
-
-// firstIndex returns the index of a holding's first item; 0 if it has none.
-func firstIndex(h *rec.Holding) int64 {
-	if len(h.Items) == 0 {
-		return 0
-	}
-	return h.Items[0].Index
 }
 
 // raiseGrace is the time between the two steps of a raise of the shards. The reason is the same as for dropGrace: a

@@ -97,7 +97,8 @@ type ArchivePage struct {
 // conflicts with nothing and changes nothing. Archive runs as many short transactions at batch priority as filling the
 // page takes.
 //
-// Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrClosed, and the engine's.
+// Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrCorrupt if After names an item that cannot be read,
+// ErrClosed, and the engine's.
 func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
 	q := a.q
 	list, err := newListPage[ArchivedItem](o.Limit, "items")
@@ -122,8 +123,7 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 		pass: func(step archiveStep) (bool, error) {
 			for _, item := range step.items {
 				if !list.add(item.ArchivedItem, item.Body) {
-					last := list.rows[len(list.rows)-1].ID
-					next = &last
+					next = lastReadable(list.rows)
 					return false, nil
 				}
 			}
@@ -135,6 +135,18 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 		return ArchivePage{}, wrap("archive", err)
 	}
 	return ArchivePage{Items: list.rows, Next: next}, nil
+}
+
+// lastReadable is the id behind which the next page begins. Nothing tells when an item was finished whose row cannot be
+// read, so such items at the end are listed again.
+func lastReadable(items []ArchivedItem) *ID {
+	last := &items[len(items)-1].ID
+	for i := range slices.Backward(items) {
+		if items[i].Err == nil {
+			return &items[i].ID
+		}
+	}
+	return last
 }
 
 // archivedRow is an archived item as read.
@@ -248,8 +260,8 @@ func (w *archiveWalk) placeBehind(v *view, after ID) error {
 		return err // swept, and so is everything finished before
 	}
 	a, err := rec.UnpackArchived(key, value)
-	if v.passes(err) {
-		return nil // from the oldest on
+	if err != nil {
+		return err
 	}
 	entryKey := v.keys.archived(a.At)
 	if value, err = v.read.Get(entryKey).Wait(v.ctx); err != nil || value == nil {
@@ -509,12 +521,8 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			if o.Progress != nil {
 				o.Progress(report)
 			}
-			if r.cut {
-				walk, err = q.resumeArchive(ctx, walk, report.Last)
-			} else {
-				walk.pass(r.step)
-			}
-			return err == nil && !walk.ended && report.Done < limit, err
+			walk.pass(r.step)
+			return !walk.ended && report.Done < limit, nil
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
@@ -522,15 +530,6 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 	}
 	report.More = !walk.ended
 	return report, nil
-}
-
-// resumeArchive is a walk which goes on behind an item, up to the end of the old walk.
-func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
-	w, err := q.walkArchive(ctx, old.filter, after)
-	if err == nil {
-		w.end, w.until = old.end, old.until
-	}
-	return w, err
 }
 
 // replayStep is an attempt of a step of a replay, and its findings. The receipt stores no findings, because the attempt
@@ -541,22 +540,23 @@ type replayStep struct {
 	left   int64
 	dryRun bool
 
-	step       archiveStep // its items: all which the step is done with
+	step       archiveStep
 	done       int64
 	unreadable int64
-	cut        bool // not all that was read could be done
 }
 
 // perform is an attempt, with at most width archived items.
 func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
 	v := r.q.viewOf(ctx, tx.Snapshot())
-	if r.step, err = r.walk.read(&v, width); err != nil {
-		return err
-	}
-	e, err := r.choose(&v)
-	if err != nil {
-		return err
+	var e *enqueuing
+	for e == nil {
+		if r.step, err = r.walk.read(&v, width); err != nil {
+			return err
+		}
+		if e, width, err = r.choose(&v); err != nil {
+			return err
+		}
 	}
 	if r.dryRun || len(e.msgs) == 0 {
 		return r.q.exists(ctx, tx)
@@ -568,24 +568,20 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	})
 }
 
-// choose makes the messages of as many items as a transaction may enqueue.
-func (r *replayStep) choose(v *view) (*enqueuing, error) {
-	r.done, r.unreadable, r.cut = 0, 0, false
-	e := &enqueuing{redriven: true}
+// choose makes the messages of the items that were read. If they are too many for a transaction, e is nil, and fit is
+// how many are not.
+func (r *replayStep) choose(v *view) (e *enqueuing, fit int, err error) {
+	r.done, r.unreadable = 0, 0
+	e = &enqueuing{redriven: true}
 	size := 0
 	for i := range r.step.items {
 		row := &r.step.items[i]
 		if err := row.readBody(v); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		size += len(row.Body) + 500
 		if r.done == r.left || r.done > 0 && size > replayBytes {
-			r.cut = true
-			r.step.items, r.step.scanned, r.step.last = r.step.items[:i], i, nil
-			if i > 0 {
-				r.step.last = &r.step.items[i-1].ID
-			}
-			return e, nil
+			return nil, i, nil
 		}
 		if row.Err != nil {
 			r.unreadable++
@@ -601,5 +597,5 @@ func (r *replayStep) choose(v *view) (*enqueuing, error) {
 		e.msgs = append(e.msgs, Message{Group: row.ID.Group, Body: row.Body, Headers: headers})
 		r.done++
 	}
-	return e, nil
+	return e, 0, nil
 }

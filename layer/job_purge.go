@@ -816,13 +816,15 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 		return nil // marked by an earlier attempt, and cleared by another Drop
 	case format == nil:
 		return ErrNoQueue
-	case d.o.If != nil:
-		if err := d.o.If(d.ctx, tx); err != nil {
-			return err
-		}
 	}
 	if d.seen, err = tx.Get(d.keys.meta(metaDropped)).Wait(d.ctx); err != nil {
 		return fmt.Errorf("read mark: %w", err)
+	}
+	// If an earlier attempt has marked the queue, it is too late to refuse.
+	if d.o.If != nil && (d.seen == nil || !a.MaybeCommitted) {
+		if err := d.o.If(d.ctx, tx); err != nil {
+			return err
+		}
 	}
 	if d.seen == nil {
 		d.seen = rec.PackInt(millis(time.Now()))

@@ -18,9 +18,11 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	if err := q.prepare(o); err != nil {
 		return err
 	}
-	beat := o.settlesUnder()
+	s, beat := o.settle, o.settlesUnder()
 	err := q.pipeline.Submit(ctx, o)
-	q.leaveIfUnsettled(beat, err)
+	if s == nil || !s.done.Load() { // else the error is another part's
+		q.leaveIfUnsettled(ctx, beat, err)
+	}
 	return err
 }
 

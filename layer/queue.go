@@ -242,6 +242,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if o.Poll == 0 {
 		o.Poll = defaultStagePoll
 	}
+	o.Poll = min(o.Poll, MaxWait) // no receive waits longer
 	if o.Now == nil {
 		o.Now = time.Now
 	} else {

@@ -447,7 +447,7 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 	}
 	for i, err := range q.pipeline.SubmitAll(ctx, os) {
 		errs[places[i]] = err
-		q.leaveIfUnsettled(beats[i], err)
+		q.leaveIfUnsettled(ctx, beats[i], err)
 	}
 	for i, end := range ends {
 		errs[i] = end(errs[i])

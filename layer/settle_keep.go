@@ -54,7 +54,7 @@ func (e *extension) carryOut(w *txn, s *settlement) error {
 		}
 		next = next.Prove()
 	}
-	w.put(s.lane, s.run.held, next, c.Items[0].Index)
+	w.put(s.lane, s.run.held, next, c.FirstIndex())
 	s.run.result = settlementResult{until: fromMillis(end), ends: byMonotonic(&w.view, end)}
 	return nil
 }

@@ -144,7 +144,9 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	}
 	beat := o.settlesUnder()
 	if err := q.pipeline.SubmitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
-		q.leaveIfUnsettled(beat, err)
+		if s == nil || !s.done.Load() { // else the error is another part's
+			q.leaveIfUnsettled(ctx, beat, err)
+		}
 		return nil, err
 	}
 	return r.claims, nil
@@ -455,9 +457,10 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	index, _ := q.staging.requested()
-	if index != 0 || q.staging.hasWants() {
-		return q.withdraw(ctx, index)
+	if index, _ := q.staging.requested(); index != 0 || q.staging.hasWants() {
+		if err := q.withdraw(ctx, index); err != nil {
+			return err
+		}
 	}
 	q.staging.mu.Lock()
 	requested := q.staging.requests

@@ -59,7 +59,7 @@ type subscription struct {
 	stored rec.Position // in the database, as far as this call knows
 	width  int          // changes of the next call: less than o.Max after an error
 	fails  int          // in a row
-	silent bool         // the database has not answered after the end of the call's context
+	silent bool         // the last store of a place got no answer in time
 	taken  time.Time    // when the call began to take the subscription, by the monotonic clock
 	errs   int          // in a row, which are not the handler's
 	vain   int          // watches in a row that have ended at once, and for nothing
@@ -133,6 +133,7 @@ func (s *subscription) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		wait, err := s.acquire(ctx)
 		if err == nil && wait == 0 {
+			s.silent = false
 			err = s.serve(ctx)
 		}
 		if errors.Is(err, ErrClosed) {
@@ -140,6 +141,9 @@ func (s *subscription) run(ctx context.Context) error {
 			break
 		}
 		if final(err) {
+			if !errors.Is(err, ErrNoQueue) {
+				s.release(context.WithoutCancel(ctx))
+			}
 			return err
 		}
 		wait = s.waitAfter(wait, err)
@@ -703,7 +707,7 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at rec.Posi
 	for pause := leastPause; ; pause = min(2*pause, time.Second) {
 		// Once more after an error of the database, or else the handler would be called again.
 		at, err = s.store(ctx, page.next)
-		if kv.Code(err) == 0 || ctx.Err() != nil {
+		if kv.Code(err) == 0 && !errors.Is(err, errSilent) || ctx.Err() != nil {
 			return at, err
 		}
 		if pause == leastPause {
@@ -728,7 +732,7 @@ func (s *subscription) store(ctx context.Context, place rec.Position) (at rec.Po
 	return at, err
 }
 
-// errSilent: the place could not be stored in time after the end of the subscription's context.
+// errSilent: a place could not be stored in time, see lastWord.
 var errSilent = fmt.Errorf("the database does not answer: %w", context.DeadlineExceeded)
 
 // lastWord returns the context of a store that must happen although ctx may have ended. It ends after storeLife, and

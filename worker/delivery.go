@@ -54,8 +54,9 @@ func (d *Delivery) lend() *Delivery {
 	return &Delivery{Item: lent(d.Item), Queue: d.Queue, Token: d.Token, Attempt: d.Attempt, of: d}
 }
 
-// State returns the state of the group (see layer.Settlement.State), as the item before has left it, or as SetState has
-// set it; nil = the group has no state. The first call in a worker costs a read of its own. From then on the worker
+// State returns the state of the group (see layer.Settlement.State) as it was before the call, or as SetState of this
+// delivery has set it; nil = the group has no state. In a batch it does not show what the items in front have set. The
+// first call in a worker costs a read of its own. From then on the worker
 // receives the state with its claims. The bytes belong to the handler.
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d = d.of; d.sets {

@@ -20,7 +20,7 @@ type Event struct {
 	ID      layer.ID      // of the item; of a claim, its first
 	Attempt int           // of the item, from 1 on
 	Items   int           // of the claim
-	Took    time.Duration // the handler's call, so far
+	Took    time.Duration // since the begin of the handler's call; of Failed with the time to give the item back
 	Err     error
 	// Follows is what has become of an item that has failed, and Waits for how long its group is not delivered.
 	Follows layer.Follows
@@ -35,9 +35,10 @@ type Events struct {
 	Received  func(Event) // a claim, with its first item
 	TakenOver func(Event) // a claim of a group whose holder's lease had ended; Received is called too
 	Started   func(Event) // a handler is about to be called, for each item of a batch
-	Done      func(Event) // a handler has returned nil; the ack follows or has begun, or was in its transaction
-	// Failed: a handler has failed, and the item was given back; or a HandleBatch has failed with an error that names
-	// no item, and is called again with half as many (Follows is FollowsRelease).
+	// Done: a handler has finished an item. It may come again, if the claim is lost or the ack fails.
+	Done func(Event)
+	// Failed: a handler has failed. Follows says what has become of the item, if that is known. It is FollowsRelease if
+	// a HandleBatch has failed with an error that names no item, and is called again with half as many.
 	Failed       func(Event)
 	DeadLettered func(Event) // an item has failed for the last time, or was rejected; Failed is called too
 	Lost         func(Event) // the claim is another's

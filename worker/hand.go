@@ -838,7 +838,8 @@ type Hands struct {
 }
 
 // Hands returns how many goroutines the worker has at this moment. If some are always idle while messages wait, there
-// are fewer ready groups than goroutines, and more goroutines do not help. There are none before Start and after Stop.
+// are fewer ready groups than goroutines, and more goroutines do not help. There are none before Start. After a Stop by
+// force those that still run count.
 func (w *Worker) Hands() Hands {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -38,28 +38,32 @@ type Options struct {
 	// have a group in flight, and one ends after three receives in a row, each as long as Poll, that got nothing,
 	// unless it is the only one without a group. 0 = Concurrency. See SetConcurrency.
 	MaxConcurrency int
-	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. A larger Batch saves receives, and
-	// keeps a group with one goroutine for longer. See the kinds of handlers for how items are acked.
+	// Batch is how many items a claim has at most, up to MaxBatch; 0 = DefaultMax. A larger Batch saves receives, and
+	// keeps a group with one goroutine for longer. With Unordered, or in a queue with a lease for each item, a claim
+	// has one item. See the kinds of handlers for how items are acked.
 	Batch int
 	// Lease is the lease of a claim. The worker extends it while handlers run. If the process dies, the group is free
 	// again when the lease ends. 0 = the queue's.
 	Lease time.Duration
 	// Heartbeat makes claims last as long as the handle lives, with one write for all claims instead of an extension of
-	// each: see layer.ReceiveOptions.Heartbeat. Two kinds of claims leave the heartbeat: that of a stuck handler, and
-	// those of a handle that others have ended because it could not reach the database. The worker extends the latter
-	// by themselves from then on. If another holder has such a claim by then, the handler's context ends. Not with
-	// Lease.
+	// each: see layer.ReceiveOptions.Heartbeat. Three kinds of claims leave the heartbeat. The first is that of a stuck
+	// handler. The second are those of a handle that others have ended because it could not reach the database. The
+	// third are those of HandleTx and HandleCommit of which too little is left for a transaction: less than 6 s, or
+	// less than 0.98 of a shorter lease. The worker extends the last two by themselves from then on. If another holder
+	// has such a claim by then, the handler's context ends. Not with Lease.
 	Heartbeat bool
 	// Timeout is when a handler's context ends, after its call. 0 = 1 minute, < 0 = never. The claim is extended
-	// until then, and no more. The result of the handler still counts if the handler returns before the lease ends. Two
-	// thirds of the lease are left at least. Example: with a lease below 7.5 s another process may get the item
-	// within the 5 s that follow.
+	// until then, and no more. The result of the handler still counts if the handler returns before the lease ends. At
+	// least two ninths of the lease are left then, or two thirds if Timeout is longer than a third of the lease; less
+	// with HandleTx. Example: with a Timeout of 1 s and a lease below 22.5 s another process may get the item within
+	// the 5 s that follow.
 	// A handler that has still not returned 5 s later is stuck: that is reported with its stack, the item counts a
 	// failed attempt when the lease ends, and another goroutine takes the place of the one that is lost. The worker
 	// does not handle the item again while its handler is stuck, but leaves the item to other processes.
 	Timeout time.Duration
-	// StayWhenStuck: the worker continues when as many handlers are stuck as it may have goroutines. Otherwise it ends
-	// then, and Run returns a *StopError that wraps ErrStuck, so that a supervisor starts the process again.
+	// StayWhenStuck: the worker does not end when as many handlers are stuck as it may have goroutines. Handlers that
+	// get stuck later keep their goroutines, and when they keep all the worker handles nothing. Without StayWhenStuck
+	// the worker ends, and Run returns a *StopError that wraps ErrStuck, so that a supervisor starts the process again.
 	StayWhenStuck bool
 	// Poll is how long one receive waits for a group to become ready, before the worker receives again. Waiting
 	// receives are woken, so Poll matters little. 0 = 20 s, at most MaxWait.
@@ -71,7 +75,8 @@ type Options struct {
 	// Limiter, if not nil, bounds the rate of items: each goroutine calls its Wait before each item. A *rate.Limiter of
 	// golang.org/x/time/rate is a Limiter. The worker acks what is handled before the wait, and extends a claim in
 	// flight during the wait; nothing is claimed before the first wait has ended. If the limiter panics, the goroutine
-	// waits for a second instead. Wait must return when its context ends; the worker continues without it 5 s later.
+	// waits for a second instead. An error of Wait is reported, and limits nothing. Wait must return when its context
+	// ends; the worker continues without it 5 s later.
 	Limiter Limiter
 	// Also are further queues, each with a handler of its own. The same goroutines serve all queues. While several have
 	// ready groups, the worker handles as many items of each. It looks at an idle queue again within 0.1 s. A queue
@@ -99,10 +104,11 @@ type Options struct {
 	// acks what is handled. The worker continues without a function of these options that has not returned after two
 	// minutes. One that calls runtime.Goexit counts as one that panics.
 	Events Events
-	// OnError, if not nil, gets every error: a handler's (*HandlerError), each lost claim once, a stuck handler
-	// (*StuckError), the engine's, and a panic of a function of these options, with its stack. Such a panic changes
-	// nothing for the messages. OnError may be called by several goroutines at once. An error of the database
-	// (kv.Error) is reported and logged once in ten seconds for each code. nil = errors are only in the log.
+	// OnError, if not nil, gets every error: a handler's (*HandlerError) unless its claim is lost, each lost claim
+	// once, a stuck handler (*StuckError), the engine's, and a panic of a function of these options, with its stack.
+	// Such a panic changes nothing for the messages. OnError may be called by several goroutines at once. An error of
+	// the database (kv.Error) is reported and logged once in ten seconds for each code. nil = errors are only in the
+	// log.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.

@@ -13,7 +13,7 @@ var seenOfWorkers = []string{
 	"run without faults", "batch handled", "handler failed", "handler panicked", "panic of a handler reported",
 	"handler ended its goroutine", "Goexit of a handler reported", "handler took too long for a transaction",
 	"handler timed out",
-	"handler waited for the end of its context", "handler ignored its context", "handler stuck", "item parked",
+	"handler waited for the end of its context", "handler ignored its context", "handler stuck", "item dead-lettered",
 	"takeover of an expired claim", "worker lost its claim", "worker stopped by force", "death of a handle",
 	"limiter slower than the lease", "limiter faster than the lease", "handler returned a typed nil",
 	"typed nil in a batch",

@@ -430,3 +430,64 @@ func TestReplayOfFullHeaders(t *testing.T) {
 	_, err = q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: items[0].Headers})
 	require.ErrorIs(t, err, layer.ErrLimit)
 }
+
+// TestUnreadableArchivedItem (bounded calls): an archived item cannot be read, wherever it is among others. A list page
+// by page and a replay come to their end, and have each other item once.
+func TestUnreadableArchivedItem(t *testing.T) {
+	const n = 5
+	for spoilt := range n {
+		t.Run(fmt.Sprint(spoilt), func(t *testing.T) {
+			e := newEnvOf(t, inMemory, false, func(c *layer.Config) { c.Archive = time.Hour })
+			var ids []layer.ID
+			for i := range n {
+				body := bytes.Repeat([]byte{byte('0' + i)}, 600<<10) // so that not all fit in one step of a replay
+				sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: body})
+				require.NoError(t, err)
+				ids = append(ids, sent[0].ID)
+				require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+			}
+			row := key("archive", "A", ids[spoilt].Index, ids[spoilt].Random)
+			var was []byte
+			e.write(func(tx kv.Tx) {
+				var err error
+				was, err = tx.Get(row).Wait(e.ctx)
+				require.NoError(t, err)
+				require.NotEmpty(t, was)
+				tx.Set(row, []byte("no item"))
+			})
+			for limit := 1; limit <= n; limit++ {
+				seen := map[layer.ID]int{}
+				pages := 0
+				for item, err := range e.q.Admin().AllArchived(e.ctx, layer.ArchiveOptions{Limit: limit}) {
+					if pages++; err != nil {
+						require.ErrorIs(t, err, layer.ErrCorrupt)
+						require.Equal(t, 1, limit, "a page has nothing else")
+						break
+					}
+					require.Less(t, pages, 3*n)
+					seen[item.ID]++
+				}
+				for i, id := range ids {
+					if i != spoilt && (limit > 1 || i < spoilt) {
+						require.Equal(t, 1, seen[id], "limit %d, item %d", limit, i)
+					}
+				}
+			}
+			all := layer.ArchiveFilter{Before: e.clock.now().Add(time.Second)}
+			report, err := e.q.Admin().Replay(e.ctx, all, layer.ReplayOptions{})
+			require.NoError(t, err)
+			require.EqualValues(t, n-1, report.Done)
+			require.EqualValues(t, 1, report.Unreadable)
+			items, err := takeFrom(e.ctx, e.q, n, layer.TakeOptions{})
+			require.NoError(t, err)
+			got := len(items)
+			for len(items) > 0 {
+				items, err = takeFrom(e.ctx, e.q, n, layer.TakeOptions{})
+				require.NoError(t, err)
+				got += len(items)
+			}
+			require.Equal(t, n-1, got)
+			e.write(func(tx kv.Tx) { tx.Set(row, was) })
+		})
+	}
+}

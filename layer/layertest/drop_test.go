@@ -399,6 +399,26 @@ func TestDropIf(t *testing.T) {
 	require.Equal(t, before.Depth, after.Depth)
 }
 
+// TestDropIfIsNotAskedTwice (contract): the mark of a drop has landed, and its outcome was unknown. The condition would
+// refuse by now, and is not asked again: a drop that returns its error has done nothing.
+func TestDropIfIsNotAskedTwice(t *testing.T) {
+	e := newEnv(t, inMemory, false)
+	e.doomed("gone", 1)
+	plan, tries := &fault.Plan{}, 0
+	once := func(context.Context, kv.Tx) error {
+		if tries++; tries > 1 {
+			return errors.New("refused")
+		}
+		plan.ForceNext(fault.UnknownApplied)
+		return nil
+	}
+	db := fault.Wrap(e.raw, plan)
+	require.NoError(t, layer.Drop(e.ctx, db, testPrefix, "gone", layer.DropOptions{If: once}))
+	require.Equal(t, 1, tries)
+	_, err := layer.Open(e.ctx, e.db, testPrefix, "gone", layer.Options{})
+	require.ErrorIs(t, err, layer.ErrNoQueue)
+}
+
 // TestQueuesOfMany: the queues are listed however many there are, and however long a read takes. One transaction could
 // not read them all in its five seconds. Rows that are no queue are left out.
 func TestQueuesOfMany(t *testing.T) {

@@ -197,7 +197,14 @@ func TestCloseLeavesNoRows(t *testing.T) {
 	require.Zero(t, e.requests())
 	require.Len(t, e.rows(kv.PrefixRange(key("wake"))), 1, "it was woken")
 	require.Panics(t, func() { _ = w.q.Once(e.ctx, func(kv.Tx) error { panic("a handler's") }) })
+	again := make(chan error, 1)
+	go func() { // a receive waits when the handle closes
+		_, err := w.q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+		again <- err
+	}()
+	require.Eventually(t, func() bool { return e.requests() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, w.q.Close(e.ctx))
+	require.ErrorIs(t, <-again, layer.ErrClosed)
 	require.NoError(t, e.q.Close(e.ctx))
 	require.Empty(t, e.rows(kv.PrefixRange(key("wake"))))
 	require.Zero(t, e.receipts())

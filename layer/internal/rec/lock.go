@@ -138,6 +138,14 @@ func (h *Holding) ByBeat() bool { return h != nil && h.Beat != uuid.Nil }
 // LapseText is the text of an attempt that failed because the lease of the claim expired. See Attempt.Suspect.
 func (h *Holding) LapseText() string { return lapsePrefix + h.Owner }
 
+// FirstIndex returns the index of the first item; 0 if there is none.
+func (h *Holding) FirstIndex() int64 {
+	if len(h.Items) == 0 {
+		return 0
+	}
+	return h.Items[0].Index
+}
+
 // An item takes from leastItemSize to ItemSize bytes in the value of a lock, and more if it has facets or parts.
 const (
 	leastItemSize = 1 + 17 + 1
