@@ -368,7 +368,7 @@ func (h *hand) perform(c *call) bool {
 	defer h.now.Store(nil)
 	h.start(c, func(ctx context.Context) error {
 		w.o.Test.Pause(ctx, "call")
-		return refused(c.ds, c.in.source.handler.call(ctx, c.ds))
+		return refused(c.ds, sound(c.in.source.handler.call(ctx, c.ds)))
 	})
 	if !h.attend(c) {
 		h.endCalls()

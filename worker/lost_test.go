@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -80,6 +79,27 @@ func lostWhile(t *testing.T, takes time.Duration, handler func(h func() error) w
 	require.NoError(t, db.Close())
 }
 
+// orders makes a queue in memory. end checks its rules, and closes it and the database.
+func orders(t *testing.T, c layer.Config, groups ...string) (db kv.DB, q *layer.Queue, end func()) {
+	t.Helper()
+	db = embedded.OpenMemory(embedded.Options{})
+	q, err := layer.Create(t.Context(), db, []byte("worker"), "orders", layer.Options{Config: c})
+	require.NoError(t, err)
+	for i, group := range groups {
+		_, err := q.Enqueue(t.Context(), layer.Message{
+			Group: group, Body: fmt.Append(nil, i), Headers: map[string]string{"state": "new"},
+		})
+		require.NoError(t, err)
+	}
+	return db, q, func() {
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
+}
+
 // stillDB begins no transaction before a time.
 type stillDB struct {
 	kv.DB
@@ -92,57 +112,48 @@ func (db *stillDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 }
 
 // TestLapsedAndLostIsToldOnce (G2): the lease of a claim ends while the worker's database stands still, and then
-// another has the group. OnError hears of the claim once, and so does Events.Lost.
+// another has the group. OnError hears of the claim once, and so does Events.Lost, whether the handler has failed or
+// not.
 func TestLapsedAndLostIsToldOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
-		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{})
-		require.NoError(t, err)
-		_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
-		require.NoError(t, err)
-		far := &stillDB{DB: db}
-		of, err := layer.Open(ctx, far, []byte("worker"), "orders", layer.Options{})
-		require.NoError(t, err)
-		var mu sync.Mutex
-		var told []error // guarded by mu
-		lost := 0
-		w, err := worker.New(of, worker.Handle(func(ctx context.Context, _ *worker.Delivery) error {
-			far.until.Store(time.Now().Add(3 * time.Second).UnixNano())
-			<-ctx.Done()
-			return ctx.Err()
-		}), worker.Options{
-			Concurrency: 1, Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
-			Events: worker.Events{Lost: func(worker.Event) { lost++ }},
-			OnError: func(err error) { // called by several goroutines
-				mu.Lock()
-				defer mu.Unlock()
-				told = append(told, err)
-			},
+	for _, succeeds := range []bool{false, true} {
+		t.Run(fmt.Sprint("succeeds ", succeeds), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				db, q, end := orders(t, layer.Config{}, "a")
+				far := &stillDB{DB: db}
+				of, err := layer.Open(ctx, far, []byte("worker"), "orders", layer.Options{})
+				require.NoError(t, err)
+				var lost, told atomic.Int64
+				w, err := worker.New(of, worker.Handle(func(ctx context.Context, _ *worker.Delivery) error {
+					far.until.Store(time.Now().Add(3 * time.Second).UnixNano())
+					if <-ctx.Done(); succeeds {
+						return nil
+					}
+					return ctx.Err()
+				}), worker.Options{
+					Concurrency: 1, Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
+					Events: worker.Events{Lost: func(worker.Event) { lost.Add(1) }},
+					OnError: func(err error) {
+						if errors.Is(err, layer.ErrClaimLost) {
+							told.Add(1)
+						}
+					},
+				})
+				require.NoError(t, err)
+				w.Start()
+				time.Sleep(2 * time.Second)
+				claims, err := q.Receive(ctx, layer.ReceiveOptions{})
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				require.NoError(t, q.Ack(ctx, claims[0]))
+				time.Sleep(time.Minute)
+				require.NoError(t, w.Stop(ctx))
+				require.Equal(t, []int64{1, 1}, []int64{lost.Load(), told.Load()})
+				require.NoError(t, of.Close(ctx))
+				end()
+			})
 		})
-		require.NoError(t, err)
-		w.Start()
-		time.Sleep(2 * time.Second)
-		claims, err := q.Receive(ctx, layer.ReceiveOptions{})
-		require.NoError(t, err)
-		require.Len(t, claims, 1)
-		require.NoError(t, q.Ack(ctx, claims[0]))
-		time.Sleep(time.Minute)
-		require.NoError(t, w.Stop(ctx))
-		require.Equal(t, 1, lost)
-		var lapsed []error
-		for _, err := range told {
-			if errors.Is(err, layer.ErrClaimLost) {
-				lapsed = append(lapsed, err)
-			}
-		}
-		require.Len(t, lapsed, 1)
-		report, err := q.Admin().Check(ctx, layer.CheckOptions{})
-		require.NoError(t, err)
-		require.Empty(t, report.Violations)
-		require.NoError(t, of.Close(ctx))
-		require.NoError(t, q.Close(ctx))
-		require.NoError(t, db.Close())
-	})
+	}
 }
 
 // TestLostDuringAHook (G2): an operator ends a claim while its handler runs, and a slow hook follows. The ack that
@@ -153,11 +164,8 @@ func TestLostDuringAHook(t *testing.T) {
 		t.Run(fmt.Sprint(result), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
-				q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{})
-				require.NoError(t, err)
-				_, err = q.Enqueue(ctx, layer.Message{Group: "a"}, layer.Message{Group: "a"})
-				require.NoError(t, err)
+				ctx := t.Context()
+				_, q, end := orders(t, layer.Config{}, "a", "a")
 				calls, lost := 0, 0
 				var told atomic.Int64
 				w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
@@ -184,8 +192,7 @@ func TestLostDuringAHook(t *testing.T) {
 				time.Sleep(time.Minute)
 				require.NoError(t, w.Stop(ctx))
 				require.Equal(t, []int{2, 1, 1}, []int{calls, lost, int(told.Load())})
-				require.NoError(t, q.Close(ctx))
-				require.NoError(t, db.Close())
+				end()
 			})
 		})
 	}
@@ -196,18 +203,11 @@ func TestLostDuringAHook(t *testing.T) {
 func TestRefusedAdvanceInABatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
-		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{Config: layer.Config{
+		ctx := t.Context()
+		_, q, end := orders(t, layer.Config{
 			Facets: []string{"state"}, Views: "*", MaxAttempts: 2,
 			Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
-		}})
-		require.NoError(t, err)
-		for i := range 3 {
-			_, err = q.Enqueue(ctx, layer.Message{
-				Group: "a", Body: fmt.Append(nil, i), Headers: map[string]string{"state": "new"},
-			})
-			require.NoError(t, err)
-		}
+		}, "a", "a", "a")
 		calls := map[string]int{}
 		w, err := worker.New(q, worker.HandleBatch(func(_ context.Context, ds []*worker.Delivery) error {
 			for i, d := range ds {
@@ -228,8 +228,7 @@ func TestRefusedAdvanceInABatch(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, stats.DeadLettered, "the refused one, and the one that fails")
 		require.EqualValues(t, 1, stats.Acked)
-		require.NoError(t, q.Close(ctx))
-		require.NoError(t, db.Close())
+		end()
 	})
 }
 
@@ -238,13 +237,10 @@ func TestRefusedAdvanceInABatch(t *testing.T) {
 func TestUnknownOutcomeOfTheHandlersOwnCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ctx, db := t.Context(), embedded.OpenMemory(embedded.Options{})
-		q, err := layer.Create(ctx, db, []byte("worker"), "orders", layer.Options{Config: layer.Config{
+		ctx := t.Context()
+		_, q, end := orders(t, layer.Config{
 			MaxAttempts: 3, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
-		}})
-		require.NoError(t, err)
-		_, err = q.Enqueue(ctx, layer.Message{Group: "a"})
-		require.NoError(t, err)
+		}, "a")
 		calls := 0
 		own := fmt.Errorf("another database: %w", &kv.Error{Code: kv.CodeCommitUnknownResult})
 		w, err := worker.New(q, worker.HandleCommit(
@@ -259,8 +255,7 @@ func TestUnknownOutcomeOfTheHandlersOwnCall(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 3, calls)
 		require.EqualValues(t, 1, stats.DeadLettered)
-		require.NoError(t, q.Close(ctx))
-		require.NoError(t, db.Close())
+		end()
 	})
 }
 

@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -318,8 +319,8 @@ func (w *Worker) drain(ctx context.Context) error {
 	}
 }
 
-// answer reports whether a database answers a read of a queue within half of settleGrace. It asks for all queues at
-// once, because they may be of several clusters. The calls that are left may be of the cluster that answers.
+// answer reports whether the databases answer a read of each queue within half of settleGrace. It asks for all queues
+// at once, because many answers one after the other may take longer.
 func answer(ctx context.Context, sources []*source) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleGrace/2)
 	defer cancel()
@@ -331,11 +332,11 @@ func answer(ctx context.Context, sources []*source) bool {
 		}()
 	}
 	for range sources {
-		if <-answers {
-			return true
+		if !<-answers {
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // calling reports whether a handler, or another function of the options, runs and is not stuck.
@@ -429,6 +430,7 @@ func (w *Worker) running() (all []Running) {
 			all = append(all, c.running())
 		}
 	}
+	slices.SortFunc(all, func(a, b Running) int { return a.Since.Compare(b.Since) })
 	return all
 }
 

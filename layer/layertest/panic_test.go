@@ -282,6 +282,23 @@ func TestBrokenErrorInAVerdict(t *testing.T) {
 	}
 }
 
+// TestBrokenErrorInAVerdictOfOne: as TestBrokenErrorInAVerdict, for a handler of one item. An attempt that must not
+// count does not count.
+func TestBrokenErrorInAVerdictOfOne(t *testing.T) {
+	inBubble(t, layer.Config{MaxAttempts: 1}, func(b *bubble) {
+		b.fill(1)
+		w := b.worker(worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+			if b.called(d.Item) < 3 {
+				return &worker.RetryError{Uncounted: true, After: time.Second, Err: (*brokenError)(nil)}
+			}
+			return nil
+		}), worker.Options{Concurrency: 1})
+		b.run(w, nil, time.Minute)
+		require.Equal(b.t, map[string]int{"0": 3}, b.seen())
+		require.EqualValues(b.t, 1, b.stats().Acked)
+	})
+}
+
 // brokenLog is a log whose handler panics.
 type brokenLog struct{ calls atomic.Int64 }
 
