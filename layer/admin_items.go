@@ -446,8 +446,8 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 
 // unmarkAll removes the marks of no more lanes of a group than most allows (see eachPart). If whole is set, it first
 // removes the mark of the group itself. old is the first mark that it has removed; nil = none. It finds the lanes by
-// the rows of the marks, because the locks of the lanes in flight may be many and large. It
-// begins with the mark whose key is from; nil = the first.
+// the rows of the marks, because the locks of the lanes in flight may be many and large. It begins with the mark whose
+// key is from; nil = the first.
 func (w *txn) unmarkAll(
 	group string, allow func(m *rec.Mark) error, whole bool, from []byte, most int,
 ) (old *rec.Mark, next []byte, err error) {

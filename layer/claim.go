@@ -177,7 +177,9 @@ func (o *ownClaims) note(key ownKey, c ownClaim) {
 		o.all[key], o.firstMS = before, min(o.firstMS, before.endMS)
 		return
 	} else if len(o.all) >= o.most {
-		maps.DeleteFunc(o.all, func(_ ownKey, c ownClaim) bool { return time.Until(c.ends) <= 0 })
+		maps.DeleteFunc(o.all, func(_ ownKey, c ownClaim) bool {
+			return time.Until(c.ends) <= 0 && (c.next == nil || time.Until(c.next.ends) <= 0)
+		})
 		o.most = max(100, 2*len(o.all))
 	}
 	o.all[key], o.firstMS = c, min(o.firstMS, c.endMS)

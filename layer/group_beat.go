@@ -511,9 +511,9 @@ const sameIndex = 100
 func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int(shards))) }
 
 // endFar ends what a timer with a wrong time keeps waiting, if the timer is still there. The end of a claim becomes
-// now, so that the next receive ends it. A heartbeat becomes due, likewise. A delay or grant is over, and the lane is
-// free. If the timer belongs to a head alone, a hint takes its place. A timer that no longer agrees with the lock is
-// cleared.
+// now, so that the next receive ends it. A heartbeat becomes due, so that the next search ends it. A delay or grant is
+// over, and the lane is free. If the timer belongs to a head alone, a hint takes its place. A timer that no longer
+// agrees with the lock is cleared.
 //
 // Footprint: a read conflict on the timer, and one on the lock or, of a heartbeat, on its row. To repeat it does no
 // harm.

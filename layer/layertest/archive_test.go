@@ -446,15 +446,7 @@ func TestUnreadableArchivedItem(t *testing.T) {
 				ids = append(ids, sent[0].ID)
 				require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
 			}
-			row := key("archive", "A", ids[spoilt].Index, ids[spoilt].Random)
-			var was []byte
-			e.write(func(tx kv.Tx) {
-				var err error
-				was, err = tx.Get(row).Wait(e.ctx)
-				require.NoError(t, err)
-				require.NotEmpty(t, was)
-				tx.Set(row, []byte("no item"))
-			})
+			mend := e.spoil(key("archive", "A", ids[spoilt].Index, ids[spoilt].Random))
 			for limit := 1; limit <= n; limit++ {
 				seen := map[layer.ID]int{}
 				pages := 0
@@ -487,7 +479,7 @@ func TestUnreadableArchivedItem(t *testing.T) {
 				got += len(items)
 			}
 			require.Equal(t, n-1, got)
-			e.write(func(tx kv.Tx) { tx.Set(row, was) })
+			mend()
 		})
 	}
 }

@@ -246,15 +246,7 @@ func TestUnreadableHoldKeepsItsItemAlone(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, claims, 1)
 				hold := tuple.Tuple{"spoilt", "hold", group, ids[0].Index, ids[0].Random}
-				key := append(bytes.Clone(testPrefix), hold.Pack()...)
-				var record []byte
-				e.write(func(tx kv.Tx) {
-					var err error
-					record, err = tx.Get(key).Wait(e.ctx)
-					require.NoError(t, err)
-					require.NotEmpty(t, record)
-					tx.Set(key, []byte("no record"))
-				})
+				mend := e.spoil(append(bytes.Clone(testPrefix), hold.Pack()...))
 				if named {
 					o.Group = &group
 				}
@@ -266,7 +258,7 @@ func TestUnreadableHoldKeepsItsItemAlone(t *testing.T) {
 				items, err := takeFrom(e.ctx, q, 1, layer.TakeOptions{Group: o.Group, Unordered: true})
 				require.NoError(t, err)
 				require.Len(t, items, 1)
-				e.write(func(tx kv.Tx) { tx.Set(key, record) })
+				mend()
 			})
 		}
 	}
@@ -286,16 +278,11 @@ func TestUnreadableRecordUsesUpNoRate(t *testing.T) {
 				e = e.on(q)
 				ids := e.enqueue("A", "a1", "a2")
 				e.enqueue("B", "b")
-				var keys [][]byte
+				var mends []func()
 				for _, id := range ids {
 					record := tuple.Tuple{"spoilt", "attempt", "A", id.Index, id.Random}
-					keys = append(keys, append(bytes.Clone(testPrefix), record.Pack()...))
+					mends = append(mends, e.spoil(append(bytes.Clone(testPrefix), record.Pack()...)))
 				}
-				e.write(func(tx kv.Tx) {
-					for _, key := range keys {
-						tx.Set(key, []byte("no record"))
-					}
-				})
 				e.clock.advance(time.Minute)
 				var got []string
 				if takes {
@@ -311,11 +298,9 @@ func TestUnreadableRecordUsesUpNoRate(t *testing.T) {
 					}
 				}
 				require.Equal(t, []string{"b"}, got)
-				e.write(func(tx kv.Tx) {
-					for _, key := range keys {
-						tx.Clear(key)
-					}
-				})
+				for _, mend := range mends {
+					mend()
+				}
 			})
 		}
 	}

@@ -164,6 +164,25 @@ func (e *env) write(fn func(tx kv.Tx)) {
 	require.NoError(e.t, err)
 }
 
+// spoil makes a row unreadable. mend gives it back the value that it had; it may have had none.
+func (e *env) spoil(key []byte) (mend func()) {
+	e.t.Helper()
+	var was []byte
+	e.write(func(tx kv.Tx) {
+		var err error
+		was, err = tx.Get(key).Wait(context.Background())
+		require.NoError(e.t, err)
+		tx.Set(key, []byte("unreadable"))
+	})
+	return func() {
+		e.write(func(tx kv.Tx) {
+			if tx.Clear(key); was != nil {
+				tx.Set(key, was)
+			}
+		})
+	}
+}
+
 // TestOpenRefusesWhatItCannotServe: an unknown queue, an existing queue, a queue of another format and a damaged queue
 // have errors of their own. Queues under one prefix do not see each other.
 func TestOpenRefusesWhatItCannotServe(t *testing.T) {
