@@ -285,7 +285,7 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 //
 //   - A claim, a grant or a heartbeat whose end is wrong, and which no process has moved for one lease of the queue,
 //     has lapsed. Which of the two clocks is wrong does not matter: a holder that lives extends its claim each third
-//     of its lease.
+//     of its lease. The lease of a claim must also be over by versions, because it may be longer than the queue's.
 //   - A retry delay has lapsed once the handle has seen it for as long as the nack wanted it to last.
 //   - The timer of a head gives way to a hint. The receive that meets the hint reads the times of the message as
 //     moment.tame does, and delivers the message or sets the right timer.
@@ -437,7 +437,11 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 		wait, wrong, err = delayIsWrong(v, p.lane, h, index)
 		return t, wrong, wait, err
 	}
-	return t, isWrong(h, v.nowMS), lease, nil
+	m, err := v.moment()
+	if !m.leaseIsOver(h) {
+		lease = MaxLease
+	}
+	return t, isWrong(h, v.nowMS), lease, err
 }
 
 // headIsWrong reports whether the times of a lane's first item are wrong.

@@ -348,6 +348,17 @@ func (m moment) leaseOf(h *rec.Holding) (lease, age time.Duration) {
 	return time.Duration(h.EndMS-h.SinceMS) * time.Millisecond, m.span(h.Token)
 }
 
+// leaseIsOver reports whether the lease of a claim, with its extensions, is over by versions. A jump of the versions
+// since the handle was opened counts as no time. A lease that is not known, or that no claim may have, counts as over.
+func (m moment) leaseIsOver(h *rec.Holding) bool {
+	lease, age := m.leaseOf(h)
+	left := lease - max(0, age-m.jumped())
+	return left <= 0 || left > MaxLease
+}
+
+// jumped returns by how much the version has advanced more than the time since the handle was opened.
+func (m moment) jumped() time.Duration { return max(m.span(m.opened)-m.open, 0) }
+
 // lag returns by how much the wall time has advanced more than the version since w.
 func (m moment) lag(w moment) time.Duration {
 	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)
@@ -367,9 +378,7 @@ func (m moment) old(clock int64, d time.Duration) bool {
 // Versions may have jumped, so isLongOver believes no age that the handle's monotonic clock does not confirm. The age
 // counts from the opening of the handle, less all jumps since.
 func (m moment) isLongOver(clock int64, d time.Duration) bool {
-	open := m.span(m.opened)
-	jumped := max(open-m.open, 0)
-	return min(m.span(clock), open)-jumped >= 2*d+clockSlack
+	return min(m.span(clock), m.span(m.opened))-m.jumped() >= 2*d+clockSlack
 }
 
 // ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.

@@ -554,6 +554,40 @@ func TestAHeartbeatBesideAClockAhead(t *testing.T) {
 	}
 }
 
+// TestALiveLongLeaseBesideAClockBehind (G2): a claim has a longer lease than the queue's. No process whose clock is behind
+// ends it while its holder lives. After the lease, that process gets the message: within twice the queue's lease, or, if
+// the claim is older than the clock is behind, when the lease is over by that clock.
+func TestALiveLongLeaseBesideAClockBehind(t *testing.T) {
+	t.Parallel()
+	for by, within := range map[time.Duration]time.Duration{
+		20 * time.Minute: 20*time.Minute + time.Second, time.Hour: 2 * clockLease, year: 2 * clockLease,
+	} {
+		t.Run(by.String(), func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				const lease = 20 * clockLease
+				behind := c.off(-by)
+				c.send(c.q, layer.Message{})
+				claim := c.claim(c.q, layer.ReceiveOptions{Lease: lease})
+				for i := range 12 {
+					claims, err := behind.Receive(c.Context(), layer.ReceiveOptions{Wait: lease / 3})
+					require.NoError(c, err)
+					require.Empty(c, claims, "after %d thirds of the lease", i+1)
+					_, err = c.q.Extend(c.Context(), claim, lease)
+					require.NoError(c, err)
+				}
+				begun := time.Now()
+				claims, err := behind.Receive(c.Context(), layer.ReceiveOptions{Wait: 4 * lease})
+				require.NoError(c, err)
+				require.Len(c, claims, 1)
+				require.GreaterOrEqual(c, time.Since(begun), lease)
+				require.LessOrEqual(c, time.Since(begun), lease+within)
+				require.NoError(c, behind.Ack(c.Context(), claims[0]))
+				require.NoError(c, behind.Close(c.Context()))
+			})
+		})
+	}
+}
+
 // TestALongerHeartbeat (G2): the queue's lease becomes shorter while a process has a claim by heartbeat. No beat makes
 // the claim end earlier than the process was told.
 func TestALongerHeartbeat(t *testing.T) {
