@@ -33,7 +33,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 		return d, false, nil
 	}
 	d.Queue = queue
-	p, err := s.parse(key)
+	p, err := s.parseForm(key)
 	d.Name = p.name
 	if err != nil {
 		return d, true, wrap("describe", err)

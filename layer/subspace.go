@@ -362,9 +362,23 @@ func (p parsedKey) version() int64 {
 
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }
 
-// parse takes apart a key below the queue's prefix. The error for any other key, or for a shape which is not in the
-// table, wraps ErrCorrupt.
+// parse takes apart a key of the queue. The error for a key that this queue cannot have wraps ErrCorrupt.
 func (s subspace) parse(key []byte) (parsedKey, error) {
+	p, err := s.parseForm(key)
+	if err != nil {
+		return p, err
+	}
+	for _, lane := range []string{p.lane, p.holder, lanes.Name(p.group, p.where)} {
+		if err := s.plan.CheckLane(lane); err != nil {
+			return p, rec.Corrupt(key, err)
+		}
+	}
+	return p, nil
+}
+
+// parseForm takes apart a key below the queue's prefix without the queue's plan: perhaps no item can be in the key's
+// lane. The error for any other key, or for a shape which is not in the table, wraps ErrCorrupt.
+func (s subspace) parseForm(key []byte) (parsedKey, error) {
 	var p parsedKey
 	rest, ok := bytes.CutPrefix(key, s.prefix)
 	if !ok || len(rest) == 0 || rest[0] == 0xff {

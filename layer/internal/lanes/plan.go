@@ -198,6 +198,28 @@ func (p Plan) Where(template map[string]string, check func(facet, value string) 
 	return "", ErrNoView
 }
 
+var errNoLane = errors.New("no item of the queue can be in the lane")
+
+// CheckLane returns an error if the lane has a template of no view of the queue. Views never change, so no process
+// has written a row with such a lane. The zero Plan refuses nothing.
+func (p Plan) CheckLane(lane string) error {
+	if p.of == nil || !IsPart(lane) {
+		return nil
+	}
+	_, where := Split(lane)
+	if where == Free || IsHold(lane) {
+		if p.of.holds {
+			return nil
+		}
+		return errNoLane
+	}
+	view, values := SplitWhere(where)
+	if view < 1 || view > len(p.of.views) || len(values) != len(p.of.views[view-1]) {
+		return errNoLane
+	}
+	return nil
+}
+
 // Template returns the template that Where has packed; nil for whole groups.
 func (p Plan) Template(where string) map[string]string {
 	view, values := SplitWhere(where)
