@@ -96,14 +96,6 @@ func (o *operation) Forget() { o.receive.begin() }
 // Settled implements line.Operation.
 func (o *operation) Settled() { o.settle = nil }
 
-// awaits returns the test of whether an operation's receive waits for w.
-func awaits(w want) func(o *operation) bool {
-	return func(o *operation) bool {
-		own, any := o.receive.want()
-		return !any && own == w
-	}
-}
-
 func receives(o *operation) bool { return o.receive != nil }
 
 // writesFirst reports whether the operation settles or enqueues.

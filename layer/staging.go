@@ -457,7 +457,11 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
-	if index, _ := q.staging.requested(); index != 0 || q.staging.hasWants() {
+	for {
+		index, _ := q.staging.requested()
+		if index == 0 && !q.staging.hasWants() {
+			break
+		}
 		if err := q.withdraw(ctx, index); err != nil {
 			return err
 		}
@@ -676,14 +680,24 @@ func (q *Queue) passWakeOn(ctx context.Context) error {
 		}
 	}
 	alone := q.staging.acquire()
-	var left leftOver
-	err := q.wakeFor(ctx, sought, func(w *txn) error {
-		left = leftOver{of: q.waitID}
-		if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
-			w.wakes.leftOver = &left
+	var left int64 // the index of a request that a commit of unknown outcome has left
+	var err error
+	for n, page := range slices.Collect(slices.Chunk(sought, clearedTogether)) {
+		found := leftOver{of: q.waitID}
+		err = q.wakeFor(ctx, page, func(w *txn) error {
+			found.index = 0 // of a failed attempt
+			if index, _ := q.staging.requested(); alone && index == 0 && !q.staging.hasWants() {
+				w.wakes.leftOver = &found
+			}
+			if n > 0 {
+				return nil // a wake since the first page may be for a lane of that page
+			}
+			return rememberWakes(w, past)
+		})
+		if left = max(left, found.index); err != nil {
+			break
 		}
-		return rememberWakes(w, past)
-	})
+	}
 	if alone {
 		q.staging.release()
 	}
@@ -691,8 +705,8 @@ func (q *Queue) passWakeOn(ctx context.Context) error {
 		return err
 	}
 	q.staging.set(staged{past: past})
-	if left.index != 0 {
-		return q.withdraw(ctx, left.index)
+	if left != 0 {
+		return q.withdraw(ctx, left)
 	}
 	return nil
 }

@@ -288,6 +288,17 @@ func TestWithdrawalEndsWithTheHandle(t *testing.T) {
 	s.own.staging.release()
 }
 
+// TestFailedWaitIsForgotten: a transaction that would have written a request for a group has failed for certain. The
+// handle does not count on the request, and so has nothing to clear.
+func TestFailedWaitIsForgotten(t *testing.T) {
+	s := newStagedSteps(t)
+	group := "C"
+	s.q.opts.Tx.SizeLimit = 10 // bytes: no request fits
+	_, err := s.q.Receive(s.ctx, ReceiveOptions{Group: &group, Wait: time.Minute})
+	require.ErrorIs(t, err, ErrLimit)
+	require.False(t, s.q.staging.hasWants())
+}
+
 // TestLeftRequestEndsThePassing: handles which pass wakes on may have requests that they do not know of, because a
 // commit of unknown outcome has left them. A handle wakes neither itself by such a request nor another in turn without
 // end: it clears its own.

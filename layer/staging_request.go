@@ -130,7 +130,8 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 }
 
 // withdraw clears the handle's requests for which no receive waits, and returns the granted groups. index is 0 if there
-// is no request for any group. It is safe to repeat a withdraw.
+// is no request for any group. It is safe to repeat a withdraw. If more than clearedTogether requests are left over, the
+// caller must withdraw again.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
 		if !q.line.Rest(ctx, line.BusyPause) { // a receive is about to use or clear the request
@@ -139,8 +140,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		return nil
 	}
 	defer q.staging.release()
-	wants, own := q.staging.wanting()
-	wants = slices.DeleteFunc(wants, func(w want) bool { return q.line.Some(awaits(w)) })
+	wants, own := notAwaited(q, waitsInLine(q))
 	outcome := staged{gone: true, wants: make(map[want]int64, len(wants))}
 	for _, w := range wants {
 		outcome.wants[w] = 0
@@ -426,17 +426,32 @@ func waitsInLine(q *Queue) map[want]int {
 	return waits
 }
 
-// clearWants clears the requests for what no receive waits for any more.
+// clearedTogether bounds the requests for lanes and by templates that one transaction clears. Example: a handle's
+// receives wait for 100,000 groups, and all their callers leave at once. A transaction that clears all the requests is
+// too large.
+const clearedTogether = 256
+
+// notAwaited returns the first clearedTogether of the handle's requests for lanes and by templates that are not in
+// waits, in order.
+func notAwaited(q *Queue, waits map[want]int) (wants []want, own map[want]ownRequest) {
+	wants, own = q.staging.wanting()
+	wants = slices.DeleteFunc(wants, func(w want) bool { return waits[w] > 0 })
+	return wants[:min(len(wants), clearedTogether)], own
+}
+
+// clearWants clears the requests for lanes and by templates that no receive waits for any more, up to clearedTogether.
 func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 	if !w.wakes.mayStage {
 		return
 	}
-	wants, known := w.q.staging.wanting()
-	for _, wanted := range wants {
-		awaited := func(o *operation) bool { return awaits(wanted)(o) && o.receive.unserved() }
-		if slices.ContainsFunc(waiting, awaited) || w.q.line.Some(awaits(wanted)) {
-			continue
+	waits := waitsInLine(w.q)
+	for _, o := range waiting {
+		if wanted, any := o.receive.want(); !any && o.receive.unserved() {
+			waits[wanted]++
 		}
+	}
+	wants, known := notAwaited(w.q, waits)
+	for _, wanted := range wants {
 		w.tx.Clear(w.q.wanted(wanted, known[wanted]))
 		w.did.cleared = true
 		if outcome.wants == nil {

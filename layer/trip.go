@@ -114,7 +114,9 @@ func (t *trip) end(ctx context.Context, err error) {
 	endSuspectTurn(t.suspect, batch, err)
 	if err != nil {
 		t.outcome.cancel()
-		if kv.MaybeCommitted(err) && slices.ContainsFunc(batch, (*operation).byHeartbeat) {
+		if !kv.MaybeCommitted(err) {
+			q.staging.unexpect(t.wants)
+		} else if slices.ContainsFunc(batch, (*operation).byHeartbeat) {
 			q.heart.end(q.heart.pulse()) // the claims may never reach a caller
 		}
 		return

@@ -161,6 +161,64 @@ func TestWaitForManyGroups(t *testing.T) {
 	})
 }
 
+// TestManyRequestsEndInSmallTransactions: the callers of many receives leave at once, each with a request for a group
+// of its own. The handle clears the requests in transactions that the database accepts, also when it closes.
+func TestManyRequestsEndInSmallTransactions(t *testing.T) {
+	const groups, limit = 1500, 300_000 // a transaction that clears all the requests needs about three times as much
+	for name, end := range map[string]func(e *env, q *layer.Queue, cancel func()){
+		"callers leave": func(e *env, q *layer.Queue, cancel func()) {
+			cancel()
+			time.Sleep(time.Second)
+			require.Zero(e.t, e.namedRequests())
+			require.NoError(e.t, q.Close(e.ctx))
+		},
+		"close": func(e *env, q *layer.Queue, _ func()) { require.NoError(e.t, q.Close(e.ctx)) },
+		"callers leave beside another receive": func(e *env, q *layer.Queue, cancel func()) {
+			stays, stop := context.WithCancel(e.ctx)
+			ended := make(chan error, 1)
+			go func() {
+				_, err := q.Receive(stays, layer.ReceiveOptions{Group: layer.OnlyGroup("stays"), Wait: layer.MaxWait})
+				ended <- err
+			}()
+			time.Sleep(5 * time.Second)
+			cancel()
+			time.Sleep(10 * time.Second)
+			require.Equal(e.t, 1, e.namedRequests())
+			stop()
+			require.ErrorIs(e.t, <-ended, context.Canceled)
+			require.NoError(e.t, q.Close(e.ctx))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEnv(t, inMemory, false)
+				e.clock.real.Store(true)
+				options := e.options(2)
+				options.Tx.SizeLimit = limit
+				q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(e.ctx)
+				var wg sync.WaitGroup
+				for i := range groups {
+					wg.Go(func() {
+						o := layer.ReceiveOptions{Wait: layer.MaxWait}
+						o.Group = layer.OnlyGroup(fmt.Sprintf("%0200d", i))
+						claims, err := q.Receive(ctx, o)
+						require.Error(t, err)
+						require.Empty(t, claims)
+					})
+				}
+				time.Sleep(20 * time.Second)
+				require.Equal(t, groups, e.namedRequests())
+				end(e, q, cancel)
+				cancel()
+				wg.Wait()
+				require.Zero(t, e.namedRequests())
+			})
+		})
+	}
+}
+
 // TestWaitForAGroupByTheClock: a group becomes ready at a time, by the end of a lease, of a delay or of a wait by the
 // rate. A receive that names the group gets it at that time, not at a poll. While nothing happens the handle looks once
 // in a poll, except in the second in which it has begun to wait.
