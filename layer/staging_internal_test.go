@@ -288,6 +288,48 @@ func TestWithdrawalEndsWithTheHandle(t *testing.T) {
 	s.own.staging.release()
 }
 
+// TestRequestHasOneOwner: while a transaction in flight may change the handle's request, no other changes it. A renewal
+// or a withdrawal that is meant for an earlier request leaves the present one alone, and the handle still knows it.
+func TestRequestHasOneOwner(t *testing.T) {
+	s := newStagedSteps(t)
+	read := func(key []byte) (v []byte) {
+		s.run(func(tx kv.Tx) (err error) { v, err = tx.Get(key).Wait(s.ctx); return err })
+		return v
+	}
+	before := read(s.key)
+	require.True(t, s.own.staging.acquire())
+	require.NoError(t, s.own.renew(s.ctx, 5))
+	require.Equal(t, before, read(s.key))
+	const next = 7 // the transaction in flight writes another request
+	r := rec.Request{Owner: "own", Wants: 9, DeadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+	key := s.own.keys.request(next, s.own.waitID)
+	s.run(func(tx kv.Tx) error {
+		tx.Clear(s.key)
+		tx.Set(key, r.Pack())
+		return nil
+	})
+	s.own.staging.set(staged{request: next, deadlineMS: r.DeadlineMS})
+	s.own.staging.release()
+	s.run(s.grant(""))
+	granted := read(key)
+	for name, late := range map[string]func() error{
+		"renewal":                  func() error { return s.own.renew(s.ctx, 5) },
+		"withdrawal":               func() error { return s.own.withdraw(s.ctx, 5) },
+		"withdrawal of lane waits": func() error { return s.own.withdraw(s.ctx, 0) },
+	} {
+		require.NoError(t, late(), name)
+		index, _ := s.own.staging.requested()
+		require.EqualValues(t, next, index, name)
+		require.Equal(t, granted, read(key), name)
+		report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, report.Grants, name)
+		require.Empty(t, report.Violations)
+	}
+	require.NoError(t, s.own.withdraw(s.ctx, next))
+	require.Nil(t, read(key))
+}
+
 // TestFailedWaitIsForgotten: a transaction that would have written a request for a group has failed for certain. The
 // handle does not count on the request, and so has nothing to clear.
 func TestFailedWaitIsForgotten(t *testing.T) {

@@ -89,10 +89,31 @@ func (w *txn) request(index int64, wants int) staged {
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
+// acquireFor is acquire for a transaction that changes the request with the index; 0 = there is no request for any
+// group. It returns false if another transaction may change the request, or has changed it since the caller looked. The
+// caller must then look again. The error is the end of ctx.
+func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error) {
+	if !q.staging.acquire() {
+		if !q.line.Rest(ctx, line.BusyPause) { // a receive is about to use or clear the request
+			return false, context.Cause(ctx)
+		}
+		return false, nil
+	}
+	if now, _ := q.staging.requested(); now != 0 && now != index {
+		q.staging.release()
+		return false, nil
+	}
+	return true, nil
+}
+
 // renew moves the deadline of the handle's request. If a sweep has cleared the request, the next turn writes another.
 // renew also writes the handle's last receipt again: other handles learn the clock of one that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
+	if ok, err := acquireFor(ctx, q, index); !ok {
+		return err
+	}
+	defer q.staging.release()
 	last := q.receipts.take(1)
 	defer q.returnReceipts(ctx, last)
 	var outcome staged
@@ -133,15 +154,12 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // is no request for any group. It is safe to repeat a withdraw. If more than clearedTogether requests are left over, the
 // caller must withdraw again.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
-	if !q.staging.acquire() {
-		if !q.line.Rest(ctx, line.BusyPause) { // a receive is about to use or clear the request
-			return context.Cause(ctx)
-		}
-		return nil
+	if ok, err := acquireFor(ctx, q, index); !ok {
+		return err
 	}
 	defer q.staging.release()
 	wants, own := notAwaited(q, waitsInLine(q))
-	outcome := staged{gone: true, wants: make(map[want]int64, len(wants))}
+	outcome := staged{gone: index != 0, wants: make(map[want]int64, len(wants))}
 	for _, w := range wants {
 		outcome.wants[w] = 0
 	}
