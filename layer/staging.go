@@ -547,12 +547,20 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 //
 // If the process dies or the handle is closed, the wake is lost. Then a poll finds the group, as after any lost wake.
 
-// goneFor has the requests that a handle has cleared a short while ago.
+// goneFor has the requests that a handle has cleared a short while ago, or that a commit of unknown outcome may have
+// left.
 type goneFor struct {
 	any   bool
 	wants map[want]bool
 	until time.Time
 	wakes []byte // the value of the wake key at the handle's last look
+}
+
+// mayBeLeft notes that a commit of unknown outcome may have left a request for any group. If no receive of the handle
+// waits, the handle passes on the wakes of the request, and the first of them leads to its withdrawal.
+func mayBeLeft(q *Queue) {
+	left := goneFor{any: true, wants: make(map[want]bool), until: time.Now().Add(requestLife)}
+	q.staging.set(staged{past: &left})
 }
 
 // noteCleared stores in outcome the requests that this transaction clears, and the present value of the wake key. any

@@ -330,6 +330,57 @@ func TestRequestHasOneOwner(t *testing.T) {
 	require.Nil(t, read(key))
 }
 
+// TestWaitThatEndsAtOnceLeavesNoRequest (G5): the first transaction of a receive writes a request, and the receive ends
+// with this transaction. The handle withdraws the request. So an enqueue wakes the handle whose receive waits.
+func TestWaitThatEndsAtOnceLeavesNoRequest(t *testing.T) {
+	group := "C"
+	for name, c := range map[string]struct {
+		group   *string
+		unknown bool
+	}{
+		"any group": {}, "named group": {group: &group},
+		"any group, unknown outcome": {unknown: true}, "named group, unknown outcome": {&group, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db, q := newInterleaved(t, Config{})
+				ctx, leave := context.WithCancel(t.Context())
+				db.before = func() {
+					leave()
+					synctest.Wait()
+				}
+				if c.unknown {
+					db.before, db.err = nil, &kv.Error{Code: kv.CodeTransactionTimedOut, InFlight: true}
+				}
+				db.armed.Store(true)
+				_, err := q.Receive(ctx, ReceiveOptions{Group: c.group, Wait: time.Minute})
+				require.Equal(t, c.unknown, kv.MaybeCommitted(err), "%v", err)
+				time.Sleep(time.Second)
+				options := Options{Poll: time.Hour, Test: &TestOptions{Seed: 2, NoLooks: true}}
+				other, err := Open(t.Context(), db, nil, "q", options)
+				require.NoError(t, err)
+				got := make(chan []*Claim, 1)
+				go func() {
+					claims, err := other.Receive(t.Context(), ReceiveOptions{Wait: time.Minute})
+					require.NoError(t, err)
+					got <- claims
+				}()
+				time.Sleep(time.Second)
+				begun := time.Now()
+				send(t, q, group)
+				require.Len(t, <-got, 1)
+				require.Less(t, time.Since(begun), time.Second)
+				report, err := other.Admin().Check(t.Context(), CheckOptions{})
+				require.NoError(t, err)
+				require.Empty(t, report.Violations)
+				require.Zero(t, report.Requests)
+				require.NoError(t, other.Close(t.Context()))
+				require.NoError(t, q.Close(t.Context()))
+			})
+		})
+	}
+}
+
 // TestFailedWaitIsForgotten: a transaction that would have written a request for a group has failed for certain. The
 // handle does not count on the request, and so has nothing to clear.
 func TestFailedWaitIsForgotten(t *testing.T) {

@@ -116,8 +116,13 @@ func (t *trip) end(ctx context.Context, err error) {
 		t.outcome.cancel()
 		if !kv.MaybeCommitted(err) {
 			q.staging.unexpect(t.wants)
-		} else if slices.ContainsFunc(batch, (*operation).byHeartbeat) {
+			return
+		}
+		if slices.ContainsFunc(batch, (*operation).byHeartbeat) {
 			q.heart.end(q.heart.pulse()) // the claims may never reach a caller
+		}
+		if t.outcome.request != 0 {
+			mayBeLeft(q)
 		}
 		return
 	}

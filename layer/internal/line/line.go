@@ -34,7 +34,7 @@ import (
 //  4. No change is missed: a nudge that comes outside of a rest ends the next rest at once, and a watch counts from the
 //     version at which there was nothing.
 //
-// The line calls nothing of env under mu. The pipeline calls join, quit and disband under its own mutex.
+// The line calls nothing of env under mu. The pipeline calls join, quit, tidy and disband under its own mutex.
 type Line[O Operation] struct {
 	env     Env[O]
 	life    context.Context // of the attendance
@@ -55,6 +55,9 @@ type Env[O Operation] struct {
 	RunTurn func(called []O) // gives the receives a transaction, and returns after their turn
 	// Yield is called where another goroutine may go first.
 	Yield func(ctx context.Context, who string)
+	// Requested, Wants and Gone are also called with the pipeline's mutex held: they must neither block nor call the
+	// pipeline.
+	//
 	// Requested returns the index of the handle's request, 0 = there is none. renew: the request's deadline must be
 	// moved now.
 	Requested func() (index int64, renew bool)
@@ -147,6 +150,31 @@ func (l *Line[O]) quit(o O) bool {
 	l.waiting = without(l.waiting, o)
 	l.nudge()
 	return true
+}
+
+// tidy is for a receive that is about to end and has not stood in the line. Its transaction may have written a request
+// for which no receive waits. Then tidy makes the attendance clear the request, and starts an attendance if none is
+// running.
+func (l *Line[O]) tidy(o O) {
+	index, _ := l.env.Requested()
+	left := index != 0
+	if !takesAny(o) {
+		left = l.env.Wants()
+	}
+	if !left && l.env.Gone() == 0 {
+		return
+	}
+	place := o.Place()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case slices.ContainsFunc(l.waiting, func(other O) bool { return other.Place() == place }):
+	case l.attended == nil:
+		l.attended = make(chan struct{})
+		go l.attend(l.attended)
+	case left:
+		l.nudge()
+	}
 }
 
 // disband removes all receives from the line.
@@ -343,6 +371,9 @@ func (l *Line[O]) restGone(ctx context.Context) (end bool) {
 	l.mu.Lock()
 	l.nudged = l.nudged && len(l.waiting) > 0 // a receive that has left the line needs no turn
 	l.mu.Unlock()
+	if index, _ := l.env.Requested(); index != 0 || l.env.Wants() {
+		return false // of a receive which has just ended, see tidy
+	}
 	if how := l.restUntil(ctx, min(left, l.env.AWhile()), nil); how != restOver {
 		return how == restStopped
 	}
@@ -406,11 +437,13 @@ func (l *Line[O]) takePause() (pause time.Duration) {
 	return pause
 }
 
-// dismiss ends the attendance if no receive waits.
+// dismiss ends the attendance if no receive waits. A nudge since the attendance has looked may be tidy's: then the
+// attendance looks again.
 func (l *Line[O]) dismiss() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) > 0 {
+	if len(l.waiting) > 0 || l.nudged {
+		l.nudged = l.nudged && len(l.waiting) > 0
 		return false
 	}
 	l.attended = nil

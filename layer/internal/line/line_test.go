@@ -316,6 +316,59 @@ func TestLineKeepsRequest(t *testing.T) {
 	})
 }
 
+// TestLineClearsTheRequestOfNoReceive: a receive ends whose request is there, and which has not stood in the line. The
+// attendance withdraws the request, whatever it is at.
+func TestLineClearsTheRequestOfNoReceive(t *testing.T) {
+	any, named := waiter(), waiter()
+	named.named = true
+	other := waiter()
+	other.template = "other" // and so another place
+	t.Run("no attendance", func(t *testing.T) {
+		onTestLine(t, func(t *testing.T, l *testLine) {
+			l.tidy(any)
+			l.require(t)
+			l.index = 1
+			l.tidy(named)
+			l.require(t)
+			l.tidy(any)
+			l.require(t, "withdraw")
+			l.ends(t)
+		})
+	})
+	t.Run("resting for another receive", func(t *testing.T) {
+		onTestLine(t, func(t *testing.T, l *testLine) {
+			l.join(other)
+			l.require(t, "turn 1")
+			l.index = 1
+			l.tidy(any)
+			l.require(t, "withdraw", "turn 1")
+		})
+	})
+	t.Run("resting for a receive that needs it", func(t *testing.T) {
+		onTestLine(t, func(t *testing.T, l *testLine) {
+			l.index, l.renewAt = 1, time.Now().Add(testRenewal)
+			l.join(waiter())
+			l.require(t, "turn 1")
+			l.tidy(any)
+			l.require(t)
+		})
+	})
+	t.Run("resting after all have gone", func(t *testing.T) {
+		onTestLine(t, func(t *testing.T, l *testLine) {
+			a := waiter()
+			l.join(a)
+			l.require(t, "turn 1")
+			l.gone = newTestWatch()
+			require.True(t, l.quit(a))
+			l.require(t)
+			l.index = 1
+			l.tidy(any)
+			l.require(t, "withdraw")
+			l.gone = nil
+		})
+	})
+}
+
 // TestLineInWaves: a turn is for MaxWave receives at most, the oldest first.
 func TestLineInWaves(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {

@@ -611,6 +611,9 @@ func (p *Pipeline[O]) conclude(o O) {
 	case at.abandoned && at.TxErr == nil && o.Receives():
 		p.env.GiveBack(o)
 	}
+	if at.Waits && at.Turn == nil && !p.closed.Load() {
+		p.line.tidy(o)
+	}
 	p.end(o)
 }
 
