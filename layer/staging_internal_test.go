@@ -50,6 +50,13 @@ func newStagedSteps(t *testing.T) *stagedSteps {
 	return s
 }
 
+// calm opens a handle to look at the queue with.
+func (s *stagedSteps) calm() *Queue {
+	q, err := Open(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 9}})
+	require.NoError(s.t, err)
+	return q
+}
+
 func (s *stagedSteps) run(fn func(tx kv.Tx) error) {
 	s.t.Helper()
 	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
@@ -218,6 +225,40 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Requests+report.Grants)
+}
+
+// TestUnreadableLockStopsNoWithdrawal (G3): the lock of a granted group cannot be read. The handle still withdraws its
+// request and returns its other groups. When the lock is readable again, the group is delivered at the end of the grant.
+func TestUnreadableLockStopsNoWithdrawal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStagedSteps(t)
+		s.run(s.grant(""))
+		s.run(s.grant("A"))
+		var lock []byte
+		s.run(func(tx kv.Tx) (err error) {
+			lock, err = tx.Get(s.q.keys.lock("A")).Wait(s.ctx)
+			tx.Set(s.q.keys.lock("A"), []byte{0xff})
+			return err
+		})
+		index, _ := s.own.staging.requested()
+		require.NoError(t, s.own.withdraw(s.ctx, index))
+		require.NotZero(t, s.own.Paths().Unreadable)
+		require.Equal(t, "B", claimOf(t, s.q, "B", time.Minute).Group)
+		s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.lock("A"), lock); return nil })
+		report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
+		require.NoError(t, err)
+		require.Zero(t, report.Requests+report.Grants)
+		time.Sleep(2 * grantLease)
+		claims, err := s.q.Receive(s.ctx, ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.Equal(t, "A", claims[0].Group)
+		require.NoError(t, s.own.Close(s.ctx))
+		require.NoError(t, s.q.Close(s.ctx))
+		report, err = s.calm().Admin().Check(s.ctx, CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+	})
 }
 
 // TestWithdrawalKeepsAttempts: the head of the granted group has failed before. The receive after the withdrawal knows

@@ -219,6 +219,10 @@ func (w *txn) withdraw(index int64) error {
 			continue
 		}
 		r, err := w.guarded(guard.WithdrawLock).readLock(p.lane)
+		if q.passes(err) {
+			tx.Clear(row.Key) // the group waits for its repair, and no other group does
+			continue
+		}
 		if err != nil {
 			return err
 		}

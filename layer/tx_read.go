@@ -81,8 +81,8 @@ func (v *view) known() Config { return v.q.knownConfig() }
 
 // passes reports whether err says that a row cannot be read, and counts the row. The caller then continues without the
 // row. So an unreadable hint or timer stops only its own group. A call that needs a lock, a mark, an item or the
-// configuration must not use passes for it. But a sweep may leave out the group of such a row, and an unreadable pause
-// counts as a pause.
+// configuration must not use passes for it. But a sweep, or a withdrawal of grants, may leave out the group of such a
+// row, and an unreadable pause counts as a pause.
 func (q *Queue) passes(err error) bool {
 	if !isCorrupt(err) {
 		return false
