@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -13,6 +14,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer/internal/rec"
 )
@@ -227,6 +229,33 @@ func TestTogetherOfUnknownOutcome(t *testing.T) {
 			require.Len(t, items, 1)
 		}
 	}
+}
+
+// TestTogetherInTime: the database answers no operation in the time of Options.Tx.Timeout. Operations that travel
+// together end after this time, not after a multiple.
+func TestTogetherInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, q := newInterleaved(t, Config{})
+		q.db = fault.Wrap(db, &fault.Plan{Chances: map[fault.Kind]float64{fault.Throttled: 1}})
+		q.opts.Tx.Timeout = 10 * time.Second
+		var all []*operation
+		for i := range 4 {
+			msgs := []Message{{Group: fmt.Sprint(i)}}
+			all = append(all, &operation{enqueue: &enqueuing{msgs: msgs, randoms: q.random.uuids(1)}})
+		}
+		begun := time.Now()
+		q.run(t.Context(), all, 0)
+		require.Less(t, time.Since(begun), 11*time.Second)
+		for _, o := range all {
+			require.Equal(t, kv.CodeTransactionTimedOut, kv.Code(o.TxErr), "%v", o.TxErr)
+			require.False(t, kv.MaybeCommitted(o.TxErr))
+		}
+		q.db = db
+		report, err := q.Admin().Check(t.Context(), CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+	})
 }
 
 // TestTwinsOfOneAttempt: of receives with one receive id in the same transaction one claims, and all are given the

@@ -102,13 +102,14 @@ func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 }
 
 // runWhole notes the outcome of a transaction of the operations. If it has failed for good, each operation runs in a
-// transaction of its own.
+// transaction of its own. But if the time of Options.Tx.Timeout is over, it is over for all: otherwise the last of n
+// operations would wait n times as long.
 func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err error) {
 	if len(batch) == 1 {
 		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
 		return
 	}
-	if err != nil && ctx.Err() == nil && !kv.MaybeCommitted(err) {
+	if err != nil && ctx.Err() == nil && !kv.MaybeCommitted(err) && kv.Code(err) != kv.CodeTransactionTimedOut {
 		for _, o := range batch {
 			o.ranWith(q.runSmaller(ctx, o, 0, q.runTogether(ctx, []*operation{o}, 0, q.opts.Tx)))
 		}
