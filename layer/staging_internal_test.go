@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,14 @@ func newStagedSteps(t *testing.T) *stagedSteps {
 		require.NoError(t, err)
 	}
 	return s
+}
+
+// requireSound checks the rows of a queue.
+func requireSound(t *testing.T, q *Queue) {
+	t.Helper()
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
 }
 
 // calm opens a handle to look at the queue with.
@@ -422,6 +431,42 @@ func TestWaitThatEndsAtOnceLeavesNoRequest(t *testing.T) {
 	}
 }
 
+// TestRenewalWantsNoNamedGroups: of a handle's receives some name a group. The renewed request for any group wants as
+// many groups as there are other receives.
+func TestRenewalWantsNoNamedGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, q := newInterleaved(t, Config{})
+		ctx, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				o := ReceiveOptions{Wait: time.Hour}
+				if name := fmt.Sprint(i); i > 1 {
+					o.Group = &name
+				}
+				_, err := q.Receive(ctx, o)
+				require.ErrorIs(t, err, context.Canceled)
+			})
+		}
+		wants := func() int64 {
+			index, _ := q.staging.requested()
+			key := q.keys.request(index, q.waitID)
+			r, err := rec.UnpackRequest(key, db.get(t, key))
+			require.NoError(t, err)
+			require.True(t, lives(r, q.nowMS()))
+			return r.Wants
+		}
+		time.Sleep(time.Second)
+		require.LessOrEqual(t, wants(), int64(2))
+		time.Sleep(2 * requestLife)
+		require.EqualValues(t, 2, wants())
+		leave()
+		wg.Wait()
+		requireSound(t, q)
+		require.NoError(t, q.Close(t.Context()))
+	})
+}
+
 // TestFailedWaitIsForgotten: a transaction that would have written a request for a group has failed for certain. The
 // handle does not count on the request, and so has nothing to clear.
 func TestFailedWaitIsForgotten(t *testing.T) {
@@ -431,6 +476,7 @@ func TestFailedWaitIsForgotten(t *testing.T) {
 	_, err := s.q.Receive(s.ctx, ReceiveOptions{Group: &group, Wait: time.Minute})
 	require.ErrorIs(t, err, ErrLimit)
 	require.False(t, s.q.staging.hasWants())
+	requireSound(t, s.own)
 }
 
 // TestLeftRequestEndsThePassing: handles which pass wakes on may have requests that they do not know of, because a

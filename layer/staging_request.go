@@ -106,8 +106,9 @@ func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error)
 	return true, nil
 }
 
-// renew moves the deadline of the handle's request. If a sweep has cleared the request, the next turn writes another.
-// renew also writes the handle's last receipt again: other handles learn the clock of one that only waits.
+// renew moves the deadline of the handle's request, which then wants a group for each receive that takes any group. If
+// a sweep has cleared the request, the next turn writes another. renew also writes the handle's last receipt again:
+// other handles learn the clock of one that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
 	if ok, err := acquireFor(ctx, q, index); !ok {
@@ -131,7 +132,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			r = rec.Request{Owner: q.opts.Owner}
 		}
 		r.DeadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.Wants = int64(min(max(q.line.Length(), 1), line.MaxWave))
+		r.Wants = int64(min(max(takeAny(q), 1), line.MaxWave))
 		tx.Set(key, r.Pack())
 		outcome = staged{request: index, deadlineMS: r.DeadlineMS}
 		if len(last) == 0 {
@@ -148,6 +149,16 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 		q.staging.set(outcome)
 	}
 	return err
+}
+
+// takeAny returns how many receives in the handle's line take any group.
+func takeAny(q *Queue) (n int) {
+	q.line.Each(func(o *operation) {
+		if _, any := o.receive.want(); any {
+			n++
+		}
+	})
+	return n
 }
 
 // withdraw clears the handle's requests for which no receive waits, and returns the granted groups. index is 0 if there
