@@ -158,7 +158,7 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 		RunTurn: q.pipeline.RunTurn, Yield: q.yield,
 		Requested: func() (index int64, renew bool) {
 			index, deadlineMS := q.staging.requested()
-			return index, index != 0 && deadlineMS-q.nowMS() < requestLife.Milliseconds()/2
+			return index, index != 0 && !lastsUntil(deadlineMS, q.nowMS())
 		},
 		Wants: q.staging.hasWants, Glances: func(o *operation) bool { return glances(q, o) },
 		Withdraw: q.withdraw, Renew: q.renew, Sweep: q.sweepRequests,

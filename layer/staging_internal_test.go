@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -426,6 +427,51 @@ func TestWaitThatEndsAtOnceLeavesNoRequest(t *testing.T) {
 				require.Zero(t, report.Requests)
 				require.NoError(t, other.Close(t.Context()))
 				require.NoError(t, q.Close(t.Context()))
+			})
+		})
+	}
+}
+
+// TestClockSetBackRenewsRequests: a handle whose clock is a day ahead waits, and then the clock is set right. The handle
+// writes new deadlines at its next look, so other handles do not take it for dead.
+func TestClockSetBackRenewsRequests(t *testing.T) {
+	group := "C"
+	for name, of := range map[string]*string{"any group": nil, "named group": &group} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db, right := newInterleaved(t, Config{})
+				var ahead atomic.Int64
+				clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+				ahead.Store(int64(24 * time.Hour))
+				q, err := Open(t.Context(), db, nil, "q", Options{Now: clock, Test: &TestOptions{Seed: 2}})
+				require.NoError(t, err)
+				ctx, leave := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() {
+					_, err := q.Receive(ctx, ReceiveOptions{Group: of, Wait: time.Hour})
+					ended <- err
+				}()
+				alive := func() (is bool) {
+					var rows []kv.KV
+					require.NoError(t, right.view(t.Context(), func(v *view) (err error) {
+						rows, err = v.read.GetRange(v.keys.requests().Selectors(), kv.RangeOptions{}).Wait(v.ctx)
+						return err
+					}))
+					require.Len(t, rows, 1)
+					r, err := rec.UnpackRequest(rows[0].Key, rows[0].Value)
+					require.NoError(t, err)
+					return lives(r, right.nowMS())
+				}
+				time.Sleep(time.Second)
+				require.False(t, alive(), "the clock is not right yet")
+				ahead.Store(0)
+				time.Sleep(2 * defaultStagePoll)
+				require.True(t, alive())
+				leave()
+				require.ErrorIs(t, <-ended, context.Canceled)
+				requireSound(t, right)
+				require.NoError(t, q.Close(t.Context()))
+				require.NoError(t, right.Close(t.Context()))
 			})
 		})
 	}

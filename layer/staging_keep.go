@@ -286,7 +286,8 @@ func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 	if slices.ContainsFunc(receives, func(r *reception) bool { return r.o.OnlyIfAny }) {
 		return min(poll, w.q.opts.Poll) // no handle before tells it that there is no message left
 	}
-	if w.nowMS < w.q.staging.lostUntil.Load() {
+	// If much more is left, the clock was set back.
+	if left := w.q.staging.lostUntil.Load() - w.nowMS; left > 0 && left <= requestLife.Milliseconds() {
 		return poll
 	}
 	if !anyGroupAlone(turns, receives) {

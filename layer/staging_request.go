@@ -546,8 +546,16 @@ func glances(q *Queue, o *operation) bool {
 	return q.staging.wants[w].lasts(q.nowMS())
 }
 
-// lasts reports whether half of the request's life is left.
-func (r ownRequest) lasts(nowMS int64) bool { return r.deadlineMS-nowMS > requestLife.Milliseconds()/2 }
+// lasts is lastsUntil for the request's deadline.
+func (r ownRequest) lasts(nowMS int64) bool { return lastsUntil(r.deadlineMS, nowMS) }
+
+// lastsUntil reports whether a request with this deadline needs no renewal: half of its life is left. A deadline that
+// is more than two lives ahead was written before the clock was set back. Such a request must be renewed, because other
+// handles take it for a dead handle's if the deadline is hours ahead.
+func lastsUntil(deadlineMS, nowMS int64) bool {
+	left := deadlineMS - nowMS
+	return left > requestLife.Milliseconds()/2 && left <= 2*requestLife.Milliseconds()
+}
 
 // glance looks where there is anything at the places, and until when there is nothing. While the queue is paused there
 // is nothing anywhere, and neither while its rate is used up.
