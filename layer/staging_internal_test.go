@@ -238,7 +238,8 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 }
 
 // TestUnreadableLockStopsNoWithdrawal (G3): the lock of a granted group cannot be read. The handle still withdraws its
-// request and returns its other groups. When the lock is readable again, the group is delivered at the end of the grant.
+// request and returns its other groups. When the lock is readable again, the group is delivered at the end of the
+// grant.
 func TestUnreadableLockStopsNoWithdrawal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStagedSteps(t)
@@ -432,8 +433,8 @@ func TestWaitThatEndsAtOnceLeavesNoRequest(t *testing.T) {
 	}
 }
 
-// TestClockSetBackRenewsRequests: a handle whose clock is a day ahead waits, and then the clock is set right. The handle
-// writes new deadlines at its next look, so other handles do not take it for dead.
+// TestClockSetBackRenewsRequests: a handle whose clock is a day ahead waits, and then the clock is set right. The
+// handle writes new deadlines at its next look, so other handles do not take it for dead.
 func TestClockSetBackRenewsRequests(t *testing.T) {
 	group := "C"
 	for name, of := range map[string]*string{"any group": nil, "named group": &group} {
@@ -475,6 +476,39 @@ func TestClockSetBackRenewsRequests(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSweepOfLeftRequestSparesTheHandle: a commit of unknown outcome has left a request of a handle that waits under
+// another request. The sweep clears the left-over request only. Of a handle whose requests are all over, it also clears
+// the grants and the wake key.
+func TestSweepOfLeftRequestSparesTheHandle(t *testing.T) {
+	s := newStagedSteps(t)
+	there := func(key []byte) (is bool) {
+		s.run(func(tx kv.Tx) error {
+			v, err := tx.Get(key).Wait(s.ctx)
+			is = v != nil
+			return err
+		})
+		return is
+	}
+	keys, id := s.own.keys, s.own.waitID
+	left, wake, grant := keys.request(3, id), keys.wake(id), keys.grant(id, "A")
+	s.run(s.grant(""))
+	over := rec.Request{Owner: "own", Wants: 9, DeadlineMS: s.q.nowMS() - 1}
+	s.run(func(tx kv.Tx) error { tx.Set(left, over.Pack()); return nil })
+	require.NoError(t, s.q.sweepRequests(s.ctx, []string{""}))
+	require.False(t, there(left))
+	for _, key := range [][]byte{s.key, wake, grant} {
+		require.True(t, there(key), "%q", key)
+	}
+	requireSound(t, s.q)
+
+	s.run(func(tx kv.Tx) error { tx.Set(s.key, over.Pack()); return nil })
+	require.NoError(t, s.q.sweepRequests(s.ctx, []string{""}))
+	for _, key := range [][]byte{s.key, wake, grant} {
+		require.False(t, there(key), "%q", key)
+	}
+	requireSound(t, s.q)
 }
 
 // TestRenewalWantsNoNamedGroups: of a handle's receives some name a group. The renewed request for any group wants as

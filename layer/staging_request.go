@@ -11,6 +11,8 @@ import (
 	"sort"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/lanes"
@@ -162,8 +164,8 @@ func takeAny(q *Queue) (n int) {
 }
 
 // withdraw clears the handle's requests for which no receive waits, and returns the granted groups. index is 0 if there
-// is no request for any group. It is safe to repeat a withdraw. If more than clearedTogether requests are left over, the
-// caller must withdraw again.
+// is no request for any group. It is safe to repeat a withdraw. If more than clearedTogether requests are left over,
+// the caller must withdraw again.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if ok, err := acquireFor(ctx, q, index); !ok {
 		return err
@@ -251,11 +253,16 @@ func (w *txn) withdraw(index int64) error {
 }
 
 // sweepRequests clears the requests of dead handles for whole groups ("") and by other templates, with the grants and
-// wake keys. The groups granted to a dead handle come back when the short lease of the grant ends.
+// wake keys of handles that have no other request which lives. The groups granted to a dead handle come back when the
+// short lease of the grant ends.
 func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		all, err := tx.Snapshot().GetRange(q.keys.requests().Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("sweep requests: %w", err)
+		}
 		for _, where := range templates {
-			if err := q.sweepRequestsOf(ctx, tx, where); err != nil {
+			if err := q.sweepRequestsOf(ctx, tx, where, all); err != nil {
 				return err
 			}
 		}
@@ -264,7 +271,8 @@ func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 	return err
 }
 
-func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) error {
+// sweepRequestsOf is sweepRequests for one template. all are the first wakePage requests of any kind.
+func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string, all []kv.KV) error {
 	now := q.nowMS()
 	requests := q.keys.byLaneFor(where).Selectors()
 	rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
@@ -286,10 +294,25 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) err
 			return err
 		}
 		tx.Clear(row.Key)
+		if len(all) == wakePage || hasLiving(q, p.id, all, now) {
+			continue // a commit of unknown outcome has left the request, and the handle has another
+		}
 		tx.ClearRange(q.keys.grants(p.id))
 		tx.Clear(q.keys.wake(p.id))
 	}
 	return nil
+}
+
+// hasLiving reports whether the handle with the random has a request that lives.
+func hasLiving(q *Queue, random uuid.UUID, requests []kv.KV, nowMS int64) bool {
+	return slices.ContainsFunc(requests, func(row kv.KV) bool {
+		p, err := q.keys.parse(row.Key)
+		if err != nil || p.id != random {
+			return false
+		}
+		r, err := rec.UnpackRequest(row.Key, row.Value)
+		return err == nil && lives(r, nowMS)
+	})
 }
 
 // Besides the request for any group, a handle has a request for each lane and each template that its receives wait for.
