@@ -105,10 +105,10 @@ func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
 // Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
 // *UnknownSettingError, ErrCorrupt, and the engine's.
 //
-// If the items are ahead of the database's versions (as after a copy key by key into another cluster; a restore by
-// FoundationDB's own tools never lets versions go back), Open raises the offset in meta, so that new items sort behind
-// the old and tokens keep growing. Every other handle must be reopened then, because each keeps the offset of its
-// opening. The caller must Close the handle.
+// If the hints of ready groups or the receipts of handles are ahead of the database's versions, Open raises the offset
+// in meta, so that new items sort behind the old and tokens keep growing. It is so after a copy key by key into another
+// cluster; a restore by FoundationDB's own tools never lets versions go back. Every other handle must be reopened then,
+// because each keeps the offset of its opening. The caller must Close the handle.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("open queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -285,8 +285,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	dropped := tx.Get(q.keys.meta(metaDropped))
 	q.incarnation = uuid.Nil // of an earlier attempt
 	following := q.followAnew(tx, q.aging.now(q.opts.Now))
-	hints := q.keys.section(nameReady)
-	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
+	last := tx.Snapshot().GetKey(kv.LastLessThan(q.keys.section(nameReady).End))
+	receipts := tx.Snapshot().GetRange(q.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: openReceipts})
 	version := tx.ReadVersion()
 
 	v, err := format.Wait(ctx)
@@ -328,19 +328,20 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 		return fmt.Errorf("read version: %w", err)
 	}
 	defer func() { q.opened.note(rv + q.offset) }()
-	newest, err := last.Wait(ctx)
+	newest, err := newestHint(q.viewOf(ctx, tx.Snapshot()), last)
 	if err != nil {
-		return fmt.Errorf("read newest hint: %w", err)
+		return err
 	}
-	if !hints.Contains(newest) {
-		return nil
+	ahead := newest.index
+	seen, err := receipts.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read receipts: %w", err)
 	}
-	p, err := q.keys.parse(newest)
-	if q.passes(err) {
-		return nil
+	for _, w := range momentsOf(seen) {
+		ahead = max(ahead, w.clock)
 	}
-	if p.index > rv+q.offset+offsetSlack {
-		clock, err := q.restoredAt(ctx, tx.Snapshot(), p)
+	if ahead > rv+q.offset+offsetSlack {
+		clock, err := q.restoredAt(ctx, tx.Snapshot(), newest)
 		if err != nil {
 			return err
 		}
@@ -351,12 +352,57 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	return nil
 }
 
+// openReceipts bounds the receipts that Open reads to notice that the database's versions went back. A queue that was
+// in use has receipts, also if all its groups are in flight or delayed, and so have no hints. In a restored queue
+// nearly all receipts are ahead of the versions, because sweeps clear receipts that are older than an hour.
+const openReceipts = 16
+
+// newestHint returns the key of the newest hint of a whole group; its index is 0 if there is none. last is the read of
+// the last hint, which is the newest if the queue has one shard.
+func newestHint(v view, last kv.Future[[]byte]) (newest parsedKey, err error) {
+	found := []kv.Future[[]byte]{last}
+	if shards := v.keys.hintsOf(""); len(shards) > 1 {
+		for _, hints := range shards {
+			found = append(found, v.read.GetKey(kv.LastLessThan(hints.End)))
+		}
+	}
+	for _, f := range found {
+		key, err := f.Wait(v.ctx)
+		if err != nil {
+			return newest, fmt.Errorf("read newest hint: %w", err)
+		}
+		if !v.keys.section(nameReady).Contains(key) {
+			continue
+		}
+		p, err := v.keys.parse(key)
+		if !v.passes(err) && p.index > newest.index {
+			newest = p
+		}
+	}
+	return newest, nil
+}
+
+// momentsOf returns the times in receipts, without those that cannot be read.
+func momentsOf(receipts []kv.KV) (all []moment) {
+	for _, row := range receipts {
+		r, err := rec.UnpackReceipt(row.Key, row.Value)
+		if w, ok := witnessOf(r); err == nil && ok {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
 // restoredAt returns the version, as indexes count, from which a restored queue continues. It is the newest version
 // that a hint, an item or a receipt has, and in addition the time since. Each of these rows was written by a clock that
-// may have been wrong, so the shortest of their times counts. newest is the newest hint.
+// may have been wrong, so the shortest of their times counts. newest is the newest hint; its index is 0 if there is
+// none.
 func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey) (int64, error) {
 	v := q.viewOf(ctx, read)
-	head := v.read.GetRange(v.keys.items(lanes.GroupOf(newest.lane)).Selectors(), kv.RangeOptions{Limit: 1})
+	head := kv.Done[[]kv.KV](nil, nil)
+	if newest.index > 0 {
+		head = v.read.GetRange(v.keys.items(lanes.GroupOf(newest.lane)).Selectors(), kv.RangeOptions{Limit: 1})
+	}
 	receipts := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
 	rows, err := head.Wait(ctx)
 	if err != nil {
@@ -373,12 +419,7 @@ func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey
 	if rows, err = receipts.Wait(ctx); err != nil {
 		return 0, fmt.Errorf("read receipts: %w", err)
 	}
-	for _, row := range rows {
-		r, err := rec.UnpackReceipt(row.Key, row.Value)
-		if w, ok := witnessOf(r); err == nil && ok {
-			all = append(all, w)
-		}
-	}
+	all = append(all, momentsOf(rows)...)
 	last, since := newest.index, int64(math.MaxInt64)
 	for _, m := range all {
 		last, since = max(last, m.clock), min(since, m.clock+(v.nowMS-m.nowMS)*versionsPerMS)

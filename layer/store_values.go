@@ -301,7 +301,8 @@ const clockSlack = 5 * time.Minute
 // versionsPerMS is how fast the database's versions advance, about.
 const versionsPerMS = 1000
 
-// offsetSlack is how far the items may run ahead of the clock before Open concludes: the database's versions went back.
+// offsetSlack is how far hints and receipts may run ahead of the clock before Open concludes that the database's
+// versions went back.
 // Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
 const offsetSlack = 10_000_000 // versions
 

@@ -1355,6 +1355,64 @@ func TestALapseInARestoredQueue(t *testing.T) {
 	})
 }
 
+// TestAnyTraceOfARestore: a queue is copied into a database whose versions are lower. The open notices it if all groups
+// are in flight, and whichever shard has the newest hint: new items still sort behind the old.
+func TestAnyTraceOfARestore(t *testing.T) {
+	t.Parallel()
+	const groups = 8
+	for name, c := range map[string]struct {
+		shards int
+		then   func(t *testing.T, q *layer.Queue) // before the copy
+	}{
+		"all in flight, in use": {1, func(t *testing.T, q *layer.Queue) {
+			claims, err := q.Receive(t.Context(), layer.ReceiveOptions{MaxGroups: groups, Lease: layer.MaxLease})
+			require.NoError(t, err)
+			require.Len(t, claims, groups)
+		}},
+		"ready, not in use": {4, func(t *testing.T, q *layer.Queue) { require.NoError(t, q.Close(t.Context())) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for last := range groups {
+				synctest.Test(t, func(t *testing.T) {
+					old := &clocks{T: t, db: inMemory(t)}
+					o := layer.Options{Config: layer.Config{Shards: c.shards}}
+					q, err := layer.Create(t.Context(), old.db, nil, "q", o)
+					require.NoError(t, err)
+					send := func(group string) layer.ID {
+						sent, err := q.Enqueue(t.Context(), layer.Message{Group: group})
+						require.NoError(t, err)
+						return sent[0].ID
+					}
+					for i := range groups {
+						if i != last {
+							send(fmt.Sprint(i))
+						}
+					}
+					time.Sleep(3 * time.Hour)
+					newest := send(fmt.Sprint(last))
+					c.then(t, q)
+					rows := old.rows()
+					require.NoError(t, q.Close(t.Context()))
+					require.NoError(t, old.db.Close())
+
+					restored := &clocks{T: t, db: inMemory(t)}
+					for _, row := range rows {
+						restored.put(row.Key, row.Value)
+					}
+					q, err = layer.Open(t.Context(), restored.db, nil, "q", layer.Options{})
+					require.NoError(t, err)
+					require.Greater(t, send("new").Index, newest.Index, "group %d", last)
+					report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+					require.NoError(t, err)
+					require.Empty(t, report.Violations)
+					require.NoError(t, q.Close(t.Context()))
+					require.NoError(t, restored.db.Close())
+				})
+			}
+		})
+	}
+}
+
 // TestRetentionAmidRecoveries: neither 20 recoveries of a cluster in an hour nor a restore stop retention.
 func TestRetentionAmidRecoveries(t *testing.T) {
 	t.Parallel()
