@@ -693,10 +693,10 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	return over, nil
 }
 
-// hints clears the stale hints and timers of lanes, in a queue with facets. A claim clears only those of its own lane.
-// If the claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views are "*;
-// state", and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole group, and
-// no claim clears it.
+// hints clears the stale hints and timers of lanes, if the queue's plan is not plain. A claim clears only those of its
+// own lane. If the claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views
+// are "*; state", and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole
+// group, and no claim clears it.
 func (s *sweeper) hints() error {
 	if s.q.keys.plan.IsPlain() {
 		return nil

@@ -102,8 +102,8 @@ func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
 	return stored.incarnation != q.incarnation, err
 }
 
-// Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
-// *UnknownSettingError, ErrCorrupt, and the engine's.
+// Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError, *UnknownSettingError,
+// ErrCorrupt, and the engine's; of the arguments ErrNoQueueName, ErrInvalidUTF8 and *LimitError.
 //
 // If the hints of ready groups or the receipts of handles are ahead of the database's versions, Open raises the offset
 // in meta, so that new items sort behind the old and tokens keep growing. It is so after a copy key by key into another

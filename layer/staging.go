@@ -494,8 +494,9 @@ type Paths struct {
 	Shared    int64 // transactions of the handle's operations
 	Together  int64 // operations in these transactions; Together / Shared share one on average
 	Queued    int64 // operations now waiting for the next transaction
-	// Unreadable is how often the handle has met a row that cannot be read, and has continued without it. Such a row is
-	// a hint, a timer, a request or a change. Check names the rows, and a Purge with Force, or a Sweep, clears them.
+	// Unreadable is how often the handle has met a row that cannot be read, and has continued without it. Examples: a
+	// hint, a timer, a request, a change, a counter, a receipt. Check names the rows. A Purge with Force, or a Sweep,
+	// clears hints, timers and requests.
 	Unreadable int64
 	// Waiting is how long the database has kept a transaction of the handle waiting; 0 = none waits. Such a transaction
 	// has failed for a second, or has had no answer for five. If there are several, Waiting is the longest time.

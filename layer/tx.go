@@ -45,8 +45,8 @@ type txn struct {
 
 // did is what a transaction has done to keys.
 type did struct {
-	wrote   bool  // something a retry must not do again
-	cleared bool  // something stale
+	wrote   bool  // something that a retry after an unknown outcome must not do again
+	cleared bool  // a hint, a timer, a grant or a request: a turn that found nothing must look again
 	illegal error // a forbidden step of a group; see put
 }
 
@@ -62,7 +62,7 @@ type laneNotes struct {
 	hinted   []candidate          // the hints set, in order
 	settled  map[string]bool      // the lanes whose claims have ended; false = a walk of this handle must not keep it
 	behind   map[string]bool      // the lanes with items of an unordered queue to which items were appended
-	unlocked map[string]bool      // the lanes whose locks were cleared, in a queue with facets
+	unlocked map[string]bool      // the lanes whose locks were cleared, if Plan.KeepsHints
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which were released
 	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
 }
@@ -118,7 +118,8 @@ func (w *txn) moment() (moment, error) {
 	return moment{nowMS: w.nowMS, clock: clock, opened: w.q.opened.clock, open: w.at.Sub(w.q.opened.at)}, err
 }
 
-// config is the queue's configuration, the same throughout the transaction.
+// config returns the configuration by which the transaction goes. It may be up to followLimit old, and stays the same
+// unless the transaction calls followAnew.
 func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
 // paused reports whether the queue is paused, as this transaction sees it.
@@ -390,8 +391,9 @@ func (w *txn) probe(of kv.KeyRange) probe {
 	return probe{of, w.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: wakeProbe})}
 }
 
-// wait returns the requests, and those behind them if all are of handles which have died. Only a sweep clears the
-// requests of the dead for groups and lanes. If a whole page is theirs, all handles that wait are woken.
+// wait returns the requests, and those behind them if all are of handles which have died. There may be many: Sweep
+// alone clears the requests of dead handles for named groups and lanes. If a whole page is theirs, all handles that
+// wait are woken.
 func (p probe) wait(w *txn) ([]kv.KV, error) {
 	rows, err := p.rows.Wait(w.ctx)
 	if err != nil {
@@ -578,15 +580,16 @@ func (w *txn) spent() bool {
 // another process enqueues after that read, and before the EnqueueTx. Message.BehindAll excludes that.
 //
 // fn may run several times, so it must assign its results and must not append to them. fn must return within five
-// seconds, because a transaction lasts no longer: a slower fn runs again and again until ctx ends. fn must return every
-// error of the …Tx calls. An error of fn ends the transaction without effect and comes back unchanged, unless the error
-// wraps a *kv.Error: after a retryable error fn runs again. Once is a transaction of the queue even if fn does nothing
-// there: after a drop of the queue the error wraps ErrNoQueue.
+// seconds, because a transaction lasts no longer: a slower fn runs again and again until ctx or Options.Tx ends it. fn
+// must return every error of the …Tx calls. An error of fn ends the transaction without effect and comes back
+// unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Once is a transaction of the
+// queue even if fn does nothing there: after a drop of the queue the error wraps ErrNoQueue.
 //
 // If kv.MaybeCommitted is true of the error, the outcome is unknown: the effect may have happened, or, if the *kv.Error
-// has InFlight set, may still happen. It is so if ctx ends during the commit, if the database does not answer after an
-// unknown commit, if the outcome is unknown after half an hour, and if a drop of the queue comes before it is known
-// (then the error wraps ErrNoQueue, too). After any other error nothing has happened.
+// has InFlight set, may still happen. It is so if ctx or Options.Tx (Timeout, Retries) ends the attempts during a
+// commit or after an unknown one, if the database then does not answer, if the outcome is unknown after half an hour,
+// and if a drop of the queue comes before it is known (then the error wraps ErrNoQueue, too). After any other error
+// nothing has happened.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	if fn == nil {
 		return wrap("once", fmt.Errorf("%w: no function", ErrOptions))
@@ -930,8 +933,9 @@ const mostReceipts = 10_000
 // leaves one whose commit has timed out.
 const receiptsPage = 500
 
-// receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
-// milliseconds; an older receipt was left by a killed process.
+// receiptLife is how old a receipt is when a sweep removes the receipt. A handle clears its receipts with its next
+// transactions and in Close. So an older receipt was left by a killed process, or by a handle that has been idle since.
+// Neither needs the receipt.
 const receiptLife = time.Hour
 
 // receiptTrust is for how long, by the clock of the handle which wrote the receipt, a missing receipt proves that its

@@ -270,11 +270,11 @@ func (a *aging) now(clock func() time.Time) time.Time {
 	return a.at
 }
 
-// followLimit is the greatest age of the configuration by which a transaction has gone when the transaction ends.
+// followLimit is the greatest age that the configuration of a transaction may have when the transaction ends.
 const followLimit = time.Second
 
-// guard.Drop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
-// guard.Drop reads it again, because otherwise a drop before the read version would go unnoticed.
+// guardDrop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
+// guardDrop reads it again, because otherwise a drop before the read version would go unnoticed.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if err := guard.Drop.Read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err

@@ -349,9 +349,10 @@ func (l *locksRead) limit() error {
 // whatLocks is LimitError.What of a group that has too many locks and marks for a call.
 const whatLocks = "locks and marks of the group"
 
-// laneLock has the reads of a lane's lock, and in a queue with facets those of other locks that may exclude the lane.
+// laneLock has the reads of a lane's lock, and in a queue whose plan is not plain those of other locks that may exclude
+// the lane.
 type laneLock struct {
-	lock kv.Future[[]byte] // nil in a queue with facets: the lock is in one of over
+	lock kv.Future[[]byte] // nil if the plan is not plain: the lock is in one of over
 	over []lockRead
 	hold kv.Future[[]kv.KV] // the first hold; nil if the lane has none
 }
@@ -364,8 +365,8 @@ type lockRead struct {
 	rows  kv.Future[[]kv.KV]
 }
 
-// readLaneLock starts the reads of a laneLock. The lane must not be a hold. In a queue with facets it reads up to most
-// locks of each range that may have locks of intersecting lanes, by the reader that is given as locks: it decides
+// readLaneLock starts the reads of a laneLock. The lane must not be a hold. If the plan is not plain it reads up to
+// most locks of each range that may have locks of intersecting lanes, by the reader that is given as locks: it decides
 // whether these reads have conflicts. The lock of a plain queue and the first hold are read by v.read.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {

@@ -27,12 +27,12 @@ type wakes struct {
 	grants   map[string]bool    // the keys of the grants to this handle which are not taken yet
 }
 
-// requestsProbe is how many requests a waker reads at once in a queue with facets. If there are no more, the waker
-// needs no other read.
+// requestsProbe is how many requests a waker reads at once in a queue with facets, an unordered queue or one with a
+// lease for each item. If there are fewer, the waker needs no other read.
 const requestsProbe = 16
 
 // waking wakes the handles that wait for the groups and lanes that a transaction has left ready, in a queue with
-// facets.
+// facets, an unordered queue or one with a lease for each item.
 type waking struct {
 	*txn
 	groups    int                 // requests for any group still to be woken

@@ -289,8 +289,8 @@ func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
 	return nil
 }
 
-// releaseSlot ends one of the maxFlying transactions: if operations are queued the slot passes to a driver goroutine,
-// otherwise the slot is free.
+// releaseSlot gives up the slot of a transaction in flight. If operations are queued the slot passes to a driver
+// goroutine, otherwise the slot is free.
 func (p *Pipeline[O]) releaseSlot() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
