@@ -23,7 +23,7 @@ import (
 
 // BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
 type BlockedOptions struct {
-	// Causes chooses the groups blocked for one of these; nil = all of BlockedCauses. An empty list that is not nil
+	// Causes chooses the groups whose Cause is one of these; nil = all of BlockedCauses. An empty list that is not nil
 	// chooses none.
 	Causes []Cause
 	// HeldFor is how long a claim must have lasted for its group to be listed; 0 = ten times the queue's lease.
@@ -76,7 +76,7 @@ type BlockedGroup struct {
 	GroupInfo
 	// More: Depth is BlockedDepth, and the group may have more messages.
 	More bool
-	// Cause is the worst of Reasons. BlockedOptions.Causes is compared with it.
+	// Cause is the cause of the first of Reasons. BlockedOptions.Causes is compared with it.
 	Cause Cause
 	// Reasons are why the first message of the group is not delivered, as those of Why.
 	Reasons []Reason
@@ -87,7 +87,7 @@ type BlockedGroup struct {
 
 // BlockedPlace is a place in a list of blocked groups.
 type BlockedPlace struct {
-	Rank  int   // of the cause, as found by a key
+	Rank  int   // of the cause, as found by a key; a cause that Causes does not name has a greater one than all others
 	Index int64 // of the head, as of when the key was written
 	Group string
 }
@@ -98,6 +98,7 @@ func (p BlockedPlace) compare(o BlockedPlace) int {
 
 // BlockedPage is a part of a list of blocked groups, and a summary of them all.
 type BlockedPage struct {
+	// Groups may be fewer than the limit, or none, though Next is set.
 	Groups []BlockedGroup
 	// Summary is about how many groups are blocked for each cause, whatever Causes says: marks from the counters, all
 	// else from the timers and hints that were read, of which a few may be stale.
@@ -116,8 +117,11 @@ type BlockedPage struct {
 // Blocked lists the groups that do not move, the worst cause first. Within a cause the group with the oldest head comes
 // first. It lists halted and paused groups, also empty ones, by name. It lists groups that wait for a retry, and groups
 // held for long. It lists groups with an expired lease, and ready groups, if no receive takes them. Groups that wait by
-// design, because their head is delayed or their rate is used up, are not listed. Blocked conflicts with nothing,
-// changes nothing, and reads a bounded number of keys, whatever the depth of the queue. All results are of one moment.
+// design, because their head is delayed or their rate is used up, are not listed. A group that cannot be read is listed
+// once a key says that it does not move, or if Blocked reads its lock to see how long it is held.
+//
+// Blocked conflicts with nothing, changes nothing, and reads a bounded number of keys, whatever the depth of the queue.
+// All results are of one moment.
 //
 // Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, *TemplateError, ErrClosed, and the
 // engine's.
@@ -205,10 +209,11 @@ type blockedLook struct {
 	found  []stalled
 }
 
-// stalled is a group that a key says is blocked. Its record and its head decide.
+// stalled is a group that keys say is blocked. Its record and its head decide. So its cause may be another than those
+// of the keys. Example: the lock of a group with an expired lease cannot be read.
 type stalled struct {
-	place BlockedPlace
-	cause Cause
+	place  BlockedPlace
+	causes []Cause // as the keys say, each once
 }
 
 func (b *blockedLook) look() error {
@@ -231,13 +236,24 @@ func (b *blockedLook) look() error {
 		}
 	}
 	slices.SortFunc(b.found, func(x, y stalled) int { return x.place.compare(y.place) })
-	seen := make(map[string]bool, len(b.found)) // several keys may lead to a group, each with a place of its own
-	b.found = slices.DeleteFunc(b.found, func(x stalled) bool {
-		twice := seen[x.place.Group]
-		seen[x.place.Group] = true
-		return twice
-	})
+	b.found = onceEach(b.found)
 	return b.describePage()
+}
+
+// onceEach returns each group once, at the first of its places. Several keys may lead to a group, each with a place and
+// a cause of its own.
+func onceEach(all []stalled) (groups []stalled) {
+	at := make(map[string]int, len(all))
+	for _, x := range all {
+		i, twice := at[x.place.Group]
+		if !twice {
+			at[x.place.Group] = len(groups)
+			groups = append(groups, x)
+		} else if g := &groups[i]; !slices.Contains(g.causes, x.causes[0]) {
+			g.causes = append(g.causes, x.causes[0])
+		}
+	}
+	return groups
 }
 
 // chosen reports whether the options ask for a cause.
@@ -254,9 +270,24 @@ func rank(c Cause) int {
 // find notes a group that a key says is blocked.
 func (b *blockedLook) find(c Cause, h head) {
 	b.page.Summary[c]++
-	if b.chosen(c) {
-		b.found = append(b.found, stalled{BlockedPlace{rank(c), h.index, h.group}, c})
+	b.note(c, h)
+}
+
+// foundByLook are the causes that a look at a group finds, whatever the cause for which a key led to the group. Each
+// other cause needs a key that says it.
+var foundByLook = [...]Cause{CauseCorrupt, CauseLeaseExpired, CauseNobodyWaits, CauseTurn}
+
+// note is find for a group that the summary does not count. A group of another cause than the options ask for comes
+// last, and only if the options ask for one of foundByLook.
+func (b *blockedLook) note(c Cause, h head) {
+	at := rank(c)
+	if !b.chosen(c) {
+		if !slices.ContainsFunc(foundByLook[:], b.chosen) {
+			return
+		}
+		at += len(blockedCauses)
 	}
+	b.found = append(b.found, stalled{BlockedPlace{at, h.index, h.group}, []Cause{c}})
 }
 
 // marks finds the paused and halted groups.
@@ -278,12 +309,16 @@ func (b *blockedLook) marks() error {
 		return err
 	}
 	b.marked, b.page.Sampled = marked, b.page.Sampled || more
-	if !slices.ContainsFunc([]Cause{CauseCorrupt, CauseGroupHalted, CauseGroupPaused}, b.chosen) {
+	c := CauseGroupHalted
+	switch { // the key of a mark does not tell a pause from a halt
+	case b.chosen(CauseGroupHalted):
+	case b.chosen(CauseGroupPaused):
+		c = CauseGroupPaused
+	case !b.chosen(CauseCorrupt):
 		return nil
 	}
 	for group := range b.marked {
-		place := BlockedPlace{Rank: rank(CauseGroupHalted), Group: group}
-		b.found = append(b.found, stalled{place, CauseGroupHalted})
+		b.note(c, head{group: group})
 	}
 	return nil
 }
@@ -383,9 +418,12 @@ func (b *blockedLook) holds() error {
 	if n < len(b.held) && b.held[n].index <= b.before(b.o.HeldFor) {
 		b.page.Sampled = true
 	}
-	records, err := b.readLocks(b.held[:n])
+	records, unreadable, err := b.readLocks(b.held[:n])
 	for i, r := range records {
 		c := r.Claim()
+		if unreadable[i] {
+			b.find(CauseCorrupt, head{group: lanes.GroupOf(b.held[i].group), index: b.held[i].index})
+		}
 		if c == nil {
 			continue
 		}
@@ -403,35 +441,35 @@ func (b *blockedLook) holds() error {
 }
 
 // readLocks reads the records of lanes, all together. The field group of each head is the name of the lane. A record
-// that cannot be read is left out, as nil.
-func (v inspection) readLocks(of []head) ([]*rec.Record, error) {
+// that cannot be read is nil, and unreadable has its number.
+func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[int]bool, err error) {
 	values := make([]kv.Future[[]byte], len(of))
 	for i, h := range of {
 		values[i] = v.read.Get(v.keys.lock(h.group))
 	}
-	records, seen := make([]*rec.Record, len(of)), beatsSeen{}
+	records, unreadable = make([]*rec.Record, len(of)), make(map[int]bool)
 	for i, h := range of {
 		value, err := values[i].Wait(v.ctx)
 		if err != nil {
-			return nil, fmt.Errorf("read lock: %w", err)
+			return nil, nil, fmt.Errorf("read lock: %w", err)
 		}
 		if value == nil {
 			continue
 		}
 		if records[i], err = rec.UnpackRecord(v.keys.lock(h.group), value); err != nil {
-			records[i] = nil
+			records[i], unreadable[i] = nil, true
 		}
 	}
+	seen := beatsSeen{}
 	if err := v.seeBeats(records, seen); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for i, r := range records {
-		var err error
 		if records[i], err = v.lasting(r, seen); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return records, nil
+	return records, unreadable, nil
 }
 
 // hints finds the ready groups: those whose head has failed, and those that are ready for long.
@@ -464,6 +502,7 @@ func (b *blockedLook) hints() error {
 }
 
 // describePage reads the groups of the page. A stalled that is not blocked after all is left out: its key was stale.
+// Few of the groups behind those of the chosen causes fit. So they end the page once the looks have taken long.
 func (b *blockedLook) describePage() error {
 	if b.o.After != nil {
 		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
@@ -474,8 +513,10 @@ func (b *blockedLook) describePage() error {
 		}
 		b.found = b.found[i:]
 	}
+	begun := time.Now()
 	for i, c := range b.found {
-		if len(b.page.Groups) == b.o.Limit || i == blockedLooks {
+		slow := c.place.Rank >= len(blockedCauses) && time.Since(begun) > slowStats
+		if len(b.page.Groups) == b.o.Limit || i == blockedLooks || slow && i > 0 {
 			last := b.found[i-1].place
 			b.page.Next = &last
 			break
@@ -511,7 +552,7 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	if err != nil {
 		return g, err
 	}
-	b.explain(&g, c.cause)
+	b.explain(&g, c.causes)
 	// Ages are in whole milliseconds.
 	if g.Cause == b.untaken(g.Group) && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor.Truncate(time.Millisecond) {
 		g.Cause = "" // the hint is not as old as its version said
@@ -522,8 +563,8 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	return g, b.setSince(&g)
 }
 
-// explain says why a group is blocked, by what describe has read. found is the cause for which a key led here.
-func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
+// explain says why a group is blocked, by what describe has read. found are the causes for which keys led here.
+func (b *blockedLook) explain(g *BlockedGroup, found []Cause) {
 	add := func(r Reason) {
 		g.Reasons = append(g.Reasons, r)
 		if g.Cause == "" {
@@ -538,7 +579,7 @@ func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
 		add(Reason{Cause: g.Mark.cause(), Mark: g.Mark})
 	}
 	holder := Reason{Owner: g.Owner, Token: g.Token, Left: g.Left, Where: g.Where}
-	if g.Status == Held && (found == CauseGroupHeld || g.Mark != nil) {
+	if g.Status == Held && (slices.Contains(found, CauseGroupHeld) || g.Mark != nil) {
 		holder.Cause = CauseGroupHeld
 		add(holder)
 	}
@@ -546,12 +587,12 @@ func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
 		holder.Cause = CauseLeaseExpired
 		add(holder)
 	}
-	if g.Status == Delayed && found == CauseDelayed {
+	if g.Status == Delayed && slices.Contains(found, CauseDelayed) {
 		add(Reason{Cause: CauseDelayed, Left: g.Left})
 	}
 	failed := Reason{Cause: CauseHeadFailed, Count: int64(g.Attempts), Err: g.LastError}
 	if g.Status == Ready {
-		if g.Attempts > 0 && found == CauseHeadFailed {
+		if g.Attempts > 0 && slices.Contains(found, CauseHeadFailed) {
 			add(failed)
 		}
 		add(Reason{Cause: b.untaken(g.Group)})

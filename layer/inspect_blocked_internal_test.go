@@ -17,6 +17,7 @@ import (
 	"fdbfifo/kv/embedded"
 	recording "fdbfifo/kv/record"
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer/internal/rec"
 )
 
 var blockedSeed = flag.Uint64("layer.blockedseed", 0, "seed of TestBlockedKnowsAllGroups; 0 = of SEED")
@@ -176,6 +177,88 @@ func TestBlockedNamesTheCause(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// blockedByOther have groups whose keys say another cause than the groups themselves, and the groups' causes.
+var blockedByOther = map[string]struct {
+	config Config
+	begin  func(t *testing.T, q *Queue)
+	cause  Cause
+}{
+	"unreadable lock behind an expired lease": {Config{}, func(t *testing.T, q *Queue) {
+		send(t, q, "A")
+		claimOf(t, q, "A", time.Minute)
+		put(t, q, q.keys.lock("A"), []byte("?"))
+	}, CauseCorrupt},
+	"unreadable lock of a claim that lasts": {Config{}, func(t *testing.T, q *Queue) {
+		send(t, q, "A")
+		claimOf(t, q, "A", 3*time.Hour)
+		put(t, q, q.keys.lock("A"), []byte("?"))
+	}, CauseCorrupt},
+	"expired lease of a single item": {Config{LeasePerItem: true}, func(t *testing.T, q *Queue) {
+		send(t, q, "A")
+		receive(t, q, ReceiveOptions{Lease: time.Minute})
+	}, CauseNobodyWaits},
+	"hint whose number is not known": {Config{}, func(t *testing.T, q *Queue) {
+		id := sendOne(t, q, "A")
+		put(t, q, q.keys.readyAt(q.keys.shardsOf("A")[0], id.Index, "A"), rec.PackInt(unread))
+	}, CauseNobodyWaits},
+	"stale hint of a group that is held": {Config{}, func(t *testing.T, q *Queue) {
+		id := sendOne(t, q, "A")
+		claimOf(t, q, "A", 3*time.Hour)
+		put(t, q, q.keys.readyAt(q.keys.shardsOf("A")[0], id.Index, "A"), rec.PackInt(unread))
+	}, CauseGroupHeld},
+}
+
+func sendOne(t *testing.T, q *Queue, group string) ID {
+	t.Helper()
+	sent, err := q.Enqueue(t.Context(), Message{Group: group})
+	require.NoError(t, err)
+	return sent[0].ID
+}
+
+// TestBlockedByCauseIsAPartOfTheList (Contract): a list of one cause has the groups which the list of all causes shows
+// with it, also if the key that leads to such a group says another cause.
+func TestBlockedByCauseIsAPartOfTheList(t *testing.T) {
+	for name, scenario := range blockedByOther {
+		t.Run(name, func(t *testing.T) {
+			inABubble(t, scenario.config, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+				scenario.begin(t, q)
+				time.Sleep(time.Hour)
+				page, err := q.Admin().Blocked(t.Context(), BlockedOptions{})
+				require.NoError(t, err)
+				require.Len(t, page.Groups, 1)
+				require.Equal(t, scenario.cause, page.Groups[0].Cause)
+				requireBlockedByCause(t, q)
+				_, err = q.Admin().Purge(t.Context(), PurgeOptions{Group: OnlyGroup("A"), Force: true})
+				require.NoError(t, err)
+				put(t, q, q.keys.lock("A"), nil)
+			})
+		})
+	}
+}
+
+// requireBlockedByCause holds the list of each cause to the list of all.
+func requireBlockedByCause(t *testing.T, q *Queue) {
+	t.Helper()
+	all, err := q.Admin().Blocked(t.Context(), BlockedOptions{Limit: MaxBlocked})
+	require.NoError(t, err)
+	for _, cause := range BlockedCauses() {
+		var want, got []string
+		for _, g := range all.Groups {
+			if g.Cause == cause {
+				want = append(want, g.Group)
+			}
+		}
+		page, err := q.Admin().Blocked(t.Context(), BlockedOptions{Causes: []Cause{cause}, Limit: MaxBlocked})
+		require.NoError(t, err)
+		for _, g := range page.Groups {
+			require.Equal(t, cause, g.Cause)
+			got = append(got, g.Group)
+		}
+		require.ElementsMatch(t, want, got, "%s", cause)
+		require.Equal(t, all.Summary, page.Summary)
 	}
 }
 
@@ -463,6 +546,7 @@ func (m *blockedModel) step(random *rand.Rand) {
 // compare holds Blocked to what each group says of itself.
 func (m *blockedModel) compare() {
 	ctx := m.t.Context()
+	requireBlockedByCause(m.t, m.q)
 	page, err := m.q.Admin().Blocked(ctx, BlockedOptions{Limit: MaxBlocked})
 	require.NoError(m.t, err)
 	listed := map[string]Cause{}

@@ -481,7 +481,7 @@ func (v inspection) holders() (page HoldersPage, err error) {
 		return page, err
 	}
 	page.Sampled = more
-	records, err := v.readLocks(held)
+	records, _, err := v.readLocks(held)
 	if err != nil {
 		return page, err
 	}

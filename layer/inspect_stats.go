@@ -542,7 +542,7 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
 	slices.SortFunc(c.claims, func(x, y head) int { return cmp.Compare(x.index, y.index) })
-	records, err := c.readLocks(c.claims[:min(statsHolds, len(c.claims))])
+	records, _, err := c.readLocks(c.claims[:min(statsHolds, len(c.claims))])
 	longest := time.Duration(0)
 	for _, r := range records {
 		if h := r.Claim(); h != nil {
