@@ -153,6 +153,34 @@ func TestHeartbeatEnds(t *testing.T) {
 	})
 }
 
+// TestStatsBoundsClaimsByHeartbeat (Contract): MaxTimers bounds the timers and the claims by heartbeat together,
+// however many handles have such claims.
+func TestStatsBoundsClaimsByHeartbeat(t *testing.T) {
+	const handles, each = 3, 15
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, groupsNamed(handles*each)...)
+		var claims []*Claim
+		for i := range handles {
+			h := beside(t, r, fmt.Sprint("h", i))
+			claims = append(claims, byHeart(t, h, ReceiveOptions{Max: each, MaxGroups: each})...)
+		}
+		require.Len(t, claims, handles*each)
+		// A heartbeat has a timer of its own. All three are read before the claims of the first.
+		for most, held := range map[int]int{
+			0: handles * each, handles: 0, handles + 1: 1, handles + 12: 12, handles + each + 2: each + 2,
+			handles + handles*each: handles * each,
+		} {
+			stats, err := q.Stats(t.Context(), StatsOptions{MaxTimers: most})
+			require.NoError(t, err)
+			require.EqualValues(t, held, stats.HeldGroups, "of %d timers", most)
+			require.EqualValues(t, handles*each, stats.BusyGroups)
+		}
+		for _, c := range claims {
+			require.NoError(t, q.Ack(t.Context(), c))
+		}
+	})
+}
+
 // TestShorterLeaseEndsNoHeartbeat (G2): what was claimed by heartbeat lasts as long as the receive has told, also if
 // the queue's lease becomes shorter, and the handle dies after its next beat.
 func TestShorterLeaseEndsNoHeartbeat(t *testing.T) {

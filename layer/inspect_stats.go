@@ -170,7 +170,8 @@ func (t *timerRow) open(v inspection, row kv.KV) (err error) {
 }
 
 // firstTimers calls each with up to limit timers of a template, the first due first, until each has enough. more says
-// that there are further timers. Of several shards an equal part of limit is read, unless all can be read.
+// that there are further timers. Of several shards an equal part of limit is read, unless all can be read. A claim by
+// heartbeat counts as a timer.
 func (v inspection) firstTimers(
 	where string, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
@@ -221,14 +222,18 @@ func (v inspection) passTimers(
 		var held []*heldClaims // of the next beats
 		for i, t := range opened {
 			if t.kind == rec.KindBeat {
-				if len(held) == 0 {
-					held = v.beginHeld(opened[i:], limit, page)
+				if read == limit {
+					more = true
+					continue
 				}
-				left, enough, err := v.passHeld(held[0], limit, page, each)
+				if len(held) == 0 {
+					held = v.beginHeld(opened[i:], limit-read, page)
+				}
+				passed, left, enough, err := v.passHeld(held[0], limit-read, page, each)
 				if err != nil || enough {
 					return enough, err
 				}
-				more, held = more || left, held[1:]
+				read, more, held = read+passed, more || left, held[1:]
 				continue
 			}
 			t.key.index = delay.dueOf(t.key.index)
@@ -285,24 +290,26 @@ func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldCl
 }
 
 // passHeld is passTimers for the claims by a handle's heartbeat, which have no timers: each counts as a timer at the
-// time when the handle's beat is due.
+// time when the handle's beat is due. passed is how many claims it has read, up to limit.
 func (v inspection) passHeld(
 	h *heldClaims, limit, page int, each func(timerRow) (enough bool),
-) (more, enough bool, err error) {
-	for read := 0; ; {
+) (passed int, more, enough bool, err error) {
+	for {
 		rows, err := h.next.Wait(v.ctx)
 		if err != nil {
-			return false, false, fmt.Errorf("read claims by heartbeat: %w", err)
+			return 0, false, false, fmt.Errorf("read claims by heartbeat: %w", err)
 		}
 		h.rest.passed(rows, h.size)
-		read += len(rows)
+		over := max(0, passed+len(rows)-limit) // the handles before have used up the limit since the read began
+		rows = rows[:len(rows)-over]
+		passed += len(rows)
 		for _, t := range v.openTimers(rows) {
 			if t.key.index = h.dueMS; each(t) {
-				return false, true, nil
+				return passed, false, true, nil
 			}
 		}
-		if h.size = min(page, limit-read); h.size <= 0 || h.rest.exhausted {
-			return !h.rest.exhausted, false, nil
+		if h.size = min(page, limit-passed); h.size <= 0 || h.rest.exhausted {
+			return passed, over > 0 || !h.rest.exhausted, false, nil
 		}
 		h.next = h.rest.read(v.read, h.size)
 	}
@@ -694,7 +701,7 @@ type StatsOptions struct {
 	// MaxGroups is where the ready and the busy groups stop being counted, 1 to StatsCap; 0 = StatsCap.
 	MaxGroups int
 	// MaxTimers is how many timers are read, the first due first, 1 to 10,000; 0 = 10,000. Timers tell held groups from
-	// delayed groups, and lead to the oldest head and to the longest hold.
+	// delayed groups, and lead to the oldest head and to the longest hold. A claim by heartbeat counts as a timer.
 	MaxTimers int
 	// Where, if not nil, is a template. ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed,
 	// LongestHold, OldestReady and OldestHead are then figures of the template's lanes. Use ReadyGroups to scale the
