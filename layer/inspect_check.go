@@ -153,8 +153,12 @@ func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	return *c.report, nil
 }
 
-// checkPage bounds the rows read in one transaction: at most 18 MB, with the largest values.
-const checkPage = 200
+const (
+	// checkPage bounds the rows read in one transaction: at most 18 MB, with the largest values.
+	checkPage = 200
+	// A page ends once it has asked for checkAsks other rows: an entry of the archive names up to MaxBatch items.
+	checkAsks = 2000
+)
 
 type checker struct {
 	q        *Queue
@@ -226,7 +230,7 @@ func (c *checker) run() error {
 func (c *checker) pages() error {
 	all := c.keys.all()
 	begin := kv.FirstGreaterOrEqual(all.Begin)
-	for {
+	for last := false; !last; {
 		var rows []checked
 		err := c.view(func(v inspection) error {
 			found, err := v.read.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
@@ -239,9 +243,12 @@ func (c *checker) pages() error {
 				rows[i].KV = row
 				rows[i].p, rows[i].err = v.keys.parse(row.Key)
 			}
-			if err := c.look(v, rows); err != nil {
+			looked, err := c.look(v, rows)
+			if err != nil {
 				return err
 			}
+			last = len(found) < checkPage && looked == len(found)
+			rows = rows[:looked]
 			return c.lookLanes(v, rows)
 		})
 		if err != nil {
@@ -254,11 +261,11 @@ func (c *checker) pages() error {
 		if c.o.Progress != nil {
 			c.o.Progress(c.done)
 		}
-		if len(rows) < checkPage {
-			return nil
+		if !last {
+			begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
 		}
-		begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
 	}
+	return nil
 }
 
 func (c *checker) view(fn func(v inspection) error) error {
@@ -448,48 +455,66 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 	})
 }
 
+// presence is a read that tells whether a key is there, without its value. An archived item may have 100,000 bytes.
+type presence struct {
+	key   []byte
+	found kv.Future[[]byte]
+}
+
+func askFor(v inspection, key []byte) presence {
+	return presence{key: key, found: v.read.GetKey(kv.FirstGreaterOrEqual(key))}
+}
+
+func (p presence) wait(ctx context.Context) (bool, error) {
+	k, err := p.found.Wait(ctx)
+	return err == nil && bytes.Equal(k, p.key), err
+}
+
 // look notes which dead letters and rows of the archive do not fit to their counterparts, read at the page's version.
-func (c *checker) look(v inspection, rows []checked) error {
+// It returns how many of the rows it has looked at: fewer if it has asked for checkAsks keys.
+func (c *checker) look(v inspection, rows []checked) (looked int, err error) {
 	c.odd = make(map[string]bool)
 	type pair struct {
 		key   []byte
-		other kv.Future[[]byte]
+		other presence
 		there bool // true = the other must be there; false = must not be
 	}
 	var pairs []pair
+	ask := func(row checked, other []byte, there bool) {
+		pairs = append(pairs, pair{row.Key, askFor(v, other), there})
+	}
 	for _, row := range rows {
-		p := row.p
-		if row.err != nil {
-			continue
+		if p := row.p; row.err == nil {
+			switch p.name {
+			case nameDead:
+				ask(row, v.keys.item(p.itemID()), false)
+			case nameArchive:
+				if a, err := rec.UnpackArchived(row.Key, row.Value); err == nil {
+					ask(row, v.keys.item(p.itemID()), false)
+					ask(row, v.keys.archived(a.At), true)
+				}
+			case nameArchived:
+				if e, err := rec.UnpackArchiveEntry(row.Key, row.Value); err == nil {
+					for _, d := range e.Items {
+						ask(row, v.keys.archive(idOf(d, e.Group)), true)
+					}
+				}
+			}
 		}
-		switch p.name {
-		case nameDead:
-			pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.item(p.itemID())), false})
-		case nameArchive:
-			if a, err := rec.UnpackArchived(row.Key, row.Value); err == nil {
-				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.item(p.itemID())), false},
-					pair{row.Key, v.read.Get(v.keys.archived(a.At)), true})
-			}
-		case nameArchived:
-			e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
-			if err != nil {
-				continue
-			}
-			for _, d := range e.Items {
-				pairs = append(pairs, pair{row.Key, v.read.Get(v.keys.archive(idOf(d, e.Group))), true})
-			}
+		if looked++; len(pairs) >= checkAsks {
+			break
 		}
 	}
 	for _, p := range pairs {
-		value, err := p.other.Wait(v.ctx)
+		there, err := p.other.wait(v.ctx)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if (value != nil) != p.there {
+		if there != p.there {
 			c.odd[string(p.key)] = true
 		}
 	}
-	return nil
+	return looked, nil
 }
 
 // archive takes an archived item into account.
@@ -507,11 +532,11 @@ func (c *checker) archive(p parsedKey, row kv.KV) {
 		return
 	}
 	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-		item, entry := v.read.Get(v.keys.item(p.itemID())), v.read.Get(v.keys.archived(at))
-		if value, err := item.Wait(v.ctx); err != nil || value != nil {
+		item, entry := askFor(v, v.keys.item(p.itemID())), askFor(v, v.keys.archived(at))
+		if there, err := item.wait(v.ctx); err != nil || there {
 			return ruleArchive, "it is in its group, too", err
 		}
-		if value, err := entry.Wait(v.ctx); err != nil || value == nil {
+		if there, err := entry.wait(v.ctx); err != nil || !there {
 			return ruleArchive, "no entry names it", err
 		}
 		return "", "", nil
@@ -525,21 +550,33 @@ func (c *checker) archived(row kv.KV) {
 		return
 	}
 	c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
-		for _, d := range e.Items {
-			id := idOf(d, e.Group)
-			if value, err := v.read.Get(v.keys.archive(id)).Wait(v.ctx); err != nil || value == nil {
-				return ruleArchived, "no archived item " + id.String(), err
-			}
+		id, err := firstAbsent(v, idsOf(e.Items, e.Group), v.keys.archive)
+		if err != nil || id == nil {
+			return "", "", err
 		}
-		return "", "", nil
+		return ruleArchived, "no archived item " + id.String(), nil
 	})
+}
+
+// firstAbsent returns the first of the ids whose key is not there; nil = all are.
+func firstAbsent(v inspection, of []ID, key func(ID) []byte) (*ID, error) {
+	asked := make([]presence, len(of))
+	for i, id := range of {
+		asked[i] = askFor(v, key(id))
+	}
+	for i, a := range asked {
+		if there, err := a.wait(v.ctx); err != nil || !there {
+			return &of[i], err
+		}
+	}
+	return nil, nil
 }
 
 // owned makes a suspect of a pair which breaks rule if none of its owners is there.
 func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 	c.suspectPair(key, func(v inspection, _ []byte) (Rule, string, error) {
 		for _, owner := range owners {
-			if value, err := v.read.Get(owner).Wait(v.ctx); err != nil || value != nil {
+			if there, err := askFor(v, owner).wait(v.ctx); err != nil || there {
 				return "", "", err
 			}
 		}
@@ -810,10 +847,6 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	if err != nil || h == nil {
 		return "", "", err
 	}
-	items := make([]kv.Future[[]byte], len(h.Items))
-	for i, d := range h.Items {
-		items[i] = v.read.Get(v.keys.item(idOf(d, lanes.GroupOf(group))))
-	}
 	if h.ByBeat() {
 		if detail, err := c.beatSound(v, group, h); err != nil || detail != "" {
 			return ruleBeat, detail, err
@@ -827,14 +860,12 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 			return ruleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.EndMS, group), nil
 		}
 	}
-	for i, f := range items {
-		value, err := f.Wait(v.ctx)
-		if err != nil {
-			return "", "", err
-		}
-		if value == nil {
-			return ruleLockItems, "no item " + idOf(h.Items[i], lanes.GroupOf(group)).String(), nil
-		}
+	gone, err := firstAbsent(v, idsOf(h.Items, lanes.GroupOf(group)), v.keys.item)
+	if err != nil {
+		return "", "", err
+	}
+	if gone != nil {
+		return ruleLockItems, "no item " + gone.String(), nil
 	}
 	if h.Kind == rec.KindClaim && len(h.Items) == 0 {
 		return ruleOutstanding, fmt.Sprintf("group %q", group), nil

@@ -253,6 +253,33 @@ func TestCheckReadsFewRows(t *testing.T) {
 	require.NoError(t, q.Close(e.ctx))
 }
 
+// TestCheckReadsNoArchivedItemTwice (Contract): the memory and the reads of a page of Check are bounded, also if the
+// page's entries of the archive name thousands of large messages. Check reads each body once.
+func TestCheckReadsNoArchivedItemTwice(t *testing.T) {
+	const acks, each, size = 40, 100, 1000
+	e, recorder := recorded(t)
+	e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+	for range acks {
+		all := make([]layer.Message, each)
+		for i := range all {
+			all[i] = layer.Message{Group: "A", Body: make([]byte, size)}
+		}
+		_, err := e.q.Enqueue(e.ctx, all...)
+		require.NoError(t, err)
+		require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, each)))
+	}
+	recorder.Take()
+	before := recorder.Counters()
+	report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, acks*each, report.Archived)
+	read := recorder.Counters().Sub(before)
+	require.Less(t, read.BytesRead, int64(2*acks*each*size), "each body once, and keys")
+	for _, tx := range recorder.Take() {
+		require.LessOrEqual(t, len(tx.Ops), 2200, "the page ends behind 2,000 rows that it asks for")
+	}
+}
+
 // TestCheckUnconfirmed: Check searches at most 10,000,000 bytes of hints for a group. Then it cannot know that there is
 // no other hint of the group, and says so.
 func TestCheckUnconfirmed(t *testing.T) {
