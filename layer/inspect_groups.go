@@ -66,7 +66,8 @@ const (
 	defaultMaxDepth = 100_000
 )
 
-// groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most.
+// groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most. If the
+// transactions take long, they list fewer.
 const groupsPerView = 100
 
 // Group describes one group, whether or not there are items. Items are counted up to 100,000. With a template
@@ -174,6 +175,10 @@ type groupWalk struct {
 	o       *GroupsOptions
 	where   string // the packed template; "" = whole groups
 	section kv.KeyRange
+	// begun is the start of the last page. slow counts the pages that outlasted slowStats: each divides the number of
+	// groups of a page by four, because a page with deep groups may outlast a transaction.
+	begun time.Time
+	slow  int
 }
 
 // behind returns where the walk goes on behind a group.
@@ -188,16 +193,24 @@ func (w *groupWalk) behind(group string) []byte {
 }
 
 // page returns up to n groups from a key on, and where to go on; nil = there are no more groups. By template the page
-// may have fewer, because groups without a match are looked at, too.
+// may have fewer, because groups without a match are looked at, too. The items of all groups are counted together.
 func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
+	if !w.begun.IsZero() && time.Since(w.begun) > slowStats {
+		w.slow++
+	}
+	w.begun = time.Now()
+	most := halved(groupsPerView, 2*w.slow)
+	var deep []int // the groups to count
+	var items []kv.KeyRange
 	next = from
-	for looks := 0; len(groups) < n && looks < groupsPerView; looks++ {
+	for looks := 0; len(groups) < min(n, most) && looks < most; looks++ {
 		k, err := v.read.GetKey(kv.FirstGreaterOrEqual(next)).Wait(v.ctx)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read next group: %w", err)
 		}
 		if !w.section.Contains(k) {
-			return groups, nil, nil
+			next = nil
+			break
 		}
 		p, err := v.keys.parse(k)
 		if v.passes(err) {
@@ -214,13 +227,20 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 		if head == nil && w.where != "" {
 			continue
 		}
-		info, err := v.describe(lane, head, w.o.MaxDepth)
+		info, err := v.describe(lane, head, 0)
 		if err != nil {
 			return nil, nil, err
 		}
+		if head != nil && info.Status != Corrupt {
+			deep, items = append(deep, len(groups)), append(items, v.keys.items(lane))
+		}
 		groups = append(groups, info)
 	}
-	return groups, next, nil
+	depths, err := v.countKeysOfEach(items, w.o.MaxDepth)
+	for i, n := range depths {
+		groups[deep[i]].Depth = n
+	}
+	return groups, next, err
 }
 
 // describe reads the state of a group, or of another lane, whose first item has key head; nil = there are no items. A

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -353,5 +354,40 @@ func TestStatsOfManyHeartbeats(t *testing.T) {
 			require.NotEmpty(t, page.Groups)
 		})
 		require.Less(t, n, handles/2)
+	})
+}
+
+// TestGroupsOfDeepGroups (Contract): a listing of many deep groups ends, also on a slow database, because Groups counts
+// the messages of a page's groups together, and lists fewer in one transaction.
+func TestGroupsOfDeepGroups(t *testing.T) {
+	const lag, groups, depth = 15 * time.Millisecond, 100, 200
+	onLagging(t, lag, func(t *testing.T, db, lagging kv.DB) {
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		defer q.Close(t.Context())
+		for i := range groups {
+			all := make([]layer.Message, depth)
+			for j := range all {
+				all[j].Group = fmt.Sprintf("g%03d", i)
+			}
+			_, err := q.Enqueue(t.Context(), all...)
+			require.NoError(t, err)
+		}
+		slow, err := layer.Open(t.Context(), lagging, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		defer slow.Close(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		page, err := slow.Admin().Groups(ctx, layer.GroupsOptions{})
+		require.NoError(t, err)
+		require.Nil(t, page.Next)
+		require.Len(t, page.Groups, groups)
+		for i, g := range page.Groups {
+			require.Equal(t, fmt.Sprintf("g%03d", i), g.Group)
+			require.EqualValues(t, depth, g.Depth)
+		}
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
 	})
 }
