@@ -22,7 +22,7 @@ type PurgeOptions struct {
 	// Group, if not nil, limits the purge to this group; see OnlyGroup.
 	Group *string
 	// Head, if not zero, is the head of Group that the caller has seen: if another item is the head when the purge
-	// begins, nothing is removed, and the error wraps ErrChanged. Not without Group.
+	// begins, nothing is removed or cleared, and the error wraps ErrChanged. Not without Group.
 	Head ID
 	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay. Force also
 	// clears the rows of the group, or of the queue, that cannot be read: see PurgeReport.Unreadable.
@@ -92,15 +92,14 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 		return p.report, wrap("purge", fmt.Errorf("%w: set Group, or All for all groups of the queue", ErrOptions))
 	case o.Group != nil && o.All:
 		return p.report, wrap("purge", fmt.Errorf("%w: all groups, and group %q", ErrOptions, *o.Group))
+	case o.Group == nil && o.Head != ID{}:
+		return p.report, wrap("purge", fmt.Errorf("%w: the head of no group", ErrOptions))
 	}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {
 			return p.report, wrap("purge", err)
 		}
 		p.section = q.keys.items(*o.Group)
-	}
-	if err := p.begin(); err != nil {
-		return p.report, wrap("purge", err)
 	}
 	if err := p.states(); err != nil {
 		return p.report, wrap("purge", err)
@@ -119,7 +118,7 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			return s.purged, s.done.Items > 0, s.finish()
 		},
 		pass: func(s purged) (bool, error) {
-			p.purgePlace = s.place
+			p.purgePlace, p.begun = s.place, true
 			p.report.Items += s.done.Items
 			p.report.Kept += s.done.Kept
 			p.report.Forced += s.done.Forced
@@ -142,18 +141,20 @@ type purger struct {
 	o       PurgeOptions
 	section kv.KeyRange
 	purgePlace
+	begun  bool // a transaction has cleared something, or has looked for items
 	report PurgeReport
 }
 
-// begin checks the head that the caller has seen, before anything is removed.
-func (p *purger) begin() error {
-	switch {
-	case p.o.Head == ID{}:
+// checkHead compares the head that the caller has seen with the head of the group. Each transaction that may be the
+// first to clear something must call checkHead before. Later transactions belong to a purge that has begun, and the
+// head may have changed since.
+//
+// Footprint: a read conflict on the gap up to the head, and on the head.
+func checkHead(s *purgeStep) error {
+	if s.p.begun || s.p.o.Group == nil {
 		return nil
-	case p.o.Group == nil:
-		return fmt.Errorf("%w: the head of no group", ErrOptions)
 	}
-	return p.q.view(p.ctx, func(v *view) error { return v.sawHead(*p.o.Group, p.o.Head) })
+	return s.guarded(guard.PurgeLock).sawHead(*s.p.o.Group, s.p.o.Head)
 }
 
 // purgePlace is how far a purge has come: its cursor.
@@ -191,13 +192,16 @@ type purgeRun struct {
 }
 
 func (s *purgeStep) run(width int) error {
+	if err := checkHead(s); err != nil {
+		return err
+	}
 	if err := keepOwn(s.txn); err != nil {
 		return err
 	}
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}
-	if s.p.o.Group == nil && s.attempt.N == 0 && !s.p.begun() {
+	if s.p.o.Group == nil && s.attempt.N == 0 && !s.p.passed() {
 		if whole, err := s.whole(); err != nil || whole {
 			return err
 		}
@@ -210,23 +214,14 @@ func (s *purgeStep) run(width int) error {
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)
 	}
-	begins := bytes.Equal(s.place.next, s.p.section.Begin)
 	if len(rows) == 0 {
-		if begins {
-			err = seenHead(s.p.o.Head, ID{})
-		}
 		s.place = purgePlace{}
-		return err
+		return nil
 	}
 	first, err := s.keys.parse(rows[0].Key)
 	if s.passes(err) { // not the key of an item: at its end, a purge by force clears the row
 		s.place.next = kv.KeyAfter(rows[0].Key)
 		return nil
-	}
-	if begins {
-		if err := seenHead(s.p.o.Head, first.itemID()); err != nil {
-			return err
-		}
 	}
 	items := s.keys.items(first.group)
 	if !items.Contains(s.place.tail) {
@@ -383,6 +378,9 @@ func (p *purger) besides(
 				if p.q.passes(err) {
 					continue
 				}
+				if err := checkHead(s); err != nil {
+					return found, false, err
+				}
 				cleared, err := visit(s, parsed.group, row.Key)
 				if err != nil {
 					return found, false, err
@@ -398,6 +396,7 @@ func (p *purger) besides(
 		},
 		pass: func(found page) (bool, error) {
 			rest.passed(found.rows, found.width)
+			p.begun = p.begun || found.cleared > 0
 			if *counted += found.cleared; found.cleared > 0 && p.o.Progress != nil {
 				p.o.Progress(p.report)
 			}
@@ -589,8 +588,8 @@ func (s *purgeStep) whole() (bool, error) {
 	return true, nil
 }
 
-// begun reports whether the purge has passed a group.
-func (p *purger) begun() bool { return !bytes.Equal(p.next, p.q.keys.section(nameItem).Begin) }
+// passed reports whether the purge has passed a group.
+func (p *purger) passed() bool { return !bytes.Equal(p.next, p.q.keys.section(nameItem).Begin) }
 
 // partsAreItems reports whether all parts belong to items, so that all can be cleared: dead letters and archived items
 // have parts in the same section.

@@ -252,6 +252,55 @@ func TestPurgeAmidPurge(t *testing.T) {
 	}
 }
 
+// TestPurgeOfASeenHeadIsAllOrNothing: the head of a group changes while a purge of the head that the operator has seen
+// is under way. Either the purge removes the messages and the state, or its error is ErrChanged and it has cleared
+// nothing (contract).
+func TestPurgeOfASeenHeadIsAllOrNothing(t *testing.T) {
+	refused := 0
+	for _, k := range purgedKinds {
+		for skip := range int64(4) {
+			e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
+				k.configure(c)
+				if k.name == plain.name { // the others refuse a rate
+					c.MaxRate = layer.Rate{Count: 100, Per: time.Hour}
+				}
+			})
+			e.enqueueNew("A", "a1", "a2", "a3")
+			require.NoError(t, e.q.Admin().SetGroupState(e.ctx, "A", []byte("state"), layer.SetGroupStateOptions{}))
+			take := func() {
+				o := layer.TakeOptions{Where: k.o.Where, Unordered: k.o.Unordered}
+				require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+					items, _, err := e.q.TakeTx(e.ctx, tx, 1, o)
+					require.LessOrEqual(t, len(items), 1, k.name)
+					return err
+				}))
+			}
+			take()
+			head := e.all0("A")
+			db := &beforeCommit{DB: e.raw, run: take}
+			q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+			require.NoError(t, err)
+			db.skip.Store(skip)
+			db.left.Store(1)
+			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: ptr("A"), Head: head})
+			state := e.rows(kv.PrefixRange(key("state")))
+			if errors.Is(err, layer.ErrChanged) {
+				refused++
+				require.Zero(t, report, "%s, after %d commits", k.name, skip)
+				require.Equal(t, []string{"a3"}, e.all("A"), "%s, after %d commits", k.name, skip)
+				require.NotEmpty(t, state, "%s, after %d commits", k.name, skip)
+				require.Equal(t, k.name == plain.name, len(e.rows(kv.PrefixRange(key("pace")))) > 0)
+			} else {
+				require.NoError(t, err, "%s, after %d commits", k.name, skip)
+				require.Empty(t, state, "%s, after %d commits", k.name, skip)
+				require.Empty(t, e.all("A"), "%s, after %d commits", k.name, skip)
+			}
+			e.check()
+		}
+	}
+	require.NotZero(t, refused)
+}
+
 // TestPurgeAmidEnqueues (I1): items that are enqueued between a step's reads and its commit are reachable afterwards,
 // and a stream of them cannot hold the purge up: after a few conflicts it leaves the group's hint.
 func TestPurgeAmidEnqueues(t *testing.T) {
