@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -376,13 +377,15 @@ const (
 // eachPart reads the rows of the sections with a conflict, page by page, in the order of their keys, from the key from
 // on; nil = all. For each row of a lane that is no whole group, it calls what begin returns; nil = nothing is to be
 // done. next is the key of the row where the next transaction must continue; nil = there is no more. A transaction ends
-// after the calls that most allows, when it has no room left, or when it has read its share of the rows. There may be
-// many rows that need no change.
+// after most calls, when it has no room left after a call, or when it has read its share of the rows. There may be many
+// rows that need no change. With allLanes the calls come after the reads; if the rows are too many, there is no call,
+// and the error is a *LimitError.
 func eachPart(
 	w *txn, sections []kv.KeyRange, from []byte, most int,
 	begin func(lane string, row kv.KV) (do func() error, err error),
 ) (next []byte, err error) {
 	n, read := 0, locksRead{}
+	var all []func() error // with allLanes: an error must come before the first write
 	for _, section := range sections {
 		if bytes.Compare(from, section.End) >= 0 {
 			continue
@@ -414,13 +417,22 @@ func eachPart(
 			if do == nil {
 				continue
 			}
-			if n == most || most != allLanes && w.crowded() {
+			if most == allLanes {
+				all = append(all, do)
+				continue
+			}
+			if n == most || w.crowded() {
 				return row.Key, nil
 			}
 			if err := do(); err != nil {
 				return nil, err
 			}
 			n++
+		}
+	}
+	for _, do := range all {
+		if err := do(); err != nil {
+			return nil, err
 		}
 	}
 	return nil, nil
@@ -444,32 +456,48 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 	})
 }
 
-// unmarkAll removes the marks of no more lanes of a group than most allows (see eachPart). If whole is set, it first
-// removes the mark of the group itself. old is the first mark that it has removed; nil = none. It finds the lanes by
-// the rows of the marks, because the locks of the lanes in flight may be many and large. It begins with the mark whose
-// key is from; nil = the first.
+// unmarkAll removes the marks that allow accepts from up to most lanes of a group (see eachPart). If whole is set, it
+// then removes the mark of the group itself. A mark that allow refuses with ErrChanged stays. old is a mark that it has
+// removed: that of the group, or else the first; nil = none. It finds the lanes by the rows of the marks, because the
+// locks of the lanes in flight may be many and large. It begins with the mark whose key is from; nil = the first.
 func (w *txn) unmarkAll(
 	group string, allow func(m *rec.Mark) error, whole bool, from []byte, most int,
 ) (old *rec.Mark, next []byte, err error) {
-	if whole {
-		if old, err = w.unmark(group, allow); err != nil || w.keys.plan.IsPlain() {
-			return old, nil, err
+	unmark := func(lane string) (*rec.Mark, error) {
+		m, err := w.unmark(lane, allow)
+		if errors.Is(err, ErrChanged) {
+			err = nil
+		}
+		return m, err
+	}
+	if !w.keys.plan.IsPlain() {
+		if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
+			return nil, nil, err
+		}
+		marks := []kv.KeyRange{w.keys.marks(group)}
+		next, err = eachPart(w, marks, from, most, func(lane string, _ kv.KV) (func() error, error) {
+			return func() error {
+				m, err := unmark(lane)
+				if old == nil {
+					old = m
+				}
+				return err
+			}, nil
+		})
+		if err != nil {
+			return nil, nil, err
 		}
 	}
-	if err := guard.MarkGroup.Read(w.tx, w.keys.locks(group)); err != nil {
-		return nil, nil, err
+	if whole {
+		m, err := unmark(group)
+		if err != nil {
+			return nil, nil, err
+		}
+		if m != nil {
+			old = m
+		}
 	}
-	marks := []kv.KeyRange{w.keys.marks(group)}
-	next, err = eachPart(w, marks, from, most, func(lane string, _ kv.KV) (func() error, error) {
-		return func() error {
-			m, err := w.unmark(lane, allow)
-			if old == nil {
-				old = m
-			}
-			return err
-		}, nil
-	})
-	return old, next, err
+	return old, next, nil
 }
 
 // Changes which a program makes of its own waiting messages: another time, another body. Find gives the id of a message

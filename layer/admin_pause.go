@@ -34,6 +34,10 @@ type PauseOptions struct {
 type ResumeOptions struct {
 	// Mark, if not nil, is the mark that the caller has seen: if another stops the group, or the queue, now, nothing is
 	// resumed, and the error wraps ErrChanged. So a resume of a pause does not end a halt which came since.
+	//
+	// In a queue with templates each lane of a group may have a mark of its own. Then only the marks that equal Mark
+	// end. The others still stop their lanes, and Admin.Group returns one of them. The error wraps ErrChanged if no
+	// mark of the group equals Mark.
 	Mark *Mark
 }
 
@@ -76,7 +80,7 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 	if o.By != "" {
 		a.by = o.By
 	}
-	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, s *markedStep) (Mark, []byte, error) {
+	return stepMark(ctx, a, VerbPause, group, func(tx kv.Tx, most int, s *markedStep) (markedStep, error) {
 		return pauseGroup(ctx, a, tx, group, o, s, most)
 	})
 }
@@ -87,26 +91,29 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 //
 // Reads: the lock, with a conflict; with Force, the locks of all lanes of the group.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
-	m, _, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
-	return m, err
+	done, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
+	if err != nil {
+		return Mark{}, err
+	}
+	return *done.mark, nil
 }
 
 // pauseGroup is one step of a pause. The first step, for which before is nil, marks the group. With Force each step
-// ends the claims of no more lanes than most allows. next is the key of the lock with which the next step begins; nil =
-// this was the last step. before is what the step before returned. A further step fails if the group no longer has the
-// mark that the first step gave it. While the group has the mark no claim begins, so the lanes before next stay free.
+// ends the claims of up to most lanes. The next step begins with the lock whose key is done.next. before is the result
+// of the step before. A further step fails if the group no longer has the mark that the first step gave it. While the
+// group has the mark no claim begins, so the lanes before done.next stay free.
 func pauseGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, before *markedStep, most int,
-) (m Mark, next []byte, err error) {
+) (done markedStep, err error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
-		return Mark{}, nil, wrap("pause", err)
+		return done, wrap("pause", err)
 	}
 	if o.Token != 0 && !o.Force {
-		return Mark{}, nil, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
+		return done, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
 	if o.Token != 0 && !q.keys.plan.IsPlain() {
-		return Mark{}, nil, wrap("pause",
+		return done, wrap("pause",
 			fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
 	var now rec.Mark
@@ -123,7 +130,7 @@ func pauseGroup(
 		if before == nil {
 			_, r, err = w.mark(group, now)
 		} else if r, err = w.guarded(guard.MarkGroup).readLock(group); err == nil {
-			from, err = before.next, stillMarked(r.Mark(), &before.mark)
+			from, err = before.next, stillMarked(r.Mark(), before.mark)
 		}
 		if err != nil {
 			return err
@@ -136,13 +143,17 @@ func pauseGroup(
 			w.count(countForced, 1)
 			w.end(group, r, r.Mark())
 		}
-		next, err = w.endParts(group, from, most)
+		done.next, err = w.endParts(group, from, most)
 		return err
 	})
 	if err != nil {
-		return Mark{}, nil, wrap("pause", err)
+		return markedStep{}, wrap("pause", err)
 	}
-	return *publicMark(&now), next, nil
+	done.mark = publicMark(&now)
+	if before != nil {
+		done.mark = before.mark
+	}
+	return done, nil
 }
 
 // stillMarked returns ErrChanged if a group has another mark than the one that a call has given it.
@@ -173,96 +184,103 @@ func (w *txn) sawToken(group string, seen int64) error {
 // transactions resume the rest. If another operator pauses the group before the last of them, the group stays paused.
 // After an error the caller must call ResumeGroup again, because lanes may still be halted.
 //
-// Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
+// Errors: ErrNotPaused, ErrChanged, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
-	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (Mark, []byte, error) {
-		m, next, err := resumeGroup(ctx, a, tx, group, o, s, most)
-		if s != nil && errors.Is(err, ErrNotPaused) { // another resume was faster
-			err = nil
-		}
-		return m, next, err
+	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (markedStep, error) {
+		return resumeGroup(ctx, a, tx, group, o, s, most)
 	})
 }
 
 // ResumeGroupTx resumes in the caller's transaction. With more than 1,000 halted lanes its error is a *LimitError, and
-// ResumeGroup resumes them in steps. The caller must handle an unknown commit, for example with Once.
+// ResumeGroup resumes them in steps. The caller must handle an unknown commit, for example with Once. With ErrChanged
+// or ErrNotPaused nothing was changed.
 //
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
-// whole group if the group is empty, and the head's attempts.
+// whole group if the group is empty, and the head's attempts. In a queue with templates, unordered receives or
+// lease_per=item also: the marks of the group, with a conflict on all locks of the group.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
-	m, _, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
-	return m, err
+	done, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
+	if err != nil {
+		return Mark{}, err
+	}
+	return *done.mark, nil
 }
 
-// resumeGroup is one step of a resume. The first step, for which before is nil, removes the mark of the group itself. A
-// later one leaves such a mark: another operator has paused the group since. Each step resumes no more lanes than most
-// allows. next is the key of the mark with which the next step begins, so that a lane that is halted again costs no
-// second step; nil = this was the last.
+// resumeGroup is one step of a resume. The first step, for which before is nil, also removes the mark of the group
+// itself. A later step leaves such a mark, because another operator has paused the group since. most bounds the marks
+// of lanes that a step looks at; with allLanes, a step looks at all or fails. The next step begins with the mark whose
+// key is done.next. So a lane that is halted again behind a step is not resumed a second time.
 func resumeGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, before *markedStep, most int,
-) (m Mark, next []byte, err error) {
+) (done markedStep, err error) {
 	if err := checkGroup(group); err != nil {
-		return Mark{}, nil, wrap("resume", err)
-	}
-	var was rec.Mark
-	var from []byte
-	if before != nil {
-		from = before.next
+		return done, wrap("resume", err)
 	}
 	err = a.q.operate(ctx, tx, func(w *txn) error {
-		var old *rec.Mark
-		var err error
-		if old, next, err = w.unmarkAll(group, o.seen, before == nil, from, most); err != nil {
+		if before != nil {
+			done = *before
+		}
+		old, next, err := w.unmarkAll(group, func(m *rec.Mark) error {
+			err := o.seen(m)
+			if err != nil {
+				done.changed = err
+			}
+			return err
+		}, before == nil, done.next, most)
+		if err != nil {
 			return err
 		}
-		if old == nil {
-			return fmt.Errorf("%w: group %q", ErrNotPaused, group)
+		if done.next = next; done.mark == nil {
+			done.mark = publicMark(old)
 		}
-		was = *old
-		return nil
+		switch {
+		case done.mark != nil || next != nil:
+			return nil
+		case done.changed != nil:
+			return done.changed
+		}
+		return fmt.Errorf("%w: group %q", ErrNotPaused, group)
 	})
-	return *publicMark(&was), next, wrap("resume", err)
+	return done, wrap("resume", err)
 }
 
-// markedStep is the result of a step of stepMark.
+// markedStep is the result of a step of stepMark, and of the steps before.
 type markedStep struct {
-	mark Mark
-	next []byte // where the next step continues; nil = there is none
+	mark    *Mark  // given or removed first; nil = no mark was removed yet
+	changed error  // of a resume: the group has a mark that the caller has not seen
+	next    []byte // where the next step continues; nil = there is none
 }
 
-// stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark of
-// the first. A step changes up to most lanes. before has the mark of the first step, and where to continue; nil = it is
-// the first.
+// stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark in
+// the result of the last. A step changes up to most lanes. before is the result of the step before; nil = it is the
+// first step.
 func stepMark(
 	ctx context.Context, a Admin, v Verb, group string,
-	step func(tx kv.Tx, most int, before *markedStep) (m Mark, next []byte, err error),
+	step func(tx kv.Tx, most int, before *markedStep) (markedStep, error),
 ) (m Mark, err error) {
 	err = a.act(ctx, v, &group, ID{}, func(ctx context.Context) (int, error) {
 		var before *markedStep
 		steps := job[markedStep]{
 			q: a.q, ctx: ctx, width: lanesOfStep, call: string(v),
 			attempt: func(tx kv.Tx, _ kv.Attempt, width int) (done markedStep, wrote bool, err error) {
-				done.mark, done.next, err = step(tx, width, before)
+				done, err = step(tx, width, before)
 				if limit := (*LimitError)(nil); errors.As(err, &limit) && limit.What == whatTransaction {
 					err = fmt.Errorf("%w: %w", errTooLarge, err)
 				}
 				return done, true, err
 			},
 			pass: func(done markedStep) (bool, error) {
-				if before != nil {
-					done.mark = before.mark
-				}
 				before = &done
-				m = done.mark
 				return done.next != nil, nil
 			},
 		}
-		return 0, wrap(string(v), steps.run(true))
+		if err := steps.run(true); err != nil {
+			return 0, wrap(string(v), err)
+		}
+		m = *before.mark
+		return 0, nil
 	})
-	if err != nil {
-		return Mark{}, err
-	}
-	return m, nil
+	return m, err
 }
 
 // Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its

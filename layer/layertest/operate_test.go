@@ -551,6 +551,111 @@ func TestActsOnWhatWasSeen(t *testing.T) {
 	})
 }
 
+// TestResumeEndsTheSeenMarkOnly (contract): a group with lanes may have several marks. A resume that names one of them
+// ends this one. If the group does not have the mark any more, the resume changes nothing, also in the transaction of a
+// caller that continues after the error.
+func TestResumeEndsTheSeenMarkOnly(t *testing.T) {
+	for _, paused := range []bool{false, true} {
+		e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
+			facets("*; state").configure(c)
+			c.OnFailure = layer.HaltGroup
+		})
+		admin := e.q.Admin()
+		states := []string{"NEW", "OLD", "PAID"}
+		for _, state := range states {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: facetsOf(state, "EU")})
+			require.NoError(t, err)
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Where: layer.Template{"state": state}})
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "poison"}))
+			e.clock.advance(time.Second)
+		}
+		marks := len(states)
+		if paused {
+			_, err := admin.PauseGroup(e.ctx, "A", layer.PauseOptions{})
+			require.NoError(t, err)
+			marks++
+		}
+		e.check()
+		stored := func() []kv.KV {
+			return append(e.rows(kv.PrefixRange(key("lock"))), e.rows(kv.PrefixRange(key("mark")))...)
+		}
+		var ended *layer.Mark
+		for left := marks; left > 0; left-- {
+			require.Len(t, e.rows(kv.PrefixRange(key("mark"))), left)
+			if ended != nil {
+				before := stored()
+				_, err := admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: ended})
+				require.ErrorIs(t, err, layer.ErrChanged)
+				require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+					_, err := admin.ResumeGroupTx(e.ctx, tx, "A", layer.ResumeOptions{Mark: ended})
+					require.ErrorIs(t, err, layer.ErrChanged)
+					return nil
+				}))
+				require.Equal(t, before, stored())
+			}
+			g, err := admin.Group(e.ctx, "A", nil)
+			require.NoError(t, err)
+			require.NotNil(t, g.Mark)
+			was, err := admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: g.Mark})
+			require.NoError(t, err)
+			require.Equal(t, *g.Mark, was)
+			ended = &was
+			e.check()
+		}
+		_, err := admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: ended})
+		require.ErrorIs(t, err, layer.ErrNotPaused)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.Len(t, claims[0].Items, len(states))
+	}
+}
+
+// TestRefusedResumeOfManyLanes (contract): a group has more halted lanes than a resume in the caller's transaction can
+// end. It then changes nothing. A resume in transactions of its own, with a mark that 77 lanes have, ends these alone.
+func TestRefusedResumeOfManyLanes(t *testing.T) {
+	e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
+		facets("*; state").configure(c)
+		c.OnFailure = layer.HaltGroup
+	})
+	const lanes = 1001
+	for first := 0; first < lanes; first += 77 {
+		var some []layer.Message
+		for i := first; i < first+77; i++ {
+			some = append(some, layer.Message{Group: "A", Headers: facetsOf(fmt.Sprint("s", i), "EU")})
+		}
+		_, err := e.q.Enqueue(e.ctx, some...)
+		require.NoError(t, err)
+		for _, m := range some {
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{
+				Group: layer.OnlyGroup("A"), Where: layer.Template{"state": m.Headers["state"]},
+			})
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "poison"}))
+		}
+		e.clock.advance(time.Second)
+	}
+	admin := e.q.Admin()
+	require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+		_, err := admin.ResumeGroupTx(e.ctx, tx, "A", layer.ResumeOptions{})
+		require.ErrorIs(t, err, layer.ErrLimit)
+		return nil
+	}))
+	require.Len(t, e.rows(kv.PrefixRange(key("mark"))), lanes)
+	g, err := admin.Group(e.ctx, "A", layer.Template{"state": "s1000"})
+	require.NoError(t, err)
+	was, err := admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: g.Mark})
+	require.NoError(t, err)
+	require.Equal(t, *g.Mark, was)
+	require.Len(t, e.rows(kv.PrefixRange(key("mark"))), lanes-77)
+	_, err = admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: g.Mark})
+	require.ErrorIs(t, err, layer.ErrChanged)
+	e.check()
+}
+
 // TestRetryNowLeavesNoTimer: after RetryNow a group is ready, and counts no more as delayed.
 func TestRetryNowLeavesNoTimer(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
