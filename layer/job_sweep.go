@@ -1008,7 +1008,7 @@ func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 		}
 	}
 	for _, h := range all {
-		if w.tired() {
+		if w.tired() && (w.chores.lapsed > 0 || t.aged > 0) { // else the next step would come here again, as crowded
 			break
 		}
 		free, err := w.lapse(h.lane, h.record, nil, ID{})

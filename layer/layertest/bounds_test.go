@@ -740,6 +740,71 @@ func TestStepsThatAreTooLarge(t *testing.T) {
 	l.check()
 }
 
+// TestSmallTransactionsMakeProgress (contract): a handle has a small limit of a transaction. A pause by force, a resume
+// and a sweep of a group with many lanes or holds end: they are done, or the database refuses a transaction for its
+// size.
+func TestSmallTransactionsMakeProgress(t *testing.T) {
+	const lanes, most = 4, 200 // transactions
+	done := 0
+	for n := range 80 {
+		limit, force := 10_000+1_000*(n/2), n%2 == 0
+		for _, kind := range []string{"facets", "unordered"} {
+			config := kinds()[kind]
+			config.OnFailure, config.Retention, config.Lease = layer.DeadLetterItem, time.Minute, time.Second
+			l := newEnv(t, inMemory, false).largest(config)
+			for i := range lanes {
+				headers := make(map[string]string)
+				for _, facet := range config.Facets {
+					headers[facet] = fmt.Sprint("v", i)
+				}
+				l.enqueue(layer.Message{Group: "G", Headers: headers})
+				o := layer.ReceiveOptions{Max: 1, Unordered: config.Unordered}
+				if !o.Unordered {
+					o.Where = headers
+				}
+				claims, err := l.q.Receive(l.ctx, o)
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+			}
+			ctx, cancel := context.WithCancel(l.ctx)
+			db := &endingDB{DB: l.db, left: 1000, cancel: cancel}
+			o := l.options()
+			o.Config, o.Tx.SizeLimit = layer.Config{}, limit
+			q, err := layer.Open(ctx, db, l.prefix, l.name, o)
+			require.NoError(t, err)
+			step := func(call func(a layer.Admin) error) {
+				db.left = most
+				err := call(q.Admin())
+				if err == nil {
+					done++
+				} else if !errors.Is(err, layer.ErrLimit) && !errors.Is(err, layer.ErrNotPaused) {
+					require.True(t, refusedForSize(err), "%s, %d bytes: %v", kind, limit, err)
+				}
+			}
+			if force { // so the call begins with the claims
+				_, err := l.q.Admin().PauseGroup(ctx, "G", layer.PauseOptions{})
+				require.NoError(t, err)
+			}
+			step(func(a layer.Admin) error {
+				_, err := a.PauseGroup(ctx, "G", layer.PauseOptions{Force: force})
+				return err
+			})
+			step(func(a layer.Admin) error {
+				_, err := a.ResumeGroup(ctx, "G", layer.ResumeOptions{})
+				return err
+			})
+			l.clock.advance(time.Hour)
+			step(func(a layer.Admin) error {
+				_, err := a.Sweep(ctx, layer.SweepOptions{})
+				return err
+			})
+			cancel()
+			l.check()
+		}
+	}
+	require.Greater(t, done, 6)
+}
+
 // TestReceiveAsksForLess (contract): a receive whose transaction the database refuses for its size asks for less, and
 // gets at least one message. Here the handle's own limit of a transaction is below the lock of a claim of 1,000
 // messages.
