@@ -554,9 +554,9 @@ func TestAHeartbeatBesideAClockAhead(t *testing.T) {
 	}
 }
 
-// TestALiveLongLeaseBesideAClockBehind (G2): a claim has a longer lease than the queue's. No process whose clock is behind
-// ends it while its holder lives. After the lease, that process gets the message: within twice the queue's lease, or, if
-// the claim is older than the clock is behind, when the lease is over by that clock.
+// TestALiveLongLeaseBesideAClockBehind (G2): a claim has a longer lease than the queue's. No process whose clock is
+// behind ends it while its holder lives. After the lease, that process gets the message: within twice the queue's
+// lease, or, if the claim is older than the clock is behind, when the lease is over by that clock.
 func TestALiveLongLeaseBesideAClockBehind(t *testing.T) {
 	t.Parallel()
 	for by, within := range map[time.Duration]time.Duration{
