@@ -132,6 +132,9 @@ func (a Admin) SetGroupStateTx(
 	}
 	return wrap("set group state", interfere(ctx, q, tx, func(w *txn) error {
 		r, err := w.guarded(guard.StateLock).readLock(group)
+		if err == nil {
+			r, err = withoutDead(w, guard.StateLock, group, r)
+		}
 		if err != nil {
 			return err
 		}

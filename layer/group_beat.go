@@ -67,6 +67,19 @@ func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 	return w.endBeats(met)
 }
 
+// withoutDead ends the claim by which r holds a lane, if a handle that has died keeps the claim by heartbeat, and
+// returns the record then. r is of the database, or of this transaction before it has ended other claims of the handle.
+// The claims of a handle that lives stay, and so do all others.
+func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record, error) {
+	if c := r.Claim(); c == nil || !c.ByBeat() {
+		return r, nil
+	}
+	if _, err := w.endOwner(lane, r); err != nil {
+		return nil, err
+	}
+	return w.guarded(g).readLock(lane)
+}
+
 // endBeats ends a page of the claims of each handle whose beat this transaction has met when it was due, and reports
 // whether any claim was ended.
 func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {

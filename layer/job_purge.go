@@ -306,6 +306,10 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 		s.put(r.group, rec.Unreadable, nil, 0)
 		return nil, false, nil
 	}
+	if err != nil {
+		return nil, false, err
+	}
+	held, err = withoutDead(s.txn, guard.PurgeLock, r.group, held)
 	return held, false, err
 }
 

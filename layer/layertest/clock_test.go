@@ -588,6 +588,58 @@ func TestALiveLongLeaseBesideAClockBehind(t *testing.T) {
 	}
 }
 
+// operations are changes of a message, or of a group, that a live claim prevents. Each reports whether it was done.
+var operations = map[string]func(c *clocks, id layer.ID) error{
+	"cancel": func(c *clocks, id layer.ID) error { return c.q.Admin().Cancel(c.Context(), id) },
+	"skip": func(c *clocks, id layer.ID) error {
+		_, err := c.q.Admin().Skip(c.Context(), id.Group, layer.SkipOptions{Head: id})
+		return err
+	},
+	"edit": func(c *clocks, id layer.ID) error {
+		return c.q.Admin().Edit(c.Context(), id, func(m *layer.Message) error {
+			m.Body = []byte("edited")
+			return nil
+		})
+	},
+	"reschedule": func(c *clocks, id layer.ID) error { return c.q.Reschedule(c.Context(), id, time.Now().Add(time.Hour)) },
+	"replace":    func(c *clocks, id layer.ID) error { return c.q.Replace(c.Context(), id, []byte("new"), nil) },
+	"set state": func(c *clocks, id layer.ID) error {
+		return c.q.Admin().SetGroupState(c.Context(), id.Group, []byte("s"), layer.SetGroupStateOptions{})
+	},
+	"purge": func(c *clocks, id layer.ID) error {
+		report, err := c.q.Admin().Purge(c.Context(), layer.PurgeOptions{Group: &id.Group})
+		require.NoError(c, err)
+		if report.Kept > 0 {
+			return layer.ErrInFlight
+		}
+		return nil
+	},
+}
+
+// TestDeadHeartbeatHindersNoOperator: an operator may change what a process held by heartbeat that has died, before any
+// receive has ended its claims. While the process lives, the change is refused.
+func TestDeadHeartbeatHindersNoOperator(t *testing.T) {
+	t.Parallel()
+	for name, operate := range operations {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				holder := c.off(0)
+				c.send(c.q, layer.Message{}, layer.Message{})
+				_, err := c.q.Enqueue(c.Context(), layer.Message{Group: "B"}) // the holder has another claim
+				require.NoError(c, err)
+				claim := c.claim(holder, layer.ReceiveOptions{Heartbeat: true})
+				c.claim(holder, layer.ReceiveOptions{Heartbeat: true})
+				time.Sleep(3 * clockLease)
+				err = operate(c, claim.Items[0].ID)
+				require.True(c, errors.Is(err, layer.ErrInFlight) || errors.Is(err, layer.ErrHeld), "%v", err)
+				require.NoError(c, holder.Close(c.Context()))
+				time.Sleep(2 * clockLease)
+				require.NoError(c, operate(c, claim.Items[0].ID))
+			})
+		})
+	}
+}
+
 // TestALongerHeartbeat (G2): the queue's lease becomes shorter while a process has a claim by heartbeat. No beat makes
 // the claim end earlier than the process was told.
 func TestALongerHeartbeat(t *testing.T) {
