@@ -559,8 +559,12 @@ func (w *txn) enough() bool { return w.chores.done >= w.chores.most(maxChores) |
 // tired reports whether the transaction has ended maxLapsed holdings.
 func (w *txn) tired() bool { return w.chores.lapsed >= w.chores.most(maxLapsed) || w.crowded() }
 
-// leaves reports whether the transaction may have left chores to the next.
-func (w *txn) leaves() bool { return w.chores.postponed || w.tired() || w.enough() }
+// leaves reports whether the transaction may have left chores to the next. A transaction that has written nothing has
+// not: the next one would read the same groups and come no further. Example: its reads of many unreadable groups have
+// filled it.
+func (w *txn) leaves() bool {
+	return w.sizes.own.wrote && (w.chores.postponed || w.tired() || w.enough())
+}
 
 // spent reports whether the transaction has reached overdueItems or overdueBytes.
 func (w *txn) spent() bool {

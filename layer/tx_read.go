@@ -868,25 +868,26 @@ type sizes struct {
 type sized struct {
 	kv.Tx
 	added int // bytes
+	wrote bool
 }
 
 func (t *sized) Set(key, value []byte) {
-	t.added += setSize(len(key), len(value))
+	t.added, t.wrote = t.added+setSize(len(key), len(value)), true
 	t.Tx.Set(key, value)
 }
 
 func (t *sized) Clear(key []byte) {
-	t.added += clearSize(len(key))
+	t.added, t.wrote = t.added+clearSize(len(key)), true
 	t.Tx.Clear(key)
 }
 
 func (t *sized) ClearRange(r kv.KeyRange) {
-	t.added += clearSize((len(r.Begin) + len(r.End) + 1) / 2)
+	t.added, t.wrote = t.added+clearSize((len(r.Begin)+len(r.End)+1)/2), true
 	t.Tx.ClearRange(r)
 }
 
 func (t *sized) Atomic(op kv.MutationType, key, operand []byte) {
-	t.added += setSize(len(key), len(operand))
+	t.added, t.wrote = t.added+setSize(len(key), len(operand)), true
 	t.Tx.Atomic(op, key, operand)
 }
 

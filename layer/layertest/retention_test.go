@@ -173,6 +173,37 @@ func TestTakeSaysAgain(t *testing.T) {
 	}
 }
 
+// TestDrainEndsBehindUnreadableGroups (contract): the first groups cannot be read, and a take fills its transaction by
+// reads of them. The loop that drains the queue comes to an end, with the error of the first of them.
+func TestDrainEndsBehindUnreadableGroups(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	const groups = 100
+	for i := range groups {
+		e.enqueue(fmt.Sprint("broken", i), "x")
+		e.write(func(tx kv.Tx) { tx.Set(key("lock", fmt.Sprint("broken", i)), []byte("no lock")) })
+	}
+	o := e.options(7)
+	o.Tx.SizeLimit = 10_000
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	takes := 0
+	for again := true; again && err == nil; takes++ {
+		require.Less(t, takes, groups)
+		err = q.Once(e.ctx, func(tx kv.Tx) (err error) {
+			var items []layer.Item
+			items, again, err = q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{})
+			require.Empty(t, items)
+			return err
+		})
+	}
+	require.ErrorIs(t, err, layer.ErrCorrupt)
+	_, err = q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.ErrorIs(t, err, layer.ErrCorrupt)
+	require.Len(t, e.rows(kv.PrefixRange(key("ready"))), groups, "the hints are as they were")
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{All: true, Force: true})
+	require.NoError(t, err)
+}
+
 // TestOverduePageLeavesWhatIsHeld (G2): a page of items past retention ends before the first held item.
 func TestOverduePageLeavesWhatIsHeld(t *testing.T) {
 	for _, kind := range holdKinds {
