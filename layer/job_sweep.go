@@ -888,8 +888,8 @@ func (s *sweeper) overdue() error {
 //
 // Footprint, per group with a head past retention: a read and a write conflict on the lock; if the group has no holding
 // and is empty now, a read conflict on the whole group. In a queue with facets or with holds also read conflicts on up
-// to maxLapsed locks of the group, and on the holds of the items. A group whose holder's heartbeat is over: see
-// endBeat.
+// to maxLapsed claims, delays and grants of the group, on the marks before them, and on the holds of the items. A group
+// whose holder's heartbeat is over: see endBeat.
 type overdueStep struct {
 	rest kv.KeyRange // begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
@@ -983,19 +983,31 @@ func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err 
 	return rest.len() > 0, err
 }
 
-// endOver is for a group that is not one lane: it looks at the claims and delays of the lanes that may have one of the
-// first items of the group, old. If one of these lasts, or an operator has stopped the group, the items stay (stop). If
-// all that are there are over, endOver ends some of them, and the group must be looked at again: no receive may ever
-// come that would end them.
+// endOver is for a group that is not one lane. It looks at the first maxLapsed claims, delays and grants of the group,
+// whichever lanes they have, and at the holds of the group up to the last item of old, the first items of the group. If
+// one of these lasts, the items stay (stop). If all are over, endOver ends some of them, and the next step must look at
+// the group again (again): no receive may ever come that would end them. The mark of a lane without a claim protects no
+// item. If the group has more than maxPassed locks before the last of these, the items stay.
 func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
-	rows, err := guard.AgeLock.Reads(w.tx).GetRange(
-		w.keys.locks(old.group).Selectors(), kv.RangeOptions{Limit: maxLapsed}).Wait(w.ctx)
-	if err != nil {
-		return false, false, fmt.Errorf("read locks: %w", err)
-	}
-	all, err := w.unpackHolds(rows)
-	if err != nil {
-		return false, false, err
+	var all []heldLane
+	var read locksRead
+	for row, err := range walk(w.ctx, guard.AgeLock.Reads(w.tx), w.keys.locks(old.group), maxLapsed) {
+		if err != nil {
+			return false, false, fmt.Errorf("read locks: %w", err)
+		}
+		if read.add(row); read.over() {
+			return false, true, nil
+		}
+		held, err := w.unpackHolds([]kv.KV{row})
+		if err != nil {
+			return false, false, err
+		}
+		if held[0].record.At(w.nowMS) != rec.Marked {
+			all = append(all, held...)
+		}
+		if len(all) == maxLapsed {
+			break
+		}
 	}
 	holds, err := w.recordsIn(guard.AgeLock, w.keys.holdsTo(old.id(old.len()-1)))
 	if err != nil {

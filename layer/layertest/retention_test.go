@@ -180,7 +180,7 @@ func TestDrainEndsBehindUnreadableGroups(t *testing.T) {
 	const groups = 100
 	for i := range groups {
 		e.enqueue(fmt.Sprint("broken", i), "x")
-		e.write(func(tx kv.Tx) { tx.Set(key("lock", fmt.Sprint("broken", i)), []byte("no lock")) })
+		e.spoil(key("lock", fmt.Sprint("broken", i)))
 	}
 	o := e.options(7)
 	o.Tx.SizeLimit = 10_000
@@ -277,6 +277,81 @@ func TestSweepOverdueBehindLapsedHolds(t *testing.T) {
 			require.NoError(t, e.q.Ack(e.ctx, claims[0]))
 		})
 	}
+}
+
+// TestPauseProtectsNoOldMessages: a sweep removes messages past retention also from a paused or halted group, in each
+// kind of queue. The group stays paused, and delivers later messages after a resume.
+func TestPauseProtectsNoOldMessages(t *testing.T) {
+	for _, k := range purgedKinds {
+		e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
+			k.configure(c)
+			c.Retention = time.Minute
+		})
+		e.enqueueNew("A", "a1", "a2", "a3")
+		admin := e.q.Admin()
+		_, err := admin.PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		require.NoError(t, err)
+		e.clock.advance(2 * time.Minute)
+		e.enqueueNew("A", "young")
+		report, err := admin.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 3, report.PastRetention, k.name)
+		require.Equal(t, []string{"young"}, e.all("A"), k.name)
+		e.check()
+		claims, err := e.q.Receive(e.ctx, k.o)
+		require.NoError(t, err)
+		require.Empty(t, claims, k.name)
+		require.NoError(t, e.resume("A"))
+		e.check()
+		claims, err = e.q.Receive(e.ctx, k.o)
+		require.NoError(t, err)
+		require.Len(t, claims, 1, k.name)
+		require.Equal(t, []string{"young"}, bodies(claims[0].Items), k.name)
+		require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+		e.check()
+	}
+}
+
+// TestHaltsProtectNoOldMessages: many lanes of a group are halted, and behind them a claim has expired. A sweep removes
+// the messages past retention. While a claim lasts, they stay.
+func TestHaltsProtectNoOldMessages(t *testing.T) {
+	e := newEnvOf(t, anyEngine, false, func(c *layer.Config) {
+		facets("*; state").configure(c)
+		c.OnFailure, c.Retention, c.Lease = layer.HaltGroup, time.Minute, 10*time.Second
+	})
+	const lanes = 12
+	receive := func(i int) *layer.Claim {
+		state := fmt.Sprintf("s%02d", i)
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: facetsOf(state, "EU")})
+		require.NoError(t, err)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Where: layer.Template{"state": state}})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		return claims[0]
+	}
+	for i := range lanes {
+		require.NoError(t, e.q.Nack(e.ctx, receive(i), layer.NackOptions{Reject: "poison"}))
+	}
+	last := receive(lanes)
+	_, err := e.q.Extend(e.ctx, last, 3*time.Minute)
+	require.NoError(t, err)
+	e.clock.advance(2 * time.Minute)
+	admin := e.q.Admin()
+	report, err := admin.Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.Zero(t, report.PastRetention)
+	require.Len(t, e.all("A"), lanes+1)
+	e.clock.advance(2 * time.Minute)
+	report, err = e.handle(2).Admin().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, lanes+1, report.PastRetention)
+	require.Empty(t, e.all("A"))
+	require.Len(t, e.rows(kv.PrefixRange(key("mark"))), lanes)
+	e.check()
+	require.NoError(t, e.resume("A"))
+	e.check()
+	require.NoError(t, e.q.Ack(e.ctx, receive(0)))
+	e.check()
 }
 
 // TestSweepOverdueBehindADeadHeartbeat (G5): a sweep removes items past retention also if the process is gone that held
