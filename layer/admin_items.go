@@ -155,8 +155,8 @@ type waiting struct {
 // waitingItem reads an item that the caller is about to change. The item may be in several lanes, and any of them may
 // be held. waitingItem reads the locks of the lanes of which a claim may have the item, with a conflict on all locks of
 // the group. The caller must write a conflict on the lock of the whole group, which every claim in the group reads.
-// Together these exclude every claim and release in the group until the commit. An error means that nothing was written,
-// except that claims of a dead handle by heartbeat may have ended.
+// Together these exclude every claim and release in the group until the commit. An error means that nothing was
+// written, except that claims of a dead handle by heartbeat may have ended.
 func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	lockKey := w.keys.lock(id.Group)
 	own, value, head := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(w.keys.item(id)), w.head(id.Group)

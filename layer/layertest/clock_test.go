@@ -601,8 +601,10 @@ var operations = map[string]func(c *clocks, id layer.ID) error{
 			return nil
 		})
 	},
-	"reschedule": func(c *clocks, id layer.ID) error { return c.q.Reschedule(c.Context(), id, time.Now().Add(time.Hour)) },
-	"replace":    func(c *clocks, id layer.ID) error { return c.q.Replace(c.Context(), id, []byte("new"), nil) },
+	"reschedule": func(c *clocks, id layer.ID) error {
+		return c.q.Reschedule(c.Context(), id, time.Now().Add(time.Hour))
+	},
+	"replace": func(c *clocks, id layer.ID) error { return c.q.Replace(c.Context(), id, []byte("new"), nil) },
 	"set state": func(c *clocks, id layer.ID) error {
 		return c.q.Admin().SetGroupState(c.Context(), id.Group, []byte("s"), layer.SetGroupStateOptions{})
 	},
