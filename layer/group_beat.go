@@ -71,7 +71,7 @@ func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 // returns the record then. r is of the database, or of this transaction before it has ended other claims of the handle.
 // The claims of a handle that lives stay, and so do all others.
 func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record, error) {
-	if c := r.Claim(); c == nil || !c.ByBeat() {
+	if r.Claim() == nil {
 		return r, nil
 	}
 	if _, err := w.endOwner(lane, r); err != nil {
