@@ -67,11 +67,11 @@ func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 	return w.endBeats(met)
 }
 
-// withoutDead ends the claim by which r holds a lane, if a handle that has died keeps the claim by heartbeat, and
-// returns the record then. r is of the database, or of this transaction before it has ended other claims of the handle.
-// The claims of a handle that lives stay, and so do all others.
+// withoutDead returns the record of a lane, after it has ended a claim that a dead handle has by heartbeat. Any other
+// claim stays. r is the record as read before. The transaction may have ended the claim since, together with another of
+// the handle. So withoutDead reads the record of a claim by heartbeat again.
 func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record, error) {
-	if r.Claim() == nil {
+	if c := r.Claim(); c == nil || hasLease(c) {
 		return r, nil
 	}
 	if _, err := w.endOwner(lane, r); err != nil {

@@ -302,8 +302,8 @@ const clockSlack = 5 * time.Minute
 const versionsPerMS = 1000
 
 // offsetSlack is how far hints and receipts may run ahead of the clock before Open concludes that the database's
-// versions went back.
-// Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
+// versions went back. Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore
+// loses.
 const offsetSlack = 10_000_000 // versions
 
 // paceAhead is how far the time up to which a rate is used up may lie ahead of a handle's clock. No handle writes a

@@ -867,8 +867,8 @@ type sizes struct {
 // sized counts the bytes that its calls add to a transaction. The count is about FoundationDB's, or higher.
 type sized struct {
 	kv.Tx
-	added int // bytes
-	wrote bool
+	added int  // bytes
+	wrote bool // a key was set or cleared
 }
 
 func (t *sized) Set(key, value []byte) {

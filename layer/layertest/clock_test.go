@@ -588,7 +588,8 @@ func TestALiveLongLeaseBesideAClockBehind(t *testing.T) {
 	}
 }
 
-// operations are changes of a message, or of a group, that a live claim prevents. Each reports whether it was done.
+// operations are changes of a message, or of its group, that a live claim prevents. The error of each is then
+// ErrInFlight or ErrHeld.
 var operations = map[string]func(c *clocks, id layer.ID) error{
 	"cancel": func(c *clocks, id layer.ID) error { return c.q.Admin().Cancel(c.Context(), id) },
 	"skip": func(c *clocks, id layer.ID) error {
@@ -618,8 +619,8 @@ var operations = map[string]func(c *clocks, id layer.ID) error{
 	},
 }
 
-// TestDeadHeartbeatHindersNoOperator: an operator may change what a process held by heartbeat that has died, before any
-// receive has ended its claims. While the process lives, the change is refused.
+// TestDeadHeartbeatHindersNoOperator (contract): a process has died with claims by heartbeat. An operator may change
+// what it held, before any receive has ended its claims. While the process lives, the change is refused.
 func TestDeadHeartbeatHindersNoOperator(t *testing.T) {
 	t.Parallel()
 	for name, operate := range operations {

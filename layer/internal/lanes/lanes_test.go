@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -56,6 +57,30 @@ func TestNames(t *testing.T) {
 	view, values := SplitWhere("")
 	require.Zero(t, view)
 	require.Empty(t, values)
+}
+
+// TestCheckLane: a plan accepts each lane of its items, and no lane of a template that none of its views has.
+func TestCheckLane(t *testing.T) {
+	item := Item{Group: "A", Index: 7, Random: uuid.New()}
+	part := func(view int64, values ...string) string {
+		return Name("A", string(tuple.AppendInt(nil, view))+rec.PackStrings(values))
+	}
+	foreign := []string{
+		part(-23847), part(0, "NEW"), part(1), part(1, "NEW", "EU", "x"), part(3, "NEW"), part(77, "NEW"),
+	}
+	for name, settings := range kinds {
+		p := New(settings)
+		for _, lane := range append(p.LanesOf("A", p.Pack(headers)), "A") {
+			require.NoError(t, p.CheckLane(lane), "%s: %q", name, lane)
+		}
+		for _, lane := range []string{Name("A", Free), Hold(item)} {
+			err := p.CheckLane(lane)
+			require.Equal(t, p.HasHolds() || p.IsPlain(), err == nil, "%s: %q: %v", name, lane, err)
+		}
+		for _, lane := range foreign {
+			require.Equal(t, p.IsPlain(), p.CheckLane(lane) == nil, "%s: %q", name, lane)
+		}
+	}
 }
 
 // TestLanesOfAnItem: each kind of queue has the lanes of the design, and CountParts agrees with PartsOf.

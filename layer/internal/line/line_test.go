@@ -355,18 +355,24 @@ func TestLineClearsTheRequestOfNoReceive(t *testing.T) {
 	})
 	t.Run("resting after all have gone", func(t *testing.T) {
 		onTestLine(t, func(t *testing.T, l *testLine) {
-			a := waiter()
-			l.join(a)
-			l.require(t, "turn 1")
-			l.gone = newTestWatch()
-			require.True(t, l.quit(a))
-			l.require(t)
+			l.empties(t)
 			l.index = 1
 			l.tidy(any)
 			l.require(t, "withdraw")
 			l.gone = nil
 		})
 	})
+}
+
+// empties lets a receive come and leave: then the attendance waits for wakes of receives that have gone.
+func (l *testLine) empties(t *testing.T) {
+	t.Helper()
+	o := waiter()
+	l.join(o)
+	l.require(t, "turn 1")
+	l.gone = newTestWatch()
+	require.True(t, l.quit(o))
+	l.require(t)
 }
 
 // TestLineInWaves: a turn is for MaxWave receives at most, the oldest first.
@@ -427,12 +433,7 @@ func TestLineStops(t *testing.T) {
 // turn finds nothing, the attendance looks for a wake again.
 func TestLineWatchesWhenAllHaveGone(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
-		a := waiter()
-		l.join(a)
-		l.require(t, "turn 1")
-		l.gone = newTestWatch()
-		require.True(t, l.quit(a))
-		l.require(t)
+		l.empties(t)
 		b := waiter()
 		l.join(b)
 		l.require(t, "turn 1", "look")
