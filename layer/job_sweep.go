@@ -466,13 +466,16 @@ func (s *sweeper) changes() error {
 		for i, row := range rows {
 			ms, _, err := rec.UnpackChanges(row.Key, row.Value)
 			p, perr := s.q.keys.parse(row.Key)
-			if err != nil || perr != nil || ahead(ms, m.nowMS) {
+			if perr != nil {
 				// Its time is unknown. The rows are in the order of their commits, so this one is cleared together with
 				// the next readable row.
 				if unreadable == nil {
 					unreadable = row.Key
 				}
 				continue
+			}
+			if err != nil || ahead(ms, m.nowMS) { // the writer's clock was ahead, or the time cannot be read
+				ms = m.at(p.version())
 			}
 			at := s.q.keys.relative(row.Key)
 			passed := bytes.Compare(at, seen) < 0 // never if there is no subscription

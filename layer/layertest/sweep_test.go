@@ -302,3 +302,40 @@ func TestSweepOfManyOldChanges(t *testing.T) {
 	require.EqualValues(t, many, report.Changes)
 	require.Empty(t, e.rows(kv.PrefixRange(key("change"))))
 }
+
+// TestSweepOfManyChangesOfAWrongClock: a process whose clock is a year ahead has written more changes than a page of
+// the sweep has, and more cannot be read. Once they are old, one sweep clears them, and the later old changes.
+func TestSweepOfManyChangesOfAWrongClock(t *testing.T) {
+	const many = 450
+	e := newEnv(t, anyEngine, false)
+	e.keepChanges(time.Hour)
+	o := e.options(7)
+	o.Now = func() time.Time { return e.clock.now().Add(365 * 24 * time.Hour) }
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	for range many {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"})
+		require.NoError(t, err)
+	}
+	require.NoError(t, q.Close(e.ctx))
+	rows := e.rows(kv.PrefixRange(key("change")))
+	require.Len(t, rows, many)
+	e.write(func(tx kv.Tx) {
+		for _, row := range rows[:220] {
+			tx.Set(row.Key, []byte{0xff})
+		}
+	})
+	e.enqueue("A", "right")
+	sweep := func() int64 {
+		report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(t, err)
+		return report.Changes
+	}
+	e.clock.advance(45 * time.Minute)
+	require.Zero(t, sweep())
+	e.clock.advance(75 * time.Minute)
+	e.enqueue("A", "young")
+	require.EqualValues(t, many+1, sweep())
+	require.Len(t, e.rows(kv.PrefixRange(key("change"))), 1)
+	e.check()
+}
