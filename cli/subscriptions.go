@@ -36,6 +36,8 @@ type jsonSubscription struct {
 	Until  *time.Time `json:"until,omitempty"`
 	Behind int64      `json:"behind"`
 	Next   *time.Time `json:"next,omitempty"`
+	// Error is why a row of the subscription cannot be read. With an error, a Behind of 0 may mean: not known.
+	Error string `json:"error,omitempty"`
 }
 
 func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
@@ -47,6 +49,9 @@ func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
 			}
 			if !sub.Next.IsZero() {
 				j.Next = &sub.Next
+			}
+			if sub.Err != nil {
+				j.Error = sub.Err.Error()
 			}
 			if err := printJSON(s.stdout, j); err != nil {
 				return err
@@ -64,6 +69,9 @@ func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
 		behind, oldest, owner := commas(sub.Behind), "", ""
 		if sub.Behind == layer.MaxBehind {
 			behind += "+"
+		}
+		if sub.Err != nil && sub.Behind == 0 {
+			behind = "unknown"
 		}
 		if !sub.Next.IsZero() {
 			oldest = s.app.Now().Sub(sub.Next).Round(time.Second).String()

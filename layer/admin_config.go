@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -157,12 +158,13 @@ type SubscriptionInfo struct {
 	Owner string
 	Until time.Time
 	// Behind is how many rows of changes the subscription has not seen yet, up to MaxBehind. A transaction writes one
-	// row, or several if it has many changes. Next is the time of the oldest; zero = there is none.
+	// row, or several if it has many changes. 0 with an Err means that the number is not known, because the place
+	// cannot be read, or that there are none. Next is the time of the oldest; zero = there is none.
 	Behind int64
 	Next   time.Time
 	// Err, if not nil, says that the subscription's place, its holder or its next change cannot be read (ErrCorrupt):
-	// the fields that depend on that are zero. Without a place Subscribe fails, until Unsubscribe removes the
-	// subscription.
+	// the fields that depend on that are zero. Behind depends on the place alone. Without a place Subscribe fails,
+	// until Unsubscribe removes the subscription.
 	Err error
 }
 
@@ -229,13 +231,11 @@ func (v inspection) subscriptions(rows []kv.KV) ([]SubscriptionInfo, error) {
 		if s.info.Err != nil {
 			continue
 		}
-		err := v.waitSubscription(s)
-		if v.passes(err) {
-			s.info.Err = err
-		} else if err != nil {
+		some, err := v.waitSubscription(s)
+		if err != nil {
 			return nil, err
 		}
-		if !s.info.Next.IsZero() {
+		if some {
 			counted, ranges = append(counted, s), append(ranges, s.behind)
 		}
 	}
@@ -271,34 +271,35 @@ func (v inspection) beginSubscription(s *subscribed, row kv.KV) error {
 	return nil
 }
 
-// waitSubscription waits for the reads of a subscription.
-func (v inspection) waitSubscription(s *subscribed) error {
+// waitSubscription waits for the reads of a subscription, and reports whether there are changes that it has not seen. A
+// holder or a change that cannot be read becomes the Err of the subscription, and the other fields are set.
+func (v inspection) waitSubscription(s *subscribed) (some bool, err error) {
 	held, err := s.reader.Wait(v.ctx)
 	if err != nil {
-		return fmt.Errorf("read reader: %w", err)
+		return false, fmt.Errorf("read reader: %w", err)
 	}
 	if held != nil {
 		r, err := rec.UnpackReader(s.readerKey, held)
-		if err != nil {
-			return err
-		}
-		if r.EndMS > v.nowMS {
+		if v.passes(err) {
+			s.info.Err = err
+		} else if r.EndMS > v.nowMS {
 			s.info.Owner, s.info.Until = r.Owner, fromMillis(r.EndMS)
 		}
 	}
 	rows, err := s.first.Wait(v.ctx)
 	if err != nil {
-		return fmt.Errorf("read changes: %w", err)
+		return false, fmt.Errorf("read changes: %w", err)
 	}
 	if len(rows) == 0 {
-		return nil
+		return false, nil
 	}
 	ms, _, err := rec.UnpackChanges(rows[0].Key, rows[0].Value)
-	if err != nil {
-		return err
+	if v.passes(err) {
+		s.info.Err = errors.Join(s.info.Err, err)
+		return true, nil
 	}
 	s.info.Next = fromMillis(ms)
-	return nil
+	return true, nil
 }
 
 // Unsubscribe removes a subscription with its place. A call of Subscribe that still runs continues as a new

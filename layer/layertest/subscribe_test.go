@@ -284,6 +284,55 @@ func TestChangesOfLateCommit(t *testing.T) {
 	require.Equal(t, []byte{3, 0, 0, 0, 0, 0, 0, 0}, rows[0].Value)
 }
 
+// TestSubscriptionsTellWhatIsKnown (contract): a row of a subscription cannot be read. The list names the error, and
+// counts the changes which the subscription has not seen, unless its place is unreadable.
+func TestSubscriptionsTellWhatIsKnown(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.keepChanges(time.Hour)
+	e.enqueue("A", "first")
+	ctx, cancel := context.WithCancel(e.ctx)
+	require.NoError(t, e.q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+		cancel()
+		return nil
+	}, layer.SubscribeOptions{FromOldest: true}))
+	e.clock.advance(time.Second)
+	seen := len(e.rows(kv.PrefixRange(key("change"))))
+	for range 3 {
+		e.enqueue("A", "x")
+	}
+	list := func() layer.SubscriptionInfo {
+		all, err := e.q.Admin().Subscriptions(e.ctx)
+		require.NoError(t, err)
+		require.Len(t, all, 1)
+		return all[0]
+	}
+	known := list()
+	require.NoError(t, known.Err)
+	require.EqualValues(t, 3, known.Behind)
+
+	mend := e.spoil(key("reader", "s"))
+	info := list()
+	require.ErrorIs(t, info.Err, layer.ErrCorrupt)
+	require.EqualValues(t, 3, info.Behind)
+	require.Equal(t, known.Next, info.Next)
+	mend()
+
+	mend = e.spoil(e.rows(kv.PrefixRange(key("change")))[seen].Key)
+	info = list()
+	require.ErrorIs(t, info.Err, layer.ErrCorrupt)
+	require.EqualValues(t, 3, info.Behind)
+	require.Zero(t, info.Next)
+	mend()
+
+	mend = e.spoil(key("cursor", "s"))
+	info = list()
+	require.ErrorIs(t, info.Err, layer.ErrCorrupt)
+	require.Zero(t, info.Behind)
+	mend()
+	require.Equal(t, known, list())
+	e.check()
+}
+
 // TestSubscriptionEndsAsItBegins: a call whose context ends while it takes the subscription does not leave it held.
 func TestSubscriptionEndsAsItBegins(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
