@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer/internal/advice"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
@@ -133,7 +134,11 @@ func endOwn(w *txn, key ownKey) {
 // keepOwn extends the claims of the handle that have ended by its wall clock alone, by the rest of their leases. A
 // transaction that may end lapsed claims must call keepOwn first. A claim that is gone is left alone.
 //
-// Footprint: read conflicts on the locks of these claims.
+// More than ownAlong claims may not fit into one transaction. Then keepOwn extends them in transactions of their own.
+// This transaction may have begun before these, and reads the old locks. That is safe: a transaction that ends a claim
+// has a read conflict on the lock, so it fails if the claim was extended since.
+//
+// Footprint: read conflicts on the locks of these claims, if they are up to ownAlong.
 func keepOwn(w *txn) error {
 	if !w.q.owns.due(w.nowMS) {
 		return nil
@@ -143,15 +148,55 @@ func keepOwn(w *txn) error {
 		return err
 	}
 	early := w.q.owns.early(m)
-	locks := make(map[ownKey]kv.Future[[]byte], len(early))
-	for key := range early {
-		locks[key] = guard.OwnClaim.Get(w.tx, w.keys.lock(key.lane))
-	}
 	inOrder := slices.SortedFunc(maps.Keys(early), func(a, b ownKey) int { return cmp.Compare(a.lane, b.lane) })
-	for _, key := range inOrder {
-		v, err := locks[key].Wait(w.ctx)
+	if len(early) <= ownAlong {
+		_, err = extendOwn(w, early, inOrder)
+		return err
+	}
+	for len(inOrder) > 0 {
+		n, changes := 0, &ownChanges{owns: &w.q.owns}
+		_, err := kv.Run(w.ctx, w.q.db, txFor(w.q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) (err error) {
+			changes.Attempt()
+			apart := w.q.txn(w.ctx, tx)
+			apart.along.own = changes
+			if n, err = extendOwn(apart, early, inOrder[:min(len(inOrder), ownPage)]); err != nil {
+				return err
+			}
+			return apart.finish()
+		})
 		if err != nil {
-			return fmt.Errorf("read lock: %w", err)
+			return err
+		}
+		changes.End(advice.Applied)
+		inOrder = inOrder[n:]
+	}
+	return nil
+}
+
+const (
+	// ownAlong is how many claims keepOwn extends in the transaction of its caller: 1 MB with the largest locks.
+	ownAlong = 8
+	// ownPage bounds the claims that a transaction of keepOwn extends.
+	ownPage = 100
+)
+
+// extendOwn extends the first claims of those in keys, as many as fit, and returns how many it has looked at.
+func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, err error) {
+	m, err := w.moment()
+	if err != nil {
+		return 0, err
+	}
+	locks := make([]kv.Future[[]byte], len(keys))
+	for i, key := range keys {
+		locks[i] = guard.OwnClaim.Get(w.tx, w.keys.lock(key.lane))
+	}
+	for i, key := range keys {
+		if i > 0 && len(keys) > ownAlong && w.crowded() {
+			return i, nil
+		}
+		v, err := locks[i].Wait(w.ctx)
+		if err != nil {
+			return 0, fmt.Errorf("read lock: %w", err)
 		}
 		var r *rec.Record
 		if v != nil {
@@ -170,13 +215,13 @@ func keepOwn(w *txn) error {
 		default:
 			next, err := extended(w, r, w.nowMS+c.left(m).Milliseconds())
 			if err != nil {
-				return err
+				return 0, err
 			}
 			w.put(key.lane, r, next, h.FirstIndex())
 			w.did.wrote = true
 		}
 	}
-	return nil
+	return len(keys), nil
 }
 
 // interfere is operate for a call that may end lapsed claims: it keeps the handle's own first, see keepOwn.

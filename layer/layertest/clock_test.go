@@ -2127,3 +2127,53 @@ func TestALiveRequestOfAClockAhead(t *testing.T) {
 		})
 	}
 }
+
+// TestAStepOverManyOwnClaims (G2): the clock of a handle steps two hours forward while the handle has more claims than
+// fit into one of its transactions. Each call that may end expired claims succeeds, and ends none of them.
+func TestAStepOverManyOwnClaims(t *testing.T) {
+	e := newEnvOf(t, inMemory, false, func(c *layer.Config) { c.Unordered, c.Lease = true, time.Hour })
+	const claims = 300
+	o := e.options(7)
+	o.Tx.SizeLimit = 60_000
+	var step atomic.Int64
+	o.Now = func() time.Time { return e.clock.now().Add(time.Duration(step.Load())) }
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	e.fill("A", claims)
+	receive := layer.ReceiveOptions{Unordered: true, Max: 30}
+	var all []*layer.Claim
+	for len(all) < claims {
+		some, err := q.Receive(e.ctx, receive)
+		require.NoError(t, err)
+		require.NotEmpty(t, some)
+		all = append(all, some...)
+	}
+	take := func(tx kv.Tx) error {
+		_, _, err := q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{Unordered: true})
+		return err
+	}
+	for name, call := range map[string]func() error{
+		"receive": func() error { return last(q.Receive(e.ctx, receive)) },
+		"take":    func() error { return q.Once(e.ctx, take) },
+		"purge":   func() error { return last(q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: ptr("A")})) },
+		"cancel": func() error {
+			err := q.Admin().Cancel(e.ctx, all[0].Items[0].ID)
+			require.ErrorIs(t, err, layer.ErrInFlight)
+			return nil
+		},
+	} {
+		step.Add(int64(2 * time.Hour))
+		require.NoError(t, call(), name)
+		e.clock.advance(time.Second)
+	}
+	step.Store(0)
+	for _, c := range all {
+		require.NoError(t, q.Ack(e.ctx, c))
+	}
+	s, err := e.q.Stats(e.ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, claims, s.Acked)
+	require.Zero(t, s.Expired+s.Depth)
+	require.NoError(t, q.Close(e.ctx))
+	e.check()
+}
