@@ -470,7 +470,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		h = Holder{Owner: c.Owner, Token: c.Token, Outstanding: len(c.Items)}
 		w.count(countForced, 1)
 		m := r.Mark()
-		if o.CountAttempt {
+		if o.CountAttempt && len(c.Items) > 0 { // a damaged claim may have none
 			text := "released by force, held by " + c.Owner
 			if a.by != "" {
 				text = "released by " + a.by + ", held by " + c.Owner

@@ -57,6 +57,34 @@ func TestNoClaim(t *testing.T) {
 	require.NoError(t, q.Close(context.Background()))
 }
 
+// TestForceReleaseOfAClaimWithoutItems: a forced release that counts an attempt ends a damaged claim that has no items.
+func TestForceReleaseOfAClaimWithoutItems(t *testing.T) {
+	ctx := t.Context()
+	db := embedded.OpenMemory(embedded.Options{})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	q, err := Create(ctx, db, nil, "q", Options{})
+	require.NoError(t, err)
+	_, err = q.Enqueue(ctx, Message{Group: "A"})
+	require.NoError(t, err)
+	claims, err := q.Receive(ctx, ReceiveOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v := q.viewOf(ctx, tx)
+		r, err := v.readLock("A")
+		tx.Set(q.keys.lock("A"), r.WithItems(nil, r.Holding().EndMS).Pack())
+		return err
+	})
+	require.NoError(t, err)
+	_, err = q.Admin().ForceRelease(ctx, "A", ForceReleaseOptions{CountAttempt: true})
+	require.NoError(t, err)
+	claims, err = q.Receive(ctx, ReceiveOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.NoError(t, q.Ack(ctx, claims[0]))
+	require.NoError(t, q.Close(context.Background()))
+}
+
 // TestProofKeepsTheLease (G2): a receive is repeated under its receive id, by a process whose clock is behind, or with
 // a shorter lease, and then notes that its caller knows the claim. The claim lasts as long as its first holder was
 // told, and at least for the lease of the repetition.
