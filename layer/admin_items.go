@@ -26,7 +26,8 @@ import (
 // locks of the group. If these are more than 1,000, the error is a *LimitError: pause the group with
 // PauseOptions.Force, which ends the claims, and cancel again.
 //
-// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, *LimitError, ErrClosed, and the engine's; nothing was changed then.
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, *LimitError, ErrCorrupt if a lock of the group cannot be read,
+// ErrClosed, and the engine's; nothing was changed then.
 func (a Admin) Cancel(ctx context.Context, id ID) error {
 	return a.act(ctx, VerbCancel, &id.Group, id, func(ctx context.Context) (int, error) {
 		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) })
@@ -36,7 +37,10 @@ func (a Admin) Cancel(ctx context.Context, id ID) error {
 // CancelTx cancels in the caller's transaction. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
-// head, at snapshot, with a conflict on the whole group if the group is empty now; and the next head's attempts.
+// head, at snapshot, with a conflict on the whole group if the group is empty now; and the next head's attempts. If an
+// expired claim has the item: the attempts of the claim's items. In a queue with templates, unordered receives or
+// lease_per=item also: the locks of the item's lanes, with a conflict on all locks of the group, and the heads of these
+// lanes.
 func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
@@ -515,8 +519,8 @@ func (w *txn) unmarkAll(
 // retry delay of the group, a pause and a used-up rate stay. Admin.RetryNow ends a retry delay. Retention counts from
 // the new time on.
 //
-// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrClosed, and the engine's; nothing was
-// changed then.
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrOptions if the message joins its group when it is due, ErrCorrupt,
+// *LimitError, ErrClosed, and the engine's; nothing was changed then.
 func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 	ctx, w := q.observe(ctx, Operation{Verb: VerbReschedule, ID: id})
 	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.RescheduleTx(ctx, tx, id, at) })
@@ -528,8 +532,11 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 // ErrInFlight.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head of a group
-// that is not held: a conflict on the place before the head, and the head's attempts if it is due at once. In an
-// unordered queue, if the new time is earlier: the item before, with a conflict.
+// that is not held: a conflict on the place before the head, the timer of the old time, with a conflict, and the head's
+// attempts if it is due at once. If an expired claim has the item: the attempts of the claim's items. In a queue with
+// templates, unordered receives or lease_per=item also: the locks of the item's lanes, with a conflict on all locks of
+// the group, and the heads of these lanes. In an unordered queue, if the new time is earlier: the item before, with a
+// conflict.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)

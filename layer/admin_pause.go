@@ -75,7 +75,7 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 // the group before the last of them, PauseGroup returns ErrChanged. Then it ends no further claim, and the group stays
 // resumed.
 //
-// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
 	if o.By != "" {
 		a.by = o.By
@@ -391,7 +391,8 @@ func (a Admin) actMark(
 type ForceReleaseOptions struct {
 	// Token, if not 0, is the token of the claim to end. A claim with another token stays, with ErrClaimLost.
 	Token int64
-	// CountAttempt counts a failed attempt for the item which was tried, as if the lease had ended.
+	// CountAttempt counts a failed attempt for the first item of the claim, as Nack does. So the item may become a dead
+	// letter, or the group may be halted. The items behind it count as not tried.
 	CountAttempt bool
 	// Reason is stored with the attempt; only with CountAttempt.
 	Reason string
@@ -506,7 +507,8 @@ type RetryOptions struct {
 // RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
 // once.
 //
-// Errors: ErrNotDelayed, ErrChanged, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrNotDelayed, ErrChanged, *TemplateError, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the
+// engine's.
 func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error {
 	return a.act(ctx, VerbRetryNow, &group, o.Head, func(ctx context.Context) (int, error) {
 		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.retryNow(ctx, tx, group, o) })

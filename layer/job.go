@@ -197,10 +197,11 @@ func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 // A row that cannot be read stops only the group to which it leads, and stays until a purge by force or a sweep clears
 // it.
 //
-// A purge by force is the last resort: behind the items it goes through all rows of the group, or of the queue, and
-// clears each whose key or value has not the form of the key table. A sweep does so with those rows alone which can be
-// made again from others: hints, timers, requests and the like. The group of a cleared row is found again by the rows
-// that can be read: a lane with items gets a hint, a lock its timer.
+// A purge by force is the last resort: after the items it goes through all rows of the queue, and clears each whose key
+// or value has not the form of the key table. A purge of one group does so only with rows whose keys begin with the
+// group: not with hints, timers and dedup entries. A sweep clears such hints, timers, requests and the like, because
+// they can be written again from other rows. After a row is cleared, its group is found by the rows that can be read: a
+// lane with items gets a hint, a lock its timer.
 
 // clearUnreadable clears the rows of a section that cannot be read. It calls pass with the number of rows that each
 // step has cleared.
@@ -287,8 +288,10 @@ func (s *sweeper) unreadable() error {
 
 // unreadableStep is an attempt of a step.
 //
-// Footprint, per row cleared: a read conflict on the row, and on the item to which a row belongs that is gone. Of a
-// group of which a row is cleared: a write conflict on its lock, and what leave reads.
+// Footprint, per row cleared: a read conflict on the row. If its item is gone: a read conflict on the item, and for a
+// part also on the dead letter and the archived item of the same id. If the row leads to a lane: a read conflict on the
+// lane's lock, a write conflict on the group's lock, and what leave reads if the lane has no lock. If it leads to a
+// heartbeat: a read conflict on the beat.
 type unreadableStep struct {
 	*txn
 	cleared int64
@@ -439,7 +442,7 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 	}
 	r, err := u.guarded(guard.PurgeLock).readLock(p.lane)
 	if isCorrupt(err) {
-		return nil // its own row leads here again
+		return nil // a purge by force clears the lock, too, and then comes here for it; after a sweep Check reports it
 	}
 	if err != nil {
 		return err

@@ -44,9 +44,9 @@ type PurgeReport struct {
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
 	// Unreadable is how many rows Force has cleared because their key or value cannot be read, or because their item is
-	// gone. Check reports such rows. Force does not clear the configuration and the pause of the queue. In a purge of
-	// one group it clears only keys of the group. Among the cleared rows may be dead letters, archived items, states
-	// and dedup entries.
+	// gone. Check reports such rows. Force does not clear the configuration and the pause of the queue. Among the
+	// cleared rows may be dead letters, archived items, states and dedup entries. A purge of one group clears only rows
+	// whose keys begin with the group: no hints, timers and dedup entries.
 	Unreadable int64
 }
 
@@ -54,8 +54,8 @@ const (
 	// purgeWidth bounds the items (and so the groups) that a step reads: 5 MB with the largest values. An attempt after
 	// a failed attempt reads half as many.
 	purgeWidth = 50
-	// purgePatience is how many conflicts a step accepts. After more, the step leaves a hint for each group without a
-	// look whether the group is empty. Then enqueues do not conflict with the step any more.
+	// purgePatience is how many conflicts a step accepts if each group is one lane. After more, the step leaves a hint
+	// for each group without a look whether the group is empty. Then enqueues do not conflict with the step any more.
 	purgePatience = 2
 	// purgeStride is how many items of a large group a step removes at once.
 	purgeStride = 1000
@@ -173,8 +173,8 @@ type purged struct {
 // purgeStep is one attempt of a step.
 //
 // Footprint, per group: a read and a write conflict on the lock. If the group has no holding and is empty now, also a
-// read conflict on the whole group. After a few conflicts (purgePatience) the step leaves a hint instead of that
-// conflict, because otherwise a stream of enqueues could hold up the purge.
+// read conflict on the whole group. If each group is one lane, after a few conflicts (purgePatience) the step leaves a
+// hint instead of that conflict, because otherwise a stream of enqueues could hold up the purge.
 type purgeStep struct {
 	*txn
 	p       *purger

@@ -91,8 +91,9 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 // nothing. DryRun, Limit and Progress are refused (ErrOptions). The caller must handle an unknown commit, for example
 // with Once.
 //
-// Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts: with ToTail
-// as an enqueue; else with claims, acks and takes of the groups, and with all else that reads their locks.
+// Reads: each letter, with a conflict. Without ToTail, if each group is one lane, also the lock of each group, with a
+// conflict, and the attempts of its first letter. Conflicts: with ToTail as an enqueue; else with claims, acks and
+// takes of the groups, and with all else that reads their locks.
 func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))

@@ -66,8 +66,10 @@ type SweepReport struct {
 // the program must call Sweep, or run the command, about once a day. If Sweep returns an error, the report has what was
 // done before the error.
 //
-// Sweep removes nothing by its age alone while the clock of another process disagrees. Then the rest is swept, and the
-// error wraps ErrClock.
+// If a recent receipt shows that the clock of another process is behind by more than clocks may differ, Sweep clears no
+// receipts, receive ids, dedup entries, notes of purges, archived messages, dead letters and changes from then on. It
+// does the rest, and the error wraps ErrClock. It still removes messages past retention, because their versions must
+// also say that they are old.
 //
 // Errors: *LimitError, ErrClock, ErrClosed, and the engine's.
 func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {

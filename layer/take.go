@@ -17,7 +17,7 @@ import (
 // half of FoundationDB's 10,000,000 bytes already, the error is a *LimitError.
 //
 // again is true if nothing was taken, but the next transaction may take something at once. To drain a queue, call
-// TakeTx until it returns nothing and again is false. Each such transaction, if it commits, has cleared something, so
+// TakeTx until it returns nothing and again is false. Each such transaction, if it commits, has changed something, so
 // the loop comes to an end.
 //
 // In a queue with Config.Unordered, TakeOptions.Unordered passes over what others hold.
