@@ -88,7 +88,9 @@ func (v Violation) String() string { return v.Rule.Text() + ": " + v.Key + ": " 
 // CheckReport is what a check saw.
 type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
-	// Groups with items, groups held under a claim, and groups delayed: by a retry, by their head, or by their rate.
+	// Groups with items, groups held under a claim, and groups delayed: by a retry, by their head, or by their rate. In
+	// a queue with facets a group counts in Held and in Delayed once for each lane that is held or delayed. If items
+	// are claimed by themselves and in order, it counts in them if its first item is held or delayed.
 	Groups, Held, Delayed int64
 	// Groups paused or halted, the empty groups included.
 	Paused, Halted int64
@@ -174,7 +176,8 @@ type checker struct {
 	granted  map[uuid.UUID]int64 // the indexes of the requests to which grants were made; 0 = not seen
 	suspects []suspect
 	kept     []keptRow
-	odd      map[string]bool // the keys of the page which do not fit to others: see look
+	odd      map[string]bool  // the keys of the page which do not fit to others: see look
+	laneDue  map[string]int64 // by the keys of lanes in the page, when their items are due: see lookLanes
 }
 
 // groupCheck is what the pages said about one group.
@@ -590,8 +593,12 @@ func (c *checker) compare() {
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
 		stale, awaited := g.hints, int64(0)
-		if g.lock == nil && g.items > 0 && c.headInHand(g) {
-			c.report.Held++
+		if h := c.headInHand(g); g.lock == nil && g.items > 0 && h != nil {
+			if h.Kind == rec.KindDelay {
+				c.report.Delayed++
+			} else {
+				c.report.Held++
+			}
 		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.keys.plan.NeedsHint(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
@@ -625,7 +632,7 @@ func (c *checker) compare() {
 			c.report.Paused++
 		case h == nil:
 			c.report.Halted++
-		case h.Kind == rec.KindDelay:
+		case h.Kind == rec.KindDelay && !lanes.IsHold(name): // the item of a hold delays its group as the head alone
 			c.report.Delayed++
 		}
 		if h == nil {
@@ -934,8 +941,9 @@ func (c *checker) confirm(s suspect) error {
 // The part of Check that a queue with facets adds: see store_lane.go.
 
 // lookLanes notes which items of a page are not in the lanes of their facets, and which keys of lanes have no item with
-// these facets, at the page's version.
+// these facets, at the page's version. It also notes when the items of lanes are due.
 func (c *checker) lookLanes(v inspection, rows []checked) error {
+	c.laneDue = make(map[string]int64)
 	type pair struct {
 		key   []byte
 		lane  string // of a lane's key; "" = of an item
@@ -964,6 +972,9 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 		}
 		sound := value != nil
 		if pair.lane != "" && sound {
+			if e, _, err := rec.OpenEnvelope(value); err == nil {
+				c.laneDue[string(pair.key)] = c.retro.timing(&e)
+			}
 			p := parsedKey{group: lanes.GroupOf(pair.lane)}
 			sound = slices.Contains(c.lanesIn(p, value), pair.lane)
 		}
@@ -1012,7 +1023,10 @@ func (c *checker) lanesIn(p parsedKey, value []byte) []string {
 func (c *checker) laneRow(p parsedKey, row kv.KV) {
 	switch p.name {
 	case nameLane:
-		c.group(p.lane).items++
+		g := c.group(p.lane)
+		if g.items++; g.items == 1 {
+			g.dueMS = c.laneDue[string(row.Key)]
+		}
 		if c.odd[string(row.Key)] {
 			c.suspectPair(row.Key, func(v inspection, _ []byte) (Rule, string, error) {
 				value, err := v.read.Get(v.keys.item(p.itemID())).Wait(v.ctx)
@@ -1146,9 +1160,12 @@ func (c *checker) compareHolds() {
 	}
 }
 
-// headInHand reports whether a hold keeps the head of a group in flight or delayed, in a queue that delivers in turn.
-// Then the timer of the hold leads to the group.
-func (c *checker) headInHand(g *groupCheck) bool {
+// headInHand returns the hold that keeps the head of a group in flight or delayed, in a queue that delivers in turn.
+// The timer of the hold leads to the group. nil = there is none.
+func (c *checker) headInHand(g *groupCheck) *rec.Holding {
 	hold := c.groups[holdLane(g.first)]
-	return c.keys.plan.InTurn() && hold != nil && hold.lock.Holding() != nil
+	if !c.keys.plan.InTurn() || hold == nil {
+		return nil
+	}
+	return hold.lock.Holding()
 }

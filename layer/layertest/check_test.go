@@ -193,6 +193,58 @@ func TestCheckCounts(t *testing.T) {
 	})
 }
 
+// TestCheckCountsLanesAndHolds (Contract): Check counts a lane whose first item is delayed as delayed, and its timer is
+// not stale. If items are claimed by themselves and in order, the first item decides whether a group is held or
+// delayed. A claim or a delay of another item does not count.
+func TestCheckCountsLanesAndHolds(t *testing.T) {
+	late := layer.Message{Group: "A", Delay: time.Hour, Headers: map[string]string{"state": "NEW"}}
+	type queue = layer.Config
+	for name, c := range map[string]struct {
+		config queue
+		begin  func(e *env, q *layer.Queue)
+		want   layer.CheckReport
+	}{
+		"a delayed lane": {queue{Facets: []string{"state"}, Views: "state"}, func(e *env, q *layer.Queue) {
+			_, err := q.Enqueue(e.ctx, late, layer.Message{Group: "A", Headers: map[string]string{"state": "NEW"}})
+			require.NoError(t, err)
+		}, layer.CheckReport{Items: 2, Groups: 1, Delayed: 1}},
+		"a delayed group and lane": {queue{Facets: []string{"state"}, Views: "*; state"}, func(e *env, q *layer.Queue) {
+			_, err := q.Enqueue(e.ctx, late)
+			require.NoError(t, err)
+		}, layer.CheckReport{Items: 1, Groups: 1, Delayed: 2}},
+		"the first item in flight": {queue{LeasePerItem: true}, func(e *env, q *layer.Queue) {
+			e.holdItems(q)
+		}, layer.CheckReport{Items: 3, Groups: 1, Held: 1}},
+		"the first item delayed": {queue{LeasePerItem: true}, func(e *env, q *layer.Queue) {
+			require.NoError(t, q.Nack(e.ctx, e.holdItems(q)[0], layer.NackOptions{Delay: time.Hour}))
+		}, layer.CheckReport{Items: 3, Groups: 1, Delayed: 1, Attempts: 1}},
+		"the second item delayed": {queue{LeasePerItem: true}, func(e *env, q *layer.Queue) {
+			require.NoError(t, q.Nack(e.ctx, e.holdItems(q)[1], layer.NackOptions{Delay: time.Hour}))
+		}, layer.CheckReport{Items: 3, Groups: 1, Held: 1, Attempts: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			q := e.configured(c.config)
+			c.begin(e, q)
+			report, err := q.Admin().Check(e.ctx, layer.CheckOptions{})
+			require.NoError(t, err)
+			report.Receipts = 0
+			require.Equal(t, c.want, report)
+		})
+	}
+}
+
+// holdItems claims the first two of three items of a group by themselves.
+func (e *env) holdItems(q *layer.Queue) []*layer.Claim {
+	e.t.Helper()
+	_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A"}, layer.Message{Group: "A"})
+	require.NoError(e.t, err)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 2})
+	require.NoError(e.t, err)
+	require.Len(e.t, claims, 2)
+	return claims
+}
+
 // TestCorruptGroupStallsNobodyElse: a group whose head cannot be read is passed over and can be seen; a receive
 // that finds nothing else says why.
 func TestCorruptGroupStallsNobodyElse(t *testing.T) {
