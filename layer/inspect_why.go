@@ -446,7 +446,7 @@ func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 // ready adds the reason for which a group waits that a receive could take at once. led: a lock's timer leads there.
 func (x *explaining) ready(led bool, head parsedKey) error {
 	if !led {
-		older, found, err := x.olderHints(head)
+		older, more, found, err := x.olderHints(head)
 		if err == nil && !found {
 			found, err = x.awaited(head)
 		}
@@ -458,7 +458,7 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 			return nil
 		}
 		if older > 0 {
-			x.add(Reason{Cause: CauseTurn, Count: older, More: older == whyCap})
+			x.add(Reason{Cause: CauseTurn, Count: older, More: more})
 		}
 	}
 	if lanes.IsPart(x.lane) { // receives by template come by themselves
@@ -479,28 +479,29 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 
 // olderHints counts the hints in the shard before the group's hint, and says whether the hint was found. The hint is at
 // the head's index, unless the last claim ended with another place (RoundRobin), or the head has changed since. Then
-// the first whyRows hints are searched, and found is also true if the search ended there.
-func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
+// the first whyRows hints are searched, and found is also true if the search ended there. more says that the counting
+// stopped at older.
+func (x *explaining) olderHints(head parsedKey) (older int64, more, found bool, err error) {
 	_, where := lanes.Split(x.lane)
 	shards := x.keys.shardsOf(head.group)
 	for _, shard := range shards {
 		own := x.keys.readyAt(shard, head.index, x.lane)
 		v, err := x.read.Get(own).Wait(x.ctx)
 		if err != nil {
-			return 0, false, fmt.Errorf("read hint: %w", err)
+			return 0, false, false, fmt.Errorf("read hint: %w", err)
 		}
 		if v != nil {
 			before := x.keys.hintsFrom(where, shard, 0)
 			before.End = own
 			older, err = x.countKeys(before, whyCap)
-			return older, true, err
+			return older, older == whyCap, true, err
 		}
 	}
 	for _, shard := range shards {
 		rows, err := x.read.GetRange(
 			x.keys.hintsFrom(where, shard, 0).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
 		if err != nil {
-			return 0, false, fmt.Errorf("read hints: %w", err)
+			return 0, false, false, fmt.Errorf("read hints: %w", err)
 		}
 		for i, row := range rows {
 			p, err := x.keys.parse(row.Key)
@@ -508,12 +509,12 @@ func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err er
 				continue
 			}
 			if p.group == head.group {
-				return int64(i), true, nil
+				return int64(i), false, true, nil
 			}
 		}
-		older, found = max(older, int64(len(rows))), found || len(rows) == whyRows
+		older, more = max(older, int64(len(rows))), more || len(rows) == whyRows
 	}
-	return older, found, nil
+	return older, more, more, nil
 }
 
 // awaited says whether the timer of the group's head leads to the group.

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +57,31 @@ func TestWhyBehindAHeadByItself(t *testing.T) {
 		require.Regexp(t, `^the first message of its group is in the hands of "[^"]*", by itself; the lease has`,
 			why.String())
 		require.NotContains(t, why.String(), "out of order")
+	}
+}
+
+// TestWhySaysWhereTheCountEnded (Contract): if the hint of a group is not at its head's index, Why looks for the hint
+// among the first 1,000. If it is not there, the number of older groups is a lower bound, and the reason says so.
+func TestWhySaysWhereTheCountEnded(t *testing.T) {
+	for ahead, want := range map[int]layer.Reason{
+		999:  {Cause: layer.CauseTurn, Count: 999},
+		1000: {Cause: layer.CauseTurn, Count: 1000, More: true},
+		1500: {Cause: layer.CauseTurn, Count: 1000, More: true},
+	} {
+		e := newEnv(t, anyEngine, false)
+		id := e.enqueue("A", "a1")[0]
+		hint := e.rows(kv.PrefixRange(key("ready")))[0]
+		e.write(func(tx kv.Tx) {
+			tx.Clear(hint.Key)
+			for i := range ahead {
+				tx.Set(key("ready", int64(0), int64(i+1), fmt.Sprint("other", i)), nil)
+			}
+			tx.Set(key("ready", int64(0), int64(ahead+1), "A"), nil)
+		})
+		x, err := e.q.Admin().Why(e.ctx, id, nil)
+		require.NoError(t, err)
+		require.Equal(t, want, x.Reasons[0])
+		require.Equal(t, want.More, strings.Contains(x.String(), "1000 or more older groups"), "%s", x)
 	}
 }
 
