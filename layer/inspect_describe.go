@@ -172,11 +172,7 @@ var descriptions = map[string]description{
 			if p.id != uuid.Nil {
 				return fmt.Sprintf("timer of heartbeat %s, due %s", p.id, timeWords(p.index))
 			}
-			if p.index >= sinceBase {
-				return fmt.Sprintf("timer of %s, due when the queue's delay is over since %s",
-					p.laneWords(), timeWords(p.index-sinceBase))
-			}
-			return fmt.Sprintf("timer of %s, due %s", p.laneWords(), timeWords(p.index))
+			return timerWords(p)
 		},
 		value: describeTimer,
 	},
@@ -191,12 +187,7 @@ var descriptions = map[string]description{
 		},
 		value: describeHint,
 	},
-	nameDue: {
-		key: func(p parsedKey) string {
-			return fmt.Sprintf("timer of %s, due %s", p.laneWords(), timeWords(p.index))
-		},
-		value: describeTimer,
-	},
+	nameDue: {key: timerWords, value: describeTimer},
 	nameKept: {
 		group: groupFirst,
 		key: func(p parsedKey) string {
@@ -391,6 +382,15 @@ func ofItem(what string) func(p parsedKey) string {
 
 func itemWords(p parsedKey) string {
 	return fmt.Sprintf("%d of group %q, id %s", p.index, p.group, p.itemID())
+}
+
+// timerWords puts the timer of a group or lane into words.
+func timerWords(p parsedKey) string {
+	if p.index >= sinceBase {
+		return fmt.Sprintf("timer of %s, due when the queue's delay is over since %s",
+			p.laneWords(), timeWords(p.index-sinceBase))
+	}
+	return fmt.Sprintf("timer of %s, due %s", p.laneWords(), timeWords(p.index))
 }
 
 // describedBody is how much of a body is shown, describedItems how many items of a lock.

@@ -188,6 +188,31 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	}
 }
 
+// TestDescribeTimersOfARetroactiveDelay: the timer of a delayed message is put into words as the time since when the
+// queue's delay counts, if the delay may change. This holds for a group and for a lane.
+func TestDescribeTimersOfARetroactiveDelay(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	config := layer.Config{Facets: []string{"state"}, Views: "*; state", RetroactiveDelay: true, Delay: time.Hour}
+	q := e.configured(config)
+	_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Headers: map[string]string{"state": "NEW"}})
+	require.NoError(t, err)
+	var words []string
+	for _, name := range []string{"timer", "due"} {
+		section, ok := layer.Section(testPrefix, "configured", name)
+		require.True(t, ok)
+		for _, row := range e.rows(section) {
+			d, ok, err := layer.Describe(testPrefix, row.Key, row.Value)
+			require.True(t, ok)
+			require.NoError(t, err)
+			words = append(words, d.Key)
+		}
+	}
+	require.Equal(t, []string{
+		`timer of group "A", due when the queue's delay is over since 2023-11-14 22:13:20.000 UTC`,
+		`timer of group "A" with NEW in view 1, due when the queue's delay is over since 2023-11-14 22:13:20.000 UTC`,
+	}, words)
+}
+
 func ptr[T any](v T) *T { return &v }
 
 // TestDescribeOthers: a key of no queue is none, and damage is named.
