@@ -497,8 +497,8 @@ func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
 	if err := c.checkFacetsOf(m.Headers); err != nil {
 		return 0, err
 	}
-	if left := m.DeliverAt.Sub(now); !m.DeliverAt.IsZero() && left > MaxDelay {
-		return 0, checkDelay(left)
+	if err := m.checkDeliverAt(now); err != nil {
+		return 0, err
 	}
 	return m.check()
 }

@@ -148,7 +148,8 @@ const ReplayHeader = "fdbfifo-replay-of"
 // maxIDText is the length of the longest text of an id: a random, "@", an index, "." and a group.
 const maxIDText = 36 + 1 + 19 + 1 + MaxGroupSize
 
-// ParseID reads the text of an id. Any other text gives an error which wraps ErrInvalidID.
+// ParseID reads the text of an id. The hexadecimal digits may also be capital letters, which String does not write. Any
+// other text gives an error which wraps ErrInvalidID.
 func ParseID(s string) (ID, error) {
 	id, err := parseID(s)
 	return id, wrap("parse id", err)
@@ -237,11 +238,24 @@ func (m *Message) keeps(i *Item) error {
 	return nil
 }
 
-// Check returns the error that Enqueue would return for the message itself: *LimitError, ErrInvalidUTF8 or ErrOptions.
-// A queue with facets may still refuse the message: see Config.CheckFacets.
+// Check returns the error that Enqueue would return for the message in any queue: *LimitError, ErrInvalidUTF8 or
+// ErrOptions. It compares DeliverAt with the clock of this process. A queue may still refuse the message for its
+// configuration: for a missing group (GroupRequired), a missing facet, JoinWhenDue in a queue with facets or unordered
+// consumers, or a message that is alone and has a dedup id (DedupInGroup).
 func (m *Message) Check() error {
+	if err := m.checkDeliverAt(time.Now()); err != nil {
+		return err
+	}
 	_, err := m.check()
 	return err
+}
+
+// checkDeliverAt refuses a delivery time too far from now.
+func (m *Message) checkDeliverAt(now time.Time) error {
+	if left := m.DeliverAt.Sub(now); !m.DeliverAt.IsZero() && left > MaxDelay {
+		return checkDelay(left)
+	}
+	return nil
 }
 
 // check validates m and returns the size of its body and headers.

@@ -58,6 +58,50 @@ func TestAloneUnknownCommit(t *testing.T) {
 	}
 }
 
+// TestMessageCheck (Contract): Check returns the error with which an enqueue refuses the message, also for a delivery
+// time that is too far away.
+func TestMessageCheck(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	options := e.options(2)
+	options.Now = nil // the clock that Check uses
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+	require.NoError(t, err)
+	far := time.Now().Add(layer.MaxDelay)
+	for name, m := range map[string]layer.Message{
+		"too late":             {Group: "A", DeliverAt: far.Add(time.Hour)},
+		"too late, by years":   {Group: "A", DeliverAt: far.AddDate(300, 0, 0)},
+		"too late, to join":    {Group: "A", DeliverAt: far.Add(time.Hour), JoinWhenDue: true},
+		"late":                 {Group: "A", DeliverAt: far.Add(-time.Hour)},
+		"past":                 {Group: "A", DeliverAt: time.Unix(1, 0)},
+		"delay and time":       {Group: "A", Delay: time.Second, DeliverAt: far.Add(-time.Hour)},
+		"long delay":           {Group: "A", Delay: layer.MaxDelay + 1},
+		"letters":              {Group: "\xff"},
+		"alone in a group":     {Group: "A", Alone: true},
+		"tenant of a group":    {Group: "A", Tenant: "t"},
+		"joins and is alone":   {Alone: true, JoinWhenDue: true, Delay: time.Second},
+		"joins without a time": {Group: "A", JoinWhenDue: true},
+		"joins, with a long name": {
+			Group: strings.Repeat("x", layer.MaxGroupSize), JoinWhenDue: true, Delay: time.Second,
+		},
+	} {
+		_, err := q.Enqueue(e.ctx, m)
+		checked := m.Check()
+		if err == nil {
+			require.NoError(t, checked, name)
+			continue
+		}
+		var refused *layer.MessageError
+		require.ErrorAs(t, err, &refused, name)
+		if limit := new(layer.LimitError); errors.As(checked, &limit) { // its number is of another moment
+			require.ErrorIs(t, refused, layer.ErrLimit, name)
+			continue
+		}
+		require.Error(t, checked, name)
+		require.Equal(t, refused.Err.Error(), checked.Error(), name)
+	}
+	require.NoError(t, q.Close(e.ctx))
+}
+
 // TestBadMessageOfABatch: the error names the first bad message by its index, and says what is wrong with it; nothing
 // is enqueued.
 func TestBadMessageOfABatch(t *testing.T) {
