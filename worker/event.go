@@ -34,11 +34,14 @@ type Event struct {
 type Events struct {
 	Received  func(Event) // a claim, with its first item
 	TakenOver func(Event) // a claim of a group whose holder's lease had ended; Received is called too
-	Started   func(Event) // a handler is about to be called, for each item of a batch
+	// Started: a handler is about to be called, for each item of a batch. Done follows for each item, or Failed or Lost
+	// for the rest of the claim.
+	Started func(Event)
 	// Done: a handler has finished an item. It may come again, if the claim is lost or the ack fails.
 	Done func(Event)
 	// Failed: a handler has failed. Follows says what has become of the item, if that is known. It is FollowsRelease if
-	// a HandleBatch has failed with an error that names no item, and is called again with half as many.
+	// a HandleBatch has failed with an error that names no item, and is called again with half as many. It is also
+	// FollowsRelease if the claim has ended after Started, and so the handler was not called: OnError is not told.
 	Failed       func(Event)
 	DeadLettered func(Event) // an item has failed for the last time, or was rejected; Failed is called too
 	Lost         func(Event) // the claim is another's

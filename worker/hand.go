@@ -251,7 +251,7 @@ func (h *hand) work(r received) *finished {
 			return nil
 		}
 		if !h.limit(c) || !h.ready(c) {
-			w.giveBack(h.ctx, in, nil, nil)
+			w.tellUncalled(c, w.giveBack(h.ctx, in, nil, nil))
 			return nil
 		}
 		if !h.perform(c) {
@@ -311,6 +311,25 @@ func (h *hand) ready(c *call) bool {
 	}
 	return h.holds(c.in)
 }
+
+// tellUncalled tells the hooks that the call of which Started has told is not made: the claim has ended during a slow
+// hook. follows is what has become of the items. If the claim is another's, the hooks know it from Lost.
+func (w *Worker) tellUncalled(c *call, follows layer.Follows) {
+	if c.begun.IsZero() || c.in.told {
+		return
+	}
+	c.in.emit(w.o.Events.Failed, slog.LevelWarn, "worker: handler not called", func() Event {
+		e := c.event(c.ds[0])
+		e.Err, e.Follows = errUncalled, follows
+		if cause := context.Cause(c.in.ctx); cause != nil {
+			e.Err = fmt.Errorf("%w: %w", errUncalled, cause)
+		}
+		return e
+	})
+}
+
+// errUncalled: the claim has ended between Started and the call of the handler.
+var errUncalled = errors.New("the handler was not called")
 
 // holds extends the claim if a slow answer of the database, or a slow hook, has left too little of its lease. It
 // reports false if there is no more to do for this claim.
@@ -711,8 +730,8 @@ func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
 }
 
 // giveBack returns the rest of a claim. If c is nil, no attempt counts. Otherwise it acks the handled items of a batch,
-// and counts the failure of the next one.
-func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) {
+// and counts the failure of the next one. follows is what has become of that item, or of the first item.
+func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) (follows layer.Follows) {
 	o, n := layer.NackOptions{Release: true, Delay: in.keptOff}, 0
 	partly, batch := as[BatchError](failed)
 	if batch = batch && c != nil && in.source.handler.batch; batch {
@@ -732,7 +751,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		if in.lost {
 			w.tellLost(in, in.event)
 		}
-		return
+		return layer.FollowsUnknown
 	}
 	done := slices.Clone(in.handled)
 	settled := layer.Settled{Follows: layer.FollowsUnknown} // until a settlement has succeeded
@@ -750,8 +769,8 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	err := in.settle(ctx, given, false)
 	in.over = true // there is no lease to keep
 	w.o.Test.Pause(of, "given back")
+	follows = cmp.Or(settled.Follows, layer.FollowsRelease)
 	if c != nil {
-		follows := cmp.Or(settled.Follows, layer.FollowsRelease)
 		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
 	}
 	switch {
@@ -759,6 +778,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	default:
 		w.unsettled(in, err)
 	}
+	return follows
 }
 
 // judge says how an item is given back that has failed.

@@ -345,3 +345,72 @@ func TestStartedIsACall(t *testing.T) {
 		require.NoError(t, db.Close())
 	})
 }
+
+// TestStartedHasAnEnd: the claim of a call ends during Events.Started, by its lease or because the worker is stopped by
+// force, and so the handler is not called. Events.Failed tells of that: else the functions would take the handler for
+// one that still runs.
+func TestStartedHasAnEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		during func(db *stillDB, stop func())
+		cause  error
+		events []string
+	}{
+		"the lease ends": {func(db *stillDB, _ func()) {
+			db.until.Store(time.Now().Add(3 * time.Second).UnixNano())
+			time.Sleep(2 * time.Second)
+		}, layer.ErrClaimLost, []string{"started", "started", "given back", "started", "started", "done", "done"}},
+		"the worker is stopped": {func(_ *stillDB, stop func()) {
+			go stop()
+			time.Sleep(500 * time.Millisecond)
+		}, context.Canceled, []string{"started", "started", "given back"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				db, _, end := orders(t, layer.Config{}, "a", "a")
+				far := &stillDB{DB: db}
+				q, err := layer.Open(ctx, far, []byte("worker"), "orders", layer.Options{})
+				require.NoError(t, err)
+				var events []string
+				var failed []worker.Event
+				var w *worker.Worker
+				stopped := make(chan struct{})
+				stop := func() {
+					defer close(stopped)
+					now, cancel := context.WithCancel(ctx)
+					cancel()
+					_ = w.Stop(now)
+				}
+				w, err = worker.New(q, worker.HandleBatch(func(context.Context, []*worker.Delivery) error {
+					return nil
+				}), worker.Options{
+					Concurrency: 1, Lease: time.Second, Logger: slog.New(slog.DiscardHandler),
+					Events: worker.Events{
+						Started: func(worker.Event) {
+							if events = append(events, "started"); len(events) == 2 {
+								c.during(far, stop)
+							}
+						},
+						Done: func(worker.Event) { events = append(events, "done") },
+						Lost: func(worker.Event) { events = append(events, "lost") },
+						Failed: func(e worker.Event) {
+							events = append(events, string(e.Follows))
+							failed = append(failed, e)
+						},
+					},
+				})
+				require.NoError(t, err)
+				w.Start()
+				time.Sleep(time.Minute)
+				if name == "the lease ends" {
+					stop()
+				}
+				<-stopped
+				require.Equal(t, c.events, events)
+				require.ErrorIs(t, failed[0].Err, c.cause)
+				require.NoError(t, q.Close(ctx))
+				end()
+			})
+		})
+	}
+}
