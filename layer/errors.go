@@ -25,7 +25,8 @@ var (
 	ErrQueueExists = errors.New("queue exists already")
 	// ErrNoQueueName: a queue's name may not be empty.
 	ErrNoQueueName = errors.New("empty queue name")
-	// ErrInvalidUTF8: a group, a queue's name, or a header is not valid UTF-8.
+	// ErrInvalidUTF8: a name, an id, a header or another text that the queue stores is not valid UTF-8. The bodies of
+	// messages and the states of groups may be any bytes.
 	ErrInvalidUTF8 = errors.New("invalid UTF-8")
 	// ErrClaimLost: the group is no longer held under the claim's token. Nothing was changed, and the caller must drop
 	// the claim. There are two causes. The claim was ended before, for example by an earlier ack of it: then the acked
@@ -56,9 +57,12 @@ var (
 	ErrChanged = errors.New("changed meanwhile")
 	// ErrForeignKeys: a queue cannot be created where keys of something else lie, because Drop would remove the keys.
 	ErrForeignKeys = errors.New("keys of something else are where the queue would be: use a prefix")
-	// ErrNoItem: there is no such item. It was acked, taken, cancelled or purged, or was never there.
+	// ErrNoItem: there is no such item in its group. It was acked, taken, cancelled or purged, became a dead letter,
+	// was dropped past retention, has joined another group (Message.JoinWhenDue), or was never there. Or a call wants
+	// the head of a group that is empty.
 	ErrNoItem = errors.New("no such item")
-	// ErrNotDead: there is no such dead letter. It was redriven or discarded, or was never there.
+	// ErrNotDead: there is no such dead letter. It was redriven, discarded, or removed after Config.DeadRetention, or
+	// was never there.
 	ErrNotDead = errors.New("no such dead letter")
 	// ErrInFlight: the item was delivered under a claim whose lease lasts. Wait for the claim to end, or end the claim
 	// with ForceRelease.

@@ -131,7 +131,8 @@ type CheckOptions struct {
 // Check reads the whole queue and checks the rules. It changes nothing and may run at the same time as all other
 // operations. It uses many short transactions at batch priority. Check confirms each violation in one transaction,
 // which sees a single version, so a reported violation is real. See also CheckReport.Unconfirmed. The memory grows with
-// the number of groups, not of items.
+// the number of groups and lanes, of grants, of items with a claim of their own, and of messages whose body has several
+// parts. It does not grow with the number of other messages.
 //
 // Errors: ErrClosed, and the engine's; there is no report then.
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {

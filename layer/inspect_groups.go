@@ -27,7 +27,8 @@ type GroupInfo struct {
 	Outstanding int           // items delivered and not acked, of up to 100 claims of each view or 10,000 of items
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
-	// Hold is the group's head if Owner has the head by an unordered receive; zero = Owner has the group, or a lane.
+	// Hold is the group's head if Owner has the head by itself: by an unordered receive, or in a queue with
+	// LeasePerItem. Zero = Owner has the group, or a lane.
 	Hold ID
 	// Left is the rest of the lease or of the delay, or the time until the rate lets the group go on, by this process's
 	// clock; negative if expired.
@@ -479,9 +480,10 @@ type HoldersPage struct {
 // holdersLocks bounds the locks that Holders reads.
 const holdersLocks = 1000
 
-// Holders lists the owners that hold groups. It reads up to 10,000 timers of each template, and up to 1,000 claims. In
-// a plain queue with one shard these are the claims whose leases end first, so leases that have expired, and those that
-// are not extended, are among them. Holders conflicts with nothing, and changes nothing. All results are of one moment.
+// Holders lists the owners that hold groups. It reads up to 10,000 timers of whole groups and of single items, then up
+// to 10,000 timers of lanes, and stops at 1,000 claims. A claim by heartbeat counts as a timer. In a plain queue with
+// one shard these are the claims whose leases end first, so leases that have expired, and those that are not extended,
+// are among them. Holders conflicts with nothing, and changes nothing. All results are of one moment.
 //
 // Errors: ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
@@ -553,8 +555,8 @@ func (v inspection) holders() (page HoldersPage, err error) {
 
 // heldLanes returns up to holdersLocks lanes under a claim, each with the index of its head. It finds them by the
 // timers. It walks the timers of whole groups first, shard by shard; there are the holds of single messages, too. Then
-// it walks the timers of each template. In a shard the lease that ends first comes first. more = there are timers that
-// it has not read.
+// it walks the timers of all templates together. In a shard of a template the lease that ends first comes first. more =
+// there are timers that it has not read.
 func (v inspection) heldLanes() (held []head, more bool, err error) {
 	seen := map[string]bool{}
 	note := func(t timerRow) (enough bool) {

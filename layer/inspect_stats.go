@@ -497,8 +497,9 @@ func (c *groupCounts) passTimer(dueMS int64) {
 	}
 }
 
-// weigh counts the messages of the delayed groups. None of them is in flight, because a delayed group has no claim. A
-// group without messages, or with a claim, has a stale timer, and is not delayed.
+// weigh counts the messages of the delayed groups. None of them is in flight, because a delayed group has no claim,
+// unless items are claimed by themselves. A group without messages, or with a claim, has a stale timer, and is not
+// delayed.
 func (c *groupCounts) weigh() error {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
@@ -592,7 +593,8 @@ type Stats struct {
 	Lapsed int64
 	// Delayed is how many items wait in DelayedGroups: the delayed first item of each and those behind. Stats counts
 	// the items of the 100 groups which are due first, up to 1,000 items of a group, and 1 for each further group:
-	// beyond, the number is too small. A delayed item behind others counts once it is the first.
+	// beyond, the number is too small. A delayed item behind others counts once it is the first. If items are claimed
+	// by themselves, items of these groups that are in flight count, too.
 	Delayed int64
 
 	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay

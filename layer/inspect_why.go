@@ -14,9 +14,11 @@ import (
 // Cause is a kind of reason why an item is not being delivered.
 type Cause string
 
-// The causes, in the order in which an explanation has them.
+// The causes. An explanation begins with the pause of the queue. Then come the locks, each with its claim, delay or
+// grant before its mark. Then come the item, the head, the items before it, and the rates. The last reason says whether
+// a receive may take the group.
 const (
-	// CauseGone: there is no such item. It was acked, taken, cancelled or purged, or was never there.
+	// CauseGone: there is no such item, and no such dead letter: see ErrNoItem. An archived item is gone, too.
 	CauseGone Cause = "gone"
 	// CauseDead: the item has failed for good, after Count failed attempts. Err is the reason and the last error.
 	CauseDead Cause = "dead"
@@ -66,7 +68,8 @@ const (
 	// CauseNobodyWaits: the group is ready, and no receive waits that may take the group. Busy workers come back.
 	// Without workers the item is not delivered.
 	CauseNobodyWaits Cause = "nobody waits"
-	// CauseReady: the group is ready, and Count handles have waiting receives, so delivery is about to happen.
+	// CauseReady: the group is ready, and Count handles have waiting receives, so delivery is about to happen. If the
+	// question is about a template, Where, handles are not counted: the next receive by that template gets the group.
 	CauseReady Cause = "ready"
 	// CauseCorrupt: the lock or the head of the group cannot be read; Err says why. See Check.
 	CauseCorrupt Cause = "corrupt"
@@ -102,8 +105,8 @@ type Explanation struct {
 	ID ID
 	// Where is the template by whose receives the item would be delivered; nil = by receives of whole groups.
 	Where Template
-	// Reasons has at least one element. Each but the last must come to an end before the item is delivered. Of the
-	// claims that exclude a lane it has up to 100 of each view.
+	// Reasons has at least one element. Each but the last must come to an end before the item is delivered, except
+	// CauseFailed, CauseHeadFailed and CauseTurn. Of the claims that exclude a lane it has up to 100 of each view.
 	Reasons []Reason
 }
 

@@ -59,7 +59,7 @@ type subscription struct {
 	stored rec.Position // in the database, as far as this call knows
 	width  int          // changes of the next call: less than o.Max after an error
 	fails  int          // in a row
-	silent bool         // the last store of a place got no answer in time
+	silent bool         // the last store of a place since the take got no answer in time, and may still land
 	taken  time.Time    // when the call began to take the subscription, by the monotonic clock
 	errs   int          // in a row, which are not the handler's
 	vain   int          // watches in a row that have ended at once, and for nothing
@@ -551,7 +551,7 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 type changePage struct {
 	changes []Change     // wanted
 	next    rec.Position // behind them
-	skipped bool         // there were changes that the subscription does not want
+	skipped bool         // a row was read to its end, so the place moves on, also without a change that is wanted
 	// unreadable are the errors of rows that cannot be read, and are passed over.
 	unreadable []error
 	missed     []byte              // changes up to this place were cleared unseen; nil = none
@@ -732,7 +732,7 @@ func (s *subscription) store(ctx context.Context, place rec.Position) (at rec.Po
 	return at, err
 }
 
-// errSilent: a place could not be stored in time, see lastWord.
+// errSilent: the store of a place got no answer in time, see lastWord. But the place may be stored.
 var errSilent = fmt.Errorf("the database does not answer: %w", context.DeadlineExceeded)
 
 // lastWord returns the context of a store that must happen although ctx may have ended. It ends after storeLife, and
@@ -883,8 +883,10 @@ type SubscribeOptions struct {
 	// subscription is told, unless Kinds leaves purges out. Every subscription is also told of changes made before the
 	// queue's handles kept facets with changes.
 	Where Template
-	// FromOldest makes a new subscription begin with the oldest change which the queue keeps. Otherwise a new
-	// subscription begins with the changes committed after the call. An old subscription goes on where it stands.
+	// FromOldest makes a new subscription begin with the oldest change which the queue keeps. Otherwise it begins with
+	// the changes that are committed after its first call of Subscribe has taken it. That is soon after the begin of
+	// the call, but changes that are committed in between are not delivered. An old subscription continues at its
+	// place.
 	FromOldest bool
 	// Max is how many changes a call of the handler gets at most, 1 to MaxBatch; 0 = 100. With Parallel it
 	// is how many all calls that run at the same time get together.
@@ -895,8 +897,10 @@ type SubscribeOptions struct {
 	// Lease is for how long a process which has died keeps the others from the subscription: MinLease to MaxLease; 0 =
 	// 30 s.
 	Lease time.Duration
-	// OnError is told the errors after which the subscription goes on: a handler's (*ChangeError), the engine's, and
-	// *MissedError. With Parallel, several goroutines may call it at once. nil = they are logged with slog.Default.
+	// OnError is told the errors after which the subscription continues: *ChangeError, *MissedError, ErrCorrupt, and
+	// the engine's. A *ChangeError tells of a handler that has failed, is stuck, or has returned a wrong result.
+	// ErrCorrupt tells of changes that cannot be read and are passed over. The subscription waits until OnError
+	// returns. With Parallel, several goroutines may call it at once. nil = the errors are logged with slog.Default.
 	OnError func(err error)
 }
 
@@ -910,7 +914,8 @@ const (
 
 // ChangeError: a handler of changes has failed or panicked. The same changes follow again after a pause, fewer at a
 // time; the place of the subscription has not moved. Or a handler has not returned after two minutes: Err then has the
-// stack of its goroutine, and the call continues.
+// stack of its goroutine, and the call continues. Or a handler has returned a nil pointer as its error, which counts as
+// nil: then the place has moved.
 type ChangeError struct {
 	Subscription string
 	First        Change // of the call
@@ -951,12 +956,15 @@ func (e *MissedError) Error() string {
 // processes with the same name one at a time holds the subscription. The others wait, and take over when its lease
 // ends, or within 10 s of the end of its call.
 //
-// Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
-// fails. After an error or a panic the same changes come again, because order is kept. A handler must return nil to
-// pass over a change. A nil pointer to an error type of this module, such as a nil *kv.Error, counts as nil and is
-// reported, as in package worker. The handler's context ends when another process has taken over, or ctx ends. The
-// handler must return then: while it runs, this process extends the lease, and Subscribe does not return. For effects
-// that happen once use SubscribeTx.
+// Each change that the queue keeps until the subscription comes to it is delivered at least once: again if the process
+// dies before the place is stored, or if the handler fails. OnError is told of changes that were cleared before
+// (*MissedError), and of changes that cannot be read.
+//
+// After an error or a panic the same changes come again, because order is kept. A handler must return nil to pass over
+// a change. A nil pointer to an error type of this module, such as a nil *kv.Error, counts as nil and is reported, as
+// in package worker. The handler's context ends when another process has taken over, or ctx ends. The handler must
+// return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
+// once use SubscribeTx.
 //
 // Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
 // ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.

@@ -316,6 +316,10 @@ func TestIDTextReadsBack(t *testing.T) {
 	back, err := layer.ParseID(id.String())
 	require.NoError(t, err)
 	require.Equal(t, id, back)
+	random, place, _ := strings.Cut(id.String(), "@")
+	back, err = layer.ParseID(strings.ToUpper(random) + "@" + place)
+	require.NoError(t, err)
+	require.Equal(t, id, back, "the digits may be capital letters")
 	for _, s := range []string{
 		"", "x", "@1.A", "6ba7b810-9dad-41d1-80b4-00c04fd430c8@1", "6ba7b810-9dad-41d1-80b4-00c04fd430c8@x.A",
 		"6ba7b810-9dad-41d1-80b4-00c04fd430c8@-1.A", "6ba7b810-9dad-41d1-80b4-00c04fd430c8@01.A",
