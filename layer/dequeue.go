@@ -601,21 +601,23 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 		n, bytes = n+1, bytes+max(len(row.body), int(row.envelope.Size))
 		return n == 1 || bytes <= r.o.MaxBytes
 	}
+	var rest []*look // for the other receives of the transaction
 	taken := make(map[string]bool, len(all))
 	for i, n := range layers(have, r.o.Max, fits) {
-		if taken[all[i].lane] {
-			continue // looked at twice, because the end of a hold has led there again
-		}
-		taken[all[i].lane] = true
-		if n == 0 || r.full() || i > 0 && c.enough() {
-			delete(c.met, all[i].lane)
-			continue
-		}
-		if err := c.decide(r, all[i], n); err != nil {
-			return false, err
+		switch {
+		case taken[all[i].lane]: // looked at twice, because the end of a hold has led there again
+		case n == 0 || r.full() || len(taken) > 0 && c.enough():
+			rest = append(rest, all[i])
+		default:
+			taken[all[i].lane] = true
+			if err := c.decide(r, all[i], n); err != nil {
+				return false, err
+			}
 		}
 	}
-	return more, nil
+	rest = slices.DeleteFunc(rest, func(l *look) bool { return taken[l.lane] })
+	c.looks = append(rest, c.looks...)
+	return more && len(taken) > 0, nil
 }
 
 // reads waits for the reads of a look; once.

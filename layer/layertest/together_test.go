@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -17,6 +18,21 @@ import (
 // TestReceivesTogetherShareNoGroup: of receives that travel in one transaction, one that names its group and one that
 // does not, a group goes to one of them alone (G2), though the transaction looks at groups ahead.
 func TestReceivesTogetherShareNoGroup(t *testing.T) {
+	named := "B"
+	require.Equal(t, []string{"A", "B", "C"}, receivedTogether(t,
+		layer.ReceiveOptions{Max: 1}, layer.ReceiveOptions{Max: 1, Group: &named}, layer.ReceiveOptions{Max: 1}))
+}
+
+// TestLayersLeaveTheRest (contract): a receive by layers looks at more groups than have room in its MaxBytes. Another
+// receive in the same transaction gets one of the rest.
+func TestLayersLeaveTheRest(t *testing.T) {
+	require.Equal(t, []string{"A", "B", "C"}, receivedTogether(t,
+		layer.ReceiveOptions{Max: 3, MaxBytes: 1, Strategy: layer.Layers}, layer.ReceiveOptions{Max: 1}, layer.ReceiveOptions{Max: 1}))
+}
+
+// receivedTogether receives in one transaction from a queue with a message in each of the groups A, B and C. It
+// returns the group of each receive, which must get one.
+func receivedTogether(t *testing.T, options ...layer.ReceiveOptions) (groups []string) {
 	synctest.Test(t, func(t *testing.T) {
 		plan := &fault.Plan{}
 		engine := embedded.OpenMemory(embedded.Options{})
@@ -29,18 +45,18 @@ func TestReceivesTogetherShareNoGroup(t *testing.T) {
 		_, err = q.Enqueue(t.Context(), layer.Message{Group: "Z"})
 		require.NoError(t, err)
 
-		named := "B"
-		options := []layer.ReceiveOptions{{Max: 1}, {Max: 1, Group: &named}, {Max: 1}}
 		claims := make([][]*layer.Claim, len(options))
 		plan.OnCommit = func(int, kv.Tx) fault.Kind {
 			plan.OnCommit = nil
-			_, err := other.Enqueue(t.Context(), layer.Message{Group: "A"}, layer.Message{Group: "B"}, layer.Message{Group: "C"})
+			body := []byte("body")
+			_, err := other.Enqueue(t.Context(), layer.Message{Group: "A", Body: body},
+				layer.Message{Group: "B", Body: body}, layer.Message{Group: "C", Body: body})
 			require.NoError(t, err)
 			for i, o := range options {
 				go func() {
 					var err error
 					claims[i], err = q.Receive(t.Context(), o)
-					require.NoError(t, err)
+					assert.NoError(t, err)
 				}()
 				synctest.Wait() // it is in the queue, behind the transaction that is about to commit
 			}
@@ -50,17 +66,16 @@ func TestReceivesTogetherShareNoGroup(t *testing.T) {
 		_, err = q.Receive(t.Context(), layer.ReceiveOptions{Max: 1})
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, int64(2), q.Paths().Shared-before.Shared, "the three travel together")
-		var groups []string
-		for _, of := range claims {
-			require.Len(t, of, 1)
+		require.EqualValues(t, len(options)-1, q.Paths().Shared-before.Shared, "they travel together")
+		for i, of := range claims {
+			require.Len(t, of, 1, "receive %d", i)
 			groups = append(groups, of[0].Group)
 			require.NoError(t, q.Ack(t.Context(), of[0]))
 		}
-		require.Equal(t, []string{"A", "B", "C"}, groups)
 		require.NoError(t, q.Close(t.Context()))
 		require.NoError(t, other.Close(t.Context()))
 	})
+	return groups
 }
 
 // finishAll finishes all that is left of each claim, together.
