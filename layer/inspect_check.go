@@ -90,7 +90,8 @@ type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
 	// Groups with items, groups held under a claim, and groups delayed: by a retry, by their head, or by their rate. In
 	// a queue with facets a group counts in Held and in Delayed once for each lane that is held or delayed. If items
-	// are claimed by themselves and in order, it counts in them if its first item is held or delayed.
+	// are claimed by themselves, each item that waits for a retry counts in Delayed. Then, if they are delivered in
+	// order, a group counts in Held if its first item is claimed; else the items that nobody holds are a lane, too.
 	Groups, Held, Delayed int64
 	// Groups paused or halted, the empty groups included.
 	Paused, Halted int64
@@ -595,9 +596,7 @@ func (c *checker) compare() {
 		g := c.groups[name]
 		stale, awaited := g.hints, int64(0)
 		if h := c.headInHand(g); g.lock == nil && g.items > 0 && h != nil {
-			if h.Kind == rec.KindDelay {
-				c.report.Delayed++
-			} else {
+			if h.Kind == rec.KindClaim { // a delay counts at the lock of the item
 				c.report.Held++
 			}
 		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.keys.plan.NeedsHint(name) {
@@ -633,7 +632,7 @@ func (c *checker) compare() {
 			c.report.Paused++
 		case h == nil:
 			c.report.Halted++
-		case h.Kind == rec.KindDelay && !lanes.IsHold(name): // the item of a hold delays its group as the head alone
+		case h.Kind == rec.KindDelay:
 			c.report.Delayed++
 		}
 		if h == nil {

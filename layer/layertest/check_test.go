@@ -194,8 +194,8 @@ func TestCheckCounts(t *testing.T) {
 }
 
 // TestCheckCountsLanesAndHolds (Contract): Check counts a lane whose first item is delayed as delayed, and its timer is
-// not stale. If items are claimed by themselves and in order, the first item decides whether a group is held or
-// delayed. A claim or a delay of another item does not count.
+// not stale. If items are claimed by themselves and in order, a group counts as held if its first item is claimed, and
+// each item that waits for a retry counts as delayed.
 func TestCheckCountsLanesAndHolds(t *testing.T) {
 	late := layer.Message{Group: "A", Delay: time.Hour, Headers: map[string]string{"state": "NEW"}}
 	type queue = layer.Config
@@ -220,7 +220,15 @@ func TestCheckCountsLanesAndHolds(t *testing.T) {
 		}, layer.CheckReport{Items: 3, Groups: 1, Delayed: 1, Attempts: 1}},
 		"the second item delayed": {queue{LeasePerItem: true}, func(e *env, q *layer.Queue) {
 			require.NoError(t, q.Nack(e.ctx, e.holdItems(q)[1], layer.NackOptions{Delay: time.Hour}))
-		}, layer.CheckReport{Items: 3, Groups: 1, Held: 1, Attempts: 1}},
+		}, layer.CheckReport{Items: 3, Groups: 1, Held: 1, Delayed: 1, Attempts: 1}},
+		"an item delayed, in no order": {queue{Unordered: true}, func(e *env, q *layer.Queue) {
+			_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A"})
+			require.NoError(t, err)
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Unordered: true})
+			require.NoError(t, err)
+			require.Len(t, claims, 2)
+			require.NoError(t, q.Nack(e.ctx, claims[0], layer.NackOptions{Delay: time.Hour}))
+		}, layer.CheckReport{Items: 2, Groups: 1, Delayed: 1, Attempts: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
