@@ -466,7 +466,7 @@ func (s *search) learnNewest() error {
 	if err != nil {
 		return fmt.Errorf("read newest hint: %w", err)
 	}
-	if !q.keys.hintsFrom(s.where, 0, 0).Contains(k) && (s.where != "" || !q.keys.section(nameReady).Contains(k)) {
+	if !q.keys.hintsFrom(s.where, s.shard, 0).Contains(k) && (s.where != "" || !q.keys.section(nameReady).Contains(k)) {
 		return nil // there is none
 	}
 	p, err := q.keys.parse(k)

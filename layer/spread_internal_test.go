@@ -12,6 +12,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/layer/internal/advice"
+	"fdbfifo/layer/internal/lanes"
 )
 
 // spreading is a queue of so many ready groups of one item, and a handle on it that has met conflicts.
@@ -261,6 +262,41 @@ func TestWalkStaysInItsShard(t *testing.T) {
 		place, _ := spread.Place(q.random, all, 0)
 		begin := (&search{w: &txn{view: view{q: q, keys: q.keys}}}).landing(place)
 		require.True(t, q.keys.hintsFrom("", place.Shard, 0).Contains(begin.Key), "%d: %q", place.Shard, begin.Key)
+	}
+}
+
+// TestLandingLearnsTheNewest: a handle that lands in any shard learns how far the hints go, also by a template. Else its
+// landings of the last level would all be near the oldest hint.
+func TestLandingLearnsTheNewest(t *testing.T) {
+	const newest = 1_000_000
+	for _, template := range []Template{nil, {"state": "new"}} {
+		for shard := range int64(4) {
+			db := embedded.OpenMemory(embedded.Options{})
+			q, err := Create(t.Context(), db, nil, "q", Options{
+				Test:   &TestOptions{Seed: 1},
+				Config: Config{Shards: 4, Facets: []string{"state"}, Views: "*; state"},
+			})
+			require.NoError(t, err)
+			where, err := q.keys.whereGiven(template)
+			require.NoError(t, err)
+			spread := q.spreadOf(where)
+			_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				key := q.keys.readyAt(shard, newest, lanes.Name("A", where))
+				tx.Set(key, nil)
+				s := &search{w: q.txn(t.Context(), tx), where: where, shard: shard, spread: spread}
+				s.newest = tx.GetKey(kv.FirstGreaterOrEqual(key))
+				return s.learnNewest()
+			})
+			require.NoError(t, err)
+			for range 4 {
+				spread.Widen()
+			}
+			place, away := spread.Place(q.random, 4, 0)
+			require.True(t, away)
+			require.Positive(t, place.From, "%v, shard %d", template, shard)
+			require.NoError(t, q.Close(t.Context()))
+			require.NoError(t, db.Close())
+		}
 	}
 }
 
