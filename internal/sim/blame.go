@@ -90,7 +90,7 @@ func (m *model) counts(k string, id layer.ID, value []byte) {
 	next.lapsed = strings.HasPrefix(text, lapsePrefix)
 	old := m.blame.records[k]
 	m.blame.records[k] = next
-	if lane, l := m.holderOf(id); next.lapsed && m.w.strict() && l.is("claim") && l.endMS <= m.r.nowMS &&
+	if lane, l := m.holderOf(id); next.lapsed && m.w.strict() && l.is("claim") && m.lasting(l).endMS <= m.r.nowMS &&
 		m.leadingOf(lane, l) == id && m.w.law(id).claims[l.token] == 0 {
 		m.violation("G7: the lease of claim %d ended in a run without faults, and no handler was called for %s",
 			l.token, id)
@@ -142,7 +142,7 @@ func (m *model) buries(id layer.ID, value []byte) {
 		return
 	}
 	_, l := m.holderOf(id)
-	if !l.is("claim") || l.endMS > m.r.nowMS {
+	if !l.is("claim") || m.lasting(l).endMS > m.r.nowMS {
 		return // a nack, an operator, or past retention
 	}
 	if !l.proven() || len(l.out) != 1 {

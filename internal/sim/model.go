@@ -828,7 +828,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 		m.w.mark("delay of a head ended early")
 	}
 	m.dueLog[id] = append(m.dueLog[id], retimed{r: m.r, dueMS: s.dueMS})
-	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && m.lanes.passed[id] == 0 {
+	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && m.lasting(l).endMS > m.r.nowMS && m.lanes.passed[id] == 0 {
 		m.mistimed("G2: %s was changed in its holder's hands", id)
 	}
 }
@@ -920,7 +920,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	g := m.group(group)
 	old := g.lock
 	g.lock = next
-	live := old != nil && old.endMS > m.r.nowMS
+	live := old != nil && m.lasting(old).endMS > m.r.nowMS
 	m.timed(old, next)
 	m.marks(group, old, next)
 	switch hold := isHoldLane(group); {

@@ -18,7 +18,7 @@ import (
 const mostReplays = 3
 
 // mostPortions is in how many calls a replay by portions may be done, each of at most portion items.
-const mostPortions, portion = 6, 20
+const mostPortions, portion = 12, 5
 
 // replay replays the archive of a group, or of all: in one call, or by portions. At most one of a handle is under way, so
 // that what it enqueues is known to be its own.

@@ -28,7 +28,7 @@ type voidAt struct {
 func (m *model) setState(rest tuple.Tuple, value []byte) {
 	group, _ := rest[0].(string)
 	s := stateAt{r: m.r, value: string(value)}
-	if l := m.group(group).lock; l.is("claim") && l.endMS > m.r.nowMS {
+	if l := m.group(group).lock; l.is("claim") && m.lasting(l).endMS > m.r.nowMS {
 		s.under = l
 	}
 	m.stateLog[group] = append(m.stateLog[group], s)
