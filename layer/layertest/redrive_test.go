@@ -354,12 +354,16 @@ func TestRedriveUnknownCommit(t *testing.T) {
 func TestRedriveBesideWorkers(t *testing.T) {
 	onEngines(t, func(e *env) {
 		const groups, each = 3, 12
-		ctx, stop := context.WithTimeout(e.ctx, 5*time.Minute) // the test would never end if a message is lost
-		defer stop()
 		random := rand.New(rand.NewPCG(e.seed, 1))
 		done := make(chan struct{})
 		var mu sync.Mutex
 		acked := make(map[string]int)
+		ctx, stop := untilStill(e.ctx, func() int64 { // the test would never end if a message is lost
+			mu.Lock()
+			defer mu.Unlock()
+			return int64(len(acked))
+		})
+		defer stop()
 		var working, redriving sync.WaitGroup
 		for n := range 3 {
 			q := e.handle(uint64(20 + n))

@@ -422,7 +422,7 @@ func TestManyWaitersDrainEverything(t *testing.T) {
 		got := map[string][]string{}
 		var left atomic.Int64
 		left.Store(groups * perGroup)
-		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
+		ctx, cancel := untilStill(e.ctx, left.Load)
 		defer cancel()
 		var wg sync.WaitGroup
 		var qs []*layer.Queue

@@ -105,8 +105,7 @@ func TestStress(t *testing.T) {
 			}
 			return fault.Chance
 		}})
-		// Others at work in this process slow it down by their turns: the limit only ends a test that hangs.
-		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
+		ctx, cancel := untilStill(e.ctx, s.acked.Load)
 		defer cancel()
 		s.ctx = ctx
 		var wg sync.WaitGroup
@@ -120,9 +119,29 @@ func TestStress(t *testing.T) {
 		taker := s.handle(20, 0)
 		wg.Go(func() { s.taker(taker) })
 		wg.Wait()
-		require.NoError(e.t, ctx.Err(), "not everything was delivered")
+		require.NoError(e.t, ctx.Err(), "nothing is acked any more after %d messages", s.acked.Load())
 		s.verify()
 	})
+}
+
+// untilStill returns a context that ends when progress has returned the same number for some minutes: the test hangs.
+// Others at work in this process, and in others, slow a test down. So a limit on the whole test would be of chance.
+func untilStill(ctx context.Context, progress func() int64) (context.Context, context.CancelFunc) {
+	const patience = 4 * time.Minute
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		for last, still := progress(), false; !still; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(patience):
+			}
+			now := progress()
+			last, still = now, now == last
+		}
+	}()
+	return ctx, cancel
 }
 
 const (
