@@ -61,16 +61,17 @@ type Claim struct {
 	beat  uuid.UUID
 	pulse *pulse // of beat; nil = the claim has a lease of its own, or the handle has left the beat
 
-	suspect bool // the item is suspect, and the claim is not proven
+	suspect bool // the claim is of one suspect item, and not proven: see group_verdict.go
 	failed  bool // some item of the group had failed before the receive: items behind the claim may be suspect
 }
 
-// pulse is one beat of the handle, from its begin to its end.
+// pulse is what the handle knows of one beat, from its begin to its end. A beat is a time in the database up to which
+// the handle's claims by heartbeat last; the handle moves it while the process lives. See tx_beat.go.
 type pulse struct {
-	handle uuid.UUID
-	dueMS  atomic.Int64              // as last committed, as far as the handle knows
-	clock  atomic.Int64              // the version then
-	due    atomic.Pointer[time.Time] // the end of the lease, by the monotonic clock; nil = none yet
+	handle uuid.UUID                 // the number of the beat, in its keys
+	dueMS  atomic.Int64              // when the beat is due, as last committed, as far as the handle knows
+	clock  atomic.Int64              // the queue's version when the beat was last moved
+	due    atomic.Pointer[time.Time] // dueMS by the monotonic clock; nil = none yet
 	ended  chan struct{}             // closed when the handle no longer moves the beat
 }
 
@@ -110,14 +111,15 @@ func (c *Claim) Left() time.Duration {
 var claimsMu sync.Mutex
 
 // The wall clock may step. So a handle does not take a group from itself before the lease is over by the monotonic
-// clock and by versions. Example: a laptop wakes after an hour, and by the wall clock all leases have ended. The handle
-// first gives the claims that its goroutines still hold a new end. It leaves a heartbeat that is due by the wall clock
-// alone to the goroutine of the heartbeat: see ownBeat.
+// clock and by versions of the database, which grow by about a million a second. Example: a laptop wakes after an hour,
+// and by the wall clock all leases have ended. The handle first gives the claims that its goroutines still hold a new
+// end. It leaves a heartbeat that is due by the wall clock alone to the goroutine of the heartbeat: see ownBeat.
 
-// ownClaims are the claims that a handle has made or extended. Claims by heartbeat are not among them. A transaction
-// notes a claim before the commit, and a claim that it ends stays noted until after the commit: another transaction of
-// the handle may see the database before that or after. So some of these claims are not in the database, and
-// nothing but a transaction that was applied, or the time, removes a claim from the list.
+// ownClaims is the handle's list, in memory, of the claims that it has made or extended. Claims by heartbeat are not
+// among them. None of its methods reads or writes a key: keepOwn (group.go) extends the claims. A transaction notes a
+// claim before the commit, and a claim that it ends stays noted until after the commit: another transaction of the
+// handle may see the database before that or after. So some of these claims are not in the database. Only a transaction
+// that was applied, or the time, removes a claim from the list.
 type ownClaims struct {
 	mu      sync.Mutex
 	all     map[ownKey]ownClaim // guarded by mu
@@ -125,34 +127,36 @@ type ownClaims struct {
 	most    int                 // guarded by mu; with more of them, note removes those that have ended
 }
 
-// ownKey tells a claim from others of the same lane, also from one of another handle whose receive read the same
-// version.
+// ownKey names a claim in the list. Claims of a lane (a group or a part of one) by two handles may have the same token,
+// if their receives have read the same version. So the time of the claim is a part of the key.
 type ownKey struct {
 	lane           string
-	token, sinceMS int64
+	token, sinceMS int64 // sinceMS is when the claim was made
 }
 
 // ownClaim is a claim that the handle has made or extended.
 type ownClaim struct {
-	endMS int64         // in the database, or earlier: see note
-	ends  time.Time     // by the monotonic clock
-	clock int64         // the version at which it was made or extended
+	endMS int64         // the end of the lease in the database, by the wall clock, or an earlier time: see note
+	ends  time.Time     // the end by the monotonic clock
+	clock int64         // the version at which the claim was made or extended
 	lease time.Duration // from then on
-	next  *ownClaim     // as an extension makes it, if that is committed; nil = none is under way or unknown
+	next  *ownClaim     // the claim with its extension, which may be committed or not; nil = there is none
 }
 
 // transactionLife is how long after its first read a transaction can commit; the database makes it 5 s.
 const transactionLife = 5 * time.Second
 
-// ownSlack is the least rest of a lease for which keepOwn extends the claim.
+// ownSlack is the shortest time left of a lease for which keepOwn extends the claim.
 const ownSlack = 100 * time.Millisecond
 
-// left returns the rest of the lease by the monotonic clock or by versions: the shorter of the two.
+// left returns the time that is left of the lease: by the monotonic clock or by versions, whichever is less. m is the
+// present by the wall clock and by the version.
 func (c *ownClaim) left(m moment) time.Duration {
 	return min(time.Until(c.ends), c.lease-m.span(c.clock))
 }
 
-// as returns the claim that has a given end in the database: c itself, or c as its extension has made it.
+// as returns the claim with the end that the lock in the database has, endMS: c as it was, or with its extension
+// (next).
 func (c *ownClaim) as(endMS int64) *ownClaim {
 	if c.next != nil && c.next.endMS == endMS {
 		return c.next
@@ -160,12 +164,15 @@ func (c *ownClaim) as(endMS int64) *ownClaim {
 	return c
 }
 
-// mayLast reports whether something is left of the lease, if the extension was committed.
+// mayLast reports whether more than ownSlack is left of the lease, or would be if the extension was committed.
 func (c *ownClaim) mayLast(m moment) bool {
 	return c.left(m) > ownSlack || c.next != nil && c.next.left(m) > ownSlack
 }
 
-// note adds a claim. One that is extended stays as it was until confirm, because the commit may fail: see next.
+// note adds a claim that a transaction is about to make. If the claim is in the list, the transaction extends it. Then
+// the claim stays as it was, with the extension as next, because the commit may fail: confirm takes the extension over.
+// Its endMS becomes the earlier of the two ends. When the list is long, note first removes claims whose leases are
+// over.
 func (o *ownClaims) note(key ownKey, c ownClaim) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -185,7 +192,8 @@ func (o *ownClaims) note(key ownKey, c ownClaim) {
 	o.all[key], o.firstMS = c, min(o.firstMS, c.endMS)
 }
 
-// confirm notes a claim as the database has it now.
+// confirm sets a claim of the list to c, the claim as the database has it now. A claim that is not in the list stays
+// out.
 func (o *ownClaims) confirm(key ownKey, c ownClaim) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -194,8 +202,8 @@ func (o *ownClaims) confirm(key ownKey, c ownClaim) {
 	}
 }
 
-// ending is for a claim that ends with a transaction of the caller's: nothing tells how the transaction ends, but it
-// ends soon.
+// ending is for a claim that ends in a transaction of the caller: nothing tells whether the transaction is committed,
+// but it ends within transactionLife. After that the handle no longer keeps the claim.
 func (o *ownClaims) ending(key ownKey) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -207,14 +215,15 @@ func (o *ownClaims) ending(key ownKey) {
 	}
 }
 
-// due reports whether a claim may have ended by the wall clock.
+// due reports whether a claim of the list may have ended by the wall clock.
 func (o *ownClaims) due(nowMS int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.all) > 0 && o.firstMS <= nowMS
 }
 
-// early returns the claims that have ended by the wall clock alone, and forgets those that have ended.
+// early returns the claims that have ended by the wall clock alone, because that clock has stepped: by the monotonic
+// clock and by versions their leases last. It removes the claims that have ended by these, too.
 func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -233,11 +242,11 @@ func (o *ownClaims) early(m moment) map[ownKey]ownClaim {
 	return early
 }
 
-// ownChanges are the changes that a transaction of the handle makes to its own claims. It goes along with the
-// transaction.
+// ownChanges are the changes that a transaction of the handle makes to its own claims. They are carried out in the list
+// when the transaction has been applied.
 type ownChanges struct {
-	owns  *ownClaims
-	ended []ownKey
+	owns  *ownClaims          // the handle's list
+	ended []ownKey            // the claims that are ended
 	made  map[ownKey]ownClaim // the claims that are made or extended
 }
 
@@ -255,7 +264,8 @@ func (c *ownChanges) lasts(key ownKey, as ownClaim) {
 // ends notes a claim that the transaction ends.
 func (c *ownChanges) ends(key ownKey) { c.ended = append(c.ended, key) }
 
-// End tells how the transaction has ended.
+// End notes how the transaction has ended. If it was applied, End confirms the claims that it has made or extended, and
+// removes those that it has ended from the list. Otherwise the list stays.
 func (c *ownChanges) End(outcome advice.Outcome) {
 	if outcome != advice.Applied {
 		return
@@ -278,7 +288,7 @@ func (c *Claim) snapshot() *Claim {
 	return &same
 }
 
-// own returns a pointer to a copy, which the caller cannot change; nil for nil.
+// own returns a pointer to a copy of *p, which the caller of the package cannot change; nil for nil.
 func own[T any](p *T) *T {
 	if p == nil {
 		return nil
@@ -287,7 +297,7 @@ func own[T any](p *T) *T {
 	return &same
 }
 
-// copied is a snapshot for hooks; nil for nil.
+// copied is snapshot for hooks; nil for nil.
 func (c *Claim) copied() *Claim {
 	if c == nil {
 		return nil
@@ -295,12 +305,13 @@ func (c *Claim) copied() *Claim {
 	return c.snapshot()
 }
 
-// ClaimError: a claim of a Settle was not settled. Err says why, for example ErrClaimLost.
+// ClaimError says that a Settle has not settled one of its claims. Err says why, for example ErrClaimLost.
 type ClaimError struct {
 	Claim *Claim // the caller's; nil if the caller gave none
 	Err   error
 }
 
+// Error returns the group and the token of the claim, and the text of Err.
 func (e *ClaimError) Error() string {
 	if e == nil {
 		return "<nil>"

@@ -13,16 +13,24 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// joining is the reads of a transaction which claims by heartbeat.
+// This file has claims by heartbeat, from the side of the handle. tx_beat.go explains them, and store_hold.go the keys.
+// In short: a handle has a beat, a time in the database up to which all its claims by heartbeat last, and moves the
+// beat while its process lives. The key "beat" has that time. A timer of kind "beat" leads other handles to the beat
+// when it is due: then they end the claims. Each such claim has a key "held" in place of a timer. A beat has a number
+// (handle in the keys, a UUID), and a pulse is what the handle knows of its beat. A claim joins the beat if it is made
+// to last as long as the beat. A handle that leaves a beat moves it no longer.
+
+// joining has the reads that tell a transaction whether its claims can join the handle's beat.
 type joining struct {
-	p     *pulse
-	row   kv.Future[[]byte]
-	timer kv.Future[[]byte]
-	dueMS int64 // that the reads have found; 0 = the beat cannot be joined
-	done  bool
+	p     *pulse            // of the beat
+	row   kv.Future[[]byte] // of the key "beat"
+	timer kv.Future[[]byte] // of the beat's timer
+	dueMS int64             // when the beat is due, once done; 0 = the beat cannot be joined
+	done  bool              // the reads were waited for
 }
 
-// readJoin starts the reads if a receive of the transaction asks for claims by heartbeat.
+// readJoin starts reading the handle's beat and its timer, at snapshot, if a receive of the transaction asks for claims
+// by heartbeat. It does nothing if the handle has no beat, or if the reads have begun.
 func (c *claimer) readJoin() {
 	if c.join != nil {
 		return
@@ -39,8 +47,9 @@ func (c *claimer) readJoin() {
 	}
 }
 
-// byHeartbeat makes the claim of h a claim by heartbeat, if the handle's beat can be joined. Otherwise, for example if
-// the beat has just been ended, the claim has a lease of its own. byHeartbeat returns the end of the claim.
+// byHeartbeat makes h, the claim that r is about to get, a claim by heartbeat: it sets h.Beat, and h.EndMS to the time
+// at which the beat is due. It changes nothing if r does not ask for that, or if the handle's beat cannot be joined,
+// for example because the beat has just been ended. Then the claim has a lease of its own.
 func (c *claimer) byHeartbeat(r *reception, h *rec.Holding) error {
 	if !r.o.Heartbeat || c.join == nil {
 		return nil
@@ -58,8 +67,9 @@ func (c *claimer) byHeartbeat(r *reception, h *rec.Holding) error {
 	return nil
 }
 
-// waitJoin waits for the reads, and decides whether the handle's beat can be joined: then it sets dueMS, and makes the
-// transaction fail if the beat is ended before it commits. A beat that moves does not disturb it.
+// waitJoin waits for the reads, and decides whether the handle's beat can be joined. If so, it sets j.dueMS, and adds a
+// read conflict on the key beatJoin, so that the transaction fails if the beat is ended before it commits. A beat that
+// moves does not disturb it. If the beat's timer is missing, waitJoin sets it.
 func (c *claimer) waitJoin(j *joining) error {
 	key := c.keys.beat(j.p.handle)
 	v, err := j.row.Wait(c.ctx)
@@ -87,7 +97,8 @@ func (c *claimer) waitJoin(j *joining) error {
 	return guard.BeatJoin.Read(c.tx, kv.SingleKey(c.keys.beatJoin(j.p.handle)))
 }
 
-// ensureBeat begins a beat of the handle, if it has none. If that fails, claims have leases of their own.
+// ensureBeat begins a beat of the handle, if it has none: it writes the beat and its timer, and starts the goroutine
+// that moves the beat. If that fails, claims have leases of their own.
 func (q *Queue) ensureBeat(ctx context.Context) {
 	h := q.heart
 	if h.pulse() != nil {
@@ -95,7 +106,7 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	}
 	select {
 	case h.turn <- struct{}{}:
-	case <-h.life.Done(): // Close keeps the turn
+	case <-h.life.Done(): // the handle is being closed, and stopBeat keeps the turn
 		return
 	case <-ctx.Done():
 		return
@@ -113,8 +124,9 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	h.wg.Go(func() { q.keepBeating(p) })
 }
 
-// writeBeat is moveBeat in a transaction of its own. If begins is set, it begins the beat. there is false if another
-// handle has ended the beat.
+// writeBeat is moveBeat in a transaction of its own, and notes in p when the beat is due. If begins is set, it begins
+// the beat. there reports whether the beat is the handle's still; false = another handle has ended it, or there is an
+// error.
 //
 // Footprint: a read conflict on the beat, so that either a move or an end fails. A move of unknown outcome that lands
 // late fails too, because the retry has written the beat. Otherwise a retry is safe, because each attempt reads the
@@ -143,10 +155,12 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, begins bool) (there boo
 }
 
 // moveBeat moves the end of a beat to a lease from now, but never to an earlier time, because receives have returned
-// claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. A beat that moves
-// always changes its time, because other handles take one that stands for dead. If begins is set, the beat begins, and
-// one that is there was written by an earlier attempt: it need not change. moveBeat returns when the beat is due; 0 =
-// another has ended the beat.
+// claims with an end (Claim.Until). That matters when the queue's lease has just been made shorter. It reads the beat,
+// with a conflict, writes it, clears its timer, and sets another.
+//
+// A beat that moves always gets another time, because other handles take a beat that keeps its time for a dead
+// handle's. If begins is set, the beat begins, and one that is there was written by an earlier attempt: it need not
+// change. moveBeat returns when the beat is due; 0 = another handle has ended the beat.
 func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	keys, handle := w.keys, p.handle
 	key := keys.beat(handle)
@@ -179,7 +193,9 @@ func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	return dueMS, nil
 }
 
-// keepBeating moves a beat each third of a lease, until it was ended, or the handle is closed or leaves it.
+// keepBeating moves a beat each third of a lease. It returns when the handle has left the beat, another handle has
+// ended it, or it is due and was not moved in time. It also returns when the queue is gone or the handle is closed.
+// Except at a close the handle has no beat then, and the next claim by heartbeat begins another.
 func (q *Queue) keepBeating(p *pulse) {
 	ctx := q.named(q.heart.life, "beat")
 	defer func() {
@@ -219,10 +235,11 @@ func (q *Queue) keepBeating(p *pulse) {
 // leastBeatPause bounds the pause between two tries to move a beat.
 const leastBeatPause = 50 * time.Millisecond
 
-// untilNextBeat is a third of the lease, or of the time for which the beat still keeps its claims if that is less: the
-// handle may have learned of a longer lease since the transaction that moved the beat.
+// untilNextBeat returns the time until the next move of the beat: a third of the lease, or of the time for which the
+// beat still keeps its claims if that is less. The handle may have learned of a longer lease since it moved the beat.
 func untilNextBeat(q *Queue, p *pulse) time.Duration { return min(q.knownConfig().Lease, p.left()) / 3 }
 
+// isEnded reports whether the handle has left the beat.
 func isEnded(p *pulse) bool {
 	select {
 	case <-p.ended:
@@ -232,18 +249,23 @@ func isEnded(p *pulse) bool {
 	}
 }
 
-// leaveIfUnsettled makes the handle leave the beat of a claim whose settlement has failed with err, because perhaps no
-// call settles the claim any more. Example: the outcome of an ack is unknown. If the claim had a lease of its own, the
-// lease would expire. The holders of the handle's other claims must extend them. The handle keeps the beat after an
-// error of the call itself, of which the caller knows that nothing was done.
+// leaveIfUnsettled makes the handle leave the beat of a claim if the claim may never be settled. err is the error of a
+// settlement of this claim. Example: the outcome of an ack is unknown, and the caller gives up. A lease of the claim's
+// own would expire, but a claim by heartbeat would last as long as the process. The price is that the holders of the
+// handle's other claims by the beat must extend them.
+//
+// handle is the number of the beat; uuid.Nil = the claim has a lease of its own. The handle keeps the beat after
+// success, and after an error of the call itself, of which the caller knows that nothing was done. Example:
+// ErrNotInClaim.
 func (q *Queue) leaveIfUnsettled(ctx context.Context, handle uuid.UUID, err error) {
 	if kv.Code(err) != 0 || kv.MaybeCommitted(err) || isCorrupt(err) || err != nil && ctx.Err() != nil {
 		q.heart.end(q.heart.of(handle))
 	}
 }
 
-// endDueBeats ends the due beats which looks of the handle have met. It ignores an error, because the next look meets
-// the beats again.
+// endDueBeats ends claims of the handles whose beats are due, in a transaction of its own. Looks of this handle have
+// met the beats. ended reports whether a claim was ended, so that its group may be ready. endDueBeats ignores an error,
+// because the next look meets the beats again. endBeat has the keys.
 func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
 	_, err := kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, a kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)
@@ -256,8 +278,9 @@ func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
 	return ended && err == nil
 }
 
-// stopBeat ends the heartbeat of a handle which is being closed. If the handle has claims by heartbeat left, the beat
-// stays, and is due within a lease: the claims last until then.
+// stopBeat ends the heartbeat of a handle that is being closed: it stops the goroutine that moves the beat, and clears
+// the beat and its timer. If a claim by the beat is left (a key "held"), the beat stays, and is due within a lease: the
+// claims last until then. Both reads have conflicts.
 func (q *Queue) stopBeat(ctx context.Context) error {
 	select {
 	case q.heart.turn <- struct{}{}: // for good: no beat is begun from now on
@@ -297,7 +320,8 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 	return nil
 }
 
-// clearBeat clears a beat that keeps no claim. A claim that is to join the beat, and is committed later, must fail.
+// clearBeat clears a beat that keeps no claim, and its timer. value is the beat's value. A write conflict on the key
+// beatJoin makes a claim fail that is to join the beat and is committed later.
 func clearBeat(q *Queue, tx kv.Tx, handle uuid.UUID, value []byte) error {
 	if err := guard.BeatJoin.Write(tx, q.keys.beatJoin(handle)); err != nil {
 		return err

@@ -15,9 +15,19 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// This file has the receives that claim single items. store_hold.go explains the keys: a hold is the claim of one item.
+// This file has the receives that claim single items, the grants to waiting handles, and the receive ids. Words:
+//
+//   - A hold is the claim or the delay of a single item. Its key "hold" has a record, as a lock has: store_hold.go.
+//   - The free lane of a group, in a queue with unordered receives, has the items without a hold: keys "lane". A hold
+//     takes its item out of the free lane.
+//   - Items are claimed in turn in a queue with LeasePerItem: each has a hold, from the head on. See group_hold.go.
+//   - A request is the key by which a handle waits for ready groups. A grant is a holding that keeps a group for such a
+//     handle for 2 s, with a grant key that leads the handle to the group.
+//   - Booked items are counted in the queue's rate (MaxRateTotal) before they are delivered.
+//   - look, candidate and verdict: see dequeue.go. Suspect items: see group_verdict.go.
 
-// placeUnordered is ReceiveOptions.place for an unordered receive. It returns the packed template of the free lane.
+// placeUnordered is ReceiveOptions.place for an unordered receive. It refuses options that do not go with Unordered
+// (ErrOptions), and returns the packed template of the free lane.
 func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error) {
 	where, ok := keys.plan.WhereUnordered()
 	switch {
@@ -35,8 +45,8 @@ func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error)
 	return where, nil
 }
 
-// readableAttempts reads the records of failed attempts of booked items. If one of them cannot be read, it returns the
-// first item alone, if that is readable. The bookings of the other items end.
+// readableAttempts returns the attempt records of booked items: how often each has failed. If one of the records cannot
+// be read, it returns the first item alone, if that is readable, and ends the bookings of the other items.
 func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) {
 	attempts, err := w.readAttempts(itemIDs(items))
 	if len(items) > 1 && w.passes(err) {
@@ -50,7 +60,9 @@ func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) 
 	return items, attempts, err
 }
 
-// takeHolds claims up to limit free items for r, each under a hold of its own.
+// takeHolds claims up to limit free items of a lane for r, each under a hold of its own. It claims nothing, and returns
+// no error, if none fits, if the queue's rate is used up, or if the handle may not give the first item now because it
+// is suspect. An unordered receive then passes over suspect items (takeOthers).
 //
 // Footprint: read conflicts on the lock of the group, and on the holds taken; if no free item is left, on the emptiness
 // of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If
@@ -87,7 +99,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		return err
 	}
 	end := c.nowMS + lease.Milliseconds()
-	if f.record != nil { // a grant
+	if f.record != nil { // a grant to this handle: it ends
 		c.put(f.lane, f.record, nil, 0)
 	}
 	for i := range items {
@@ -128,7 +140,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	return err
 }
 
-// noteRemains notes whether free items of the lane are left for the next waiting receive.
+// noteRemains notes in remains whether free items of the lane are left. If so, the turn wakes another handle (passOn).
 func (c *claimer) noteRemains(lane string, more bool) {
 	if delete(c.remains, lane); more {
 		if c.remains == nil {
@@ -140,7 +152,7 @@ func (c *claimer) noteRemains(lane string, more bool) {
 
 // beforeSuspect returns how many of the items a receive may give, each under its own claim. These are the items before
 // the first suspect item. If the first item is suspect, it is given alone, or nothing if the handle may not give it
-// now.
+// now. attempts has the attempt records of the items. r.stopped is set if the receive may take no more after that.
 func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.Attempt) (int, error) {
 	for i := range items {
 		if !r.alone(attempts[items[i].ID]) {
@@ -161,8 +173,9 @@ func (c *claimer) beforeSuspect(r *reception, items []Item, attempts map[ID]rec.
 	return len(items), nil
 }
 
-// takeOthers is takeHolds for the items that are not suspect. An unordered receive calls it if the first item is
-// suspect and the handle may not give it now. takeOthers reads past at most MaxBatch suspect items.
+// takeOthers is takeHolds for the items of the free lane that are not suspect. An unordered receive calls it if the
+// first item is suspect and the handle may not give it now. It reads keys of the free lane, the attempt records, and
+// then the items, all at snapshot. It reads past at most MaxBatch suspect items.
 func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 	of := c.keys.items(f.lane)
 	all, err := c.view.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: limit + MaxBatch}).Wait(c.ctx)
@@ -204,7 +217,8 @@ func (c *claimer) takeOthers(r *reception, f *found, limit int) error {
 	return c.takeHolds(r, &rest, limit)
 }
 
-// leaveInHand clears the hint that led to a group whose head is in flight now. head is the first of the items that the
+// leaveInHand clears the hint, timer or grant that led to a group, because the head of the group is in flight now. It
+// adds read conflicts on the lock and on the gap up to the head (fenceTurn). head is the first of the items that the
 // receive has claimed.
 func (c *claimer) leaveInHand(f *found, head ID) error {
 	c.clearLead(&f.candidate, f.record)
@@ -213,10 +227,9 @@ func (c *claimer) leaveInHand(f *found, head ID) error {
 	return c.fenceTurn(f.lane, head)
 }
 
-// endHold ends the hold to which a timer led, if the lease or delay of the hold is over. The item is then free again,
-// or a dead letter. If the hold is not over, endHold clears the timer, which is stale. If items are claimed in turn and
-// the group's head is free now, endHold returns the group's hint. The receive then looks at the group in place of the
-// timer, before groups that became ready later.
+// endHold ends the hold to which a timer led, as txn.endHold does. If items are claimed in turn and the group's head is
+// free then, endHold returns the group's hint (behind). The receive looks at the group in place of the timer, before
+// groups that became ready later. behind is nil if the hold lasts, or if this transaction has ended enough holdings.
 func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	if c.tired() {
 		return nil, nil // left to the next transaction: see claim
@@ -231,15 +244,15 @@ func (c *claimer) endHold(l *look) (behind *candidate, err error) {
 	}
 	group := lanes.Name(lanes.GroupOf(l.lane), c.keys.plan.HoldWhere())
 	if c.met[group] {
-		behind = nil // this receive has already looked at the group; changed reads it again
+		behind = nil // the claimer has decided about the group before, or has begun a look at it: see changed
 	}
 	c.changed(group)
 	return behind, nil
 }
 
-// reach ends expired holds behind a free head, and reads the group again. So the receive also gets the items of these
-// holds. Example: 1 is free, and the hold of 2 has expired: the receive gets 1 and 2. If the transaction has ended
-// enough holds, reach leaves the others to the next transaction.
+// reach ends expired holds behind a free head, and reads the group again, in a queue whose items are claimed in turn.
+// So the receive also gets the items of these holds. Example: 1 is free, and the hold of 2 has expired: the receive
+// gets 1 and 2. If the transaction has ended enough holdings, reach leaves the others to the next transaction.
 func (c *claimer) reach(l *look) error {
 	for l.err == nil && l.seen.behindOver && !c.tired() {
 		if _, err := c.endHolds(l.seen.group(), c.endHoldAt); err != nil {
@@ -253,9 +266,14 @@ func (c *claimer) reach(l *look) error {
 	return l.err
 }
 
-// endHold ends the hold of candidate c if its lease or delay is over. lock is the read of the hold's record. free
-// reports whether the item is free again; behind is the hint that letGo returns. If the hold is not over, endHold
-// clears the timer that led to it, if any: the timer is stale.
+// endHold ends the hold of candidate c if its lease or delay is over. lock is the read of the hold's record. endHold
+// clears the hold and its timer. An expired claim counts a failed attempt in the item's attempt record, or makes the
+// item a dead letter. If the item is free again, endHold puts it back into the free lane with a hint, or leaves a hint
+// of the group (letGo).
+//
+// free reports whether the item is free again. behind is the hint of the group, if items are claimed in turn and the
+// head is free. If the hold is not over, endHold clears the timer that led to it, if any: the timer is stale. Both
+// cases add a read conflict on the hold.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, free bool, err error) {
 	v, err := lock.Wait(w.ctx)
 	if err != nil {
@@ -298,15 +316,15 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (behind *candidate, f
 // are found by their timers, by receives that name no group.
 const namedHolds = 100
 
-// endHoldAt ends a hold, if its time is over.
+// endHoldAt ends the hold of which lane is the name, if its time is over.
 func (c *claimer) endHoldAt(lane string) error {
 	_, err := c.endHold(c.read(candidate{lane: lane}, 0))
 	return err
 }
 
-// endHolds looks at the first namedHolds holds of a group, and calls end for the expired ones. It returns when the next
-// of the others ends (ms); 0 = there is none. If the transaction has ended enough (tired), the rest is left to the next
-// transaction.
+// endHolds reads the first namedHolds holds of a group, at snapshot, and calls end for those whose time is over. It
+// returns when the next of the others ends (ms); 0 = there is none. If the transaction has ended enough (tired), the
+// rest is left to the next transaction.
 func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, err error) {
 	rows, err := w.read.GetRange(
 		w.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
@@ -335,7 +353,9 @@ func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64,
 	return nextMS, nil
 }
 
-// accept makes the claimer look at the groups granted to the handle before any other group.
+// accept makes the claimer look at the groups granted to the handle before any other group. It takes the grant keys
+// that begin has read, and begins a look for each. The keys are noted in wakes.grants until a receive has taken the
+// group.
 func (c *claimer) accept() error {
 	if c.granted == nil {
 		return nil
@@ -367,13 +387,14 @@ func (c *claimer) accept() error {
 	return nil
 }
 
-// holdsGrants reports whether grants may be left that no receive has taken.
+// holdsGrants reports whether the handle may have grants that no receive has taken: then its request must stay.
 func (c *claimer) holdsGrants() bool {
 	return c == nil || len(c.wakes.grants) > 0 // nil: the grants were not read
 }
 
-// grantOthers grants ready groups that the handle's own receives do not need to the requests of other handles. The
-// oldest request gets the oldest group.
+// grantOthers grants ready groups that the handle's own receives do not need to the requests of other handles, and
+// changes the wake keys of these handles. The oldest request gets the oldest group. requests has the rows of the oldest
+// requests: each says how many groups its handle wants (Wants).
 //
 // Footprint: for each request served a read conflict, and the request is rewritten. For each group as for a claim, with
 // a grant in the lock.
@@ -419,7 +440,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	return nil
 }
 
-// lookAgain starts the reads of the present looks again. Claimers of other templates have claimed lanes in the same
+// lookAgain starts the reads of all begun looks again. Claimers of other templates have claimed lanes in the same
 // transaction since, and a transaction does not conflict with its own claims.
 func (c *claimer) lookAgain() {
 	for i, l := range c.looks {
@@ -427,7 +448,8 @@ func (c *claimer) lookAgain() {
 	}
 }
 
-// grant grants the next free group to the handle with the random. It returns false if there is no free group.
+// grant grants the next ready group to the handle with the random, as grantFrom does. It returns false if no group is
+// left.
 func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	for {
 		l, ok, err := c.next()
@@ -444,9 +466,11 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	}
 }
 
-// grantFrom grants the group of a look, if the group is free. It clears a stale hint, and ends an expired hold to which
-// a timer has led. If the group has an expired claim, delay or grant, grantFrom leaves the group to the next receive,
-// which counts the failed attempt.
+// grantFrom grants the group of a look to the handle with the random, if the group is free: it writes a grant into the
+// lock, with a timer and the grant key, and clears the hint. given reports whether it did.
+//
+// It clears a stale hint, and ends an expired hold to which a timer has led. If the group has an expired claim, delay
+// or grant, grantFrom leaves the group to the next receive, which counts the failed attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	if l, err = c.passHold(l, 1); l == nil {
 		return false, (&reception{}).spoilt(err)
@@ -474,12 +498,14 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	return true, nil
 }
 
-// A receive with a receive id records its claims, in the transaction which claims. The receive first reads the record,
-// with a conflict. So of two concurrent receives with the same id one claims, and the other gets the same claims.
+// A receive with a receive id records its claims in the row "repeat" of the id, in the transaction which claims. The
+// receive first reads the row, with a conflict. So of two concurrent receives with the same id one claims, and the
+// other gets the same claims.
 
 // receiveIDLife is how long a receive can be repeated under its receive id. The clocks of the two processes decide.
 const receiveIDLife = 5 * time.Minute
 
+// checkReceiveID returns an error if the id is too long (*LimitError) or no UTF-8 (ErrInvalidUTF8). "" is valid: no id.
 func checkReceiveID(id string) error {
 	if len(id) > maxReceiveIDSize {
 		return &LimitError{What: "receive id", Unit: "bytes", Got: int64(len(id)), Max: maxReceiveIDSize}
@@ -490,7 +516,7 @@ func checkReceiveID(id string) error {
 	return nil
 }
 
-// readRepeats starts reading the records of the receive ids.
+// readRepeats starts reading the repeat rows of the receive ids in owed, with a conflict.
 func (c *claimer) readRepeats() {
 	for _, r := range c.owed {
 		if id := r.o.ReceiveID; id != "" && c.repeats[id] == nil {
@@ -502,9 +528,9 @@ func (c *claimer) readRepeats() {
 	}
 }
 
-// repeat gives earlier claims to the receives that repeat another one, and removes these receives from owed. It returns
-// the other receives with an id. If several of them have one id, only the first stays in owed: keepRepeats gives its
-// claims to all.
+// repeat answers the receives whose id was used before with the earlier claims, and removes these receives from owed.
+// named has the other receives with an id. If several of them have one id, only the first stays in owed: keepRepeats
+// gives its claims to all.
 func (c *claimer) repeat() (named []*reception, err error) {
 	owed := make([]*reception, 0, len(c.owed))
 	for _, r := range c.owed {
@@ -528,7 +554,8 @@ func (c *claimer) repeat() (named []*reception, err error) {
 	return named, nil
 }
 
-// answer gives r the claims recorded under its id that are still held.
+// answer gives r the claims that the repeat row of its id names, as far as they still last, and sets r.repeated. If
+// there is no row, or if the row is older than receiveIDLife, answer changes nothing, and r receives like any other.
 func (c *claimer) answer(r *reception) error {
 	key := c.keys.repeat(r.o.ReceiveID)
 	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
@@ -549,6 +576,7 @@ func (c *claimer) answer(r *reception) error {
 	if err != nil {
 		return err
 	}
+	// The row is too old if the wall clock and the versions say so, or the versions beyond doubt: see moment.
 	over := c.nowMS-kept.AtMS >= receiveIDLife.Milliseconds() || ahead(kept.AtMS, c.nowMS)
 	first := kept.Claims[0].Token
 	if over && m.old(first, receiveIDLife) || m.isLongOver(first, receiveIDLife) {
@@ -563,7 +591,8 @@ func (c *claimer) answer(r *reception) error {
 	return err
 }
 
-// keepRepeats records the claims of the named receives. A second receive with the same id gets copies of the claims.
+// keepRepeats writes the claims of each named receive into the repeat row of its id. A second receive with the same id
+// gets copies of the claims. A receive without claims writes nothing, so its id is still unused.
 func (c *claimer) keepRepeats(named []*reception) {
 	first := make(map[string]*reception, len(named))
 	for _, r := range named {
@@ -586,21 +615,25 @@ func (c *claimer) keepRepeats(named []*reception) {
 	}
 }
 
-// reload rebuilds the claims of a receive whose commit was of unknown outcome, and has happened.
+// reload is reclaim for a receive whose commit was of unknown outcome and has happened: given has the claims that it
+// made. A claim whose lease has expired since is returned, too.
 func (q *Queue) reload(ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *ReceiveOptions) ([]*Claim, error) {
 	return q.reclaim(ctx, tx, given, o, func(*rec.Holding) bool { return true })
 }
 
-// reclaim rebuilds claims that were given before, with their present leases and items. It leaves out claims that are
-// lost, and those for which keeps returns false. If items are claimed in turn, it also leaves out the claims of items
-// behind such an item, unless the item is finished. Example: the hold of 1 is lost, and 1 is still in the queue.
-// Another handle may have 1, and must be able to handle 1 before 2. So the claim of 2 is left out.
+// reclaim rebuilds claims that were given before, with their present leases and items. It reads the lock and the items
+// of each, the state if o asks for it, and attempt records, all at snapshot, and writes nothing. It leaves out claims
+// that are lost, and those for which keeps returns false.
+//
+// If items are claimed in turn, it also leaves out the claims of items behind such an item, unless the item is
+// finished. Example: the hold of 1 is lost, and 1 is still in the queue. Another handle may have 1, and must be able to
+// handle 1 before 2. So the claim of 2 is left out.
 func (q *Queue) reclaim(
 	ctx context.Context, tx kv.Tx, given []rec.ClaimRef, o *ReceiveOptions, keeps func(h *rec.Holding) bool,
 ) ([]*Claim, error) {
 	var claims []*Claim
 	v := q.viewOf(ctx, tx.Snapshot())
-	behind := make(map[string]bool) // groups
+	behind := make(map[string]bool) // the groups of which further claims are left out
 	for _, ref := range given {
 		if behind[lanes.GroupOf(ref.Lane)] {
 			continue

@@ -14,32 +14,47 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
+// This file has the search by which a receive or a take finds lanes that may be ready. Words:
 //
-// A handle which met others at the oldest hints goes for a walk (see advice.Spread): its searches begin where the last
-// search ended, far from the oldest, and read neither timers nor the hints passed over. If nothing lies there, the
-// search starts over from the oldest.
+//   - A lane is a whole group, the items of a group that match a template, the free items of a group, or a single item.
+//     Its name is a string: see package lanes.
+//   - A packed template ("where") is a string that stands for a template; "" = whole groups.
+//   - A hint is a key that leads to a ready lane: "ready" for whole groups, "open" for a template. The hint has the
+//     index of the lane's head, and its value is how often the head has failed.
+//   - A timer is a key that leads to a lane when a time has come: "timer" for whole groups, "due" for a template.
+//   - Hints and timers are spread over shards, by a hash of the group.
+//   - A candidate is a hint or a due timer that the search has found. Only the caller reads whether the lane is ready.
+//   - A fill is one round of reads: up to so many hints and due timers from each shard.
+
+// search finds candidates for a receive or a take: it reads hints and due timers at snapshot, a few at a time, the
+// oldest first. It writes nothing.
+//
+// A handle that has lost a conflict at the oldest hints goes for a walk (see advice.Spread). On a walk a search reads
+// the hints of one shard alone, from where the last search ended, far from the oldest. It reads neither timers nor the
+// hints passed over. If nothing lies there, the search starts over from the oldest.
 type search struct {
 	w       *txn
 	where   string         // the packed template; "" = whole groups
-	spread  *advice.Spread // of the template
-	shards  []cursor       // of hints
-	timers  []cursor       // by shard
-	since   []cursor       // by shard, of the timers with the time of an enqueue, see retro; nil = none are read
-	turn    int64          // the shard whose timers are read first
-	fresh   bool           // nothing was read yet
-	pending []candidate
-	later   []candidate // timers whose places lie behind the hints read so far
-	away    bool        // on a walk
-	shard   int64       // of the walk
-	nearby  bool        // begins a few hints behind the oldest of shard 0
+	spread  *advice.Spread // the handle's advice for this template: where to begin
+	shards  []cursor       // the hints not read yet, by shard; on a walk those of one shard
+	timers  []cursor       // the due timers not read yet, by shard
+	since   []cursor       // the same of the timers that have the time of an enqueue, see retro; nil = none are read
+	turn    int64          // the shard whose timers the first fill reads
+	fresh   bool           // the next fill is the first from the oldest
+	pending []candidate    // in order; next returns them
+	later   []candidate    // timers with a place behind the hints read so far
+	away    bool           // on a walk
+	shard   int64          // of the walk
+	nearby  bool           // begins a few hints behind the oldest of shard 0, without timers: see find
 	order   order
-	retro   retro
-	begun   bool
-	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
-	reads   *searchReads      // under way; nil = none
+	retro   retro             // the delay by which since was chosen
+	begun   bool              // the cursors are set
+	newest  kv.Future[[]byte] // the key of the last hint; nil = not asked for
+	reads   *searchReads      // of the next fill, under way; nil = not started
 }
 
+// newSearch returns a search for receives by a packed template, in the order that the queue's configuration asks for.
+// It reads nothing: see begin.
 func newSearch(w *txn, where string) *search {
 	config := w.q.knownConfig()
 	s := &search{w: w, where: where, spread: w.q.spreadOf(where), order: byAge{}, retro: config.retro()}
@@ -49,19 +64,23 @@ func newSearch(w *txn, where string) *search {
 	return s
 }
 
-// order is the order in which a search looks at the groups that it finds.
+// order is the order in which a search returns its candidates. Its methods read no hint or timer, and write no key.
 type order interface {
-	// keep returns up to n groups which acks of this transaction have left ready, and which the handle claims again.
+	// keep returns up to n groups which acks of this transaction have left ready, and which the handle claims again
+	// without a search. It takes them from the notes of the transaction (noted.hinted).
 	keep(s *search, n int) (kept []candidate, err error)
-	// begins reports whether the first fill from the oldest reads the timers of a shard.
+	// begins reports whether the first fill from the oldest reads the timers of a shard. Later fills read all timers.
 	begins(s *search, shard int64) bool
-	// plenty reports whether a fill, which reads up to limit hints of each shard, has found enough.
+	// plenty reports whether a fill, which reads up to limit hints of each shard, has found groups enough for several
+	// transactions of the handle to receive at the same time.
 	plenty(s *search, limit int) bool
-	// arrange moves candidates to pending, and sorts pending. Every hint up to the index whole has been read.
+	// arrange moves candidates from later, and hints that this transaction has set, to pending, and sorts pending.
+	// whole is an index: every hint up to it has been read. A candidate behind it stays, because an older hint may
+	// follow.
 	arrange(s *search, whole int64)
 }
 
-// byAge is the order in which the oldest comes first.
+// byAge is the order of a queue that is not fair: the oldest comes first.
 type byAge struct{}
 
 // inTurns is the order of a fair queue: the shards take turns. A timer takes its turn among the hints of its shard,
@@ -69,7 +88,9 @@ type byAge struct{}
 type inTurns struct{ byAge }
 
 // keep returns groups only on a walk, because a walk takes groups out of order anyway. A handle that meets no other
-// handle takes the oldest group.
+// handle takes the oldest group. With RoundRobin the group belongs behind all others, and keep returns nothing.
+// Example: on a walk, a transaction acks the claim of customer-7, sets the hint of the group, and claims customer-7
+// again.
 func (byAge) keep(s *search, n int) (kept []candidate, err error) {
 	if !s.away || len(s.w.noted.settled) == 0 || len(s.w.noted.hinted) == 0 {
 		return nil, nil
@@ -89,16 +110,22 @@ func (byAge) keep(s *search, n int) (kept []candidate, err error) {
 	return kept, nil
 }
 
+// keep returns nothing, because the next shard has its turn.
 func (inTurns) keep(*search, int) ([]candidate, error) { return nil, nil }
 
+// begins is true of one shard only: see fromTheOldest.
 func (byAge) begins(s *search, shard int64) bool { return shard == s.turn }
 
+// begins is true of each shard, because a due timer takes its turn among the hints.
 func (inTurns) begins(*search, int64) bool { return true }
 
+// plenty asks for limit hints from every shard.
 func (byAge) plenty(s *search, limit int) bool { return len(s.pending) == limit*len(s.shards) }
 
+// plenty asks for limit hints from all shards together.
 func (inTurns) plenty(s *search, limit int) bool { return len(s.pending) >= limit }
 
+// arrange puts the smallest index first.
 func (byAge) arrange(s *search, whole int64) {
 	s.later = s.reached(s.later, whole)
 	// The reads may have begun before this transaction set its own hints, and so may not see them.
@@ -106,9 +133,9 @@ func (byAge) arrange(s *search, whole int64) {
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 }
 
-// arrange puts the oldest of each shard before the second of each. The shard behind that of the last candidate which
-// the handle has given comes first: so a receive of one item does not look at the oldest shard again and again.
-// Example: shards A with 5, B with 2 and C with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
+// arrange puts the oldest of each shard before the second of each. The first shard is the one behind that of the last
+// candidate which the handle has taken or granted: so a receive of one item does not look at the oldest shard again and
+// again. Example: shards A with 5, B with 2 and C with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (o inTurns) arrange(s *search, _ int64) {
 	o.byAge.arrange(s, math.MaxInt64)
 	shards := s.w.keys.shards.all()
@@ -126,9 +153,11 @@ func (o inTurns) arrange(s *search, _ int64) {
 	})
 }
 
+// shardOf returns the shard of the candidate's group.
 func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(lanes.GroupOf(c.lane)) }
 
-// begin chooses where to start.
+// begin sets the cursors: at the oldest hints and timers, or, if the handle is on a walk, at the place of the walk
+// among the hints of one shard. After a new landing it also starts a read of the last hint's key.
 func (s *search) begin() {
 	q := s.w.q
 	place, away := s.spread.Place(q.random, q.keys.shards.all(), s.w.nowMS)
@@ -144,7 +173,8 @@ func (s *search) begin() {
 	}
 }
 
-// landing returns where the place is.
+// landing returns the first key that a walk reads. A walk under way continues behind the last hint that it has returned
+// (place.After). A new walk begins place.Offset + 1 hints behind the first hint with an index of at least place.From.
 func (s *search) landing(place advice.Place) kv.KeySelector {
 	if place.After != nil {
 		return kv.FirstGreaterThan(place.After)
@@ -154,12 +184,12 @@ func (s *search) landing(place advice.Place) kv.KeySelector {
 	return begin
 }
 
-// fromTheOldest starts at the oldest hints and timers.
+// fromTheOldest sets the cursors at the oldest hints and timers.
 //
 // The first fill reads the hints of all shards, and the timers of one shard: each search takes the next shard. So a
 // search that finds something has made one read of timers, whatever the number of shards. Only a search which finds too
 // little reads the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due. In
-// a fair queue each search reads the timers of all shards, because what is due takes its turn among the hints.
+// a fair queue each search reads the timers of all shards, because a due timer takes its turn among the hints.
 func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
@@ -169,7 +199,7 @@ func (s *search) fromTheOldest() {
 	s.turn, s.fresh = s.spread.NextTurn()%int64(len(s.timers)), true
 }
 
-// reach adds the shards up to all.
+// reach adds cursors for the hints and due timers of the shards that have none yet: up to all, the number of shards.
 func (s *search) reach(all int64) {
 	keys, since := s.w.keys, s.retro.dueBy(s.w.nowMS)[1:]
 	for shard := int64(len(s.timers)); shard < all; shard++ {
@@ -181,9 +211,9 @@ func (s *search) reach(all int64) {
 	}
 }
 
-// follow is for a retroactive delay that the handle has learned since the search began. It adds the timers that are due
-// only by this delay, and reports whether there may be any. A longer delay needs nothing, because addTimers leaves out
-// the timers that are not due by it.
+// follow adds cursors for more timers, if the handle has learned of another retroactive delay (now) since the search
+// began: for those that are due by this delay, and were not by the one before. It reports whether there may be such
+// timers. A longer delay needs nothing, because addTimers leaves out the timers that are not due by it.
 func (s *search) follow(now retro) bool {
 	more := now.dueSooner(s.retro, s.w.nowMS)
 	if len(more) == 0 {
@@ -198,8 +228,9 @@ func (s *search) follow(now retro) bool {
 	return true
 }
 
-// grow adds the shards of which the handle has learned since the search began, and reports whether there are such. A
-// search which has found nothing else must not end before it has searched these shards: see store_lane.go.
+// grow adds cursors for the shards and the timers of which the handle has learned since the search began, and reports
+// whether there are such. A search which has found nothing else must not end before it has read them: see
+// store_lane.go. Example: the search knew 4 shards, and then the transaction has read a configuration with 8.
 func (s *search) grow() (bool, error) {
 	if s.away || s.nearby {
 		return false, nil
@@ -213,7 +244,8 @@ func (s *search) grow() (bool, error) {
 	return more || len(s.timers) > before, nil
 }
 
-// next returns up to n candidates, the oldest first, or none if there are no more.
+// next returns up to n candidates, in order, or none if there are no more. It reads more hints and due timers if no
+// candidate is pending. On a walk it notes the last hint returned: the next search of the handle continues there.
 func (s *search) next(n int) ([]candidate, error) {
 	if !s.begun {
 		s.begin()
@@ -236,16 +268,17 @@ func (s *search) next(n int) ([]candidate, error) {
 	return wave, nil
 }
 
-// given notes that a group to which the search led was delivered from, or granted: in a fair queue it is the turn of
-// the next shard. A group that the search found and that was not given takes no turn, because a receive that is full
-// before would come to the same shard first again and again.
+// given notes that items of the candidate's group were delivered, or that the group was granted. In a fair queue the
+// next shard then has its turn. A candidate that next has returned takes no turn otherwise, and neither does a group
+// that the caller has named. Example: a receive of one item finds A1 and B1, in the shards A and B, and takes A1. The
+// turn is B's, not that of the shard behind B.
 func (s *search) given(c *candidate) {
 	if c.key != nil && c.grant == 0 {
 		s.spread.NoteFairTurn(s.shardOf(*c) + 1)
 	}
 }
 
-// find reads until there are candidates in pending, or no more to read.
+// find makes sure that candidates are pending, unless there are no more. n is how many the caller wants: see start.
 func (s *search) find(n int) error {
 	if len(s.pending) > 0 {
 		return nil
@@ -254,8 +287,8 @@ func (s *search) find(n int) error {
 		return err
 	}
 	for len(s.pending) == 0 && (s.away || s.nearby) {
-		// The walk is over, or has landed behind the last hint. Then begin a few hints behind the oldest, and if
-		// nothing is there, with the oldest.
+		// The walk is over, and the search begins at the oldest. Or the walk has landed behind the last hint: then the
+		// search begins a few hints behind the oldest (nearby), and if nothing is there, at the oldest.
 		skip := 0
 		if s.away {
 			skip = s.spread.GoHome(s.w.q.random)
@@ -272,7 +305,8 @@ func (s *search) find(n int) error {
 	return nil
 }
 
-// start starts the reads of the next fill.
+// start starts the reads of the next fill, unless they are under way: the next hints and due timers of each shard, at
+// snapshot. It does not wait, so the caller can begin the reads early. readMore takes the results.
 func (s *search) start(n int) {
 	if !s.begun {
 		s.begin()
@@ -280,7 +314,7 @@ func (s *search) start(n int) {
 	if s.reads != nil {
 		return
 	}
-	if s.w.tired() { // no more claims can be ended, so only ready groups help
+	if s.w.tired() { // the transaction has ended as many holdings as it may: only hints help
 		passOver(s.timers)
 		passOver(s.since)
 	}
@@ -305,23 +339,23 @@ func (s *search) start(n int) {
 	s.reads, s.fresh = r, false
 }
 
-// passOver ends the cursors: the rest of their rows stays unread.
+// passOver ends the cursors: their remaining rows are not read.
 func passOver(cursors []cursor) {
 	for i := range cursors {
 		cursors[i].exhausted = true
 	}
 }
 
-// searchReads is the reads of a fill under way.
+// searchReads are the reads of a fill under way.
 type searchReads struct {
-	limit  int
-	hints  []kv.Future[[]kv.KV]
-	timers []kv.Future[[]kv.KV] // nil = not read this time
-	since  []kv.Future[[]kv.KV] // nil = not read this time
-	oldest bool                 // the reads begin at the oldest
+	limit  int                  // how many rows each read may return
+	hints  []kv.Future[[]kv.KV] // of each cursor in search.shards
+	timers []kv.Future[[]kv.KV] // of each cursor in search.timers; nil = not read in this fill
+	since  []kv.Future[[]kv.KV] // of each cursor in search.since; nil = not read in this fill
+	oldest bool                 // the fill is the first from the oldest, so it shows the oldest hint
 }
 
-// fill reads on until there is something to look at, or nothing more to read.
+// fill reads fills until a candidate is pending, or until the cursors, and those that grow adds, are exhausted.
 func (s *search) fill(n int) error {
 	for {
 		if err := s.readMore(n); err != nil || len(s.pending) > 0 {
@@ -335,18 +369,22 @@ func (s *search) fill(n int) error {
 	}
 }
 
+// exhausted reports whether all rows of the cursors were read.
 func (s *search) exhausted() bool {
 	more := func(c cursor) bool { return !c.exhausted }
 	return !slices.ContainsFunc(s.timers, more) && !slices.ContainsFunc(s.since, more) &&
 		!slices.ContainsFunc(s.shards, more)
 }
 
+// readMore is one fill. It waits for the reads that start has begun, makes a candidate of each hint and each due timer,
+// and moves those that are in order by now to pending. It also notes in spread which hints there are.
 func (s *search) readMore(n int) error {
 	s.start(n)
 	reads := s.reads
 	limit, hints, fromTheOldest := reads.limit, reads.hints, reads.oldest
 	s.reads = nil
-	// whole is the index up to which every hint has been read.
+	// whole is the index up to which every hint has been read: the least of the last indexes of the shards, without
+	// those that are exhausted.
 	whole := int64(math.MaxInt64)
 	for i, f := range hints {
 		rows, err := f.Wait(s.w.ctx)
@@ -382,7 +420,7 @@ func (s *search) readMore(n int) error {
 	return nil
 }
 
-// passTimers adds the timers which the reads of the cursors have found to later.
+// passTimers waits for the reads of timers by the cursors, and adds the due ones to later. A nil read was not started.
 func (s *search) passTimers(cursors []cursor, reads []kv.Future[[]kv.KV], limit int) error {
 	for i, f := range reads {
 		if f == nil {
@@ -400,9 +438,12 @@ func (s *search) passTimers(cursors []cursor, reads []kv.Future[[]kv.KV], limit 
 	return nil
 }
 
-// addTimers adds the due timers in rows to later. It leaves out a timer that is not due, because the delay is longer
-// than the search knew. Otherwise the receive would set the same timer again (awaitHead), and a second hint or timer of
-// the group, met later in this transaction, would clear it.
+// addTimers adds a candidate for each due timer in rows to later. The timer of a heartbeat leads to no lane: addTimers
+// notes the beat in w.beats.due, for the caller to end.
+//
+// addTimers leaves out a timer that is not due, because the delay is longer than the search knew. Otherwise the receive
+// would set the same timer again (awaitHead), and a second hint or timer of the group, met later in this transaction,
+// would clear it.
 func (s *search) addTimers(rows []kv.KV) error {
 	config, err := s.w.config()
 	if err != nil {
@@ -418,7 +459,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			continue
 		}
 		if _, settled := s.w.noted.settled[p.lane]; settled {
-			continue // read before the claim was ended
+			continue // this transaction has ended the claim, and cleared the timer, after the read
 		}
 		due := config.retro().dueOf(p.index)
 		if due > s.w.nowMS {
@@ -440,8 +481,8 @@ func (s *search) addTimers(rows []kv.KV) error {
 	return nil
 }
 
-// reached moves the candidates up to the index whole, which the reads have reached, from list to pending, and returns
-// the rest.
+// reached moves the candidates in list with an index up to whole to pending, and returns the rest. Candidates of
+// another template stay in the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
 		if s.w.keys.plan.SoughtBy(c.lane) != s.where {
@@ -455,7 +496,7 @@ func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	return rest
 }
 
-// learnNewest notes where the hints end, if begin has asked.
+// learnNewest notes in spread the index of the last hint, if begin has started the read of its key.
 func (s *search) learnNewest() error {
 	if s.newest == nil {
 		return nil
@@ -477,7 +518,7 @@ func (s *search) learnNewest() error {
 	return nil
 }
 
-// addHints adds the hints in rows to the candidates and returns the index of the last hint.
+// addHints adds a candidate for each hint in rows to pending. last is the index of the last hint; 0 = there is none.
 func (s *search) addHints(rows []kv.KV) (last int64) {
 	for _, row := range rows {
 		p, err := s.w.keys.parse(row.Key)
@@ -488,14 +529,15 @@ func (s *search) addHints(rows []kv.KV) (last int64) {
 		attempts, err := unpackHint(row)
 		s.pending = append(s.pending, candidate{
 			key: row.Key, lane: p.lane, index: p.index, attempts: attempts,
-			head: s.w.passes(err), // an unreadable value: the record of the head has the attempts
+			head: s.w.passes(err), // the value cannot be read: the head's attempt record says how often it has failed
 		})
 	}
 	return last
 }
 
-// unknownTimer stands for the value of a timer that cannot be read: the timer counts as that of a head, with the index
-// that belongs to the time dueMS.
+// unknownTimer returns a kind and an index for a timer with a value that cannot be read, so that the timer still leads
+// to its lane. The timer counts as that of a delayed head. The index is the version at dueMS, the time in the timer's
+// key.
 func (w *txn) unknownTimer(dueMS int64) (rec.Kind, int64, error) {
 	now, err := w.clock()
 	return rec.KindHead, max(0, now-(w.nowMS-dueMS)*versionsPerMS), err
@@ -536,10 +578,12 @@ func (s Strategy) InOrder(claims []*Claim) []Item {
 	return items
 }
 
-// layers says how many items of each group a receive of max items takes layer by layer. have is the number of items of
-// each group. Example: have 5 3 2, max 4: 2 1 1. fits says whether the item with the number item, from 0, of a group
-// fits. layers calls fits once for each item in the order of taking, so that fits may add up sizes. After the first
-// item that does not fit layers takes nothing more.
+// layers returns how many items of each group a receive of max items takes layer by layer: the first item of each
+// group, then the second of each. have is the number of items of each group. Example: have 5 3 2, max 4: 2 1 1.
+//
+// fits says whether the item with the number item, from 0, of a group fits into the receive. layers calls fits once for
+// each item in the order of taking, so that fits may add up sizes. After the first item that does not fit layers takes
+// nothing more.
 func layers(have []int, max int, fits func(group, item int) bool) []int {
 	take := make([]int, len(have))
 	for left, more := max, true; more; {
@@ -559,7 +603,8 @@ func layers(have []int, max int, fits func(group, item int) bool) []int {
 	return take
 }
 
-// reception makes a receive of options that were checked, and checks the template.
+// reception returns a new reception (the state of one receive) for options that withDefaults has checked. It checks the
+// rest of the options, as place does.
 func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 	where, err := o.place(q.keys)
 	if err != nil {
@@ -568,7 +613,9 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 	return &reception{o: o, where: where, stop: o.Stop}, nil
 }
 
-// place checks the options against a queue with those keys, and returns the packed template.
+// place checks the options that depend on the kind of queue, and returns the packed template of the receive; "" = whole
+// groups. keys has the queue's plan, which says what can be received. Errors: *TemplateError, ErrOptions, or the error
+// of a value.
 func (o ReceiveOptions) place(keys subspace) (where string, err error) {
 	if where, err = keys.where(o.Where); err != nil {
 		return "", err
@@ -588,7 +635,8 @@ func (o ReceiveOptions) place(keys subspace) (where string, err error) {
 	return where, nil
 }
 
-// lane returns the lane of one of the receive's claims.
+// lane returns the lane of a claim that was given to the receive. A repeated receive returns claims of an earlier one:
+// then the template is that of the earlier receive (was).
 func (r *reception) lane(c *Claim) string {
 	if c.Hold != (ID{}) {
 		return holdLane(c.Hold)
@@ -599,7 +647,8 @@ func (r *reception) lane(c *Claim) string {
 	return lanes.Name(c.Group, r.where)
 }
 
-// lane returns the lane of a claim.
+// lane returns the lane of a claim: of the held item, of the template, or of the whole group. The error is ErrClaimLost
+// if the claim is of a single item, and the queue has no such claims.
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
 		lane, ok := q.keys.plan.HoldOn(lanes.Item(c.Hold))
@@ -644,8 +693,8 @@ func (c *Claim) TokenKey() string {
 	return fmt.Sprintf("%q", c.Group)
 }
 
-// missing names the field which a stored claim may lack. It is for the error when there is no claim of the group, lane
-// or item that the stored claim names.
+// missing returns the end of an error that no such claim exists: it names the field that a stored claim may lack, Where
+// or Hold. "" = the claim lacks none. Example: "; a claim of a single message needs its Hold".
 func (c *Claim) missing(q *Queue) string {
 	claim, field := q.keys.plan.NamedBy()
 	if c.Hold != (ID{}) || c.Where != nil || field == "" {
@@ -654,7 +703,8 @@ func (c *Claim) missing(q *Queue) string {
 	return fmt.Sprintf("; a claim %s needs its %s", claim, field)
 }
 
-// words name, for an error, the object of a claim, and the thing that its holder holds.
+// words returns two phrases for an error about the claim: what it is of, and the thing that its holder holds. Example:
+// `group "customer-7"` and "the group".
 func (c *Claim) words() (what, held string) {
 	switch {
 	case c.Hold != (ID{}):
@@ -665,7 +715,8 @@ func (c *Claim) words() (what, held string) {
 	return fmt.Sprintf("group %q", c.Group), "the group"
 }
 
-// byTemplate divides receives by their templates, in the order of arrival.
+// byTemplate divides receives by their packed templates. Within a part, and among the parts by their first receives,
+// the order of arrival stays.
 func byTemplate(rs []*reception) (parts [][]*reception) {
 	at := make(map[string]int)
 	for _, r := range rs {

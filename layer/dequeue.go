@@ -13,6 +13,19 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// This file has the receive: it finds ready groups and claims them. Words:
+//
+//   - A lock is the key that holds a group. Its value is a record: a holding (a claim, a grant or a retry delay) until
+//     a time, and a mark if the group is paused or halted.
+//   - A lane is what a lock locks: a whole group, or a part of one. A packed template ("where") says which lanes a
+//     receive takes; "" = whole groups. See package lanes.
+//   - A candidate is a hint, a due timer or a grant: a key that leads to a lane. See claim_search.go.
+//   - A look reads the lock and the first items of a candidate. A wave is the looks whose reads start together.
+//   - A verdict says what may be done with the group of a look, see group_verdict.go. Deliver means: claim it.
+//   - A hold is the claim of a single item, see store_hold.go.
+//   - An item is suspect if it was in a claim whose lease has expired: its handler may have killed the process. It is
+//     given alone, see group_verdict.go.
+
 // ReceiveOptions say what a receive may take. The zero value is the normal use.
 type ReceiveOptions struct {
 	// Max is the number of items over all groups; 0 = DefaultMax, at most MaxBatch.
@@ -86,6 +99,8 @@ func (o ReceiveOptions) Check(c Config) error {
 	return wrap("check receive", err)
 }
 
+// withDefaults returns the options with the defaults filled in, and checks all that does not depend on the queue: place
+// checks the rest. It copies Group. The errors are those of Check.
 func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	if o.Max == 0 {
 		o.Max = DefaultMax
@@ -165,6 +180,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // Waiting costs almost nothing. All receives of a handle wait on one request of the handle, which wakes when a group
 // becomes ready. For each Group that receives of the handle name, and for each template, the handle has another
 // request. Only that group, or a lane of that template, wakes it.
+//
+// Reads: hints and due timers, and of each group found the lock and the items, at snapshot. Writes: of each claimed
+// group the lock and a timer at the end of the lease; it clears the hint. A receive that waits also writes the request.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -178,7 +196,9 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 	return claims, wrap("receive", err)
 }
 
-// receive settles s, if not nil, and receives.
+// receive settles s, if not nil, and receives, as settleAndReceive does. It tells the hooks, begins the handle's
+// heartbeat if r asks for it, and proves claims of suspect items: it notes in their locks that the caller has them. If
+// the settlement is done and the rest has failed, receive returns neither claims nor an error.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	o := Operation{Verb: VerbReceive, Group: r.o.Group}
 	if s != nil && len(q.opts.Hooks) > 0 {
@@ -207,8 +227,8 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 	return claims, w.end(ctx, err)
 }
 
-// settleAndReceive receives, at once or with a wait, as r.o.Wait says. Its first transaction also settles s; nil =
-// nothing.
+// settleAndReceive receives, at once or with a wait, as r.o.Wait says. Its first transaction also settles s (an ack, a
+// nack or an extend); nil = it settles nothing.
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	if r.o.Wait == 0 {
 		return q.receiveNow(ctx, s, r)
@@ -216,7 +236,8 @@ func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *receptio
 	return q.receiveWaiting(ctx, s, r)
 }
 
-// receiveNow receives without waiting.
+// receiveNow receives without waiting. It settles s with the first transaction. More transactions follow as long as
+// none has claimed a group, and the last has left work for the next (r.more).
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	for {
 		if err := q.submit(ctx, &operation{settle: s, receive: r}); err != nil {
@@ -230,14 +251,17 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 }
 
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
-// begin now, not at the commit. ReceiveTx cannot wait, and may claim nothing for the second reason that TakeTx gives.
-// The caller must handle an unknown commit, for example with Once.
+// begin now, not at the commit. ReceiveTx cannot wait. It may claim nothing though a group is ready, if it first had to
+// clear away as much as one transaction may: many items past retention, or claims whose leases have expired. The caller
+// must handle an unknown commit, for example with Once.
 //
 // A group that the transaction has claimed is held from then on, so a second ReceiveTx in the same transaction
 // continues with the next group. TakeTx holds nothing, so a second TakeTx continues in the same group.
 //
 // If the transaction has no room left for a claim, because it has half of FoundationDB's 10,000,000 bytes already, the
 // error is a *LimitError: the caller must commit, and receive in the next transaction.
+//
+// Reads and writes: as Receive, without a request.
 //
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
@@ -278,7 +302,7 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	return r.claims, wrap("receive", r.err())
 }
 
-// reception is one receive.
+// reception is one receive: its options, and its results in the transaction under way.
 type reception struct {
 	o     ReceiveOptions
 	where string          // the packed template; "" = whole groups
@@ -288,18 +312,19 @@ type reception struct {
 	// tried is when the transaction under way, or the last, began; zero without hooks.
 	tried time.Time
 
-	// Of the attempt under way.
+	// The results of the attempt under way. An attempt is one run of the transaction, which may run again.
 	claims  []*Claim
-	groups  int // groups, or, if Unordered, items: as o.MaxGroups counts
-	items   int
-	bytes   int
-	states  int   // bytes
+	groups  int   // claimed groups, or, if Unordered, items: as o.MaxGroups counts
+	items   int   // in claims
+	bytes   int   // of the bodies
+	states  int   // bytes of the groups' states
 	refs    int   // bytes of the row that is kept under the receive id
-	stopped bool  // the next item would go over o.MaxBytes
+	stopped bool  // the receive takes no more: the next item is too large, or a suspect item is the next or was given
 	broken  error // the error of the first unreadable group
 	more    bool  // the transaction has left something to the next, which may find more
 	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = not known
-	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
+	// repeated: the receive returns the claims of an earlier receive with the same receive id. was is the packed
+	// template of that earlier receive.
 	repeated bool
 	was      string
 	// nothing: the receive asked for OnlyIfAny, and there is no message.
@@ -312,15 +337,16 @@ func (r *reception) begin() {
 	r.more, r.dueMS, r.nothing, r.states, r.refs = false, 0, false, 0, 0
 }
 
-// hurries reports whether r has no claim so far, and does not wait for one.
+// hurries reports whether r has no claim so far, and is to return at once: it does not wait for a group.
 func hurries(r *reception) bool { return len(r.claims) == 0 && r.o.Wait == 0 }
 
 // unserved reports whether r has no claim, so that a receive which waits must wait on. A repetition of which no claim
 // is left does not wait, and neither does a receive with OnlyIfAny if there is no message.
 func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated && !r.nothing }
 
-// lookForAny notes which unserved receives with OnlyIfAny have nothing to wait for. It reads at snapshot, because
-// messages that are enqueued at the same time come after the receive.
+// lookForAny sets nothing of the unserved receives with OnlyIfAny, if there is no message: it reads the key of the
+// first item of the queue, or of the named group. It reads at snapshot, because messages that are enqueued at the same
+// time come after the receive.
 func (w *txn) lookForAny(rs []*reception) error {
 	for _, r := range rs {
 		if !r.o.OnlyIfAny || !r.unserved() {
@@ -339,13 +365,14 @@ func (w *txn) lookForAny(rs []*reception) error {
 	return nil
 }
 
-// full reports whether nothing more may be taken.
+// full reports whether r may take nothing more: it has as many items, groups or bytes as it may, or it is stopped.
 func (r *reception) full() bool {
 	return r.stopped || r.items >= r.o.Max || r.groups >= r.o.MaxGroups || r.bytes+r.states >= maxReceiveSize
 }
 
-// fits returns the test of whether the next item of a lane, with a body of so many bytes, fits into the receive.
-// byItem: each item has a claim of its own.
+// fits returns a function that reports whether the next item of a lane, with a body of so many bytes, fits into the
+// receive. The function must be called once for each item, in order, because it adds up the sizes. If an item does not
+// fit, it sets stopped. The first item of a receive always fits. byItem: each item has a claim of its own.
 func (r *reception) fits(lane string, byItem bool) func(body int) bool {
 	n, size, refs := r.items, r.bytes, r.refs
 	return func(body int) bool {
@@ -360,7 +387,7 @@ func (r *reception) fits(lane string, byItem bool) func(body int) bool {
 	}
 }
 
-// give notes a claim given to the receive.
+// give adds a claim of the lane to the receive, and counts its items and bytes.
 func (r *reception) give(c *Claim, lane string) {
 	r.claims = append(r.claims, c)
 	r.items, r.states, r.refs = r.items+len(c.Items), r.states+len(c.State), r.refs+rec.ClaimRefSize(lane)
@@ -369,8 +396,8 @@ func (r *reception) give(c *Claim, lane string) {
 	}
 }
 
-// err returns the error because of which nothing was received. It returns nil if something was received, or if no group
-// is ready.
+// err returns the error of the first group that could not be read, if the receive has no claim because of it. It
+// returns nil if something was received, or if no group is ready.
 func (r *reception) err() error {
 	if len(r.claims) > 0 {
 		return nil
@@ -378,7 +405,7 @@ func (r *reception) err() error {
 	return r.broken
 }
 
-// given returns the claims given to the receive, by group and token.
+// given returns lane and token of each claim given to the receive: enough to find the claims in the database again.
 func (r *reception) given() []rec.ClaimRef {
 	refs := make([]rec.ClaimRef, len(r.claims))
 	for i, c := range r.claims {
@@ -387,39 +414,42 @@ func (r *reception) given() []rec.ClaimRef {
 	return refs
 }
 
-// claimer takes ready groups for the receives of one transaction, one after the other.
+// claimer claims ready groups for the receives of one transaction that have the same template, one after the other.
 //
 // Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot, and adds a read
 // conflict on the lock alone; writes lock and timer, clears the hint used. A stale hint or timer is cleared only with a
 // read conflict on the proof (the lock, the emptiness of the group, or the gap up to a head not due yet), because a
-// release may write the very same key again. A takeover reads and writes the attempt record of the item tried.
+// release may write the very same key again. A takeover reads and writes the attempt records of the items in the
+// expired claim.
 type claimer struct {
 	*txn
 	where  string // the packed template of all receives
 	search *search
-	met    map[string]bool // groups looked at in this transaction; true = decided, under a conflict
-	looks  []*look         // under way
+	met    map[string]bool // lanes looked at in this transaction; true = a verdict was carried out, under a conflict
+	looks  []*look         // begun, and not decided about: next returns the first
 	owed   []*reception    // receives not served yet, to know how much to read ahead
-	passed []candidate     // groups left to the handle's other transactions in flight
-	twins  []candidate     // second hints and timers of groups not decided about
+	passed []candidate     // lanes left to the handle's other transactions in flight
+	twins  []candidate     // second hints and timers of lanes that were looked at and not decided about
 	// granted is the read of the grants to the handle; nil = the handle has no request.
 	granted kv.Future[[]kv.KV]
 	// repeats has the reads of the rows that are kept under the receive ids.
 	repeats map[string]kv.Future[[]byte]
-	join    *joining // of the handle's beat; nil = no receive asks for claims by heartbeat, or there is no beat
-	layered int      // groups that a receive by layers has found so far
-	vain    int      // waves of looks since the last group was taken or granted
-	taken   int      // groups
-	items   int
+	join    *joining        // of the handle's beat; nil = no receive asks for claims by heartbeat, or there is no beat
+	layered int             // groups that a receive by layers has found so far
+	vain    int             // waves of looks since the last group was taken or granted
+	taken   int             // groups claimed
+	items   int             // claimed
 	remains map[string]bool // free lanes that unordered receives have left items in
-	modest  bool            // the groups granted to the handle are enough, or one other group
+	// modest: the claimer takes only the groups granted to the handle, or one other group if there are none, because
+	// the receives have lost a conflict: see pipeline_tx.go.
+	modest bool
 }
 
-// look is the reads of one candidate under way.
+// look is one candidate with the reads of its lane, under way or done.
 type look struct {
 	candidate
-	limit int // of the items read
-	lock  laneLock
+	limit int      // how many items are read
+	lock  laneLock // the reads of the lane's lock, and of other locks that may exclude the lane
 	items kv.Future[[]kv.KV]
 	state kv.Future[[]byte] // nil if no receive in owed asks for the state
 	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as known
@@ -429,6 +459,8 @@ type look struct {
 	assessed bool
 }
 
+// newClaimer returns a claimer for rs, which all receive by the packed template where. It reads nothing: see begin. If
+// one of rs has CountExpired, the whole transaction counts expired leases so.
 func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 	counts := slices.ContainsFunc(rs, func(r *reception) bool { return r.o.CountExpired })
 	w.suspects.countExpired = w.suspects.countExpired || counts
@@ -437,9 +469,9 @@ func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 	}
 }
 
-// begin starts reads ahead of claim: the rows of receive ids, the handle's beat and its timer, the grants to the
-// handle, and the first hints and timers of the search. The reads of a named group are left to claim. The transaction
-// may write between begin and claim, and claim takes these writes into account.
+// begin starts reads ahead of claim: the repeat rows of receive ids (with a conflict), the handle's beat and its timer,
+// the grants to the handle, and the first hints and timers of the search. The reads of a named group are left to claim.
+// The transaction may write between begin and claim, and claim takes these writes into account.
 func (c *claimer) begin() {
 	c.readRepeats()
 	c.readJoin()
@@ -456,7 +488,9 @@ func (c *claimer) begin() {
 	}
 }
 
-// claim serves the receives in owed, in order.
+// claim serves the receives in owed, in order. A receive whose id was used before gets the claims of that receive. The
+// others get the groups granted to the handle, and then those that the search finds. Last, claim writes the repeat row
+// of each new receive id. The comment of claimer has the other keys.
 func (c *claimer) claim() error {
 	named, err := c.repeat()
 	if err != nil {
@@ -471,7 +505,8 @@ func (c *claimer) claim() error {
 			return err
 		}
 		if c.leaves() {
-			c.owed[0].more, c.did.cleared = true, true // a receive that waits is to look again at once
+			// Work was left to the next transaction: a receive that waits is to look again at once.
+			c.owed[0].more, c.did.cleared = true, true
 		}
 		c.owed = c.owed[1:]
 	}
@@ -482,7 +517,9 @@ func (c *claimer) claim() error {
 	return nil
 }
 
-// receive takes groups for r until r is full or no groups are left.
+// receive takes groups for r until r is full or no groups are left. If r names a group, receive looks at this group
+// alone, and sets r.dueMS, the time at which the group may become ready, if it is not. It first ends the expired claims
+// of single items in that group.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
 		l := c.read(candidate{lane: lanes.Name(*r.o.Group, c.where)}, r.o.Max)
@@ -525,9 +562,10 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
-// meetNamed prepares a group before a receive or a take looks at it by its name: it calls end for the expired claims of
-// single items. changed: reads of the group that have begun are out of date. nextMS is when the next such claim ends
-// (ms); 0 = no time is known.
+// meetNamed prepares a group before a receive or a take looks at it by its name. In a queue with claims of single items
+// it reads the first holds of the group, and calls end for those whose time is over. Elsewhere it does nothing.
+// changed: the caller's reads of the group may be out of date. nextMS is when the next hold ends (ms); 0 = no time is
+// known.
 func meetNamed(
 	w *txn, group, where string, end func(lane string) error,
 ) (changed bool, nextMS int64, err error) {
@@ -538,7 +576,9 @@ func meetNamed(
 	return true, nextMS, err
 }
 
-// carryOut carries out every verdict but deliver, as dispose does.
+// carryOut carries out a verdict other than deliver. It clears a stale hint, ends an expired holding, removes old
+// items, or lets messages join their group; dispose and join say which keys. behind leads to the rest of the group, if
+// some of it may be deliverable at once. Otherwise behind is nil.
 func carryOut(w *txn, f *found) (behind *candidate, err error) {
 	if f.verdict == verdictJoins {
 		return join(w, f)
@@ -546,8 +586,8 @@ func carryOut(w *txn, f *found) (behind *candidate, err error) {
 	return w.dispose(f)
 }
 
-// receiveLayers takes layers. If all groups of a round have suspect items that the handle may not give now, the next
-// groups have their turn.
+// receiveLayers is receive for the strategy Layers: it takes the first item of each group, then the second of each. If
+// all groups of a round have suspect items that the handle may not give now, the next groups have their turn.
 func (c *claimer) receiveLayers(r *reception) error {
 	for {
 		more, err := c.takeLayers(r)
@@ -557,8 +597,9 @@ func (c *claimer) receiveLayers(r *reception) error {
 	}
 }
 
-// takeLayers looks at as many groups as there may be items, and then takes from each what the layers give. more: there
-// may be further groups.
+// takeLayers is one round of receiveLayers. It looks at as many groups as there may be items, and then claims each
+// group with as many items as the layers give it. more: there may be further groups, and this round has tried to claim
+// some.
 func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 	var all []*look
 	var have []int
@@ -620,7 +661,7 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 	return more && len(taken) > 0, nil
 }
 
-// reads waits for the reads of a look; once.
+// reads waits for the reads of a look, and returns the results. A second call returns the same.
 func (c *claimer) reads(l *look) (*found, error) {
 	if l.seen == nil && l.err == nil {
 		if l.seen, l.err = c.await(l.candidate, l.lock, l.items); l.err == nil {
@@ -630,7 +671,8 @@ func (c *claimer) reads(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// see returns what may be done with the group of a look; the verdict is made once.
+// see returns the results of a look with the verdict on the group. Before the verdict it ends expired holds behind the
+// head (reach). A second call returns the same.
 func (c *claimer) see(l *look) (*found, error) {
 	if _, err := c.reads(l); err == nil && !l.assessed {
 		if l.err = c.reach(l); l.err == nil {
@@ -640,8 +682,9 @@ func (c *claimer) see(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// passHold returns a look at a group. That is l, unless a timer has led to a hold. Then passHold ends the hold, and
-// returns a look at the group that has become free. nil = there is no group to look at now.
+// passHold returns a look at a group. That is l, unless a timer has led to a hold, the claim of a single item. Then
+// passHold ends the hold if its time is over, and returns a look at the group that has become free. nil = there is no
+// group to look at now.
 func (c *claimer) passHold(l *look, limit int) (*look, error) {
 	if !lanes.IsHold(l.lane) {
 		return l, nil
@@ -653,8 +696,9 @@ func (c *claimer) passHold(l *look, limit int) (*look, error) {
 	return c.read(*behind, max(limit, 1)), nil
 }
 
-// next returns the next group to look at, its reads under way; none if the queue is paused. The reads of a whole wave
-// start together: for as many groups as the receives still owed are likely to take.
+// next returns the next look. If no look is begun, next asks the search for a wave of candidates and starts their
+// reads: for as many groups as the receives still owed are likely to take. The bool is false if there is nothing more
+// to look at: no candidate is left, the queue is paused, its rate is used up, or the transaction has done enough.
 func (c *claimer) next() (*look, bool, error) {
 	if c.modest && c.taken > 0 && (len(c.looks) == 0 || c.looks[0].grant == 0) {
 		return nil, false, nil
@@ -726,9 +770,9 @@ func (c *claimer) next() (*look, bool, error) {
 	return l, true, nil
 }
 
-// widened returns how many groups the next wave has instead of n, if it has up to limit items of each. After two waves
-// in vain each wave is twice as wide as the one before. Otherwise a receive would look at thousands of suspect groups
-// one after the other, and its transaction would last too long.
+// widened returns how many groups the next wave has. That is n, until two waves in a row have led to no group taken or
+// granted. From then on each wave is twice as wide as the one before. Otherwise a receive would look at thousands of
+// suspect groups one after the other, and its transaction would last too long. limit is how many items a look reads.
 func (c *claimer) widened(n, limit int) int {
 	if c.vain < 2 {
 		return n
@@ -740,7 +784,7 @@ func (c *claimer) widened(n, limit int) int {
 // wideWaveItems bounds the items that a widened wave reads.
 const wideWaveItems = 640
 
-// given notes that a group was taken or granted.
+// given notes that the group of f was claimed, or granted to another handle.
 func (c *claimer) given(f *found) {
 	c.vain = 0
 	c.search.given(&f.candidate)
@@ -773,7 +817,9 @@ func (q *Queue) wantedGroups(r *reception) int {
 	return max(groups, 1)
 }
 
-// read starts the reads of one candidate.
+// read starts the reads of one candidate, at snapshot: the lock, up to limit items, the state if a receive asks for it,
+// and the pace (how far the group's rate is used up). In a queue with facets or holds it reads the locks and the first
+// hold that may exclude the lane, too. Of a hold it reads the record alone.
 func (c *claimer) read(w candidate, limit int) *look {
 	if lanes.IsHold(w.lane) {
 		return &look{candidate: w, lock: laneLock{lock: c.view.read.Get(c.keys.lock(w.lane))}}
@@ -789,8 +835,9 @@ func (c *claimer) read(w candidate, limit int) *look {
 	}
 }
 
-// decide decides about one candidate. It claims up to limit of its items for r, takes the group over, or clears a stale
-// hint or timer. It leaves a group that cannot be read unchanged, and stores the error in r.
+// decide carries out the verdict on one candidate for r. It claims the group, or up to limit of its items each under a
+// hold, or clears away what keeps the group from delivery and looks again. take, takeHolds and clearAway say which
+// keys. decide leaves a group that cannot be read unchanged, and stores the error in r.
 func (c *claimer) decide(r *reception, l *look, limit int) error {
 	for l != nil {
 		var err error
@@ -826,7 +873,8 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 	return nil
 }
 
-// spoilt stores the error of an unreadable group in r, and returns any other error.
+// spoilt returns nil for the error of an unreadable row, so that the receive continues with other groups. It stores the
+// first such error in r. It returns any other error.
 func (r *reception) spoilt(err error) error {
 	if !isCorrupt(err) {
 		return err
@@ -837,8 +885,9 @@ func (r *reception) spoilt(err error) error {
 	return nil
 }
 
-// clearAway carries out a verdict other than deliver. rest is a look at the rest of the group, if some of the items
-// there may be deliverable.
+// clearAway carries out a verdict other than deliver, or leaves it to the next transaction if this one has done enough.
+// rest is a look at the rest of the group, if some of the items there may be deliverable; nil = there is nothing to
+// deliver.
 func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
 	f := l.seen
 	switch {
@@ -868,8 +917,8 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	return c.read(*behind, max(limit, 1)), nil
 }
 
-// changed notes that this transaction has changed a lane of which more may be taken. A look that is under way has not
-// seen the change, and must read again. If there is none, a hint is to lead to a new look.
+// changed notes that this transaction has changed a lane of which more may be taken. A look that has begun has not seen
+// the change: next reads again. If there is none, another hint or timer of the lane may lead to a new look.
 func (c *claimer) changed(lane string) {
 	if slices.ContainsFunc(c.looks, func(l *look) bool { return l.lane == lane }) {
 		c.met[lane] = true
@@ -878,10 +927,10 @@ func (c *claimer) changed(lane string) {
 	}
 }
 
-// undecided makes the search look at a group again when another hint or timer leads there. It is called after a timer
-// of a holding that is gone. The timer says nothing of the group. Example: a timer of a claim, which lies in the shard
-// of an earlier number of shards because the claim's end has cleared it in the shard of now, and the timer of the
-// group's delayed head.
+// undecided makes the search look at a lane again when another hint or timer leads there. It is called when a timer of
+// a holding has led to a lane without that holding: the timer says nothing of the lane. Example: customer-7 has two
+// timers. One is of a claim that has ended. It lies in the shard of an earlier number of shards, because the end of the
+// claim has cleared the timer in the present shard. The other is of the group's delayed head, and leads to the group.
 func (c *claimer) undecided(lane string) {
 	delete(c.met, lane)
 	again := func(w candidate) bool { return w.lane == lane }
@@ -893,7 +942,12 @@ func (c *claimer) undecided(lane string) {
 	c.twins = slices.DeleteFunc(c.twins, again)
 }
 
-// take claims a group for r, with up to limit of its items.
+// take claims a group for r, with up to limit of its items. It writes the lock and a timer, or for a claim by heartbeat
+// the held key in place of the timer, and the pace. It clears the hint, timer or grant that led here. If an expired
+// claim is taken over, it writes the attempt records of the items in that claim.
+//
+// take claims nothing, and returns no error, if the head is suspect and r or the handle may not give it now, if the
+// queue's rate is used up, or if the head does not fit. A suspect head is claimed alone.
 func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit int) error {
 	token, err := c.token(f.record)
 	if err != nil {
@@ -969,15 +1023,15 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	return nil
 }
 
-// untilSuspect returns how many items the claim of a head may have in whose group items have failed before: those
-// before the first suspect item. Example: the claim of 1, 2 and 3 has expired, and then 1 has failed alone. 2 and 3 are
-// suspect still.
+// untilSuspect returns how many of the items a claim may have: those before the first suspect item behind the head. It
+// reads the attempt records of the items. Items of the group have failed before. Example: the claim of 1, 2 and 3 has
+// expired, and then 1 has failed alone. 2 and 3 are suspect still.
 func (c *claimer) untilSuspect(r *reception, items []Item) (int, error) {
 	if len(items) == 1 {
 		return 1, nil
 	}
 	behind, err := c.readAttempts(itemIDs(items[1:]))
-	if c.passes(err) { // a record that cannot be read, maybe of an item between these
+	if c.passes(err) { // a record that cannot be read, maybe of another item that lies between these: claim the head
 		return 1, nil
 	}
 	if err != nil {
@@ -991,10 +1045,11 @@ func (c *claimer) untilSuspect(r *reception, items []Item) (int, error) {
 	return len(items), nil
 }
 
-// alone reports whether a receive that would give an item with this record has to give the item alone.
+// alone reports whether the receive has to give an item with this attempt record alone, because the item is suspect.
 func (r *reception) alone(record rec.Attempt) bool { return record.Suspect() && !r.o.CountExpired }
 
-// proof is by how much the token of a new claim's record is greater than the claim's.
+// proof returns by how much the token of a new record is greater than the token of its claim. More than 0 means that
+// the claim is proven from the start: its caller is known to know it, so an expired lease counts an attempt.
 func (r *reception) proof(suspect bool) int64 {
 	switch {
 	case r.o.CountExpired:
@@ -1005,7 +1060,8 @@ func (r *reception) proof(suspect bool) int64 {
 	return 0
 }
 
-// hold gives a group to a holder, and clears what led here.
+// hold writes next, a record with a claim or a grant, into the lock of the group, with its timer and grant key (put),
+// and clears the hint, timer or grant that led here.
 func (c *claimer) hold(f *found, next *rec.Record) {
 	c.clearLead(&f.candidate, f.record)
 	clearNamed(c.txn, f)
@@ -1013,8 +1069,12 @@ func (c *claimer) hold(f *found, next *rec.Record) {
 	delete(c.noted.ready, f.lane)
 }
 
-// succeed carries over the failed attempts: of the item id, as record says, unless the hint has said that the head has
-// never failed (known is false). The end of a delay or of a grant counts none.
+// succeed sets Attempts, FirstDelivered and LastFailed of the claim's items. If the claim takes an expired claim over,
+// succeed also writes the attempt records that follow from the expired lease (f.failure), and sets TakenFrom. The end
+// of a delay or of a grant counts no attempt.
+//
+// record has the failed attempts of the item id. known is false if the hint has said that the head has never failed:
+// then there is no record.
 func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, known bool) {
 	first := &claim.Items[0]
 	if !f.timer && first.ID.Index == f.index {
@@ -1038,7 +1098,8 @@ func (c *claimer) succeed(f *found, claim *Claim, id ID, record rec.Attempt, kno
 	}
 }
 
-// token returns the fencing token of a claim which replaces record r.
+// token returns the token of a new claim: the transaction's read version + the queue's offset. r is the record that the
+// claim replaces; nil = there is none. The token is greater than that of r, because tokens must grow.
 func (c *claimer) token(r *rec.Record) (int64, error) {
 	now, err := c.clock()
 	if r != nil {

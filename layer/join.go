@@ -8,20 +8,23 @@ import (
 // A message with JoinWhenDue waits in another group, the waiting group, so that it delays no other message.
 // The messages of a group that are due at the same millisecond have one waiting group, whose name is that of the group
 // and the time. Example: "order-7 (until 2027-01-31T08:00:00.000Z)". A waiting group is a group like any other, with
-// the timer of a delayed head. The envelope of a message that waits so has a sign.
+// the timer of a delayed head. The envelope of a message that waits so says so (Joins).
 //
 // When such a message is the head and is due, nothing delivers it. The receive or take that finds it by its timer moves
 // it to the tail of its group, under a new index and with the same random. Messages that are due earlier go first, so
 // they join in the order of the times.
 
-// joinProbe bounds how many earlier groups a transaction looks at in vain. An operator has paused them, they cannot be
-// read, or they are other groups whose names lie between those of waiting groups.
+// joinProbe bounds how many earlier groups a transaction looks at in vain. Such a group is paused or unreadable, or it
+// is no waiting group, and its name lies between those of waiting groups.
 const joinProbe = 20
 
-// join makes messages join the group of the waiting group f: first those of the waiting groups that were due earlier,
-// then those of f. It does as much as one transaction may, and leaves the rest, with what led here, to the next. So
-// that due messages do not keep a receive from ready groups, a transaction moves the messages of at most maxLapsed
-// waiting groups.
+// join carries out the verdict "joins" on f, a waiting group with a head that is due. It makes messages join the group:
+// first those of the waiting groups that were due earlier, then those of f. moveToTail has the keys. It does as much as
+// one transaction may, and leaves the rest, with the hint or timer that led here, to the next. So that due messages do
+// not keep a receive from ready groups, a transaction moves the messages of at most maxLapsed waiting groups.
+//
+// behind is the hint of the waiting group, if messages are left in it; else nil. f.left is set if messages of f, or of
+// an earlier waiting group, are left to the next transaction.
 //
 // Footprint: reads at snapshot. A message that comes to an earlier waiting group at the same time was due before its
 // enqueue has ended.
@@ -65,7 +68,7 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 	return w.leadOn(f, false) // another look of this transaction has moved the messages since f was read
 }
 
-// joined is what joinFrom has done with a group.
+// joined says how joinFrom has ended.
 type joined int
 
 const (
@@ -74,15 +77,16 @@ const (
 	joinedLater               // left to the next transaction
 )
 
-// joinFrom moves the first messages of the group to which c leads to the tail of their group, if they wait to join it
-// and are due. behind is the hint of the message that is the first then. If the error is of a row that cannot be read,
+// joinFrom moves the first messages of the waiting group to which c leads to the tail of the group that they join, if
+// they are due. It reads the locks and the first items of the waiting group, at snapshot; moveToTail writes. behind is
+// the hint of the next message of the waiting group; nil = there is none. If the error is of a row that cannot be read,
 // nothing is written.
 func joinFrom(w *txn, c candidate) (of joined, behind *candidate, err error) {
 	if w.tired() || w.spent() || w.enough() {
 		w.chores.postponed = true
 		return joinedLater, nil, nil
 	}
-	f, err := lookAt(w, c, 1)
+	f, err := lookAt(w, c, 1) // first the head alone, which tells whether the transaction has room for it
 	if err != nil || f.verdict != verdictJoins {
 		return joinedNone, nil, err
 	}
@@ -100,7 +104,7 @@ func joinFrom(w *txn, c candidate) (of joined, behind *candidate, err error) {
 	return joinedSome, behind, nil
 }
 
-// lookAt reads a group, with up to most of its items, and sets the verdict.
+// lookAt reads the lock of c's group, and up to most of its items, at snapshot, and returns them with the verdict.
 func lookAt(w *txn, c candidate, most int) (*found, error) {
 	f, err := w.await(c, w.readLaneLock(w.read, c.lane, locksAtOnce), w.readItems(w.read, c.lane, most))
 	if err != nil {
@@ -109,8 +113,11 @@ func lookAt(w *txn, c candidate, most int) (*found, error) {
 	return f, w.assess(f)
 }
 
-// moveToTail moves the first messages of a waiting group to the tail of their group. behind is the hint of the message
-// that is the first then. If the first message cannot be read, nothing is written.
+// moveToTail moves the first messages of the waiting group f to the tail of the group that they join: it removes the
+// items, and enqueues the messages under new indexes, with the same randoms. It moves those that are due, up to
+// overdueBytes. It clears the waiting group's holding, if one has ended, and its hint and timers, and points the dedup
+// entries of the messages to the new items. behind is the hint of the next message of the waiting group; nil = there is
+// none. If the first message cannot be read, nothing is written.
 //
 // Footprint: a read conflict on the lock of the waiting group, and a write conflict on it; else that of an enqueue.
 func moveToTail(w *txn, f *found) (behind *candidate, err error) {

@@ -10,15 +10,18 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// operation is the work of one caller in one transaction: an enqueue, a settlement, a receive, or a settlement and a
-// receive. line.Op says which goroutine owns an operation at a time.
+// operation is the call of one caller in a transaction that it may share with others: an enqueue, a settlement (an ack,
+// advance, nack or extend), a receive, or a settlement and a receive. line.Op says which goroutine owns an operation at
+// a time. Package line makes operations share transactions, and knows them by the methods below; none of these reads or
+// writes a key, except restore.
 type operation struct {
 	line.Op
-	enqueue *enqueuing
+	enqueue *enqueuing  // nil = none; so for the next two
 	settle  *settlement // nil once the receive waits, because the settlement is done then
 	receive *reception
 
-	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
+	// settleErr is the settlement's own error, for example ErrClaimLost, ErrNotInClaim or ErrCorrupt. It does not end
+	// the transaction.
 	settleErr error
 	adds      int // bytes that the settlement is likely to add to a transaction, as far as known at submission
 	used      int // bytes of the last attempt's transaction, if the operation is the first of it
@@ -27,7 +30,7 @@ type operation struct {
 
 // The bounds of one transaction's operations. FoundationDB allows 10 MB and advises to stay below 1 MB.
 const (
-	maxBytes    = 1 << 20 // of messages
+	maxBytes    = 1 << 20 // of messages, and that the settlements are likely to add
 	maxSettled  = 2000    // items acked
 	maxReceived = 2000    // items asked for
 )
@@ -37,7 +40,7 @@ func mostTogether() line.Size {
 	return line.Size{Messages: MaxBatch, Bytes: maxBytes, Settled: maxSettled, Received: maxReceived}
 }
 
-// Size implements line.Operation.
+// Size implements line.Operation: it returns how much the operation adds to a transaction.
 func (o *operation) Size() line.Size {
 	var s line.Size
 	if o.enqueue != nil {
@@ -52,12 +55,14 @@ func (o *operation) Size() line.Size {
 	return s
 }
 
-// Settles, Enqueues and Receives implement line.Operation.
+// Settles, Enqueues and Receives implement line.Operation. They report which parts the operation has. Settles is false
+// once the settlement is done, and only the receive is left.
 func (o *operation) Settles() bool  { return o.settle != nil }
 func (o *operation) Enqueues() bool { return o.enqueue != nil }
 func (o *operation) Receives() bool { return o.receive != nil }
 
-// Err implements line.Operation.
+// Err implements line.Operation: it returns the error with which the caller's call ends. That is the error of the
+// transaction, or else the first error of a part.
 func (o *operation) Err() error {
 	switch {
 	case o.TxErr != nil:
@@ -72,13 +77,14 @@ func (o *operation) Err() error {
 	return nil
 }
 
-// Named implements line.Operation.
+// Named implements line.Operation: it reports whether the receive names its group.
 func (o *operation) Named() bool { return o.receive.o.Group != nil }
 
-// Template implements line.Operation.
+// Template implements line.Operation: it returns the packed template of the receive; "" = whole groups.
 func (o *operation) Template() string { return o.receive.where }
 
-// Place implements line.Operation.
+// Place implements line.Operation: it names the lane or the template that the receive waits for. Receives with one
+// place are looked for once. "" = the receive takes any whole group.
 func (o *operation) Place() string {
 	w, any := o.receive.want()
 	if any {
@@ -87,21 +93,23 @@ func (o *operation) Place() string {
 	return w.place()
 }
 
-// Unserved implements line.Operation.
+// Unserved implements line.Operation: it reports whether the receive has got nothing, and so must wait.
 func (o *operation) Unserved() bool { return o.receive.unserved() }
 
-// Forget implements line.Operation.
+// Forget implements line.Operation: it removes the results of the receive in its last transaction.
 func (o *operation) Forget() { o.receive.begin() }
 
-// Settled implements line.Operation.
+// Settled implements line.Operation: the settlement is done, and only the receive is left.
 func (o *operation) Settled() { o.settle = nil }
 
+// receives reports whether the operation receives.
 func receives(o *operation) bool { return o.receive != nil }
 
-// writesFirst reports whether the operation settles or enqueues.
+// writesFirst reports whether the operation settles or enqueues. A transaction does so before it receives.
 func writesFirst(o *operation) bool { return o.settle != nil || o.enqueue != nil }
 
-// settlesUnder returns the beat of the claim which the operation settles; uuid.Nil = it settles none by heartbeat.
+// settlesUnder returns the number of the heartbeat on which the claim to settle depends; uuid.Nil = the operation
+// settles no claim by heartbeat.
 func (o *operation) settlesUnder() uuid.UUID {
 	if o.settle == nil {
 		return uuid.Nil
@@ -109,26 +117,28 @@ func (o *operation) settlesUnder() uuid.UUID {
 	return o.settle.claim.beat
 }
 
-// served reports whether the operation's receive has got something.
+// served reports whether the operation's receive has got a claim.
 func (o *operation) served() bool { return o.receive != nil && len(o.receive.claims) > 0 }
 
-// byHeartbeat reports whether the operation may have claimed by heartbeat.
+// byHeartbeat reports whether the operation's receive asks for claims by heartbeat.
 func (o *operation) byHeartbeat() bool { return o.receive != nil && o.receive.o.Heartbeat }
 
-// ranWith notes the outcome of an operation's transaction.
+// ranWith notes the error of the operation's transaction in TxErr; nil = it was committed. Then the settlement counts
+// as done, unless it has an error of its own.
 func (o *operation) ranWith(err error) {
 	if o.TxErr = err; o.settle != nil && err == nil && o.settleErr == nil {
 		o.settle.done.Store(true)
 	}
 }
 
-// landed is the results of an operation in an attempt, to be restored if the attempt turns out to have been applied.
+// landed is the results of an operation in one attempt of its transaction. They are kept, and restored if this attempt
+// turns out to have been applied.
 type landed struct {
 	settleErr error
 	settled   settlementResult
-	sent      []Sent
-	full      *FullError
-	given     []rec.ClaimRef // the items are read again, see reload
+	sent      []Sent         // of an enqueue
+	full      *FullError     // of an enqueue that was refused
+	given     []rec.ClaimRef // the claims of a receive, by lane and token; the items are read again, see reload
 }
 
 // results returns the results of the attempt under way.
@@ -146,7 +156,9 @@ func (o *operation) results() landed {
 	return l
 }
 
-// restore takes the results of the attempt which was applied: it may not be the last attempt which ran.
+// restore sets the results of the operation to those of the attempt that was applied. It may not be the last attempt
+// that ran. Of a receive, restore reads the claims again in tx: their locks, items and attempt records, at snapshot. It
+// leaves out claims that are lost by now.
 func (o *operation) restore(ctx context.Context, q *Queue, tx kv.Tx, l *landed) (err error) {
 	if s := o.settle; s != nil {
 		o.settleErr, s.run.result = l.settleErr, l.settled

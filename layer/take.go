@@ -9,6 +9,10 @@ import (
 	"fdbfifo/layer/internal/lanes"
 )
 
+// This file has the take: it removes items in the caller's transaction. It finds groups as a receive does. dequeue.go
+// explains the words lock, lane, packed template, candidate, verdict, hold and suspect, and claim_search.go the hints
+// and timers.
+
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
@@ -26,7 +30,8 @@ import (
 // attempt, and the claim is lost.
 //
 // Reads: hints and due timers at snapshot; the lock, the items taken and the next item, with conflicts. A write
-// conflict on the lock excludes other takers and claimers of the group.
+// conflict on the lock excludes other takers and claimers of the group. Writes: it clears the items with their attempt
+// records, and moves the hint of the group to the next item. In a queue with an archive it writes the items there.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) (items []Item, again bool, err error) {
 	items, again, err = q.takeTx(ctx, tx, max, o)
 	return items, again, wrap("take", err)
@@ -44,7 +49,8 @@ type TakeOptions struct {
 	Unordered bool
 }
 
-// where packs the template of a take.
+// where returns the packed template of a take: of o.Where, or of the free lane if Unordered; "" = whole groups. The
+// error says that the queue has no such template or no unordered receives, or that the options do not go together.
 func (o *TakeOptions) where(q *Queue) (string, error) {
 	if !o.Unordered {
 		return q.keys.where(o.Where)
@@ -59,6 +65,8 @@ func (o *TakeOptions) where(q *Queue) (string, error) {
 	return where, nil
 }
 
+// takeTx is TakeTx without the name of the call in its errors. If nothing was taken and again is false, it returns the
+// error of the first group that could not be read.
 func (q *Queue) takeTx(
 	ctx context.Context, tx kv.Tx, max int, o TakeOptions,
 ) (items []Item, again bool, err error) {
@@ -102,6 +110,8 @@ func (q *Queue) takeTx(
 	return items, again, nil
 }
 
+// takeFromGroup takes up to max items of a group, or of its lane by the packed template where. It first ends expired
+// holds of the group. It takes nothing while the queue is paused.
 func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	if paused, err := w.paused(); err != nil || paused {
 		return nil, err
@@ -112,9 +122,13 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 	return w.takeFrom(candidate{lane: lanes.Name(group, where)}, max)
 }
 
-// takeProbe is how many hints a take looks at together: the first hint is nearly always good.
+// takeProbe is how many candidates a take asks the search for at once: the first is nearly always good.
 const takeProbe = 2
 
+// takeTo takes up to max items of the first lane of a template that has any to give, the oldest first. If the search
+// has found none, takeTo ends the claims of handles whose heartbeats it has met and are due, and searches again. It
+// takes nothing if no lane is ready, if the queue is paused, if its rate is used up, or if the transaction has done
+// enough.
 func (w *txn) takeTo(where string, max int) ([]Item, error) {
 	s := newSearch(w, where)
 	s.fromTheOldest()
@@ -124,7 +138,7 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			due := w.beats.due
+			due := w.beats.due // heartbeats that the search has met
 			w.beats.due = nil
 			if ended, err := w.endBeats(due); err != nil || !ended {
 				return nil, err
@@ -151,10 +165,14 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 	}
 }
 
-// takeFrom takes from one group. If the group is held or empty, takeFrom clears the stale hint or timer. The
-// serialisable reads make the clearing conflict with a release and with an enqueue.
+// takeFrom takes up to limit items of the candidate's lane. If the lane is held, empty or not due, takeFrom carries out
+// the verdict instead, for example clears the stale hint or timer, and looks again if items may be left. A timer of a
+// hold makes takeFrom end the hold first. If the lane is under a claim by heartbeat and the heartbeat is due, takeFrom
+// ends the claim. It returns nothing if the group cannot be read: see breaks.
+//
+// Reads: the lock and limit + 1 items, with conflicts. So a clearing conflicts with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
-	if lanes.IsHold(c.lane) { // its time is over, perhaps: then the item is free
+	if lanes.IsHold(c.lane) { // a timer of a hold: if the time of the hold is over, the item is free
 		if w.tired() {
 			return nil, nil
 		}
@@ -211,13 +229,20 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	}
 }
 
-// endHoldAt ends a hold, if its time is over.
+// endHoldAt ends the hold of which lane is the name, if its time is over. It is the end that meetNamed and endHolds
+// call.
 func (w *txn) endHoldAt(lane string) error {
 	_, _, err := w.endHold(candidate{lane: lane}, w.read.Get(w.keys.lock(lane)))
 	return err
 }
 
-// takeItems takes up to limit items of a group without a holding.
+// takeItems takes up to limit items of f, a lane that is free or under a holding that has ended, and returns them. It
+// takes nothing if the queue's rate is used up, or if the first item cannot be read.
+//
+// It clears the items, their attempt records and the hint or timer that led here. It clears the parts of their bodies,
+// or, in a queue with an archive, writes the items there. It writes a write conflict on the lock and the hint of the
+// next item, counts the items in the group's pace, and tells subscriptions. An ended holding is cleared: an expired
+// claim then counts a failed attempt.
 func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.runWithin(f, limit, func(next int) bool {
@@ -227,7 +252,9 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	if err != nil || len(out) == 0 {
 		return nil, w.breaks(err)
 	}
-	if f.record != nil { // else attemptsOf reads before anything is written
+	// A record of failed attempts that cannot be read must be met before anything is written. Without a holding
+	// attemptsOf reads the records in time.
+	if f.record != nil {
 		if _, err := w.readAttempts(itemIDs(items)); err != nil {
 			return nil, notTaken(w, len(items), err)
 		}
@@ -294,8 +321,9 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	return items, err
 }
 
-// breaks lets a take pass over a group that cannot be read. It stores the first such error and returns nil; the take
-// returns the stored error if it takes no item. breaks returns any other error. The unreadable group is unchanged.
+// breaks makes a take pass over a group that cannot be read: it stores the first such error in w.broken, and returns
+// nil. The take returns the stored error if it takes no item. breaks returns any other error. The unreadable group is
+// unchanged.
 func (w *txn) breaks(err error) error {
 	if !isCorrupt(err) {
 		return err
@@ -306,13 +334,14 @@ func (w *txn) breaks(err error) error {
 	return nil
 }
 
-// notTaken is breaks for a group of which n items were booked.
+// notTaken is breaks for a group of which n items were booked in the queue's rate (MaxRateTotal): it ends the bookings.
 func notTaken(w *txn, n int, err error) error {
 	w.unreserve(n)
 	return w.breaks(err)
 }
 
-// attemptsOf sets how often the items have failed before.
+// attemptsOf sets FirstDelivered, Attempts and LastFailed of the items. It reads the attempt records, at snapshot,
+// unless the hint that led here says that the head has never failed.
 func (w *txn) attemptsOf(f *found, items []Item) error {
 	for i := range items {
 		items[i].FirstDelivered = fromMillis(w.nowMS)

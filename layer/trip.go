@@ -12,8 +12,12 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// runTogether runs the operations in one transaction, which happens once. others is how many groups the handle's other
-// transactions in flight are likely to take.
+// runTogether runs the operations in one transaction, whose effect happens once: if the outcome of a commit is unknown,
+// the next attempt looks for the receipt of the one before (onceKnown). perform does the work of the operations. The
+// error is of the transaction; errors of single operations are in the operations.
+//
+// others is how many groups the handle's other transactions in flight are likely to take. If the handle has just woken
+// another handle, the receives stand back: they go into the waiting line, and runTogether runs no transaction.
 func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int, o kv.TxOptions) error {
 	t := trip{q: q, batch: batch, suspect: &suspectTurn{q: q}}
 	t.begin(others)
@@ -30,32 +34,36 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 	return err
 }
 
-// trip is one shared transaction of a handle's operations, over all its attempts. A trip has the guesses of the handle,
-// registers waiting receives, and tells the handle its end. Work of the operations in an attempt is in tx_perform.go.
+// trip is one shared transaction of a handle's operations, over all its attempts. It has the guesses of the handle (see
+// package advice), for example which groups another transaction is about to claim. It may write the handle's requests,
+// the keys by which receives wait. At its end it tells the handle what has happened. The work of the operations in an
+// attempt is in tx_perform.go.
 //
 // An attempt must assign the fields and never append to them, because a body runs again.
 type trip struct {
 	q     *Queue
 	batch []*operation
 
-	slot    bool         // receives of the batch may wait; the handle has one such transaction at a time
-	wants   []want       // for which there may be requests from now on
+	slot    bool         // the trip may write the handle's requests; the handle has one such trip at a time
+	wants   []want       // the lanes and templates for which there may be requests from now on
 	along   advised      // guesses
-	suspect *suspectTurn // gives at most one suspect item
+	suspect *suspectTurn // lets the trip give at most one suspect item: see group_verdict.go
 	lost    int          // conflicts that the receives have lost in trips before
 
-	conflicts int // with lost
-	outcome   staged
-	due       []dueBeat // heartbeats found due
+	// Of the attempt under way, or the last.
+	conflicts int       // lost, and the conflicts of the attempts before
+	outcome   staged    // what the attempt has done to the handle's requests
+	due       []dueBeat // heartbeats that the attempt has found due
 }
 
-// attempted is the results of an attempt, to be restored if the attempt turns out to have been applied.
+// attempted is the results of an attempt. They are kept until it is known which attempt was applied: see restore.
 type attempted struct {
 	landed []landed // of each operation
 	staged staged   // without a watch, because a watch fails with the commit
 }
 
-// begin takes guesses, and the handle's slot for waiting receives. The caller must call leave, which gives both back.
+// begin takes the guesses, and, if receives of the batch wait, the handle's slot for writing requests. The caller must
+// call leave, which gives both back. begin reads and writes no key.
 func (t *trip) begin(others int) {
 	t.lost = lostOf(t.batch)
 	t.conflicts = t.lost
@@ -65,6 +73,7 @@ func (t *trip) begin(others int) {
 	t.along = advise(t.q, t.batch, others)
 }
 
+// leave gives back what begin has taken: the groups that the trip was about to claim, and the slot.
 func (t *trip) leave() {
 	t.along.flight.Land()
 	if t.slot {
@@ -72,7 +81,9 @@ func (t *trip) leave() {
 	}
 }
 
-// attempt performs the operations, and forgets what the attempt before found. Its results are for restore.
+// attempt performs the operations in tx, and forgets the results of the attempt before. wrote: the attempt has written
+// something that must not happen twice. Only then there are results, which restore takes if this attempt turns out to
+// have been applied.
 func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results *attempted, wrote bool, err error) {
 	for ; t.conflicts < t.lost+a.Conflicts; t.conflicts++ {
 		t.q.eachSpread(t.batch, (*advice.Spread).Widen)
@@ -95,7 +106,8 @@ func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results *at
 	return results, true, nil
 }
 
-// restore takes the results of the attempt that was applied. It may not be the last attempt that ran.
+// restore gives the operations the results of the attempt that was applied. It may not be the last attempt that ran.
+// The items of claims are read again in tx: see reload.
 func (t *trip) restore(ctx context.Context, tx kv.Tx, results *attempted) error {
 	for i, o := range t.batch {
 		if err := o.restore(ctx, t.q, tx, &results.landed[i]); err != nil {
@@ -107,7 +119,12 @@ func (t *trip) restore(ctx context.Context, tx kv.Tx, results *attempted) error 
 	return nil
 }
 
-// end tells the handle how the transaction has ended.
+// end tells the handle how the transaction has ended. err is the error of the transaction.
+//
+// If the outcome is unknown, the handle leaves its heartbeat if claims by heartbeat may have been made, and notes that
+// a request may be left in the database. After success end ends the claims of due heartbeats that the transaction has
+// met, and looks for timers with wrong times (lookFar), each in transactions of its own. If that has made groups ready,
+// the receives look again (more).
 func (t *trip) end(ctx context.Context, err error) {
 	q, batch := t.q, t.batch
 	t.along.end(err)
@@ -138,7 +155,8 @@ func (t *trip) end(ctx context.Context, err error) {
 	q.staging.unexpect(t.wants)
 }
 
-// calledFor returns o with the verbs of a shared transaction's operations, for kv.Trouble.
+// calledFor returns o with Call set to the verbs of the operations, for the report that the database keeps a
+// transaction waiting (kv.Trouble). Example: "ack, receive".
 func calledFor(batch []*operation, o kv.TxOptions) kv.TxOptions {
 	calls := make([]string, 0, 4)
 	note := func(v Verb) {
@@ -162,7 +180,9 @@ func calledFor(batch []*operation, o kv.TxOptions) kv.TxOptions {
 	return o
 }
 
-// lookFarFor is lookFar for the receives of a batch that was applied.
+// lookFarFor calls lookFar for each template that receives of the batch have. Now and then lookFar looks for claims,
+// delays and heartbeats that end far ahead because of a wrong clock, and ends them (group_beat.go). ended reports
+// whether it has ended some.
 func lookFarFor(ctx context.Context, q *Queue, batch []*operation) (ended bool) {
 	empty := make(map[string]bool)
 	for _, o := range batch {
@@ -177,12 +197,14 @@ func lookFarFor(ctx context.Context, q *Queue, batch []*operation) (ended bool) 
 	return ended
 }
 
-// applied notes what a shared transaction that was applied means for the handle.
+// applied notes in the handle that a shared transaction was applied. outcome says what the transaction has done to the
+// handle's requests, and, for a turn of the waiting line that has found nothing, how the line waits (rest). conflicts
+// is how many conflicts the receives have lost. applied reads and writes no key.
 func (q *Queue) applied(batch []*operation, outcome staged, conflicts int) {
 	if conflicts == 0 {
 		q.eachSpread(batch, (*advice.Spread).Narrow)
 	}
-	if t := batch[0].Turn; t != nil {
+	if t := batch[0].Turn; t != nil { // all operations are from the waiting line
 		if slices.ContainsFunc(batch, (*operation).served) {
 			t.Served()
 		}
@@ -196,12 +218,13 @@ func (q *Queue) applied(batch []*operation, outcome staged, conflicts int) {
 	q.paths.count(batch, conflicts)
 }
 
-// waits reports whether receives of the batch wait for a group to become ready.
+// waits reports whether receives of the batch go into the waiting line if no group is ready.
 func waits(batch []*operation) bool {
 	return slices.ContainsFunc(batch, func(o *operation) bool { return o.Waits })
 }
 
-// eachSpread calls tell for each template in a batch.
+// eachSpread calls tell with the handle's Spread of each template that receives of the batch have. A Spread keeps
+// handles apart from each other: see package advice. In a queue in which each group is one lane there is one Spread.
 func (q *Queue) eachSpread(batch []*operation, tell func(*advice.Spread)) {
 	if q.keys.plan.IsPlain() {
 		tell(q.spreadOf(""))
@@ -216,10 +239,12 @@ func (q *Queue) eachSpread(batch []*operation, tell func(*advice.Spread)) {
 	}
 }
 
-// mostSuspects bounds the claims of suspect items that a handle keeps in mind.
+// mostSuspects bounds the claims of suspect items that a handle remembers.
 const mostSuspects = 100
 
-// endSuspectTurn ends the turn of a transaction, which has given the claims of the batch, or has failed.
+// endSuspectTurn ends the turn of a transaction to give a suspect item: one transaction of the handle has the turn at a
+// time. If the transaction has succeeded, endSuspectTurn notes the claims of suspect items in the batch. While such a
+// claim lasts, the handle gives no other suspect item for some time: see mayGiveSuspect.
 func endSuspectTurn(t *suspectTurn, batch []*operation, err error) {
 	s := &t.q.suspects
 	s.mu.Lock()

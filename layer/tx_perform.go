@@ -9,9 +9,19 @@ import (
 	"fdbfifo/kv"
 )
 
-// perform does the work of all operations: first the settlements, for each group one after the other, then the
-// enqueues, then the receives, so that the receives find the groups made ready before. The reads of the receives begin
-// first, so that the receives need no round trip of their own.
+// This file has the work of the operations that share a transaction. An operation is the call of one caller: a
+// settlement (an ack, advance, nack or extend), an enqueue, a receive, or several of these. A waiting receive is in the
+// handle's waiting line. To stage a receive is to put it there, and to write the handle's request: the key that says
+// that the handle waits for ready groups. The line gives its receives a turn: a transaction that tries to serve them.
+
+// perform is one attempt of a transaction that operations share. It does the settlements (those of one lane one after
+// the other), then the enqueues, then the receives, so that the receives find the groups made ready before. The reads
+// of the receives begin first, so that the receives need no round trip of their own. Last, finish writes counters and
+// changes, and wakes handles that wait for the groups left ready.
+//
+// The functions of these steps say which keys. conflicts is how many conflicts the receives have lost before. The
+// result says what the transaction has done to the handle's requests. An error is of the whole transaction; that of a
+// single operation is in the operation.
 func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
@@ -33,7 +43,8 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	if !receive.none() && !receive.stageFirst(conflicts) {
 		if receive.called {
-			// Read the configuration again: the operator who has just resumed the queue counts on the woken handle.
+			// The resume of the queue may have woken this handle. So the handle must not use the configuration that it
+			// has read before.
 			w.followAnew()
 		}
 		for _, rs := range byTemplate(receive.all()) {
@@ -59,7 +70,8 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 		}
 		settle = later
 	}
-	if err := w.leadBackAll(); err != nil { // the receives are to find the groups
+	// The settlements may have ended holds: leave hints of their groups, so that the receives find these.
+	if err := w.leadBackAll(); err != nil {
 		return staged{}, err
 	}
 	if err := w.enqueue(enqueue...); err != nil {
@@ -87,8 +99,8 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	return outcome, checkAdvanced(w, batch)
 }
 
-// checkAdvanced returns errTooLarge if advanced items, whose new bodies were not known before, have made the
-// transaction too large to be committed.
+// checkAdvanced returns errTooLarge if the transaction has become too large to be committed, because a settlement has
+// written items again with new bodies (advance). The sizes of these bodies were not known before.
 func checkAdvanced(w *txn, batch []*operation) error {
 	if !slices.ContainsFunc(batch, func(o *operation) bool { return o.settle != nil && o.settle.advance != nil }) {
 		return nil
@@ -100,14 +112,15 @@ func checkAdvanced(w *txn, batch []*operation) error {
 	return err
 }
 
-// receiving is the operations of a transaction which receive.
+// receiving has the operations of a transaction that receive.
 type receiving struct {
 	operations []*operation
-	waiting    int        // how many of the operations wait
-	called     bool       // by the waiting line: then all operations are
-	claimers   []*claimer // one for each template; none = the operations are staged without a look
+	waiting    int        // how many of the operations go into the waiting line if they get nothing
+	called     bool       // the transaction is a turn of the waiting line: all operations are from the line
+	claimers   []*claimer // one for each template; none = the operations are staged without a look for groups
 }
 
+// add adds an operation, and removes the results of its receive in an earlier attempt.
 func (r *receiving) add(o *operation) {
 	o.receive.begin()
 	r.operations = append(r.operations, o)
@@ -117,13 +130,16 @@ func (r *receiving) add(o *operation) {
 	r.called = r.called || o.Turn != nil
 }
 
+// none reports whether no operation receives.
 func (r *receiving) none() bool { return len(r.operations) == 0 }
 
-// stageFirst reports whether all operations wait and are to be staged without a look.
+// stageFirst reports whether the receives are staged without a look for groups: all of them may wait, none has waited
+// yet, and they have lost stageAfter conflicts.
 func (r *receiving) stageFirst(conflicts int) bool {
 	return !r.called && r.waiting == len(r.operations) && conflicts >= stageAfter
 }
 
+// all returns the receives of the operations.
 func (r *receiving) all() []*reception {
 	rs := make([]*reception, len(r.operations))
 	for i, o := range r.operations {
@@ -132,7 +148,9 @@ func (r *receiving) all() []*reception {
 	return rs
 }
 
-// settle takes the settlements, of different groups, through their steps together.
+// settle takes the settlements, each of another lane, through their steps together, so that their reads overlap. The
+// steps of settlement say which keys. If a claim is lost or a settlement is refused, its operation gets settleErr, and
+// the others continue. An error that is returned is of the whole transaction.
 func (w *txn) settle(os []*operation) error {
 	for _, o := range os {
 		o.settle.begin(w)
@@ -164,8 +182,10 @@ func (w *txn) settle(os []*operation) error {
 	return nil
 }
 
-// receive claims for the operations whose settlement, if any, succeeded, and stages the operations waiting for a group
-// to become ready.
+// receive claims groups for the receives, and stages those that wait and have got nothing. It leaves out operations
+// whose settlement has failed. claimer has the keys of the claims, and stage those of the requests. In a turn of the
+// waiting line takeTurn does all of this, and also grants groups to other handles. conflicts is how many conflicts the
+// receives have lost. The result says what has become of the handle's requests.
 func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
@@ -186,7 +206,7 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 		}
 		return w.stage(waiting, nil, nil)
 	}
-	var whole *claimer // of the receives which may wait
+	var whole *claimer // of the receives from whole groups
 	for _, c := range all.claimers {
 		c.owed = slices.DeleteFunc(slices.Clone(rs), func(r *reception) bool { return r.where != c.where })
 	}
@@ -215,7 +235,8 @@ func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	return w.stage(waiting, whole, nil)
 }
 
-// claimed sets did.wrote if a receive has got a claim, also one that is given again by its receive id.
+// claimed sets did.wrote if a receive has got a claim, also one that it gets again by its receive id. Then the
+// transaction must not be done twice, and writes a receipt.
 func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
 		w.did.wrote = w.did.wrote || len(r.claims) > 0
