@@ -86,19 +86,19 @@ func (o *TestOptions) Named(ctx context.Context, format string, args ...any) con
 // Queue is a handle on one queue. Queue is safe for concurrent use, holds no claim, and caches nothing of the database
 // but the queue's settings. Make one per process, share the handle, and close the handle when done.
 //
-// After its return a call keeps none of its arguments: slices, maps, pointers and functions are the caller's
-// again, also if the call has returned because its context has ended while its transaction continues.
+// After its return a call keeps none of its arguments: slices, maps, pointers and functions are the caller's again,
+// also if the call has returned because its context has ended while its transaction continues.
 type Queue struct {
 	db       kv.DB
 	name     string
 	keys     subspace
 	opts     Options
-	offset   int64
-	random   *entropy
-	receipts receipts
+	offset   int64    // indexes and tokens are read versions + offset; the field offset of meta
+	random   *entropy // the source of ids and random choices
+	receipts receipts // to be cleared: see tx.go
 	suspects suspects
-	noticed  noticed
-	paths    pathCounts
+	noticed  noticed    // guesses from earlier transactions
+	paths    pathCounts // see Paths
 	// unreadable counts rows that could not be read, and were passed over.
 	unreadable atomic.Int64
 	// hookReported is when a failure of a hook was reported last, by the system's clock in nanoseconds; 0 = never.
@@ -111,28 +111,29 @@ type Queue struct {
 	// readers are the subscriptions that calls of this handle hold: by token, when the lease ends (a time.Time with the
 	// monotonic clock).
 	readers  sync.Map
-	counting counting
-	followed followed
-	aging    aging
+	counting counting // the slots of this handle's counters
+	followed followed // the known configuration and pause: see tx_config.go
+	aging    aging    // the clock for the age of followed
 	// restored is up to where receipts tell nothing, because they may be older than a restore; 0 = the handle has found
 	// no versions that went back.
 	restored int64
-	opened   opening
-	owns     ownClaims
+	opened   opening   // the version and the time at which the handle was opened
+	owns     ownClaims // the claims that the handle has made: see claim.go
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID
 
+	// pipeline makes operations share transactions, and line has the receives that wait: see package line.
 	pipeline line.Pipeline[*operation]
-	troubles kv.Troubles
-	waitID   uuid.UUID // in the keys of the handle's requests, of the grants to it, and of its wakes
+	troubles kv.Troubles // transactions that the database keeps waiting
+	waitID   uuid.UUID   // in the keys of the handle's requests, of the grants to it, and of its wakes
 	line     line.Line[*operation]
-	staging  staging
-	heart    *heart
+	staging  staging // the handle's requests: see staging.go
+	heart    *heart  // the heartbeat: see claim_beat.go
 }
 
-// suspects are the claims of suspect items that the handle has given, and the transaction that may give one now: see
-// group_verdict.go.
+// suspects are the claims of suspect items that the handle has given, and the transaction that may give one now. An
+// item is suspect if a claim with the item has expired; a handle gives such items one at a time: see group_verdict.go.
 type suspects struct {
 	mu    sync.Mutex
 	given []givenSuspect // guarded by mu; those that may last, in order
@@ -143,22 +144,24 @@ type suspects struct {
 	searches int            // guarded by mu; those that have not ended
 }
 
-// givenSuspect is a claim of a suspect item.
+// givenSuspect is a claim of a suspect item that the handle has given.
 type givenSuspect struct {
 	rec.ClaimRef
-	number  int // of all that the handle has given
-	sinceMS int64
-	grave   bool // its lease has expired under a proven claim before
+	number  int   // the claims of suspect items are numbered from 1 in the order of giving
+	sinceMS int64 // when it was given, by the handle's clock
+	grave   bool  // its lease has expired under a proven claim before
 }
 
-// suspectTurn is of one transaction of the handle, over all its attempts: see trip.
+// suspectTurn is the right of one transaction of the handle to give a suspect item, over all its attempts: see trip.
+// Only one transaction at a time has begun to use its right.
 type suspectTurn struct {
 	q     *Queue
 	known int // at least so many suspect items had the handle given before the attempt's read version
 }
 
-// attempt begins an attempt of the transaction. The attempt has no read version yet, except after a commit of unknown
-// outcome: then the look for the receipt has read before, and known stays as it is.
+// attempt begins an attempt of the transaction, and returns its txn. It also notes in known how many suspect items the
+// handle has given so far, because the attempt sees their claims. The attempt has no read version yet, except after a
+// commit of unknown outcome: then the look for the receipt has read before, and known stays as it is.
 func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) *txn {
 	if !a.MaybeCommitted {
 		t.q.suspects.mu.Lock()
@@ -170,7 +173,8 @@ func (t *suspectTurn) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) *txn 
 	return w
 }
 
-// begin reports whether the transaction may look for a suspect item to give, and the claims that were given before.
+// begin reports whether the transaction may look for a suspect item to give: no other transaction of the handle is
+// doing so. given are the claims of suspect items that the handle has given before.
 func (t *suspectTurn) begin() (given []givenSuspect, may bool) {
 	s := &t.q.suspects
 	s.mu.Lock()
@@ -182,16 +186,16 @@ func (t *suspectTurn) begin() (given []givenSuspect, may bool) {
 	return slices.Clone(s.given), true
 }
 
-// forget forgets claims that are over. A transaction that is not committed may have ended one: the handle then gives
-// another item a little early.
+// forget removes claims that have ended from those that the handle has given. A transaction that is not committed may
+// have ended one: the handle then gives another item a little early.
 func (s *suspects) forget(over []rec.ClaimRef) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.ClaimRef) })
 }
 
-// stop waits for the searches for claims of unknown outcome until ctx ends. The handle is closed, and its heart has
-// stopped.
+// stop waits for the searches of the handle for claims of unknown outcome (claim_orphan.go), or for the end of ctx. The
+// handle is closed, and its heartbeat has stopped. No search begins after stop.
 func (s *suspects) stop(ctx context.Context) error {
 	s.mu.Lock()
 	s.given = nil // from here on no search is added
@@ -203,14 +207,14 @@ func (s *suspects) stop(ctx context.Context) error {
 	return waitFor(ctx, &s.orphans)
 }
 
-// searched notes that a search has ended.
+// searched notes that a search for claims of unknown outcome has ended.
 func (s *suspects) searched() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.searches--
 }
 
-// waitFor waits for goroutines of the handle, or for the end of ctx.
+// waitFor waits for goroutines of the handle, or for the end of ctx: then the error is the cause of ctx.
 func waitFor(ctx context.Context, all *sync.WaitGroup) error {
 	ended := make(chan struct{})
 	go func() {
@@ -234,7 +238,8 @@ func (q *Queue) Now() time.Time { return q.opts.Now() }
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// yield lets a simulation decide when a goroutine which was woken goes on.
+// yield lets a simulation decide when a goroutine which was woken continues. who names the goroutine. Outside of
+// simulations it does nothing.
 func (q *Queue) yield(ctx context.Context, who string) { q.opts.Test.Pause(ctx, who) }
 
 // yieldName is the context key of a goroutine's name in a simulation.
@@ -245,9 +250,11 @@ func (q *Queue) named(ctx context.Context, format string, args ...any) context.C
 	return q.opts.Test.Named(ctx, format, args...)
 }
 
+// nowMS returns the time by the handle's clock, in ms since 1970.
 func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }
 
-// batchOptions returns the transaction options of a job, which yields to everything else.
+// batchOptions returns the transaction options of a job, such as a sweep. Its transactions have a lower priority than
+// all others.
 func (q *Queue) batchOptions() kv.TxOptions {
 	o := txFor(q, "job")
 	o.Batch = true
@@ -278,7 +285,8 @@ func (a Admin) who() string {
 	return a.q.opts.Owner
 }
 
-// act runs an operator's call for the hooks, and names the call's error. do returns how many items it has changed.
+// act runs do, an operator's call, tells the hooks, and puts the verb into the call's error. It first checks the
+// operator's name. group and id are those that the call names, for the hooks. do returns how many items it has changed.
 func (a Admin) act(
 	ctx context.Context, v Verb, group *string, id ID, do func(ctx context.Context) (items int, err error),
 ) error {
@@ -341,7 +349,8 @@ type counting struct {
 	turns map[string]int64 // guarded by mu; by counter: a handle whose transactions alternate would else skip slots
 }
 
-// next returns the slot of the next count of a queue with so many shards.
+// next returns the slot to which the next count of a counter goes, in a queue with so many shards. name is the
+// counter's.
 func (c *counting) next(name string, shards int64) int64 {
 	if shards == 1 {
 		return c.slot
@@ -355,7 +364,8 @@ func (c *counting) next(name string, shards int64) int64 {
 	return c.slot + counterSlots*(c.turns[name]%min(shards, counterTurns))
 }
 
-// add adds n to a counter. No decision depends on the number, so add needs neither a read nor a conflict.
+// add adds n to a counter: an atomic add to the key (count) of one of its slots. n may be negative. No decision depends
+// on the number, so add needs neither a read nor a conflict.
 func (q *Queue) add(tx kv.Tx, keys subspace, name string, n int) {
 	if n == 0 {
 		return
@@ -364,7 +374,8 @@ func (q *Queue) add(tx kv.Tx, keys subspace, name string, n int) {
 	tx.Atomic(kv.Add, keys.count(name, slot), rec.PackCount(int64(n)))
 }
 
-// countMark counts marked groups; m may be nil.
+// countMark adds n to the counter of paused or of halted groups, by the kind of the mark m: 1 for a mark that is set,
+// -1 for one that is removed. m = nil changes nothing. finish writes the counter.
 func (w *txn) countMark(m *rec.Mark, n int) {
 	switch {
 	case m == nil:
@@ -375,7 +386,8 @@ func (w *txn) countMark(m *rec.Mark, n int) {
 	}
 }
 
-// readCounts returns the counters by name. The amount in a row that cannot be read is missing in its counter.
+// readCounts reads all counters (count), and returns the sum of the slots of each by its name. The amount in a row that
+// cannot be read is missing in its counter.
 func (v *view) readCounts() (map[string]int64, error) {
 	rows, err := v.read.GetRange(v.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
 	if err != nil {
@@ -394,7 +406,7 @@ func (v *view) readCounts() (map[string]int64, error) {
 	return counts, nil
 }
 
-// depth returns the number of items in the queue.
+// depth returns the number of items in the queue, from its counters.
 func depth(counts map[string]int64) int64 {
 	n := counts[countEnqueued] + counts[countRedriven]
 	for _, gone := range []string{
@@ -408,13 +420,13 @@ func depth(counts map[string]int64) int64 {
 // noticed is what a handle has learnt from earlier transactions, and uses until it learns better. See package advice.
 // Nothing in that package can touch a key, so order and exclusion do not depend on it.
 type noticed struct {
-	spreads  advice.Spreads
-	flights  advice.Flights
-	portions advice.Portions
-	stride   advice.Stride
-	empties  advice.Empties
-	keeping  advice.Keeping
-	far      advice.Far
+	spreads  advice.Spreads  // at which hints searches begin
+	flights  advice.Flights  // the lanes that transactions of the handle are about to claim
+	portions advice.Portions // the handle's share of the queue's rate
+	stride   advice.Stride   // how much clearing a transaction does
+	empties  advice.Empties  // whether enqueues usually find empty groups
+	keeping  advice.Keeping  // the wake that an ack owes
+	far      advice.Far      // when to look for timers that are due far ahead
 }
 
 // advised is the advice of a transaction of the handle, for all its attempts. A transaction of the caller's own has the
@@ -423,22 +435,23 @@ type advised struct {
 	flight *advice.Flight   // the groups which no other transaction of the handle should claim; may be nil
 	booked *advice.Bookings // of the queue's rate; nil = what is booked stays so
 	kept   *advice.Keep     // may be nil
-	own    *ownChanges
-	beside int // how many groups the handle's other transactions in flight are likely to take
+	own    *ownChanges      // the handle's claims that the transaction makes and ends
+	beside int              // how many groups the handle's other transactions in flight are likely to take
 }
 
+// companions returns the parts of the advice that follow the attempts of the transaction.
 func (a *advised) companions() []advice.Companion {
 	return []advice.Companion{a.flight, a.booked, a.kept, a.own}
 }
 
-// attempt tells that another attempt begins.
+// attempt tells all parts that another attempt begins: the notes of the attempt before have not happened.
 func (a *advised) attempt() {
 	for _, c := range a.companions() {
 		c.Attempt()
 	}
 }
 
-// end tells how the transaction has ended.
+// end tells all parts how the transaction has ended with err: applied, without effect, or of unknown outcome.
 func (a *advised) end(err error) {
 	outcome := advice.Applied
 	switch {
@@ -452,10 +465,11 @@ func (a *advised) end(err error) {
 	}
 }
 
-// spreadOf returns what the handle has noticed of the hints of a packed template.
+// spreadOf returns the handle's guesses about the hints of a packed template; "" = of whole groups.
 func (q *Queue) spreadOf(where string) *advice.Spread { return q.noticed.spreads.Of(where) }
 
-// learn notes how the body of a transaction with chores has ended.
+// learn notes how the body of a transaction with chores has ended. After an error of the engine the handle does fewer
+// chores in a transaction: see the type chores.
 func (q *Queue) learn(c *chores, err error) {
 	switch {
 	case c.done == 0:
@@ -473,6 +487,8 @@ type entropy struct {
 	rand *rand.Rand    // over src; guarded by mu
 }
 
+// newEntropy returns a source of random numbers. seed 0 = a cryptographic one. Otherwise the numbers follow from the
+// seed.
 func newEntropy(seed uint64) *entropy {
 	var s [32]byte
 	if seed == 0 {
@@ -484,19 +500,21 @@ func newEntropy(seed uint64) *entropy {
 	return &entropy{src: src, rand: rand.New(src)}
 }
 
+// N returns a random number from 0 to below - 1.
 func (e *entropy) N(below int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rand.IntN(below)
 }
 
-// Float is in [0, 1).
+// Float returns a random number in [0, 1).
 func (e *entropy) Float() float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rand.Float64()
 }
 
+// uuid returns a random UUID.
 func (e *entropy) uuid() (id uuid.UUID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -515,7 +533,7 @@ func (e *entropy) uuids(n int) []uuid.UUID {
 	return ids
 }
 
-// draw sets id. mu is held.
+// draw sets id to a random UUID. mu is held.
 func (e *entropy) draw(id *uuid.UUID) {
 	e.src.Read(id[:])         // never fails
 	id[6] = id[6]&0x0f | 0x40 // version 4, random

@@ -13,7 +13,9 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// submit runs o together with other operations arriving at the same time, see line.Pipeline.Submit.
+// submit runs o and returns its error when the outcome is known, or when ctx ends. Operations that arrive at the same
+// time share transactions, see line.Pipeline.Submit. If a claim by heartbeat may have stayed unsettled, the handle ends
+// its heartbeat, so that the claim can expire (leaveIfUnsettled).
 func (q *Queue) submit(ctx context.Context, o *operation) error {
 	if err := q.prepare(o); err != nil {
 		return err
@@ -26,7 +28,8 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	return err
 }
 
-// prepare checks an operation before the operation travels with others.
+// prepare checks the claim of a settlement, and estimates the bytes that it adds, before the operation shares a
+// transaction with others. It reads no key.
 func (q *Queue) prepare(o *operation) error {
 	if o.settle == nil {
 		return nil
@@ -38,8 +41,8 @@ func (q *Queue) prepare(o *operation) error {
 	return nil
 }
 
-// settleSize estimates how many bytes a settlement adds to its transaction: of the items a quarter, because most acks
-// clear items that follow each other, which have no parts and are in one lane.
+// settleSize estimates how many bytes a settlement adds to its transaction. It counts a quarter of the items' keys,
+// because most acks clear items that follow each other, which have no parts and are in one lane.
 func (q *Queue) settleSize(s *settlement) int {
 	config, c := q.knownConfig(), s.claim
 	z := q.keys.sizesIn(c.Group, config.Changes)
@@ -62,7 +65,7 @@ func (q *Queue) settleSize(s *settlement) int {
 	return n + max(len(c.Items), len(s.ids))*z.finish(facets)/4
 }
 
-// pipelineEnv returns what the handle's pipeline needs.
+// pipelineEnv returns the functions of the handle that its pipeline calls: see line.PipelineEnv.
 func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
 	return line.PipelineEnv[*operation]{
 		Most: mostTogether(), Closed: ErrClosed, Run: q.run, Yield: q.yield,
@@ -71,7 +74,8 @@ func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
 	}
 }
 
-// giveBackOf gives back the claims of a receive whose caller has left, unless the caller can repeat the receive.
+// giveBackOf takes the claims of a receive whose caller has left, and starts a goroutine that returns them to the
+// queue. If the receive has a receive id, the caller can repeat it and keeps the claims.
 func giveBackOf(q *Queue, o *operation) {
 	r := o.receive
 	if len(r.claims) > 0 && r.o.ReceiveID == "" {
@@ -80,7 +84,12 @@ func giveBackOf(q *Queue, o *operation) {
 	}
 }
 
-// run runs the operations. Operations that settle or enqueue travel without the receives after the first conflict.
+// run runs the operations of a batch, in one transaction or several, and sets the results of each. others is how many
+// groups the handle's other transactions in flight are likely to take.
+//
+// After the first conflict, the operations that settle or enqueue run again without the receives. The receives of such
+// operations follow in other transactions. Operations with First set begin so: the pipeline has seen that receives lose
+// conflicts at the time. Receives alone are tried again after each conflict.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	switch {
 	case slices.ContainsFunc(batch, func(o *operation) bool { return o.First }):
@@ -101,9 +110,10 @@ func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	}
 }
 
-// runWhole notes the outcome of a transaction of the operations. If it has failed for good, each operation runs in a
-// transaction of its own. But if the time of Options.Tx.Timeout is over, it is over for all: otherwise the last of n
-// operations would wait n times as long.
+// runWhole notes the outcome of a transaction of the whole batch, which has ended with err. If it has failed for good,
+// each operation runs in a transaction of its own, so that one does not fail because of another. But if the time of
+// Options.Tx.Timeout is over, it is over for all: otherwise the last of n operations would wait n times as long. If the
+// outcome is unknown, or the callers have gone, all operations get err.
 func runWhole(ctx context.Context, q *Queue, batch []*operation, others int, err error) {
 	if len(batch) == 1 {
 		batch[0].ranWith(q.runSmaller(ctx, batch[0], others, err))
@@ -144,7 +154,8 @@ func isConflict(q *Queue, batch []*operation, err error) bool {
 		(q.opts.Tx.Retries == 0 || batch[0].retries == 0)
 }
 
-// lostConflict notes a conflict of a transaction that receives.
+// lostConflict notes in memory that a transaction with receives has lost a conflict: the next searches begin at other
+// hints (advice.Spread.Widen).
 func lostConflict(q *Queue, batch []*operation) {
 	q.eachSpread(batch, (*advice.Spread).Widen)
 	for _, o := range batch {
@@ -154,7 +165,7 @@ func lostConflict(q *Queue, batch []*operation) {
 	}
 }
 
-// lostOf returns how many conflicts the receives have lost, in transactions before.
+// lostOf returns how many conflicts the receives of the batch have lost in earlier transactions: the most of any.
 func lostOf(batch []*operation) (lost int) {
 	for _, o := range batch {
 		lost = max(lost, o.Lost)
@@ -162,7 +173,8 @@ func lostOf(batch []*operation) (lost int) {
 	return lost
 }
 
-// runFirst settles and enqueues for the operations, and leaves the receives to other transactions.
+// runFirst runs the settlements and enqueues of the operations in one transaction, and leaves the receives to other
+// transactions. Later is set on an operation whose receive must still run.
 func runFirst(ctx context.Context, q *Queue, batch []*operation) {
 	var parts, wholes []*operation
 	for _, o := range batch {
@@ -185,8 +197,9 @@ func runFirst(ctx context.Context, q *Queue, batch []*operation) {
 	}
 }
 
-// runReceives runs operations that only receive in one transaction, again after each conflict, and within the bounds of
-// Options.Tx.
+// runReceives runs operations that only receive in one transaction, and again after each conflict, within the bounds of
+// Options.Tx. It returns the error of the last transaction. After lost conflicts it pauses before a try, see
+// pauseAfter.
 func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) error {
 	o, begun := q.opts.Tx, time.Now()
 	o.UntilConflict = true
@@ -208,7 +221,8 @@ func runReceives(ctx context.Context, q *Queue, batch []*operation, others int) 
 	}
 }
 
-// pauseAfter waits after so many lost conflicts. pauseAfter returns false if ctx has ended.
+// pauseAfter waits for a random time after so many lost conflicts: up to AWhile, doubled with each conflict, at most
+// lastConflictPause. It returns false if ctx has ended.
 func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
 	pause := min(q.pipeline.AWhile()<<min(lost-1, 10), lastConflictPause)
 	if most := q.opts.Tx.MaxRetryDelay; most > 0 {
@@ -225,9 +239,10 @@ func pauseAfter(ctx context.Context, q *Queue, lost int) bool {
 	}
 }
 
-// runSmaller goes on with an operation whose own transaction has ended with err. If the transaction was too large, a
-// receive asks for less and less; what has to be done as it is gets a *LimitError. A row that is too large is another
-// fault, and keeps its error.
+// runSmaller continues with an operation whose own transaction has ended with err, and returns the final error. If the
+// transaction was too large, a receive asks for half as much, again and again. An operation that cannot ask for less
+// gets a *LimitError. A row that is too large is another fault, and keeps its error. Any other err comes back
+// unchanged.
 func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err error) error {
 	for r := o.receive; tooLarge(err) && r != nil && r.o.Max > 1; {
 		r.o.Max, r.o.MaxGroups = r.o.Max/2, min(r.o.MaxGroups, r.o.Max/2)
@@ -242,15 +257,17 @@ func (q *Queue) runSmaller(ctx context.Context, o *operation, others int, err er
 	return err
 }
 
-// mayRecover reports whether a turn of waiting receives, failed with err, may succeed next time. A database that was
-// closed stays closed.
+// mayRecover reports whether a turn of waiting receives that has failed with err may succeed next time. It is false if
+// the outcome is unknown, or if the queue is gone or the database was closed.
 func mayRecover(err error) bool {
 	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrClosed)
 }
 
-// prove notes in the locks of claims of suspect items that the caller has them. This begins their leases again. A claim
-// by heartbeat keeps its end. A claim that is lost by then is left out. After an error the claims are given back,
-// unless the caller repeats the receive under its id.
+// prove notes in the locks of claims of suspect items that the caller has them: from then on the end of the lease
+// counts as a failed attempt (group_verdict.go explains suspect items). It writes the lock and the timer of each such
+// claim, in a transaction of its own. This begins the leases again. A claim by heartbeat keeps its end. A claim that is
+// lost by then is left out of the result. After an error the claims are given back, unless the caller repeats the
+// receive under its id.
 func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Claim, error) {
 	known := claims[:0:0]
 	for _, c := range claims {

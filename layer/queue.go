@@ -27,7 +27,7 @@ import (
 // Create makes the queue name under prefix and opens the queue. The caller must Close the handle. The error wraps
 // ErrQueueExists if the queue exists, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the
 // queue is being dropped. prefix belongs to the caller. It is a directory's bytes or a tuple, may be empty, and has at
-// most 1,024 bytes.
+// most 1,024 bytes. Create writes three rows of settings (meta): format, offset and config.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -91,7 +91,9 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	return q, nil
 }
 
-// isForeign reports whether a queue found by Create, after a commit of unknown outcome, was not made by this very call.
+// isForeign reports whether a queue that Create has found after a commit of unknown outcome was made by another call.
+// It reads the configuration (meta) with a conflict, and compares the incarnation, the random id that each Create
+// draws.
 func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
 	key := q.keys.meta(metaConfig)
 	value, err := tx.Get(key).Wait(ctx)
@@ -182,7 +184,8 @@ func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 // ensureTries bounds how often Ensure begins again because others create and drop the queue at the same time.
 const ensureTries = 10
 
-// differences compares the configuration which the new handle has read with the wanted, and mends if asked to.
+// differences compares the configuration that the new handle has read with the wanted one. If mend is set, it also
+// stores the wanted values (Configure, which writes the configuration), except those that cannot be changed.
 func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Difference, error) {
 	different := want.differs(q.knownConfig())
 	if !mend || !slices.ContainsFunc(different, Difference.mendable) {
@@ -212,7 +215,7 @@ func (d Difference) mendable() bool {
 	return true
 }
 
-// differs lists the settings of the stored configuration which are not as in c.
+// differs lists the settings whose values in the stored configuration are not those in c.
 func (c Config) differs(stored Config) (different []Difference) {
 	for _, s := range settings {
 		is, wanted := fmt.Sprint(s.value(&stored)), fmt.Sprint(s.value(&c))
@@ -223,6 +226,7 @@ func (c Config) differs(stored Config) (different []Difference) {
 	return different
 }
 
+// newQueue checks the arguments of Create and Open, and makes a handle. The handle has read nothing yet.
 func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if err := checkQueueName(name); err != nil {
 		return nil, err
@@ -278,7 +282,9 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// load reads the settings, raises the offset if the items are ahead of the database's versions, and notes the version.
+// load reads the settings of the queue, for Open: the fields format, offset and dropped of meta with a conflict, config
+// and paused at snapshot. It also reads the newest hint (ready) and some receipts, at snapshot. If they are ahead of
+// the database's versions, load raises the offset. It notes the version at which the handle was opened.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
@@ -358,7 +364,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 const openReceipts = 16
 
 // newestHint returns the key of the newest hint of a whole group; its index is 0 if there is none. last is the read of
-// the last hint, which is the newest if the queue has one shard.
+// the last hint, which is the newest if the queue has one shard. With more shards newestHint reads the last hint of
+// each.
 func newestHint(v view, last kv.Future[[]byte]) (newest parsedKey, err error) {
 	found := []kv.Future[[]byte]{last}
 	if shards := v.keys.hintsOf(""); len(shards) > 1 {
@@ -382,7 +389,8 @@ func newestHint(v view, last kv.Future[[]byte]) (newest parsedKey, err error) {
 	return newest, nil
 }
 
-// momentsOf returns the times in receipts, without those that cannot be read.
+// momentsOf returns when each of these receipts was written, by the clock and by the version. It leaves out receipts
+// that cannot be read, or that have no version.
 func momentsOf(receipts []kv.KV) (all []moment) {
 	for _, row := range receipts {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
@@ -396,7 +404,7 @@ func momentsOf(receipts []kv.KV) (all []moment) {
 // restoredAt returns the version, as indexes count, from which a restored queue continues. It is the newest version
 // that a hint, an item or a receipt has, and in addition the time since. Each of these rows was written by a clock that
 // may have been wrong, so the shortest of their times counts. newest is the newest hint; its index is 0 if there is
-// none.
+// none. restoredAt reads the first item of its group, and receipts.
 func (q *Queue) restoredAt(ctx context.Context, read kv.ReadTx, newest parsedKey) (int64, error) {
 	v := q.viewOf(ctx, read)
 	head := kv.Done[[]kv.KV](nil, nil)
@@ -452,8 +460,10 @@ const (
 	namesTime = time.Second
 )
 
-// readNames reads a page of the names of queues, from the key next on. after is where the next page begins; nil = there
-// is none. The reads that tell whether there is a queue of a name travel at the same time.
+// readNames reads a page of the names of queues, from the key next on. after is where the page after it begins; nil =
+// there is none. From each name it jumps to the first key behind that queue. A name counts if the queue has the field
+// format of meta. The reads are at snapshot. The reads that tell whether there is a queue of a name travel at the same
+// time.
 func readNames(ctx context.Context, db kv.DB, prefix, next []byte) (names []string, after []byte, err error) {
 	all := kv.PrefixRange(prefix)
 	_, err = kv.Run(ctx, db, kv.TxOptions{Call: "list queues"}, func(tx kv.Tx, _ kv.Attempt) error {
@@ -494,11 +504,11 @@ const closeLife = 5 * time.Second
 
 var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", closeLife, context.DeadlineExceeded)
 
-// Close clears the handle's own keys in the database (request, wake key, receipts) and makes every further call fail
-// with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions. Close waits
-// for enqueues, receives and settlements that are under way, and they come to their end; it does not wait for
-// transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
-// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
+// Close clears the handle's own keys in the database (requests, wake key, heartbeat, receipts) and makes every further
+// call fail with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions.
+// Close waits for enqueues, receives and settlements that are under way, and they come to their end; it does not wait
+// for transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends.
+// Then the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
 // keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
 // valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {

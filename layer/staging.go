@@ -51,17 +51,18 @@ const defaultStagePoll = time.Second
 // staged is what a transaction has done to the handle's requests; the zero value = nothing.
 type staged struct {
 	granted    int   // groups granted to other handles
-	request    int64 // the request's index, if the request was registered or renewed
+	request    int64 // the index of the request for any group, if it was registered or renewed
 	deadlineMS int64
 	gone       bool // the request was cleared, or not found
-	// wants has the deadlines of the requests for lanes and by templates that were written; 0 = it was cleared.
+	// wants has the deadlines (ms) of the requests for lanes and by templates that were written; 0 = the request was
+	// cleared.
 	wants map[want]int64
 	began bool      // a request was written: a new one, or one that wants a group again
 	rest  line.Rest // what waiting receives wait for after a turn which found nothing
 	past  *goneFor  // the requests that the transaction has cleared; nil = none
 }
 
-// cancel removes the watch of an attempt that has failed.
+// cancel gives up the watch of an attempt that has failed, and forgets the requests that the attempt has cleared.
 func (o *staged) cancel() {
 	o.rest.Cancel()
 	o.past = nil
@@ -91,6 +92,7 @@ type staging struct {
 	wants map[want]ownRequest
 }
 
+// set notes in memory the requests that a transaction has written and cleared. The transaction was applied.
 func (s *staging) set(o staged) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,20 +125,23 @@ func (s *staging) acquire() bool {
 	return true
 }
 
+// release ends the right that acquire has given.
 func (s *staging) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy = false
 }
 
-// requested returns the index and the deadline of the handle's request; 0 = there is none.
+// requested returns the index and the deadline (ms) of the handle's request for any group; 0 = there is none.
 func (s *staging) requested() (index, deadlineMS int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index, s.deadlineMS
 }
 
-// receiveWaiting receives, and waits for up to r.o.Wait if no group is ready. s, if not nil, is settled first.
+// receiveWaiting runs a receive, and returns its claims. If no group is ready, the receive waits in the line for up to
+// r.o.Wait, or until r.stop is closed. s, if not nil, is settled in the first transaction. The error may be the
+// settlement's.
 func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	o := &operation{settle: s, receive: r}
 	if err := q.prepare(o); err != nil {
@@ -152,7 +157,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	return r.claims, nil
 }
 
-// lineEnv returns what the handle's waiting line needs.
+// lineEnv returns the functions of the handle that its waiting line calls: see line.Env.
 func (q *Queue) lineEnv() line.Env[*operation] {
 	return line.Env[*operation]{
 		RunTurn: q.pipeline.RunTurn, Yield: q.yield,
@@ -168,9 +173,15 @@ func (q *Queue) lineEnv() line.Env[*operation] {
 	}
 }
 
-// takeTurn claims for the receives of this turn, and grants other ready groups to other handles. If receives are left
-// without a claim, it writes the handle's request. If there is nothing to write, or only the request (see stoodBack),
-// takeTurn sets a watch. There is a claimer for each template.
+// takeTurn does the work of a turn: a transaction for receives that wait in the line. It claims for the receives of
+// this turn. Ready groups that are left over are granted to other handles' requests. If a lane of a template is left
+// over, or the turn is modest (pipeline_tx.go), the next handle is woken instead (passOn). If receives are left without
+// a claim, takeTurn writes the handle's requests; it clears requests for which no receive waits any more.
+//
+// If nothing was written, or only the request (see stoodBack), the outcome has a rest with a watch on the handle's wake
+// key. Otherwise the outcome has no watch, and the line gives the next turn at once. There is a claimer for each
+// template. waiting are the operations of the receives. The turn reads, at snapshot, the oldest requests and the timers
+// of each template, in addition to the reads of the claimers.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
 	named := func(r *reception) bool { return r.o.Group != nil }
 	anyGroup := func(r *reception) bool { return r.o.Group == nil }
@@ -247,11 +258,12 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 	return outcome, err
 }
 
-// stoodBack reports whether all receives have stood back until this turn, because the handle had just woken another
-// handle. Such a turn may set the watch in the transaction that writes the request. A turn in other cases must not: a
-// transaction that has read the requests before this commit may make a group ready without a wake for the handle, so
-// the handle must look again. Here the other handle has a request, and is woken for the group. It may give the group
-// back and then wait for something else, or die: the next look finds the group, see lookSoon.
+// stoodBack reports whether all receives have stood back until this turn: they have waited a short time without a
+// transaction, because the handle had just woken another handle. Such a turn may set the watch in the transaction that
+// writes the request. A turn in other cases must not: a transaction that has read the requests before this commit may
+// make a group ready without a wake for the handle, so the handle must look again. Here the other handle has a request,
+// and is woken for the group. It may give the group back and then wait for something else, or die: the next look finds
+// the group, see lookSoon.
 func stoodBack(waiting []*operation) bool {
 	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.Cue.Back })
 }
@@ -260,10 +272,12 @@ func stoodBack(waiting []*operation) bool {
 type turning struct {
 	where    string // the packed template; "" = whole groups
 	requests kv.Future[[]kv.KV]
-	timer    kv.Future[[]byte] // the first of shard 0
+	timer    kv.Future[[]byte] // the key of the first timer in shard 0
 	rows     []kv.KV           // of requests
 }
 
+// beginTurn starts two reads for a turn, at snapshot: of the oldest grantProbe requests by the template ("" = for any
+// group), and of the first timer in shard 0.
 func (w *txn) beginTurn(where string) *turning {
 	snapshot := w.read
 	return &turning{
@@ -273,7 +287,7 @@ func (w *txn) beginTurn(where string) *turning {
 	}
 }
 
-// wait returns the oldest requests.
+// wait returns the oldest requests by the template, at most grantProbe.
 func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 	if t.rows, err = t.requests.Wait(w.ctx); err != nil {
 		return nil, fmt.Errorf("read requests: %w", err)
@@ -281,8 +295,14 @@ func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 	return t.rows, nil
 }
 
-// rest returns the watch and the time for which the handle waits after a turn that found nothing. others are the
-// templates that get only a short look (glance). began: the transaction has written the request.
+// rest returns the watch and the time for which the handle waits after a turn that found nothing. The watch is on the
+// handle's wake key. If the handle has requests for groups, lanes or templates, the watch is on the shared wake key, of
+// uuid.Nil, too. The time is that of the poll. It is shorter if the end of a delay, a lease or a used-up rate comes
+// before, or if the handle must look again for enqueues in flight (lookSoon). rest reads timers at snapshot, and the
+// keys of glance.
+//
+// receives are those of the turn. others are the places (groups, lanes and templates) of other receives in the line,
+// which get only a glance. began: the transaction has written a new request.
 func (w *txn) rest(turns []*turning, receives []*reception, others []string, began bool) (line.Rest, error) {
 	q := w.q
 	poll := w.pollOf(turns, receives)
@@ -329,10 +349,10 @@ func (w *txn) rest(turns []*turning, receives []*reception, others []string, beg
 	return left, nil
 }
 
-// eitherWatch ends when one of its watches ends.
+// eitherWatch is a future of two watches. It ends when the first of them ends.
 type eitherWatch [2]kv.Future[struct{}]
 
-// Wait implements kv.Future.
+// Wait implements kv.Future. It returns the error of the watch that has ended first.
 func (e eitherWatch) Wait(ctx context.Context) (struct{}, error) {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -358,8 +378,10 @@ func (e eitherWatch) Cancel() {
 	e[1].Cancel()
 }
 
-// restOfAny is rest for receives of any group, or of any lane of a template. The wait also ends at the next timer
-// there.
+// restOfAny is rest for receives of any group, or of any lane of a template. It shortens left.Wait to the time of the
+// template's first timer (firstDue reads the timers). Unless this handle has the oldest request, a random part of
+// skewOfTurns is added, so that the handle with the oldest request claims first. If the oldest request is a dead
+// handle's, the template goes into left.Dead.
 func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	q := w.q
 	first := false
@@ -389,8 +411,9 @@ func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 	return nil
 }
 
-// firstDue returns the time of the template's first timer. It reads the timers of all shards. (The turn has read only
-// those of shard 0, because a turn that finds a group needs no others.)
+// firstDue returns when (ms) the template's first timer is due; found is false if there is no timer. It reads the first
+// timer of each shard, at snapshot. (The turn has read only that of shard 0, because a turn that finds a group needs no
+// others.)
 //
 // In a queue with retroactive delay, timers with the time of an enqueue are in further ranges. While there are such
 // timers the handle looks again after followAge at the latest, because the delay may become shorter.
@@ -429,7 +452,8 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 	return dueMS, found, nil
 }
 
-// dueAt returns when the timer with this key is due, or an earlier time at which the handle must look at it again.
+// dueAt returns when (ms) the timer with this key is due, or an earlier time at which the handle must look at it again:
+// after followAge, if the key has the time of an enqueue or cannot be read. delay is the queue's (config.go).
 func (w *txn) dueAt(key []byte, delay retro) int64 {
 	p, err := w.keys.parse(key)
 	if w.passes(err) {
@@ -443,9 +467,9 @@ func (w *txn) dueAt(key []byte, delay retro) int64 {
 	return at
 }
 
-// stopStaging ends the waiting line of a handle that is closed, and clears its requests and its wake key. The pipeline
-// must be closed, so that no receive waits. Another handle's transaction in flight may write the wake key again; the
-// next sweep clears it.
+// stopStaging ends the waiting line of a handle that is closed. It clears the handle's requests, returns the groups
+// granted to it (withdraw), and clears its wake key. The pipeline must be closed, so that no receive waits. Another
+// handle's transaction in flight may write the wake key again; the next sweep clears it.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	defer q.staging.takeGone()
 	if err := q.line.Stop(ctx); err != nil {
@@ -514,8 +538,11 @@ func (q *Queue) Paths() Paths {
 	}
 }
 
+// pathCounts are the counters behind Paths.
 type pathCounts struct{ direct, widened, staged, granted, looks, conflicts, shared, together atomic.Int64 }
 
+// count adds a shared transaction that was applied, with its operations and their claims. conflicts is how many
+// conflicts the operations have lost.
 func (c *pathCounts) count(batch []*operation, conflicts int) {
 	c.shared.Add(1)
 	c.together.Add(int64(len(batch)))
@@ -549,23 +576,25 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 // If the process dies or the handle is closed, the wake is lost. Then a poll finds the group, as after any lost wake.
 
 // goneFor has the requests that a handle has cleared a short while ago, or that a commit of unknown outcome may have
-// left.
+// left. A wake of the handle may still be meant for them.
 type goneFor struct {
+	// any: the request for any group is among them. wants are those for lanes and by templates.
 	any   bool
 	wants map[want]bool
-	until time.Time
-	wakes []byte // the value of the wake key at the handle's last look
+	until time.Time // after this time no wake counts as one for these requests
+	wakes []byte    // the value of the wake key at the handle's last look
 }
 
 // mayBeLeft notes that a commit of unknown outcome may have left a request for any group. If no receive of the handle
-// waits, the handle passes on the wakes of the request, and the first of them leads to its withdrawal.
+// waits, the handle passes on the wakes of the request, and the first of them leads to its withdrawal. mayBeLeft
+// changes memory only.
 func mayBeLeft(q *Queue) {
 	left := goneFor{any: true, wants: make(map[want]bool), until: time.Now().Add(requestLife)}
 	q.staging.set(staged{past: &left})
 }
 
-// noteCleared stores in outcome the requests that this transaction clears, and the present value of the wake key. any
-// reports whether the request for any group is among them.
+// noteCleared stores in outcome the requests that this transaction clears, with the present value of the handle's wake
+// key, read at snapshot. any: the request for any group is among them.
 func (w *txn) noteCleared(outcome *staged, any bool) error {
 	past := goneFor{any: any, wants: make(map[want]bool), until: time.Now().Add(transactionLife)}
 	for wanted, deadlineMS := range outcome.wants {
@@ -583,7 +612,7 @@ func (w *txn) noteCleared(outcome *staged, any bool) error {
 	return nil
 }
 
-// rememberWakes stores the present value of the handle's wake key in past.
+// rememberWakes reads the handle's wake key, at snapshot, and stores its value in past.
 func rememberWakes(w *txn, past *goneFor) (err error) {
 	if past.wakes, err = w.tx.Snapshot().Get(w.keys.wake(w.q.waitID)).Wait(w.ctx); err != nil {
 		return fmt.Errorf("read wake key: %w", err)
@@ -591,8 +620,9 @@ func rememberWakes(w *txn, past *goneFor) (err error) {
 	return nil
 }
 
-// noteGone adds the requests that a transaction has cleared to s.past. If the transaction was a look, noteGone removes
-// the requests that the handle has again. The caller must hold mu.
+// noteGone adds the requests that a transaction has cleared to s.past. If the transaction was a turn that found nothing
+// and set a watch, noteGone removes the requests that the handle has again: the watch serves them. The caller must hold
+// mu.
 func (s *staging) noteGone(o staged) {
 	switch {
 	case o.past == nil:
@@ -612,14 +642,15 @@ func (s *staging) noteGone(o staged) {
 	}
 }
 
-// waitsSince returns the age of the handle's newest request.
+// waitsSince returns how long ago the handle has last written a new request.
 func (s *staging) waitsSince() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.began)
 }
 
-// goneLeft is line.Env.Gone: for how long the handle must still pass on wakes.
+// goneLeft returns for how long the handle must still pass on wakes for the requests in s.past; 0 = there are none. It
+// is line.Env.Gone.
 func (s *staging) goneLeft() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -642,8 +673,9 @@ func (s *staging) takeGone() *goneFor {
 	return past
 }
 
-// lookGone is line.Env.LookGone: it reports whether a wake came since the requests in past were cleared, and sets a
-// watch if not.
+// lookGone reports whether a wake came since the requests in s.past were cleared, and sets a watch on the handle's wake
+// key if none came. It reads the wake key at snapshot, in a transaction of its own, and compares it with the value that
+// was stored then. r has the watch. lookGone is line.Env.LookGone.
 func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error) {
 	q.staging.mu.Lock()
 	past := q.staging.past
@@ -669,14 +701,19 @@ func lookGone(ctx context.Context, q *Queue) (r line.Rest, woken bool, err error
 	return r, woken, err
 }
 
-// passWakeOn wakes the next handles that wait for the groups and lanes of the requests in past, and stores the present
-// value of the wake key. If the handle should have no request but the database has one, a commit of unknown outcome has
-// left it. passWakeOn withdraws this request, because the handle would wake itself by it again and again.
+// passWakeOn passes on a wake that has come for the requests in s.past: it wakes the next handles that wait for the
+// groups and lanes of these requests (wakeFor), and stores the present value of the handle's wake key.
+//
+// If the handle should have no request but the database has one, a commit of unknown outcome has left it. passWakeOn
+// clears this request, or withdraws it if it is for any group, because the handle would wake itself by it again and
+// again.
 func (q *Queue) passWakeOn(ctx context.Context) error {
 	past := q.staging.takeGone()
 	if past == nil {
 		return nil
 	}
+	// The lanes of the default group stand for those of any group. A request for any group, or by a template, is woken
+	// by every group.
 	var sought []string
 	if past.any {
 		sought = append(sought, "")

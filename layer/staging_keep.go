@@ -12,7 +12,10 @@ import (
 	"fdbfifo/layer/internal/line"
 )
 
-// advise begins what goes along with a transaction of the operations. The caller lands the flight.
+// advise returns the advice for a transaction of these operations: the guesses of the handle from its earlier
+// transactions (package advice, type advised). The third argument is how many groups the handle's other transactions in
+// flight are likely to take. When the transaction has ended, the caller must call Land on the flight, the list of lanes
+// that no other transaction of the handle claims in that time. advise touches memory only.
 func advise(q *Queue, batch []*operation, beside int) advised {
 	n := &q.noticed
 	return advised{
@@ -21,7 +24,10 @@ func advise(q *Queue, batch []*operation, beside int) advised {
 	}
 }
 
-// keepFor returns what a transaction of these operations may do with the handle's kept groups.
+// keepFor returns the transaction's part in keeping groups. A handle that acks and at once receives again keeps the
+// group: its ack does not wake another handle but owes the wake, and its next receive claims the group or pays the wake
+// (advice.Keeping). A transaction of a single ack may owe a wake. A transaction with receives of any group takes over
+// the wake that is owed. Any other transaction has no part in this.
 func keepFor(k *advice.Keeping, batch []*operation) *advice.Keep {
 	if len(batch) == 1 && batch[0].acksAlone() {
 		return k.Acks()
@@ -53,8 +59,8 @@ func (o *operation) receivesAny() bool {
 	return r != nil && o.Turn == nil && r.o.Group == nil && r.where == "" && !r.o.Unordered
 }
 
-// standBack sends the receives into the waiting line without a transaction: their first turn comes after the time of a
-// few transactions.
+// standBack sends the receives into the waiting line without a transaction. Their first turn (a transaction for waiting
+// receives) comes after aWhile, the time of a few transactions. So a handle that has just been woken claims first.
 func standBack(batch []*operation, aWhile time.Duration) {
 	for _, o := range batch {
 		o.receive.begin()
@@ -62,12 +68,15 @@ func standBack(batch []*operation, aWhile time.Duration) {
 	}
 }
 
-// payWake wakes the oldest request for a lane that an ack has left ready.
+// payWake wakes a handle that waits for a lane that an ack has left ready, in a transaction of its own. It is the
+// payment of a wake that is owed.
 func (q *Queue) payWake(ctx context.Context, lane string) error {
 	return q.wakeFor(ctx, []string{lane}, nil)
 }
 
-// wakeFor wakes the requests for the lanes. with, if not nil, is called in each attempt of the transaction.
+// wakeFor wakes handles that wait for one of the lanes, in a transaction of its own: it reads the oldest requests at
+// snapshot and touches wake keys, as a transaction does that leaves the lanes ready. with, if not nil, is called in
+// each attempt of the transaction before that. wakeFor returns nil if the queue is gone.
 func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) error) error {
 	ctx = q.named(ctx, "wake for %q by %s", lanes.GroupOf(sought[0]), q.opts.Owner)
 	q.yield(ctx, "begin")
@@ -89,7 +98,8 @@ func (q *Queue) wakeFor(ctx context.Context, sought []string, with func(w *txn) 
 	return err
 }
 
-// leftReady marks a lane which an earlier transaction has left ready, so that finish wakes a request for the lane.
+// leftReady notes a lane that an earlier transaction has left ready, so that finish wakes a handle that waits for the
+// lane. It starts reading the requests, and writes nothing.
 func (w *txn) leftReady(lane string) {
 	if w.noted.ready == nil {
 		w.noted.ready = make(map[string]bool)
@@ -98,9 +108,11 @@ func (w *txn) leftReady(lane string) {
 	w.readRequests()
 }
 
-// meetOwed is called after the receives of a transaction have claimed. If the handle owes a wake, the transaction
-// wakes, with two exceptions: a receive has claimed the lane, or a look from the oldest hint on has found nothing,
-// because another handle has claimed the lane.
+// meetOwed settles the wake that the handle owes, if any (see keepFor), after the receives rs of a transaction have
+// claimed. looked: the receives have searched for groups. There are three cases. If a receive has claimed the owed
+// lane, the wake is not needed. If the search has found nothing at all, another handle has claimed the lane, and the
+// wake is not needed either; a search shows nothing while the queue is paused or its rate is used up. Otherwise this
+// transaction wakes a handle, see leftReady.
 func (w *txn) meetOwed(rs []*reception, looked bool) error {
 	owed := w.along.kept.Owed()
 	if owed == "" {
@@ -132,9 +144,17 @@ func (w *txn) meetOwed(rs []*reception, looked bool) error {
 // is still there was abandoned, because each item has a hint of its own: the handle claims. Another hint means that the
 // other handle is at work: the handle leaves the group alone.
 
-// leaveAlone reports whether this transaction must not claim the hints that the search found, and stores the hints in
-// the cue. It applies to a turn started by a poll, and to the next receive and the next turn of a handle that has just
-// lost a conflict.
+// leaveAlone reports whether this transaction must leave the hints that its search has found, because another handle
+// may be about to receive the groups again. It then stores the hints in the cue of the turn, or of the receive that is
+// about to wait, and the next look claims those that are still there. waiting are the operations whose receives may
+// wait. conflicts is how many conflicts they have lost.
+//
+// It can be true in three cases: for a turn that a poll has started, for a receive that has just lost a conflict, and
+// for a turn of receives that have just come into the line, if they have stood back or the handle has lost a conflict
+// lately. It is false if a hint was there at the last look (Cue.Seen), or if the search has found nothing, more hints
+// than the receives want, or a due timer. It is false if there is a grant to this handle, or the handle owes a wake. It
+// is also false unless each group is one lane, and all receives take any group and do nothing else. leaveAlone reads
+// hints, timers and grants at snapshot, and writes nothing.
 func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts int) (alone bool, err error) {
 	if !w.q.keys.plan.IsPlain() || len(waiting) == 0 || len(claimers) != 1 || w.along.kept.Owed() != "" {
 		return false, nil
@@ -185,7 +205,9 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 	return true, nil
 }
 
-// lookAgain sets an earlier next look, after a turn which has left hints alone.
+// lookAgain makes the next look come after aWhile, if this turn has left hints alone. r is the turn's rest, and at is
+// its cue. The next look gets the hints that were left (Seen), unless the rest ends at a known time. Of two such turns
+// in a row only the first has an early next look.
 func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
 	if r.Next.Why != line.WhyWoken {
 		r.Next = line.Cue{Why: line.WhyPoll, Seen: at.Fresh, Again: !at.Again}
@@ -195,7 +217,8 @@ func lookAgain(r *line.Rest, at line.Cue, aWhile time.Duration) {
 	}
 }
 
-// lookSoon returns the time until the handle looks again without a wake; 0 = at the poll.
+// lookSoon returns the time until the handle looks again without a wake; 0 = at the poll. turns and receives are those
+// of the turn that has just found nothing. lookSoon reads no key.
 //
 // A transaction that makes a group ready reads the requests, and may commit after the handle has looked. Example: an
 // enqueue reads the requests at version 10, the handle writes its request at 11 and finds nothing at 12, the enqueue
@@ -234,8 +257,9 @@ func (w *txn) lookSoon(turns []*turning, receives []*reception, began bool) (tim
 	return soon, nil
 }
 
-// ageOfOldest returns how long ago the oldest request which wants groups was written, if it is another handle's, and if
-// all receives wait for any group. Advice: by the version, which grows by about versionsPerMS.
+// ageOfOldest returns how long ago the oldest request that wants groups was written. behind: that request is another
+// handle's, and all receives of this turn take any group; otherwise there is no age. The age is a guess by the versions
+// since, which grow by about versionsPerMS. ageOfOldest uses the requests that the turn has read.
 func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Duration, behind bool, err error) {
 	if !anyGroupAlone(turns, receives) {
 		return 0, false, nil
@@ -266,7 +290,9 @@ func anyGroupAlone(turns []*turning, receives []*reception) bool {
 // pollPlaces is how many requests before a handle's own double the time between its polls.
 const pollPlaces = 4
 
-// noteLostWake notes that a poll has claimed a group for which no live handle was woken.
+// noteLostWake notes in memory that a turn started by a poll has claimed a group, of which no wake has told the handle.
+// The handles before it in the line may be dead, so for requestLife the handle polls as often as the first (see
+// pollOf).
 func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
 	if len(waiting) == 0 || waiting[0].Turn == nil || waiting[0].Turn.Cue.Why != line.WhyPoll {
 		return
@@ -276,10 +302,12 @@ func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
 	}
 }
 
-// pollOf returns the time until the next poll. The turns of the handles before serve a handle, too: a handle polls up
-// to five times as rarely as the first in the line. If the first is another than at the last look, the handles before
-// are alive and served: up to 17 times as rarely. If the handles before are dead, the first group claimed by a poll
-// shows it: from then on the handle polls as often as the first, until the requests of the dead have ended.
+// pollOf returns the time until the next poll, a turn that no wake has started: Options.Poll, changed at random by up
+// to a quarter. A handle that is not the first in the line of requests polls less often, because the turns of the
+// handles before it serve it, too: up to five times as rarely. If the first request is another than at the last look,
+// the handles before are alive and served: up to 17 times as rarely. If the handles before are dead, the first group
+// claimed by a poll shows it (noteLostWake): from then on the handle polls as often as the first, until the requests of
+// the dead have ended.
 func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 	poll := w.q.opts.Poll
 	poll = poll*3/4 + time.Duration(w.q.random.Float()*float64(poll)/2)
@@ -301,7 +329,8 @@ func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 	return poll + poll*places/pollPlaces
 }
 
-// before returns how many requests come before the handle's own, of those that the turn has read.
+// before returns how many requests for any group come before the handle's own, among those that the turn has read: at
+// most grantProbe.
 func (w *txn) before(t *turning) int {
 	own := func(row kv.KV) bool {
 		p, err := w.q.keys.parse(row.Key)
@@ -313,7 +342,8 @@ func (w *txn) before(t *turning) int {
 	return len(t.rows)
 }
 
-// moved reports whether the first request is another than when the handle last looked. Advice.
+// moved reports whether the first of these requests is another than at the last call. A wrong answer changes only the
+// time of a poll.
 func (s *staging) moved(rows []kv.KV) bool {
 	if len(rows) == 0 {
 		s.front.Store(nil)

@@ -20,9 +20,12 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// stage keeps the handle's request in step with its waiting receives. It registers the request if receives wait. If all
-// wanted groups were granted and receives still wait, the request wants groups again. When the last receive has been
-// served, stage clears the request. requests are the oldest requests, as far as they were read.
+// stage keeps the handle's requests in step with its waiting receives. A request is the row by which a handle waits:
+// ("request", index, random) for any group, see staging.go. stage registers the request if receives wait. If all wanted
+// groups were granted and receives still wait, the request wants groups again. When the last receive has been served,
+// stage clears the request. It also writes the requests for lanes and by templates (stageWants). requests are the
+// oldest requests for any group, as far as they were read. c is the claimer of whole groups; nil = there is none. stage
+// does nothing unless the transaction may change the handle's requests (mayStage). The result says what stage has done.
 //
 // Footprint: registering adds no conflict. Rewriting adds a read conflict on the request. It conflicts only with a
 // sweep that takes the handle for dead, because no handle grants to a request that wants nothing. Clearing adds a read
@@ -43,7 +46,8 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 	return outcome, err
 }
 
-// stageAny is stage for receives which take any group, of which so many are unserved.
+// stageAny is stage for the request for any group. unserved is how many of the receives that take any group have got
+// nothing.
 func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	index, _ := q.staging.requested()
@@ -80,7 +84,8 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 	return staged{}, nil
 }
 
-// request writes the handle's request.
+// request sets the key of the handle's request for any group, with a deadline requestLife ahead. wants is how many
+// groups the request wants.
 func (w *txn) request(index int64, wants int) staged {
 	q := w.q
 	r := rec.Request{
@@ -91,9 +96,10 @@ func (w *txn) request(index int64, wants int) staged {
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
-// acquireFor is acquire for a transaction that changes the request with the index; 0 = there is no request for any
-// group. It returns false if another transaction may change the request, or has changed it since the caller looked. The
-// caller must then look again. The error is the end of ctx.
+// acquireFor acquires the right to change the handle's requests (staging.acquire), for a caller that knows of the
+// request for any group with the index; 0 = of none. ok is false if another transaction has the right, or has
+// registered another request since the caller looked: the caller must look again. The error is the cause of ctx, if ctx
+// has ended. acquireFor touches memory only.
 func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error) {
 	if !q.staging.acquire() {
 		if !q.line.Rest(ctx, line.BusyPause) { // a receive is about to use or clear the request
@@ -108,9 +114,10 @@ func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error)
 	return true, nil
 }
 
-// renew moves the deadline of the handle's request, which then wants a group for each receive that takes any group. If
-// a sweep has cleared the request, the next turn writes another. renew also writes the handle's last receipt again:
-// other handles learn the clock of one that only waits.
+// renew moves the deadline of the handle's request for any group, in a transaction of its own. The request then wants a
+// group for each receive that takes any group. renew reads the request with a conflict. If a sweep has cleared it, the
+// next turn writes another. renew also writes one of the handle's old receipts again, with the present time: so other
+// handles learn the clock of a handle that only waits.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.waitID)
 	if ok, err := acquireFor(ctx, q, index); !ok {
@@ -163,9 +170,12 @@ func takeAny(q *Queue) (n int) {
 	return n
 }
 
-// withdraw clears the handle's requests for which no receive waits, and returns the granted groups. index is 0 if there
-// is no request for any group. It is safe to repeat a withdraw. If more than clearedTogether requests are left over,
-// the caller must withdraw again.
+// withdraw clears the handle's requests for which no receive waits, and returns the groups that were granted to the
+// request for any group. (A grant is a lock that keeps a group for a request for 2 s.) index is the index of that
+// request; 0 = there is none. If granted groups are ready again, withdraw wakes other handles for them, in a second
+// transaction. It also remembers the count of the handle's wake key, so that the handle can pass on a late wake
+// (noteCleared). It is safe to repeat a withdraw. It clears at most clearedTogether requests for lanes and by
+// templates: the caller must call again while some are left over.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if ok, err := acquireFor(ctx, q, index); !ok {
 		return err
@@ -206,8 +216,13 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	return q.wakeFor(ctx, slices.Sorted(maps.Keys(freed)), nil)
 }
 
-// withdraw is Queue.withdraw in a single transaction. Footprint: a read conflict on the request, because every grant
-// rewrites the request; per grant, a read conflict on the lock, and the footprint of a release.
+// withdraw clears the request for any group with the index, in this transaction, and returns the granted groups. It
+// reads the grants to the handle at snapshot. For each grant that still holds its group, it ends the holding, which
+// clears lock, timer and grant, and leaves a hint. A grant whose group was taken over is cleared alone. index 0 = there
+// is no request. withdraw also finishes the transaction.
+//
+// Footprint: a read conflict on the request, because every grant rewrites the request; per grant, a read conflict on
+// the lock, and the footprint of a release.
 func (w *txn) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.waitID
 	if index == 0 {
@@ -252,9 +267,11 @@ func (w *txn) withdraw(index int64) error {
 	return w.finish()
 }
 
-// sweepRequests clears the requests of dead handles for whole groups ("") and by other templates, with the grants and
-// wake keys of handles that have no other request which lives. The groups granted to a dead handle come back when the
-// short lease of the grant ends.
+// sweepRequests clears the first requests of dead handles: for any group (template "") and by the other templates, up
+// to grantProbe of each. It also clears the grants and the wake keys of these handles, unless a handle has another
+// request that lives. The handle calls it after a turn that has met a dead handle's request as the oldest of a
+// template. The groups granted to a dead handle become ready when the short lease of the grant ends: the timer of the
+// lock leads to them.
 func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		all, err := tx.Snapshot().GetRange(q.keys.requests().Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(ctx)
@@ -271,7 +288,9 @@ func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 	return err
 }
 
-// sweepRequestsOf is sweepRequests for one template. all are the first wakePage requests of any kind.
+// sweepRequestsOf is sweepRequests for one template. all are the first wakePage requests of any kind, to see which
+// handles have another request. With as many as wakePage it cannot see that, and leaves grants and wake keys alone. A
+// request that cannot be read is cleared, too.
 func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string, all []kv.KV) error {
 	now := q.nowMS()
 	requests := q.keys.byLaneFor(where).Selectors()
@@ -303,7 +322,8 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string, all
 	return nil
 }
 
-// hasLiving reports whether the handle with the random has a request that lives.
+// hasLiving reports whether one of these requests is the given handle's and lives: its deadline has not passed. random
+// is the handle's.
 func hasLiving(q *Queue, random uuid.UUID, requests []kv.KV, nowMS int64) bool {
 	return slices.ContainsFunc(requests, func(row kv.KV) bool {
 		p, err := q.keys.parse(row.Key)
@@ -327,6 +347,7 @@ type want struct {
 	of  string // the lane, or the template
 }
 
+// compare orders wants: lanes before templates, each by name.
 func (a want) compare(b want) int {
 	if a.one != b.one {
 		if a.one {
@@ -337,7 +358,7 @@ func (a want) compare(b want) int {
 	return cmp.Compare(a.of, b.of)
 }
 
-// place names the lane or the template in one string.
+// place names the lane or the template in one string, as package line has it.
 func (a want) place() string {
 	if a.one {
 		return "1" + a.of
@@ -348,7 +369,8 @@ func (a want) place() string {
 // wantAt is the inverse of place.
 func wantAt(place string) want { return want{one: place[0] == '1', of: place[1:]} }
 
-// want returns what the receive waits for; any means: any whole group.
+// want returns the lane or the template that the receive waits for. any: the receive takes any whole group, and w is
+// the zero value.
 func (r *reception) want() (w want, any bool) {
 	switch {
 	case r.o.Group != nil:
@@ -361,11 +383,12 @@ func (r *reception) want() (w want, any bool) {
 
 // ownRequest is a request of the handle for a lane or by a template, as far as the handle knows.
 type ownRequest struct {
-	sinceMS    int64 // part of the key, so chosen before the transaction which writes the request
+	sinceMS    int64 // when the handle began to wait; part of the key, so chosen before the first write
 	deadlineMS int64 // 0 = not known
 }
 
-// wanted is the key of the handle's request for w.
+// wanted is the key of the handle's request for w: ("reqgroup", lane, random) of a lane, ("reqlane", template, since,
+// random) by a template.
 func (q *Queue) wanted(w want, own ownRequest) []byte {
 	if w.one {
 		return q.keys.named(w.of, q.waitID)
@@ -373,8 +396,8 @@ func (q *Queue) wanted(w want, own ownRequest) []byte {
 	return q.keys.byLane(w.of, own.sinceMS, q.waitID)
 }
 
-// expect notes that a transaction is about to write requests, and returns those that are new. If the outcome stays
-// unknown, the requests are still cleared when no receive waits any more.
+// expect notes in memory that a transaction is about to write requests for wants. added are those of which there was no
+// note. If the outcome of the transaction stays unknown, the requests are still cleared when no receive waits any more.
 func (s *staging) expect(wants []want, nowMS int64) (added []want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -390,7 +413,7 @@ func (s *staging) expect(wants []want, nowMS int64) (added []want) {
 	return added
 }
 
-// unexpect forgets what no request was written for after all.
+// unexpect forgets the notes of expect for which no request was written after all.
 func (s *staging) unexpect(wants []want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -401,7 +424,7 @@ func (s *staging) unexpect(wants []want) {
 	}
 }
 
-// wanting returns what the handle may have requests for, in order, and the requests.
+// wanting returns the lanes and templates for which the handle may have requests, in order, and the requests.
 func (s *staging) wanting() (wants []want, own map[want]ownRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,7 +438,7 @@ func (s *staging) hasWants() bool {
 	return len(s.wants) > 0
 }
 
-// wantsOf returns what the waiting receives of the batch want.
+// wantsOf returns the lanes and templates that the receives of the batch wait for.
 func wantsOf(batch []*operation) (wants []want) {
 	for _, o := range batch {
 		if o.Waits {
@@ -430,9 +453,10 @@ func wantsOf(batch []*operation) (wants []want) {
 // renewedTogether bounds the requests that are renewed because others are.
 const renewedTogether = 256
 
-// stageWants writes the requests for what unserved receives wait for, unless the requests are there and have half of
-// their lives left. If one has not, stageWants also renews those of the receives in the line, so that many receives
-// need few transactions for that.
+// stageWants writes the handle's requests (reqgroup, reqlane) for the lanes and templates that unserved receives wait
+// for. A request with half of its life left stays as it is. If one must be written, stageWants also renews up to
+// renewedTogether of the requests that the receives in the line need, so that many receives need few transactions for
+// that. written has the new deadline (ms) of each; began: one of them may be new in the database.
 func (w *txn) stageWants(waiting []*operation) (written map[want]int64, began bool) {
 	_, known := w.q.staging.wanting()
 	unserved := make(map[want]int)
@@ -495,7 +519,9 @@ func notAwaited(q *Queue, waits map[want]int) (wants []want, own map[want]ownReq
 	return wants[:min(len(wants), clearedTogether)], own
 }
 
-// clearWants clears the requests for lanes and by templates that no receive waits for any more, up to clearedTogether.
+// clearWants clears the handle's requests for lanes and by templates (reqgroup, reqlane) that no receive waits for any
+// more, up to clearedTogether, and notes them in outcome. waiting are the receives of this transaction. They are not in
+// the line, and those still unserved keep their requests.
 func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 	if !w.wakes.mayStage {
 		return
@@ -517,10 +543,11 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 	}
 }
 
-// passOn wakes the next handles that wait by the claimer's template, if the claimer has found more lanes than it could
-// take or may take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken
-// handle is at work. requests are the oldest by the template. Those behind the handle's own come first: the handles
-// before were woken before, and several that pass on at once do not wake each other.
+// passOn wakes the next handles that wait by the claimer's template, if the claimer has claimed, and has left lanes
+// that it could not or may not take. So the transaction that makes many lanes ready needs to wake only one handle. If
+// the woken handle finds more than it can take, it wakes the next ones. requests are the oldest by the template, of
+// which passOn touches the wake keys. Those behind the handle's own come first: the handles before were woken before,
+// and several that pass on at once do not wake each other.
 func (c *claimer) passOn(requests []kv.KV) error {
 	left := c.left()
 	if c.taken == 0 || left == 0 {
@@ -542,7 +569,8 @@ func (c *claimer) passOn(requests []kv.KV) error {
 	return k.seeAll(requests[:own+1])
 }
 
-// left returns how many lanes the claimer has found, or may find, and not looked at.
+// left returns how many lanes the claimer has found and not decided about. 1 may also mean that there may be lanes that
+// the search has not seen.
 func (c *claimer) left() int {
 	n := len(c.looks) + len(c.search.pending) + len(c.remains)
 	if n == 0 && c.search.begun && (c.search.away || c.search.nearby || !c.search.exhausted()) {
@@ -551,14 +579,17 @@ func (c *claimer) left() int {
 	return n
 }
 
-// A turn looks for the receives of a few groups and templates, because each has reads of its own: see line.NamedWave.
-// At the groups and templates of the other receives the turn only glances. At a template it reads whether there is any
-// hint, and the first timer. At a group it reads whether there is any item, and if so, whether the group is free. So a
-// handle whose receives name a hundred groups looks with one transaction, not with seven, and only where the glance has
-// found something do receives have a turn of their own. The receives that have had a turn stand last in the line, so
-// that a few polls later each has had one, which also meets the requests of dead handles.
+// A turn is a transaction for receives that wait in the line (package line). A turn looks for the receives of a few
+// groups and templates, because each has reads of its own: see line.NamedWave. At the groups and templates of the other
+// receives the turn only glances. At a template it reads whether there is any hint, and the first timer. At a group it
+// reads whether there is any item, and if so, whether the group is free. So a handle whose receives name a hundred
+// groups looks with one transaction, not with seven, and only where the glance has found something do receives have a
+// turn of their own. The receives that have had a turn stand last in the line, so that a few polls later each has had
+// one, which also meets the requests of dead handles.
 
-// glances is line.Env.Glances.
+// glances reports whether a turn that does not serve the receive may glance at its place (line.Env.Glances). The
+// receive must name a group or a template, and have a request that needs no renewal. A receive with a receive id or
+// with OnlyIfAny always needs a turn. glances touches memory only.
 func glances(q *Queue, o *operation) bool {
 	w, any := o.receive.want()
 	if any || o.receive.o.ReceiveID != "" || o.receive.o.OnlyIfAny {
@@ -569,7 +600,7 @@ func glances(q *Queue, o *operation) bool {
 	return q.staging.wants[w].lasts(q.nowMS())
 }
 
-// lasts is lastsUntil for the request's deadline.
+// lasts reports whether the request needs no renewal, see lastsUntil.
 func (r ownRequest) lasts(nowMS int64) bool { return lastsUntil(r.deadlineMS, nowMS) }
 
 // lastsUntil reports whether a request with this deadline needs no renewal: half of its life is left. A deadline that
@@ -580,8 +611,10 @@ func lastsUntil(deadlineMS, nowMS int64) bool {
 	return left > requestLife.Milliseconds()/2 && left <= 2*requestLife.Milliseconds()
 }
 
-// glance looks where there is anything at the places, and until when there is nothing. While the queue is paused there
-// is nothing anywhere, and neither while its rate is used up.
+// glance looks at places (see want.place), with reads at snapshot, and changes left, the rest of the turn. The places
+// where there may be something to receive go into left.Found. left.Wait becomes shorter if a time ends before, such as
+// a delay or a lease, and then there is something. While the queue is paused, or its rate is used up, no receive gets
+// anything: then glance reads nothing.
 func (w *txn) glance(places []string, left *line.Rest) error {
 	if len(places) == 0 {
 		return nil
@@ -607,6 +640,8 @@ func (w *txn) glance(places []string, left *line.Rest) error {
 	return glanceAtTemplates(w, templates, left)
 }
 
+// glanceAtTemplates is glance for templates. A template is found if it has a hint (open), or a timer (due) whose time
+// has come. For each other template the time of its first timer bounds the rest, see restOfGlance.
 func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 	config, err := w.config()
 	if err != nil {
@@ -644,8 +679,9 @@ func glanceAtTemplates(w *txn, templates []want, left *line.Rest) error {
 	return w.restOfGlance(dueMS, left)
 }
 
-// glanceAtLanes reads nothing more of lanes in which there is no item. If items are claimed by themselves, a lane may
-// have none but claimed ones.
+// glanceAtLanes is glance for named groups and lanes. It first reads whether a lane has any item (item, lane). Of a
+// lane with items it reads the locks that may exclude the lane, and then the head if the lane is free. If receives
+// claim single items of the group, it also reads the first holds, because the lane may have none but claimed items.
 func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	var items, holds []placed
 	for _, l := range named {
@@ -687,18 +723,20 @@ func glanceAtLanes(w *txn, named []want, left *line.Rest) error {
 	return nil
 }
 
-// glimpse is what keeps a lane with items, or with claimed items, from receives.
+// glimpse is a look at one lane: either at its lock and its head, or at the holds of its group.
 type glimpse struct {
 	lane  string
-	lock  laneLock
+	lock  laneLock           // the reads of the locks
 	items kv.Future[[]kv.KV] // the head; nil = the lane is held
-	holds kv.Future[[]kv.KV] // nil = the glimpse is of the lane's items
+	holds kv.Future[[]kv.KV] // the first holds of the group; nil = the glimpse is of the lane's items
 
+	// ready: a receive may get something, or must report that the lane cannot be read.
 	ready bool
 	dueMS int64 // when the time ends that keeps the lane from receives; 0 = no time does
 }
 
-// begin reads the lock, and then starts to read the head of a lane that is free.
+// begin waits for the locks. If the lane is free it starts reading the head. If a holding keeps the lane, it notes the
+// end in dueMS. A holding whose time is over makes the lane ready, because a receive ends such a holding.
 func (g *glimpse) begin(w *txn) error {
 	if g.holds != nil {
 		return nil
@@ -719,7 +757,7 @@ func (g *glimpse) begin(w *txn) error {
 	return nil
 }
 
-// end says what the reads of the glimpse have found.
+// end waits for the head, or for the holds, and notes in ready and dueMS what they show.
 func (g *glimpse) end(w *txn) error {
 	switch {
 	case g.holds != nil:
@@ -752,7 +790,8 @@ func (g *glimpse) end(w *txn) error {
 	return nil
 }
 
-// spoilt notes that a lane cannot be read, so that its receive has a turn, which says so. It returns any other error.
+// spoilt returns nil for the error of a row that cannot be read, and makes the lane count as ready: then its receive
+// has a turn, which reports the error. It returns any other error.
 func (g *glimpse) spoilt(err error) error {
 	if !isCorrupt(err) {
 		return err
@@ -761,7 +800,9 @@ func (g *glimpse) spoilt(err error) error {
 	return nil
 }
 
-// restOfGlance ends the rest with the first of the times at which something is due at a template.
+// restOfGlance shortens left.Wait to the time at which the next timer of a template is due. dueMS has the time of the
+// first timer of each template with nothing ready. For up to line.NamedWave templates with the soonest times it reads
+// the oldest requests, at snapshot, because the handle of the first request wakes before the others: see restOfAny.
 func (w *txn) restOfGlance(dueMS map[string]int64, left *line.Rest) error {
 	soonest := slices.SortedFunc(maps.Keys(dueMS), func(a, b string) int {
 		return cmp.Or(cmp.Compare(dueMS[a], dueMS[b]), cmp.Compare(a, b))
@@ -787,7 +828,8 @@ type placed struct {
 	where string
 }
 
-// eachFirst calls found for the first key of each range in which there is one. The ranges are disjoint.
+// eachFirst calls found for the first key of each range in which there is one. The ranges are disjoint. where names the
+// range's template or lane. The reads are at snapshot.
 //
 // The first read asks for the first key from all ranges on: if it lies behind them, they are empty. Otherwise the
 // ranges behind the key are halved, and so on. So ranges between which there is nothing cost one read, and n ranges at
@@ -820,7 +862,8 @@ func (w *txn) eachFirst(ranges []placed, found func(key []byte, where string)) e
 	return nil
 }
 
-// afterFirst calls found if the first key from the ranges on lies in one of them, and returns the ranges behind it.
+// afterFirst waits for the read of the first key from the ranges on. If the key lies in one of them, it calls found.
+// rest are the ranges behind the key.
 func afterFirst(
 	ctx context.Context, first kv.Future[[]byte], ranges []placed, found func(key []byte, where string),
 ) (rest []placed, err error) {

@@ -17,15 +17,16 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// txn is an attempt of a transaction: a view that writes, and the state shared by the operations in the transaction.
-// The notes of each feature have a type of their own.
+// txn is one attempt of a transaction on the queue: a view (tx_read.go) that also writes, and the notes that its
+// operations share. Operations write their own keys at once. They leave the counters, the changes and the wakes as
+// notes, and finish writes those at the end. The notes of each feature have a type of their own.
 type txn struct {
-	view          // at snapshot, with keys in sizes.room; for reads with a conflict see guarded
-	tx      kv.Tx // sizes.own
-	version kv.Future[int64]
-	follow  *following
+	view                     // at snapshot, with keys in sizes.room; for reads with a conflict see guarded
+	tx      kv.Tx            // sizes.own
+	version kv.Future[int64] // the read version
+	follow  *following       // the queue's settings and pause, as this transaction sees them: see tx_config.go
 
-	sizes    sizes
+	sizes    sizes // the bytes that the transaction has so far: see tx_read.go
 	did      did
 	told     told
 	noted    laneNotes
@@ -33,50 +34,53 @@ type txn struct {
 	holds    turns
 	suspects suspectNotes
 	beats    beats
-	along    advised
+	along    advised // the guesses of the handle for this transaction: see handle.go
 	chores   chores
 
 	// named has what this transaction has recorded under receive ids.
 	named map[string][]byte
-	// shortMS: the queue's rate is used up, and there may be more from then on; 0 = it is not, as far as known.
+	// shortMS: the rate of the whole queue is used up until this time, and no group can be delivered before. 0 = the
+	// rate is not used up, as far as known.
 	shortMS int64
 	broken  error // of a take: the error of the first unreadable group
 }
 
-// did is what a transaction has done to keys.
+// did is the part of a transaction's writes that later steps ask for.
 type did struct {
 	wrote   bool  // something that a retry after an unknown outcome must not do again
-	cleared bool  // a hint, a timer, a grant or a request: a turn that found nothing must look again
-	illegal error // a forbidden step of a group; see put
+	cleared bool  // a hint, timer, grant or request: a turn that found nothing must look again
+	illegal error // of a forbidden change of a lock: see put; finish returns it
 }
 
-// told is what a transaction adds to counters and tells subscriptions.
+// told is what a transaction adds to the counters, and the changes that it tells subscriptions.
 type told struct {
 	counts  []count       // by how much each counter goes up
 	changes []rec.Changes // in order
 }
 
-// laneNotes is the lanes whose state a transaction has changed.
+// laneNotes is the lanes that a transaction has changed. A lane is a group, or a part of a group: see package lanes.
 type laneNotes struct {
 	ready    map[string]bool      // the lanes left ready
 	hinted   []candidate          // the hints set, in order
-	settled  map[string]bool      // the lanes whose claims have ended; false = a walk of this handle must not keep it
+	settled  map[string]bool      // lanes whose claims have ended; false = no receive here may keep the lane
 	behind   map[string]bool      // the lanes with items of an unordered queue to which items were appended
 	unlocked map[string]bool      // the lanes whose locks were cleared, if Plan.KeepsHints
-	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which were released
+	unkept   []kv.Future[[]kv.KV] // kept hints to put back, being read: see readKept
 	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
 }
 
-// turns is the holds in turn that a transaction has begun or ended.
+// turns is the holds that a transaction has begun or ended, in a queue with a lease for each item. There a hold is the
+// claim of a single item, and a group is delivered only up to its first item in flight (group_hold.go).
 type turns struct {
-	turned map[string]bool // the holds
-	let    map[string]bool // the groups of ended holds
-	lead   func() error    // leaves the groups in let findable; nil = there are none
+	turned map[string]bool // the lanes of the holds
+	let    map[string]bool // the groups of the ended holds, which need a hint if their heads are free
+	lead   func() error    // writes these hints; nil = no hold has begun or ended
 }
 
-// suspectNotes is what a transaction notes of suspect items.
+// suspectNotes is what a transaction notes of suspect items. An item is suspect if the lease of a claim with the item
+// has expired, and no call of a handler has ended since (group_verdict.go). A receive gives such an item alone.
 type suspectNotes struct {
-	turn *suspectTurn // of the transaction; nil = it is the caller's
+	turn *suspectTurn // the right to give one such item; nil = the transaction is the caller's
 	gave bool         // the attempt gives one suspect item
 	// refused: the attempt has met a suspect item that the handle may not give. refusedGrave: the same of an item that
 	// was alone when its lease expired. Of the next such item the handle need not read the claims again.
@@ -85,6 +89,8 @@ type suspectNotes struct {
 	countExpired bool
 }
 
+// txn begins an attempt of a transaction on tx. It starts reading the read version, and, if the handle's copy is more
+// than half a second old, the queue's configuration and pause (meta), at snapshot.
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{
 		view: q.viewOf(ctx, tx.Snapshot()), version: tx.ReadVersion(), follow: q.follow(tx),
@@ -96,7 +102,7 @@ func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	return w
 }
 
-// followAnew makes the transaction read the configuration, even if the handle knows one which is fresh enough.
+// followAnew makes the transaction read the configuration and the pause (meta), even if the handle's copy is fresh.
 func (w *txn) followAnew() {
 	guest := w.follow.guest
 	w.follow = w.q.followAnew(w.tx, w.follow.begun)
@@ -112,23 +118,26 @@ func (w *txn) clock() (int64, error) {
 	return rv + w.q.offset, nil
 }
 
-// moment returns the transaction's time by both clocks.
+// moment returns the transaction's time by the handle's clock, and by the database's version.
 func (w *txn) moment() (moment, error) {
 	clock, err := w.clock()
 	return moment{nowMS: w.nowMS, clock: clock, opened: w.q.opened.clock, open: w.at.Sub(w.q.opened.at)}, err
 }
 
-// config returns the configuration by which the transaction goes. It may be up to followLimit old, and stays the same
-// unless the transaction calls followAnew.
+// config returns the queue's configuration, which stays the same in a transaction unless it calls followAnew. The
+// configuration may be up to followLimit old. The error is ErrNoQueue if the queue is gone.
 func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
-// paused reports whether the queue is paused, as this transaction sees it.
+// paused reports whether the whole queue is paused, as this transaction sees it. The mark of a group does not count.
 func (w *txn) paused() (bool, error) {
 	_, err := w.config()
 	return w.follow.paused != nil, err
 }
 
-// hint writes the hint of a ready lane. attempts is how often the group's head has failed, as far as known, or unread.
+// hint writes the hint of a ready lane: a key ("ready", or "open" for a lane that is no whole group) that leads
+// receives to the lane. index is the lane's place among the hints, usually the index of its head (first item). attempts
+// is how often the head has failed, as far as known, or unread. finish then wakes a handle that waits for the lane, so
+// hint starts reading the requests. key is the hint's key.
 func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
@@ -145,7 +154,8 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	return key
 }
 
-// readRequests starts reading the requests which may be woken.
+// readRequests starts reading the oldest requests, at snapshot, if no call before has. A request is the row of a handle
+// whose receives wait (staging.go). finish wakes the handles of such requests.
 func (w *txn) readRequests() {
 	if w.wakes.requests == nil {
 		limit := wakeProbe
@@ -156,7 +166,7 @@ func (w *txn) readRequests() {
 	}
 }
 
-// rehint is hint for a group which was held: the queue's schedule decides the hint's index.
+// rehint is hint for a lane that was held: the hint gets the index that placeOf returns for the index of the head.
 func (w *txn) rehint(headIndex int64, lane string, attempts int) (key []byte, err error) {
 	index, err := w.placeOf(headIndex)
 	if err != nil {
@@ -165,7 +175,8 @@ func (w *txn) rehint(headIndex int64, lane string, attempts int) (key []byte, er
 	return w.hint(index, lane, attempts), nil
 }
 
-// placeOf returns the index for the hint of a group which was held. RoundRobin puts the group behind all others.
+// placeOf returns the index for the hint of a group that was held: the index of its head. So an old head comes before
+// younger heads. In a queue with Config.RoundRobin the group goes behind all others (lastPlace).
 func (w *txn) placeOf(headIndex int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || !config.RoundRobin {
@@ -174,14 +185,16 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 	return w.lastPlace(headIndex)
 }
 
-// lastPlace returns the index for the hint of a group that goes behind all others.
+// lastPlace returns the index for the hint of a group that goes behind all groups that are ready now: the transaction's
+// clock, or the head's index if that is greater.
 func (w *txn) lastPlace(headIndex int64) (int64, error) {
 	now, err := w.clock()
 	return max(headIndex, now), err
 }
 
-// placeOfDue returns the place of a group to which a timer due at dueMS leads. With RoundRobin the place is where the
-// group became deliverable. Otherwise two groups that fail all the time would always come before all others.
+// placeOfDue returns the place, among the hints, of a group to which a timer due at dueMS leads: the index of its head.
+// With RoundRobin the place is the version at which the timer became due. Otherwise two groups that fail all the time
+// would always come before all others.
 func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || !config.RoundRobin {
@@ -191,7 +204,8 @@ func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
 	return max(headIndex, now-(w.nowMS-dueMS)*versionsPerMS), err
 }
 
-// count adds to a counter, once for all operations of the transaction.
+// count notes n for the counter of that name. finish writes one atomic add for each counter, however many operations
+// the transaction has.
 func (w *txn) count(name string, n int) {
 	if n == 0 {
 		return
@@ -205,14 +219,17 @@ func (w *txn) count(name string, n int) {
 	w.told.counts = append(w.told.counts, count{name, n})
 }
 
-// count is by how much a counter goes up.
+// count is by how much a counter of the queue goes up, or down if n is negative.
 type count struct {
 	name string
 	n    int
 }
 
-// finish ends a transaction's work on the queue: writes the counters and, if a group is left ready, wakes the oldest
-// request. A single wake is enough, however many groups: the woken handle serves the other requests too.
+// finish ends a transaction's work on the queue, and returns the error of a forbidden change of a lock, if there was
+// one. It adds a read conflict on the mark of a drop (the field dropped of meta), so that the transaction fails if the
+// queue is dropped. It puts back the kept hints of released locks, and writes the hints that notes ask for. It adds to
+// the counters (count), writes the row of changes (change), and wakes handles that wait for lanes left ready (wake).
+// For all whole groups together one handle is enough: the woken handle serves the requests behind its own too.
 func (w *txn) finish() error {
 	if w.did.illegal != nil {
 		return w.did.illegal
@@ -244,21 +261,22 @@ func (w *txn) finish() error {
 	return w.wakeReady()
 }
 
-// candidate is a hint, a due timer or a grant: a group which may be ready.
+// candidate is a lane that may be ready, with the key that led to it: a hint, a due timer, or a grant to this handle.
 type candidate struct {
-	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
+	key      []byte // of the hint, timer or grant; nil if the caller has named the group
 	lane     string
 	index    int64 // of the head, when the hint or timer was written; with RoundRobin, the group's place
 	attempts int   // of the head, when the hint was written
 	timer    bool  // a timer of a lock
 	head     bool  // a timer of a head: like a hint, but without the attempts; or a hint that cannot be read
-	grant    int64 // the token, if the candidate is a grant to this handle
+	grant    int64 // the grant's token; 0 = the key is no grant
 }
 
 // group is the group of the candidate's lane.
 func (c *candidate) group() string { return lanes.GroupOf(c.lane) }
 
-// accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
+// accepts reports whether the candidate is the very grant that the lock r holds now. A grant with another token, or one
+// whose group has a claim, no longer counts.
 func (c *candidate) accepts(r *rec.Record) bool {
 	return c.grant != 0 && r.Is(rec.KindGrant) && r.Holding().Token == c.grant
 }
@@ -272,7 +290,7 @@ func (w *txn) lease(d time.Duration) (time.Duration, error) {
 	return config.Lease, err
 }
 
-// clear clears a key, unless the key is nil.
+// clear clears a hint, a timer or a grant. nil = there is nothing to clear.
 func (w *txn) clear(key []byte) {
 	if key != nil {
 		delete(w.wakes.grants, string(key))
@@ -281,7 +299,8 @@ func (w *txn) clear(key []byte) {
 	}
 }
 
-// ended notes the end of a claim by this transaction: the timers of the group, if read before, are void.
+// ended notes that this transaction ends the claim of a lane. A search that has read a timer of the lane before must
+// not use that timer.
 func (w *txn) ended(lane string) {
 	if w.noted.settled == nil {
 		w.noted.settled = make(map[string]bool)
@@ -289,10 +308,11 @@ func (w *txn) ended(lane string) {
 	w.noted.settled[lane] = true
 }
 
-// wakeProbe is how many requests a waker reads to find one which is alive and wants groups.
+// wakeProbe is how many requests a transaction reads to find one whose handle lives and wants groups.
 const wakeProbe = 4
 
-// touch changes a wake key, once: a handle which waits for many groups has one wake key.
+// touch changes the wake key of a handle, by an atomic add, so that the handle's watch fires. random names the handle.
+// A second touch in the same transaction does nothing, because a handle that waits for many groups has one wake key.
 func (w *txn) touch(random uuid.UUID) {
 	if w.wakes.touched[random] {
 		return
@@ -304,9 +324,12 @@ func (w *txn) touch(random uuid.UUID) {
 	w.tx.Atomic(kv.Add, w.keys.wake(random), rec.PackCount(1))
 }
 
-// wakeOldest touches the wake key of the oldest request which is alive and wants groups, and of the requests for the
-// groups left ready. The reads are at snapshot, because transactions which make groups ready must conflict neither with
-// requests nor with each other. Only if there are requests for groups are there reads behind the first.
+// wakeOldest wakes handles that wait for the groups left ready: the handle of the oldest request for any group that
+// lives and wants groups, and handles that wait for one of these groups by name (reqgroup). To wake a handle means to
+// touch its wake key. If no handle waits for a named group, an ack may owe the wake instead: see withhold.
+//
+// The reads are at snapshot, because transactions which make groups ready must conflict neither with requests nor with
+// each other. If the first read finds no request for a named group, there is no second read.
 func (w *txn) wakeOldest() error {
 	w.readRequests()
 	rows, err := w.wakes.requests.Wait(w.ctx)
@@ -329,8 +352,10 @@ func (w *txn) wakeOldest() error {
 	return w.wake(rows, 1)
 }
 
-// withhold owes the wake of the only lane that the transaction has left ready, if the oldest request that wants groups
-// is another handle's.
+// withhold lets an ack keep its group: it notes that the handle owes a wake for the lane left ready, instead of waking.
+// The next receive of the handle claims the lane, or pays the wake (package advice, Keeping). owes is false if the
+// transaction must wake now: it has left several lanes ready, the oldest request that wants groups is the handle's own,
+// or there is none. withhold writes nothing.
 func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
@@ -348,8 +373,14 @@ func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	return false
 }
 
-// wakeNamed touches the wake keys of the requests for the groups left ready, a few for each group. One of the woken
-// receives gets the group, and the others wait on. A dead handle so keeps no other handle waiting.
+// wakeNamed wakes the handles whose receives wait for a group left ready by its name. It reads their requests
+// (reqgroup) at snapshot, and touches the wake keys of up to wakeProbe live handles for each group. One of the woken
+// receives gets the group, and the others wait on. Several are woken because a handle may have died within the life of
+// its request.
+//
+// If more than wakeGroups groups are ready, a single read of wakePage requests takes the place of a read for each
+// group, and all live handles are woken. If there are more requests than that, each group has a read of its own after
+// all.
 func (w *txn) wakeNamed() error {
 	if len(w.noted.ready) > wakeGroups {
 		rows, err := w.read.GetRange(
@@ -387,13 +418,15 @@ type probe struct {
 	rows kv.Future[[]kv.KV]
 }
 
+// probe starts reading the first wakeProbe requests of a range, at snapshot.
 func (w *txn) probe(of kv.KeyRange) probe {
 	return probe{of, w.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: wakeProbe})}
 }
 
-// wait returns the requests, and those behind them if all are of handles which have died. There may be many: Sweep
-// alone clears the requests of dead handles for named groups and lanes. If a whole page is theirs, all handles that
-// wait are woken.
+// wait returns the first requests of the range. If all wakeProbe of them are of dead handles, it reads on, up to
+// wakePage requests. There may be many: the requests of dead handles for named groups and lanes stay until a sweep. If
+// all of these are of dead handles too, wait wakes every handle that waits for a group, a lane or a template
+// (touchShared).
 func (p probe) wait(w *txn) ([]kv.KV, error) {
 	rows, err := p.rows.Wait(w.ctx)
 	if err != nil {
@@ -415,7 +448,9 @@ func (p probe) wait(w *txn) ([]kv.KV, error) {
 	return rows, nil
 }
 
-// wakeAll wakes the oldest request, which serves the others, and all requests for groups and by templates.
+// wakeAll wakes the handles of all requests for named groups and lanes, of all requests by templates, and of the oldest
+// request for any group, which serves the others. It is for a change of the whole queue, such as a resume or a new
+// configuration. It reads the requests at snapshot and touches wake keys.
 func (w *txn) wakeAll() error {
 	for _, of := range w.keys.sections(nameNamed, nameByLane) {
 		requests, err := w.read.GetRange(of.Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(w.ctx)
@@ -433,8 +468,9 @@ func (w *txn) wakeAll() error {
 	return w.wakeOldest()
 }
 
-// touchShared wakes all handles that wait for a group, for a lane, or by a template. It is for a transaction that owes
-// more wakes than it may read requests: they cost one write, however many handles wait.
+// touchShared wakes all handles that wait for a named group, for a lane, or by a template: they all watch the wake key
+// of uuid.Nil. It is for a transaction that owes more wakes than it may read requests: it costs one write, however many
+// handles wait.
 func (w *txn) touchShared() { w.touch(uuid.Nil) }
 
 const (
@@ -445,7 +481,8 @@ const (
 	wakePage = 200
 )
 
-// wake touches the wake keys of up to n of the requests which are alive and want groups.
+// wake touches the wake keys of the handles of the first n of these requests that live and want groups. It skips
+// requests that cannot be read. It clears left-over requests for lanes and by templates, see isLeftOver.
 func (w *txn) wake(requests []kv.KV, n int) error {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
@@ -463,13 +500,16 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 	return nil
 }
 
-// leftOver are requests of a handle for which no receive waits. Commits of unknown outcome have left them.
+// leftOver are the requests of this handle for which no receive waits. Commits of unknown outcome have left them. The
+// handle would wake itself by them again and again.
 type leftOver struct {
-	of    uuid.UUID // whose
-	index int64     // of that for any group, which may have grants: the caller withdraws it; 0 = none was met
+	of    uuid.UUID // the handle
+	index int64     // of its request for any group, which the caller withdraws with its grants; 0 = none was met
 }
 
-// isLeftOver reports whether the request is left over. One for a lane, or by a template, is cleared.
+// isLeftOver reports whether the request with the key is left over: it is one of the handle in w.wakes.leftOver. If it
+// is for a lane or by a template, isLeftOver clears it. If it is for any group, isLeftOver notes its index for the
+// caller.
 func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
 	if w.wakes.leftOver == nil || p.id != w.wakes.leftOver.of {
 		return false
@@ -482,8 +522,9 @@ func (w *txn) isLeftOver(key []byte, p parsedKey) bool {
 	return true
 }
 
-// wanting reads a row of a request (request, reqgroup or reqlane). p.id is the handle that waits. wants is true if the
-// handle wants more groups or lanes and lives, as far as times tell. The caller must look at err first.
+// wanting unpacks the row of a request (request, reqgroup or reqlane). p.id is the handle that waits. wants is true if
+// the handle wants more groups or lanes, and lives as far as times tell: the deadline of the request has not passed.
+// err wraps ErrCorrupt for a row that cannot be read, and the caller must look at err first. wanting reads no key.
 func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
 	if p, err = w.keys.parse(row.Key); err != nil {
 		return p, false, err
@@ -492,9 +533,12 @@ func (w *txn) wanting(row kv.KV) (p parsedKey, wants bool, err error) {
 	return p, r.Wants > 0 && lives(r, w.nowMS), err
 }
 
-// operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read
-// version is as old, so the handle must not take the configuration found there for new: the next transaction looks
-// again.
+// operate runs fn on the queue in a transaction of the caller, which may have begun seconds ago, and finishes it. It is
+// the frame of the …Tx calls. The read version is as old as the transaction, so the handle must not take the
+// configuration found there for new: the handle's next transaction reads it again.
+//
+// operate returns a *LimitError if the transaction has become too large to be committed. If fn returns an error that is
+// not the engine's, and the queue is gone, operate returns ErrNoQueue instead. So a call that finds nothing says why.
 func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
 	if q.isClosed() {
 		return ErrClosed
@@ -521,15 +565,15 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	return err
 }
 
-// chores counts the work of a transaction of receives, or of a take, for groups that have given no items. Example: it
-// ends the expired claims of a dead worker. There may be many chores, and the reads of each come one after the other. A
-// transaction that did all of them would last too long on a slow engine, and fail again and again. Therefore it does a
-// bounded number and leaves the rest to the next transaction. If a handle's transactions fail during chores, the handle
-// does fewer of them: see advice.Stride.
+// chores counts a transaction's work for groups that have given no items. Example: a receive ends the expired claims of
+// a dead worker. There may be many chores, and the reads of each come one after the other. A transaction that did all
+// of them would last too long on a slow engine, and fail again and again. Therefore it does a bounded number and leaves
+// the rest to the next transaction. If a handle's transactions fail during chores, the handle does fewer of them: see
+// advice.Stride.
 type chores struct {
-	halvings             int  // of the bounds, see advice.Stride
+	halvings             int  // how often the bounds are halved, see advice.Stride
 	done                 int  // in all: each removes its cause
-	lapsed               int  // holdings ended, see lapse
+	lapsed               int  // holdings (claims, delays, grants) ended whose time was over, see lapse
 	agedItems, agedBytes int  // items past retention removed, and the bytes of their values
 	postponed            bool // a group was left to the next transaction
 }
@@ -547,26 +591,29 @@ const (
 	overdueBytes = 1 << 20
 )
 
-// most returns the bound after the halvings.
+// most returns a bound of chores after the handle's halvings: at least 1.
 func (c *chores) most(bound int) int { return halved(bound, c.halvings) }
 
-// halved halves a bound so many times; to 1 at least.
+// halved halves a bound the given number of times, down to 1 at least.
 func halved(bound, times int) int { return max(1, bound>>min(times, 16)) }
 
-// enough reports whether the transaction has done maxChores, or is crowded.
+// enough reports whether the transaction has done maxChores, or has no room for more bytes (crowded). It must then
+// leave all further chores to the next transaction.
 func (w *txn) enough() bool { return w.chores.done >= w.chores.most(maxChores) || w.crowded() }
 
-// tired reports whether the transaction has ended maxLapsed holdings.
+// tired reports whether the transaction has ended maxLapsed holdings whose time was over, or is crowded. It must then
+// end no more of them.
 func (w *txn) tired() bool { return w.chores.lapsed >= w.chores.most(maxLapsed) || w.crowded() }
 
-// leaves reports whether the transaction may have left chores to the next. A transaction that has written nothing has
-// not: the next one would read the same groups and come no further. Example: its reads of many unreadable groups have
-// filled it.
+// leaves reports whether the transaction may have left chores to the next, so that the caller should look again. A
+// transaction that has written nothing has left none: the next one would read the same groups and come no further.
+// Example: its reads of many unreadable groups have filled it.
 func (w *txn) leaves() bool {
 	return w.sizes.own.wrote && (w.chores.postponed || w.tired() || w.enough())
 }
 
-// spent reports whether the transaction has reached overdueItems or overdueBytes.
+// spent reports whether the transaction has removed overdueItems items past retention, or overdueBytes of them, or is
+// crowded.
 func (w *txn) spent() bool {
 	return w.chores.agedItems >= w.chores.most(overdueItems) || w.chores.agedBytes >= overdueBytes || w.crowded()
 }
@@ -616,6 +663,8 @@ func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return onceWith(ctx, q, txFor(q, "once"), fn)
 }
 
+// onceWith is Once with the given options of the transaction. It always writes a receipt, and adds the read conflict of
+// guardReceiptDrop.
 func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) error) error {
 	_, err := onceFor(ctx, q, o, func(tx kv.Tx, _ kv.Attempt) (none struct{}, wrote bool, err error) {
 		// Before fn, which may change the configuration: the handle must not use a change that is not committed.
@@ -628,8 +677,9 @@ func onceWith(ctx context.Context, q *Queue, o kv.TxOptions, fn func(tx kv.Tx) e
 	return err
 }
 
-// guardReceiptDrop makes a transaction fail if the queue is dropped. The transaction may have written nothing but its
-// receipt, and otherwise the receipt would stay behind.
+// guardReceiptDrop makes a transaction fail if the queue is dropped before its commit: it adds a read conflict on the
+// mark of a drop (the field dropped of meta). The transaction may have written nothing but its receipt, and otherwise
+// the receipt would stay behind. follow is the queue's configuration as the transaction found it at its begin.
 func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
 	// Fix the read version now: a version fetched at commit is too late, because a drop before makes no conflict.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
@@ -641,15 +691,16 @@ func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *followin
 	return follow.guardDrop(ctx, tx)
 }
 
-// onceFor is the frame of every operation that writes. onceFor runs body in a transaction whose effect happens exactly
-// once, and returns the result; after an unknown commit, the result of the applied attempt. wrote: body has done
-// something that must not happen twice. Otherwise body may run again, and no receipt is written.
+// onceFor runs body in a transaction whose effect happens exactly once, and returns the result. It is the frame of
+// every operation that writes. wrote: body has done something that must not happen twice. Then onceFor also writes a
+// receipt, the row ("receipt", random) with the number of the attempt, and clears a few old receipts of the handle. If
+// wrote is false, body may run again, and no receipt is written.
 //
-// The receipt names the attempt, and the handle keeps the result of each attempt. So a receipt has the same few bytes
-// for every operation, and a result may be of any size and type. A later attempt must not change an earlier result.
-//
-// If an earlier attempt turns out to have been applied, applied is called with its result, unless applied is nil;
-// applied may read in the same transaction.
+// After a commit of unknown outcome the next attempt reads the receipt. If it is there, body does not run again, and
+// the result is that of the attempt which the receipt names: the handle keeps the result of each attempt in memory. So
+// a receipt has the same few bytes for every operation, and a result may be of any size and type. A later attempt must
+// not change an earlier result. In this case applied, unless nil, is called with the result, and may read in the same
+// transaction.
 func onceFor[T any](
 	ctx context.Context, q *Queue, o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
@@ -658,8 +709,9 @@ func onceFor[T any](
 	return onceKnown(ctx, q, o, body, applied, nil)
 }
 
-// onceKnown is onceFor, and calls unknown, if not nil, when the outcome stays unknown: with the receipt, and the
-// results of the attempts that may have landed. If unknown returns true it has taken the receipt, and ends it.
+// onceKnown is onceFor with one more function. unknown, unless nil, is called if the outcome is still unknown at the
+// end. It gets the receipt, and the results of the attempts that may have been applied, by number of attempt. If it
+// returns true, it has taken over the receipt, and must end it.
 func onceKnown[T any](
 	ctx context.Context, q *Queue, o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
@@ -725,24 +777,30 @@ func onceKnown[T any](
 	return result, nil
 }
 
-// ownReceipt is the receipt of one operation, over all attempts of its transaction.
+// ownReceipt is the receipt of one operation of this handle, over all attempts of its transaction. The transaction also
+// clears a few old receipts of the handle.
 type ownReceipt struct {
-	q                *Queue
-	own              uuid.UUID
-	old              []uuid.UUID // receipts of the handle that are not needed any more
-	key              []byte      // of own
-	begunMS          int64
-	written, cleared bool // own may be in the database; the applied attempt has cleared old
-	succeeded        bool
+	q       *Queue
+	own     uuid.UUID   // the random of the operation's receipt
+	old     []uuid.UUID // receipts of ended operations, which the transaction clears
+	key     []byte      // of own
+	begunMS int64
+	// written: own may be in the database. cleared: the applied attempt has cleared old.
+	written, cleared bool
+	succeeded        bool // the operation has ended without an error
 }
 
+// beginReceipt draws the random of a new receipt, and takes old receipts to clear with it. It touches memory only.
 func (q *Queue) beginReceipt() *ownReceipt {
 	r := &ownReceipt{q: q, own: q.random.uuid(), old: q.receipts.take(receiptsCleared), begunMS: q.nowMS()}
 	r.key = q.keys.receipt(r.own)
 	return r
 }
 
-// look returns the earlier attempt of unknown outcome that was applied, if there is one.
+// look reads the operation's receipt, with a conflict, after a commit of unknown outcome. If found, the attempt with
+// the number landed was applied. If not found, none was and none will be. The error wraps errOutcomeLost if a missing
+// receipt proves nothing: the receipt may be so old that a sweep has cleared it, or the queue was dropped, with its
+// receipts. To see a drop, look reads the configuration (meta) at snapshot.
 func (r *ownReceipt) look(
 	ctx context.Context, tx kv.Tx, o kv.TxOptions, a kv.Attempt,
 ) (landed int64, found bool, err error) {
@@ -764,7 +822,8 @@ func (r *ownReceipt) look(
 	return 0, false, err
 }
 
-// write writes the receipt of an attempt, and clears the old ones.
+// write sets the receipt of attempt a, and clears the old receipts. In an attempt that has not read the receipt (look),
+// it adds a read conflict on the receipt.
 func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	r.written, r.cleared = true, true
 	if !a.MaybeCommitted {
@@ -784,8 +843,9 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	return nil
 }
 
-// end puts the ids that may be in the database on the handle's list of receipts to clear. An id that was never written
-// is not put there: otherwise the list would grow with each failed operation.
+// end puts the receipts that may be in the database on the handle's list of receipts to clear: own, and old unless the
+// transaction has cleared them. An id that was never written is not put there: otherwise the list would grow with each
+// failed operation. A later transaction of the handle clears them.
 func (r *ownReceipt) end(ctx context.Context) {
 	q := r.q
 	if r.written {
@@ -799,7 +859,8 @@ func (r *ownReceipt) end(ctx context.Context) {
 	q.returnReceipts(ctx, left)
 }
 
-// returnReceipts keeps receipts to clear. After Close it clears all that are kept.
+// returnReceipts puts receipts on the handle's list of receipts to clear. If the handle is closed, it clears all
+// receipts of the list at once, in a transaction of its own.
 func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 	for _, id := range ids {
 		q.receipts.free(id)
@@ -809,8 +870,9 @@ func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 	}
 }
 
-// readReceipt returns which attempt was applied, if one was. With a conflict: if its commit may still land at the next
-// attempt, the fence makes the commit fail.
+// readReceipt reads a receipt and returns the number of the attempt that was applied; found is false if there is no
+// receipt. The read has a conflict. If this attempt's own commit may still land when the next attempt begins, the next
+// attempt writes a conflict on the receipt first (fenceReceipt), and this commit fails.
 func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt int64, found bool, err error) {
 	v, err := guard.ReceiptConflict.Get(tx, key).Wait(ctx)
 	if err != nil {
@@ -829,10 +891,11 @@ func (q *Queue) readReceipt(ctx context.Context, tx kv.Tx, key []byte) (attempt 
 	return 0, false, rec.Corrupt(key, fmt.Errorf("receipt of no attempt: %v", stored.Rest))
 }
 
-// fenceReceipt makes an earlier commit which may still land (1039) land now or never: every such commit has a read
-// conflict on its receipt, and the fence a write conflict. So this attempt finds either the receipt or a database in
-// which nothing has happened and nothing will. A result or a refusal of this attempt is then final. After 1021 the
-// client has done the same already.
+// fenceReceipt makes sure that the commit of an earlier attempt which may still land (1039) has landed, or never will.
+// Every such commit has a read conflict on its receipt, and fenceReceipt commits a write conflict on the receipt, in a
+// transaction of its own. So this attempt finds either the receipt, or a database in which nothing has happened and
+// nothing will. A result or a refusal of this attempt is then final. If no commit may still land (a.InFlight is false),
+// fenceReceipt does nothing. After 1021 the client has done the same already.
 func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a kv.Attempt) error {
 	if !a.InFlight {
 		return nil
@@ -844,34 +907,36 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 	return nil
 }
 
-// clearLate clears the receipts of an operation which ended after Close, because Close may have missed the receipts. A
-// receipt which cannot be cleared is left to the next sweep.
+// clearLate clears the receipts on the handle's list, for an operation that has ended after Close: Close may have
+// missed them. A receipt that cannot be cleared is left to the next sweep.
 func (q *Queue) clearLate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	_ = q.clearReceipts(ctx)
 }
 
-// receiptsCleared is how many receipts a transaction that writes one clears. With more than one, the receipts of
-// transactions that failed go soon.
+// receiptsCleared is how many old receipts a transaction that writes a receipt clears. With more than one, the receipts
+// of failed transactions go soon.
 const receiptsCleared = 2
 
-// receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears up
-// to receiptsCleared of them. So there are not many more receipts than there are transactions at a time.
+// receipts are the handle's receipts that may be in the database and are no longer needed. Each transaction clears up
+// to receiptsCleared of them. So there are not many more receipts than there are transactions at a time. The methods
+// touch memory only.
 type receipts struct {
 	mu    sync.Mutex
-	idle  []uuid.UUID        // guarded by mu
+	idle  []uuid.UUID        // guarded by mu; no transaction is clearing them
 	there map[uuid.UUID]bool // guarded by mu; idle ones, and those that a transaction is clearing
 }
 
-// has reports whether a receipt is the handle's own.
+// has reports whether the receipt is on the list, or a transaction is clearing it. A receipt that an operation is using
+// is not on the list.
 func (r *receipts) has(id uuid.UUID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.there[id]
 }
 
-// forget is for receipts that are no longer in the database.
+// forget removes receipts that a committed transaction has cleared.
 func (r *receipts) forget(ids []uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -880,7 +945,7 @@ func (r *receipts) forget(ids []uuid.UUID) {
 	}
 }
 
-// take returns receipts to clear, at most so many.
+// take takes up to most receipts off the list, for a transaction that clears them.
 func (r *receipts) take(most int) []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -890,7 +955,7 @@ func (r *receipts) take(most int) []uuid.UUID {
 	return ids
 }
 
-// free keeps a receipt to clear, unless there are too many.
+// free puts a receipt on the list. With mostReceipts there already, the receipt is forgotten, and left to a sweep.
 func (r *receipts) free(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -904,6 +969,7 @@ func (r *receipts) free(id uuid.UUID) {
 	r.there[id] = true
 }
 
+// takeAll takes all receipts off the list.
 func (r *receipts) takeAll() []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -912,7 +978,8 @@ func (r *receipts) takeAll() []uuid.UUID {
 	return all
 }
 
-// clearReceipts clears all receipts of the handle which no operation is using.
+// clearReceipts clears all receipts on the handle's list, in transactions of its own. Receipts in use by an operation
+// are not on the list.
 func (q *Queue) clearReceipts(ctx context.Context) error {
 	for page := range slices.Chunk(q.receipts.takeAll(), receiptsPage) {
 		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.

@@ -34,7 +34,7 @@ import (
 // followAge is over has half a second left.
 const followAge = 500 * time.Millisecond
 
-// followed is the handle's knowledge of the configuration.
+// followed is the handle's knowledge of the queue's configuration and pause, in memory.
 type followed struct {
 	mu      sync.Mutex
 	config  *Config   // guarded by mu; the Config itself is never changed
@@ -47,8 +47,8 @@ type followed struct {
 	unpacked storedConfig // guarded by mu; the content of value
 }
 
-// unpack is unpackConfig, but unpacks nothing if the value is the last one that it unpacked: the handle reads the same
-// value every half a second. key is for errors.
+// unpack unpacks the value of the configuration as unpackConfig does, but does nothing if the value is the last one
+// that it has unpacked: the handle reads the same value every half a second. key is for errors.
 func (f *followed) unpack(key, value []byte) (storedConfig, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,9 +62,9 @@ func (f *followed) unpack(key, value []byte) (storedConfig, error) {
 	return stored, err
 }
 
-// learnConfig is learn for a configuration that was read alone, or in a transaction that began at an unknown time. It
-// does not make the rest of the knowledge fresh, and learns no lower version than the known one. Example: a Configure
-// hears only after four later changes that its commit was applied.
+// learnConfig stores a configuration that was read alone, or in a transaction that began at an unknown time. Unlike
+// learn, it does not make the rest of the knowledge fresh, and stores no lower version than the known one. Example: a
+// Configure hears only after four later changes that its commit was applied.
 func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	}
 }
 
-// use stores a configuration. mu is held.
+// use stores a configuration as the known one. now is when. mu is held.
 func (f *followed) use(config Config, version int64, now time.Time) {
 	if version != f.version {
 		f.since = now
@@ -81,7 +81,7 @@ func (f *followed) use(config Config, version int64, now time.Time) {
 	f.config, f.version = &config, version
 }
 
-// learnPause stores whether the queue is paused.
+// learnPause stores the pause of the whole queue; nil = it is not paused.
 func (f *followed) learnPause(m *rec.Mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,9 +96,10 @@ func (f *followed) forget() {
 	f.read = time.Time{}
 }
 
-// learn stores a configuration read by a transaction begun at read, unless older than the known, and returns the newer.
-// A lower version may still be newer. Example: T1 sets version 7, reads 7 back and fails to commit; T2, begun later,
-// reads 6. Then 6 is right.
+// learn stores a configuration read by a transaction that began at the time read, unless a newer one is known, and
+// returns the newer of the two. Of two configurations the one with the higher version is newer, or the one read by a
+// transaction that began after the other was learned. So a lower version may be newer. Example: T1 sets version 7,
+// reads 7 back and fails to commit; T2, begun later, reads 6. Then 6 is right.
 func (f *followed) learn(config Config, version int64, read, now time.Time) *Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +110,8 @@ func (f *followed) learn(config Config, version int64, read, now time.Time) *Con
 	return f.config
 }
 
-// fresh returns what is known, when it was read, and whether it may be used without a new read.
+// fresh returns the known configuration and pause, and when they were read. The last result is true if a transaction
+// that begins now may use them without a new read: they are less than followAge old.
 func (f *followed) fresh(now time.Time) (*Config, *rec.Mark, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,31 +123,34 @@ func (f *followed) fresh(now time.Time) (*Config, *rec.Mark, time.Time, bool) {
 // second before. The caller owns the copy.
 func (q *Queue) Config() Config { return q.knownConfig().copied() }
 
-// knownConfig is Config for the handle itself, which changes nothing.
+// knownConfig returns the handle's copy of the configuration, for functions of the handle that do not change it. It may
+// be old, see Queue.Config.
 func (q *Queue) knownConfig() Config {
 	c, _, _, _ := q.followed.fresh(time.Time{})
 	return *c
 }
 
-// following is the configuration by which a transaction goes, and whether the queue is paused.
+// following is the configuration by which one transaction goes, and whether the whole queue is paused. It is either the
+// handle's copy, or read in the transaction. wait returns it.
 type following struct {
 	q      *Queue
 	begun  time.Time         // when the transaction was begun, as far as is known
 	known  time.Time         // when config and paused were read
-	stored kv.Future[[]byte] // nil if config and paused are known
-	pause  kv.Future[[]byte]
-	anew   bool // config is read in the transaction, even if the handle knew one
-	only   bool // the handle does not learn: the transaction may have changed the configuration itself
-	guest  bool // the transaction may be the caller's: see operate
-	config *Config
-	paused *rec.Mark
+	stored kv.Future[[]byte] // the configuration, being read; nil if config and paused are known
+	pause  kv.Future[[]byte] // the pause, being read
+	anew   bool              // the transaction reads config, even if the handle knew one
+	only   bool              // the handle does not learn: the transaction may have changed the configuration itself
+	guest  bool              // the transaction may be the caller's: see operate
+	config *Config           // nil until stored is waited for
+	paused *rec.Mark         // nil = the queue is not paused
 	// incarnation is the queue's, and shards are the numbers of shards, if config was read in this transaction.
 	incarnation uuid.UUID
 	shards      shardCounts
 }
 
-// follow begins to read the configuration if the handle has to. It reads at snapshot, so that a change of the
-// configuration conflicts with no transaction.
+// follow returns the configuration for a transaction. If the handle's copy is not fresh, follow starts reading the
+// configuration and the pause (both meta). It reads at snapshot, so that a change of the configuration conflicts with
+// no transaction.
 func (q *Queue) follow(tx kv.Tx) *following {
 	now := q.aging.now(q.opts.Now)
 	if config, paused, read, fresh := q.followed.fresh(now); fresh {
@@ -154,7 +159,8 @@ func (q *Queue) follow(tx kv.Tx) *following {
 	return q.followAnew(tx, now)
 }
 
-// followAnew is follow for a transaction that began at the given time and must not use the handle's knowledge.
+// followAnew is follow for a transaction that must not use the handle's copy: it always reads. begun is when the
+// transaction began.
 //
 // The result is of the read version, which may be as old as the transaction. So the handle counts its age from begun:
 // otherwise later transactions would use an outdated configuration.
@@ -166,7 +172,9 @@ func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 	}
 }
 
-// exists returns ErrNoQueue if the queue is gone, for an operation which has found nothing to do.
+// exists returns ErrNoQueue if the queue is gone, for an operation that has found nothing to do. tx may be the
+// caller's. exists reads the configuration (meta). While the handle's copy is fresh it reads nothing, and does not
+// notice a drop of the last half second.
 func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 	f := q.follow(tx)
 	f.guest = true
@@ -174,8 +182,9 @@ func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 	return err
 }
 
-// own returns the configuration that was read if it is of the handle's own queue. If it is of another queue of the
-// name, created since, the error is ErrNoQueue.
+// own returns the configuration and the error that a read has given. If the configuration is of another queue of the
+// same name, created since the handle was opened, the error is ErrNoQueue. The incarnation, a random id that each
+// Create draws, tells the two apart. own reads no key.
 func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 	switch {
 	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil:
@@ -185,7 +194,8 @@ func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 	return stored, err
 }
 
-// readStored reads the stored configuration of the handle's own queue.
+// readStored reads the configuration (meta) of the handle's own queue. The error is ErrNoQueue if there is none, or if
+// it is of a later queue of the same name.
 func (v *view) readStored() (storedConfig, error) {
 	key := v.keys.meta(metaConfig)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -204,7 +214,7 @@ func (q *Queue) stored(ctx context.Context) (stored storedConfig, err error) {
 	return stored, err
 }
 
-// ReadConfig reads the stored configuration and the version.
+// ReadConfig reads the stored configuration and its version, which grows with each change.
 func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	q := a.q
 	stored, err := q.stored(ctx)
@@ -215,7 +225,10 @@ func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	return stored.config.copied(), stored.version, nil
 }
 
-// wait returns the configuration.
+// wait returns the configuration, and sets f.paused. If the two are being read, wait waits for the reads, and the
+// handle learns the result, except if f.only is set. In a transaction that may be the caller's (f.guest) it learns
+// less, because the read version may be old. The error is ErrNoQueue if the queue is gone, or is a later one of the
+// same name.
 func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.stored == nil {
 		return *f.config, nil
@@ -257,6 +270,7 @@ type aging struct {
 	set, real time.Time // when it was last asked, by Options.Now and by the process's clock
 }
 
+// now returns the time by this clock. clock is Options.Now. The result never goes back.
 func (a *aging) now(clock func() time.Time) time.Time {
 	set, real := clock(), time.Now()
 	a.mu.Lock()
@@ -273,8 +287,10 @@ func (a *aging) now(clock func() time.Time) time.Time {
 // followLimit is the greatest age that the configuration of a transaction may have when the transaction ends.
 const followLimit = time.Second
 
-// guardDrop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
-// guardDrop reads it again, because otherwise a drop before the read version would go unnoticed.
+// guardDrop makes the transaction fail if the queue is dropped before the commit: it adds a read conflict on the mark
+// of a drop (the field dropped of meta). If the configuration was read more than followLimit ago, guardDrop reads it
+// and the pause again, because otherwise a drop before the read version would go unnoticed. Then the error is
+// ErrNoQueue if the queue is gone.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if err := guard.Drop.Read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
@@ -299,7 +315,9 @@ const changeRowSize = 90_000
 // whichever handles are called.
 var changeRows atomic.Int64
 
-// change notes a change of one item. facets are packed: those that the item has, or had.
+// change notes a change of one item. finish writes the notes as rows of changes, for subscriptions. facets are the
+// packed facets that the item has, or had. change adds the item to the last note, if that is of the same kind and
+// group.
 func (w *txn) change(kind ChangeKind, id ID, facets string) {
 	if !w.mayKeepChanges() {
 		return
@@ -316,20 +334,20 @@ func (w *txn) change(kind ChangeKind, id ID, facets string) {
 }
 
 // changeInPlace notes that items of a group were rewritten in their places. The items have the facets that they were
-// given; was has the packed facets before.
+// given; was has the packed facets of each before.
 func (w *txn) changeInPlace(kind ChangeKind, group string, items []rec.Item, was []string) {
 	if len(items) > 0 {
 		w.note(rec.Changes{Kind: int64(kind), Group: group, Items: items, Was: was})
 	}
 }
 
-// changeEdited notes an edit of a waiting item; was and facets are packed.
+// changeEdited notes an edit of a waiting item. was and facets are its packed facets before and after.
 func (w *txn) changeEdited(id ID, was, facets string) {
 	one := rec.Item{Index: id.Index, Random: id.Random, Facets: facets}
 	w.changeInPlace(ChangeEdited, id.Group, []rec.Item{one}, []string{was})
 }
 
-// changeAll notes a change of several items of a group, in order.
+// changeAll notes a change of several items of a group, in order. The items have their facets.
 func (w *txn) changeAll(kind ChangeKind, group string, items []rec.Item) {
 	if len(items) > 0 {
 		// The slice stays the caller's: what is appended goes into a copy.
@@ -337,7 +355,7 @@ func (w *txn) changeAll(kind ChangeKind, group string, items []rec.Item) {
 	}
 }
 
-// changePurged notes that n items of a group are gone.
+// changePurged notes that a purge has removed n items of a group, without their ids.
 func (w *txn) changePurged(group string, n int) {
 	w.note(rec.Changes{Kind: int64(ChangePurged), Group: group, N: int64(n)})
 }
@@ -349,10 +367,13 @@ func (w *txn) note(c rec.Changes) {
 	}
 }
 
-// mayKeepChanges is false if the queue is known to keep no changes.
+// mayKeepChanges is false if the queue keeps no changes (Config.Changes is 0). It is true while the configuration is
+// being read: then writeChanges decides.
 func (w *txn) mayKeepChanges() bool { return w.follow.stored != nil || w.follow.config.Changes > 0 }
 
-// writeChanges writes what the transaction has noted, and touches the key which subscriptions watch.
+// writeChanges writes the changes that the transaction has noted, in rows of up to about changeRowSize bytes (change),
+// and touches the key that subscriptions watch (the field changed of meta). It does nothing if the queue keeps no
+// changes.
 //
 // Footprint: a key that no other transaction writes, and an atomic add. It has no read and no conflict, so writers of
 // changes conflict neither with each other nor with subscriptions.

@@ -98,8 +98,8 @@ type Operation struct {
 	// Messages are those of an enqueue. They belong to the caller of Enqueue, and a hook must not change them.
 	// SetHeader sets a header in a copy, which the caller does not see.
 	Messages []Message
-	own      []bool // whose headers are a copy; nil = Messages is not the hook's own copy
-	lent     *lent  // to the hook that is being called
+	own      []bool // by message: its headers are a copy; nil = Messages is the caller's slice
+	lent     *lent  // Messages, while Hook.Begin runs; nil = they are not lent to a hook
 	// Sent is the result of an enqueue, one for each of Messages.
 	Sent []Sent
 	// Claims is the result of a receive.
@@ -119,15 +119,18 @@ type Operation struct {
 	Err    error // of the call; the caller gets it with the name of the call
 }
 
-// lent is memory or a function of a caller, which belongs to the caller again when its call has returned.
+// lent is memory or a function of a caller that a hook or another goroutine may use for a time. It belongs to the
+// caller again when the caller's call has returned. The methods may be called from several goroutines.
 type lent struct {
 	turn chan struct{} // holds a token while it is in use, or over changes
-	over bool
+	over bool          // it has gone back to the caller
 }
 
+// newLent returns a lent that may be used.
 func newLent() lent { return lent{turn: make(chan struct{}, 1)} }
 
-// use calls fn, unless the lent has gone back: then use returns false.
+// use calls fn, which uses the lent, and returns true. If the lent has gone back to its caller, use returns false. Only
+// one fn runs at a time.
 func (l *lent) use(fn func()) bool {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -138,7 +141,7 @@ func (l *lent) use(fn func()) bool {
 	return true
 }
 
-// end waits until nothing uses the lent, and prevents further use.
+// end gives the lent back: it waits until no fn of use runs, and prevents further use.
 func (l *lent) end() {
 	l.turn <- struct{}{}
 	l.over = true
@@ -155,6 +158,7 @@ func (o *Operation) SetHeader(i int, name, value string) {
 	o.lent.use(func() { o.setHeader(i, name, value) })
 }
 
+// setHeader sets a header of the i-th message, in a copy of its headers. The first call copies the slice of messages.
 func (o *Operation) setHeader(i int, name, value string) {
 	if o.own == nil {
 		o.own, o.Messages = make([]bool, len(o.Messages)), slices.Clone(o.Messages)
@@ -168,17 +172,18 @@ func (o *Operation) setHeader(i int, name, value string) {
 	m.Headers[name] = value
 }
 
-// Operator reports whether it is an operator's verb.
+// Operator reports whether the verb is one of operators, see Admin.
 func (v Verb) Operator() bool { return slices.Contains(operatorsVerbs, v) }
 
-// observed is an operation that hooks are told of.
+// observed is an operation that hooks are told of. nil = the handle has no hooks.
 type observed struct {
 	Operation
 	q     *Queue
-	blind []bool // the hooks that are not told of it; nil = all are told
+	blind []bool // by hook: it is not told of this operation, because a call of it has not returned; nil = all are told
 }
 
-// observe begins an operation; without hooks nil, whose methods do nothing.
+// observe begins an operation for the hooks: it calls Begin of each, and returns the context for the operation. Without
+// hooks it returns ctx and nil, and the methods of nil do nothing.
 func (q *Queue) observe(ctx context.Context, o Operation) (context.Context, *observed) {
 	if len(q.opts.Hooks) == 0 {
 		return ctx, nil
@@ -186,7 +191,8 @@ func (q *Queue) observe(ctx context.Context, o Operation) (context.Context, *obs
 	return q.observeHooks(ctx, o)
 }
 
-// observeHooks is apart, so that observe is small, and o stays on the stack without hooks.
+// observeHooks is observe with hooks. It is a function of its own, so that observe is small, and o stays on the stack
+// without hooks. If a call of Begin does not return in time, the hook is told no more of this operation: it is blind.
 func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context, *observed) {
 	w := &observed{Operation: o, q: q}
 	w.Queue, w.Begun = q.name, time.Now()
@@ -221,8 +227,9 @@ const (
 	hookReports = 10 * time.Second
 )
 
-// call calls a function of the i-th hook. It returns false if the function has not returned: then the caller must not
-// read the variables that fn writes.
+// call calls fn, which calls a function of the i-th hook, and waits at most hookPatience. returned is false if the
+// function has not returned: then the caller must not read the variables that fn writes, and the hook is not told of
+// operations that begin until the function returns. what names the function for the report of a failure.
 func (w *observed) call(i int, what string, fn func()) (returned bool) {
 	err := hookPatience.Try(what, fn)
 	if err == nil {
@@ -244,7 +251,7 @@ func (w *observed) call(i int, what string, fn func()) (returned bool) {
 	return returned
 }
 
-// end tells the hooks the outcome, the last hook first, and returns err.
+// end tells the hooks the outcome (Hook.End), the last hook first, and returns err. Of nil it only returns err.
 func (w *observed) end(ctx context.Context, err error) error {
 	if w == nil {
 		return err
@@ -269,7 +276,8 @@ var errorKinds = []struct {
 }
 
 // ErrorKind is a word for the kind of an operation's error, for labels of metrics: one of eleven, never a text of the
-// error's own; "" for nil.
+// error's own; "" for nil. Examples: "claim_lost", "timeout". "engine" is any other error of the database, "other" the
+// rest.
 func ErrorKind(err error) string {
 	if err == nil {
 		return ""
@@ -298,6 +306,7 @@ func LogHook(log *slog.Logger) Hook {
 	}}
 }
 
+// level returns the level at which LogHook writes the operation.
 func (o *Operation) level() slog.Level {
 	switch {
 	case o.Follows == FollowsDeadLetter || o.Follows == FollowsHalt:
@@ -310,7 +319,7 @@ func (o *Operation) level() slog.Level {
 	return slog.LevelDebug
 }
 
-// attrs is the operation for a log.
+// attrs returns the attributes with which LogHook writes the operation: only those that it has.
 func (o *Operation) attrs() []slog.Attr {
 	all := []slog.Attr{slog.String("queue", o.Queue)}
 	if o.By != "" {
@@ -338,7 +347,8 @@ func (o *Operation) attrs() []slog.Attr {
 }
 
 // sayTrouble tells the hooks that the database keeps a transaction of the handle waiting. If no hook has Trouble,
-// sayTrouble writes a warning to slog.Default, unless the caller observes trouble by Options.Tx.
+// sayTrouble writes a warning to slog.Default, unless the caller observes trouble by Options.Tx. observed: the caller
+// does so.
 func sayTrouble(q *Queue, t kv.Trouble, observed bool) {
 	told := observed
 	for _, h := range q.opts.Hooks {
@@ -352,13 +362,15 @@ func sayTrouble(q *Queue, t kv.Trouble, observed bool) {
 	}
 }
 
-// trouble calls a function that is told of trouble.
+// trouble calls fn, which tells a hook or the caller's observer of trouble. It reports a panic of fn, or a call that
+// does not return in time, to slog.Default. what names the function there.
 func trouble(q *Queue, what string, fn func()) {
 	err := callback.Shield(callback.Patience).Try(what, fn)
 	callback.Report("queue: a hook has failed", err, "queue", q.name)
 }
 
-// observeTrouble makes the transactions of the handle tell the hooks, and the observer of the caller's options.
+// observeTrouble makes trouble of the handle's transactions known: to the caller's own observer (Options.Tx.OnTrouble)
+// and to the hooks. It changes q.opts, and must be called once, before the first transaction.
 func observeTrouble(q *Queue) {
 	outer := q.opts.Tx.OnTrouble
 	q.troubles.Say = func(t kv.Trouble) { sayTrouble(q, t, outer != nil) }
@@ -370,7 +382,7 @@ func observeTrouble(q *Queue) {
 	}
 }
 
-// logTrouble writes t to a log.
+// logTrouble writes t to a log: a warning, or, when no transaction waits any more, an info.
 func logTrouble(log *slog.Logger, queue string, t kv.Trouble) {
 	if t.Over {
 		log.Info("queue: the database answers again", "queue", queue, "call", t.Call, "since", t.Since)
@@ -381,7 +393,7 @@ func logTrouble(log *slog.Logger, queue string, t kv.Trouble) {
 		"remedy", "look at the database: its processes, its disk and the network")
 }
 
-// txFor returns the options of the handle's transactions for a call.
+// txFor returns the options for a transaction of the handle: the caller's (Options.Tx), with the name of the call.
 func txFor(q *Queue, call string) kv.TxOptions {
 	o := q.opts.Tx
 	o.Call = call

@@ -36,24 +36,27 @@ func (q *Queue) viewOf(ctx context.Context, read kv.ReadTx) view {
 }
 
 // byMonotonic converts ms, a time by the handle's clock, to the system's monotonic clock. The result does not change if
-// the wall clock is set later.
+// the wall clock is set later. It reads no key.
 func byMonotonic(v *view, ms int64) time.Time {
 	return v.at.Add(time.Duration(ms-v.nowMS) * time.Millisecond)
 }
 
-// moment returns the view's time by the handle's clock and by the database's version.
+// moment returns the present by two clocks, which together tell whether a row is old: the handle's clock, and the read
+// version plus the queue's offset (see type moment in store_values.go).
 func (v *view) moment() (moment, error) {
 	rv, err := v.read.ReadVersion().Wait(v.ctx)
 	return moment{nowMS: v.nowMS, clock: rv + v.q.offset, opened: v.q.opened.clock, open: v.at.Sub(v.q.opened.at)}, err
 }
 
-// momentOf returns the time of a transaction by both clocks.
+// momentOf returns the present by both clocks, as view.moment does, for a transaction that has no view.
 func momentOf(ctx context.Context, q *Queue, tx kv.Tx) (moment, error) {
 	v := q.viewOf(ctx, tx.Snapshot())
 	return v.moment()
 }
 
-// view runs a body that only reads, at snapshot.
+// view runs fn, which only reads, at snapshot, in a transaction of its own. fn may run several times. The transaction
+// also reads the configuration (meta), unless the handle's copy is fresh. The error is ErrNoQueue if the queue is gone,
+// and ErrClosed if the handle is closed.
 func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 	if q.isClosed() {
 		return ErrClosed
@@ -69,7 +72,7 @@ func (q *Queue) view(ctx context.Context, fn func(v *view) error) error {
 	return err
 }
 
-// guarded returns the transaction's view with reads which add read conflicts, for a guard.
+// guarded returns the transaction's view with reads that add read conflicts. g names the reason (package guard).
 func (w *txn) guarded(g guard.Guard) *view {
 	v := w.view
 	v.read = g.Reads(w.tx)
@@ -79,10 +82,11 @@ func (w *txn) guarded(g guard.Guard) *view {
 // known is the configuration that the handle has read last. A transaction that writes must use txn.config instead.
 func (v *view) known() Config { return v.q.knownConfig() }
 
-// passes reports whether err says that a row cannot be read, and counts the row. The caller then continues without the
-// row. So an unreadable hint or timer stops only its own group. A call that needs a lock, a mark, an item or the
-// configuration must not use passes for it. But a sweep, or a withdrawal of grants, may leave out the group of such a
-// row, and an unreadable pause counts as a pause.
+// passes reports whether err says that a row cannot be read (ErrCorrupt), and counts the row. The caller then continues
+// without the row. So an unreadable hint or timer stops only its own group. false = err is nil or another error, which
+// the caller must return. A call that needs a lock, a mark, an item or the configuration must not use passes for it.
+// But a sweep, or a withdrawal of grants, may leave out the group of such a row, and an unreadable pause counts as a
+// pause.
 func (q *Queue) passes(err error) bool {
 	if !isCorrupt(err) {
 		return false
@@ -94,7 +98,8 @@ func (q *Queue) passes(err error) bool {
 // passes is Queue.passes.
 func (v *view) passes(err error) bool { return v.q.passes(err) }
 
-// readLock returns the record of a group or lane; nil = there is none.
+// readLock returns the record of a lane: the value of its lock, or of its hold if the lane is a single item. nil =
+// there is no record, so nothing holds or stops the lane.
 func (v *view) readLock(group string) (*rec.Record, error) {
 	key := v.keys.lock(group)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -107,7 +112,7 @@ func (v *view) readLock(group string) (*rec.Record, error) {
 	return rec.UnpackRecord(key, value)
 }
 
-// readItem makes an item from its row, and reads the rest of its body: see assemble.
+// readItem makes an item from its row, which the caller has read. It reads the further parts of a large body (part).
 func (v *view) readItem(row kv.KV) (Item, error) {
 	p, err := v.keys.parse(row.Key)
 	if err != nil {
@@ -121,8 +126,8 @@ func (v *view) readItem(row kv.KV) (Item, error) {
 	return v.assemble(p.itemID(), e, body, config.retro())
 }
 
-// assemble makes an item from its id, its envelope and the first part of its body. It reads the other parts. If one is
-// missing, the error is ErrCorrupt.
+// assemble makes an item from its id, its envelope and the first part of its body. It reads the other parts (part). If
+// one is missing, the error wraps ErrCorrupt. delay says how the queue delays messages that have no delay of their own.
 func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, error) {
 	if e.Parts > 0 {
 		rows, err := v.read.GetRange(v.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(v.ctx)
@@ -145,8 +150,8 @@ func (v *view) assemble(id ID, e rec.Envelope, body []byte, delay retro) (Item, 
 	}, nil
 }
 
-// firstItem returns the key of a group's first item; nil = the group is empty. It reads no body. The read has a
-// conflict in a guarded view only.
+// firstItem returns the key of the first item in a range, the items of a group or lane; nil = the range is empty. It
+// reads no body. The read has a conflict in a guarded view only.
 func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	k, err := v.read.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(v.ctx)
 	if err != nil {
@@ -158,8 +163,9 @@ func (v *view) firstItem(items kv.KeyRange) ([]byte, error) {
 	return k, nil
 }
 
-// readAttempt returns the failed attempts of an item; the zero value = it has never failed. They change only in
-// transactions with a read conflict on the lock of the group, so a caller with that conflict needs no other.
+// readAttempt returns the record of an item's failed attempts (attempt); the zero value = it has never failed. Records
+// change only in transactions with a read conflict on the lock of the group, so a caller with that conflict needs no
+// other.
 func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	key := v.keys.attempt(id)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -172,9 +178,10 @@ func (v *view) readAttempt(id ID) (rec.Attempt, error) {
 	return rec.UnpackAttempt(key, value)
 }
 
-// readAttempts returns the records of items of one group, which must be in the order of their keys. Few items have a
-// record, so one range read finds all of them. But the items of a lane may be far apart in their group, and many items
-// between them may have records. Then each record is read by its key. of must not be empty.
+// readAttempts returns the records of failed attempts (attempt) of items of one group, which must be in the order of
+// their keys. An item without a record has never failed, and is not in the result. Few items have a record, so one
+// range read finds all of them. But the items of a lane may be far apart in their group, and many items between them
+// may have records. Then each record is read by its key. of must not be empty.
 func (v *view) readAttempts(of []ID) (map[ID]rec.Attempt, error) {
 	most := len(of) + 1
 	rows, err := v.read.GetRange(kv.Range{
@@ -199,7 +206,8 @@ func (v *view) readAttempts(of []ID) (map[ID]rec.Attempt, error) {
 	return records, nil
 }
 
-// readRows reads the row of each item that has one.
+// readRows reads a row of each item, and returns the rows that there are, in the order of the items. key returns the
+// key of an item's row: of the item itself, or of its attempts.
 func (v *view) readRows(of []ID, key func(ID) []byte) (rows []kv.KV, err error) {
 	reads := make([]kv.Future[[]byte], len(of))
 	for i, id := range of {
@@ -217,8 +225,8 @@ func (v *view) readRows(of []ID, key func(ID) []byte) (rows []kv.KV, err error) 
 	return rows, nil
 }
 
-// readPace starts reading how far the group's rate is used up; nil if the configuration that the handle knows has no
-// MaxRate.
+// readPace starts reading the group's row of its rate (pace): up to which time the rate is used up. nil = nothing is
+// read, because the configuration that the handle knows has no MaxRate.
 func (v *view) readPace(group string) kv.Future[[]byte] {
 	if v.known().MaxRate.isNone() {
 		return nil
@@ -226,7 +234,8 @@ func (v *view) readPace(group string) kv.Future[[]byte] {
 	return v.read.Get(v.keys.pace(group))
 }
 
-// waitPace returns the result of the read that readPace has started.
+// waitPace returns the result of the read that readPace has started; f must not be nil. A group without a row has the
+// zero value: its rate is not used up. See repairedPace for a time far ahead.
 func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err error) {
 	value, err := f.Wait(v.ctx)
 	if err != nil {
@@ -238,8 +247,9 @@ func (v *view) waitPace(group string, f kv.Future[[]byte]) (p rec.Pace, err erro
 	return repairedPace(p, v.known().MaxRate, v.nowMS), err
 }
 
-// readPaceTotal returns how far the queue's rate is used up. All portions that handles have drawn are counted as used.
-// A value that cannot be read counts as one that is far ahead, see repairedPace. The next draw replaces it.
+// readPaceTotal reads how far the rate of the whole queue is used up (the field pace of meta). All portions that
+// handles have drawn are counted as used. A value that cannot be read counts as one that is far ahead, see
+// repairedPace. The next draw replaces it.
 func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 	key := v.keys.meta(metaPace)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -254,6 +264,7 @@ func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 	return repairedPace(p, rate, v.nowMS), nil
 }
 
+// readPause reads the pause of the whole queue (the field paused of meta); nil = the queue is not paused. See pauseOf.
 func (v *view) readPause() (*rec.Mark, error) {
 	key := v.keys.meta(metaPaused)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -263,8 +274,8 @@ func (v *view) readPause() (*rec.Mark, error) {
 	return v.q.pauseOf(key, value), nil
 }
 
-// pauseOf returns the pause in a value; nil = the queue is not paused. If the value cannot be read, the queue counts as
-// paused, with the error as the reason. Resume ends this too.
+// pauseOf returns the pause in the value of the field paused of meta; nil = the queue is not paused. If the value
+// cannot be read, the queue counts as paused, with the error as the reason. Resume ends this too. pauseOf reads no key.
 func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
 	m, err := rec.UnpackPause(key, value)
 	if q.passes(err) {
@@ -285,7 +296,8 @@ func seenHead(seen, head ID) error {
 	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
 }
 
-// sawHead reads the head of a lane and compares it with seen, as seenHead does.
+// sawHead reads the key of the head (first item) of a lane, and returns ErrChanged if it is not seen, as seenHead does.
+// If seen is the zero ID, it reads nothing.
 func (v *view) sawHead(lane string, seen ID) error {
 	if seen == (ID{}) {
 		return nil
@@ -305,7 +317,7 @@ func (v *view) sawHead(lane string, seen ID) error {
 	return seenHead(seen, p.itemID())
 }
 
-// heldLane is the record of a lane, with the lane.
+// heldLane is a lane with its record: the value of its lock or hold.
 type heldLane struct {
 	lane   string
 	record *rec.Record
@@ -333,12 +345,13 @@ const (
 // locksRead counts the locks and marks that a transaction reads.
 type locksRead struct{ rows, bytes int }
 
+// add counts a row.
 func (l *locksRead) add(row kv.KV) { l.rows, l.bytes = l.rows+1, l.bytes+len(row.Value) }
 
-// over reports whether the last lock is one too many. A single lock never is.
+// over reports whether the rows are more than maxPassed, or more than passedBytes. A single row is never too many.
 func (l *locksRead) over() bool { return l.rows > maxPassed || l.bytes > passedBytes && l.rows > 1 }
 
-// limit is the error of a call that must read all locks and marks of a group.
+// limit is the error of a call that must read all locks and marks of a group, when there are too many.
 func (l *locksRead) limit() error {
 	if l.rows > maxPassed {
 		return &LimitError{What: whatLocks, Unit: "rows", Got: int64(l.rows), Max: maxPassed}
@@ -352,12 +365,12 @@ const whatLocks = "locks and marks of the group"
 // laneLock has the reads of a lane's lock, and in a queue whose plan is not plain those of other locks that may exclude
 // the lane.
 type laneLock struct {
-	lock kv.Future[[]byte] // nil if the plan is not plain: the lock is in one of over
-	over []lockRead
-	hold kv.Future[[]kv.KV] // the first hold; nil if the lane has none
+	lock kv.Future[[]byte]  // of the lane's own lock; nil if the plan is not plain: the lock is in one of over
+	over []lockRead         // of the ranges in which locks of intersecting lanes may be
+	hold kv.Future[[]kv.KV] // the first hold of the group; nil if no hold can exclude the lane
 }
 
-// lockRead is the read of the first locks of a range.
+// lockRead is the read of the first locks of a range, under way.
 type lockRead struct {
 	by    kv.ReadTx
 	of    kv.KeyRange
@@ -365,9 +378,11 @@ type lockRead struct {
 	rows  kv.Future[[]kv.KV]
 }
 
-// readLaneLock starts the reads of a laneLock. The lane must not be a hold. If the plan is not plain it reads up to
-// most locks of each range that may have locks of intersecting lanes, by the reader that is given as locks: it decides
-// whether these reads have conflicts. The lock of a plain queue and the first hold are read by v.read.
+// readLaneLock starts reading what may keep a lane from a claim: its own lock, the locks of lanes that may share an
+// item with the lane (intersecting lanes), and the first hold of the group. The lane must not be a hold. In a plain
+// queue, each group of which is one lane, it reads the lane's lock alone. In other queues it reads up to most locks of
+// each range that may have locks of intersecting lanes. The reader given as locks reads these ranges, and so decides
+// whether the reads have conflicts. v.read reads the lock of a plain queue and the first hold.
 func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	if v.keys.plan.IsPlain() {
 		return laneLock{lock: v.read.Get(v.keys.lock(lane))}
@@ -387,8 +402,10 @@ func (v *view) readLaneLock(locks kv.ReadTx, lane string, most int) laneLock {
 	return l
 }
 
-// waitLaneLock returns the results of the reads of a laneLock: the lane's own record, and those of intersecting lanes.
-// If no other lane excludes the lane, others is empty.
+// waitLaneLock waits for the reads of a laneLock, except that of the first hold. own is the lane's own record; nil =
+// there is none. others are records of intersecting lanes: at least one of them if there are any. If no other lane
+// excludes the lane, others is empty. If a range has too many locks to look at, the next lock stands for an
+// intersecting one, see pass.
 func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []heldLane, err error) {
 	if l.over == nil {
 		value, err := l.lock.Wait(v.ctx)
@@ -413,7 +430,7 @@ func (v *view) waitLaneLock(lane string, l laneLock) (own *rec.Record, others []
 	return own, others, nil
 }
 
-// wait returns the results of waitLaneLock for one range.
+// wait returns the results of waitLaneLock for one range. It may read more locks, see pass.
 func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLane, err error) {
 	rows, err := l.rows.Wait(v.ctx)
 	if err != nil {
@@ -426,8 +443,9 @@ func (l *lockRead) wait(v *view, lane string) (own *rec.Record, others []heldLan
 	return own, others, err
 }
 
-// pass continues a read of locks behind the rows in passed, none of which is of an intersecting lane. It returns the
-// first lock of an intersecting lane. Behind maxPassed locks, or passedBytes, it returns the next lock, of any lane.
+// pass continues a read of locks behind the rows in passed, none of which is of an intersecting lane. It reads page by
+// page, and returns the first lock of an intersecting lane; nothing if there is none. Behind maxPassed locks, or
+// passedBytes, it returns the next lock, of any lane: then the lane counts as excluded.
 func (l *lockRead) pass(v *view, lane string, passed []kv.KV) (excludes []heldLane, err error) {
 	var read locksRead
 	for _, row := range passed {
@@ -450,7 +468,8 @@ func (l *lockRead) pass(v *view, lane string, passed []kv.KV) (excludes []heldLa
 	return nil, nil
 }
 
-// unpackLocks returns the records in rows: the lane's own, and those of intersecting lanes.
+// unpackLocks returns the records in rows of locks that were read: the lane's own, and those of intersecting lanes. It
+// leaves out locks of lanes that cannot share an item with the lane.
 func (v *view) unpackLocks(lane string, rows []kv.KV) (own *rec.Record, others []heldLane, err error) {
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
@@ -473,27 +492,29 @@ func (v *view) unpackLocks(lane string, rows []kv.KV) (own *rec.Record, others [
 	return own, others, nil
 }
 
-// laneRead reads the items of a lane that is not a whole group. It reads the lane's keys first, and then each item by
-// its key, because the lane's items may be far apart in the group.
+// laneRead reads the items of a lane that is not a whole group. It reads the lane's keys (lane) first, and then each
+// item by its key (item), because the lane's items may be far apart in the group. A laneRead is a kv.Future of the
+// items.
 type laneRead struct {
 	keys   subspace
 	lane   string
-	first  kv.Future[[]kv.KV]
-	values kv.ReadTx
-	got    []kv.Future[[]byte]
-	pairs  []kv.KV
+	first  kv.Future[[]kv.KV]  // the lane's keys
+	values kv.ReadTx           // the reader of the items
+	got    []kv.Future[[]byte] // the values of the items, being read
+	pairs  []kv.KV             // the items, in the same order
 	err    error
-	begun  bool
-	ended  bool
+	begun  bool // the keys were waited for
+	ended  bool // Wait has returned
 }
 
-// readItems starts reading the first items of a lane, at most limit. If the lane is not a whole group, the items
-// themselves are read by values: only the read of the lane's keys may need a conflict.
+// readItems starts reading the first items of a lane, at most limit. The result has the items' own keys and values. If
+// the lane is not a whole group, its keys (lane) are read by v.read, and the items themselves by values: only the read
+// of the lane's keys may need a conflict.
 func (v *view) readItems(values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
 	return v.readItemsIn(values, lane, v.keys.items(lane), limit)
 }
 
-// readItemsIn is readItems for a part of the lane's keys.
+// readItemsIn is readItems for a part of the lane's keys: for the range in keys.
 func (v *view) readItemsIn(values kv.ReadTx, lane string, keys kv.KeyRange, limit int) kv.Future[[]kv.KV] {
 	first := v.read.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
 	if !lanes.IsPart(lane) {
@@ -502,7 +523,7 @@ func (v *view) readItemsIn(values kv.ReadTx, lane string, keys kv.KeyRange, limi
 	return &laneRead{keys: v.keys, lane: lane, first: first, values: values}
 }
 
-// begin starts reading the items by key.
+// begin waits for the lane's keys, and starts reading the items. A second call does nothing.
 func (r *laneRead) begin(ctx context.Context) {
 	if r.begun {
 		return
@@ -526,7 +547,8 @@ func (r *laneRead) begin(ctx context.Context) {
 	}
 }
 
-// Wait returns the items as pairs of their own keys and values.
+// Wait returns the items as pairs of their own keys and values. The error wraps ErrCorrupt if a key of the lane leads
+// to no item.
 func (r *laneRead) Wait(ctx context.Context) ([]kv.KV, error) {
 	r.begin(ctx)
 	for i := 0; r.err == nil && !r.ended && i < len(r.got); i++ {
@@ -538,7 +560,7 @@ func (r *laneRead) Wait(ctx context.Context) ([]kv.KV, error) {
 	return r.pairs, r.err
 }
 
-// Ready reports whether Wait returns at once.
+// Ready reports whether Wait has returned before: then it returns at once.
 func (r *laneRead) Ready() bool { return r.ended }
 
 // Cancel gives the reads up.
@@ -549,8 +571,9 @@ func (r *laneRead) Cancel() {
 	}
 }
 
-// reloadItems reads the items of a claim that is held. It leaves out items between them that are not of the claim, such
-// as an item whose enqueue has committed late.
+// reloadItems reads the items of the claim h again, for a receive that is answered a second time. It leaves out items
+// between them that are not of the claim, such as an item whose enqueue has committed late. It reads the items with
+// their parts, and the failed attempts of the first item (attempt). If an item is gone, the error wraps ErrCorrupt.
 func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	out := h.Items
 	if len(out) == 0 {
@@ -588,8 +611,9 @@ func (v *view) reloadItems(lane string, h *rec.Holding) ([]Item, error) {
 	return items, nil
 }
 
-// reloadRows starts reading the items of a claim that is held. Those of a lane are read by key, because they may be far
-// apart in the group. Of a whole group it returns more rows than the claim has items if other items lie between them.
+// reloadRows starts reading the rows of the items of a claim, for reloadItems. Those of a lane are read by key, because
+// they may be far apart in the group. Those of a whole group are read as a range. The result has more rows than the
+// claim has items if other items lie between them.
 func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	group := lanes.GroupOf(lane)
 	if lanes.IsPart(lane) {
@@ -606,7 +630,8 @@ func (v *view) reloadRows(lane string, out []rec.Item) kv.Future[[]kv.KV] {
 	}, kv.RangeOptions{Limit: len(out) + 1})
 }
 
-// firstHold starts reading the first hold that can keep items of a lane from a claim; nil = no hold can.
+// firstHold starts reading the first hold of the lane's group. A hold is the claim or delay of a single item, and can
+// keep that item from a claim of the lane; nil = nothing is read, because no hold can.
 func (v *view) firstHold(lane string) kv.Future[[]kv.KV] {
 	if !v.keys.plan.MeetsHolds(lane) {
 		return nil
@@ -614,7 +639,7 @@ func (v *view) firstHold(lane string) kv.Future[[]kv.KV] {
 	return v.read.GetRange(v.keys.holds(lane).Selectors(), kv.RangeOptions{Limit: 1})
 }
 
-// unpackHolds reads the records of holds.
+// unpackHolds unpacks the rows of holds, or of locks, that were read. It reads no key.
 func (v *view) unpackHolds(rows []kv.KV) ([]heldLane, error) {
 	all := make([]heldLane, 0, len(rows))
 	for _, row := range rows {
@@ -634,7 +659,8 @@ func (v *view) unpackHolds(rows []kv.KV) ([]heldLane, error) {
 // inHandMost bounds the holds that inHand reads.
 const inHandMost = 10_000
 
-// inHand counts the items of a group that are in flight under a hold. It counts among the first inHandMost holds.
+// inHand counts the items of a group that are in flight under a claim of their own (hold). It reads only the first
+// inHandMost holds. A hold that delays an item does not count.
 func (v *view) inHand(group string) (n int, err error) {
 	rows, err := v.read.GetRange(v.keys.holds(group).Selectors(), kv.RangeOptions{Limit: inHandMost}).Wait(v.ctx)
 	if err != nil {
@@ -649,13 +675,14 @@ func (v *view) inHand(group string) (n int, err error) {
 	return n, err
 }
 
-// cursor is the part of a range that is not read yet.
+// cursor is the part of a range that is not read yet. A caller reads a page, and then tells the cursor the rows.
 type cursor struct {
 	begin     kv.KeySelector
 	end       []byte
-	exhausted bool
+	exhausted bool // nothing is left to read
 }
 
+// newCursor returns a cursor at the begin of a range.
 func newCursor(r kv.KeyRange) cursor {
 	return cursor{begin: kv.FirstGreaterOrEqual(r.Begin), end: r.End}
 }
@@ -677,7 +704,8 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 	c.begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
 }
 
-// walk reads the rows of r, page by page, at one version. An error ends the sequence.
+// walk returns the rows of r, which it reads by tx page by page. page is the number of rows of a page. An error ends
+// the sequence.
 func walk(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, page int) iter.Seq2[kv.KV, error] {
 	return func(yield func(kv.KV, error) bool) {
 		for rest := newCursor(r); !rest.exhausted; {
@@ -708,7 +736,7 @@ func give[T any](entries []T, err error, yield func(T, error) bool) bool {
 // maxStride bounds the keys that one read of countKeys skips.
 const maxStride = 1000
 
-// countKeys counts the keys of r up to limit.
+// countKeys counts the keys of r up to limit. It reads keys, no values.
 func (v *view) countKeys(r kv.KeyRange, limit int64) (int64, error) {
 	counts, err := v.countKeysOfEach([]kv.KeyRange{r}, limit)
 	if err != nil {
@@ -756,7 +784,8 @@ type keyCount struct {
 	step    kv.Future[[]byte] // the read in flight; nil = none
 }
 
-// take waits for the read in flight, and computes the next stride and offset.
+// take waits for the read in flight, adds the keys that the step has passed to n, and computes the next stride and
+// offset.
 func (c *keyCount) take(ctx context.Context) error {
 	if c.step == nil {
 		return nil
@@ -783,6 +812,7 @@ func (c *keyCount) take(ctx context.Context) error {
 	return nil
 }
 
+// setState writes the state of a group (state), the bytes that holders keep with it. An empty state clears the row.
 func (w *txn) setState(group string, state []byte) {
 	if len(state) == 0 {
 		w.tx.Clear(w.keys.state(group))
@@ -791,7 +821,7 @@ func (w *txn) setState(group string, state []byte) {
 	w.tx.Set(w.keys.state(group), state)
 }
 
-// readState starts reading a group's state if wanted; otherwise nil.
+// readState starts reading a group's state (state); nil if it is not wanted.
 func (v *view) readState(group string, wanted bool) kv.Future[[]byte] {
 	if !wanted {
 		return nil
@@ -846,12 +876,16 @@ const (
 	rangeSize    = 24
 )
 
+// setSize, conflictSize and clearSize return the bytes that a transaction grows by. setSize is for a key that is set,
+// with its write conflict. key and value are their lengths.
 func setSize(key, value int) int { return 3*key + value + mutationSize + rangeSize + 1 }
-func conflictSize(key int) int   { return 2*key + rangeSize + 1 }
 
-// clearSize includes the conflict range that a cleared key may cost, because a read conflict on a range is split at
-// each key in the range that the transaction has written. Example: an ack clears the last three items of a group, one
-// by one, and conflicts on the emptiness of the group: four ranges.
+// conflictSize is for the read conflict of a key.
+func conflictSize(key int) int { return 2*key + rangeSize + 1 }
+
+// clearSize is for a key that is cleared. It includes the conflict range that a cleared key may cost, because a read
+// conflict on a range is split at each key in the range that the transaction has written. Example: an ack clears the
+// last three items of a group, one by one, and conflicts on the emptiness of the group: four ranges.
 func clearSize(key int) int { return 4*key + mutationSize + rangeSize + 2 + conflictSize(key) }
 
 // sizes has the size of a transaction, as far as the handle knows it.
@@ -864,55 +898,64 @@ type sizes struct {
 	callers int
 }
 
-// sized counts the bytes that its calls add to a transaction. The count is about FoundationDB's, or higher.
+// sized is a kv.Tx that counts the bytes that its calls add to the transaction. The count is about FoundationDB's, or
+// higher. Reads at snapshot add no bytes.
 type sized struct {
 	kv.Tx
 	added int  // bytes
 	wrote bool // a key was set or cleared
 }
 
+// Set implements kv.Tx.
 func (t *sized) Set(key, value []byte) {
 	t.added, t.wrote = t.added+setSize(len(key), len(value)), true
 	t.Tx.Set(key, value)
 }
 
+// Clear implements kv.Tx.
 func (t *sized) Clear(key []byte) {
 	t.added, t.wrote = t.added+clearSize(len(key)), true
 	t.Tx.Clear(key)
 }
 
+// ClearRange implements kv.Tx. It counts as the clear of a key of the average length of the two ends.
 func (t *sized) ClearRange(r kv.KeyRange) {
 	t.added, t.wrote = t.added+clearSize((len(r.Begin)+len(r.End)+1)/2), true
 	t.Tx.ClearRange(r)
 }
 
+// Atomic implements kv.Tx.
 func (t *sized) Atomic(op kv.MutationType, key, operand []byte) {
 	t.added, t.wrote = t.added+setSize(len(key), len(operand)), true
 	t.Tx.Atomic(op, key, operand)
 }
 
+// AddReadConflictRange implements kv.Tx.
 func (t *sized) AddReadConflictRange(r kv.KeyRange) error {
 	t.added += len(r.Begin) + len(r.End) + rangeSize
 	return t.Tx.AddReadConflictRange(r)
 }
 
+// AddWriteConflictRange implements kv.Tx.
 func (t *sized) AddWriteConflictRange(r kv.KeyRange) error {
 	t.added += len(r.Begin) + len(r.End) + rangeSize
 	return t.Tx.AddWriteConflictRange(r)
 }
 
+// Get implements kv.Tx. It counts the read conflict.
 func (t *sized) Get(key []byte) kv.Future[[]byte] {
 	t.added += conflictSize(len(key))
 	return t.Tx.Get(key)
 }
 
-// GetKey and GetRange have a conflict up to the key that they find. Usually it is longer than the given keys by at most
-// foundKey bytes.
+// GetKey implements kv.Tx. GetKey and GetRange have a conflict up to the key that they find. Usually it is longer than
+// the given keys by at most foundKey bytes.
 func (t *sized) GetKey(s kv.KeySelector) kv.Future[[]byte] {
 	t.added += conflictSize(len(s.Key) + foundKey)
 	return t.Tx.GetKey(s)
 }
 
+// GetRange implements kv.Tx. It counts the read conflict as GetKey does.
 func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 	t.added += conflictSize(max(len(r.Begin.Key), len(r.End.Key)) + foundKey)
 	return t.Tx.GetRange(r, o)
@@ -921,10 +964,10 @@ func (t *sized) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
 // foundKey is what a key of an item has behind the key of its group.
 const foundKey = 32
 
-// used returns the size of the transaction, with the writes that its caller has made before.
+// used returns the size of the transaction (bytes), with the writes that its caller has made before.
 func (w *txn) used() int { return w.sizes.callers + w.sizes.own.added }
 
-// txLimit returns how large a transaction of the handle may become.
+// txLimit returns how large (bytes) a transaction of the handle may become.
 func (q *Queue) txLimit() int {
 	if n := q.opts.Tx.SizeLimit; n > 0 {
 		return min(n, kv.MaxTransactionSize)
@@ -932,10 +975,11 @@ func (q *Queue) txLimit() int {
 	return kv.MaxTransactionSize
 }
 
-// crowded reports whether the transaction has no room for another claim.
+// crowded reports whether the transaction has used crowdedShare of its limit, so that it has no room for another claim.
 func (w *txn) crowded() bool { return w.used() > w.q.txLimit()/100*crowdedShare }
 
-// measure waits for the size that the caller's transaction had before this call.
+// measure waits for the size that the caller's transaction had before this call, and adds it to the size in sizes. A
+// transaction that the handle has begun had none.
 func (w *txn) measure() error {
 	if w.sizes.before == nil {
 		return nil
@@ -948,7 +992,7 @@ func (w *txn) measure() error {
 	return nil
 }
 
-// checkRoom returns an error if the caller's transaction has no room for a claim or a take.
+// checkRoom returns a *LimitError if the caller's transaction is crowded, so that it has no room for a claim or a take.
 func (w *txn) checkRoom() error {
 	if err := w.measure(); err != nil || !w.crowded() {
 		return err
@@ -959,8 +1003,8 @@ func (w *txn) checkRoom() error {
 	}
 }
 
-// checkSize returns an error if the caller's transaction has become too large to be committed. It asks the engine for
-// the size only if the layer's own count is high.
+// checkSize returns a *LimitError if the transaction has become too large to be committed, with a receipt added. It
+// asks the engine for the size only if the layer's own count is high (crowded).
 func (w *txn) checkSize() error {
 	if err := w.measure(); err != nil || !w.crowded() {
 		return err
@@ -998,6 +1042,7 @@ type itemSizes struct {
 	told  int // bytes in a row of changes for subscriptions; 0 = the queue writes none
 }
 
+// sizesIn returns the sizes for the items of a group. changes is Config.Changes; 0 = no rows of changes are written.
 func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
 	key := s.itemKey(nameAttempt, ID{Group: group, Index: math.MaxInt64}, 0)
 	z := itemSizes{key: len(key), lanes: s.plan.CountParts()}
@@ -1007,6 +1052,7 @@ func (s subspace) sizesIn(group string, changes time.Duration) itemSizes {
 	return z
 }
 
+// change is the size of an item in a row of changes for subscriptions.
 func (z itemSizes) change(facets int) int {
 	if z.told == 0 {
 		return 0
@@ -1059,28 +1105,33 @@ const (
 	witnessPage = 1000
 )
 
-// clockError wraps ErrClock, and has the two times that disagree.
+// clockError wraps ErrClock, and has the two times that disagree: by this process's clock, and by the clock of the
+// process that wrote a receipt.
 type clockError struct {
-	queue, own   string
-	nowMS        int64
+	queue, own   string        // the queue's name; the handle's Owner
+	nowMS        int64         // by this process's clock
 	apart, since time.Duration // between the clocks; since the receipt was written, by versions
 }
 
+// Unwrap returns ErrClock.
 func (e *clockError) Unwrap() error { return ErrClock }
 
+// Error says what time it is by each of the two clocks.
 func (e *clockError) Error() string {
 	return fmt.Sprintf("%v: it is %s by the clock of %s, and %s by what was written in queue %q %s ago: "+
 		"nothing is removed by its age until they agree", ErrClock, timeWords(e.nowMS), e.own,
 		timeWords(e.nowMS-e.apart.Milliseconds()), e.queue, e.since.Round(time.Second))
 }
 
-// witness is the time, by both clocks, at which a transaction wrote a receipt.
+// witness is the time, by the writer's clock and by the version, at which a transaction wrote a receipt.
 type witness struct {
 	moment
 	own bool // the receipt is the handle's own
 }
 
-// witnesses returns the view's own time by both clocks, and the times in the receipts of the last witnessLife.
+// witnesses returns the view's own time by both clocks, and the times in the receipts of the last witnessLife. It reads
+// the read version and the first witnessPage receipts (receipt). It leaves out receipts that cannot be read, and those
+// from before a restore of the database.
 func (v *view) witnesses() (m moment, all []witness, err error) {
 	read := v.read.GetRange(v.keys.section(nameReceipt).Selectors(), kv.RangeOptions{Limit: witnessPage})
 	if m, err = v.moment(); err != nil {
@@ -1105,7 +1156,7 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 }
 
 // disagreement returns an error if a receipt of the last witnessLife shows another clock that is more than clockSlack
-// behind this process's clock; otherwise nil.
+// behind this process's clock; otherwise nil. Of several it names the one that is farthest behind. It reads receipts.
 func (v *view) disagreement() (*clockError, error) {
 	m, all, err := v.witnesses()
 	if err != nil {
@@ -1123,7 +1174,7 @@ func (v *view) disagreement() (*clockError, error) {
 }
 
 // clocksApart returns the largest difference among this process's clock and the clocks in the receipts of the last
-// witnessLife; 0 = at most clockSlack.
+// witnessLife; 0 = they differ by at most clockSlack. It reads receipts.
 func (v *view) clocksApart() (time.Duration, error) {
 	m, all, err := v.witnesses()
 	if err != nil {
@@ -1140,8 +1191,10 @@ func (v *view) clocksApart() (time.Duration, error) {
 }
 
 // present returns the time (ms) that is most likely right: the median of the handle's own clock and the clocks in
-// receipts of other handles. Of two clocks it takes the later. Use present for a time that is stored without a version,
-// and by which another process later removes the row. Example: the time of death of a dead letter.
+// receipts of other handles. Of two clocks it takes the later. If the median is within clockSlack of the handle's
+// clock, it is the handle's time. Use present for a time that is stored without a version, and by which another process
+// later removes the row. Example: the time of death of a dead letter. It reads receipts once for each transaction, at
+// snapshot.
 func (w *txn) present() (int64, error) {
 	if w.beats.presentMS > 0 {
 		return w.beats.presentMS, nil

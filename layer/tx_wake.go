@@ -16,13 +16,13 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// wakes is what a transaction knows of the requests of receives that wait.
+// wakes is what a transaction knows of requests, the rows of handles whose receives wait for groups (staging.go).
 type wakes struct {
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	requests kv.Future[[]kv.KV] // which may be woken, being read from the first hint on
+	requests kv.Future[[]kv.KV] // the oldest requests, being read from the first hint on; nil = not yet
 	leftOver *leftOver          // nil = every request is taken for one that a handle waits behind
-	touched  map[uuid.UUID]bool // whose wake keys are touched
+	touched  map[uuid.UUID]bool // the handles whose wake keys are touched
 	others   int                // groups granted to other handles
 	grants   map[string]bool    // the keys of the grants to this handle which are not taken yet
 }
@@ -31,8 +31,9 @@ type wakes struct {
 // lease for each item. If there are fewer, the waker needs no other read.
 const requestsProbe = 16
 
-// waking wakes the handles that wait for the groups and lanes that a transaction has left ready, in a queue with
-// facets, an unordered queue or one with a lease for each item.
+// waking finds the handles to wake for the lanes that a transaction has left ready. It is for a queue with facets, an
+// unordered queue or one with a lease for each item; txn.wakeOldest is for other queues. To wake a handle means to
+// touch its wake key, which the handle watches. The fields say which requests still need a wake.
 type waking struct {
 	*txn
 	groups    int                 // requests for any group still to be woken
@@ -44,6 +45,7 @@ type waking struct {
 	woken     map[uuid.UUID]bool
 }
 
+// waking returns a waking with nothing to wake for. See opens.
 func (w *txn) waking() *waking {
 	return &waking{
 		txn: w, templates: make(map[string]int), opened: make(map[string][]string), unlocks: make(map[string][]string),
@@ -54,12 +56,13 @@ func (w *txn) waking() *waking {
 // wakeLanes wakes the handles that wait for lanes which this transaction has left ready. For any whole group it wakes
 // the oldest request, and by each template as many as there are lanes. For a named lane it wakes those of the lane, and
 // of each lane which may share an item with an unlocked one, because the hint of such a lane may be there all the time
-// while another lock excludes the lane.
+// while another lock excludes the lane. To wake a request means to touch the wake key of its handle.
 //
 // In an unordered queue it also wakes for messages behind others. Example: a handle has passed over the first message
 // of a group, which is suspect, and waits. It may receive the next one at once.
 //
-// The reads are at snapshot: neither two enqueues conflict, nor an enqueue and a receive that waits.
+// It reads the oldest requests of all kinds (reqgroup, reqlane, request) at snapshot: neither two enqueues conflict,
+// nor an enqueue and a receive that waits.
 func (w *txn) wakeLanes() error {
 	if len(w.noted.ready)+len(w.noted.unlocked)+len(w.noted.behind) == 0 {
 		return nil
@@ -88,7 +91,8 @@ func (w *txn) wakeLanes() error {
 	return k.readMore()
 }
 
-// opens has the handles woken that wait for the lane.
+// opens notes a lane that is left ready, so that handles are woken that wait for it: by name, by its template, or for
+// any group.
 func (k *waking) opens(lane string) {
 	group, where := lanes.Split(lane)
 	k.opened[group] = append(k.opened[group], lane)
@@ -99,7 +103,11 @@ func (k *waking) opens(lane string) {
 	}
 }
 
-// readMore reads the requests that matter, because there are many.
+// readMore wakes the handles when there are requestsProbe requests or more. It reads, at snapshot, only the requests
+// that may be for the lanes of this transaction, and touches the wake keys of their handles. If it would need more than
+// wakeGroups reads, it first tries a single read of all requests, which is enough if there are less than wakePage. The
+// requests for lanes of a group with an unlocked lane may be too many for one read. Then readMore touches the shared
+// wake key, which each handle watches whose receives wait for a group, a lane or a template (touchShared).
 func (k *waking) readMore() error {
 	if len(k.templates)+len(k.opened)+len(k.unlocks) > wakeGroups {
 		rows, err := k.read.GetRange(k.keys.requests().Selectors(), kv.RangeOptions{Limit: wakePage}).Wait(k.ctx)
@@ -151,6 +159,7 @@ func (k *waking) readMore() error {
 	return nil
 }
 
+// seeAll calls see for each request, and leaves out those that cannot be read.
 func (k *waking) seeAll(rows []kv.KV) error {
 	for _, row := range rows {
 		if err := k.see(row); err != nil && !k.passes(err) {
@@ -160,7 +169,9 @@ func (k *waking) seeAll(rows []kv.KV) error {
 	return nil
 }
 
-// see wakes the handle of a request, if the handle is alive and waits for what there is.
+// see wakes the handle of a request, if the handle is alive and waits for one of the lanes, and not enough handles were
+// woken for that already: one for any group, one or more by each template, up to wakeProbe for each named lane. The
+// error says that the request cannot be read.
 func (k *waking) see(row kv.KV) error {
 	p, err := k.keys.parse(row.Key)
 	if err != nil {
@@ -196,7 +207,8 @@ func (k *waking) see(row kv.KV) error {
 	return nil
 }
 
-// unlock notes that a lock is released.
+// unlock notes that the lock of a lane is cleared: finish then wakes handles that wait for lanes which the lock has
+// excluded, and puts back the kept hints. In a queue without kept hints unlock does nothing.
 func (w *txn) unlock(lane string) {
 	if !w.keys.plan.KeepsHints() {
 		return
@@ -209,7 +221,9 @@ func (w *txn) unlock(lane string) {
 	w.readKept(lane)
 }
 
-// readKept starts reading the hints put aside under a lock which is being released.
+// readKept starts reading the kept hints of a lock, with a conflict. The lock is being released, or its holding gets an
+// earlier end. A kept hint is the hint of an intersecting lane that was put aside under the lock, because the lock
+// makes it useless (group_lane.go).
 func (w *txn) readKept(lane string) {
 	if w.keys.plan.KeepsHints() {
 		w.noted.unkept = append(w.noted.unkept,
@@ -217,7 +231,7 @@ func (w *txn) readKept(lane string) {
 	}
 }
 
-// putBackKept puts back the hints which were put aside under the locks that this transaction has released.
+// putBackKept puts back the kept hints that readKept has read: it clears the keys ("kept"), and writes the hints again.
 func (w *txn) putBackKept() error {
 	for _, f := range w.noted.unkept {
 		rows, err := f.Wait(w.ctx)
@@ -239,7 +253,7 @@ func (w *txn) putBackKept() error {
 	return nil
 }
 
-// vacate notes that an item goes from lanes whose first it may be.
+// vacate notes that the item with the index leaves the lanes of. It may be the first item of each, see leadToNext.
 func (w *txn) vacate(index int64, of []string) {
 	if w.noted.vacated == nil && len(of) > 0 {
 		w.noted.vacated = make(map[string][]int64)
@@ -294,7 +308,7 @@ func (w *txn) leadToNext() error {
 	return nil
 }
 
-// unpackHint returns how often the head of a hint has failed.
+// unpackHint returns how often the head (first item) of a lane has failed, as its hint or kept hint says.
 func unpackHint(row kv.KV) (attempts int, err error) {
 	if len(row.Value) == 0 {
 		return 0, nil
@@ -303,7 +317,8 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 	return int(n), err
 }
 
-// wakeReady wakes the requests for what this transaction has left ready.
+// wakeReady wakes handles that wait for the lanes that this transaction has left ready: it reads requests at snapshot
+// and touches wake keys.
 func (w *txn) wakeReady() error {
 	switch {
 	case !w.keys.plan.IsPlain():
@@ -319,7 +334,8 @@ func (w *txn) wakeReady() error {
 const subscriptionsPause = 333 * time.Millisecond
 
 // watchFailed reports whether a watch that has failed may be set again at once: its read was too old, for example
-// because another process serves the folder now. Otherwise it writes the error to slog.Default, once for each handle.
+// because another process serves the folder now. false = the handle looks again at its poll. Then watchFailed also
+// writes the error to slog.Default, once for each handle, unless the database was closed.
 func (q *Queue) watchFailed(err error) (again bool) {
 	failed := kv.Error{Code: kv.Code(err)}
 	if failed.Retryable() {
