@@ -28,6 +28,9 @@ import (
 // An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
 // Shards cannot be lowered (*LimitError).
 //
+// Reads and writes, with conflicts: the field config of meta. Also written: the wake keys of handles that wait. After a
+// change of MaxRate: pace keys are cleared, and hints or timers of their groups are set.
+//
 // Errors: ErrOptions, *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this
 // library has written the configuration; ErrClosed, and the engine's.
 func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
@@ -40,6 +43,8 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 	return now, version, err
 }
 
+// reconfigure is Configure without the hooks: it stores the configuration, then moves groups that wait by an old rate,
+// then finishes a raise of the shards. The version is 0 if nothing was stored.
 func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	if change == nil {
 		return Config{}, 0, wrap("configure", fmt.Errorf("%w: no function that changes the configuration", ErrOptions))
@@ -72,7 +77,8 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 	return now.config.copied(), now.version, wrap("configure", err)
 }
 
-// configure returns the new configuration, which it stores. It conflicts with another change of the configuration only.
+// configure stores the configuration as change leaves it, in the field config of meta, and returns it. It also touches
+// the wake keys of handles that wait. It conflicts with another change of the configuration only.
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
 	v := q.viewOf(ctx, guard.Configure.Reads(tx))
 	old, err := v.readStored()
@@ -107,8 +113,8 @@ type SetGroupStateOptions struct {
 	Force bool
 }
 
-// SetGroupState sets the state of a group without a live claim. An empty state clears it. A claim with an expired lease
-// does not count.
+// SetGroupState sets the state of a group without a live claim: bytes that holders keep with a group. An empty state
+// clears it. A claim with an expired lease does not count. SetGroupStateTx lists the keys.
 //
 // Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
 func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
@@ -120,7 +126,8 @@ func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o 
 // SetGroupStateTx sets the state in the caller's transaction. The caller must handle an unknown commit, for example
 // with Once.
 //
-// Reads: the lock, with a conflict. Conflicts: with claims, acks and other changes of the group's lock.
+// Reads: the lock, with a conflict. Conflicts: with claims, acks and other changes of the group's lock. Writes: the
+// state, and a write conflict on the lock.
 func (a Admin) SetGroupStateTx(
 	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
 ) error {
@@ -175,7 +182,7 @@ const MaxBehind = 10_000
 const subscriptionsPage = 50
 
 // Subscriptions lists the queue's subscriptions in the order of their names. It reads pages, each in a transaction of
-// its own.
+// its own, at snapshot: the keys cursor and reader, and rows of changes.
 //
 // Errors: ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Subscriptions(ctx context.Context) ([]SubscriptionInfo, error) {
@@ -201,7 +208,7 @@ func (a Admin) Subscriptions(ctx context.Context) ([]SubscriptionInfo, error) {
 	return all, nil
 }
 
-// subscribed is a subscription while it is read.
+// subscribed is the state of one subscription while Subscriptions reads it.
 type subscribed struct {
 	info      SubscriptionInfo
 	behind    kv.KeyRange // the changes that it has not seen
@@ -210,7 +217,9 @@ type subscribed struct {
 	first     kv.Future[[]kv.KV] // of behind
 }
 
-// subscriptions reads the subscriptions of a page of cursors.
+// subscriptions reads the subscriptions whose cursors are in rows: their readers, and the rows of changes behind their
+// places, which it counts. If something of a subscription cannot be read, that is its Err. A cursor whose key cannot be
+// read is left out.
 func (v inspection) subscriptions(rows []kv.KV) ([]SubscriptionInfo, error) {
 	all := make([]*subscribed, 0, len(rows))
 	for _, row := range rows {
@@ -253,7 +262,8 @@ func (v inspection) subscriptions(rows []kv.KV) ([]SubscriptionInfo, error) {
 	return infos, nil
 }
 
-// beginSubscription starts the reads of a subscription.
+// beginSubscription takes the name and the place from a cursor, and starts reading the reader and the first change
+// behind the place. The error is ErrCorrupt; the name is set if the key could be read.
 func (v inspection) beginSubscription(s *subscribed, row kv.KV) error {
 	key, err := v.keys.parse(row.Key)
 	if err != nil {
@@ -271,8 +281,9 @@ func (v inspection) beginSubscription(s *subscribed, row kv.KV) error {
 	return nil
 }
 
-// waitSubscription waits for the reads of a subscription, and reports whether there are changes that it has not seen. A
-// holder or a change that cannot be read becomes the Err of the subscription, and the other fields are set.
+// waitSubscription waits for the reads of a subscription and sets Owner, Until and Next. some reports whether there are
+// changes that it has not seen, so that they must be counted. A holder or a change that cannot be read becomes the Err
+// of the subscription, and the other fields are set.
 func (v inspection) waitSubscription(s *subscribed) (some bool, err error) {
 	held, err := s.reader.Wait(v.ctx)
 	if err != nil {
@@ -302,8 +313,8 @@ func (v inspection) waitSubscription(s *subscribed) (some bool, err error) {
 	return true, nil
 }
 
-// Unsubscribe removes a subscription with its place. A call of Subscribe that still runs continues as a new
-// subscription.
+// Unsubscribe removes a subscription with its place: it clears the keys cursor and reader. A call of Subscribe that
+// still runs continues as a new subscription.
 //
 // Errors: ErrNoSubscription, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Unsubscribe(ctx context.Context, name string) error {
@@ -312,6 +323,8 @@ func (a Admin) Unsubscribe(ctx context.Context, name string) error {
 	})
 }
 
+// unsubscribe is Unsubscribe without the hooks. It reads the cursor with a conflict, and runs once even if the outcome
+// of its commit is unknown.
 func (q *Queue) unsubscribe(ctx context.Context, name string) error {
 	if err := checkSubscription(name); err != nil {
 		return err
@@ -334,8 +347,9 @@ func (q *Queue) unsubscribe(ctx context.Context, name string) error {
 // The lists as iterators. Each reads a page when the loop comes there, and begins again when ranged over again, with
 // the options of the call. Each entry is true of a moment, the list is not.
 
-// AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
-// at any letter. The loop must check the error of each pair: an error is the last pair, with no letter.
+// AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. It reads the
+// keys dead and part. A loop may end at any letter. The loop must check the error of each pair: an error is the last
+// pair, with no letter.
 func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
 	o.IDs, o.Group, o.After = slices.Clone(o.IDs), own(o.Group), own(o.After)
 	return func(yield func(DeadLetter, error) bool) {
@@ -349,8 +363,9 @@ func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[Dead
 	}
 }
 
-// AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
-// any item. The loop must check the error of each pair: an error is the last pair, with no item.
+// AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. It reads the keys
+// archived, archive and part. A loop may end at any item. The loop must check the error of each pair: an error is the
+// last pair, with no item.
 func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
 	o.Group, o.After = own(o.Group), own(o.After)
 	return func(yield func(ArchivedItem, error) bool) {
@@ -364,8 +379,9 @@ func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[Arch
 	}
 }
 
-// AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. A loop may end
-// at any group. The loop must check the error of each pair: an error is the last pair, with no group.
+// AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. For each group
+// it reads the lock and the head, and counts the items. A loop may end at any group. The loop must check the error of
+// each pair: an error is the last pair, with no group.
 func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
 	o.Where, o.After = maps.Clone(o.Where), own(o.After)
 	return func(yield func(GroupInfo, error) bool) {
@@ -382,10 +398,12 @@ func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupIn
 // itemsPage is how many items of a group AllItems reads at a time: 5 MB with the largest values.
 const itemsPage = 50
 
-// AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. A loop may end
-// at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. The loop
-// must check the error of each pair: an error is the last pair, with no item. Errors: those of Peek, and ErrCorrupt.
-// With a template it lists the items that agree with the template; nil = all.
+// AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. It reads the
+// keys item, part and attempt. With a template it lists the items that agree with the template; nil = all.
+//
+// A loop may end at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its
+// place. The loop must check the error of each pair: an error is the last pair, with no item. Errors: those of Peek,
+// and ErrCorrupt.
 func (a Admin) AllItems(ctx context.Context, group string, where Template) iter.Seq2[Item, error] {
 	packed, err := a.q.keys.whereGiven(where)
 	if e := checkGroup(group); e != nil {

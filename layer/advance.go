@@ -11,26 +11,29 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// advanced is an item as its holder has changed it.
+// advanced is an item as its holder has changed it. Facets are the headers by which items can be received. A lane is
+// the items of a group that agree with a template, which gives values for facets. So an item with other facets leaves
+// lanes and joins others. "Packed" facets are the values in one text, see lanes.Plan.Pack.
 type advanced struct {
 	id     ID
-	value  []byte
-	parts  [][]byte
-	had    int64    // parts of the old body
+	value  []byte   // the new value of the key item
+	parts  [][]byte // the new values of the keys part
+	had    int64    // how many parts the old body has
 	left   []string // the lanes which the item leaves
 	joined []string // the lanes which the item joins
 	was    string   // the item's facets before, packed
-	facets string   // that the item is given, packed
+	facets string   // the item's facets from now on, packed
 }
 
-// advancing is the items that a settlement advances.
+// advancing is the part of a settlement that advances items: Settlement.Change rewrites them in place. A nil *advancing
+// does nothing: the settlement advances no items.
 type advancing struct {
 	lent *lentAdvance
 	of   func(id ID) func(m *Message) error // how an item is advanced, by lent; nil = the item is acked
 
 	// Of the attempt under way.
-	values  map[ID]kv.Future[[]byte]
-	changed []advanced
+	values  map[ID]kv.Future[[]byte] // reads of the items
+	changed []advanced               // set by check
 }
 
 // lentAdvance is the caller's Settlement.Change. A transaction calls it in any goroutine, but not when the caller's
@@ -40,13 +43,15 @@ type lentAdvance struct {
 	fn func(id ID, m *Message) error
 }
 
+// lend makes fn, the caller's Settlement.Change, callable until the caller's call returns.
 func lend(fn func(id ID, m *Message) error) *lentAdvance { return &lentAdvance{newLent(), fn} }
 
 // errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
 
 // call calls the function. A panic becomes an error, and so does runtime.Goexit: the transaction, and the goroutine,
-// may be those of other callers.
+// may be those of other callers. errReturned means that the function was not called, because the caller's call has
+// returned.
 func (l *lentAdvance) call(id ID, m *Message) (err error) {
 	var failed error
 	used := l.use(func() {
@@ -61,7 +66,7 @@ func (l *lentAdvance) call(id ID, m *Message) (err error) {
 	return err
 }
 
-// begin starts reading the items that will be advanced, as far as known before the lock is read.
+// begin starts reading the items that will be advanced, at snapshot: those whose ids are known before the lock is read.
 func (a *advancing) begin(w *txn, s *settlement) {
 	if a == nil {
 		return
@@ -78,7 +83,8 @@ func (a *advancing) begin(w *txn, s *settlement) {
 	}
 }
 
-// check takes the advanced items out of the acked, and calls Change for each.
+// check takes the advanced items out of run.acked into run.moved, reads them with the parts of their bodies, at
+// snapshot, and calls Change for each. It notes the changed items, and writes nothing.
 func (a *advancing) check(w *txn, s *settlement) error {
 	if a == nil {
 		return nil
@@ -102,7 +108,8 @@ func (a *advancing) check(w *txn, s *settlement) error {
 	return nil
 }
 
-// changedBy returns an item of the claim as change leaves it.
+// changedBy reads an item of the claim, at snapshot, and returns the item as change leaves it. The field had is left to
+// the caller. ErrCorrupt means that the item cannot be read, or is not there although the claim has it.
 func (a *advancing) changedBy(w *txn, id ID, change func(m *Message) error) (c advanced, err error) {
 	get := a.values[id]
 	if get == nil {
@@ -126,7 +133,8 @@ func (a *advancing) changedBy(w *txn, id ID, change func(m *Message) error) (c a
 	return c, nil
 }
 
-// write takes the advanced items out of the lanes which they leave, and tells subscriptions.
+// write clears the lane keys by which the advanced items are in the lanes that they leave. It also tells subscriptions
+// of the change. conclude writes the items themselves.
 func (a *advancing) write(w *txn, s *settlement) {
 	if a == nil {
 		return
@@ -139,8 +147,9 @@ func (a *advancing) write(w *txn, s *settlement) {
 	w.changeInPlace(ChangeAdvanced, s.claim.Group, given, was)
 }
 
-// conclude writes the advanced items, and puts them into the lanes which they join. One of the claims that are settled
-// together may have emptied such a lane: then the advanced item brings the lane's hint.
+// conclude writes the advanced items, and puts them into the lanes which they join: see rewrite. It runs when all
+// claims that are settled together have been written. So readLaneEnds finds a lane empty if one of these claims has
+// emptied it, and the advanced item brings the lane's hint.
 func (a *advancing) conclude(w *txn, _ *settlement) error {
 	if a == nil || len(a.changed) == 0 {
 		return nil
@@ -157,7 +166,9 @@ func (a *advancing) conclude(w *txn, _ *settlement) error {
 	return nil
 }
 
-// changedItem returns an item's message as change leaves it, checked, and the item's envelope.
+// changedItem calls change with an item as a message. It returns the message as change leaves it, and the item's
+// envelope, which keeps times and dedup id. value is the value of the item; the other parts of its body are read. The
+// errors are those of change, of a change that is not allowed (ErrOptions, *LimitError, ErrInvalidUTF8), or ErrCorrupt.
 func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*Message, rec.Envelope, error) {
 	key := w.keys.item(id)
 	e, _, err := rec.OpenEnvelope(value)
@@ -185,8 +196,8 @@ func (w *txn) changedItem(id ID, value []byte, change func(m *Message) error) (*
 	return &m, e, config.checkFacetsOf(m.Headers)
 }
 
-// moves returns the lanes that an item leaves and joins with a change of its facets, without the lane of the whole
-// group.
+// moves returns the lanes that an item leaves and joins when its facets change from old to next (both packed). The lane
+// of the whole group is not among them. Both results are nil if the facets are the same.
 func (s subspace) moves(id ID, old, next string) (left, joined []string) {
 	if old == next {
 		return nil, nil
@@ -200,13 +211,15 @@ func (s subspace) moves(id ID, old, next string) (left, joined []string) {
 	return left, joined
 }
 
-// laneEnds is the first and the last item of a lane, as the transaction has read them; nil = the lane is empty.
+// laneEnds is the keys of the first and the last item of a lane, as the transaction has read them; nil = the lane is
+// empty.
 type laneEnds struct {
 	first, last []byte
-	fenced      bool
+	fenced      bool // there is a read conflict on last already
 }
 
-// readLaneEnds reads the ends of the lanes which items join.
+// readLaneEnds reads the first and the last key of each lane which the items join, at snapshot. The result is by the
+// names of the lanes.
 func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 	type reads struct{ first, last kv.Future[[]byte] }
 	begun := make(map[string]reads)
@@ -242,7 +255,8 @@ func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 	return ends, nil
 }
 
-// leaveLanes takes an item out of the lanes which it leaves.
+// leaveLanes clears the lane keys of an item in the lanes which it leaves. It also notes these lanes for leadToNext: in
+// a queue with RetroactiveDelay a lane that has lost its first item needs a hint.
 func (w *txn) leaveLanes(a *advanced) {
 	w.vacate(a.id.Index, a.left)
 	for _, lane := range a.left {
@@ -250,9 +264,10 @@ func (w *txn) leaveLanes(a *advanced) {
 	}
 }
 
-// rewrite writes an advanced item, and puts the item into the lanes which it joins. Where the item becomes the first of
-// a lane it writes a hint. Elsewhere the lane has a hint or a lock, and the conflict on the lane's last key keeps that
-// so, as in an enqueue.
+// rewrite writes an advanced item: it sets the keys item and part, clears the old parts, and sets a lane key in each
+// lane which the item joins. ends are the ends of these lanes, and rewrite keeps them up to date. Where the item
+// becomes the first of a lane, rewrite sets a hint (open). Elsewhere the lane has a hint or a lock, and the read
+// conflict on the lane's last key keeps that so, as in an enqueue.
 func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
 	keys, tx := w.keys, w.tx
 	if a.had > 0 {

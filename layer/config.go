@@ -118,7 +118,7 @@ type Config struct {
 	Fair bool
 }
 
-// settingShards is the name of a setting that can only be raised. Options.Mend does not change it.
+// settingShards is the name of a setting that can only be raised. Ensure with Options.Mend does not change it.
 const settingShards = "shards"
 
 // settings has a row for each setting, in the order of lists and of the stored document. No code may change the slice.
@@ -186,7 +186,8 @@ func (c Config) copied() Config {
 	return c
 }
 
-// withDefaults returns c with each zero field set to its default, and checks the limits.
+// withDefaults returns a copy of c with each zero field set to its default, and checks the limits: *LimitError,
+// *ValueError, or ErrOptions for settings that do not go together.
 func (c Config) withDefaults() (Config, error) {
 	c = c.copied() // the caller's may change
 	if c.Retry.Max == 0 {
@@ -211,8 +212,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// changedFrom returns an error if c changes a setting of old that is fixed at creation, or has fewer shards. With fewer
-// shards no handle would read the hints in the last ones.
+// changedFrom returns an error if c must not replace the stored configuration old: *ValueError if c changes a setting
+// that is fixed at creation, and *LimitError for fewer shards. With fewer shards no handle would read the hints in the
+// last ones.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards < old.Shards {
 		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: maxShards}
@@ -220,7 +222,7 @@ func (c Config) changedFrom(old Config) error {
 	return c.fixedFrom(old)
 }
 
-// Setting describes a setting of a Config.
+// Setting describes a setting of a Config, for people: see Settings.
 type Setting struct {
 	Name    string
 	Allowed string // what its text may be
@@ -262,7 +264,8 @@ func (c *Config) Set(name, text string) error {
 	return wrap("set", &UnknownSettingError{Names: []string{name}})
 }
 
-// MarshalJSON writes the settings as one object, in their order.
+// MarshalJSON writes the settings as one object, in the order of Settings. Some settings are left out while they have
+// their defaults, so that earlier versions of this library can read the configuration.
 func (c Config) MarshalJSON() ([]byte, error) {
 	members := make([]string, 0, len(settings))
 	for _, s := range settings {
@@ -282,6 +285,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 // default.
 func (c *Config) UnmarshalJSON(data []byte) error { return wrap("configuration", c.unmarshal(data)) }
 
+// unmarshal is UnmarshalJSON, and its errors do not name the call.
 func (c *Config) unmarshal(data []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(data, &members); err != nil {
@@ -307,7 +311,9 @@ func (c *Config) unmarshal(data []byte) error {
 	return unknownSettings(members)
 }
 
-// readConfig reads a stored document. key is for the error of a document that cannot be read.
+// readConfig reads a stored document, the JSON text in the field config of meta, and sets defaults. An
+// *UnknownSettingError means that a later version of this library has written the document. Any other error is
+// ErrCorrupt. key is for its text.
 func readConfig(key []byte, document string) (Config, error) {
 	var c Config
 	err := c.unmarshal([]byte(document))
@@ -366,6 +372,8 @@ const (
 	maxRetention = 10 * 365 * 24 * time.Hour
 )
 
+// checkRetention returns a *LimitError for a duration between 0 (not set) and minRetention. The upper limit is checked
+// with the setting. what is the name of the setting.
 func checkRetention(what string, d time.Duration) error {
 	if d != 0 && d < minRetention {
 		return durationLimit(what, d, minRetention, maxRetention)
@@ -383,28 +391,32 @@ func retroactiveSetting(help string) setting {
 	return s
 }
 
-// retro returns how the queue delays the messages that have no delay of their own.
+// retro returns how the queue delays the messages that have no delay of their own: see type retro.
 func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }
 
-// retro says how a queue delays the messages that have no delay of their own (DueMS is 0). In a queue with retroactive
-// delay such a message is due when the queue's present delay has passed since its enqueue. Example: message 7 was
-// enqueued at 12:00 with a delay of 1 h. At 12:10 the delay becomes 5 min: message 7 is due. A message that must be due
-// at once, whatever the delay is, has the time of its enqueue as its DueMS. In every other queue the enqueue stores the
-// time in DueMS.
+// retro says how a queue delays the messages that have no delay of their own. An item is stored with DueMS, the time
+// (ms) before which it must not be delivered; 0 = no time. In a queue without retroactive delay the enqueue stores the
+// time in DueMS, and 0 means no delay.
+//
+// In a queue with retroactive delay 0 means that the message is due when the queue's present delay has passed since its
+// enqueue. Example: message 7 was enqueued at 12:00 with a delay of 1 h. At 12:10 the delay becomes 5 min: message 7 is
+// due. A message that must be due at once, whatever the delay is, has the time of its enqueue as its DueMS.
 //
 // A group with such a delayed head has no holding, and a timer leads to it, as to every delayed head. Its due time is
 // not known, because the delay may change. So the timer's key has sinceBase + the time of the enqueue, and a receive
 // reads these timers up to now minus the delay. Therefore a change of the delay writes only the configuration, however
 // many messages wait.
 type retro struct {
-	on      bool
-	delayMS int64
+	on      bool  // Config.RetroactiveDelay
+	delayMS int64 // Config.Delay
 }
 
-// sinceBase is added to the times of timers that have the time of an enqueue: all other times are far below it.
+// sinceBase marks, in the key of a timer, the time of an enqueue: it is added to that time. All other times are far
+// below it.
 const sinceBase = 1 << 50 // ms
 
-// dueOf returns when (ms) a timer is due that has timingMS in its key.
+// dueOf returns when (ms) a timer is due that has timingMS in its key: timingMS itself, or the time of the enqueue in
+// it plus the present delay.
 func (r retro) dueOf(timingMS int64) int64 {
 	if timingMS < sinceBase {
 		return timingMS
@@ -427,7 +439,7 @@ func (r retro) times() []span {
 	return []span{{0, sinceBase - 1}, {sinceBase, 2 * sinceBase}}
 }
 
-// dueBy returns the times of the timers that are due at nowMS, as times has them.
+// dueBy returns the times of the timers that are due at nowMS. The spans are those of times, cut off at nowMS.
 func (r retro) dueBy(nowMS int64) []span {
 	all := r.times()
 	all[0].toMS = nowMS
@@ -437,7 +449,7 @@ func (r retro) dueBy(nowMS int64) []span {
 	return all
 }
 
-// dueAfter returns the times of the timers that are due after nowMS, as times has them.
+// dueAfter returns the times of the timers that are due after nowMS: the rest of the spans of dueBy.
 func (r retro) dueAfter(nowMS int64) []span {
 	all := r.times()
 	for i, due := range r.dueBy(nowMS) {
@@ -446,7 +458,8 @@ func (r retro) dueAfter(nowMS int64) []span {
 	return all
 }
 
-// dueSooner returns the times of the timers that are due at nowMS by this delay, and were not by an earlier one.
+// dueSooner returns the times of the timers that are due at nowMS by this delay, and were not by an earlier one (was).
+// There are none if the delay has not become shorter.
 func (r retro) dueSooner(was retro, nowMS int64) []span {
 	all := r.dueBy(nowMS)[1:]
 	if was.on && r.delayMS >= was.delayMS {
@@ -460,7 +473,8 @@ func (r retro) dueSooner(was retro, nowMS int64) []span {
 	return all
 }
 
-// fixed returns the time (ms) until which the delay keeps a message, if the enqueue fixes the time; else 0.
+// fixed returns the DueMS of a message that is enqueued at nowMS with no delay of its own: the end of the queue's delay
+// if the enqueue fixes that, or else 0.
 func (r retro) fixed(nowMS int64) int64 {
 	if r.on || r.delayMS == 0 {
 		return 0
@@ -468,7 +482,7 @@ func (r retro) fixed(nowMS int64) int64 {
 	return nowMS + r.delayMS
 }
 
-// due returns the earliest delivery time (ms); 0 = the message is not delayed.
+// due returns the earliest delivery time (ms) of an item, by the queue's present delay; 0 = the message is not delayed.
 func (r retro) due(e *rec.Envelope) int64 {
 	if e.DueMS > 0 || !r.on || r.delayMS == 0 {
 		return e.DueMS
@@ -486,7 +500,8 @@ func (r retro) deliverAt(e *rec.Envelope) time.Time {
 	return fromMillis(due)
 }
 
-// timing returns the time in the key of the timer that leads to a head until it is due.
+// timing returns the time in the key of the timer that leads to a head until it is due: DueMS, or, if the queue's
+// present delay decides, sinceBase + the time of the enqueue.
 func (r retro) timing(e *rec.Envelope) int64 {
 	if e.DueMS > 0 || !r.on {
 		return e.DueMS
@@ -557,8 +572,10 @@ func (r Rate) String() string {
 	return strconv.Itoa(r.Count) + "/" + per
 }
 
+// isNone reports whether there is no limit.
 func (r Rate) isNone() bool { return r == Rate{} }
 
+// check returns the error for a rate outside its limits. name is the name of the setting.
 func (r Rate) check(name string) error {
 	switch {
 	case r.isNone():
@@ -573,7 +590,7 @@ func (r Rate) check(name string) error {
 	return nil
 }
 
-// known returns the rate in the form that package advice needs.
+// known returns the rate in the form that package advice needs. That package computes how much of a rate is left.
 func (r Rate) known() advice.Rate {
 	return advice.Rate{Count: int64(r.Count), PerMS: r.Per.Milliseconds(), Burst: r.burst()}
 }
@@ -631,7 +648,8 @@ const (
 	minRetry         = time.Millisecond
 )
 
-// delay returns the wait after the given number of failures, 1 or more. random is in [0, 1).
+// delay returns how long a group waits after the given number of failures of its head, 1 or more. random is in [0, 1),
+// and decides where an exponential wait lies between its half and its whole.
 func (p RetryPolicy) delay(failures int, random float64) time.Duration {
 	switch p.Kind {
 	case RetryAtOnce:
@@ -647,7 +665,8 @@ func (p RetryPolicy) delay(failures int, random float64) time.Duration {
 	return d/2 + time.Duration(random*float64(d-d/2))
 }
 
-// withFixed returns c with the stored values of the settings that Ensure never mends: see mendable.
+// withFixed returns c, the configuration that Ensure wants to store, with the stored values of the settings that Ensure
+// must not change: see Difference.mendable.
 func (c Config) withFixed(stored Config) Config {
 	c.Shards, c.Facets, c.Views = stored.Shards, stored.Facets, stored.Views
 	c.Unordered, c.LeasePerItem = stored.Unordered, stored.LeasePerItem

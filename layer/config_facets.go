@@ -39,7 +39,7 @@ const (
 // unnamed are characters that a facet's name must not have, in addition to separators.
 const unnamed = "=?"
 
-// facetsSetting is the setting for the names of the facets, and viewsSetting for the views. Both are left out of the
+// facetsSetting is the setting for Config.Facets, the names of the facets. Like viewsSetting it is left out of the
 // stored document while empty, so that the document of a queue without facets does not change.
 func facetsSetting(help string) setting {
 	s := setting{name: settingFacets, allowed: "names of headers, with commas", help: help, sparse: true}
@@ -59,6 +59,7 @@ func facetsSetting(help string) setting {
 	return s
 }
 
+// viewsSetting is the setting for Config.Views, the views as one text.
 func viewsSetting(help string) setting {
 	s := setting{name: settingViews, allowed: "sets of facets; *", help: help, sparse: true}
 	s.value = func(c *Config) any { return c.Views }
@@ -73,7 +74,8 @@ func viewsSetting(help string) setting {
 	return s
 }
 
-// unorderedSetting is the setting for Config.Unordered, left out of the stored document while it is false.
+// unorderedSetting is the setting for Config.Unordered, left out of the stored document while it is false. It refuses
+// the settings that do not go with it (ErrOptions).
 func unorderedSetting(help string) setting {
 	s := boolSetting(settingUnordered, func(c *Config) *bool { return &c.Unordered }, help)
 	s.sparse = true
@@ -96,7 +98,8 @@ func unorderedSetting(help string) setting {
 // The texts of the setting lease_per.
 const leasePerClaim, leasePerItem = "claim", "item"
 
-// leasePerSetting is the setting for Config.LeasePerItem, left out of the stored document while it is false.
+// leasePerSetting is the setting for Config.LeasePerItem, left out of the stored document while it is false. It refuses
+// the settings that do not go with it (ErrOptions).
 func leasePerSetting(help string) setting {
 	s := eitherSetting(
 		settingLeasePer, func(c *Config) *bool { return &c.LeasePerItem }, leasePerClaim, leasePerItem, help)
@@ -124,7 +127,8 @@ func leasePerSetting(help string) setting {
 	return s
 }
 
-// planOf returns the plan of the lanes of a queue with the given configuration.
+// planOf returns the plan of a queue with the given configuration: it says which lanes an item is in, and which claims
+// exclude each other. See lanes.Plan. The views of c must have been checked.
 func planOf(c *Config) lanes.Plan {
 	s := lanes.Settings{Facets: c.Facets, Unordered: c.Unordered, PerItem: c.LeasePerItem}
 	for _, text := range splitTrimmed(c.Views, ";") {
@@ -140,6 +144,7 @@ func fairSetting(help string) setting {
 	return s
 }
 
+// splitTrimmed splits text at each separator, and removes the spaces around each part.
 func splitTrimmed(text, separator string) []string {
 	parts := strings.Split(text, separator)
 	for i := range parts {
@@ -148,6 +153,8 @@ func splitTrimmed(text, separator string) []string {
 	return parts
 }
 
+// checkFacets returns the error for a list of facets that no queue may have: too many, twice the same, or a name that
+// is too long, not UTF-8, or has a character that texts of views and templates need.
 func checkFacets(facets []string) error {
 	if len(facets) > maxFacets {
 		return &LimitError{What: settingFacets, Unit: "names", Got: int64(len(facets)), Max: maxFacets}
@@ -170,9 +177,9 @@ func checkFacets(facets []string) error {
 // reservedHeaders begin the names of headers which the library sets itself, see ReplayHeader.
 const reservedHeaders = "fdbfifo-"
 
-// checkNewFacets refuses reserved names of facets for a queue that is about to be created. Earlier versions allowed
-// such names, and a queue that has one continues with it. If the facet is ReplayHeader, a replay keeps the message's
-// own value.
+// checkNewFacets returns a *ValueError for reserved names of facets, in a queue that is about to be created. Earlier
+// versions allowed such names, and a queue that has one continues with it. If the facet is ReplayHeader, a replay keeps
+// the message's own value.
 func (c *Config) checkNewFacets() error {
 	for _, name := range c.Facets {
 		if strings.HasPrefix(name, reservedHeaders) {
@@ -182,7 +189,8 @@ func (c *Config) checkNewFacets() error {
 	return nil
 }
 
-// settleViews checks the views, and writes each with its facets in the order of c.Facets.
+// settleViews checks c.Views, and writes the text of each view again, with its facets in the order of c.Facets. So
+// equal views have equal texts.
 func (c *Config) settleViews() error {
 	if len(c.Facets) == 0 {
 		if c.Views != "" {
@@ -215,7 +223,8 @@ func (c *Config) settleViews() error {
 	return nil
 }
 
-// settleView returns a view with its facets in the order of c.Facets.
+// settleView returns the text of one view with its facets in the order of c.Facets; "*" stays. A *ValueError means that
+// the view has a name twice, or one that is no facet.
 func (c *Config) settleView(text string) (string, error) {
 	if text == lanes.WholeView {
 		return text, nil
@@ -235,7 +244,8 @@ func (c *Config) settleView(text string) (string, error) {
 	return strings.Join(ordered, ","), nil
 }
 
-// fixedFrom returns an error if what is fixed at creation, the facets, views, unordered or lease_per, differs from old.
+// fixedFrom returns a *ValueError if c differs from old in a setting that is fixed at creation: the facets, views,
+// unordered or lease_per. The same holds if c unsets retroactive_delay.
 func (c Config) fixedFrom(old Config) error {
 	if !slices.Equal(c.Facets, old.Facets) {
 		return &ValueError{
@@ -322,7 +332,8 @@ func (e *TemplateError) Error() string {
 // Unwrap returns ErrOptions.
 func (e *TemplateError) Unwrap() error { return ErrOptions }
 
-// checkFacetValue checks the value of a facet, in a message or a template.
+// checkFacetValue returns the error for a value that the facet name cannot have, in a message or a template:
+// *LimitError for its size, ErrInvalidUTF8.
 func checkFacetValue(name, value string) error {
 	if len(value) < 1 || len(value) > MaxFacetSize {
 		return &LimitError{
@@ -335,7 +346,8 @@ func checkFacetValue(name, value string) error {
 	return nil
 }
 
-// checkFacetsOf checks that headers have a value for each facet.
+// checkFacetsOf returns the error for the headers of a message that lack a facet of the queue, or have a value that the
+// facet cannot have: that of checkFacetValue.
 func (c *Config) checkFacetsOf(headers map[string]string) error {
 	for _, name := range c.Facets {
 		if err := checkFacetValue(name, headers[name]); err != nil {

@@ -12,15 +12,15 @@ import (
 // setting describes a field of Config: its name, its texts, and how it is read, written and checked.
 type setting struct {
 	name    string
-	allowed string
-	help    string
-	sparse  bool                // left out of the stored document while it is the default
-	value   func(c *Config) any // as in JSON
-	parse   func(c *Config, text string) error
-	settle  func(c *Config) error // puts the default in place of zero, and checks the limits
+	allowed string                             // what its text may be, for people
+	help    string                             // what it is for, for people
+	sparse  bool                               // left out of the stored document while it is the default
+	value   func(c *Config) any                // returns the value as it is in JSON
+	parse   func(c *Config, text string) error // sets the field from a text; limits are left to settle
+	settle  func(c *Config) error              // puts the default in place of zero, and checks the limits
 }
 
-// isDefault reports whether a configuration has the setting's default, as zero or as the value that zero means.
+// isDefault reports whether c has the setting's default: the zero value, or the value that zero means.
 func (s setting) isDefault(c *Config) bool {
 	var usual Config
 	if s.value(c) == s.value(&usual) {
@@ -29,6 +29,7 @@ func (s setting) isDefault(c *Config) bool {
 	return s.settle(&usual) == nil && s.value(c) == s.value(&usual)
 }
 
+// intSetting describes a setting whose field is a number from low to high. 0 stands for otherwise, the default.
 func intSetting(name string, field func(*Config) *int, otherwise, low, high int, help string) setting {
 	s := setting{name: name, allowed: fmt.Sprintf("%d to %d", low, high), help: help}
 	s.value = func(c *Config) any { return *field(c) }
@@ -53,7 +54,8 @@ func intSetting(name string, field func(*Config) *int, otherwise, low, high int,
 	return s
 }
 
-// attemptsSetting is for a number of attempts. A field of 0 means the default, and the text "0" means Unlimited.
+// attemptsSetting describes a setting whose field is a number of attempts. A field of 0 means the default, and
+// Unlimited no bound. As text and in JSON "0" means Unlimited.
 func attemptsSetting(name string, field func(*Config) *int, help string) setting {
 	s := intSetting(name, field, defaultMaxAttempts, 0, maxMaxAttempts, help)
 	s.value = func(c *Config) any {
@@ -88,7 +90,7 @@ func attemptsSetting(name string, field func(*Config) *int, help string) setting
 	return s
 }
 
-// boolSetting is for a field of true or false; the default is false.
+// boolSetting describes a setting whose field is true or false; the default is false.
 func boolSetting(name string, field func(*Config) *bool, help string) setting {
 	s := setting{name: name, allowed: "true, false", help: help}
 	s.value = func(c *Config) any { return *field(c) }
@@ -104,6 +106,8 @@ func boolSetting(name string, field func(*Config) *bool, help string) setting {
 	return s
 }
 
+// durationSetting describes a setting whose field is a duration from low to high. 0 stands for otherwise, the default.
+// As text and in JSON it is "30s".
 func durationSetting(
 	name string, field func(*Config) *time.Duration, otherwise, low, high time.Duration, help string,
 ) setting {
@@ -130,7 +134,7 @@ func durationSetting(
 	return s
 }
 
-// eitherSetting is for a field that chooses between two: no is the default.
+// eitherSetting describes a setting that chooses between two words: no stands for false, the default, and yes for true.
 func eitherSetting(name string, field func(*Config) *bool, no, yes, help string) setting {
 	s := setting{name: name, allowed: no + ", " + yes, help: help, settle: func(*Config) error { return nil }}
 	s.value = func(c *Config) any {
@@ -149,8 +153,8 @@ func eitherSetting(name string, field func(*Config) *bool, no, yes, help string)
 	return s
 }
 
-// choiceSetting is for a field with a few values. They are the numbers from 0 on, in the order of names; the default is
-// 0.
+// choiceSetting describes a setting whose field has one of a few values. They are the numbers from 0 on, in the order
+// of their names; the default is 0.
 func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, help string) setting {
 	s := setting{name: name, allowed: strings.Join(names, ", "), help: help}
 	s.value = func(c *Config) any { return nameOf(*field(c), names) }
@@ -171,7 +175,8 @@ func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, 
 	return s
 }
 
-// unknownSettings returns an error that names the members; nil if there are none.
+// unknownSettings returns an *UnknownSettingError that names the members of a JSON object, in order; nil if there are
+// none.
 func unknownSettings[V any](members map[string]V) error {
 	if len(members) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
 // order of msgs is the order within each group. All of them come behind the messages that were enqueued before the
 // call. Enqueue retries until the outcome is known, and never doubles a message. Without messages it does nothing. A
-// duplicate is no error: see Message.DedupID.
+// duplicate is no error: see Message.DedupID. EnqueueTx lists the keys that are read and written.
 //
 // An enqueue may have at most MaxBatch messages and MaxBatchSize bytes. With long names it may have fewer messages,
 // because the keys count, too, against 9,000,000 bytes. Example: 1,000 messages fit if they go to 1,000 groups whose
@@ -44,6 +44,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	return sent, w.end(ctx, err)
 }
 
+// enqueueNow is Enqueue without the hooks. The transaction may be shared with other calls of the handle.
 func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
 	if err != nil || len(msgs) == 0 {
@@ -68,9 +69,13 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 // earlier message.
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
-// is empty; with BehindAll, with every enqueue into the group. Other enqueues never conflict with enqueues, except
-// for the same dedup id: each enqueue reads the id's entry, with a conflict, and, if there is an entry, the keys which
+// is empty; with BehindAll, with every enqueue into the group. Other enqueues never conflict with enqueues, except for
+// the same dedup id: each enqueue reads the id's entry, with a conflict, and, if there is an entry, the keys which
 // decide whether the entry still holds.
+//
+// Writes: per message the item and, of a large body, its parts; its lane keys, in a queue with facets or unordered
+// consumers; its dedup entry. Into an empty group or lane: a hint, or the timer of a delayed message. Also counters,
+// wake keys of receives that wait, and a row of changes if the queue keeps changes.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
 	if err != nil {
@@ -88,7 +93,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 	return e.sent, nil
 }
 
-// tail is the end of a group, where the transaction appends.
+// tail is the end of a group, where the transaction appends. The last item of a group is its tail.
 type tail struct {
 	items kv.KeyRange
 	key   kv.Future[[]byte] // the last item's; outside of items if the group is empty
@@ -100,22 +105,24 @@ type tail struct {
 	behindAll bool  // a message of the group asks for BehindAll
 }
 
-// enqueuing is the state of one enqueue.
+// enqueuing is the state of one enqueue: the messages of one call.
 type enqueuing struct {
 	msgs     []Message
-	randoms  []uuid.UUID // chosen before the first attempt
-	size     int         // how many bytes it may add to a transaction
+	randoms  []uuid.UUID // of the items' ids; chosen before the first attempt
+	size     int         // how many bytes the enqueue may add to a transaction
 	contents []string    // dedup ids by content, computed when first needed
 	sent     []Sent      // the result; each attempt sets it again
 	full     *FullError  // set by each attempt: why the enqueue was refused, with nothing written; nil = accepted
-	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
-	// no de-duplication applies.
+	// redriven: the messages are not new. A redrive brings dead letters back to the tail, a replay archived items, and
+	// a join moves messages that have waited to join their group. So no delay, no limit of items and no de-duplication
+	// applies.
 	redriven bool
 	joins    []joins    // of the messages that join their groups when they are due; nil = there are none
 	told     ChangeKind // what subscriptions are told of each message
 }
 
-// enqueuing checks the messages of an enqueue, and chooses all that is random before the first attempt.
+// enqueuing checks the messages of an enqueue, and chooses all that is random before the first attempt: so each attempt
+// writes the same ids. It also chooses the groups of messages with Alone or JoinWhenDue. It reads no keys.
 func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 	if q.isClosed() {
 		return nil, ErrClosed
@@ -146,8 +153,9 @@ func (e *enqueuing) own() {
 	e.msgs = msgs
 }
 
-// part gives each message that wants to be alone, or that joins its group later, another group. The caller's messages
-// stay as they are.
+// part gives each message with Alone a group of its own, and each message with JoinWhenDue that is not due yet its
+// waiting group. A waiting group is the group in which a message waits until it joins its own. part notes in e.joins
+// which group that is, and when. The messages in e are then copies, and the caller's stay as they are.
 func (e *enqueuing) part(keys subspace, nowMS int64) {
 	if !slices.ContainsFunc(e.msgs, func(m Message) bool { return m.Alone || m.JoinWhenDue }) {
 		return
@@ -164,7 +172,7 @@ func (e *enqueuing) part(keys subspace, nowMS int64) {
 	}
 }
 
-// joinOf is how the i-th message joins its group.
+// joinOf returns which group the i-th message joins, and when; the zero value = it is in its group from the start.
 func joinOf(e *enqueuing, i int) joins {
 	if e.joins == nil {
 		return joins{}
@@ -172,12 +180,12 @@ func joinOf(e *enqueuing, i int) joins {
 	return e.joins[i]
 }
 
-// aloneDigits bounds, with ample room, by how many characters the name of the group of a message that is alone exceeds
-// its random.
+// aloneDigits bounds the number of characters that aloneGroup appends to the random, with ample room.
 const aloneDigits = 8
 
-// aloneGroup is the name of the group of a message that is alone: the random, and behind it, if there is a tenant, the
-// first number with which the group's hint lies in the tenant's shard. About as many are tried as there are shards.
+// aloneGroup returns the name of the group of a message that is alone: the random. If the message has a tenant and the
+// queue several shards, "-" and a number follow: the first number with which the group's hint lies in the tenant's
+// shard. About as many numbers are tried as there are shards.
 func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 	name := random.String()
 	if tenant == "" || s.shards.known.Load().write == 1 {
@@ -191,7 +199,8 @@ func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 	}
 }
 
-// enqueue writes the messages of several enqueues, in order. EnqueueTx states the conflict footprint. All tails are
+// enqueue writes the messages of several enqueues, in order, and sets the results sent and full of each. If full is
+// set, that enqueue was refused, and nothing of it was written. EnqueueTx lists the keys and conflicts. All tails are
 // read at once, and so are all dedup entries.
 func (w *txn) enqueue(all ...*enqueuing) error {
 	a := &appending{txn: w, tails: w.readTails(all)}
@@ -233,7 +242,8 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 	return nil
 }
 
-// readTails starts reading the tails of the messages' groups.
+// readTails starts reading the last key of each group of the messages, at snapshot. The result is by the names of the
+// groups.
 func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 	tails := make(map[string]*tail)
 	for _, e := range all {
@@ -249,16 +259,16 @@ func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 	return tails
 }
 
-// appending is the state of the enqueues of one transaction.
+// appending is the state of all enqueues of one transaction together.
 type appending struct {
 	*txn
 	config   Config
-	now      int64 // the clock
-	tails    map[string]*tail
-	lanes    map[string]*laneTail // of the messages' lanes that are no whole groups
-	met      map[string]*meeting
-	place    int // of the current enqueue's first message, among all messages of the transaction
-	accepted int
+	now      int64                // the clock: read version + offset, the least index of a new item
+	tails    map[string]*tail     // by group
+	lanes    map[string]*laneTail // of the messages' lanes that are no whole groups, by name
+	met      map[string]*meeting  // of the messages' dedup ids, by the key of the entry
+	place    int                  // of the current enqueue's first message, among all messages of the transaction
+	accepted int                  // how many new messages were written
 	// key and value are memory for one item after the other, as the transaction copies what it is given.
 	key, value []byte
 	// duplicates is how many messages were refused as duplicates. The count alone needs no receipt: if the outcome of
@@ -266,7 +276,9 @@ type appending struct {
 	duplicates int
 }
 
-// accept enqueues the i-th message of e, unless the message is a duplicate.
+// accept enqueues the i-th message of e, unless the message is a duplicate, and returns the result for its sender. It
+// sets the keys item and part, the lane keys (joinLanes) and the dedup entry (remember). If the group was empty, accept
+// sets a hint, or the timer of the new head if the message is delayed. It notes a change for subscriptions.
 func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	m, keys := &e.msgs[i], a.keys
 	dedupID := e.dedupID(i, &a.config)
@@ -290,7 +302,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		a.remember(met, key, id)
 	}
 	if e.redriven {
-		dedupID = m.DedupID
+		dedupID = m.DedupID // the item keeps its dedup id, but writes no entry
 	}
 	env, delay := rec.Envelope{EnqueuedMS: a.nowMS, DedupID: dedupID, DueMS: a.due(e, m)}, a.config.retro()
 	if later := joinOf(e, i); later.dueMS > 0 {
@@ -307,7 +319,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		a.tx.Set(keys.part(id, n), part)
 	}
 	switch {
-	case !a.keys.plan.NeedsHint(m.Group):
+	case !a.keys.plan.NeedsHint(m.Group): // no receive claims whole groups of this queue
 	case empty && due > a.nowMS:
 		a.timeHead(m.Group, id.Index, delay.timing(&env))
 	case empty:
@@ -323,7 +335,8 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	return Sent{ID: id}, nil
 }
 
-// dedupKeyOf is the key of the entry for the i-th message, which has the dedup id.
+// dedupKeyOf returns the key of the dedup entry for the i-th message of e, whose dedup id is id. With DedupInGroup the
+// key has a group: of a message that waits to join its group, the group that it joins.
 func dedupKeyOf(w *txn, e *enqueuing, i int, id string, c *Config) []byte {
 	group := e.msgs[i].Group
 	if later := joinOf(e, i); later.dueMS > 0 {
@@ -332,7 +345,9 @@ func dedupKeyOf(w *txn, e *enqueuing, i int, id string, c *Config) []byte {
 	return w.keys.dedupKey(c.DedupInGroup, group, id)
 }
 
-// due returns the time (ms) before which the message must not be delivered; 0 = no delay, or see retro.
+// due returns the time (ms) before which the message must not be delivered, as it is stored in the item. Without
+// RetroactiveDelay 0 means no delay. With RetroactiveDelay 0 means the queue's delay, whatever it is then, and the
+// present means no delay: see retro.
 func (a *appending) due(e *enqueuing, m *Message) int64 {
 	atOnce := a.config.retro().own(a.nowMS)
 	switch {
@@ -349,8 +364,12 @@ func (a *appending) due(e *enqueuing, m *Message) int64 {
 	return a.config.retro().fixed(a.nowMS)
 }
 
-// begin finds the end of a group's items, where the transaction appends. The i-th message of an enqueue is the group's
-// first in the transaction. begin reports whether the group was empty.
+// begin prepares the end of a group for the first message that the transaction appends to the group: it sets t.next,
+// the index for that message. i is the place of the message in its enqueue. empty means that the group had no item, so
+// the message needs a hint or a timer. For further messages of the group begin does nothing, and empty is false.
+//
+// Footprint: a read conflict on the tail, if the group has one. With BehindAll also a read conflict on the range behind
+// the tail.
 func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if t.begun {
 		return false, nil
@@ -392,7 +411,8 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	return false, guard.Tail.Read(a.tx, a.keys.single(key))
 }
 
-// readableTail returns the last item of a group whose last key is no item's; the zero value if there is none.
+// readableTail returns the last readable item key of a group whose last key cannot be read. It goes from there towards
+// the head. The zero value (no name) means that no key of the group can be read: then the group counts as empty.
 //
 // Footprint: a read conflict on the group. Only a group with such a key costs it.
 func (a *appending) readableTail(t *tail) (p parsedKey, err error) {
@@ -416,7 +436,9 @@ func (a *appending) readableTail(t *tail) (p parsedKey, err error) {
 // tailRows is how many rows readableTail reads at a time.
 const tailRows = 10
 
-// checkBatch validates the messages of an enqueue, and returns how large they may make its transaction.
+// checkBatch checks the messages of an enqueue in a queue with the configuration c. size is how many bytes they may add
+// to the transaction. The error is a *LimitError of the whole batch, or a *MessageError that names the first bad
+// message.
 func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int, err error) {
 	if len(msgs) > MaxBatch {
 		return 0, &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
@@ -455,7 +477,8 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) (size int
 	return size, nil
 }
 
-// enqueue returns the size of a new message. The flag anew says that the message is the first of its group in the
+// enqueue returns how many bytes a new message adds to the transaction, at most: its item, parts and lane keys, its row
+// of changes, and the hint or timer. facets are packed. The flag says that the message is the first of its group in the
 // transaction.
 func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
 	head := 64 + 2*len(m.DedupID)
@@ -472,7 +495,8 @@ func (z itemSizes) enqueue(m *Message, facets string, anew bool) int {
 	return n + z.lanes*(2*setSize(z.key+len(facets)+9, 16)+conflictSize(z.key+len(facets)))
 }
 
-// dedupSize is for the entry of a message's dedup id.
+// dedupSize returns how many bytes the dedup entry of a message adds to the transaction; 0 = the message has no dedup
+// id.
 func (s subspace) dedupSize(m *Message, group string, c *Config) int {
 	id := m.DedupID
 	if id == "" && !c.DedupByContent {
@@ -485,7 +509,8 @@ func (s subspace) dedupSize(m *Message, group string, c *Config) int {
 	return setSize(key, 2*len(group)+64) + conflictSize(key)
 }
 
-// checkFor is check for a message which is enqueued now, in a queue with the configuration c.
+// checkFor checks a message that is enqueued now, in a queue with the configuration c, and returns the size of its body
+// and headers, as check does. check finds the errors that do not depend on the queue.
 func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
 	if m.Group == "" && !m.Alone && c.GroupRequired {
 		return 0, ErrNoGroup
@@ -507,7 +532,8 @@ func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
 // item which would be one too many: one key read a group, at snapshot, so that enqueues still do not conflict with each
 // other. Therefore enqueues under way at the same time do not see each other's messages.
 
-// readRoom starts reading, for each group, whether there is room for all messages of the transaction.
+// readRoom starts reading, for each group, whether there is room for all messages of the transaction: see tail.full. It
+// does nothing if the queue has no MaxWaiting.
 func (a *appending) readRoom(all []*enqueuing) {
 	if a.config.MaxWaiting == 0 {
 		return
@@ -535,15 +561,16 @@ func (a *appending) readRoom(all []*enqueuing) {
 	}
 }
 
-// readOverflow starts reading the item too many if n are added. Example: MaxWaiting 100, n 3: the 98th item.
+// readOverflow starts reading the key of the first item too many if n messages are added, at snapshot. If there is such
+// an item, they have no room. Example: MaxWaiting 100, n 3: the 98th item.
 func (a *appending) readOverflow(t *tail, n int) kv.Future[[]byte] {
 	at := kv.FirstGreaterOrEqual(t.items.Begin)
 	at.Offset += a.config.MaxWaiting - n
 	return a.read.GetKey(at)
 }
 
-// room looks for room for the messages of e, except for duplicates. The error returned says why there is no room. room
-// sees the writes of the transaction's earlier enqueues.
+// room looks for room for the messages of e in their groups (MaxWaiting), except for duplicates. The *FullError says
+// which group has no room; nil = there is room for all. room sees the writes of the transaction's earlier enqueues.
 func (a *appending) room(e *enqueuing) (*FullError, error) {
 	if a.config.MaxWaiting == 0 || e.redriven {
 		return nil, nil
@@ -602,7 +629,8 @@ type laneTail struct {
 	begun bool
 }
 
-// readLaneTails starts reading the ends of the messages' lanes, if the queue has facets.
+// readLaneTails starts reading the last key of each lane of the messages, at snapshot, without the lanes of whole
+// groups. Only a queue with facets or unordered consumers has such lanes.
 func (a *appending) readLaneTails(all []*enqueuing) {
 	plan := a.keys.plan
 	a.lanes = nil
@@ -624,9 +652,9 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 	}
 }
 
-// joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that
-// was not empty, the last key gets a read conflict, because a transaction that removes that item may leave the lane
-// empty and without a hint.
+// joinLanes adds a new item to its lanes: it sets a lane key in each. A lane that was empty gets a hint (open), or the
+// timer of its head (due). Of a lane that was not empty, the last key gets a read conflict, because a transaction that
+// removes that item may leave the lane empty and without a hint.
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
 	for _, lane := range plan.PartsOf(id.Group, plan.Values(m.Headers)) {
@@ -651,6 +679,7 @@ func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 		case empty:
 			a.hint(id.Index, lane, 0)
 		case a.keys.plan.DeliversAny(lane) && delay.due(env) <= a.nowMS:
+			// The free lane of an unordered queue: the item can be received at once, so finish wakes a receive for it.
 			if a.noted.behind == nil {
 				a.noted.behind = make(map[string]bool)
 			}

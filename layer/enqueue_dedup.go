@@ -23,16 +23,18 @@ import (
 // dedup id. The purge leaves a note for the group or the queue instead. An entry older than the note is void, unless
 // its item is still there, for example in flight. A sweep clears the other entries when their time is over.
 
-// contentIDSize is the length of a content's id.
+// contentIDSize is the length of the dedup id that contentID makes of a body, in bytes.
 const contentIDSize = len("sha256:") + 2*sha256.Size
 
-// contentID is the dedup id of a body. A message sent with the id as its DedupID is a duplicate, too.
+// contentID returns the dedup id that stands for a body: "sha256:" and the hash. A message sent with this text as its
+// DedupID is a duplicate of a message with this body, too.
 func contentID(body []byte) string {
 	sum := sha256.Sum256(body)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// dedupID is the dedup id of the i-th message; "" = the message is not de-duplicated.
+// dedupID returns the dedup id of the i-th message: its own or, with DedupByContent, that of its body; "" = the message
+// is not de-duplicated.
 func (e *enqueuing) dedupID(i int, c *Config) string {
 	if e.redriven {
 		return ""
@@ -49,17 +51,19 @@ func (e *enqueuing) dedupID(i int, c *Config) string {
 	return e.contents[i]
 }
 
-// meeting is the state of a dedup id during an enqueue: the stored entry, if any, and whether it makes duplicates.
+// meeting is the state of a dedup id during the enqueues of a transaction: its stored entry, and whether the entry
+// makes duplicates.
 type meeting struct {
-	stored kv.Future[[]byte]
-	entry  rec.DedupEntry
-	known  bool // a message with the id is a duplicate
+	stored kv.Future[[]byte] // the read of the entry
+	entry  rec.DedupEntry    // the stored entry, or the one that this transaction has written; zero = there is none
+	known  bool              // the entry holds: a message with the id is a duplicate
 	// The reads that decide whether an entry still holds. item and dead look for its item. The others read the notes of
 	// the last purges, of its group and of the queue.
 	item, dead, groupPurge, queuePurge kv.Future[[]byte]
 }
 
-// meet reads the entries of the messages' dedup ids, by key. All reads of a kind are under way together.
+// meet reads the dedup entries of the messages' dedup ids, and decides which of them still hold. The result is by the
+// keys of the entries. It writes nothing. All reads of a kind are under way together.
 //
 // Footprint: a conflict on the entry of each id, and on the keys which decide whether an entry still holds.
 func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
@@ -94,8 +98,11 @@ func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 	return met, nil
 }
 
-// recall decodes an entry, and starts the reads that decide whether it still holds. An entry without a time holds as
-// long as its item is there; one with a time, until then or a purge. If the time is over there is nothing to read.
+// recall waits for an entry, and starts the reads that decide whether the entry still holds, with conflicts:
+//
+//   - Without a time (UntilMS 0) the entry holds as long as its item is there: the keys item and dead, see seek.
+//   - With a time to come the entry holds until then, or until a purge: the keys purged of its group and of the queue.
+//   - With a time that is over the entry does not hold, and nothing is read.
 func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	v, err := m.stored.Wait(w.ctx)
 	if err != nil {
@@ -121,7 +128,8 @@ func (w *txn) recall(m *meeting, key []byte, c *Config) error {
 	return nil
 }
 
-// seek starts looking for an entry's item, without reading a body.
+// seek starts looking for the item of an entry, in the queue and among the dead letters: for the keys item and dead,
+// with a conflict on both. It reads only keys, and no body.
 func (w *txn) seek(m *meeting) error {
 	item, dead := w.keys.item(rememberedID(m.entry)), w.keys.dead(rememberedID(m.entry))
 	for _, key := range [][]byte{item, dead} {
@@ -134,7 +142,8 @@ func (w *txn) seek(m *meeting) error {
 	return nil
 }
 
-// decide says whether an entry still holds.
+// decide waits for the reads that recall has started, and sets known: whether the entry still holds. If there was a
+// purge since the entry was written, the entry holds only if its item is still there.
 func (w *txn) decide(m *meeting) error {
 	if m.groupPurge != nil {
 		purged, err := w.purgedSince(m)
@@ -164,8 +173,9 @@ func (w *txn) decide(m *meeting) error {
 	return nil
 }
 
-// purgedSince reports whether an entry's group or the queue has been purged since the enqueue that wrote the entry. It
-// compares the read versions of both. If they are equal it says yes, and then the entry's item decides.
+// purgedSince reports whether an entry's group or the queue may have been purged since the enqueue that wrote the
+// entry. It compares the clocks (read version + offset) of both. If they are equal it says yes, and then the entry's
+// item decides.
 func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, f := range []struct {
 		note kv.Future[[]byte]
@@ -189,7 +199,8 @@ func (w *txn) purgedSince(m *meeting) (bool, error) {
 	return false, nil
 }
 
-// remember writes the entry of an accepted message.
+// remember writes the dedup entry of an accepted message, under key. From then on a message with the same dedup id is a
+// duplicate, also a later one of this transaction.
 func (a *appending) remember(m *meeting, key []byte, id ID) {
 	m.entry, m.known = rec.DedupEntry{Group: id.Group, Index: id.Index, Random: id.Random, Clock: a.now}, true
 	if !a.config.DedupForPending {
@@ -198,7 +209,10 @@ func (a *appending) remember(m *meeting, key []byte, id ID) {
 	a.tx.Set(key, m.entry.Pack())
 }
 
-// renamed points the entry of a message which goes on under another id to the new id.
+// renamed points the dedup entry of a message which continues under another id, in another place, to the new id. If
+// there is no entry, or the entry is of another message than old, renamed does nothing.
+//
+// Footprint: reads the entry with a conflict, and writes it.
 func (w *txn) renamed(dedupID string, old, id ID) error {
 	if dedupID == "" {
 		return nil
@@ -224,7 +238,8 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 	return nil
 }
 
-// notePurge notes that a group, or the queue if group is nil, is purged now: older entries are void.
+// notePurge writes that a group, or the queue if group is nil, is purged now: the key purged, or the field purged of
+// meta. Dedup entries that are older are void, unless their items are still there.
 //
 // Footprint: a read conflict on the note, so that the note's time does not go back.
 func (w *txn) notePurge(group *string) error {

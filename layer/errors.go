@@ -127,6 +127,7 @@ func (e *LimitError) Error() string {
 		e.What, e.text(e.Got, true), e.text(e.Min, false), e.text(e.Max, false))
 }
 
+// text returns n as a duration, or as a number with the unit if unit is set.
 func (e *LimitError) text(n int64, unit bool) string {
 	switch {
 	case e.Unit == unitDuration:
@@ -215,7 +216,8 @@ type callError struct {
 	err  error
 }
 
-// wrap adds the call's name to err. An error which a call inside has named already stays as it is.
+// wrap returns err with the name of the public call. nil stays nil. An error which a call inside has named already
+// stays as it is.
 func wrap(call string, err error) error {
 	if err == nil {
 		return nil
@@ -245,13 +247,14 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.err }
 
-// errOutcomeLost says: the receipt was looked for too late, because a sweep or a drop may have cleared the receipt.
+// errOutcomeLost says: it stays unknown whether a transaction was committed. A receipt is the row that would prove the
+// commit. It was looked for too late: a sweep or a drop may have cleared it.
 var errOutcomeLost = errors.New("too late to learn what became of the commit")
 
 // ErrDropping: the queue is being dropped, or a Drop was interrupted. ErrDropping wraps ErrNoQueue. Finish the Drop.
 var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 
-// errorText returns the text of a caller's error. If its Error panics, the text says that.
+// errorText returns the text of an error that the caller has given. If its Error panics, the text says that.
 func errorText(err error) (text string) {
 	if failed := callback.Try(fmt.Sprintf("%T.Error", err), func() { text = err.Error() }); failed != nil {
 		return failed.Error()
@@ -259,9 +262,11 @@ func errorText(err error) (text string) {
 	return text
 }
 
+// isCorrupt reports whether err says that a key or a value of the queue cannot be read.
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }
 
-// timeoutError is why a subscription's handler was cut off.
+// timeoutError is why a subscription's handler was cut off: what has not ended after so long. It is part of a
+// *ChangeError.
 type timeoutError struct {
 	after time.Duration
 	what  string

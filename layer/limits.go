@@ -70,6 +70,7 @@ var (
 	_ [maxShards]struct{}   = [rec.MaxShards]struct{}{}
 )
 
+// checkGroup returns the error for a name that no group can have: *LimitError for its size, ErrInvalidUTF8.
 func checkGroup(group string) error {
 	if len(group) > MaxGroupSize {
 		return &LimitError{What: "group", Unit: "bytes", Got: int64(len(group)), Max: MaxGroupSize}
@@ -80,6 +81,8 @@ func checkGroup(group string) error {
 	return nil
 }
 
+// checkQueueName returns the error for a name that no queue can have: ErrNoQueueName, *LimitError for its size,
+// ErrInvalidUTF8.
 func checkQueueName(name string) error {
 	if name == "" {
 		return ErrNoQueueName
@@ -93,6 +96,7 @@ func checkQueueName(name string) error {
 	return nil
 }
 
+// checkPrefix returns a *LimitError for a prefix that is too long to begin the keys of a queue.
 func checkPrefix(prefix []byte) error {
 	if len(prefix) > maxPrefixSize {
 		return &LimitError{What: "prefix", Unit: "bytes", Got: int64(len(prefix)), Max: maxPrefixSize}
@@ -100,7 +104,8 @@ func checkPrefix(prefix []byte) error {
 	return nil
 }
 
-// checkSubscription checks the name of a subscription: valid UTF-8, 1 to maxSubscriptionSize bytes.
+// checkSubscription returns the error for a name that no subscription can have: it must be valid UTF-8, with 1 to
+// maxSubscriptionSize bytes.
 func checkSubscription(name string) error {
 	if !utf8.ValidString(name) {
 		return fmt.Errorf("subscription: %w", ErrInvalidUTF8)
@@ -111,7 +116,8 @@ func checkSubscription(name string) error {
 	return nil
 }
 
-// checkLease checks the lease of a claim. 0 is allowed, and stands for the queue's lease.
+// checkLease returns a *LimitError for the lease of a claim outside MinLease to MaxLease. 0 is allowed, and stands for
+// the queue's lease.
 func checkLease(d time.Duration) error {
 	if d == 0 {
 		return nil
@@ -122,6 +128,7 @@ func checkLease(d time.Duration) error {
 	return nil
 }
 
+// checkDelay returns a *LimitError for a delay outside 0 to MaxDelay.
 func checkDelay(d time.Duration) error {
 	if d < 0 || d > MaxDelay {
 		return durationLimit("delay", d, 0, MaxDelay)
@@ -129,9 +136,10 @@ func checkDelay(d time.Duration) error {
 	return nil
 }
 
-// noLimit stands for a limit which is not set.
+// noLimit, as LimitError.Max, stands for an upper limit that is not set.
 const noLimit = int64(math.MaxInt64)
 
+// checkState returns a *LimitError for the state of a group that is too large.
 func checkState(state []byte) error {
 	if len(state) > MaxStateSize {
 		return &LimitError{What: "state", Unit: "bytes", Got: int64(len(state)), Max: MaxStateSize}
@@ -139,7 +147,8 @@ func checkState(state []byte) error {
 	return nil
 }
 
-// checkByReason checks the name of an operator and the reason of an action.
+// checkByReason returns the error for the name of an operator and the reason of an action, which the queue would store:
+// *LimitError for their sizes, ErrInvalidUTF8.
 func checkByReason(by, reason string) error {
 	if len(by) > maxQueueNameSize {
 		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: maxQueueNameSize}
@@ -161,12 +170,15 @@ const archiveClaimBytes = 4 << 20
 // that no caller has got.
 const endTimeout = 10 * time.Second
 
+// millis returns a time in the form in which the database has it: milliseconds since 1970.
 func millis(t time.Time) int64 { return t.UnixMilli() }
 
 func fromMillis(ms int64) time.Time { return time.UnixMilli(ms) }
 
+// timeWords returns a stored time as text, in UTC.
 func timeWords(ms int64) string { return fromMillis(ms).UTC().Format("2006-01-02 15:04:05.000 UTC") }
 
+// countWords returns a number with a noun: "1 item", "2 items".
 func countWords(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -186,6 +198,7 @@ func durationText(d time.Duration) string {
 	return s
 }
 
+// nameOf returns the name of v, whose values are the places in names. A value without a name is a number.
 func nameOf[T ~int](v T, names []string) string {
 	if v < 0 || int(v) >= len(names) {
 		return strconv.Itoa(int(v))

@@ -70,18 +70,21 @@ type Message struct {
 
 // A message with JoinWhenDue waits in the waiting group of its group and its time: see join.go.
 
-// joinTime is what a waiting group has behind the name of its group, and joinMark how it begins.
+// A waiting group has the name of the group that its messages join, and behind it joinTime: the time at which they are
+// due. joinMark is the beginning of joinTime, which all waiting groups of a group have in common.
 const (
 	joinTime = joinMark + "2006-01-02T15:04:05.000Z)"
 	joinMark = " (until "
 )
 
-// waitingGroup is the group in which a message waits that joins group at dueMS.
+// waitingGroup returns the name of the group in which a message waits that joins group at dueMS. Example: "order-7
+// (until 2027-01-31T08:00:00.000Z)".
 func waitingGroup(group string, dueMS int64) string {
 	return group + fromMillis(dueMS).UTC().Format(joinTime)
 }
 
-// joinedFrom returns the group that messages of a waiting group join, and when; false = it is no waiting group.
+// joinedFrom takes the name of a waiting group apart: it returns the group that the messages join, and when. ok is
+// false if the name is not that of a waiting group.
 func joinedFrom(waiting string) (group string, dueMS int64, ok bool) {
 	n := len(waiting) - len(joinTime)
 	if n < 0 {
@@ -91,7 +94,8 @@ func joinedFrom(waiting string) (group string, dueMS int64, ok bool) {
 	return waiting[:n], due.UnixMilli(), err == nil
 }
 
-// checkJoin refuses what does not go with JoinWhenDue.
+// checkJoin returns ErrOptions for a message with JoinWhenDue and options that do not go with it, and a *LimitError if
+// there is no room for the time in the name of its waiting group.
 func checkJoin(m *Message) error {
 	switch {
 	case !m.JoinWhenDue:
@@ -109,13 +113,15 @@ func checkJoin(m *Message) error {
 	return nil
 }
 
-// joins is when a message of an enqueue joins its group; the zero value = it is in its group from the start.
+// joins says which group a message of an enqueue joins later, and when; the zero value = it is in its group from the
+// start.
 type joins struct {
 	group string
 	dueMS int64
 }
 
-// joinsWhenDue returns what the message wants. A message that is due now is in its group from the start.
+// joinsWhenDue returns which group the message joins, and when, if it has JoinWhenDue. A message that is due now is in
+// its group from the start: the result is zero.
 func joinsWhenDue(m *Message, nowMS int64) joins {
 	dueMS := nowMS + m.Delay.Milliseconds()
 	if !m.DeliverAt.IsZero() {
@@ -155,6 +161,7 @@ func ParseID(s string) (ID, error) {
 	return id, wrap("parse id", err)
 }
 
+// parseID is ParseID, and its error does not name the call.
 func parseID(s string) (ID, error) {
 	random, rest, ok := strings.Cut(s, "@")
 	index, group, ok2 := strings.Cut(rest, ".")
@@ -175,7 +182,7 @@ func parseID(s string) (ID, error) {
 	return ID{Group: group, Index: n, Random: u}, nil
 }
 
-// checkID refuses an ID which no message can have.
+// checkID returns ErrInvalidID for an ID which no message can have.
 func checkID(id ID) error {
 	if err := checkGroup(id.Group); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidID, err)
@@ -210,7 +217,8 @@ type Item struct {
 	LastFailed time.Time
 }
 
-// message returns the message which the item was made of, for an edit.
+// message returns the message which the item was made of: for an edit, or to enqueue the item in another place. The
+// headers are a copy, and the body is the item's.
 func (i *Item) message() Message {
 	m := Message{
 		Group: i.ID.Group, Body: i.Body, Headers: maps.Clone(i.Headers), DedupID: i.DedupID, DeliverAt: i.DeliverAt,
@@ -221,7 +229,8 @@ func (i *Item) message() Message {
 	return m
 }
 
-// keeps refuses an edit of i which would change more than body and headers.
+// keeps returns ErrOptions if m, the message of item i as an edit or an advance leaves it, has changed more than body
+// and headers.
 func (m *Message) keeps(i *Item) error {
 	switch {
 	case m.Alone:
@@ -250,7 +259,7 @@ func (m *Message) Check() error {
 	return err
 }
 
-// checkDeliverAt refuses a delivery time too far from now.
+// checkDeliverAt returns a *LimitError for a delivery time more than MaxDelay from now.
 func (m *Message) checkDeliverAt(now time.Time) error {
 	if left := m.DeliverAt.Sub(now); !m.DeliverAt.IsZero() && left > MaxDelay {
 		return checkDelay(left)
@@ -258,7 +267,8 @@ func (m *Message) checkDeliverAt(now time.Time) error {
 	return nil
 }
 
-// check validates m and returns the size of its body and headers.
+// check returns the error for a message that no queue accepts, apart from checkDeliverAt, or else the size of its body
+// and headers in bytes.
 func (m *Message) check() (int, error) {
 	if err := checkGroup(m.Group); err != nil {
 		return 0, err
@@ -302,6 +312,7 @@ func (m *Message) check() (int, error) {
 	return len(m.Body) + headers, nil
 }
 
+// checkDedupID returns the error for a dedup id that is too long (*LimitError) or not valid UTF-8.
 func checkDedupID(id string) error {
 	if len(id) > MaxDedupIDSize {
 		return &LimitError{What: "dedup id", Unit: "bytes", Got: int64(len(id)), Min: 1, Max: MaxDedupIDSize}
@@ -320,7 +331,7 @@ type Sent struct {
 	Duplicate bool
 }
 
-// Follows says what happens to an item after a failed attempt.
+// Follows says what happens to an item after a failed attempt, or after a claim that was given back.
 type Follows string
 
 // The outcomes.
@@ -328,11 +339,12 @@ const (
 	FollowsRetry      Follows = "retry"        // the item is delivered again
 	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
 	FollowsHalt       Follows = "group halted" // the item has failed for good, and its group is stopped
-	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
-	FollowsUnknown    Follows = "unknown"      // the commit may have landed, or the lease runs out
+	FollowsRelease    Follows = "given back"   // no attempt counts: the item is delivered again
+	FollowsUnknown    Follows = "unknown"      // perhaps nothing was committed, and the lease expires
 )
 
-// failedBefore sets what the record of the item's failed deliveries says.
+// failedBefore sets Attempts, FirstDelivered and LastFailed from the attempt record of the item (the key attempt).
+// Times that the record does not have stay as they are.
 func (i *Item) failedBefore(record rec.Attempt) {
 	if i.Attempts = record.Count; record.DeliveredMS > 0 {
 		i.FirstDelivered = fromMillis(record.DeliveredMS)

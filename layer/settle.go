@@ -50,7 +50,7 @@ type Settlement struct {
 	Result *Settled
 }
 
-// Settled is the result of a settlement. Fields that do not apply are zero.
+// Settled is the result of a settlement, for Settlement.Result. Fields that do not apply are zero.
 type Settled struct {
 	// Follows says what has become of the item that was tried, if Nack counted a failed attempt.
 	Follows Follows
@@ -61,9 +61,9 @@ type Settled struct {
 }
 
 // Settle settles claims together, in one transaction where possible. Example: a caller that receives many small claims
-// (Heads) finishes all of them. The claims may come from different receives and handles: Settle needs only the fields
-// that Claim.Stored keeps. Up to 256 claims, with up to 2000 items and 1 MiB, travel together; more take several
-// transactions.
+// (ReceiveOptions.Strategy Heads) finishes all of them. The claims may come from different receives and handles: Settle
+// needs only the fields that Claim.Stored keeps. Up to 256 claims, with up to 2000 items and 1 MiB, travel together;
+// more take several transactions. SettleTx lists the keys that a settlement reads and writes.
 //
 // A lost claim does not stop the others. The error joins a *ClaimError for each claim that was not settled, in the
 // order of the arguments; nil = all were settled. A caller that repeats the call must leave out the claims that were
@@ -124,6 +124,13 @@ func (q *Queue) Settle(ctx context.Context, all ...Settlement) error {
 // range. With Nack: the failed attempts of the first item, at snapshot. If the queue has an archive: the items, at
 // snapshot. With items to advance: these items, and the first and the last key of each lane that an item joins, at
 // snapshot; this conflicts with the removal of the last item of such a lane.
+//
+// Writes: the lock, and the timer or the held key of the claim. A finished item: its keys item, part and attempt and
+// its lane keys are cleared. With an archive its parts stay, and rows archive and archived are set. An advanced item:
+// its keys item, part and lane are set, and its attempt is cleared. A nack: the attempt is set. If a delay, a dead
+// letter or a halt follows, also the timer, the dead letter or the mark. With State: the state. A State alone leaves
+// the lock as it is, and adds a write conflict on the lock. If the group becomes free: the hint of its first item, and
+// wake keys. If items leave the claim: counters, and a row of changes if the queue keeps changes.
 func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
 	return wrap("settle", q.settleOneTx(ctx, tx, &s))
 }
@@ -131,11 +138,14 @@ func (q *Queue) SettleTx(ctx context.Context, tx kv.Tx, s Settlement) error {
 // SettleReceive settles a claim and receives, in one transaction where possible: for a worker that is done with a claim
 // and wants the next. If the settlement fails nothing is received, and the error is the settlement's. If the settlement
 // is done, and the receive fails or is given up, there are no claims and no error: the next receive says what is wrong.
+// The keys are those of SettleTx and Receive. A ReceiveID is refused (ErrOptions).
 func (q *Queue) SettleReceive(ctx context.Context, s Settlement, o ReceiveOptions) ([]*Claim, error) {
 	claims, err := q.settleReceive(ctx, &s, o)
 	return claims, wrap("settle and receive", err)
 }
 
+// settleReceive is SettleReceive, and its error does not name the call. A Settlement that does nothing is allowed: then
+// settleReceive only receives.
 func (q *Queue) settleReceive(ctx context.Context, one *Settlement, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -160,7 +170,8 @@ func (q *Queue) settleReceive(ctx context.Context, one *Settlement, o ReceiveOpt
 	return claims, err
 }
 
-// settleOne is settleAlone for a Settlement. Its error is no ClaimError.
+// settleOne settles one claim in a transaction of the handle, and then sets the caller's Result and Claim. A Settlement
+// that does nothing runs no transaction. The error is the cause itself, and no *ClaimError.
 func (q *Queue) settleOne(ctx context.Context, one *Settlement) error {
 	s, err := one.begin()
 	if err != nil || s == nil {
@@ -173,6 +184,8 @@ func (q *Queue) settleOne(ctx context.Context, one *Settlement) error {
 	return err
 }
 
+// settleOneTx is settleOne in the caller's transaction. It leaves the caller's Claim as it is, because the transaction
+// may not commit.
 func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) error {
 	s, err := one.begin()
 	if err != nil || s == nil {
@@ -185,7 +198,9 @@ func (q *Queue) settleOneTx(ctx context.Context, tx kv.Tx, one *Settlement) erro
 	return err
 }
 
-// begin checks what can be checked without the queue. nil = there is nothing to do.
+// begin checks the Settlement as far as possible without the queue, and returns the settlement to run. It copies State
+// and Nack, so the caller may change them. nil without an error means that there is nothing to do: all lists are empty.
+// The caller must call returned for the result when the public call returns.
 func (s *Settlement) begin() (*settlement, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -217,8 +232,8 @@ func (s *Settlement) begin() (*settlement, error) {
 	return settled, settled.back.o.check(s.Claim)
 }
 
-// check refuses fields that do not go together, and a settlement that says nothing. Otherwise a caller that has
-// forgotten a field would believe that items are finished.
+// check returns ErrOptions for fields that do not go together, and for a settlement that says nothing. Otherwise a
+// caller that has forgotten a field would believe that items are finished.
 func (s *Settlement) check() error {
 	all := s.FinishAll || s.AdvanceAll
 	named := len(s.Finish) > 0 || len(s.Advance) > 0
@@ -260,8 +275,8 @@ func intersect(a, b []ID) bool {
 	return slices.ContainsFunc(b, func(id ID) bool { return ids[id] })
 }
 
-// change returns a function for each item that is finished or advanced: it calls change with the item's id; nil = the
-// item is finished.
+// change returns a function that says of an item of the claim how the item leaves: nil = it is finished. Otherwise the
+// item is advanced, and the returned function calls change with the item's id.
 func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) func(m *Message) error {
 	chosen := make(map[ID]bool) // the items to advance; with AdvanceAll, the items to finish
 	for _, id := range s.Advance {
@@ -281,7 +296,7 @@ func (s *Settlement) change(change func(id ID, m *Message) error) func(id ID) fu
 	}
 }
 
-// tell sets Result.
+// tell copies the results of the settlement that has run into the caller's Result.
 func (s *Settlement) tell(done *settlement) {
 	if s.Result != nil {
 		r := &done.run.result
@@ -289,8 +304,8 @@ func (s *Settlement) tell(done *settlement) {
 	}
 }
 
-// end sets Result, and updates the caller's Claim, after success. FinishAll, AdvanceAll and a Nack of all items leave
-// Items unchanged.
+// end sets Result and updates the caller's Claim, after the settlement was committed: the new end of an extended claim,
+// or Items without those that have left the claim. FinishAll, AdvanceAll and a Nack of all items leave Items unchanged.
 func (s *Settlement) end(done *settlement) {
 	s.tell(done)
 	switch {
@@ -305,7 +320,7 @@ func (s *Settlement) end(done *settlement) {
 }
 
 // Ack finishes all items that are left in a claim: an acked item is never delivered again. The claim ends, and the
-// group is free for others. Use AckItems to finish some.
+// group is free for others. Use AckItems to finish some. SettleTx lists the keys.
 //
 // If a handle receives at once after an ack, the ack wakes no other handle, and the handle usually gets the group
 // again. Another handle is woken after at most 32 such acks in a row or one second, or if no receive follows within 20
@@ -321,7 +336,7 @@ func (q *Queue) Ack(ctx context.Context, c *Claim) error {
 
 // AckItems finishes the named items of a claim, all or none. The other items stay in the claim, which ends with its
 // last item. No ids, nil or empty, finish nothing: AckItems returns nil, without a transaction and without a look at
-// the claim.
+// the claim. SettleTx lists the keys.
 //
 // Errors: as Ack's, and ErrNotInClaim, also for an item acked before; nothing was changed then.
 func (q *Queue) AckItems(ctx context.Context, c *Claim, ids []ID) error {
@@ -365,7 +380,7 @@ type NackOptions struct {
 	// Behind gives the group the last place in the line: the groups that are ready now are delivered before it. Without
 	// it the group has the place of its first message. The order of the group's own messages stays. Only with Release,
 	// and without From or a delay; not for a claim of one message (Claim.Hold). A paused group has no place: once
-	// resumed, it has that of its first message. So it has after a sweep, in a queue with facets.
+	// resumed, it has that of its first message.
 	Behind bool
 	// Reject, if not empty, says why the item that was tried will never succeed: the item has then failed for good, see
 	// OnFailure. The first 1,000 bytes are stored. Not with Release, Delay or AtOnce.
@@ -375,7 +390,7 @@ type NackOptions struct {
 // Nack gives back all items of a claim, or the last ones (From): they are delivered again, in the same order. Without
 // Release the first item was tried and counts a failed attempt; the items behind count none. If the attempt was the
 // item's last, or the item is rejected, the queue's OnFailure decides. The item becomes a dead letter and the items
-// behind are free at once, or the group halts, or the item is tried again.
+// behind are free at once, or the group halts, or the item is tried again. SettleTx lists the keys.
 //
 // Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -388,8 +403,9 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 	return wrap("nack", q.settleOneTx(ctx, tx, &Settlement{Claim: c, Nack: &o}))
 }
 
-// Extend makes a claim last for lease from now on (not from its old end), and returns its new end.
-// lease is MinLease to MaxLease; 0 = the queue's.
+// Extend makes a claim last for lease from now on (not from its old end), and returns its new end. lease is MinLease to
+// MaxLease; 0 = the queue's. Extend reads and writes the lock, and moves its timer. A claim by heartbeat leaves the
+// heartbeat: its held key is cleared, and it gets a timer. The Claim gets the new end, too.
 //
 // Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
@@ -404,8 +420,8 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	return s.run.result.until, nil
 }
 
-// ExtendTx extends in the caller's transaction, as SettleTx settles, and returns the new end. The caller must handle an
-// unknown commit: with Once, or by a second call, which does no harm.
+// ExtendTx extends in the caller's transaction, as SettleTx settles, and returns the new end. The Claim is not changed.
+// The caller must handle an unknown commit: with Once, or by a second call, which does no harm.
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
@@ -415,8 +431,8 @@ func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Dur
 	return s.run.result.until, wrap("extend", err)
 }
 
-// settleAlone settles through the pipeline, without a receive. Other operations of the handle may share the
-// transaction.
+// settleAlone settles one claim through the pipeline, without a receive. The pipeline is the queue of the handle's
+// operations: those that wait at the same time share a transaction. settleAlone calls the hooks.
 func (q *Queue) settleAlone(ctx context.Context, s *settlement) error {
 	if len(q.opts.Hooks) == 0 {
 		return q.submit(ctx, &operation{settle: s})
@@ -425,7 +441,8 @@ func (q *Queue) settleAlone(ctx context.Context, s *settlement) error {
 	return end(q.submit(ctx, &operation{settle: s}))
 }
 
-// settleAll is settleAlone for several claims together. It returns the error of each.
+// settleAll is settleAlone for several claims together. It returns the error of each, in the order of settled; nil =
+// the claim was settled.
 func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 	errs := make([]error, len(settled))
 	var ends []func(err error) error // for hooks
@@ -455,7 +472,8 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 	return errs
 }
 
-// observeSettlement tells the hooks that s begins; end tells how s ended.
+// observeSettlement tells the hooks that s begins, and returns the context that they have made. The caller must call
+// end with the error of the settlement: end tells the hooks the outcome, and returns the error for the caller.
 func (q *Queue) observeSettlement(
 	ctx context.Context, s *settlement,
 ) (observed context.Context, end func(err error) error) {
@@ -471,6 +489,7 @@ func (q *Queue) observeSettlement(
 	}
 }
 
+// verb returns the kind of the operation for hooks.
 func (s *settlement) verb() Verb {
 	switch {
 	case s.extend != nil:
@@ -496,6 +515,8 @@ func (s *settlement) size() int {
 	return len(s.claim.Items)
 }
 
+// settleTx checks the claim, and takes the settlement through its steps (begin, apply, finish, conclude) in the
+// caller's transaction. SettleTx lists the keys.
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(q); err != nil {
 		return err

@@ -8,15 +8,18 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// archives reports whether finished items are archived.
+// archives reports whether finished items are archived, as the queue's configuration says (Config.Archive).
 func (w *txn) archives() (bool, error) {
 	config, err := w.config()
 	return config.Archive > 0, err
 }
 
-// archive stores finished items in the archive. place is the present version of the queue: the archive is in the order
-// of places. values are the items' values; nil = the item is missing. The caller removes the items in the same
-// transaction, but not the parts of their bodies, because the archived items need the parts.
+// archive stores finished items in the archive: a row archive for each item, and one row archived for all. By the rows
+// archived the archive is read in the order of completion. Their first element is place: the present version of the
+// queue. values are the items' values; nil = the item is missing, and gets no row archive.
+//
+// The caller removes the items in the same transaction, but not the parts of their bodies, because the archived items
+// need the parts.
 func (w *txn) archive(place int64, group string, items []rec.Item, values [][]byte) {
 	if len(items) == 0 {
 		return
@@ -35,16 +38,17 @@ func (w *txn) archive(place int64, group string, items []rec.Item, values [][]by
 // archiving is the part of a settlement that archives the finished items, if the queue has an archive. All its fields
 // belong to the present attempt.
 type archiving struct {
-	gets map[ID]kv.Future[[]byte] // of the values of the items
-	run  kv.Future[[]kv.KV]       // of the range from the claim's first item on, if all are finished
+	gets map[ID]kv.Future[[]byte] // reads of items one by one
+	run  kv.Future[[]kv.KV]       // the read of the range from the claim's first item to its last, if all are finished
 
 	kept   bool     // the queue has an archive
-	values [][]byte // of the finished items
-	place  int64    // in the archive
+	values [][]byte // of the finished items; nil = the item is missing
+	place  int64    // in the archive, see txn.archive
 }
 
-// begin starts reading the items that s will finish. It reads the items of a lane by key, because they may be far apart
-// in the group. Those that the lock alone names, and those behind the rows of run, are read by check.
+// begin starts reading the items that s will finish, at snapshot, if the queue has an archive. It reads all items of a
+// group as one range, and the items of a lane by key, because they may be far apart in the group. Items that only the
+// lock names, and items that the range has missed because others lie between, are read by check.
 func (a *archiving) begin(w *txn, s *settlement) {
 	*a = archiving{}
 	if s.keeps() || w.q.knownConfig().Archive == 0 {
@@ -66,7 +70,8 @@ func (a *archiving) begin(w *txn, s *settlement) {
 	}
 }
 
-// check reads the values of the acked items, if the queue has an archive.
+// check waits for the values of the acked items, if the queue has an archive, and sets kept, values and place. It reads
+// the items which begin has not read.
 func (a *archiving) check(w *txn, s *settlement) (err error) {
 	acked, group := s.run.acked, s.claim.Group
 	if a.kept, err = w.archives(); err != nil || !a.kept || len(acked) == 0 {

@@ -15,7 +15,8 @@ type givingBack struct {
 	why string      // the text of the caller's NackOptions.Err
 }
 
-// newGivingBack copies the options, with From. Of Err it keeps the text alone, and for a release not even the text.
+// newGivingBack copies the options, with From. Of Err it keeps only the text. A release keeps not even that, because it
+// counts no attempt.
 func newGivingBack(o *NackOptions) *givingBack {
 	b := &givingBack{o: *o}
 	if b.o.From, b.o.Err = own(o.From), nil; o.Err != nil && !o.Release {
@@ -24,7 +25,7 @@ func newGivingBack(o *NackOptions) *givingBack {
 	return b
 }
 
-// check refuses options that do not go together, or not with the claim.
+// check returns ErrOptions for options that do not go together, or not with the claim, and a *LimitError for the delay.
 func (o *NackOptions) check(c *Claim) error {
 	if o.AtOnce && o.Delay != 0 {
 		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
@@ -41,7 +42,7 @@ func (o *NackOptions) check(c *Claim) error {
 	return checkDelay(o.Delay)
 }
 
-// checkBehind refuses options and claims that do not go with Behind.
+// checkBehind returns ErrOptions for options and claims that do not go with Behind.
 func (o *NackOptions) checkBehind(c *Claim) error {
 	switch {
 	case !o.Behind:
@@ -54,7 +55,8 @@ func (o *NackOptions) checkBehind(c *Claim) error {
 	return nil
 }
 
-// stay returns how many of the unfinished items stay in the claim. With NackOptions.From these are the items before it.
+// stay returns how many of the unfinished items stay in the claim: those before NackOptions.From, and none without
+// From. left are the unfinished items, in order. ErrNotInClaim means that From is not one of them.
 func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 	if b.o.From == nil {
 		return 0, nil
@@ -66,8 +68,15 @@ func (b *givingBack) stay(left []rec.Item, group string) (int, error) {
 	return n, nil
 }
 
-// carryOut counts the failed attempt of the first item, unless the nack is a release, and ends the claim. Afterwards
-// the group is ready, delayed or marked.
+// carryOut counts the failed attempt of the first item given back, unless the nack is a release, and ends the claim. It
+// sets the result for the caller. It reads the attempts from that item on. If the failure makes the item a dead letter,
+// deadLetterItem does the rest. Otherwise carryOut sets the attempt, and the claim ends in one of these ways:
+//
+//   - The group is halted by this failure, or was paused before: the lock keeps only the mark.
+//   - The group waits: the lock has a holding of kind "delay", with a timer at its end, and there is no hint. A release
+//     then also sets the attempt, with the time at which the delay begins.
+//   - The claim is of a single item (a hold): its lock and timer are cleared, and txn.letGo puts the item back.
+//   - Else: the lock and its timer are cleared, and a hint of the group is set.
 func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	run := &s.run
 	group := s.claim.Group
@@ -123,9 +132,9 @@ func (b *givingBack) carryOut(w *txn, s *settlement) error {
 	return b.rehint(w, first.Index, s.lane, hintedIn(record, some))
 }
 
-// rehint writes the hint of a group that the settlement has set free. With NackOptions.Behind the place of the hint is
-// behind all groups that are ready now, as in a queue with RoundRobin. Then also a receive of this transaction must not
-// prefer the group.
+// rehint writes the hint (ready or open) of a group that the settlement has set free. attempts is the number for its
+// value: how often the head has failed. With NackOptions.Behind the place of the hint is behind all groups that are
+// ready now, as in a queue with RoundRobin. Then also a receive of this transaction must not prefer the group.
 func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) error {
 	if !b.o.Behind {
 		_, err := w.rehint(headIndex, lane, attempts)
@@ -140,7 +149,9 @@ func (b *givingBack) rehint(w *txn, headIndex int64, lane string, attempts int) 
 	return nil
 }
 
-// deadLetterItem makes the item that was tried a dead letter. Afterwards the rest of the group is ready, or marked.
+// deadLetterItem makes the item that was tried a dead letter, and ends the claim. It clears the keys item, attempt and
+// lane of the item and sets its key dead. Afterwards the rest of the group is ready, with a hint, or marked, with the
+// mark in the lock.
 func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	if _, err := f.deadLetter(w); err != nil {
 		return err
@@ -162,7 +173,8 @@ func deadLetterItem(w *txn, s *settlement, f *failure) error {
 	return err
 }
 
-// wait returns how long the group waits after so many failures of its head.
+// wait returns how long the group waits after so many failures of its head: NackOptions.Delay if the caller has set how
+// long, and otherwise a random wait by the retry policy of the queue. A release has no other wait than Delay.
 func (b *givingBack) wait(w *txn, failures int) (time.Duration, error) {
 	if b.o.Delay > 0 || b.o.AtOnce || b.o.Release {
 		return b.o.Delay, nil

@@ -9,9 +9,10 @@ import (
 	"fdbfifo/layer/internal/guard"
 )
 
-// The parts of a settlement after which the claim goes on: a longer lease, and a state of the group.
+// The parts of a settlement after which the claim continues: a longer lease, and a state of the group.
 
-// extended notes the new end of the claim, which has a lease of its own from then on.
+// extended updates the caller's Claim after its extension was committed: the new end by both clocks, of the wall and
+// monotonic. The claim has a lease of its own from then on, and no heartbeat.
 func (c *Claim) extended(r *settlementResult) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
@@ -19,20 +20,27 @@ func (c *Claim) extended(r *settlementResult) {
 	c.Until, c.ends, c.beat, c.pulse = r.until, r.ends, uuid.Nil, nil
 }
 
+// newExtension returns the settlement that makes a claim last for lease from now on; 0 = the queue's lease. It returns
+// a *LimitError for a lease out of its bounds.
 func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 	return &settlement{claim: c, extend: &extension{lease: lease}}, checkLease(lease)
 }
 
 // extension makes a claim last longer.
 type extension struct {
-	lease  time.Duration // from now on; 0 = the queue's
-	proves bool          // the lock notes that the caller knows its claim, see rec.ProvenByCaller
+	lease time.Duration // from now on; 0 = the queue's
+	// proves: a receive has given a suspect item, which may kill its process. The lock then also notes that the caller
+	// has got the claim: see rec.ProvenByCaller.
+	proves bool
 }
 
-// carryOut rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat then has
-// a lease of its own. If the extension proves the claim, the claim keeps its heartbeat instead, and ends no earlier
-// than before, unless that end is provably wrong: a repeated receive may have given the claim to a holder whose clock
-// is ahead, or with a longer lease.
+// carryOut rewrites lock and timer with the new end, under the read conflict on the lock that begin added. A claim by
+// heartbeat then has a lease of its own: its held key is cleared, and it gets a timer.
+//
+// If the extension proves the claim, the claim keeps its heartbeat instead, and ends no earlier than before, unless
+// that end is provably wrong: a repeated receive may have given the claim to a holder whose clock is ahead, or with a
+// longer lease. ErrClaimLost then means that another handle has ended the heartbeat, and the lease that was left has
+// expired.
 func (e *extension) carryOut(w *txn, s *settlement) error {
 	lease, err := w.lease(e.lease)
 	if err != nil {
@@ -74,6 +82,7 @@ func (*stateChange) begin(*txn, *settlement)          {}
 func (*stateChange) check(*txn, *settlement) error    { return nil }
 func (*stateChange) conclude(*txn, *settlement) error { return nil }
 
+// write sets the key state of the group, or clears it. Without a change of the state it does nothing.
 func (c *stateChange) write(w *txn, s *settlement) {
 	if c != nil {
 		w.setState(s.claim.Group, c.state)
@@ -88,7 +97,8 @@ func (c *stateChange) size() int {
 	return len(c.state)
 }
 
-// keep writes the state alone, under the read conflict on the lock that settlement.begin added.
+// keep writes the key state alone, under the read conflict on the lock that settlement.begin added. It adds a write
+// conflict on the lock.
 func (c *stateChange) keep(w *txn, group string) error {
 	// The lock's value stays, so add a write conflict: a takeover which has read the old state must fail.
 	if err := w.excludeHolders(guard.KeepExclude, group); err != nil {
@@ -98,7 +108,7 @@ func (c *stateChange) keep(w *txn, group string) error {
 	return nil
 }
 
-// GroupState reads the state of a group, held or not; nil = no state. It conflicts with nothing.
+// GroupState reads the state of a group, held or not, at snapshot; nil = no state. It conflicts with nothing.
 func (q *Queue) GroupState(ctx context.Context, group string) ([]byte, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("group state", err)

@@ -15,36 +15,39 @@ import (
 
 // settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt of the
 // transaction runs the steps begin, apply, finish and conclude. A transaction with several settlements runs one step of
-// all of them, then the next step of all. So their reads overlap.
+// all of them, then the next step of all. So their reads overlap. To ack an item is to finish it.
+//
+// The claim may be of a whole group, of a lane of the group (the items that agree with a template), or of a single item
+// (a hold). Each of them has a lock: lane is its name, see package lanes. The comments say "group" for all three.
 type settlement struct {
-	claim *Claim // a copy
-	lane  string // of the claim
+	claim *Claim // from checkClaim on a copy of the caller's
+	lane  string // the name of the group, lane or hold that the claim has; set by checkClaim
 	ids   []ID   // to ack or to advance
 	all   bool   // every item of the claim is acked or advanced; ids must be among them
-	items []ID   // of the claim, if all
+	items []ID   // all items of the claim, as checkClaim has found them; nil if all is false
 
 	extend  *extension   // nil = the end of the lease does not change; not with the fields below
 	back    *givingBack  // nil = the claim keeps the items that are not acked or advanced
 	advance *advancing   // nil = the items of ids, or all, are acked
 	state   *stateChange // nil = the group's state stays
-	archive archiving
+	archive archiving    // copies the acked items into the archive, if the queue has one
 
-	run  settling
+	run  settling    // the state of the attempt under way
 	done atomic.Bool // committed, as far as the handle knows
 }
 
-// settling is a settlement in the attempt under way.
+// settling is the state of a settlement in one attempt of its transaction.
 type settling struct {
 	lock   kv.Future[[]byte]
-	held   *rec.Record
+	held   *rec.Record       // the value of the lock; set once the claim's token is found in it
 	moved  []rec.Item        // the items that are advanced
 	acked  []rec.Item        // the items that are acked
 	left   []rec.Item        // the items of the claim that are neither, also those that are given back
 	ahead  kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
 	leads  bool              // all items are acked, and are the first of the group: see ledBy
 	next   kv.Future[[]byte] // key of the group's first item afterwards, if all items of the claim are finished
-	tried  *recordsRead      // from the first item on that is given back, if the claim ends
-	result settlementResult
+	tried  *recordsRead      // the attempts from the first item on that is given back, if the claim ends; else nil
+	result settlementResult  // for the caller
 }
 
 // settlementResult is what the caller learns of a settlement.
@@ -83,9 +86,12 @@ func (s *settlement) returned() {
 	}
 }
 
-// checkClaim checks the claim to settle. From here on the settlement uses a copy of the claim. The copy shares the
-// array of Items with the caller, and the caller may change the array while a transaction still runs. So a transaction
-// must use only the length of claim.Items, and take ids from s.items.
+// checkClaim checks the claim to settle, and sets lane and items. It reads no keys. ErrClaimLost means that the claim
+// is of another queue, and ErrOptions that the claim cannot be settled so.
+//
+// From here on the settlement uses a copy of the claim. The copy shares the array of Items with the caller, and the
+// caller may change the array while a transaction still runs. So a transaction must use only the length of claim.Items,
+// and take ids from s.items.
 func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.claim == nil {
 		return fmt.Errorf("%w: no claim", ErrOptions)
@@ -108,11 +114,12 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	return err
 }
 
-// of reports whether the claim may be of queue q. The token alone does not tell, because two queues may have equal
-// tokens.
+// of reports whether the claim may be of queue q: it names q, or no queue. The token alone does not tell, because two
+// queues may have equal tokens.
 func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 
-// lost returns the error for a claim that is not in the group's record r. r may be nil.
+// lost returns the ErrClaimLost for a claim that is not in r, the record of its lock. Its text tells the present
+// holder. r is nil if there is no lock, or if the present holder is not known.
 func (s *settlement) lost(q *Queue, r *rec.Record) error {
 	what, held := s.claim.words()
 	now := "nobody holds " + held + ": the claim has ended" + s.claim.missing(q)
@@ -125,7 +132,9 @@ func (s *settlement) lost(q *Queue, r *rec.Record) error {
 	return fmt.Errorf("%w: %s, token %d: %s", ErrClaimLost, what, s.claim.Token, now)
 }
 
-// begin starts reading the lock, with a conflict.
+// begin starts the reads of the settlement: the lock, with a conflict, and the reads of the parts. If the settlement
+// acks all n items of a group or lane, begin also reads the key behind the lane's first n items, at snapshot: see
+// ledBy. begin forgets the results of an earlier attempt.
 func (s *settlement) begin(w *txn) {
 	s.run = settling{lock: guard.SettleLock.Get(w.tx, w.keys.lock(s.lane))}
 	for _, p := range s.parts() {
@@ -138,9 +147,10 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
-// apply compares the claim's token with that of the lock, and then does the writes that need no more reads. After an
-// error nothing was written. If the lease has expired and no other claim has taken the group over, the lock still has
-// the token, so the claim is still valid.
+// apply compares the claim's token with that of the lock, and then does the writes that need no more reads: those of
+// extension.carryOut, of stateChange.keep, or of take. ErrClaimLost means that the lock has no claim, or one with
+// another token. After an error nothing was written. If the lease has expired and no other claim has taken the group
+// over, the lock still has the token, so the claim is still valid.
 func (s *settlement) apply(w *txn) error {
 	v, err := s.run.lock.Wait(w.ctx)
 	if err != nil {
@@ -166,8 +176,13 @@ func (s *settlement) apply(w *txn) error {
 	return s.take(w, c)
 }
 
-// take removes the settled items from the claim c, and ends the claim if no item stays in it. After an error nothing
-// was written.
+// take removes the settled items from the claim c, and ends the claim if no item stays in it. It clears the keys of the
+// acked items (see remove) and the attempts of the advanced ones, and lets each part write. If items stay, take
+// rewrites the lock with them. If the claim ends without a nack, take clears the lock with its timer, or leaves the
+// mark in it. Last it starts the read for finish: the next item's key, or the attempts of the item that a nack counts
+// against.
+//
+// ErrNotInClaim means that one of the items to settle is not in the claim. After an error nothing was written.
 func (s *settlement) take(w *txn, c *rec.Holding) (err error) {
 	group, run := s.claim.Group, &s.run
 	if run.acked, run.left, err = divide(c, group, s.ids, s.all); err != nil {
@@ -229,9 +244,12 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
-// remove clears the acked items by their exact keys. If several items are the first of the group, and the queue's items
-// have no keys in other lanes, it clears one range instead. It then adds a read conflict on the range, because an item
-// whose enqueue commits late may have an index inside.
+// remove clears the acked items with their parts, attempts and lane keys. The parts of archived items stay. all are the
+// items of the claim.
+//
+// remove clears an item by its exact key. If several items are the first of the group, and the queue's items have no
+// keys in other lanes, it clears one range instead. It then adds a read conflict on the range, because an item whose
+// enqueue commits late may have an index inside.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
 	if !s.run.leads || len(acked) < 2 || w.keys.plan.CountParts() > 0 {
@@ -264,7 +282,8 @@ func (s *settlement) readNext(w *txn) error {
 	return nil
 }
 
-// finish does the writes that depend on reads that apply has started.
+// finish does the writes that depend on reads that apply has started: leave, if the claim has ended without a nack, or
+// givingBack.carryOut. In any other case it does nothing.
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.run.next != nil:
@@ -275,20 +294,24 @@ func (s *settlement) finish(w *txn) error {
 	return nil
 }
 
-// leave writes a hint for the lane or, if the lane has no item, adds a read conflict on the range of its items. next is
-// the read of the lane's first key. If next is nil, txn.leave reads the key.
+// leave writes a hint for the lane (ready or open) or, if the lane has no item, adds a read conflict on the range of
+// its items. So the settlement runs again if an item is enqueued at the same time. next is the read of the lane's first
+// key. If next is nil, txn.leave reads the key. If the first item may be suspect, it also reads the attempts, for the
+// hint.
 func (s *settlement) leave(w *txn, next kv.Future[[]byte]) error {
 	_, _, err := w.leave(s.lane, next, guard.ReleaseEmpty, leadsSuspects(s))
 	return err
 }
 
-// leadsSuspects reports whether items behind those of the claim may be suspect. Of a claim that another process has
-// received this process does not know.
+// leadsSuspects reports whether items behind those of the claim may be suspect. An item is suspect if the lease of a
+// claim on it has expired: it may kill its process, see Receive. Then the hint must lead the next receive to the
+// attempt records. The result is also true for a claim that another process has received (ends is zero), because this
+// process does not know.
 func leadsSuspects(s *settlement) bool {
 	return s.run.held.LeadsSuspects() || s.claim.failed || s.claim.ends.IsZero()
 }
 
-// conclude runs the last step of the parts.
+// conclude runs the last step of the parts. Only an advance has one: see advancing.conclude.
 func (s *settlement) conclude(w *txn) error {
 	for _, p := range s.parts() {
 		if err := p.conclude(w, s); err != nil {

@@ -22,12 +22,15 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// A subscription is a named place in the row of all changes of a queue, which the database keeps. One process at a time
-// reads on from there, under a lease, and moves the place behind what its handler has seen. Two keys hold a
-// subscription: the cursor, with the place and the token of the process that holds it, and the reader, with the end of
-// the lease. A heartbeat writes only the reader, a handler's transaction reads only the cursor. So a heartbeat does not
-// make the transaction of a slow handler conflict, and a process which holds the subscription no longer cannot move the
-// place.
+// A subscription is a named place in the changes of a queue. A transaction that changes items writes a row under a key
+// change, with its changes, or several rows if it has many. The rows are in the order of the commits. A place is the
+// key of a row, and how many changes of that row are done.
+//
+// One process at a time holds a subscription, under a lease. It reads the changes behind the place, calls the handler,
+// and then moves the place. Two keys belong to a subscription: the cursor, with the place and the token of the holder,
+// and the reader, with the token again and the end of the lease. A heartbeat writes only the reader, a handler's
+// transaction reads only the cursor. So a heartbeat does not make the transaction of a slow handler conflict, and a
+// process which has lost the subscription cannot move the place.
 
 const (
 	// subscribePoll is the pause between two looks of a subscription which no change wakes, in case a watch was lost.
@@ -45,32 +48,35 @@ const (
 	longestPause = 30 * time.Second
 )
 
-// subscription is a running call of Subscribe or SubscribeTx.
+// subscription is a running call of Subscribe or SubscribeTx. Only the goroutine of the call uses it, except for the
+// heartbeat, and for calls of a plain handler at the same time.
 type subscription struct {
 	q     *Queue
 	name  string
 	o     SubscribeOptions
-	plain func(ctx context.Context, changes []Change) error
-	inTx  func(ctx context.Context, tx kv.Tx, changes []Change) error
-	token uuid.UUID // of this call
-	wants [changeKinds]bool
+	plain func(ctx context.Context, changes []Change) error           // the handler of Subscribe; else nil
+	inTx  func(ctx context.Context, tx kv.Tx, changes []Change) error // the handler of SubscribeTx; else nil
+	token uuid.UUID                                                   // of this call as a holder
+	wants [changeKinds]bool                                           // by kind: the handler is told of such changes
 
-	at     rec.Position
-	stored rec.Position // in the database, as far as this call knows
+	at     rec.Position // the place: the next change to read
+	stored rec.Position // the place in the database, as far as this call knows
 	width  int          // changes of the next call: less than o.Max after an error
-	fails  int          // in a row
-	silent bool         // the last store of a place since the take got no answer in time, and may still land
+	fails  int          // errors of the handler in a row
+	silent bool         // the last store of a place since the take got no answer in time, and may still be committed
 	taken  time.Time    // when the call began to take the subscription, by the monotonic clock
-	errs   int          // in a row, which are not the handler's
-	vain   int          // watches in a row that have ended at once, and for nothing
-	told   bool         // that a watch has failed
+	errs   int          // errors in a row which are not the handler's
+	vain   int          // watches in a row that have ended at once, although there was no change
+	told   bool         // the error of a failed watch was reported
 
 	slip atomic.Pointer[error] // a mistake of a handler that has succeeded; nil = there is none
 
-	met   []byte    // the reader of another process, with a time that no process may store
-	since time.Time // when this call met it first
+	met   []byte    // the reader of another process, with a lease end that no process may store; for outlived
+	since time.Time // when this call met that reader first
 }
 
+// newSubscription checks the name and the options of a call of Subscribe, and returns its state. The caller sets the
+// handler. The errors are ErrOptions, ErrInvalidUTF8, *LimitError, *ValueError and *TemplateError. It reads no keys.
 func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions) (*subscription, error) {
 	s := &subscription{q: q, name: name, o: o, token: q.random.uuid()}
 	if noHandler {
@@ -126,7 +132,10 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	return s, nil
 }
 
-// run takes the subscription again and again, until ctx ends or the queue is gone.
+// run takes the subscription and serves it, again and again, until ctx ends or the queue is gone. Subscribe lists the
+// keys. At its end it releases the subscription, unless the queue is gone or a store of the place may still be
+// committed. The result is nil if ctx has ended, ErrClosed if the handle was closed, or an error that is final. Every
+// other error is reported.
 func (s *subscription) run(ctx context.Context) error {
 	defer s.q.readers.Delete(s.token)
 	closed := error(nil)
@@ -164,8 +173,9 @@ func (s *subscription) run(ctx context.Context) error {
 	return closed
 }
 
-// waitAfter is how long the subscription waits until it tries to take its place again: because another process holds it
-// for wait, or after an error.
+// waitAfter returns how long the subscription waits until it tries to take its place again. Without an error, or after
+// errNotHolder, another process holds the subscription, and wait is for how long. After any other error the wait grows
+// with the errors in a row.
 func (s *subscription) waitAfter(wait time.Duration, err error) time.Duration {
 	if err == nil || errors.Is(err, errNotHolder) {
 		return max(wait, leastPause)
@@ -174,12 +184,13 @@ func (s *subscription) waitAfter(wait time.Duration, err error) time.Duration {
 	return max(min(leastPause<<min(s.errs, 10), line.ErrorPause), s.q.subscribers.Wait())
 }
 
-// final reports whether an error ends the subscription.
+// final reports whether an error ends the call of Subscribe, instead of being reported to OnError.
 func final(err error) bool {
 	return errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) || errors.Is(err, ErrOptions) || isCorrupt(err)
 }
 
-// report tells the owner of the subscription an error which does not end it.
+// report tells OnError, or the log if there is no OnError, an error which does not end the subscription. It tells
+// nothing of nil and of errNotHolder.
 func (s *subscription) report(err error) {
 	switch {
 	case err == nil || errors.Is(err, errNotHolder):
@@ -192,22 +203,22 @@ func (s *subscription) report(err error) {
 	}
 }
 
-// log writes an error to the log.
+// log writes an error to slog.Default.
 func (s *subscription) log(err error) {
 	callback.Default(func(log *slog.Logger) {
 		log.Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
 	})
 }
 
-// pause is pauseUntil without a watch.
+// pause waits for d, or for the end of ctx. It returns ErrClosed as soon as the handle is closed; otherwise nil.
 func (s *subscription) pause(ctx context.Context, who string, d time.Duration) error {
 	_, err := s.pauseUntil(ctx, who, d, nil)
 	return err
 }
 
-// pauseUntil waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed. failed is
-// the error of the watch, if that has ended the wait. who tells apart, for tests, the goroutines that pause at the same
-// time.
+// pauseUntil waits for d, for the end of ctx, or for woken, a watch in the database; nil = no watch. failed is the
+// error of the watch, if that has ended the wait. closed is ErrClosed if the handle was closed. who tells apart, for
+// tests, the goroutines that pause at the same time.
 func (s *subscription) pauseUntil(
 	ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}],
 ) (failed, closed error) {
@@ -242,6 +253,7 @@ func (s *subscription) pauseUntil(
 	}
 }
 
+// closed returns ErrClosed if the handle was closed.
 func (s *subscription) closed() error {
 	if s.q.isClosed() {
 		return ErrClosed
@@ -249,10 +261,12 @@ func (s *subscription) closed() error {
 	return nil
 }
 
-// errNotHolder: another process has taken the subscription over.
+// errNotHolder: this call does not hold the subscription. Another process has taken it over, or the subscription was
+// removed.
 var errNotHolder = errors.New("the subscription is held by another process")
 
-// update runs a transaction of the subscription's own, with the guard against a drop of the queue.
+// update runs fn in a transaction of the subscription's own. config is the queue's configuration, which the transaction
+// reads if the handle has to look again. ErrNoQueue means that the queue was dropped. fn may run several times.
 func (s *subscription) update(ctx context.Context, fn func(tx kv.Tx, config *following) error) error {
 	if err := s.closed(); err != nil {
 		return err
@@ -260,6 +274,8 @@ func (s *subscription) update(ctx context.Context, fn func(tx kv.Tx, config *fol
 	return updateWith(ctx, s, txFor(s.q, "subscription"), fn)
 }
 
+// updateWith is update with options of the transaction, also on a closed handle. It adds a read conflict on the mark of
+// a drop, so that no key is written behind a drop of the queue.
 func updateWith(
 	ctx context.Context, s *subscription, o kv.TxOptions, fn func(tx kv.Tx, config *following) error,
 ) error {
@@ -273,7 +289,9 @@ func updateWith(
 	return err
 }
 
-// acquire takes the subscription, and returns 0; or how long to wait because another process holds it.
+// acquire tries to take the subscription, in a transaction of its own that runs take. wait 0 means that this call holds
+// the subscription. Otherwise another process holds it, and the next try is due after wait. ErrOptions means that the
+// queue keeps no changes.
 func (s *subscription) acquire(ctx context.Context) (wait time.Duration, err error) {
 	s.taken = time.Now()
 	err = s.update(ctx, func(tx kv.Tx, follow *following) error {
@@ -290,8 +308,8 @@ func (s *subscription) acquire(ctx context.Context) (wait time.Duration, err err
 	return wait, err
 }
 
-// take is acquire in a transaction. A repeated take, for example after a commit of unknown outcome, finds its own
-// token.
+// take is acquire in a transaction. If it takes the subscription, it sets at and stored to the stored place, or to the
+// place of a new subscription. A repeated take, for example after a commit of unknown outcome, finds its own token.
 //
 // Footprint: reads cursor and reader with a conflict, and writes both.
 func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, err error) {
@@ -330,8 +348,9 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	return 0, nil
 }
 
-// left is what is left of a holder's lease: by the clock, or, if the holder is a call of this very handle, by the
-// monotonic clock, if that leaves more. So a step of the clock takes the subscription from no call of the handle.
+// left returns what is left of a holder's lease, by the wall clock. If the holder is a call of this very handle, the
+// monotonic clock counts if that leaves more. So a step of the wall clock takes the subscription from no call of the
+// handle.
 func (s *subscription) left(r rec.Reader) time.Duration {
 	left := time.Duration(r.EndMS-s.q.nowMS()) * time.Millisecond
 	if ends, own := s.q.readers.Load(r.Token); own {
@@ -340,8 +359,9 @@ func (s *subscription) left(r rec.Reader) time.Duration {
 	return left
 }
 
-// outlived reports whether another process holds the subscription until a time that no process with its lease may
-// store, and has not extended for as long as that lease. A process that lives extends, whichever of the clocks is
+// outlived reports whether the subscription may be taken from another process although its lease has not expired. held
+// is the value of the reader, and r its content. It is so if the end of the lease is later than any process may store,
+// and the reader has not changed for as long as that lease. A process that lives extends, whichever of the clocks is
 // wrong.
 func (s *subscription) outlived(held []byte, r rec.Reader) bool {
 	if !tooLate(r.EndMS, s.q.nowMS(), longestReader(&r)) {
@@ -354,7 +374,8 @@ func (s *subscription) outlived(held []byte, r rec.Reader) bool {
 	return now.Sub(s.since) >= cmp.Or(leaseOf(&r), s.o.Lease)
 }
 
-// begin is the place of a new subscription.
+// begin returns the place of a new subscription: behind the last row of changes or, with FromOldest, before the oldest.
+// It reads the last key change and the field missed of meta, at snapshot.
 func (s *subscription) begin(ctx context.Context, tx kv.Tx) (rec.Position, error) {
 	keys := s.q.keys
 	section := keys.section(nameChange)
@@ -379,8 +400,8 @@ func (s *subscription) begin(ctx context.Context, tx kv.Tx) (rec.Position, error
 	return rec.Position{From: keys.relative(from)}, nil
 }
 
-// setReader takes or extends the lease, whose end was wasMS. A lease that is extended always changes its end: see
-// outlived.
+// setReader writes the reader: this call holds the subscription until a lease from now. wasMS is the end (ms) of the
+// lease that is extended; 0 = it is a new one. A lease that is extended always changes its end: see outlived.
 func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
 	r := rec.Reader{Token: s.token, Owner: s.q.opts.Owner, EndMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
 	if r.EndMS == wasMS {
@@ -389,9 +410,10 @@ func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
 	tx.Set(s.q.keys.reader(s.name), r.Pack())
 }
 
-// release gives the subscription back, so that another process need not wait for the end of the lease. It does so also
-// if the handle was closed, and then tells no error, because the database may be closed, too. It excludes a take of
-// this call whose commit is still under way.
+// release gives the subscription back, so that another process need not wait for the end of the lease: it clears the
+// reader, and leaves the cursor. It does so also if the handle was closed, and then tells no error, because the
+// database may be closed, too. If this call does not hold the subscription, release adds a write conflict on the
+// reader: a take of this call whose commit is still under way fails by that.
 func (s *subscription) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -399,7 +421,7 @@ func (s *subscription) release(ctx context.Context) {
 		key := s.q.keys.reader(s.name)
 		err := s.ifMine(ctx, tx, func(rec.Reader) { tx.Clear(key) })
 		if errors.Is(err, errNotHolder) {
-			return tx.AddWriteConflictRange(kv.SingleKey(key)) // a take that lands now would hold it for a lease
+			return tx.AddWriteConflictRange(kv.SingleKey(key)) // a take committed later would hold it for a lease
 		}
 		return err
 	})
@@ -408,7 +430,8 @@ func (s *subscription) release(ctx context.Context) {
 	}
 }
 
-// ifMine calls write if this call still holds the subscription. Footprint: reads the reader with a conflict.
+// ifMine calls write with the reader if this call still holds the subscription, and otherwise returns errNotHolder.
+// Footprint: reads the reader with a conflict.
 func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Reader)) error {
 	key := s.q.keys.reader(s.name)
 	v, err := guard.SubscribeHold.Get(tx, key).Wait(ctx)
@@ -429,9 +452,9 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func(r rec.Re
 	return nil
 }
 
-// serve reads changes and calls the handler until another handle has taken over or ctx ends. A heartbeat runs at the
-// same time. After the end of ctx it continues until the handler has returned, because the handler still owns its
-// changes.
+// serve reads changes and calls the handler until another process has taken over, ctx ends, or an error ends the
+// service. It returns the reason, never nil. A heartbeat runs at the same time. After the end of ctx it continues until
+// the handler has returned, because the handler still owns its changes.
 func (s *subscription) serve(ctx context.Context) error {
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ctx, lose := context.WithCancelCause(ctx)
@@ -454,7 +477,8 @@ func (s *subscription) serve(ctx context.Context) error {
 	}
 }
 
-// beat extends the lease three times in its length, and returns why there is nothing to extend any more.
+// beat extends the lease three times in its length: it reads and writes the reader. It returns why there is nothing to
+// extend any more: errNotHolder, or an error that is final. If ctx has ended the result says nothing.
 func (s *subscription) beat(ctx context.Context) error {
 	end := s.taken.Add(s.o.Lease) // by the monotonic clock
 	for {
@@ -479,7 +503,9 @@ func (s *subscription) beat(ctx context.Context) error {
 	}
 }
 
-// step reads the next changes, and either handles them and moves the place, or waits for more.
+// step reads the next rows of changes, and either handles them and moves the place (the cursor), or waits for more. It
+// returns nil if the next step may follow. An error of the handler is reported, and step returns nil after a pause: the
+// next step reads the same changes again, fewer at a time.
 func (s *subscription) step(ctx context.Context) error {
 	page, err := s.read(ctx)
 	if err != nil {
@@ -523,8 +549,8 @@ func (s *subscription) step(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// wait waits until a change is written, or for the poll. If a watch fails, or ends for nothing, the next ones have a
-// pace: the subscription polls.
+// wait waits until a change is written, or for the poll (10 s). woken is the watch on the next change. If watches end
+// at once, by a failure or although there is no change, wait pauses for longer and longer: the subscription polls.
 func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) error {
 	defer woken.Cancel()
 	begun := time.Now()
@@ -547,10 +573,10 @@ func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) erro
 	return context.Cause(ctx)
 }
 
-// changePage is what a look at the changes has found.
+// changePage is the result of one read of the changes behind the place.
 type changePage struct {
-	changes []Change     // wanted
-	next    rec.Position // behind them
+	changes []Change     // for the handler: those that the subscription wants
+	next    rec.Position // the place behind the changes that were read
 	skipped bool         // a row was read to its end, so the place moves on, also without a change that is wanted
 	// unreadable are the errors of rows that cannot be read, and are passed over.
 	unreadable []error
@@ -558,10 +584,11 @@ type changePage struct {
 	woken      kv.Future[struct{}] // if there was nothing: a watch on the next change
 }
 
-// changePageRows bounds the rows of a look.
+// changePageRows bounds the rows of changes that one read reads.
 const changePageRows = 100
 
-// read looks at the changes behind the subscription's place.
+// read reads the rows of changes behind the subscription's place, and the field missed of meta. If there is nothing to
+// do, it sets a watch on the field changed of meta, which every change writes.
 //
 // Footprint: reads at snapshot; writes nothing.
 func (s *subscription) read(ctx context.Context) (page changePage, err error) {
@@ -609,8 +636,9 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 	return page, err
 }
 
-// agrees reports whether the subscription is to be told of a change, and sets the change's facets. An item that was
-// rewritten, and agrees with the subscription's template no longer, has left.
+// agrees reports whether the subscription is to be told of a change, by its template (Where) and its kinds. It sets the
+// change's Facets and Was. A change without facets agrees with every template. If an item was rewritten, and agrees
+// with the template no longer, agrees makes the change one of kind ChangeLeft.
 func (s *subscription) agrees(c *Change) bool {
 	plan := s.q.keys.plan
 	c.Facets, c.Was = plan.Unpack(c.facets), plan.Unpack(c.was)
@@ -623,7 +651,7 @@ func (s *subscription) agrees(c *Change) bool {
 	return s.wants[c.Kind]
 }
 
-// matches reports whether facets agree with the template.
+// matches reports whether the facets of an item agree with the template.
 func (t Template) matches(facets map[string]string) bool {
 	for name, value := range t {
 		if facets[name] != value {
@@ -633,7 +661,8 @@ func (t Template) matches(facets map[string]string) bool {
 	return true
 }
 
-// checkWhere checks the template of a subscription.
+// checkWhere returns the error for a template that a subscription cannot have: *TemplateError if it names no facet, or
+// if each group of the queue is one lane; *ValueError for a name that is no facet; that of checkFacetValue for a value.
 func (s subspace) checkWhere(t Template) error {
 	switch {
 	case s.plan.IsPlain() && t != nil:
@@ -653,7 +682,8 @@ func (s subspace) checkWhere(t Template) error {
 	return nil
 }
 
-// choose takes up to width wanted changes from rows.
+// choose takes up to width wanted changes from the rows that were read, and sets next to the place behind the last
+// change that it has looked at. A row that cannot be read is passed over.
 func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (page changePage, err error) {
 	rows, err := read.Wait(ctx)
 	if err != nil {
@@ -683,8 +713,8 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 	return page, nil
 }
 
-// readMissed returns the relative key of the last row which was cleared before every subscription had seen the row; nil
-// if there is none.
+// readMissed waits for the read of the field missed of meta: the relative key of the last row of changes that was
+// cleared before every subscription had seen the row; nil = there is none.
 func readMissed(ctx context.Context, keys subspace, read kv.Future[[]byte]) ([]byte, error) {
 	v, err := read.Wait(ctx)
 	if err != nil {
@@ -696,7 +726,9 @@ func readMissed(ctx context.Context, keys subspace, read kv.Future[[]byte]) ([]b
 	return rec.UnpackKey(keys.meta(metaMissed), v)
 }
 
-// handle calls the handler for a page, stores the place behind the page, and returns the place that is stored.
+// handle calls the handler for the changes of a page, moves the stored place (the cursor) behind the page, and returns
+// the place that is stored then. An error of the handler is a *ChangeError, and the place has not moved. A store that
+// fails is repeated, because otherwise the handler would be called again.
 func (s *subscription) handle(ctx context.Context, page changePage) (at rec.Position, err error) {
 	if s.inTx != nil && len(page.changes) > 0 {
 		return s.handleTx(ctx, page)
@@ -719,8 +751,9 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at rec.Posi
 	}
 }
 
-// store stores a place. It does so also if ctx has ended since, so that a subscription that is stopped in good order
-// repeats no change.
+// store moves the stored place (the cursor) in a transaction of its own, and returns the place that is stored then: see
+// move. It does so also if ctx has ended since, so that a subscription that is stopped in good order repeats no change.
+// errSilent means that the database gave no answer in time.
 func (s *subscription) store(ctx context.Context, place rec.Position) (at rec.Position, err error) {
 	ctx, cancel := lastWord(ctx)
 	defer cancel()
@@ -735,8 +768,8 @@ func (s *subscription) store(ctx context.Context, place rec.Position) (at rec.Po
 // errSilent: the store of a place got no answer in time, see lastWord. But the place may be stored.
 var errSilent = fmt.Errorf("the database does not answer: %w", context.DeadlineExceeded)
 
-// lastWord returns the context of a store that must happen although ctx may have ended. It ends after storeLife, and
-// lastWordLife after the end of ctx.
+// lastWord returns the context of a store that must happen although ctx may have ended. That context ends with
+// errSilent after storeLife, or lastWordLife after the end of ctx.
 func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 	last, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	end := func() { cancel(errSilent) }
@@ -749,10 +782,12 @@ func lastWord(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// move moves the place on to next in a transaction, and returns the place as the transaction leaves it. moved is false
-// if the stored place is another than the call knows: a commit of the call's whose outcome was unknown has landed after
-// all, of this attempt or of an earlier one whose retry ended with the handler's error. The change behind that place is
-// next.
+// move moves the stored place to next in a transaction, and returns the place as the transaction leaves it.
+// errNotHolder means that the cursor has another token, or is gone.
+//
+// moved is false if the stored place is another than the call knows: a commit of the call's whose outcome was unknown
+// has landed after all, of this attempt or of an earlier one whose retry ended with the handler's error. Then the place
+// stays, and the next change is the one behind that place.
 //
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
 func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (at rec.Position, moved bool, err error) {
@@ -778,7 +813,9 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next rec.Position) (a
 	return next, true, nil
 }
 
-// handleTx calls the handler in a transaction which also moves the place, and returns the place as move does.
+// handleTx calls the handler of SubscribeTx in a transaction which also moves the place, and returns the place as move
+// does. If the place was moved already, the handler is not called. A handler that fails, or that takes longer than a
+// transaction may last, gives a *ChangeError.
 func (s *subscription) handleTx(ctx context.Context, page changePage) (at rec.Position, err error) {
 	if err := s.closed(); err != nil {
 		return at, err
@@ -817,7 +854,8 @@ func lentChanges(all []Change) []Change {
 	return all
 }
 
-// callAll calls a plain handler, in parallel with the changes of some groups each.
+// callAll calls the handler of Subscribe for the changes, with Parallel in up to so many calls at the same time. All
+// changes of a group are in one call. The error is the *ChangeError of one of the calls that have failed.
 func (s *subscription) callAll(ctx context.Context, all []Change) error {
 	if len(all) == 0 {
 		return nil
@@ -848,7 +886,8 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 }
 
 // call calls a handler on a goroutine of its own, which the handler may end, and makes an error or a panic a
-// *ChangeError.
+// *ChangeError. changes are those of the call, for the error. A handler that has not returned after two minutes is
+// reported, and call waits on. A nil pointer returned as an error counts as nil, and is kept in slip.
 func (s *subscription) call(changes []Change, handler func() error) error {
 	var returned, slip error
 	err := callback.Shield(callback.Patience).Try("the handler", func() {
@@ -869,6 +908,7 @@ func (s *subscription) call(changes []Change, handler func() error) error {
 	return nil
 }
 
+// failed returns the *ChangeError for a call of the handler with the changes.
 func (s *subscription) failed(changes []Change, err error) error {
 	return &ChangeError{Subscription: s.name, First: changes[0], Changes: len(changes), Err: err}
 }
@@ -940,7 +980,7 @@ func (e *ChangeError) Unwrap() error {
 }
 
 // MissedError: changes were cleared, being older than the queue keeps changes, before the subscription had come to
-// them. The subscription goes on with the oldest change there is.
+// them. The subscription continues with the oldest change there is.
 type MissedError struct{ Subscription string }
 
 func (e *MissedError) Error() string {
@@ -952,9 +992,9 @@ func (e *MissedError) Error() string {
 
 // Subscribe calls handler for the queue's changes, in the order of their commits, until ctx ends: then Subscribe
 // returns nil. The queue must keep changes (Config.Changes; otherwise ErrOptions). name says which subscription: its
-// place is kept in the database, so a later call goes on behind the last changes whose handler has returned nil. Of all
-// processes with the same name one at a time holds the subscription. The others wait, and take over when its lease
-// ends, or within 10 s of the end of its call.
+// place is kept in the database, so a later call continues behind the last changes whose handler has returned nil. Of
+// all processes with the same name one at a time holds the subscription. The others wait, and take over when its lease
+// expires, or within 10 s of the end of its call.
 //
 // Each change that the queue keeps until the subscription comes to it is delivered at least once: again if the process
 // dies before the place is stored, or if the handler fails. OnError is told of changes that were cleared before
@@ -966,8 +1006,11 @@ func (e *MissedError) Error() string {
 // return then: while it runs, this process extends the lease, and Subscribe does not return. For effects that happen
 // once use SubscribeTx.
 //
-// Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
-// ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.
+// Reads: the rows of changes, at snapshot. Reads and writes, with conflicts: the cursor, which has the place, and the
+// reader, which has the lease. Subscribe sets a watch on a key that every change writes.
+//
+// Errors: ErrOptions, *LimitError, *ValueError, *TemplateError, ErrInvalidUTF8, ErrNoQueue, ErrCorrupt, and ErrClosed.
+// All else is told to OnError.
 func (q *Queue) Subscribe(
 	ctx context.Context, name string, handler func(ctx context.Context, changes []Change) error, o SubscribeOptions,
 ) error {
