@@ -18,6 +18,27 @@ import (
 // conflict and adds a write conflict on the lock, so that the operation excludes a claim, an ack, a take or another
 // such operation of the group, while enqueues and all other groups go on.
 
+// Keys have their names in the table of subspace.go. A hint is a key ready or open, and leads to a ready lane. A timer
+// is a key timer or due, and leads to a lane that is held or delayed. A lane is a whole group, the part of a group that
+// a template matches, the free items of a group, or a single item. A hold is the lock of a single item. A lane has a
+// name, see package lanes, and that of a whole group is the group. The head is the first item of a lane. To set a lane
+// free is to write the hint of its head (or to conflict with the next enqueue if the lane is empty), when no lock keeps
+// the lane.
+//
+// Every operation also adds to counters (key count), and writes a row of changes (key change) if the queue keeps
+// changes. If it leaves a lane ready, it reads the requests, and wakes a handle whose receives wait (key wake). It has
+// a read conflict on the field dropped of meta, and in a transaction of its own it also writes a receipt.
+//
+// Reads by w.read are at snapshot. A guard names a conflict, see package guard: guard.X.Get, guard.X.Reads and
+// w.guarded(guard.X) read with a read conflict, guard.X.Read adds one, and guard.X.Write adds a write conflict. operate
+// runs an operation in a transaction. interfere does so too, after it has extended those claims of the handle that have
+// expired by its wall clock alone. act tells the hooks of a call. onceFor and onceTx run a transaction so that its
+// effect happens once.
+//
+// The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane.
+// TakesAny means that receives may be unordered, and then single items are claimed. A claim is stuck if it has the item
+// and its lease has expired. A lane is held if it has a lock, and free if it has none.
+
 // Cancel removes a waiting item, so that the item is not delivered any more. If the group was delayed because of the
 // item, the delay ends. With Config.DedupForPending the item's dedup id is free then; otherwise the id is remembered
 // until the end of its window.
@@ -25,6 +46,8 @@ import (
 // Cancel works on an unreadable item, too. For such an item, in a queue with facets, it looks for a claim among all
 // locks of the group. If these are more than 1,000, the error is a *LimitError: pause the group with
 // PauseOptions.Force, which ends the claims, and cancel again.
+//
+// CancelTx lists the keys that Cancel reads and writes.
 //
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, *LimitError, ErrCorrupt if a lock of the group cannot be read,
 // ErrClosed, and the engine's; nothing was changed then.
@@ -41,6 +64,10 @@ func (a Admin) Cancel(ctx context.Context, id ID) error {
 // expired claim has the item: the attempts of the claim's items. In a queue with templates, unordered receives or
 // lease_per=item also: the locks of the item's lanes, with a conflict on all locks of the group, and the heads of these
 // lanes.
+//
+// Writes: clears the item, its parts, its attempts and its keys lane. If the item is the head: clears its hint or
+// timer, and sets the hint of the next head. If the item is delayed for a retry, or an expired claim has it: clears or
+// changes that lock, with its timer.
 func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
@@ -62,6 +89,9 @@ type SkipOptions struct {
 // Skip moves the head of a group, whichever item is the head, to the dead letters, and returns the item's id: for a
 // group blocked by its head. A delay of the group ends. Use Cancel to name the item, or to remove an item for good.
 //
+// Reads: as CancelTx, and, at snapshot, the attempts of the head, and receipts, to compare the clocks of the handles.
+// Writes: as CancelTx, but the parts stay, and the dead letter is set.
+//
 // Errors: as Cancel's; ErrNoItem if the group is empty; ErrInvalidUTF8, and *LimitError for By and Reason.
 func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
 	var id ID
@@ -78,7 +108,8 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 	return id, err
 }
 
-// skip reads what CancelTx reads.
+// skip is Skip in a transaction. It reads the keys that CancelTx reads, and the attempts of the head and receipts. It
+// writes the dead letter, and otherwise the keys that CancelTx writes, but leaves the parts.
 func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
@@ -128,6 +159,8 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 // run several times, so its result must not depend on earlier runs. An error of change ends the edit without effect.
 // The item keeps its place, its id, the time of its enqueue, and its failed attempts; a delay of the group goes on.
 //
+// ReplaceTx lists the keys that Edit reads and writes.
+//
 // Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers;
 // *LimitError and ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
@@ -136,7 +169,8 @@ func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) e
 	})
 }
 
-// edit reads the lock, with a conflict; the item and its parts, at snapshot.
+// edit is Edit in a transaction. It reads the lock, with a conflict; the item and its parts, at snapshot. It writes the
+// item and its parts. In a queue with facets it reads more, and may write keys lane and hints: see ReplaceTx.
 func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
@@ -147,20 +181,24 @@ func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message
 	return wrap("edit", interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 
-// waiting is an item that is not in flight.
+// waiting is an item that is not in flight, as waitingItem has read it.
 type waiting struct {
-	value  []byte
-	facets string                 // packed
-	locks  map[string]*rec.Record // of the lanes of which a claim may have the item
-	heads  []string               // the lanes of which the item is the first; unstick removes one that a mark stops
+	value  []byte                 // of the item's key
+	facets string                 // the item's facets, packed; "" = not known, or there are none
+	locks  map[string]*rec.Record // by lane: the locks under which a claim may have the item
+	heads  []string               // the lanes whose first item it is; unstick removes one that a mark stops
 	stuck  *heldLane              // the claim that has the item, and whose lease has expired; nil = there is none
 }
 
 // waitingItem reads an item that the caller is about to change. The item may be in several lanes, and any of them may
-// be held. waitingItem reads the locks of the lanes of which a claim may have the item, with a conflict on all locks of
-// the group. The caller must write a conflict on the lock of the whole group, which every claim in the group reads.
-// Together these exclude every claim and release in the group until the commit. An error means that nothing was
-// written, except that claims of a dead handle by heartbeat may have ended.
+// be held. So waitingItem reads the locks under which a claim may have the item. If the queue has other lanes than
+// whole groups, it adds a conflict on all locks of the group. The caller must write a conflict on the lock of the whole
+// group, which every claim in the group reads. Together these exclude every claim and release in the group until the
+// commit.
+//
+// It also reads the item, and the keys of the heads of its lanes, at snapshot. The error is ErrNoItem if the item is
+// not there, and ErrInFlight if a claim whose lease lasts has it. An error means that nothing was written, except that
+// claims of a dead handle by heartbeat may have ended.
 func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	lockKey := w.keys.lock(id.Group)
 	own, value, head := guard.ItemLock.Get(w.tx, lockKey), w.read.Get(w.keys.item(id)), w.head(id.Group)
@@ -217,8 +255,10 @@ func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	return i, nil
 }
 
-// unstick ends the claim whose lease has expired and which has the item. If the lane of the claim is free then, and the
-// item is not its first, unstick returns the lane: the caller must set it free.
+// unstick ends the claim, stuck, whose lease has expired and which has the item. It writes as the next receive would
+// (the lock, its timer, the attempts of the claim's first item), but never makes the item a dead letter. free has the
+// lane of the claim if no mark stops it and the item is not its head: the caller must set that lane free. nil = there
+// is none.
 func (w *txn) unstick(i *waiting, id ID) (free []string, err error) {
 	if i.stuck == nil {
 		return nil, nil
@@ -236,13 +276,14 @@ func (w *txn) unstick(i *waiting, id ID) (free []string, err error) {
 	return free, err
 }
 
-// freeHeads returns the lanes of which the item is the first, and which are not held.
+// freeHeads returns the lanes whose head the item is, and which no lock keeps.
 func (i *waiting) freeHeads() []string {
 	return slices.DeleteFunc(slices.Clone(i.heads), func(lane string) bool { return i.locks[lane] != nil })
 }
 
-// clearHeadTimers clears the timers of a delayed first item in lanes that are not held. The caller must set the lanes
-// free. The timers would be found stale when they are due, which may be days later.
+// clearHeadTimers clears the timers of an item, with the stored value, in the lanes in of. The item must be their head,
+// and no lock may keep them. The caller must set the lanes free. If the item is not delayed, it has no timer. The
+// timers would be found stale when they are due, which may be days later.
 func clearHeadTimers(w *txn, value []byte, of []string) error {
 	config, err := w.config()
 	if err != nil || len(of) == 0 {
@@ -257,7 +298,7 @@ func clearHeadTimers(w *txn, value []byte, of []string) error {
 	return nil
 }
 
-// freeAll sets lanes free. They must not be held.
+// freeAll sets lanes free, one by one. No lock may keep them.
 func (w *txn) freeAll(all []string) error {
 	for _, lane := range all {
 		if err := w.free(lane); err != nil {
@@ -267,6 +308,7 @@ func (w *txn) freeAll(all []string) error {
 	return nil
 }
 
+// cancel removes a waiting item for good, see takeOut. It clears the item, its keys lane, its parts and its attempts.
 func (w *txn) cancel(id ID) error {
 	return w.takeOut(id, func(i *waiting) error {
 		w.clearItem(id.Group, id, i.facets)
@@ -278,7 +320,10 @@ func (w *txn) cancel(id ID) error {
 	})
 }
 
-// takeOut removes a waiting item from its group. remove must clear the item, and its keys in lanes.
+// takeOut removes a waiting item from its group. remove must clear the item, and its keys lane. takeOut reads as
+// waitingItem does, and writes a conflict on the lock of the group. It ends an expired claim and a retry delay of the
+// item: their locks and timers. In the lanes whose head the item is, it clears the item's hint or timer. Then it sets
+// these lanes free, unless a lock keeps them.
 func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
@@ -297,6 +342,7 @@ func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 		}
 		w.tx.Clear(w.keys.ready(id.Index, lane))
 	}
+	// The item may be delayed by itself, in a queue with claims of single items.
 	if hold := holdLane(id); i.locks[hold].Is(rec.KindDelay) {
 		w.end(hold, i.locks[hold], nil)
 	}
@@ -310,7 +356,9 @@ func (w *txn) takeOut(id ID, remove func(i *waiting) error) error {
 	return w.freeAll(append(free, heads...))
 }
 
-// edit changes a waiting item. A change of a facet moves the item to other lanes.
+// edit gives a waiting item the body and headers that change makes of the old. It reads as waitingItem does, and also
+// the parts and both ends of each lane that the item joins. It writes the item and its parts. A change of a facet moves
+// the item to other lanes: edit clears and sets keys lane, and writes hints. It ends an expired claim of the item.
 func (w *txn) edit(id ID, change func(m *Message) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
@@ -382,12 +430,15 @@ const (
 	allLanes = math.MaxInt
 )
 
-// eachPart reads the rows of the sections with a conflict, page by page, in the order of their keys, from the key from
-// on; nil = all. For each row of a lane that is no whole group, it calls what begin returns; nil = nothing is to be
-// done. next is the key of the row where the next transaction must continue; nil = there is no more. A transaction ends
-// after most calls, when it has no room left after a call, or when it has read its share of the rows. There may be many
-// rows that need no change. With allLanes the calls come after the reads; if the rows are too many, there is no call,
-// and the error is a *LimitError.
+// eachPart reads the rows of the sections, which are locks or marks of a group, with a conflict, in the order of their
+// keys, from the key from on; nil = all. For each row of a lane that is no whole group it calls begin, and then do, the
+// function that begin returns; do nil = nothing is to be done. next is the key of the row where the next transaction
+// must continue; nil = there is no more.
+//
+// A transaction ends after most calls of do, when it has no room left after a call, or when it has read its share of
+// the rows, because there may be many rows that need no change. With allLanes for most there is no next transaction, so
+// all calls of do come after the reads. If the rows are too many then, there is no call, and the error is a
+// *LimitError.
 func eachPart(
 	w *txn, sections []kv.KeyRange, from []byte, most int,
 	begin func(lane string, row kv.KV) (do func() error, err error),
@@ -446,7 +497,9 @@ func eachPart(
 	return nil, nil
 }
 
-// endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart.
+// endParts ends the claims of the lanes of a group but the whole group, by force: see eachPart for from, most and next.
+// It reads the locks and holds of the group. Of each claim it clears the lock, or leaves a mark in it, and clears the
+// timer. A lane without a mark is set free.
 func (w *txn) endParts(group string, from []byte, most int) (next []byte, err error) {
 	others := w.keys.locksIn(group, w.keys.plan.Others())
 	return eachPart(w, others, from, most, func(lane string, row kv.KV) (func() error, error) {
@@ -466,8 +519,11 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 
 // unmarkAll removes the marks that allow accepts from up to most lanes of a group (see eachPart). If whole is set, it
 // then removes the mark of the group itself. A mark that allow refuses with ErrChanged stays. old is a mark that it has
-// removed: that of the group, or else the first; nil = none. It finds the lanes by the rows of the marks, because the
-// locks of the lanes in flight may be many and large. It begins with the mark whose key is from; nil = the first.
+// removed: that of the group, or else the first; nil = none.
+//
+// It finds the lanes by the keys mark, because the locks of the lanes in flight may be many and large. It begins with
+// the mark whose key is from; nil = the first. For each it reads and writes the lock, and clears the key mark. A lane
+// that no holding keeps is set free. After a halt the attempts of its head are cleared.
 func (w *txn) unmarkAll(
 	group string, allow func(m *rec.Mark) error, whole bool, from []byte, most int,
 ) (old *rec.Mark, next []byte, err error) {
@@ -519,6 +575,8 @@ func (w *txn) unmarkAll(
 // retry delay of the group, a pause and a used-up rate stay. Admin.RetryNow ends a retry delay. Retention counts from
 // the new time on.
 //
+// RescheduleTx lists the keys that Reschedule reads and writes.
+//
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrOptions if the message joins its group when it is due, ErrCorrupt,
 // *LimitError, ErrClosed, and the engine's; nothing was changed then.
 func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
@@ -537,6 +595,9 @@ func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
 // templates, unordered receives or lease_per=item also: the locks of the item's lanes, with a conflict on all locks of
 // the group, and the heads of these lanes. In an unordered queue, if the new time is earlier: the item before, with a
 // conflict.
+//
+// Writes: the item, and a write conflict on the lock. If the item is the head of a group that is not held: its timer
+// and its hint. If an expired claim has the item: the lock and timer of the claim, and the attempts of its first item.
 func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time) error {
 	if err := checkID(id); err != nil {
 		return wrap("reschedule", err)
@@ -558,6 +619,8 @@ func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time)
 // keeps its place, its id, its dedup id, its times and its failed attempts. Use Admin.Edit to make the new body of the
 // old. With DedupByContent the dedup id remains that of the first body.
 //
+// ReplaceTx lists the keys that Replace reads and writes.
+//
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's;
 // nothing was changed then.
 func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[string]string) error {
@@ -571,6 +634,10 @@ func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[str
 // Reads: the lock, with a conflict; the item, its parts and the key of the head, at snapshot. In a queue with facets
 // also: the locks of the item's lanes, with a conflict on all locks of the group, and, if a facet changes, the first
 // and the last key of each lane that the item joins. If an expired claim has the item, the claim ends.
+//
+// Writes: the item and its parts, and a write conflict on the lock. If a facet changes: the keys lane of the lanes that
+// the item leaves and joins, and hints of those of which it is, or was, the first. If a claim ends: its lock and timer,
+// and the attempts of its first item.
 func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, headers map[string]string) error {
 	if err := checkID(id); err != nil {
 		return wrap("replace", err)
@@ -584,7 +651,7 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 }
 
 // reschedule makes a waiting item due at dueMS; 0 = at once. If both the old and the new time are over, nothing
-// changes.
+// changes. It reads as waitingItem does, and rewrites the item with the new time. It ends an expired claim of the item.
 //
 // If each group is one lane, a free group of which the item is the head gets its new timer here. Elsewhere a hint leads
 // to each lane of which the item is the head, and a receive that follows the hint leaves the lane to a timer.
@@ -643,8 +710,9 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	return w.freeAll(append(free, heads...)) // elsewhere the hint or timer of the head, or of the holding, stays right
 }
 
-// retimeHead makes the head of a group that is not held due at dueMS. It replaces the timer with the time oldMS in its
-// key. The caller must have a read conflict on the lock, and on the gap up to the head.
+// retimeHead makes the head of a group that is not held due at dueMS. It clears the timer with the time oldMS in its
+// key. Then it sets a timer at dueMS, and clears the head's hint. If dueMS is over, it sets the hint instead. The
+// caller must have a read conflict on the lock, and on the gap up to the head.
 func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.keys
 	for _, key := range keys.timersAt(oldMS, head.Group) {

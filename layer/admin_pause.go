@@ -16,6 +16,22 @@ import (
 // A paused group has a mark in its lock, see group_mark.go, so the pause holds from its commit on. The pause of the
 // queue is a field of meta. Handles follow the field as they follow the configuration: within a second.
 
+// Keys have their names in the table of subspace.go. A lock has a holding (a claim, a grant or a retry delay), or a
+// mark (a pause or a halt), or a claim with a mark. A lane is a whole group, the part of a group that a template
+// matches, or a single item, each with a lock and a mark of its own. A lane has a name, see package lanes, and that of
+// a whole group is the group. The head is the first item of a lane. To set a lane free is to write the hint of its head
+// (a key ready or open), or to conflict with the next enqueue if the lane is empty, when no lock keeps the lane.
+//
+// Every operation also adds to counters (key count). If it leaves a lane ready, it reads the requests, and wakes a
+// handle whose receives wait (key wake). It has a read conflict on the field dropped of meta, and in a transaction of
+// its own it also writes a receipt.
+//
+// Reads by w.read are at snapshot. A guard names a conflict, see package guard: w.guarded(guard.X) reads with a read
+// conflict. operate runs an operation in a transaction. act tells the hooks of a call. onceFor and onceTx run a
+// transaction so that its effect happens once.
+//
+// The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane.
+
 // PauseOptions say who pauses, and why.
 type PauseOptions struct {
 	// By is who pauses, for people; "" = as Admin.As says. At most 256 bytes.
@@ -41,7 +57,8 @@ type ResumeOptions struct {
 	Mark *Mark
 }
 
-// seen returns an error if the caller has seen another mark than m.
+// seen returns ErrChanged if o.Mark, the mark that the caller has seen, is another than m; nil = it is m, or o has
+// none.
 func (o *ResumeOptions) seen(m *rec.Mark) error {
 	if o.Mark == nil {
 		return nil
@@ -54,7 +71,8 @@ func (o *ResumeOptions) seen(m *rec.Mark) error {
 	return fmt.Errorf("%w: %s", ErrChanged, now)
 }
 
-// pauseMark returns the mark of a pause which begins now, by whom o says, or else by who.
+// pauseMark returns the mark of a pause which begins now. Its author is o.By, or else who. An error means that the name
+// of the author or the reason is too long or not UTF-8.
 func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 	if o.By == "" {
 		o.By = who
@@ -75,6 +93,8 @@ func (w *txn) pauseMark(o PauseOptions, who string) (rec.Mark, error) {
 // the group before the last of them, PauseGroup returns ErrChanged. Then it ends no further claim, and the group stays
 // resumed.
 //
+// PauseGroupTx lists the keys that PauseGroup reads and writes.
+//
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
 	if o.By != "" {
@@ -90,6 +110,10 @@ func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Ma
 // it in steps. The caller must handle an unknown commit, for example with Once.
 //
 // Reads: the lock, with a conflict; with Force, the locks of all lanes of the group.
+//
+// Writes: the lock and the key mark of the group. A delay or grant of the group ends: clears its timer and the key
+// grant. With Force, clears the locks of the ended claims, or leaves their marks in them, clears their timers, and sets
+// the hints of their lanes.
 func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
 	done, err := pauseGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
@@ -98,10 +122,12 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	return *done.mark, nil
 }
 
-// pauseGroup is one step of a pause. The first step, for which before is nil, marks the group. With Force each step
-// ends the claims of up to most lanes. The next step begins with the lock whose key is done.next. before is the result
-// of the step before. A further step fails if the group no longer has the mark that the first step gave it. While the
-// group has the mark no claim begins, so the lanes before done.next stay free.
+// pauseGroup is one step of a pause, in the transaction tx. The first step, for which before is nil, marks the group
+// (key lock and key mark). With Force it also ends the claim of the group. With Force each step ends the claims of up
+// to most lanes, from the lock whose key is before.next on. done.next is where the next step begins; nil = there is
+// none. before is the result of the step before. A further step fails with ErrChanged if the group no longer has the
+// mark that the first step gave it. While the group has the mark no claim begins, so the lanes before done.next stay
+// free.
 func pauseGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o PauseOptions, before *markedStep, most int,
 ) (done markedStep, err error) {
@@ -156,7 +182,8 @@ func pauseGroup(
 	return done, nil
 }
 
-// stillMarked returns ErrChanged if a group has another mark than the one that a call has given it.
+// stillMarked returns ErrChanged if a group has no mark, or another than given, which a call has given it. now is the
+// mark that the group has; nil = none.
 func stillMarked(now *rec.Mark, given *Mark) error {
 	if now == nil {
 		return fmt.Errorf("%w: the group was resumed", ErrChanged)
@@ -165,7 +192,8 @@ func stillMarked(now *rec.Mark, given *Mark) error {
 	return o.seen(now)
 }
 
-// sawToken returns an error if the group is held under another token than the caller has seen; 0 = any will do.
+// sawToken reads the lock of a group, with a conflict, and returns ErrChanged if the group is held under another token
+// than the caller has seen. 0 = any token will do, and nothing is read. A group that is not held is right, too.
 func (w *txn) sawToken(group string, seen int64) error {
 	if seen == 0 {
 		return nil
@@ -184,6 +212,8 @@ func (w *txn) sawToken(group string, seen int64) error {
 // transactions resume the rest. If another operator pauses the group before the last of them, the group stays paused.
 // After an error the caller must call ResumeGroup again, because lanes may still be halted.
 //
+// ResumeGroupTx lists the keys that ResumeGroup reads and writes.
+//
 // Errors: ErrNotPaused, ErrChanged, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
 	return stepMark(ctx, a, VerbResume, group, func(tx kv.Tx, most int, s *markedStep) (markedStep, error) {
@@ -198,6 +228,9 @@ func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (
 // Reads: the lock, with a conflict; if the group is not held, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts. In a queue with templates, unordered receives or
 // lease_per=item also: the marks of the group, with a conflict on all locks of the group.
+//
+// Writes: clears the lock, or leaves a claim in it, and clears the key mark. If the group is not held, sets the hint of
+// the head. After a halt, clears the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
 	done, err := resumeGroup(ctx, a, tx, group, o, nil, allLanes)
 	if err != nil {
@@ -206,10 +239,13 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 	return *done.mark, nil
 }
 
-// resumeGroup is one step of a resume. The first step, for which before is nil, also removes the mark of the group
-// itself. A later step leaves such a mark, because another operator has paused the group since. most bounds the marks
-// of lanes that a step looks at; with allLanes, a step looks at all or fails. The next step begins with the mark whose
-// key is done.next. So a lane that is halted again behind a step is not resumed a second time.
+// resumeGroup is one step of a resume, in the transaction tx. It removes the marks of up to most lanes that o allows,
+// from the mark whose key is before.next on: see unmarkAll. With allLanes for most it looks at all marks or fails. The
+// first step, for which before is nil, also removes the mark of the group itself. A later step leaves such a mark,
+// because another operator has paused the group since. done.next is where the next step begins, so a lane that is
+// halted again behind a step is not resumed a second time.
+//
+// The error is ErrNotPaused if no mark was found. It is ErrChanged if o refuses all marks.
 func resumeGroup(
 	ctx context.Context, a Admin, tx kv.Tx, group string, o ResumeOptions, before *markedStep, most int,
 ) (done markedStep, err error) {
@@ -244,16 +280,17 @@ func resumeGroup(
 	return done, wrap("resume", err)
 }
 
-// markedStep is the result of a step of stepMark, and of the steps before.
+// markedStep is the result of a step of stepMark, together with the steps before it.
 type markedStep struct {
 	mark    *Mark  // given or removed first; nil = no mark was removed yet
 	changed error  // of a resume: the group has a mark that the caller has not seen
 	next    []byte // where the next step continues; nil = there is none
 }
 
-// stepMark runs an operation on a group and its lanes, in as many transactions as are needed, and returns the mark in
-// the result of the last. A step changes up to most lanes. before is the result of the step before; nil = it is the
-// first step.
+// stepMark runs an operation on a group and its lanes for the hooks, in as many transactions as are needed, and returns
+// the mark in the result of the last. Each transaction happens once, and runs step, which changes up to most lanes.
+// before is the result of the step before; nil = it is the first step. If a transaction becomes too large, the step
+// runs again with fewer lanes.
 func stepMark(
 	ctx context.Context, a Admin, v Verb, group string,
 	step func(tx kv.Tx, most int, before *markedStep) (markedStep, error),
@@ -286,13 +323,16 @@ func stepMark(
 // Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its
 // receives wait or return nothing. Pause returns the pause in force: an earlier pause stays as it is.
 //
+// Reads and writes the field paused of meta. Pause conflicts with Pause and Resume of the queue only.
+//
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	defer a.q.followed.forget()
 	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.pause(ctx, tx, o) })
 }
 
-// pause conflicts with Pause and Resume of the queue only.
+// pause is Pause in a transaction. It reads and sets the field paused of meta, and leaves a pause that is there. It
+// conflicts with Pause and Resume of the queue only.
 func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
 	q := a.q
 	if o.Force || o.Token != 0 {
@@ -320,13 +360,17 @@ func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error
 
 // Resume ends the pause of the queue, returns the ended pause, and wakes waiting receives.
 //
+// Reads and clears the field paused of meta, and reads the requests of waiting receives. Resume conflicts with Pause
+// and Resume of the queue only.
+//
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
 	defer a.q.followed.forget()
 	return a.actMark(ctx, VerbResume, nil, "", func(tx kv.Tx) (Mark, error) { return a.resume(ctx, tx, o) })
 }
 
-// resume conflicts with Pause and Resume of the queue only.
+// resume is Resume in a transaction. It reads and clears the field paused of meta, and wakes the handles whose receives
+// wait. It conflicts with Pause and Resume of the queue only.
 func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, error) {
 	q := a.q
 	var was rec.Mark
@@ -350,6 +394,8 @@ func (a Admin) resume(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, err
 
 // Paused returns the pause of the queue; paused is false if there is none.
 //
+// Reads, at snapshot: the field paused of meta.
+//
 // Errors: ErrClosed, and the engine's.
 func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
 	q := a.q
@@ -364,7 +410,7 @@ func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) 
 	return *publicMark(m), true, nil
 }
 
-// onceMark runs an operation which returns a mark, in a transaction that happens once.
+// onceMark runs fn, which returns a mark, in a transaction of the handle that happens once. call names the error.
 func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
 	m, err := onceFor(ctx, q, txFor(q, call), func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
 		m, err := fn(tx)
@@ -373,7 +419,8 @@ func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Ma
 	return m, wrap(call, err)
 }
 
-// actMark is act for a call that returns a mark. by, if not "", is who does it.
+// actMark runs do, which returns a mark, in a transaction that happens once, and tells the hooks. by, if not "", is the
+// name of the operator. group is nil if the whole queue is meant.
 func (a Admin) actMark(
 	ctx context.Context, v Verb, group *string, by string, do func(tx kv.Tx) (Mark, error),
 ) (m Mark, err error) {
@@ -415,6 +462,8 @@ type Holder struct {
 // of the loss at the next ack, nack or extend (ErrClaimLost); until then the handler may still be running. No attempt
 // is counted unless o says so.
 //
+// ForceReleaseTx lists the keys that ForceRelease reads and writes.
+//
 // Errors: ErrNotHeld, ErrClaimLost if the claim has another token than o.Token, ErrOptions, ErrClosed, and the
 // engine's; after an error nothing was changed.
 func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
@@ -433,6 +482,9 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 //
 // Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if the group is
 // empty; attempts.
+//
+// Writes: clears the lock, or leaves a mark in it, and clears its timer. Without a mark, sets the hint of the head.
+// With CountAttempt, also the attempts of the claim's first item, or its dead letter, or the halt of the group.
 func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
 	q := a.q
 	if err := checkGroup(group); err != nil {
@@ -507,6 +559,9 @@ type RetryOptions struct {
 // RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
 // once.
 //
+// Reads: the lock, with a conflict; the head and its attempts. Writes: clears the lock and its timer, or sets the head,
+// due now, and clears its timer; and sets the hint of the head.
+//
 // Errors: ErrNotDelayed, ErrChanged, *TemplateError, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the
 // engine's.
 func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error {
@@ -515,6 +570,10 @@ func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error
 	})
 }
 
+// retryNow is RetryNow in a transaction. It reads the lock of the lane, with a conflict, and the head. If items are
+// claimed in turn (lease_per=item) and the group has no lock, the hold of the head counts instead. A retry delay ends:
+// its lock and timer are cleared. A delayed head becomes due: the item is written again, and its timers are cleared.
+// Then the lane is set free, with a write conflict on its lock. Without either delay the error is ErrNotDelayed.
 func (a Admin) retryNow(ctx context.Context, tx kv.Tx, group string, o RetryOptions) error {
 	q := a.q
 	if err := checkGroup(group); err != nil {

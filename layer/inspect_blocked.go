@@ -21,6 +21,18 @@ import (
 // versions jump, so older hints look older than they are. The versions of an embedded database stand still while no
 // process has it open, and jump when one opens it. So the times in a group's own record and head decide.
 
+// Keys have their names in the table of subspace.go. A hint is a key ready or open, and leads to a ready group. A timer
+// is a key timer or due, and leads to a group that is held or delayed. Blocked may be asked about a template. Then the
+// groups are the lanes of the template: of each group the part that the template matches. A packed template has the
+// values of the template as they are in keys; "" = whole groups. Only holds and readLocks work with the names of lanes,
+// see package lanes. Everywhere else group is the name of a group. An inspection is a look for people at one version of
+// the database: all reads are at snapshot, and it writes nothing. passes(err) reports whether a row cannot be read:
+// such a row is left out.
+//
+// The kind of a timer names the thing that ends then: a claim, a grant, or a delay before a retry. A timer of kind head
+// leads to a group whose head, the first item, is delayed, whose rate is used up, or which waits for an intersecting
+// claim.
+
 // BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
 type BlockedOptions struct {
 	// Causes chooses the groups whose Cause is one of these; nil = all of BlockedCauses. An empty list that is not nil
@@ -85,13 +97,16 @@ type BlockedGroup struct {
 	Since time.Time
 }
 
-// BlockedPlace is a place in a list of blocked groups.
+// BlockedPlace is a place in a list of blocked groups. Places are in the order of Rank, then of Index, then of Group.
 type BlockedPlace struct {
+	// Rank is the position of the cause in BlockedCauses. The cause is the one that a key said, before Blocked looked
+	// at the group. A cause that Causes does not name has a greater rank than all that it names.
 	Rank  int   // of the cause, as found by a key; a cause that Causes does not name has a greater one than all others
-	Index int64 // of the head, as of when the key was written
+	Index int64 // of the head when the key was written; 0 for a marked group
 	Group string
 }
 
+// compare orders the places of a list.
 func (p BlockedPlace) compare(o BlockedPlace) int {
 	return cmp.Or(cmp.Compare(p.Rank, o.Rank), cmp.Compare(p.Index, o.Index), cmp.Compare(p.Group, o.Group))
 }
@@ -122,6 +137,10 @@ type BlockedPage struct {
 //
 // Blocked conflicts with nothing, changes nothing, and reads a bounded number of keys, whatever the depth of the queue.
 // All results are of one moment.
+//
+// Reads, at snapshot: the pause of the queue, requests, counters, marks, timers, claims by heartbeat, hints, and the
+// locks of held groups. Of each group of the page also: its locks, its head with the attempts, its rate, and how many
+// items it has.
 //
 // Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, *TemplateError, ErrClosed, and the
 // engine's.
@@ -159,7 +178,7 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 	return page, nil
 }
 
-// check sets the defaults, and holds the options to their bounds.
+// check sets the defaults, and returns an error if an option is out of bounds. lease is the queue's.
 func (o *BlockedOptions) check(lease time.Duration) error {
 	if o.Limit == 0 {
 		o.Limit = DefaultBlocked
@@ -192,30 +211,34 @@ func (o *BlockedOptions) check(lease time.Duration) error {
 
 const maxBlockedAge = time.Duration(noLimit)
 
-// blockedLook is one look at the blocked groups of a queue.
+// blockedLook is one look at the blocked groups of a queue. Keys lead to groups that may be blocked (found). Then the
+// groups of the page are read, and those that are not blocked after all are left out.
 type blockedLook struct {
 	inspection
 	o     *BlockedOptions
-	where string // the packed template; "" = whole groups
-	clock int64  // read version + offset, to be compared with indexes and tokens
-	page  BlockedPage
+	where string      // the packed template; "" = whole groups
+	clock int64       // read version + offset, to be compared with indexes and tokens
+	page  BlockedPage // the result
 
-	awaited    map[string]bool // groups that waiting receives name
+	awaited    map[string]bool // groups that waiting receives name, and so may take
 	anyAwaited bool            // waiting receives may take any group
 
-	marked map[string]bool         // nil = there are none
-	held   []head                  // under a claim whose lease lasts
+	marked map[string]bool         // paused or halted, or will be when their claim ends; nil = there are none
+	held   []head                  // under a claim whose lease lasts; group is the name of the lane
 	since  map[heldClaim]time.Time // of the claims that have lasted for long
-	found  []stalled
+	found  []stalled               // in the order of the list, once look has sorted them
 }
 
-// stalled is a group that keys say is blocked. Its record and its head decide. So its cause may be another than those
-// of the keys. Example: the lock of a group with an expired lease cannot be read.
+// stalled is a group that a key says is blocked. The group's own lock and head decide whether it is, and why. So its
+// cause may be another than those of the keys. Example: the timer says that a lease has expired, and the lock cannot be
+// read.
 type stalled struct {
 	place  BlockedPlace
 	causes []Cause // as the keys say, each once
 }
 
+// look fills in the page. It reads the read version, the pause of the queue and the requests. It finds groups by the
+// counters and marks, by timers, by the locks of held groups, and by hints. Then describePage reads the groups.
 func (b *blockedLook) look() error {
 	rv, err := b.read.ReadVersion().Wait(b.ctx)
 	if err != nil {
@@ -240,8 +263,8 @@ func (b *blockedLook) look() error {
 	return b.describePage()
 }
 
-// onceEach returns each group once, at the first of its places. Several keys may lead to a group, each with a place and
-// a cause of its own.
+// onceEach returns each group once, at the first of its places, with the causes of all its places. Several keys may
+// lead to a group, each with a place and a cause of its own.
 func onceEach(all []stalled) (groups []stalled) {
 	at := make(map[string]int, len(all))
 	for _, x := range all {
@@ -259,7 +282,8 @@ func onceEach(all []stalled) (groups []stalled) {
 // chosen reports whether the options ask for a cause.
 func (b *blockedLook) chosen(c Cause) bool { return slices.Contains(b.o.Causes, c) }
 
-// rank is the place of a cause in the list. Pauses and halts have one rank, because a mark's key does not tell which.
+// rank returns the place of a cause in the list of causes. Pauses and halts have one rank, because a key mark does not
+// tell a pause from a halt.
 func rank(c Cause) int {
 	if c == CauseGroupPaused {
 		c = CauseGroupHalted
@@ -267,7 +291,8 @@ func rank(c Cause) int {
 	return slices.Index(blockedCauses[:], c)
 }
 
-// find notes a group that a key says is blocked.
+// find counts a group in the summary, under the cause that a key said, and notes the group. h has the group, and the
+// index of its head as the key had it.
 func (b *blockedLook) find(c Cause, h head) {
 	b.page.Summary[c]++
 	b.note(c, h)
@@ -277,8 +302,8 @@ func (b *blockedLook) find(c Cause, h head) {
 // other cause needs a key that says it.
 var foundByLook = [...]Cause{CauseCorrupt, CauseLeaseExpired, CauseNobodyWaits, CauseTurn}
 
-// note is find for a group that the summary does not count. A group of another cause than the options ask for comes
-// last, and only if the options ask for one of foundByLook.
+// note adds a group to found, without counting it in the summary. If the options do not ask for the cause, the group
+// comes behind all others, and only if they ask for one of foundByLook: the look at the group may find such a cause.
 func (b *blockedLook) note(c Cause, h head) {
 	at := rank(c)
 	if !b.chosen(c) {
@@ -290,7 +315,9 @@ func (b *blockedLook) note(c Cause, h head) {
 	b.found = append(b.found, stalled{BlockedPlace{at, h.index, h.group}, []Cause{c}})
 }
 
-// marks finds the paused and halted groups.
+// marks finds the paused and halted groups. It counts them by the counters (keys count). If there are any, it reads the
+// keys mark, so that timers and hints of these groups are passed over. It notes the groups if the options ask for one
+// of the causes.
 func (b *blockedLook) marks() error {
 	counts, err := b.readCounts()
 	if err != nil {
@@ -323,7 +350,8 @@ func (b *blockedLook) marks() error {
 	return nil
 }
 
-// timers finds the groups that wait for a retry, those whose lease or delay is over, and those held.
+// timers passes timers to the function timer: the first blockedTimers. If there are more, then also some that are due
+// later than any process may set a timer, because the clock of their writer was wrong.
 func (b *blockedLook) timers() error {
 	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
 	b.page.Sampled = b.page.Sampled || more
@@ -336,16 +364,19 @@ func (b *blockedLook) timers() error {
 	return err
 }
 
-// wrongTimes is for which cause a group is listed if the time in its timer is wrong.
+// wrongTimes has the cause for which a group is listed if the time in its timer is wrong, by the kind of the timer.
 var wrongTimes = map[rec.Kind]Cause{
 	rec.KindClaim: CauseGroupHeld, rec.KindGrant: CauseDelayed, rec.KindDelay: CauseDelayed, rec.KindHead: CauseDelayed,
 	rec.KindBeat: CauseGroupHeld,
 }
 
+// timer judges a group by one of its timers, and reads nothing. A timer with a wrong time, a retry delay that lasts,
+// and a timer that has been due for ReadyFor say that the group is blocked. A claim that lasts is added to held, for
+// holds to look at. A marked group is passed over, because marks has found it. timer never has enough.
 func (b *blockedLook) timer(t timerRow) (enough bool) {
 	p, kind := t.key, t.kind
 	h := head{group: p.group, index: t.head}
-	overMS := b.nowMS - p.index // since the timer was due
+	overMS := b.nowMS - p.index // for how long the timer has been due; negative = it is not due
 	late := overMS >= b.o.ReadyFor.Milliseconds()
 	switch {
 	case b.marked[p.group]:
@@ -363,8 +394,10 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	return false
 }
 
-// waiting counts the handles whose receives wait, and notes the groups that these receives may take. A receive by a
-// template may take any group, unless no item agrees with both its template and the template of the look.
+// waiting reads the requests of the handles whose receives wait (keys request, reqgroup and reqlane). It counts the
+// handles, and notes which groups these receives may take: in awaited those that they name, and in anyAwaited that they
+// may take any. A receive by a template counts as one for any group, unless no item agrees with both its template and
+// the template of the look.
 func (b *blockedLook) waiting() error {
 	handles, plan := make(map[uuid.UUID]bool), b.keys.plan
 	more, err := b.eachRequest(func(p parsedKey) {
@@ -385,7 +418,8 @@ func (b *blockedLook) waiting() error {
 	return err
 }
 
-// untaken returns the cause of a ready group that no receive takes.
+// untaken returns the cause of a ready group that no receive has taken for long. CauseTurn means: a receive waits that
+// may take the group. CauseNobodyWaits means: none does.
 func (b *blockedLook) untaken(group string) Cause {
 	if b.anyAwaited || b.awaited[group] {
 		return CauseTurn
@@ -393,16 +427,17 @@ func (b *blockedLook) untaken(group string) Cause {
 	return CauseNobodyWaits
 }
 
-// before is the clock of the queue some time ago.
+// before returns the clock of the queue (read version + offset) a time d ago.
 func (b *blockedLook) before(d time.Duration) int64 { return b.clock - d.Microseconds() }
 
 // heldClaim is a claim of a group.
 type heldClaim struct {
-	group string
+	group string // the group, no other lane
 	token int64
 }
 
-// heldSince is when a claim began (ms); if that was not noted, an estimate by the token.
+// heldSince returns when a claim began (ms), as noted in the lock. If that was not noted, or lies in the future, it is
+// an estimate by the token, which is the version at which the claim was made.
 func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 	if c.SinceMS > 0 && !ahead(c.SinceMS, b.nowMS) {
 		return c.SinceMS
@@ -410,8 +445,9 @@ func (b *blockedLook) heldSince(c *rec.Holding) int64 {
 	return b.nowMS - max(0, b.clock-c.Token)/1000
 }
 
-// holds finds the groups held for long. A claim is younger than its head, so only groups with old heads can be held for
-// long: holds reads the locks of those with the oldest heads.
+// holds finds the groups that are held for long. A claim is younger than its head, so only groups with old heads can be
+// held for long: holds reads the locks of the blockedHolds groups with the oldest heads among held. It notes in since
+// when the long claims began. A group whose lock cannot be read is found, too (CauseCorrupt).
 func (b *blockedLook) holds() error {
 	slices.SortFunc(b.held, func(x, y head) int { return cmp.Compare(x.index, y.index) })
 	n := min(len(b.held), blockedHolds)
@@ -440,8 +476,10 @@ func (b *blockedLook) holds() error {
 	return err
 }
 
-// readLocks reads the records of lanes, all together. The field group of each head is the name of the lane. A record
-// that cannot be read is nil, and unreadable has its number.
+// readLocks reads the locks of lanes, all together. In each head the field group is the name of the lane. records has
+// one record for each head, in order: the value of its lock, nil if there is no lock or it cannot be read. unreadable
+// has the positions of those that cannot be read. A claim by heartbeat gets the present end of its lease, from the key
+// beat.
 func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[int]bool, err error) {
 	values := make([]kv.Future[[]byte], len(of))
 	for i, h := range of {
@@ -472,7 +510,8 @@ func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[
 	return records, unreadable, nil
 }
 
-// hints finds the ready groups: those whose head has failed, and those that are ready for long.
+// hints finds ready groups by their hints: those whose head has failed, as the value of the hint says, and those that
+// have been ready for ReadyFor, by the index of the hint.
 func (b *blockedLook) hints() error {
 	limit := int(max(10, blockedHints/b.keys.shards.all()))
 	for _, page := range b.firstHints(b.where, limit) {
@@ -501,8 +540,9 @@ func (b *blockedLook) hints() error {
 	return nil
 }
 
-// describePage reads the groups of the page. A stalled that is not blocked after all is left out: its key was stale.
-// Few of the groups behind those of the chosen causes fit. So they end the page once the looks have taken long.
+// describePage reads the groups of the page, one after the other, and counts their items. It leaves out a group that is
+// not blocked after all: the key that led there was stale. It sets Next if there are more. Among the groups behind
+// those of the chosen causes few fit. So these end the page once the looks have taken long (slow).
 func (b *blockedLook) describePage() error {
 	if b.o.After != nil {
 		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
@@ -540,7 +580,8 @@ func (b *blockedLook) describePage() error {
 	return err
 }
 
-// group describes a stalled. Cause is "" if the group is not blocked.
+// group reads one group, as Admin.Group does, and says why it is blocked. Cause is "" if it is not blocked, or if no
+// cause fits. It reads the lock and those of intersecting lanes, the first item, its attempts and the rate.
 func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	lane := lanes.Name(c.place.Group, b.where)
 	first, err := b.firstItem(b.keys.items(lane))
@@ -553,7 +594,7 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 		return g, err
 	}
 	b.explain(&g, c.causes)
-	// Ages are in whole milliseconds.
+	// A ready group must have been ready for ReadyFor. Ages are in whole milliseconds.
 	if g.Cause == b.untaken(g.Group) && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor.Truncate(time.Millisecond) {
 		g.Cause = "" // the hint is not as old as its version said
 	}
@@ -563,7 +604,10 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 	return g, b.setSince(&g)
 }
 
-// explain says why a group is blocked, by what describe has read. found are the causes for which keys led here.
+// explain sets the reasons why a group is blocked, and its cause, which is that of the first reason. It reads nothing,
+// but uses the fields of g that describe has set. found are the causes for which keys led here. Some causes need such a
+// key. Example: a group that is held counts as blocked only if holds has found that its claim has lasted for long, or
+// if the group is marked, too.
 func (b *blockedLook) explain(g *BlockedGroup, found []Cause) {
 	add := func(r Reason) {
 		g.Reasons = append(g.Reasons, r)
@@ -602,7 +646,7 @@ func (b *blockedLook) explain(g *BlockedGroup, found []Cause) {
 	}
 }
 
-// cause is the cause for which a marked group is blocked.
+// cause returns for which cause a group with the mark is blocked: a pause or a halt.
 func (m *Mark) cause() Cause {
 	if m.Status == Halted {
 		return CauseGroupHalted
@@ -610,7 +654,8 @@ func (m *Mark) cause() Cause {
 	return CauseGroupPaused
 }
 
-// setSince sets when the group's cause began.
+// setSince sets when the cause of the group began. Of a retry, and of a failed head, it reads when the first attempt
+// failed (key attempt).
 func (b *blockedLook) setSince(g *BlockedGroup) error {
 	now := fromMillis(b.nowMS)
 	switch c := g.Cause; {
@@ -633,22 +678,24 @@ func (b *blockedLook) setSince(g *BlockedGroup) error {
 	return nil
 }
 
-// waitingHandles counts the handles whose receives wait: for any group, for a group or lane, or by a template.
+// waitingHandles counts the handles whose receives wait: for any group, for a group or lane, or by a template. It
+// counts among the first whyRows requests of each kind.
 func (v inspection) waitingHandles() (n int64, err error) {
 	handles := make(map[uuid.UUID]bool)
 	_, err = v.eachRequest(func(p parsedKey) { handles[p.id] = true })
 	return int64(len(handles)), err
 }
 
-// waitingIn counts the handles which have requests in the ranges. A handle with several requests counts once.
+// waitingIn counts the handles that have requests in the ranges. A handle with several requests counts once. more says
+// that there may be more, because a range has whyRows requests or more.
 func (v inspection) waitingIn(ranges ...kv.KeyRange) (n int64, more bool, err error) {
 	handles := make(map[uuid.UUID]bool)
 	more, err = v.eachRequestIn(func(p parsedKey) { handles[p.id] = true }, ranges...)
 	return int64(len(handles)), more, err
 }
 
-// eachRequest calls see with each request of a live handle, of the first whyRows requests of each kind. It may call see
-// twice with a request. more says that there may be more.
+// eachRequest calls see with the key of each request of a live handle, of the first whyRows requests of each kind (keys
+// reqgroup, reqlane and request). It may call see twice with a request. more says that there may be more requests.
 func (v inspection) eachRequest(see func(p parsedKey)) (more bool, err error) {
 	more, err = v.eachRequestIn(see, v.keys.requests())
 	if err != nil || !more {

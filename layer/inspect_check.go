@@ -16,6 +16,23 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// How Check works: pages reads every key of the queue, page by page, each page in a transaction of its own. So the
+// pages are of different versions of the database, and rows of two pages may not fit together although no rule is
+// broken. Example: a page has a lock, and an ack clears the lock and its timer before Check reads the timers. Therefore
+// a place that may break a rule is at first a suspect. At the end each suspect is confirmed or dropped, by reads at one
+// version.
+//
+// Keys have their names in the table of subspace.go. A hint is a key ready or open. A kept hint is a hint that was put
+// aside under a lock (key kept). A lane is a whole group, the part of a group that a template matches, the free items
+// of a group (those without a hold), or a single item. The name of a lane is a string, and that of a whole group is the
+// group: see package lanes. The lock of a single item is a key hold. Most functions for a lane call its name group,
+// because in a queue without facets and holds each lane is a whole group.
+//
+// The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane. InTurn
+// means that single items are claimed, and delivered in order (lease_per=item). NeedsHint reports whether a receive can
+// claim a lane, so that a hint must lead to it. Two lanes of a group intersect, or meet, if an item can be in both. A
+// record is the value of a lock. Its holding is a claim, a grant or a retry delay, and its mark a pause or a halt.
+
 // Rule is the name of a rule of Check. Example: "group-reachable". Names are stable; Text has the rule in words.
 type Rule string
 
@@ -88,16 +105,21 @@ func (v Violation) String() string { return v.Rule.Text() + ": " + v.Key + ": " 
 // CheckReport is what a check saw.
 type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
-	// Groups with items, groups held under a claim, and groups delayed: by a retry, by their head, or by their rate. In
-	// a queue with facets a group counts in Held and in Delayed once for each lane that is held or delayed. If items
-	// are claimed by themselves, each item that waits for a retry counts in Delayed. Then, if they are delivered in
-	// order, a group counts in Held if its first item is claimed; else the items that nobody holds are a lane, too.
+	// Groups is the number of groups with items. Held is the number of those under a claim. Delayed is the number of
+	// those that wait: for a retry, for their head, or for their rate. In a queue with facets a group counts in Held
+	// and in Delayed once for each lane that is held or delayed. In a queue with claims of single items each item that
+	// waits for a retry counts in Delayed. If such items are delivered in order, a group counts in Held if its first
+	// item is claimed. If they are delivered in any order, the free items of a group are a lane too, and may count in
+	// Delayed.
 	Groups, Held, Delayed int64
-	// Groups paused or halted, the empty groups included.
+	// Groups paused or halted, the empty groups included. A group with a claim is not among them, also if it is marked:
+	// it counts in Held. In a queue with facets each paused or halted lane counts.
 	Paused, Halted int64
-	// Hints and timers which stand for nothing any more: allowed, and cleared when met.
+	// Hints and timers that lead to nothing any more: allowed, and cleared when a transaction meets them.
 	StaleHints, StaleTimers int64
-	Attempts, Receipts      int64
+	// Attempts is the number of items with failed deliveries. Receipts is the number of rows that answer unknown
+	// commits.
+	Attempts, Receipts int64
 	// Archived items, not counted as items.
 	Archived int64
 	// Receives whose receive ids are kept.
@@ -164,50 +186,54 @@ const (
 	checkAsks = 2000
 )
 
+// checker is the state of one check.
 type checker struct {
 	q        *Queue
 	keys     subspace
-	retro    retro
+	retro    retro // only timing is used: see Check
 	ctx      context.Context
 	o        CheckOptions
 	report   *CheckReport
-	counts   map[string]*int64 // figures of the report, by the name in the key
-	done     int64             // keys read
-	groups   map[string]*groupCheck
-	parts    map[ID]bool         // the items which have parts
-	granted  map[uuid.UUID]int64 // the indexes of the requests to which grants were made; 0 = not seen
-	suspects []suspect
-	kept     []keptRow
-	odd      map[string]bool  // the keys of the page which do not fit to others: see look
-	laneDue  map[string]int64 // by the keys of lanes in the page, when their items are due: see lookLanes
+	counts   map[string]*int64      // figures of the report, by the name in the key
+	done     int64                  // keys read
+	groups   map[string]*groupCheck // what the pages said, by the name of the lane
+	parts    map[ID]bool            // the items, dead letters and archived items with parts
+	granted  map[uuid.UUID]int64    // by the random of a key grant: the index of its key request; 0 = not seen
+	suspects []suspect              // to be confirmed
+	kept     []keptRow              // the kept hints
+	odd      map[string]bool        // the keys of the page that do not fit to others: see look and lookLanes
+	laneDue  map[string]int64       // by the keys of lanes in the page, when their items are due: see lookLanes
 }
 
-// groupCheck is what the pages said about one group.
+// groupCheck is the notes about one lane, from all pages. Of a single item only lock, timers and marked are used, and
+// items is 1.
 type groupCheck struct {
-	items  int64
-	hints  int64
-	lock   *rec.Record
-	timers []int64 // due times, ms
-	heads  []int64 // of timers, the due times of heads
-	dueMS  int64   // of the first item, as in the key of a timer
-	first  ID      // the first item
-	paced  bool    // the use of the group's rate is stored
-	marked bool    // there is the key of a mark
-	kept   []string
+	items  int64       // how many; of a lane that is no whole group, its keys lane
+	hints  int64       // keys ready or open
+	lock   *rec.Record // the value of the key lock or hold; nil = there is none
+	timers []int64     // of all timers, when they are due (ms)
+	heads  []int64     // of the timers of kind head, which lead to a delayed first item
+	dueMS  int64       // when the first item is due, as in the key of a timer
+	first  ID          // the first item
+	paced  bool        // the group has a key pace: its rate is in use
+	marked bool        // there is a key mark
+	kept   []string    // the lanes under whose locks hints of this lane are put aside
 }
 
-// suspect is a place where the pages do not fit together. The pages are of different versions, so a suspect is looked
-// at again before counting as a violation.
+// suspect is a place, named by a key, where the pages do not fit together. confirm judges it again at one version. It
+// returns the broken rule, and a detail in words; rule "" = no rule is broken.
 type suspect struct {
 	key     []byte
 	confirm func(v inspection) (rule Rule, detail string, err error) // rule "" = all is well
 }
 
+// suspect adds a suspect.
 func (c *checker) suspect(key []byte, confirm func(v inspection) (Rule, string, error)) {
 	c.suspects = append(c.suspects, suspect{key: key, confirm: confirm})
 }
 
-// suspectPair is suspect for a pair which breaks no rule once the pair is gone. confirm is given the pair's value.
+// suspectPair adds a suspect that breaks no rule if its key is gone when it is confirmed. confirm gets the value that
+// the key has then.
 func (c *checker) suspectPair(key []byte, confirm func(v inspection, value []byte) (Rule, string, error)) {
 	c.suspect(key, func(v inspection) (Rule, string, error) {
 		value, err := v.read.Get(key).Wait(v.ctx)
@@ -218,6 +244,7 @@ func (c *checker) suspectPair(key []byte, confirm func(v inspection, value []byt
 	})
 }
 
+// run reads all pages, compares the notes about each lane, and confirms the suspects. The result is in c.report.
 func (c *checker) run() error {
 	if err := c.pages(); err != nil {
 		return err
@@ -231,7 +258,8 @@ func (c *checker) run() error {
 	return nil
 }
 
-// pages reads every key of the queue.
+// pages reads every key of the queue, with its value, and passes each pair to row. A transaction reads up to checkPage
+// pairs. At the same version look and lookLanes read the other keys that must fit to these pairs.
 func (c *checker) pages() error {
 	all := c.keys.all()
 	begin := kv.FirstGreaterOrEqual(all.Begin)
@@ -273,6 +301,8 @@ func (c *checker) pages() error {
 	return nil
 }
 
+// view runs fn in a transaction that only reads, at batch priority. All reads of fn are at snapshot, and of one
+// version. fn may run more than once. If the queue is being dropped, the error is ErrNoQueue.
 func (c *checker) view(fn func(v inspection) error) error {
 	if c.q.isClosed() {
 		return ErrClosed
@@ -290,6 +320,7 @@ func (c *checker) view(fn func(v inspection) error) error {
 	return err
 }
 
+// group returns the notes about the lane with the name, and begins them if there are none.
 func (c *checker) group(name string) *groupCheck {
 	g := c.groups[name]
 	if g == nil {
@@ -303,10 +334,12 @@ func (c *checker) group(name string) *groupCheck {
 type checked struct {
 	kv.KV
 	p   parsedKey
-	err error // of the key
+	err error // the key has no form of the table; nil = it has
 }
 
-// row takes one pair into account. A pair broken by itself becomes a suspect at once.
+// row notes what one pair of a page says, and reads nothing more. It counts the pair in the report, and adds to the
+// notes about its lane. A pair that is wrong by itself becomes a suspect at once. Example: the value has not the form
+// of its key. So does a pair that needs another which no page has shown yet. Example: an attempt without an item.
 func (c *checker) row(of checked) {
 	p, row := of.p, of.KV
 	if of.err != nil {
@@ -384,7 +417,7 @@ func (c *checker) row(of checked) {
 	}
 }
 
-// record notes the record of a lane; nil = it cannot be read.
+// record adds the value of a lock or hold to the notes about its lane, and returns it; nil = it cannot be read.
 func (c *checker) record(p parsedKey, row kv.KV) *rec.Record {
 	r, err := rec.UnpackRecord(row.Key, row.Value)
 	if err != nil {
@@ -394,6 +427,7 @@ func (c *checker) record(p parsedKey, row kv.KV) *rec.Record {
 	return r
 }
 
+// item notes an item. The item becomes a suspect if it cannot be read, has parts, or is missing in one of its lanes.
 func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
 	if g.items++; g.items == 1 {
@@ -411,8 +445,9 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	c.report.Bytes += max(int64(len(body)), e.Size)
 }
 
-// stored opens the item which a pair keeps; item finds the item in the pair's value. An item with parts becomes a
-// suspect, because its parts have to be read, too. ok is false if the item cannot be read.
+// stored opens the item in the value of a pair: of an item, a dead letter, or an archived item. The function item
+// returns the item's own value from the pair's value. If the body has parts, the pair becomes a suspect, because the
+// parts have to be read, too. ok is false if the item cannot be read. Then the pair is a suspect by the given rule.
 func (c *checker) stored(
 	p parsedKey, row kv.KV, rule Rule, item func(value []byte) ([]byte, error),
 ) (e rec.Envelope, body []byte, ok bool) {
@@ -441,12 +476,12 @@ func (c *checker) stored(
 	return e, body, true
 }
 
-// still makes a suspect of a pair which breaks rule by itself, if the pair is still there.
+// still makes a suspect of a pair that the page has shown to break rule. To confirm it is enough that the key is there.
 func (c *checker) still(key []byte, rule Rule, detail string) {
 	c.suspectPair(key, func(inspection, []byte) (Rule, string, error) { return rule, detail, nil })
 }
 
-// dead takes a dead letter into account.
+// dead notes a dead letter. It becomes a suspect if it cannot be read, has parts, or if its item is in the group, too.
 func (c *checker) dead(p parsedKey, row kv.KV) {
 	if c.odd[string(row.Key)] {
 		c.still(row.Key, ruleDead, "its item is in the group too")
@@ -466,17 +501,21 @@ type presence struct {
 	found kv.Future[[]byte]
 }
 
+// askFor starts reading whether key is there.
 func askFor(v inspection, key []byte) presence {
 	return presence{key: key, found: v.read.GetKey(kv.FirstGreaterOrEqual(key))}
 }
 
+// wait returns whether the key is there.
 func (p presence) wait(ctx context.Context) (bool, error) {
 	k, err := p.found.Wait(ctx)
 	return err == nil && bytes.Equal(k, p.key), err
 }
 
-// look notes which dead letters and rows of the archive do not fit to their counterparts, read at the page's version.
-// It returns how many of the rows it has looked at: fewer if it has asked for checkAsks keys.
+// look reads, at the page's version, keys that must or must not be there together with a pair of the page. A dead
+// letter must have no item. An archived item must have no item, and a key archived, its entry. An entry must have a key
+// archive for each item that it names. look notes the pairs that break this in c.odd. It returns how many of the rows
+// it has looked at: fewer than all if it has asked for checkAsks keys.
 func (c *checker) look(v inspection, rows []checked) (looked int, err error) {
 	c.odd = make(map[string]bool)
 	type pair struct {
@@ -522,7 +561,8 @@ func (c *checker) look(v inspection, rows []checked) (looked int, err error) {
 	return looked, nil
 }
 
-// archive takes an archived item into account.
+// archive notes an archived item. It becomes a suspect if it cannot be read or has parts. If look has found it odd, the
+// confirmation reads whether its item is in the group, and whether its entry is there (key archived).
 func (c *checker) archive(p parsedKey, row kv.KV) {
 	var at rec.Completion
 	_, _, ok := c.stored(p, row, ruleArchive, func(value []byte) ([]byte, error) {
@@ -548,7 +588,8 @@ func (c *checker) archive(p parsedKey, row kv.KV) {
 	})
 }
 
-// archived takes an entry of the archive into account.
+// archived makes a suspect of an entry of the archive that look has found odd. An entry names the items that one ack
+// has finished. The confirmation reads whether each of them has its key archive.
 func (c *checker) archived(row kv.KV) {
 	e, err := rec.UnpackArchiveEntry(row.Key, row.Value)
 	if err != nil || !c.odd[string(row.Key)] {
@@ -563,7 +604,7 @@ func (c *checker) archived(row kv.KV) {
 	})
 }
 
-// firstAbsent returns the first of the ids whose key is not there; nil = all are.
+// firstAbsent reads whether the key of each id is there, and returns the first id without its key; nil = all are there.
 func firstAbsent(v inspection, of []ID, key func(ID) []byte) (*ID, error) {
 	asked := make([]presence, len(of))
 	for i, id := range of {
@@ -577,7 +618,8 @@ func firstAbsent(v inspection, of []ID, key func(ID) []byte) (*ID, error) {
 	return nil, nil
 }
 
-// owned makes a suspect of a pair which breaks rule if none of its owners is there.
+// owned makes a suspect of a pair that breaks rule if none of its owners, which are keys, is there. id is for the
+// detail.
 func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 	c.suspectPair(key, func(v inspection, _ []byte) (Rule, string, error) {
 		for _, owner := range owners {
@@ -589,11 +631,18 @@ func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 	})
 }
 
-// compare looks at each group as a whole.
+// compare looks at the notes about each lane, and reads nothing. It counts the lanes that are held, delayed, paused and
+// halted, and the stale hints and timers. It makes suspects of these:
+//
+//   - a lane with items, but without a lock, a hint, a kept hint or a timer of its head (confirmed by reachable)
+//   - a lane with a key mark and no mark in its lock, or the reverse (markSound)
+//   - a lock whose timer no page has shown, or whose lane has no items, and each claim, because the pages do not keep
+//     which items there are (lockSound)
 func (c *checker) compare() {
 	c.compareLanes()
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
+		// awaited is when the timer is due that leads to the lane; 0 = none does.
 		stale, awaited := g.hints, int64(0)
 		if h := c.headInHand(g); g.lock == nil && g.items > 0 && h != nil {
 			if h.Kind == rec.KindClaim { // a delay counts at the lock of the item
@@ -608,10 +657,12 @@ func (c *checker) compare() {
 					return c.reachable(v, name)
 				})
 			} else {
+				// One of the hints leads to the lane.
 				stale--
 			}
 		}
 		c.report.StaleHints += stale
+		// timed: a page has shown the timer of the lock's holding.
 		timed := false
 		for _, due := range g.timers {
 			if h := g.lock.Holding(); h != nil && h.EndMS == due {
@@ -646,7 +697,8 @@ func (c *checker) compare() {
 	}
 }
 
-// astray reports a hint or timer which is in none of the shards of its group.
+// astray reports whether a hint or timer is in none of the given shards, those of its group, and makes it a suspect
+// then.
 func (c *checker) astray(p parsedKey, row kv.KV, shards []int64) bool {
 	if slices.Contains(shards, p.n) {
 		return false
@@ -655,7 +707,7 @@ func (c *checker) astray(p parsedKey, row kv.KV, shards []int64) bool {
 	return true
 }
 
-// firstOf returns the value of the first of the keys which is there, or nil.
+// firstOf reads the keys one after the other, and returns the value of the first that is there; nil = none is.
 func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error) {
 	for _, k := range keys {
 		if value, err = v.read.Get(k).Wait(v.ctx); err != nil || value != nil {
@@ -665,7 +717,7 @@ func (c *checker) firstOf(v inspection, keys [][]byte) (value []byte, err error)
 	return value, err
 }
 
-// sought is ranges in which a pair may match.
+// sought is ranges of keys, and a test for the pair that is sought in them.
 type sought struct {
 	of    []kv.KeyRange
 	match func(p parsedKey, row kv.KV) bool
@@ -681,7 +733,8 @@ const (
 // errUnsure: a search has reached searchBytes, and may have missed a pair.
 var errUnsure = errors.New("too much to search at one version")
 
-// some reports whether any pair matches.
+// some searches the ranges at one version, and reports whether a pair matches. It passes over keys that cannot be read.
+// If it has read searchBytes without a match, the error is errUnsure.
 func (c *checker) some(v inspection, all ...sought) (bool, error) {
 	size := 0
 	for _, s := range all {
@@ -702,8 +755,8 @@ func (c *checker) some(v inspection, all ...sought) (bool, error) {
 	return false, nil
 }
 
-// grantSound looks for the request to which a grant was made, both at one version. The request is usually where the
-// pages have seen it.
+// grantSound confirms that the request to which a grant was made is there (key request), both at one version. It looks
+// first where the pages have seen the request, and then among all requests.
 func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, error) {
 	value, err := v.read.Get(v.keys.request(c.granted[random], random)).Wait(v.ctx)
 	if err != nil || value != nil {
@@ -718,7 +771,9 @@ func (c *checker) grantSound(v inspection, random uuid.UUID) (Rule, string, erro
 	return ruleGrant, "no request of " + random.String(), err
 }
 
-// waits returns when a timer leads to the group; ok is false if no timer of a head does, or a hint does.
+// waits returns when the timer is due that leads to the lane: a timer of kind head at the time of the first item. If
+// the group's rate is in use, any timer of kind head will do, because the group may wait for its rate. ok is false if
+// there is no such timer, or if a hint leads to the lane.
 func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	switch {
 	case g.hints > 0:
@@ -730,7 +785,8 @@ func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	return 0, false
 }
 
-// pace takes the stored use of a group's rate into account.
+// pace notes that a group's rate is in use (key pace). The pair becomes a suspect if the rate is used up for longer
+// than sweepSlack from now.
 func (c *checker) pace(p parsedKey, row kv.KV) {
 	c.group(p.group).paced = true
 	used, err := rec.UnpackPace(row.Key, row.Value)
@@ -747,7 +803,9 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 	})
 }
 
-// reachable looks for a hint or a timer which leads to the group, at one version with the lock and the items.
+// reachable confirms that a lane with items can be found, all at one version. It reads the lock, the first item, the
+// hold of that item if items are claimed in turn, and the timer of that item. Then it searches by leadsTo. group is the
+// name of the lane. All is well if one of these is there, or if the lane has no items.
 func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	l, err := v.readLock(group)
 	if err != nil || l != nil {
@@ -781,8 +839,10 @@ func (c *checker) reachable(v inspection, group string) (Rule, string, error) {
 	return ruleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", err
 }
 
-// leadsTo reports whether a hint, also one put aside under a lock, or a timer leads to a lane with the given head. The
-// hint is usually at the head's index.
+// leadsTo reports whether a hint, a kept hint or a timer leads to a lane with the given first item. It reads the hint
+// at the index of that item, where the hint usually is. Then it searches all hints of the lane's template. In a queue
+// with other lanes than whole groups it searches the kept hints of the group, too. There, and if the group's rate is in
+// use (key pace), it also searches the timers (keys timer or due).
 func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
 	p, err := v.keys.parse(head.Key)
 	if err != nil {
@@ -812,9 +872,10 @@ func (c *checker) leadsTo(v inspection, lane string, head kv.KV) (bool, error) {
 	return c.some(v, all...)
 }
 
-// timerTo matches a timer that leads to a lane whose head has the given value: a timer no later than the head is due,
-// or any timer if the group waits by its rate, whatever the rate was then. The timer may be that of an earlier head,
-// which has left the lane with a claim of another lane, and so was due.
+// timerTo returns the test for a timer that leads to a lane. head is the value of the lane's first item. The timer must
+// be of kind head, and not be later than that item is due, or than now. If the group's rate is in use (paced), any time
+// will do, because the rate may have been changed since. The timer may be that of an earlier first item, which has left
+// the lane with a claim of another lane, and so was due.
 func (c *checker) timerTo(v inspection, lane string, head []byte, paced bool) func(p parsedKey, row kv.KV) bool {
 	config, due := v.known(), v.nowMS
 	delay := config.retro()
@@ -827,7 +888,8 @@ func (c *checker) timerTo(v inspection, lane string, head []byte, paced bool) fu
 	}
 }
 
-// markSound checks the key of a mark against the lock, at one version.
+// markSound confirms that a lane has a key mark if and only if its lock has a mark, both at one version. group is the
+// name of the lane.
 func (c *checker) markSound(v inspection, group string) (Rule, string, error) {
 	key := v.read.Get(v.keys.mark(group))
 	r, err := v.readLock(group)
@@ -844,7 +906,9 @@ func (c *checker) markSound(v inspection, group string) (Rule, string, error) {
 	return ruleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, value != nil, r.Mark() != nil), nil
 }
 
-// lockSound checks a lock against its timer and items, at one version.
+// lockSound confirms that a lock has what belongs to it, all at one version. group is the name of the lane. A holding
+// (a claim, a delay or a grant) must have its timer. A claim by heartbeat must have the keys of beatSound instead. A
+// claim must have items, and all of them must be there. A lock with a mark alone is sound.
 func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	r, err := v.readLock(group)
 	if isCorrupt(err) {
@@ -880,7 +944,7 @@ func (c *checker) lockSound(v inspection, group string) (Rule, string, error) {
 	return "", "", nil
 }
 
-// heldSound looks for the claim of a pair in the list of the claims by a heartbeat.
+// heldSound confirms that a key held has its claim: the lock of the group must have a claim by the same heartbeat.
 func (c *checker) heldSound(v inspection, p parsedKey) (Rule, string, error) {
 	r, err := v.readLock(p.group)
 	if err != nil && !isCorrupt(err) || r.Claim() != nil && r.Claim().Beat == p.id {
@@ -889,7 +953,8 @@ func (c *checker) heldSound(v inspection, p parsedKey) (Rule, string, error) {
 	return ruleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
 }
 
-// beatSound says what is wrong with what leads to a claim by heartbeat; "" = nothing.
+// beatSound reads the keys that lead to h, a claim by heartbeat. These are the beat of the handle, the timer of that
+// beat, and the key held that lists the claim. The result detail names the key that is missing; "" = all are there.
 func (c *checker) beatSound(v inspection, group string, h *rec.Holding) (detail string, err error) {
 	held := v.read.Get(v.keys.held(h.Beat, group))
 	b, found, err := v.readBeat(h.Beat)
@@ -916,7 +981,9 @@ func (c *checker) beatSound(v inspection, group string, h *rec.Holding) (detail 
 	return "", nil
 }
 
-// confirm judges a suspect at a single version.
+// confirm judges a suspect at a single version. A broken rule becomes a violation in the report. If the search was too
+// large (errUnsure), the suspect becomes an entry of Unconfirmed. If a row cannot be read, confirm does nothing: that
+// row is a suspect of its own.
 func (c *checker) confirm(s suspect) error {
 	var rule Rule
 	var detail string
@@ -940,14 +1007,16 @@ func (c *checker) confirm(s suspect) error {
 
 // The part of Check that a queue with facets adds: see store_lane.go.
 
-// lookLanes notes which items of a page are not in the lanes of their facets, and which keys of lanes have no item with
-// these facets, at the page's version. It also notes when the items of lanes are due.
+// lookLanes reads, at the page's version, the keys lane of the page's items, and the items of the page's keys lane. It
+// notes in c.odd an item that is missing in a lane of its facets, and a key lane that has no item with these facets. In
+// an unordered queue it also reads the holds: an item with a hold must be in no lane, and any other in the lane of the
+// free items. It notes in c.laneDue when the items of the keys lane are due.
 func (c *checker) lookLanes(v inspection, rows []checked) error {
 	c.laneDue = make(map[string]int64)
 	type pair struct {
 		key   []byte
-		lane  string // of a lane's key; "" = of an item
-		other kv.Future[[]byte]
+		lane  string            // of a lane's key; "" = of an item
+		other kv.Future[[]byte] // of an item, its key lane; of a key lane, the item
 		hold  kv.Future[[]byte] // in an unordered queue, the item's hold; else nil
 	}
 	var pairs []pair
@@ -992,7 +1061,7 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 	return nil
 }
 
-// holdOf reads the hold of an item; nil if the queue has none.
+// holdOf starts reading the hold of an item: the lock of its claim by itself; nil if items have no holds in this queue.
 func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
 	hold, ok := v.keys.plan.HoldOn(lanes.Item(p.itemID()))
 	if !ok {
@@ -1001,7 +1070,7 @@ func (c *checker) holdOf(v inspection, p parsedKey) kv.Future[[]byte] {
 	return v.read.Get(v.keys.lock(hold))
 }
 
-// heldByItself reports whether the item has a hold.
+// heldByItself reads whether the item has a hold.
 func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
 	f := c.holdOf(v, p)
 	if f == nil {
@@ -1014,12 +1083,14 @@ func (c *checker) heldByItself(v inspection, p parsedKey) (bool, error) {
 	return value != nil, nil
 }
 
-// lanesIn returns the lanes of the item with the given value, without the lane of the whole group.
+// lanesIn returns the lanes, in the group of p, of the item with the given value, without the lane of the whole group.
+// It reads nothing. In a queue with facets it returns none if the value cannot be read.
 func (c *checker) lanesIn(p parsedKey, value []byte) []string {
 	return c.keys.plan.KnownParts(p.group, c.keys.plan.FacetsIn(value))
 }
 
-// laneRow takes a pair of a queue with facets into account.
+// laneRow notes a key lane, open or kept. A key lane that lookLanes has found odd becomes a suspect, and so does a hint
+// in a wrong shard.
 func (c *checker) laneRow(p parsedKey, row kv.KV) {
 	switch p.name {
 	case nameLane:
@@ -1058,10 +1129,11 @@ func (c *checker) laneRow(p parsedKey, row kv.KV) {
 // keptRow is a hint put aside under the lock of holder.
 type keptRow struct {
 	key    []byte
-	holder string
+	holder string // the lane with that lock
 }
 
-// itemInLanes makes a suspect of an item which lacks the key of a lane.
+// itemInLanes makes a suspect of an item that lookLanes has found odd. The confirmation reads its keys lane and its
+// hold.
 func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 	if !c.odd[string(row.Key)] {
 		return
@@ -1087,7 +1159,8 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 	})
 }
 
-// compareLanes looks at the kept hints, and at the lanes of each group that are held at the same time.
+// compareLanes makes suspects of the kept hints whose lock is gone, and of claims of one group that may have an item in
+// common. It reads nothing. Only the confirmations read the locks.
 func (c *checker) compareLanes() {
 	for _, kept := range c.kept {
 		if g := c.groups[kept.holder]; g == nil || g.lock == nil {
@@ -1116,8 +1189,9 @@ func (c *checker) compareLanes() {
 	}
 }
 
-// disjoint looks for two claims of a group that meet, both at one version. all are the lanes held as the pages said,
-// and a and b meet. A lane is not held any more if its claim has ended since: then disjoint looks at the others.
+// disjoint confirms that no two claims of a group meet: they meet if an item can be in both lanes. It reads the locks
+// at one version. all are the lanes that were held as the pages said, and a and b are two of them that meet. If one of
+// the two is held no longer, disjoint looks for another two among the others.
 func (c *checker) disjoint(v inspection, all []string, a, b string) (Rule, string, error) {
 	all = slices.Clone(all)
 	for meet := true; meet; a, b, meet = c.keys.plan.Meeting(all) {
@@ -1139,7 +1213,8 @@ func (c *checker) disjoint(v inspection, all []string, a, b string) (Rule, strin
 	return "", "", nil
 }
 
-// compareHolds looks for items of a group's claim that are held by themselves, too.
+// compareHolds makes suspects of the holds whose item is also in a claim of the whole group. The confirmation reads
+// both locks.
 func (c *checker) compareHolds() {
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
 		id, ok := holdOf(lane)
@@ -1160,8 +1235,9 @@ func (c *checker) compareHolds() {
 	}
 }
 
-// headInHand returns the hold that keeps the head of a group in flight or delayed, in a queue that delivers in turn.
-// The timer of the hold leads to the group. nil = there is none.
+// headInHand returns the holding that keeps the first item of a group by itself: a claim or a retry delay, in the notes
+// about the item's hold. The timer of that hold leads to the group. nil = there is none, or the queue does not claim
+// items in turn (lease_per=item).
 func (c *checker) headInHand(g *groupCheck) *rec.Holding {
 	hold := c.groups[holdLane(g.first)]
 	if !c.keys.plan.InTurn() || hold == nil {

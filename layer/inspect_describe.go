@@ -16,6 +16,13 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// Keys have their names in the table of subspace.go. This file has words for each of them: descriptions has a function
+// for the key and one for the value, by the name. The functions read no key of the database: they get keys and values,
+// and return text.
+//
+// A lane is a whole group, the part of a group that a template matches, the free items of a group, or a single item. A
+// lane has a name, see package lanes, and that of a whole group is the group.
+
 // Description says in words what a key-value pair of a queue is, for people who look at the database itself.
 type Description struct {
 	Queue string
@@ -50,7 +57,8 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	return d, true, wrap("describe", err)
 }
 
-// queueOf finds the queue to which key belongs.
+// queueOf finds the queue to which key belongs: its name is the first element behind prefix. ok is false if key is no
+// key of a queue under prefix.
 func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 	if len(key) < len(prefix) || string(key[:len(prefix)]) != string(prefix) {
 		return s, "", false
@@ -90,8 +98,9 @@ func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
 // WholeSection returns the range of all keys of a queue.
 func WholeSection(prefix []byte, queue string) kv.KeyRange { return newSubspace(prefix, queue).all() }
 
-// GroupSection is Section for one group. ok is also false if the group does not come first in the keys of the name,
-// because then no range holds the group alone.
+// GroupSection returns the range of a queue's keys with the given name that are of one group. ok is false if no key has
+// the name, or if the group does not come right behind the name in such keys, because then no range holds the group
+// alone.
 func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok bool) {
 	s := newSubspace(prefix, queue)
 	switch descriptions[name].group {
@@ -117,12 +126,13 @@ const (
 
 // description says how to put the pairs of one name into words.
 type description struct {
-	group groupPlace
-	key   func(p parsedKey) string
+	group groupPlace                              // where a key of this name has the group
+	key   func(p parsedKey) string                // the words for a key
 	value func(key, value []byte) (string, error) // an error: the value has not the form of its key
 }
 
-// descriptions has a row for each name known to parse, and never changes.
+// descriptions has a row for each name known to parse, and never changes. Check also uses the functions for values, to
+// find values that have not the form of their key.
 var descriptions = map[string]description{
 	nameMeta: {
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
@@ -317,7 +327,7 @@ var descriptions = map[string]description{
 	},
 }
 
-// words puts a value into words which unpack can read.
+// words returns a function for description.value: it reads a value by unpack, and says the result by say.
 func words[T any](
 	unpack func(key, value []byte) (T, error), say func(v T) string,
 ) func(key, value []byte) (string, error) {
@@ -338,7 +348,7 @@ var (
 	purgeWords = words(rec.UnpackPurgeNote, func(n rec.PurgeNote) string {
 		return fmt.Sprintf("at %s, clock %d", timeWords(n.AtMS), n.Clock)
 	})
-	// metaWords has the settings which are no numbers.
+	// metaWords has the fields of meta whose value is not a tuple of one number.
 	metaWords = map[string]func(key, value []byte) (string, error){
 		metaPaused:    words(rec.UnpackPause, markWords),
 		metaSweptTo:   words(rec.UnpackKey, tuple.Printable),
@@ -361,6 +371,8 @@ var (
 	}
 )
 
+// describeMeta says the value of a field of meta. It finds the field at the end of the key. A field that metaWords does
+// not have is a tuple of one number.
 func describeMeta(key, value []byte) (string, error) {
 	for name, say := range metaWords {
 		if bytes.HasSuffix(key, tuple.AppendString(nil, name)) {
@@ -370,21 +382,26 @@ func describeMeta(key, value []byte) (string, error) {
 	return intWords(key, value)
 }
 
+// decimal returns the digits of n.
 func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
+// ofGroup returns a function for description.key that says what, and the group.
 func ofGroup(what string) func(p parsedKey) string {
 	return func(p parsedKey) string { return what + " " + strconv.Quote(p.group) }
 }
 
+// ofItem returns a function for description.key that says what, and the item.
 func ofItem(what string) func(p parsedKey) string {
 	return func(p parsedKey) string { return what + " " + itemWords(p) }
 }
 
+// itemWords names an item by its index, group and id. p needs only these fields.
 func itemWords(p parsedKey) string {
 	return fmt.Sprintf("%d of group %q, id %s", p.index, p.group, p.itemID())
 }
 
-// timerWords puts the timer of a group or lane into words.
+// timerWords puts the key of a timer of a lane into words: its lane, and when it is due. A time from sinceBase on is
+// that of an enqueue, see type retro.
 func timerWords(p parsedKey) string {
 	if p.index >= sinceBase {
 		return fmt.Sprintf("timer of %s, due when the queue's delay is over since %s",
@@ -399,6 +416,7 @@ const (
 	describedItems = 3
 )
 
+// describeItem says the value of an item: its times, its dedup id, its headers, and the beginning of its body.
 func describeItem(key, value []byte) (string, error) {
 	e, body, err := rec.OpenEnvelope(value)
 	if err != nil {
@@ -424,7 +442,7 @@ func describeItem(key, value []byte) (string, error) {
 	return s + ": " + bodyWords(body), nil
 }
 
-// bodyWords shows the beginning of a body.
+// bodyWords returns the beginning of a body, up to describedBody bytes, in quotes.
 func bodyWords(body []byte) string {
 	if len(body) > describedBody {
 		return strconv.Quote(string(body[:describedBody])) + "…"
@@ -432,6 +450,7 @@ func bodyWords(body []byte) string {
 	return strconv.Quote(string(body))
 }
 
+// recordWords says the value of a lock or hold: the claim, with its first items, or the grant or delay, and the mark.
 func recordWords(r *rec.Record) string {
 	h := r.Holding()
 	if h == nil {
@@ -464,10 +483,12 @@ func recordWords(r *rec.Record) string {
 		until, countWords(len(h.Items), "item"), strings.Join(indexes, ", "), then)
 }
 
+// markWords says a pause or a halt: by whom, since when, and why.
 func markWords(m *rec.Mark) string {
 	return fmt.Sprintf("%s by %q since %s: %q", publicMark(m).Status, m.By, timeWords(m.SinceMS), m.Reason)
 }
 
+// describeTimer says the value of a timer, or of a key held: which kind of event comes at its time.
 func describeTimer(key, value []byte) (string, error) {
 	kind, head, err := rec.UnpackTimer(key, value)
 	if err != nil {
@@ -489,6 +510,7 @@ func describeTimer(key, value []byte) (string, error) {
 	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
 }
 
+// describeBeat says the value of a handle's beat: until when the handle's claims by heartbeat last.
 func describeBeat(key, value []byte) (string, error) {
 	b, err := rec.UnpackBeat(key, value)
 	if err != nil {
@@ -502,6 +524,7 @@ func describeBeat(key, value []byte) (string, error) {
 	return words, nil
 }
 
+// describeDead says the value of a dead letter: when and why it has failed for good, and then its item.
 func describeDead(key, value []byte) (string, error) {
 	d, err := rec.UnpackDeadLetter(key, value)
 	if err != nil {
@@ -512,6 +535,7 @@ func describeDead(key, value []byte) (string, error) {
 		timeWords(d.DeadMS), d.Reason, d.Attempts, timeWords(d.FirstMS), timeWords(d.LastMS), d.LastError, item), err
 }
 
+// describeArchived says the value of an archived item: when it was finished, and then the item.
 func describeArchived(key, value []byte) (string, error) {
 	a, err := rec.UnpackArchived(key, value)
 	if err != nil {
@@ -521,6 +545,7 @@ func describeArchived(key, value []byte) (string, error) {
 	return "completed " + timeWords(a.CompletedMS) + "; " + item, err
 }
 
+// describeHint says the value of a hint: how often the head of the lane had failed when the hint was written.
 func describeHint(key, value []byte) (string, error) {
 	if len(value) == 0 {
 		return "failed deliveries of the head: none", nil
@@ -529,7 +554,7 @@ func describeHint(key, value []byte) (string, error) {
 	return "failed deliveries of the head: " + n, err
 }
 
-// laneWords names a lane for people: the group, and the values of a view.
+// laneWords names the lane of a key for people: the group, the values of a view, or the item.
 func (p parsedKey) laneWords() string {
 	group, where := lanes.Split(p.lane)
 	text := "group " + strconv.Quote(group)

@@ -10,6 +10,11 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// Keys have their names in the table of subspace.go. A lane is a whole group, the part of a group that a template
+// matches, or a single item, and each has a lock of its own. A lane has a name, see package lanes, and that of a whole
+// group is the group. An inspection is a look for people at one version of the database: all reads are at snapshot, and
+// it writes nothing.
+
 // Where says where a message is.
 type Where string
 
@@ -58,6 +63,9 @@ type Found struct {
 // must have a long window, or use DedupForPending. Of several messages sent under the id, one after the other, Find
 // finds the last which was accepted.
 //
+// Reads, at snapshot: the entry of the dedup id; the item, the dead letter and the archived item; the locks that may
+// have the item; and how many items come before it.
+//
 // Errors: ErrOptions without a dedup id, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's. A
 // message which is not found is no error: WhereUnknown.
 func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) {
@@ -87,7 +95,8 @@ func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) 
 	return f, nil
 }
 
-// lastRemembered reads the entry of a dedup id. The scope may have been changed: of two entries the newer counts.
+// lastRemembered reads the entry of a dedup id (key dedup), both that for the queue and that for the group, because the
+// scope may have been changed. Of two entries the newer counts. found is false if there is none.
 func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, found bool, err error) {
 	var keys [2][]byte
 	var values [2]kv.Future[[]byte]
@@ -114,7 +123,8 @@ func (v inspection) lastRemembered(group, dedupID string) (last rec.DedupEntry, 
 	return last, found, nil
 }
 
-// locate finds the message f.ID.
+// locate finds the message f.ID, and sets Where and the fields that belong to it. It reads the keys item, dead and
+// archive of the id. If the message is none of these, it is gone.
 func (f *Found) locate(v inspection) error {
 	itemKey, deadKey, archiveKey := v.keys.item(f.ID), v.keys.dead(f.ID), v.keys.archive(f.ID)
 	item, dead, finished := v.read.Get(itemKey), v.read.Get(deadKey), v.read.Get(archiveKey)
@@ -153,7 +163,9 @@ func (f *Found) locate(v inspection) error {
 	return err
 }
 
-// present describes a message which is in its group; r is the record over it.
+// present sets the fields of f for a message that is in its group. row is the item. r is the lock that recordOver has
+// found. If a claim has the item, it is in flight. Otherwise it waits, and present counts the items of the group before
+// it, up to whyCap.
 func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
 	if c := r.Claim(); hasItem(c, f.ID) {
 		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.Owner, c.Token, fromMillis(c.EndMS)
@@ -172,9 +184,9 @@ func (f *Found) present(v inspection, r *rec.Record, row kv.KV) error {
 	return err
 }
 
-// recordOver reads, at snapshot, the records that may have an item: of the group, of the item's other lanes, and its
-// hold. It returns the one whose claim has the item. If no claim has it, own is the record of the group, nil if there
-// is none.
+// recordOver reads the locks that may have an item: of the whole group, of the item's other lanes, and its hold, which
+// is the lock of a single item. value is the item's. It returns the lock whose claim has the item. If no claim has it,
+// own is the lock of the group, nil if there is none.
 func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error) {
 	all, err := v.recordsOver(id, v.keys.plan.FacetsIn(value))
 	for _, o := range all {
@@ -191,6 +203,8 @@ func (v inspection) recordOver(id ID, value []byte) (own *rec.Record, err error)
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
 // nothing and changes nothing. max is 1 to MaxBatch. The bodies together stay below 1 MiB, except that the
 // first body may be larger. A template chooses the items of the group that match it; nil = all items of the group.
+//
+// Reads, at snapshot: the items, their parts and their attempts. With a template also: the keys of its lane.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
 func (q *Queue) Peek(ctx context.Context, group string, max int, where Template) ([]Item, error) {
@@ -209,7 +223,8 @@ func (q *Queue) Peek(ctx context.Context, group string, max int, where Template)
 }
 
 // peek is Peek for the items of a lane behind after; nil = from the head on. It may return fewer items than max, see
-// Peek. If it returns none, there are no more.
+// Peek. If it returns none, there are no more. It reads the items (of a lane that is no whole group the keys lane
+// first), their parts and their attempts, at snapshot.
 func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]Item, error) {
 	var items []Item
 	err := q.view(ctx, func(v *view) error {

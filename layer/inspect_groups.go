@@ -13,6 +13,19 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// Keys have their names in the table of subspace.go. A lane is a whole group, the part of a group that a template
+// matches, the free items of a group, or a single item. A hold is the lock of a single item. A lane has a name, see
+// package lanes, and that of a whole group is the group. A packed template has the values of the template as they are
+// in keys; "" = whole groups. The head is the first item of a lane. A lane that may have an item of another intersects
+// it. Then a claim of the one keeps receives from the other. passes(err) reports whether a row cannot be read: such a
+// row is left out.
+//
+// The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane.
+// HasHolds means that single items are claimed. At returns the condition of a lock (rec.Condition). Claimed, Granted
+// and Delayed mean that its claim, grant or retry delay lasts. Lapsed means a claim whose lease has expired, and Over a
+// grant or delay that has ended. Marked means a mark without a holding, and Unheld no lock. Keeps reports whether
+// receives must pass over a lane in that condition: in all except Unheld, Lapsed and Over.
+
 // GroupInfo describes a group.
 type GroupInfo struct {
 	Group       string
@@ -23,7 +36,7 @@ type GroupInfo struct {
 	Attempts    int           // failed deliveries of the head
 	LastError   string        // of the head's last failed delivery
 	Owner       string        // of a held, expired or excluded group
-	Token       int64         // of the holding of Owner
+	Token       int64         // of the claim that Owner has
 	Outstanding int           // items delivered and not acked, of up to 100 claims of each view or 10,000 of items
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
@@ -74,6 +87,9 @@ const groupsPerView = 100
 // Group describes one group, whether or not there are items. Items are counted up to 100,000. With a template
 // Group describes what the template sees of the group; nil = the whole group.
 //
+// Reads, at snapshot: the lock, and those of lanes that may share an item; the head with its attempts; the rate; and
+// how many items there are.
+//
 // Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrClosed, and the engine's. An
 // unreadable group is Corrupt.
 func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInfo, error) {
@@ -103,6 +119,9 @@ func (a Admin) Group(ctx context.Context, name string, where Template) (GroupInf
 // Groups lists the groups that have items, by name, or those that are marked. Groups conflicts with nothing and changes
 // nothing. A long listing is made of several transactions: each entry is true of one moment, the list as a whole is
 // not.
+//
+// Reads, at snapshot: the keys of items, or of marks, from group to group, and of each group the keys that Admin.Group
+// reads.
 //
 // Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrClosed, and the engine's. An unreadable group is
 // listed as Corrupt.
@@ -166,23 +185,23 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 	return all, nil
 }
 
-// inspection is a view for people: a look at groups, at their holders, at figures. An inspection reads a bounded number
-// of keys.
+// inspection is a look for people at one version of the database: at groups, at their holders, at figures. All reads
+// are at snapshot, so they conflict with nothing, and their number is bounded. It writes nothing.
 type inspection struct{ *view }
 
-// groupWalk is a listing of groups, by the keys of their items or of their marks.
+// groupWalk is a listing of groups, by the keys item, mark or lane, in the order of the groups.
 type groupWalk struct {
 	keys    subspace
 	o       *GroupsOptions
-	where   string // the packed template; "" = whole groups
-	section kv.KeyRange
+	where   string      // the packed template; "" = whole groups
+	section kv.KeyRange // all keys item, mark or lane: each listed group has one
 	// begun is the start of the last page. slow counts the pages that outlasted slowStats: each divides the number of
 	// groups of a page by four, because a page with deep groups may outlast a transaction.
 	begun time.Time
 	slow  int
 }
 
-// behind returns where the walk goes on behind a group.
+// behind returns the key behind all keys of a group in the section: there the next group begins.
 func (w *groupWalk) behind(group string) []byte {
 	switch {
 	case w.o.Marked:
@@ -193,8 +212,10 @@ func (w *groupWalk) behind(group string) []byte {
 	return w.keys.items(group).End
 }
 
-// page returns up to n groups from a key on, and where to go on; nil = there are no more groups. By template the page
-// may have fewer, because groups without a match are looked at, too. The items of all groups are counted together.
+// page reads up to n groups, the first at or behind the key from. next is where the next page begins; nil = there are
+// no more groups. It finds each group by a key of the section, and then reads what describe reads. By template the page
+// may have fewer groups, because groups without a match are looked at, too. At the end the items of all groups are
+// counted, up to MaxDepth of each.
 func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
 	if !w.begun.IsZero() && time.Since(w.begun) > slowStats {
 		w.slow++
@@ -244,8 +265,9 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 	return groups, next, err
 }
 
-// describe reads the state of a group, or of another lane, whose first item has key head; nil = there are no items. A
-// row that cannot be read makes the group Corrupt.
+// describe reads the state of a lane whose first item has the key head; nil = the lane has no items. It reads the lock
+// and those of intersecting lanes, and, if there is a head, what describeHead reads. It counts up to maxDepth items. A
+// row that cannot be read makes the group Corrupt, with the error as LastError.
 func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInfo, error) {
 	info, err := v.describeLock(lane)
 	if err == nil && head != nil {
@@ -260,7 +282,8 @@ func (v inspection) describe(lane string, head []byte, maxDepth int64) (GroupInf
 	return info, err
 }
 
-// describeLock is describe without what the items say.
+// describeLock is describe without the items. It sets the status by the locks: Ready means that no lock keeps the lane.
+// In a queue with claims of single items it also reads the holds of the group, to count the items in flight.
 func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	info := GroupInfo{Group: lanes.GroupOf(lane), Status: Ready}
 	l, others, err := v.readRecords(lane)
@@ -291,6 +314,7 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 		info.Owner, info.Token, info.Outstanding = c.Owner, c.Token, len(c.Items)
 		info.Where = v.keys.plan.TemplateOf(lane)
 	}
+	// No holding that lasts, and no mark alone, is in the lane's own lock: a lock of another lane may keep it.
 	if !l.At(now).Keeps() {
 		info.others(v.keys.plan, lane, others, now)
 	}
@@ -302,8 +326,10 @@ func (v inspection) describeLock(lane string) (GroupInfo, error) {
 	return info, err
 }
 
-// others adds to info who holds lanes that intersect the lane: the first holder, and the items of all; if there is no
-// holder, the first mark. A whole group counts as held if a lane of it is.
+// others adds to info, and reads nothing. all are the locks of lanes that intersect the lane. It adds the items of all
+// their claims to Outstanding. The status becomes that of the first claim whose lease lasts: Held for a whole group, of
+// which a lane is held, and Excluded for the lane of a template. Without such a claim it is that of the first mark, and
+// without a mark that of a delay.
 func (info *GroupInfo) others(plan lanes.Plan, lane string, all []heldLane, nowMS int64) {
 	status := Held
 	if lanes.IsPart(lane) {
@@ -333,8 +359,9 @@ func (info *GroupInfo) others(plan lanes.Plan, lane string, all []heldLane, nowM
 	}
 }
 
-// readRecords reads the record of a lane, and those of lanes which may share an item with it: of up to locksOfPage of
-// each view.
+// readRecords reads the lock of a lane, and those of intersecting lanes: up to locksOfPage in each range of keys where
+// they may be. others is empty if no lock of another lane is in the way. It also has the hold of the first item of a
+// whole group. A claim by heartbeat in own gets the present end of its lease, from the key beat.
 func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	own, others, err := v.waitLaneLock(lane, v.readLaneLock(v.read, lane, locksOfPage))
 	if err == nil {
@@ -347,7 +374,8 @@ func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	return own, append(others, held...), err
 }
 
-// readRecordsOver is readRecords, with those records among the others that may have an item of the lane.
+// readRecordsOver is readRecords, and adds to others the locks that may have the item: of the lanes that the item is
+// in, of the whole group, and its hold. It reads the item for its facets.
 func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others []heldLane, err error) {
 	own, others, err = v.readRecords(lane)
 	if err != nil || v.keys.plan.IsPlain() {
@@ -367,7 +395,8 @@ func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others
 	return own, others, err
 }
 
-// recordsOver reads the records that may have an item: of the lanes of its facets, of the whole group, and its hold.
+// recordsOver reads the locks that may have an item: of the whole group, of the lanes of its facets, and its hold.
+// facets are packed. A claim by heartbeat gets the present end of its lease.
 func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error) {
 	over, _ := v.keys.lanesOver(id, facets)
 	for _, lane := range over {
@@ -385,7 +414,9 @@ func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error
 	return all, nil
 }
 
-// heldHead returns the hold of a group's first item, if there is one.
+// heldHead returns the hold of the first item of a whole group, in a list; nil = there is none. It reads the first
+// item's key and the first hold of the group, which must be of that item. A queue without claims of single items has no
+// holds.
 func (v inspection) heldHead(lane string) ([]heldLane, error) {
 	first := v.firstHold(lane)
 	if first == nil {
@@ -406,7 +437,9 @@ func (v inspection) heldHead(lane string) ([]heldLane, error) {
 	return v.unpackHolds(rows)
 }
 
-// describeHead adds to info what the items of the group say.
+// describeHead adds to info the facts about the items of a lane. It reads the head, its attempts, and the rate of the
+// group (key pace), and counts the keys of the items up to maxDepth. If no lock keeps the lane, the status may become
+// Delayed, because the head is not due, or RateLimited.
 func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxDepth int64) error {
 	p, err := v.keys.parse(head)
 	if err != nil {
@@ -452,7 +485,7 @@ func (v inspection) describeHead(info *GroupInfo, lane string, head []byte, maxD
 	return err
 }
 
-// HolderInfo is an owner of claims, and what of the queue is in the owner's hands.
+// HolderInfo is an owner of claims, and how much of the queue these claims hold.
 type HolderInfo struct {
 	Owner string
 	// Groups is the number of groups under a claim of the owner. A claim with an expired lease counts until another
@@ -470,7 +503,7 @@ type HolderInfo struct {
 
 // HoldersPage lists the owners that hold groups of a queue.
 type HoldersPage struct {
-	Holders []HolderInfo // who has held a group for the longest first
+	Holders []HolderInfo // the owner with the oldest claim first
 	Groups  int          // held, among those looked at
 	// Sampled: Holders has not read all timers of the queue. Owners may be missing, and numbers may be too small.
 	Sampled bool
@@ -485,6 +518,8 @@ const holdersLocks = 1000
 // one shard these are the claims whose leases end first, so leases that have expired, and those that are not extended,
 // are among them. Holders conflicts with nothing, and changes nothing. All results are of one moment.
 //
+// Reads, at snapshot: timers, claims by heartbeat, locks, and the requests of waiting receives.
+//
 // Errors: ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
 	q := a.q
@@ -496,6 +531,8 @@ func (a Admin) Holders(ctx context.Context) (HoldersPage, error) {
 	return page, wrap("holders", err)
 }
 
+// holders is Holders at one version. It finds held lanes by their timers, and reads their locks and the requests of the
+// handles whose receives wait.
 func (v inspection) holders() (page HoldersPage, err error) {
 	version := v.read.ReadVersion()
 	held, more, err := v.heldLanes()
@@ -532,6 +569,7 @@ func (v inspection) holders() (page HoldersPage, err error) {
 		}
 		lane := held[i].group
 		group := lanes.GroupOf(lane)
+		// A claim of a single item counts as one of its group.
 		if lanes.IsHold(lane) {
 			lane = group
 		}
@@ -553,10 +591,11 @@ func (v inspection) holders() (page HoldersPage, err error) {
 	return page, nil
 }
 
-// heldLanes returns up to holdersLocks lanes under a claim, each with the index of its head. It finds them by the
-// timers. It walks the timers of whole groups first, shard by shard; there are the holds of single messages, too. Then
-// it walks the timers of all templates together. In a shard of a template the lease that ends first comes first. more =
-// there are timers that it has not read.
+// heldLanes returns up to holdersLocks lanes under a claim, each once, with the index of its head. The field group is
+// the name of the lane. It finds them by timers of kind claim, and by the keys held of claims by heartbeat. It reads
+// the timers of whole groups first, shard by shard. Those of holds may be among them. Then it reads the timers of all
+// templates together, in the order of their keys (key due). In a shard of a template the lease that ends first comes
+// first. more says that there are timers that it has not read.
 func (v inspection) heldLanes() (held []head, more bool, err error) {
 	seen := map[string]bool{}
 	note := func(t timerRow) (enough bool) {
@@ -591,8 +630,9 @@ func (v inspection) heldLanes() (held []head, more bool, err error) {
 // groups.
 const statsMarks = 10_000
 
-// readMarked returns the marked groups, by the first statsMarks marks: those of which a mark is on the lane that a
-// template sees, or on an intersecting lane. more says that there may be more marks.
+// readMarked reads the first statsMarks keys mark, and returns the groups of which a mark stops the lane of the
+// template: the mark is on that lane, or on an intersecting one. where is a packed template. more says that there may
+// be more marks.
 func (v inspection) readMarked(where string) (marked map[string]bool, more bool, err error) {
 	rows, err := v.read.GetRange(v.keys.section(nameMark).Selectors(), kv.RangeOptions{Limit: statsMarks}).Wait(v.ctx)
 	if err != nil {
@@ -611,7 +651,9 @@ func (v inspection) readMarked(where string) (marked map[string]bool, more bool,
 	return marked, len(rows) == statsMarks, nil
 }
 
-// hints finds the oldest ready groups of a shard by its hints, and returns how many hints of marked groups there are.
+// hints reads the hints of one shard (keys ready or open), the range in, up to statsMarks. It adds the oldest ready
+// groups to oldestReady, and returns how many hints are of marked groups. If no group is marked, it ends with the first
+// page that has the hint of a ready group.
 func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 	hints := newCursor(in)
 	for read, found := 0, 0; read < statsMarks && !hints.exhausted; {
@@ -644,13 +686,14 @@ func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 	return marked, nil
 }
 
-// isVoid reports whether the timer of a marked group leads to nothing: the end of a claim which the mark follows, or
-// the time of a delayed head. Only the claim itself still lasts.
+// isVoid reports whether the timer of a marked group leads to no group that a receive may get. The timer of a holding
+// that lasts does not count as void: its group is held or delayed. A timer that is due, or of a delayed head, is void,
+// because the mark stops the group then.
 func (c *groupCounts) isVoid(group string, k rec.Kind, dueMS int64) bool {
 	return c.marked[group] && (dueMS <= c.nowMS || k == rec.KindHead)
 }
 
-// notReady reports whether the hints of a lane are known to lead to no ready group.
+// notReady reports whether the hints of a lane are known, by verify, to lead to no ready group.
 func (c *groupCounts) notReady(lane string) bool {
 	says, known := c.hinted[lane]
 	return known && says != hintReady

@@ -27,35 +27,52 @@ const (
 	statsHeads = 20
 )
 
-// groupCounts counts the groups of a queue by state, from hints and timers alone, so that the cost is bounded and does
-// not grow with the depth.
+// How Stats counts groups: a ready group has a hint (a key ready or open), and a held or delayed group has a timer (a
+// key timer or due). So Stats counts these keys, and not groups or items. Some lead to nothing any more, or are
+// doubled: a transaction that finds such a key clears it. So Stats follows the first hints to their groups, and
+// subtracts the keys that it has seen to stand for no group of their own: they are passed.
+//
+// Keys have their names in the table of subspace.go. Stats may be asked about a template. Then the groups are the lanes
+// of the template: of each group the part that the template matches. A lane has a name, see package lanes, and that of
+// a whole group is the group. A packed template has the values of the template as they are in keys; "" = whole groups.
+// A hold is the lock of a single item, in a queue with unordered receives or a lease for each item. An inspection is a
+// look for people at one version of the database: all reads are at snapshot, and it writes nothing. passes(err) reports
+// whether a row cannot be read: such a row is left out.
+//
+// The kind of a timer names the thing that ends then: a claim, a grant, or a delay before a retry. A timer of kind head
+// leads to a group whose head, the first item, is delayed, whose rate is used up, or which waits for an intersecting
+// claim. A timer of kind beat is that of the heartbeat of a handle, which keeps claims alive (keys beat and held).
+
+// groupCounts counts the groups of a queue by state, from hints and timers, so that the cost is bounded and does not
+// grow with the number of messages.
 type groupCounts struct {
 	inspection
 	o     StatsOptions
 	where string // the packed template; "" = whole groups
-	retro retro
-	// follows is how many hints are followed to their groups, see verify.
+	retro retro  // how the queue delays messages that have no delay of their own
+	// follows is how many of the first hints verify follows to their groups.
 	follows int
 
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
-	ready, busy, held, delayed int64
-	due, later                 int64               // the timers which were read
-	allTimers                  bool                // all were
-	passedDue, passedLater     int64               // timers of marked groups, and a group's further holds
+	ready, busy, held, delayed int64               // the results; held and delayed are parts of busy
+	due, later                 int64               // the timers that were read: due by now, and due later
+	allTimers                  bool                // all timers were read, so due and later are complete
+	passedDue, passedLater     int64               // of due and later, those that stand for no group of their own
 	oldestReady, oldest        []head              // of the ready groups, and of all ready or busy groups: see oldHeads
-	waiting                    []string            // the first delayed groups, each once
+	waiting                    []string            // the first delayed groups, statsDelayed at most, each once
 	further                    int64               // the delayed groups which are not in waiting
 	failing                    int64               // the delayed groups which wait for a retry
-	claims                     []head              // the held groups
+	claims                     []head              // the held groups; group is the name of the lane
 	taken                      map[string]bool     // the held groups, and those with a grant
-	messages                   int64               // of the delayed groups
+	messages                   int64               // in the delayed groups, as far as counted
 	inTurn                     map[string]bool     // the groups of which a hold was met, if items are claimed in turn
 	hinted                     map[string]hintSays // what the first hints lead to, by lane
-	lapsed                     int64               // the holds whose lease has ended, then
+	lapsed                     int64               // in a queue with LeasePerItem, the holds whose lease has expired
 }
 
-// head is a group and the index of its head, as of when the hint or timer was written.
+// head is a group and the index of its head, as of when the hint or timer was written. Where a comment says so, group
+// is the name of another lane.
 type head struct {
 	group string
 	index int64
@@ -71,6 +88,10 @@ func oldHeads(all []head, h head) []head {
 	return slices.Insert(all, at, h)[:min(len(all)+1, statsHeads)]
 }
 
+// count sets the results (ready, busy, held, delayed) and all other figures that hints and timers give. ready is the
+// number of hints and of timers that are due, less those that were passed. busy is the number of timers that are due
+// later, less those that were passed. count reads hints and timers. Of the first hints it also reads the locks, the
+// holds, the first items and the rates (key pace). Of the first delayed groups it counts the keys of the items.
 func (c *groupCounts) count() error {
 	passed, err := c.verify() // hints of marked groups, and hints that lead to nothing
 	if err != nil {
@@ -86,8 +107,9 @@ func (c *groupCounts) count() error {
 	if err := c.timers(); err != nil {
 		return err
 	}
+	// A group with such a hint waits, and has no timer before a receive has met the hint. So it is one more busy group.
 	for lane, says := range c.hinted {
-		if says == hintWaits { // no timer leads to it before a receive has met the hint
+		if says == hintWaits {
 			c.passedLater--
 			c.delay(lanes.GroupOf(lane))
 		}
@@ -106,8 +128,9 @@ func (c *groupCounts) count() error {
 	return err
 }
 
-// countTimers counts the timers that are due and those that are not, each up to MaxGroups. If all timers have been read
-// anyway, it reads none again.
+// countTimers counts the timers that are due and those that are due later, each up to MaxGroups. If all timers have
+// been read anyway, it reads none again. Of claims by heartbeat it counts the keys held instead of the timer of the
+// beat.
 func (c *groupCounts) countTimers() (due, later int64, err error) {
 	limit := int64(c.o.MaxGroups)
 	if c.allTimers {
@@ -123,13 +146,14 @@ func (c *groupCounts) countTimers() (due, later int64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return due, min(later+max(0, byBeat[0]-byBeat[1]), limit), nil // a beat's timer stands for all groups it holds
+	// The timer of a beat, which is among later, stands for all groups that the beat keeps.
+	return due, min(later+max(0, byBeat[0]-byBeat[1]), limit), nil
 }
 
-// lane returns the lane of a group that is looked at.
+// lane returns the name of the lane that is looked at in a group: the group's own, or that of the template.
 func (c *groupCounts) lane(group string) string { return lanes.Name(group, c.where) }
 
-// countHints counts the hints of a template up to limit.
+// countHints counts the hints of a packed template up to limit. It reads no values.
 func (v inspection) countHints(where string, limit int64) (n int64, err error) {
 	if where == "" {
 		return v.countKeys(v.keys.section(nameReady), limit)
@@ -137,7 +161,8 @@ func (v inspection) countHints(where string, limit int64) (n int64, err error) {
 	return v.countTogether(v.keys.hintsOf(where), limit)
 }
 
-// firstHints starts reading the first hints of a template, up to limit of each shard.
+// firstHints starts reading the first hints of a packed template, up to limit in each shard. There is a page for each
+// shard.
 func (v inspection) firstHints(where string, limit int) (pages []kv.Future[[]kv.KV]) {
 	for _, shard := range v.keys.hintsOf(where) {
 		pages = append(pages, v.read.GetRange(shard.Selectors(), kv.RangeOptions{Limit: limit}))
@@ -145,7 +170,7 @@ func (v inspection) firstHints(where string, limit int) (pages []kv.Future[[]kv.
 	return pages
 }
 
-// countTogether counts the keys of all ranges up to limit.
+// countTogether counts the keys of all ranges together, up to limit.
 func (v inspection) countTogether(ranges []kv.KeyRange, limit int64) (n int64, err error) {
 	counts, err := v.countKeysOfEach(ranges, limit)
 	for _, in := range counts {
@@ -154,14 +179,14 @@ func (v inspection) countTogether(ranges []kv.KeyRange, limit int64) (n int64, e
 	return min(n, limit), err
 }
 
-// timerRow is a timer taken apart. The index of key is when the timer is due (ms).
+// timerRow is a timer taken apart: its key, and its value. The field index of key is when the timer is due (ms).
 type timerRow struct {
 	key  parsedKey
-	kind rec.Kind
-	head int64 // index of the head
+	kind rec.Kind // of the holding that ends then; or a head or a beat that is due
+	head int64    // index of the group's first item when the timer was written
 }
 
-// open takes a timer apart.
+// open takes a timer, or a key held, apart. The error is ErrCorrupt if it cannot be read.
 func (t *timerRow) open(v inspection, row kv.KV) (err error) {
 	if t.key, err = v.keys.parse(row.Key); err == nil {
 		t.kind, t.head, err = rec.UnpackTimer(row.Key, row.Value)
@@ -169,9 +194,11 @@ func (t *timerRow) open(v inspection, row kv.KV) (err error) {
 	return err
 }
 
-// firstTimers calls each with up to limit timers of a template, the first due first, until each has enough. more says
-// that there are further timers. Of several shards an equal part of limit is read, unless all can be read. A claim by
-// heartbeat counts as a timer.
+// firstTimers reads the timers of a packed template, the first due first, page by page, and calls each with up to limit
+// of them. It ends early when each reports that it has enough. The timer of a beat is not passed to each. Instead each
+// gets the handle's claims by heartbeat (keys held), as timers that are due when the beat is. more says that there are,
+// or may be, further timers. With several shards, if there are more than limit timers, an equal part of limit is read
+// of each.
 func (v inspection) firstTimers(
 	where string, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
@@ -204,7 +231,7 @@ func (v inspection) firstTimers(
 	return more, nil
 }
 
-// passTimers is firstTimers for the timers of a range, in the order of their keys.
+// passTimers is firstTimers for the timers in one range, in the order of their keys.
 func (v inspection) passTimers(
 	in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
@@ -221,6 +248,7 @@ func (v inspection) passTimers(
 		opened := v.openTimers(rows)
 		var held []*heldClaims // of the next beats
 		for i, t := range opened {
+			// A beat stands for the claims that it keeps. The first claims of several beats are read at the same time.
 			if t.kind == rec.KindBeat {
 				if read == limit {
 					more = true
@@ -245,7 +273,7 @@ func (v inspection) passTimers(
 	return more || !timers.exhausted, nil
 }
 
-// openTimers takes the timers apart that can be read.
+// openTimers takes the timers apart, and leaves out those that cannot be read.
 func (v inspection) openTimers(rows []kv.KV) []timerRow {
 	all := make([]timerRow, 0, len(rows))
 	for _, row := range rows {
@@ -264,15 +292,15 @@ const (
 	heldFirst    = 10
 )
 
-// heldClaims are the claims by a handle's heartbeat, of which the first are being read.
+// heldClaims is the reading of the claims by one handle's heartbeat (keys held). A page of them is being read.
 type heldClaims struct {
-	dueMS int64 // when the beat is due
-	rest  cursor
-	size  int // of the page being read
-	next  kv.Future[[]kv.KV]
+	dueMS int64              // when the beat is due
+	rest  cursor             // behind the page
+	size  int                // of the page being read, in claims
+	next  kv.Future[[]kv.KV] // the page
 }
 
-// beginHeld starts the first reads for the next beats among the timers.
+// beginHeld starts reading the first claims (keys held) of the beats among the timers, for up to heldTogether beats.
 func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldClaims) {
 	for _, t := range timers {
 		if t.kind != rec.KindBeat {
@@ -289,8 +317,8 @@ func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldCl
 	return all
 }
 
-// passHeld is passTimers for the claims by a handle's heartbeat, which have no timers: each counts as a timer at the
-// time when the handle's beat is due. passed is how many claims it has read, up to limit.
+// passHeld is passTimers for the claims by one heartbeat (keys held), which have no timers. Each counts as a timer that
+// is due when the beat is due. passed is how many claims it has read, up to limit. enough is the last result of each.
 func (v inspection) passHeld(
 	h *heldClaims, limit, page int, each func(timerRow) (enough bool),
 ) (passed int, more, enough bool, err error) {
@@ -315,13 +343,17 @@ func (v inspection) passHeld(
 	}
 }
 
-// timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
+// timers reads the first timers and passes them to timer.
 func (c *groupCounts) timers() error {
 	more, err := c.firstTimers(c.where, c.o.MaxTimers, 1000, c.timer)
 	c.allTimers = !more
 	return err
 }
 
+// timer counts one timer. A timer of kind claim or grant says that the group is held. A timer of kind delay or head
+// says that it is delayed, and any timer that is due says that it is ready. If the timer stands for no group of its
+// own, it is passed: its group is stopped by a mark, or was counted by its hint or by an earlier hold. timer reads
+// nothing, and never has enough.
 func (c *groupCounts) timer(t timerRow) (enough bool) {
 	p, kind := t.key, t.kind
 	if p.index <= c.nowMS {
@@ -330,6 +362,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.later++
 	}
 	h := head{group: p.group, index: t.head}
+	// With a lease for each item (LeasePerItem) each hold has a timer, and the group counts once.
 	if group, turns := c.keys.plan.TurnOf(p.lane); turns {
 		if kind == rec.KindClaim && p.index <= c.nowMS {
 			c.lapsed++
@@ -379,7 +412,8 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	return false
 }
 
-// delay counts a delayed group. A group that already is among the first has a stale timer.
+// delay counts a group that waits for a retry, its first item, or its rate. A group that already is among the first has
+// a second timer, which is stale.
 func (c *groupCounts) delay(group string) {
 	switch {
 	case slices.Contains(c.waiting, group):
@@ -393,20 +427,23 @@ func (c *groupCounts) delay(group string) {
 	c.delayed++
 }
 
-// hintSays is what a hint leads to.
+// hintSays says to which kind of group a hint leads.
 type hintSays int
 
 const (
-	hintStale hintSays = iota // to nothing: what leads to the group, if anything, is a timer
+	hintStale hintSays = iota // to no group; if anything leads to the group, it is a timer
 	hintReady                 // to a group that a receive would get
-	hintWaits                 // to a group that waits: for its head's time, its rate, or an intersecting claim
+	hintWaits                 // to a group that waits: for its first item, its rate, or an intersecting claim
 )
 
-// verify looks at the groups to which the first hints lead, as many as follows says. A hint may be stale, and may lead
-// to a head that is not due yet: an ack leaves the next item a hint without reading the item. It returns how many
-// hints stand for no ready group.
+// verify follows the first hints, as many as follows says, to their groups, and notes in hinted to which kind of group
+// each leads. A hint may be stale. It may also lead to a first item that is not due yet, because an ack leaves the next
+// item a hint without reading that item. passed is how many of these hints lead to no ready group. Those of marked
+// groups are not among them: see hints. verify reads the hints, and of each group the lock, those of intersecting
+// lanes, the first hold, the first item, and the rate (key pace).
 func (c *groupCounts) verify() (passed int64, err error) {
 	pages := c.firstHints(c.where, max(1, c.follows/int(c.keys.shards.all())))
+	// look is the reads of one group: the lock with those of intersecting lanes, the first item, and the rate.
 	type look struct {
 		candidate
 		lock  laneLock
@@ -470,8 +507,10 @@ func (c *groupCounts) verify() (passed int64, err error) {
 	return passed, nil
 }
 
-// says returns what a hint leads to, except that the caller must ask whether the rate is used up. If items are claimed
-// in turn, a group with an intersecting claim has a timer that leads to it, and is counted by that.
+// says returns to which kind of group a hint leads. f has the lock, those of intersecting lanes, and the first item of
+// the group. The caller must ask whether the rate is used up. A group with a lock has a timer, so its hint is stale. A
+// group with a claim of an intersecting lane waits. But if items are claimed in turn (LeasePerItem), the timer of that
+// claim leads to the group, and the group is counted by that timer.
 func (c *groupCounts) says(f *found) hintSays {
 	switch {
 	case f.rows.len() == 0 || f.record != nil:
@@ -488,7 +527,7 @@ func (c *groupCounts) says(f *found) hintSays {
 	return hintReady
 }
 
-// passTimer notes a timer that stands for no group of its own.
+// passTimer notes a timer that stands for no group of its own. dueMS is when it is due.
 func (c *groupCounts) passTimer(dueMS int64) {
 	if dueMS <= c.nowMS {
 		c.passedDue++
@@ -497,9 +536,9 @@ func (c *groupCounts) passTimer(dueMS int64) {
 	}
 }
 
-// weigh counts the messages of the delayed groups. None of them is in flight, because a delayed group has no claim,
-// unless items are claimed by themselves. A group without messages, or with a claim, has a stale timer, and is not
-// delayed.
+// weigh counts the keys of the items of the delayed groups in waiting, up to statsDeep of each. Each further delayed
+// group counts as one message. A group without items, or with a claim, has a stale timer, and is not delayed after all.
+// No item of a delayed group is in flight, unless items are claimed by themselves.
 func (c *groupCounts) weigh() error {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
@@ -518,7 +557,8 @@ func (c *groupCounts) weigh() error {
 	return err
 }
 
-// longestWait returns the longest time that the present head of one of the groups has waited; 0 if there is none.
+// longestWait reads the first item of each of the groups, and returns the longest time that one of these items has
+// waited; 0 = there is none. The time of a delay does not count.
 func (c *groupCounts) longestWait(of []head) (longest time.Duration, err error) {
 	reads := make([]kv.Future[[]kv.KV], len(of))
 	for i, h := range of {
@@ -539,8 +579,9 @@ func (c *groupCounts) longestWait(of []head) (longest time.Duration, err error) 
 	return longest, nil
 }
 
-// longestHold is about how long the oldest claim has been held. A claim is younger than the head that it was made for:
-// so the oldest claim is most often among those of the oldest heads.
+// longestHold returns about how long the oldest claim has been held. It reads the locks of the statsHolds held groups
+// with the oldest first items. A claim is younger than the item that it was made for. So the oldest claim is most often
+// among them.
 func (c *groupCounts) longestHold() (time.Duration, error) {
 	if len(c.claims) == 0 {
 		return 0, nil
@@ -597,14 +638,14 @@ type Stats struct {
 	// by themselves, items of these groups that are in flight count, too.
 	Delayed int64
 
-	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
-	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers. Of
-	// the first 100 hints, and of the 100 delayed groups due first, Stats looks at the groups, so up to there the
-	// numbers are exact; of the others a few may be stale, or lead to a group whose next message is delayed. So may a
-	// timer whose time has come, until a receive has looked: its group counts as ready. Groups paused or halted are
-	// neither, as far as they are among the first 10,000 of these, and among the first 10,000 hints of a shard. In a
-	// queue with LeasePerItem a group counts once, by the first of its items' timers; beyond the first 10,000 timers
-	// each item in flight counts.
+	// ReadyGroups is the number to scale workers by: the groups that a receive would get, including those whose lease
+	// or delay has ended. BusyGroups is the number of groups whose lease or delay still lasts. Both are counted up to
+	// StatsCap, by hints and timers. Stats looks at the groups of the first 100 hints, and of the 100 delayed groups
+	// that are due first. Up to there both numbers are exact. Beyond, a few hints may be stale, or lead to a group
+	// whose next message is delayed. A timer that is due may be stale, too: until a receive has looked, its group
+	// counts as ready. Groups that are paused or halted count in neither, as far as their marks are among the first
+	// 10,000, and their hints among the first 10,000 of a shard. In a queue with LeasePerItem a group counts once, by
+	// the first of its items' timers. Beyond the first 10,000 timers each item in flight counts.
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,
@@ -645,7 +686,7 @@ type ViewStats struct {
 	ReadyLanes int64
 }
 
-// countViews counts the ready lanes of each view, up to limit.
+// countViews counts the hints of each view, up to limit: of the ready lanes.
 func (v inspection) countViews(limit int64) ([]ViewStats, error) {
 	var views []ViewStats
 	var hints []kv.KeyRange
@@ -682,7 +723,7 @@ var counters = map[string]func(s *Stats) *int64{
 	countHaltedGroups: func(s *Stats) *int64 { return &s.HaltedGroups },
 }
 
-// readCounters reads the counters, and sets the figures which follow from the counters alone.
+// readCounters reads the counters (keys count), and sets the figures that follow from the counters alone.
 func (s *Stats) readCounters(v *view) error {
 	counts, err := v.readCounts()
 	if err != nil {
@@ -716,8 +757,9 @@ type StatsOptions struct {
 type statsAsked struct {
 	StatsOptions
 	where string // the packed template; "" = whole groups
-	// begun is the start of the last transaction. slow counts the transactions that outlasted slowStats: each divides
-	// the number of followed hints by four, because so many reads may outlast a transaction on a slow cluster.
+	// begun is the start of the last attempt of the transaction. slow counts the attempts that outlasted slowStats.
+	// Each divides the number of hints that are followed by four, because so many reads may outlast a transaction on a
+	// slow cluster.
 	begun time.Time
 	slow  int
 }
@@ -725,6 +767,8 @@ type statsAsked struct {
 // slowStats is the duration of a slow transaction of Stats.
 const slowStats = transactionLife / 4
 
+// statsAsked returns the options with their defaults, or an error if one is out of bounds or the template is of no
+// view.
 func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 	if o.MaxGroups == 0 {
 		o.MaxGroups = StatsCap
@@ -746,6 +790,9 @@ func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
 // Stats reads the counters and counts the groups, without a conflict or a change. With options that bound it Stats
 // reads less, and the bounded numbers may be too small.
 //
+// Reads, at snapshot: the counters, the pause of the queue, hints, timers, claims by heartbeat, marks, requests and
+// receipts. Of some groups also: the locks, the first item, its hold and the rate.
+//
 // Errors: *LimitError, *TemplateError, ErrOptions, ErrClosed, and the engine's.
 func (q *Queue) Stats(ctx context.Context, o StatsOptions) (Stats, error) {
 	asked, err := q.statsAsked(o)
@@ -763,7 +810,9 @@ func (q *Queue) Stats(ctx context.Context, o StatsOptions) (Stats, error) {
 	return s, nil
 }
 
-// readStats is Stats in a transaction that may read other things too.
+// readStats is Stats in a transaction that may read other things too. It reads the counters, the pause of the queue,
+// hints, timers, claims by heartbeat, marks, requests and receipts. Of some groups it also reads the locks, the first
+// items and the rates.
 func (v inspection) readStats(o *statsAsked) (s Stats, err error) {
 	if !o.begun.IsZero() && time.Since(o.begun) > slowStats {
 		o.slow++

@@ -11,6 +11,23 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// Why follows an item's way to a receive: the pause of the queue, the locks that may keep its lane, the item itself,
+// the items before it, the rates, and at last the hint or timer by which a receive finds the lane. It adds a reason for
+// each obstacle that it meets.
+//
+// Keys have their names in the table of subspace.go. A hint is a key ready or open, and leads to a ready lane. A timer
+// is a key timer or due, and leads to a lane that is held or delayed. A lane is a whole group, the part of a group that
+// a template matches, or a single item. A hold is the lock of a single item. A lane has a name, see package lanes, and
+// that of a whole group is the group. The head is the first item of the lane. An inspection is a look for people at one
+// version of the database: all reads are at snapshot, and it writes nothing. passes(err) reports whether a row cannot
+// be read: such a row is left out.
+//
+// The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane.
+// NeedsHint reports whether a receive can claim a lane. At returns the condition of a lock (rec.Condition). Claimed,
+// Granted and Delayed mean that its claim, grant or retry delay lasts. Lapsed means a claim whose lease has expired,
+// and Over a grant or delay that has ended. Marked means a mark without a holding, and Unheld no lock. Keeps reports
+// whether receives must pass over a lane in that condition: in all except Unheld, Lapsed and Over.
+
 // Cause is a kind of reason why an item is not being delivered.
 type Cause string
 
@@ -79,17 +96,19 @@ const (
 	CauseUnreachable Cause = "unreachable"
 )
 
-// Reason is a reason why an item is not being delivered. The Cause says which fields are set; the others are zero.
+// Reason is a reason why an item is not being delivered. The comment of its Cause says which fields are set; the others
+// are zero.
 type Reason struct {
 	Cause Cause
+	// Count is a number of attempts, items, groups or handles: see Cause. More says that the counting stopped at Count.
 	Count int64
 	// More says that the counting stopped at Count.
 	More  bool
-	Owner string
-	Token int64
-	Left  time.Duration
-	Err   string
-	Mark  *Mark
+	Owner string        // of the claim that the reason is about
+	Token int64         // of that claim
+	Left  time.Duration // until the lease, delay or rate lets the group go on; negative if that is over
+	Err   string        // the last error of a handler, or why something cannot be read
+	Mark  *Mark         // the pause or halt
 	// Where is the template of the claim, delay or mark that the reason is about; nil = the whole group.
 	Where Template
 	// Since is when a claim was made, by the holder's clock; zero = not known.
@@ -122,6 +141,9 @@ const (
 // In a queue with facets the template says by whose receives. nil = receives of whole groups, or, if "*" is no view,
 // those by the first view.
 //
+// Reads, at snapshot: the item, the head of its group or lane, the pause of the queue, the locks that may keep them,
+// attempts, the rates, hints, timers, and the requests of waiting receives. If the item is not there: its dead letter.
+//
 // Errors: ErrInvalidID, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's. A missing item is no
 // error: CauseGone.
 func (a Admin) Why(ctx context.Context, id ID, where Template) (Explanation, error) {
@@ -131,7 +153,8 @@ func (a Admin) Why(ctx context.Context, id ID, where Template) (Explanation, err
 	return a.q.why(ctx, id, where, (*explaining).explainItem)
 }
 
-// why explains by explain, which begins with an explaining of id.
+// why calls explain in a transaction that only reads, and returns the explanation that it has made. explain gets an
+// explaining that has the id, and the lane of its group that the template matches.
 func (q *Queue) why(
 	ctx context.Context, id ID, where Template, explain func(x *explaining) error,
 ) (e Explanation, err error) {
@@ -161,6 +184,8 @@ func (q *Queue) why(
 //
 // With a template it is the first message of the group that agrees with the template; nil = the first of the group.
 //
+// Reads, at snapshot: the key of the head, and then the keys that Why reads. If there is no head: the locks.
+//
 // Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the
 // engine's.
 func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Explanation, error) {
@@ -170,8 +195,8 @@ func (a Admin) WhyGroup(ctx context.Context, group string, where Template) (Expl
 	return a.q.why(ctx, ID{Group: group}, where, (*explaining).explainGroup)
 }
 
-// explainItem is explain for the item of the id. Without a template the question is about whole groups, or the first
-// view.
+// explainItem explains why the item x.id is not delivered by receives of x.lane. If the lane is the whole group, and
+// the queue has no receives of whole groups, it explains for the first view instead: it reads the item for its facets.
 func (x *explaining) explainItem() error {
 	plan := x.keys.plan
 	if plan.NeedsHint(x.lane) {
@@ -187,7 +212,8 @@ func (x *explaining) explainItem() error {
 	return x.explain()
 }
 
-// explainGroup is explain for the head, whichever item is the head.
+// explainGroup explains why the first item of x.lane is not delivered. If the lane is empty, the reasons are those of
+// the locks that keep it, and CauseEmpty.
 func (x *explaining) explainGroup() error {
 	first, err := x.firstItem(x.keys.items(x.lane))
 	if err != nil {
@@ -210,17 +236,23 @@ func (x *explaining) explainGroup() error {
 	return nil
 }
 
-// explaining is a look at an item.
+// explaining is a look at an item, and the reasons found so far.
 type explaining struct {
 	inspection
-	now     moment
+	now     moment // by the clock of this process, and by the version of the database
 	id      ID
 	lane    string // by whose receives the item would be delivered
 	reasons []Reason
 }
 
+// add adds a reason behind the others.
 func (x *explaining) add(r Reason) { x.reasons = append(x.reasons, r) }
 
+// explain adds all reasons why the item x.id is not delivered by receives of x.lane. If the item is not in its group,
+// absent adds the only reason. Otherwise explain reads the item, the head of the lane, the pause of the queue, the
+// locks that may keep the lane or have the item, and the attempts of item and head. It counts the keys of the items
+// before it, and reads the rates (key pace, and the field pace of meta). If nothing of that keeps the lane, ready looks
+// for the hint or timer that leads to it.
 func (x *explaining) explain() error {
 	items := x.keys.items(x.lane)
 	key := x.keys.item(x.id)
@@ -253,6 +285,7 @@ func (x *explaining) explain() error {
 	if err != nil {
 		return err
 	}
+	// free: no lock keeps the lane. early: the head of the lane is not due.
 	free := x.locked(l, others)
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
@@ -289,7 +322,8 @@ func (x *explaining) explain() error {
 	return x.ready(l != nil || len(others) > 0, first)
 }
 
-// agrees reports whether the item agrees with the template that was asked about, and says so if not.
+// agrees reports whether the item is in the lane that was asked about: by its key lane, unless the lane is a whole
+// group. If not, it adds CauseOtherFacets.
 func (x *explaining) agrees() (bool, error) {
 	if !lanes.IsPart(x.lane) {
 		return true, nil
@@ -304,7 +338,8 @@ func (x *explaining) agrees() (bool, error) {
 	return v != nil, nil
 }
 
-// absent says what has become of an item which is not in its group.
+// absent adds the reason for an item that is not in its group. It reads the dead letter of the id (key dead). CauseDead
+// means: the item is among the dead letters. CauseGone means: it is not.
 func (x *explaining) absent() error {
 	key := x.keys.dead(x.id)
 	v, err := x.read.Get(key).Wait(x.ctx)
@@ -327,7 +362,7 @@ func (x *explaining) absent() error {
 	return nil
 }
 
-// failed says how often the delivery of an item has failed.
+// failed reads the attempts of an item (key attempt), and adds the cause if its delivery has failed.
 func (x *explaining) failed(cause Cause, id ID) error {
 	record, err := x.readAttempt(id)
 	if err == nil && record.Count > 0 {
@@ -336,7 +371,7 @@ func (x *explaining) failed(cause Cause, id ID) error {
 	return err
 }
 
-// delayedUntil says whether an item is delayed.
+// delayedUntil reads the item with the key, and reports whether it is not due yet. Then it adds the cause.
 func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	v, err := x.read.Get(key).Wait(x.ctx)
 	if err != nil {
@@ -355,7 +390,8 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	return true, nil
 }
 
-// paced says whether the group's rate is used up.
+// paced reads the rate of the item's group (key pace) if the queue has one, and reports whether it is used up for now.
+// Then it adds CauseRateLimited.
 func (x *explaining) paced() (bool, error) {
 	f := x.readPace(x.id.Group)
 	if f == nil {
@@ -373,7 +409,8 @@ func (x *explaining) paced() (bool, error) {
 	return true, nil
 }
 
-// pacedTotal says whether the queue's rate is used up.
+// pacedTotal reads the rate of the whole queue (field pace of meta) if it has one, and reports whether it is used up
+// for now. Then it adds CauseQueueRateLimited.
 func (x *explaining) pacedTotal() (bool, error) {
 	rate := x.known().MaxRateTotal
 	if rate.isNone() {
@@ -391,8 +428,9 @@ func (x *explaining) pacedTotal() (bool, error) {
 	return true, nil
 }
 
-// locked adds the reasons for which locks keep the lane: its own lock, and those of lanes that may share an item with
-// it. It returns whether all of them let a receive pass.
+// locked adds the reasons for which locks keep the lane, and reads nothing. own is the value of the lane's lock, nil if
+// there is none. others are those of lanes that may have an item of the lane, or the item itself. free means: all of
+// them let a receive pass.
 func (x *explaining) locked(own *rec.Record, others []heldLane) (free bool) {
 	free = x.lockedBy(x.lane, own)
 	for _, other := range others {
@@ -403,7 +441,8 @@ func (x *explaining) locked(own *rec.Record, others []heldLane) (free bool) {
 	return free
 }
 
-// lockedBy is locked for the lock of one lane.
+// lockedBy is locked for the lock of one lane: x.lane or another. A holding that lasts, and a mark, keep receives out.
+// An expired lease is a reason, too, but lets a receive pass.
 func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 	holder := Reason{Where: x.keys.plan.TemplateOf(lane)}
 	if h := r.Holding(); h != nil {
@@ -446,7 +485,10 @@ func (x *explaining) lockedBy(lane string, r *rec.Record) (free bool) {
 	return !cond.Keeps() && m == nil
 }
 
-// ready adds the reason for which a group waits that a receive could take at once. led: a lock's timer leads there.
+// ready adds the reasons for a lane that a receive could take at once. led means: the lane has a lock, or another has
+// one that may keep it, and its timer leads there. Otherwise ready looks for the hint or timer that leads to the lane,
+// and adds CauseUnreachable if there is none. At last it reads the requests of handles whose receives wait: those for
+// any group (key request), and those for the group (key reqgroup).
 func (x *explaining) ready(led bool, head parsedKey) error {
 	if !led {
 		older, more, found, err := x.olderHints(head)
@@ -480,10 +522,11 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 	return nil
 }
 
-// olderHints counts the hints in the shard before the group's hint, and says whether the hint was found. The hint is at
-// the head's index, unless the last claim ended with another place (RoundRobin), or the head has changed since. Then
-// the first whyRows hints are searched, and found is also true if the search ended there. more says that the counting
-// stopped at older.
+// olderHints looks for the hint of the lane, and counts the hints before it in its shard, up to whyCap: these groups
+// are received first. The hint is at the index of the head, unless the last claim ended with another place
+// (RoundRobin), or the head has changed since. Then the first whyRows hints of each of the group's shards are searched.
+// found is also true if there are more hints than were searched, because the hint may be among them. more says that the
+// counting stopped at older.
 func (x *explaining) olderHints(head parsedKey) (older int64, more, found bool, err error) {
 	_, where := lanes.Split(x.lane)
 	shards := x.keys.shardsOf(head.group)
@@ -520,7 +563,10 @@ func (x *explaining) olderHints(head parsedKey) (older int64, more, found bool, 
 	return older, more, more, nil
 }
 
-// awaited says whether the timer of the group's head leads to the group.
+// awaited reports whether a timer leads to the lane. It reads the head, and the timer at the time of the head, which
+// may be in any of the group's shards. If the group has a rate in use (key pace), or the queue has lanes other than
+// whole groups, the timer may be at another time. Then it searches the timers that are due, up to whyRows of each
+// shard, and also reports true if there are more.
 func (x *explaining) awaited(head parsedKey) (bool, error) {
 	key := x.keys.item(head.itemID())
 	v, err := x.read.Get(key).Wait(x.ctx)
@@ -563,7 +609,7 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	return many, nil
 }
 
-// String is the reason in words.
+// String returns the reason in words. A cause without words stands for itself.
 func (r Reason) String() string {
 	words, ok := reasonWords[r.Cause]
 	switch {
@@ -575,7 +621,7 @@ func (r Reason) String() string {
 	return words(r)
 }
 
-// longestLeft is, by cause, the most that may be left to the end of a reason.
+// longestLeft has, by cause, the longest time that may be left until the reason ends.
 var longestLeft = map[Cause]time.Duration{
 	CauseDelayed: MaxDelay, CauseItemDelayed: MaxDelay, CauseHeadDelayed: MaxDelay, CauseInFlight: MaxLease,
 	CauseGroupHeld: MaxLease, CauseHeadHeld: MaxLease, CauseExcluded: MaxLease, CauseGranted: grantLease,
@@ -648,14 +694,18 @@ var reasonWords = map[Cause]func(r Reason) string{
 	CauseUnreachable: plainReason("nothing leads to its group: the queue breaks its rules, see check"),
 }
 
+// plainReason returns a function for reasonWords that says the text, whatever the reason.
 func plainReason(text string) func(Reason) string { return func(Reason) string { return text } }
 
+// waitingReason returns a function for reasonWords that says the format with Reason.Left.
 func waitingReason(format string) func(Reason) string {
 	return func(r Reason) string { return fmt.Sprintf(format, r.Left) }
 }
 
+// marked says that the group, or its lane, is paused or halted.
 func (r Reason) marked() string { return "its group" + r.by() + " is " + r.Mark.String() }
 
+// excluded says which claim excludes the lane, and until when.
 func (r Reason) excluded() string {
 	since := ""
 	if !r.Since.IsZero() {
@@ -665,7 +715,7 @@ func (r Reason) excluded() string {
 		r.claimed(), r.Owner, since, r.Left)
 }
 
-// failed says how often subject has failed.
+// failed says how often subject has failed, and the last error.
 func (r Reason) failed(subject string) string {
 	text := subject + " has failed " + countWords(int(r.Count), "time")
 	if r.Err != "" {
@@ -674,7 +724,8 @@ func (r Reason) failed(subject string) string {
 	return text
 }
 
-// counted is so many of a noun, with the verb for one or for many. more follows the noun.
+// counted says Count of a noun, and then the verb one or many, for one thing or for several. more follows the noun.
+// Example: "2 messages of its group come".
 func (r Reason) counted(noun, more, one, many string) string {
 	switch {
 	case r.More:
@@ -685,7 +736,7 @@ func (r Reason) counted(noun, more, one, many string) string {
 	return countWords(int(r.Count), noun) + more + " " + many
 }
 
-// by is the template that a reason is about, after the noun; "" = the whole group.
+// by says which template the reason is about, as words behind the noun "group"; "" = the whole group.
 func (r Reason) by() string {
 	if r.Where == nil {
 		return ""
@@ -693,7 +744,7 @@ func (r Reason) by() string {
 	return " where " + r.Where.String()
 }
 
-// claimed is what a claim holds.
+// claimed says which part of the group the claim of the reason has: a template, or the whole group.
 func (r Reason) claimed() string {
 	if r.Where == nil {
 		return "the whole group"
@@ -701,7 +752,7 @@ func (r Reason) claimed() string {
 	return r.Where.String()
 }
 
-// String is the explanation in words, a line for each reason.
+// String returns the explanation in words, a line for each reason.
 func (e Explanation) String() string {
 	lines := make([]string, len(e.Reasons))
 	for i, r := range e.Reasons {
