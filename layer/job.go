@@ -12,30 +12,34 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// job is a large piece of work, done in short transactions (steps) at batch priority, one after the other. A step takes
-// up to width rows, and half as many after each failed attempt. When the step is done, the step is reported, and the
-// job rests. T is the result of a step. For example a sweep: T is a page of rows and how many rows were cleared;
-// attempt reads the page and clears; pass moves a cursor behind the page.
+// job is a large piece of work, done in short transactions (steps), one after the other. The steps have batch priority:
+// the database serves other transactions first. A step takes up to width rows, and half as many after each failed
+// attempt. When the step is done, pass reports it, and the job rests. T is the result of a step.
+//
+// Example: a sweep. T is a page of rows and how many rows were cleared. attempt reads the page and clears rows, and
+// pass moves a cursor behind the page.
 type job[T any] struct {
 	q     *Queue
 	ctx   context.Context
 	width int // rows of the first attempt of a step
-	// once makes each step happen once, under a receipt. Otherwise a step which has landed may be done again. Example:
-	// a sweep may, because clearing twice does no harm.
+	// once makes each step happen once: the step writes a receipt, and an attempt after a commit of unknown outcome
+	// looks for it. Without once, a step whose commit has landed may be done again. Example: a sweep, because clearing
+	// twice does no harm.
 	once bool
-	// reads: the steps change nothing, so no rest follows a step.
+	// reads: the steps change nothing, so no rest follows a step. Without once, a step then runs in Queue.step.
 	reads bool
-	// call is the operator's call that waits for the steps, which happen once: they have the priority of any call, and
-	// do not rest. "" = batch priority.
+	// call names the operator's call that waits for the steps. They then happen once, have the priority of any call,
+	// and do not rest. "" = batch priority.
 	call string
-	// attempt is one attempt of a step. wrote means: the step must not be done twice. An attempt must not change state
-	// which the next attempt depends on, because the attempt may fail: pass changes such state.
+	// attempt is one attempt of a step, with up to width rows. wrote means: the step must not be done twice. An attempt
+	// must not change state that the next attempt depends on, because the attempt may fail: pass changes such state.
 	attempt func(tx kv.Tx, a kv.Attempt, width int) (done T, wrote bool, err error)
 	// pass reports a finished step and moves on. more means: there is another step to do.
 	pass func(done T) (more bool, err error)
 }
 
-// run does step after step while there is more to do.
+// run does step after step while there is more to do; more says whether there is a first step. The first error of a
+// step, or of pass, ends the job, and run returns it.
 func (j *job[T]) run(more bool) error {
 	for more {
 		begun := time.Now()
@@ -54,16 +58,20 @@ func (j *job[T]) run(more bool) error {
 	return nil
 }
 
+// step does one step. If its transaction or a value in it was too large, so that nothing was committed, step tries
+// again with half as many rows, down to one row.
 func (j *job[T]) step() (done T, err error) {
 	for width := j.width; ; width = halved(width, 1) {
-		// 2101 and 2103 say that nothing was committed: a narrower step may fit.
+		// The errors 2101 and 2103 say that nothing was committed: a narrower step may fit.
 		if done, err = j.stepOf(width); !tooLarge(err) || width == 1 {
 			return done, err
 		}
 	}
 }
 
-// stepOf is a step of so many rows, or fewer.
+// stepOf runs one step, whose first attempt takes up to width rows and each later attempt half as many. The fields
+// call, once and reads choose the kind of transaction. Without any of them the transaction may be done again after a
+// commit of unknown outcome.
 func (j *job[T]) stepOf(width int) (done T, err error) {
 	attempt := func(tx kv.Tx, a kv.Attempt) (T, bool, error) { return j.attempt(tx, a, stepWidth(width, a)) }
 	body := func(tx kv.Tx, a kv.Attempt) (err error) {
@@ -83,11 +91,11 @@ func (j *job[T]) stepOf(width int) (done T, err error) {
 	return done, err
 }
 
-// page is the result of a step which reads a range.
+// page is the result of a step that reads a range of keys.
 type page struct {
-	rows    []kv.KV // the rows which the step has finished
+	rows    []kv.KV // the rows that the step is done with, cleared or not
 	width   int     // how many rows the step asked for
-	cleared int64
+	cleared int64   // how many rows the step has cleared; of the archive, how many items
 }
 
 // stepWidth returns how many rows this attempt of a step takes: width for the first attempt, half as many after each
@@ -119,7 +127,9 @@ func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 	}
 }
 
-// step runs a read-only transaction of a job, at batch priority.
+// step runs fn in a read-only transaction of a job, at batch priority. The transaction also reads the configuration and
+// the pause (meta), at snapshot, if the handle last read them too long ago. If the queue is being dropped, the error is
+// ErrNoQueue.
 func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error) error {
 	if q.isClosed() {
 		return ErrClosed
@@ -129,13 +139,14 @@ func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error)
 		if err := fn(tx, a); err != nil {
 			return err
 		}
-		_, err := follow.wait(ctx) // as in view
+		_, err := follow.wait(ctx) // as in Queue.view: without its keys the result would be wrong
 		return err
 	})
 	return err
 }
 
-// checkSpan checks the bounds of a time: at or after from, and before before; zero = no bound.
+// checkSpan checks the bounds of a time, which is to be at from or later, and earlier than before. A zero bound is
+// none. If no time lies between the bounds, the error wraps ErrOptions; what begins its text, for example "finished".
 func checkSpan(what string, from, before time.Time) error {
 	if !from.IsZero() && !before.IsZero() && !from.Before(before) {
 		return fmt.Errorf("%w: %s from %s on, and before %s", ErrOptions, what, from, before)
@@ -143,8 +154,8 @@ func checkSpan(what string, from, before time.Time) error {
 	return nil
 }
 
-// checkAfter checks the item behind which a list begins; nil = the list begins at its begin. group, if not nil, is the
-// only group of the list.
+// checkAfter checks the id of the item behind which a list begins; nil = the list begins with the first item. group, if
+// not nil, is the only group of the list. If the item is of another group, the error wraps ErrOptions.
 func checkAfter(group *string, after *ID) error {
 	if after == nil {
 		return nil
@@ -158,6 +169,7 @@ func checkAfter(group *string, after *ID) error {
 	return nil
 }
 
+// inSpan reports whether a time in milliseconds is at from or later, and earlier than before. A zero bound is none.
 func inSpan(ms int64, from, before time.Time) bool {
 	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
 }
@@ -173,7 +185,8 @@ type listPage[T any] struct {
 	size  int // bytes of bodies
 }
 
-// newListPage is an empty page. limit is the caller's, 0 = 100; unit says what the rows are.
+// newListPage returns an empty page. limit is the caller's; 0 = 100. unit names the rows in the *LimitError for a limit
+// that is negative or above MaxBatch.
 func newListPage[T any](limit int, unit string) (*listPage[T], error) {
 	if limit < 0 || limit > MaxBatch {
 		return nil, &LimitError{What: "page", Unit: unit, Got: int64(limit), Min: 1, Max: MaxBatch}
@@ -184,7 +197,8 @@ func newListPage[T any](limit int, unit string) (*listPage[T], error) {
 	return &listPage[T]{limit: limit}, nil
 }
 
-// add adds a row which has this body. A row that does not fit is the first of the next page.
+// add adds a row with the given body to the page. fits is false if the page has no room for the row, which is then the
+// first of the next page.
 func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 	n := len(p.rows)
 	if p.size += len(body); n == p.limit || n > 0 && p.size > defaultMaxBytes {
@@ -203,8 +217,8 @@ func (p *listPage[T]) add(row T, body []byte) (fits bool) {
 // they can be written again from other rows. After a row is cleared, its group is found by the rows that can be read: a
 // lane with items gets a hint, a lock its timer.
 
-// clearUnreadable clears the rows of a section that cannot be read. It calls pass with the number of rows that each
-// step has cleared.
+// clearUnreadable clears the rows in a range of keys that cannot be read, and those whose item is gone: see clearFrom.
+// It works in a job, which reads pages at snapshot. It calls pass with the number of rows that each step has cleared.
 func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass func(cleared int64)) error {
 	rest := newCursor(section)
 	pages := job[page]{
@@ -231,7 +245,8 @@ func (q *Queue) clearUnreadable(ctx context.Context, section kv.KeyRange, pass f
 	return pages.run(true)
 }
 
-// clearUnreadable is the end of a purge by force.
+// clearUnreadable is the end of a purge by force. It clears the unreadable rows in all sections of the purge, and
+// counts them in the report.
 func (p *purger) clearUnreadable() error {
 	for _, section := range p.unreadableSections() {
 		err := p.q.clearUnreadable(p.ctx, section, func(cleared int64) {
@@ -246,7 +261,9 @@ func (p *purger) clearUnreadable() error {
 	return nil
 }
 
-// unreadableSections returns the sections in which a purge looks for unreadable rows.
+// unreadableSections returns the ranges of keys in which a purge by force looks for unreadable rows. A purge of the
+// queue looks at all keys of the queue. A purge of one group looks at all keys that begin with the group: not at hints
+// (ready, open), timers and dedup entries.
 func (p *purger) unreadableSections() []kv.KeyRange {
 	if p.o.Group == nil {
 		return []kv.KeyRange{p.q.keys.all()}
@@ -268,8 +285,8 @@ func (p *purger) unreadableSections() []kv.KeyRange {
 	return sections
 }
 
-// unreadable clears hints, timers, requests and grants which cannot be read. It reads all of them, so a sweep of many
-// (Every) does so only if the handle has met any such row.
+// unreadable clears hints (ready, open, kept), timers (timer, due, held), requests and grants which cannot be read. It
+// reads all of them, so a sweep of many (Every) does so only if the handle has met an unreadable row.
 func (s *sweeper) unreadable() error {
 	if s.o.Every > 0 && s.q.unreadable.Load() == 0 {
 		return nil
@@ -286,7 +303,7 @@ func (s *sweeper) unreadable() error {
 	return nil
 }
 
-// unreadableStep is an attempt of a step.
+// unreadableStep is one attempt of a step of Queue.clearUnreadable. cleared is how many rows it has cleared.
 //
 // Footprint, per row cleared: a read conflict on the row. If its item is gone: a read conflict on the item, and for a
 // part also on the dead letter and the archived item of the same id. If the row leads to a lane: a read conflict on the
@@ -297,6 +314,9 @@ type unreadableStep struct {
 	cleared int64
 }
 
+// clearFrom clears, of the rows of a page, those whose key or value cannot be read and those whose item is gone. Then
+// it makes the lanes to which the cleared rows led findable again: see leadAgain. The fields of meta in keptMeta stay,
+// even if they cannot be read.
 func (u *unreadableStep) clearFrom(rows []kv.KV) error {
 	for _, row := range rows {
 		p, err := u.keys.parse(row.Key)
@@ -330,7 +350,8 @@ var keptMeta = map[string]bool{
 	metaFormat: true, metaOffset: true, metaConfig: true, metaDropped: true, metaPaused: true,
 }
 
-// unreadable reports whether a value has not the form of its key.
+// unreadable reports whether the value of a row has not the form of its key. p is the key taken apart. unreadable reads
+// nothing.
 func (u *unreadableStep) unreadable(p parsedKey, row kv.KV) bool {
 	form, known := forms[p.name]
 	if p.name == nameMeta {
@@ -382,6 +403,7 @@ var (
 	}
 )
 
+// form makes a check of values from a function that decodes them.
 func form[T any](unpack func(key, value []byte) (T, error)) func(key, value []byte) error {
 	return func(key, value []byte) error {
 		_, err := unpack(key, value)
@@ -389,6 +411,7 @@ func form[T any](unpack func(key, value []byte) (T, error)) func(key, value []by
 	}
 }
 
+// itemForm checks the value of an item: an envelope and the begin of the body.
 func itemForm(key, value []byte) error {
 	if _, _, err := rec.OpenEnvelope(value); err != nil {
 		return rec.Corrupt(key, err)
@@ -402,12 +425,16 @@ func hintForm(key, value []byte) error {
 	return err
 }
 
+// timerForm checks the value of a timer (timer, due or held).
 func timerForm(key, value []byte) error {
 	_, _, err := rec.UnpackTimer(key, value)
 	return err
 }
 
-// ownerless reports whether a row belongs to an item that is gone: one whose value could not be read may leave some.
+// ownerless reports whether a row belongs to an item that is gone. When the row of an unreadable item is cleared, its
+// parts, attempts, lane keys and hold may stay behind, because the value would have named them. For such a row
+// ownerless reads, with a conflict, the item; for a part also the dead letter and the archived item, which have parts
+// too. All other rows have an owner, or need none.
 func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
 	keys := u.keys
 	owners := [][]byte{keys.item(p.itemID())}
@@ -427,7 +454,10 @@ func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {
 	return true, nil
 }
 
-// leadAgain makes the lane of a cleared row findable.
+// leadAgain makes the lane of a cleared row findable, from the lane's lock, which it reads with a conflict. Without a
+// lock the lane's head gets a hint. With a lock, leadAgain writes the mark if the lock has one, and the timer (or held
+// key) of its holding. If the row is a beat, or the timer of a beat, see beatAgain. A row of any other name leads to no
+// lane, and leadAgain does nothing.
 func (u *unreadableStep) leadAgain(p parsedKey) error {
 	switch p.name {
 	case nameTimer:
@@ -462,8 +492,9 @@ func (u *unreadableStep) leadAgain(p parsedKey) error {
 	return nil
 }
 
-// beatAgain makes the heartbeat of a handle findable. One which cannot be read, or is gone, is due now and being ended:
-// the claims by it end as if the handle were dead.
+// beatAgain sets the timer of a handle's heartbeat (beat), which it reads with a conflict. If the beat is gone or
+// cannot be read, beatAgain writes one that is due now and being ended. Then receives end the claims by this heartbeat
+// as if the handle were dead.
 func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
 	b, found, err := u.guarded(guard.BeatMove).readBeat(handle)
 	if err != nil && !isCorrupt(err) {
@@ -477,21 +508,23 @@ func (u *unreadableStep) beatAgain(handle uuid.UUID) error {
 	return nil
 }
 
-// raiseGrace is the time between the two steps of a raise of the shards. The reason is the same as for dropGrace: a
-// look that begins after the second step uses a configuration that was read after the first.
+// raiseGrace is the time between the two steps of a raise of the shards, the parts over which hints and timers are
+// spread: store_lane.go explains them. The reason is the same as for dropGrace: a search that begins after the second
+// step uses a configuration that was read after the first.
 const raiseGrace = dropGrace
 
 // finishRaise takes the second step of a raise of the shards, if one is under way: writers use the new shards from then
-// on. finishRaise waits for raiseGrace before the step, and again if the number was raised further in that time. If it
-// is interrupted nothing is lost: writers continue with the old shards, which every handle reads, and the next change
-// of the configuration, or the next sweep, finishes the raise.
+// on. It reads the configuration (meta) and writes it in raiseFrom. finishRaise waits for raiseGrace before the step,
+// and again if the number was raised further in that time. If it is interrupted nothing is lost: writers continue with
+// the old shards, which every handle reads, and the next change of the configuration, or the next sweep, finishes the
+// raise.
 func (q *Queue) finishRaise(ctx context.Context) error {
 	for {
 		stored, err := q.stored(ctx)
 		if err != nil || !stored.shards.isRising() {
 			return err
 		}
-		// Of several who finish the raise, the first spares the others a conflict.
+		// Several handles may finish the raise. With a random time the first of them spares the others a conflict.
 		grace := time.NewTimer(raiseGrace + time.Duration(q.random.Float()*float64(raiseGrace/16)))
 		select {
 		case <-grace.C:
@@ -505,8 +538,9 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 	}
 }
 
-// raiseFrom is the second step, unless the numbers have changed since they were seen. After an unknown commit the next
-// attempt finds the step done.
+// raiseFrom is the second step of a raise: it stores that writers use as many shards as readers read. If the number of
+// shards is not as seen any more, or the step is done already, it writes nothing. So an attempt after a commit of
+// unknown outcome finds the step done.
 //
 // Footprint: reads and writes the configuration, with conflicts.
 func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {

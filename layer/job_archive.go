@@ -45,6 +45,7 @@ func (f *ArchiveFilter) checkChosen() error {
 	return f.check()
 }
 
+// check returns an error if conditions of the filter do not go together, or one of them is illegal.
 func (f *ArchiveFilter) check() error {
 	if f.All && f.some() {
 		return fmt.Errorf("%w: all archived items, and something else to choose by", ErrOptions)
@@ -57,7 +58,8 @@ func (f *ArchiveFilter) check() error {
 	return checkSpan("finished", f.From, f.Before)
 }
 
-// matches reports whether an item finished at completedMS is chosen.
+// matches reports whether an item finished at completedMS (milliseconds) agrees with the times of the filter. The walk
+// chooses by group.
 func (f *ArchiveFilter) matches(completedMS int64) bool {
 	return inSpan(completedMS, f.From, f.Before)
 }
@@ -137,8 +139,9 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 	return ArchivePage{Items: list.rows, Next: next}, nil
 }
 
-// lastReadable is the id behind which the next page begins. Nothing tells when an item was finished whose row cannot be
-// read, so such items at the end are listed again.
+// lastReadable returns the id of the last item on a page that can be read: the next page begins behind it. If none can,
+// that is the last item. An item whose row cannot be read has no known time of completion, so such items at the end of
+// a page are listed again.
 func lastReadable(items []ArchivedItem) *ID {
 	last := &items[len(items)-1].ID
 	for i := range slices.Backward(items) {
@@ -152,10 +155,11 @@ func lastReadable(items []ArchivedItem) *ID {
 // archivedRow is an archived item as read.
 type archivedRow struct {
 	ArchivedItem
-	value []byte // the item's; nil if unreadable
+	value []byte // the value that the item had in the queue; nil if unreadable
 }
 
-// readBody reads the body of the item.
+// readBody reads the body of the item, with its parts, at the version of v. If it cannot be read, readBody sets
+// row.Err.
 func (row *archivedRow) readBody(v *view) error {
 	if row.value == nil {
 		return nil
@@ -177,28 +181,32 @@ const (
 )
 
 // archiveWalk goes through the archived items chosen by a filter, a few per transaction. With a group in the filter,
-// the walk reads the group's archived items; otherwise the walk reads the entries.
+// the walk reads the group's archived items (archive). Otherwise the walk reads the entries (archived), which lie in
+// the order of completion, and then the items that they name.
 type archiveWalk struct {
 	filter ArchiveFilter
-	begin  kv.KeySelector
-	end    []byte // behind the last key when the walk began
-	until  int64  // items finished after this place are left out; a group's keys are not in order of completion
-	skip   int    // items of the first entry already passed
-	ended  bool
+	begin  kv.KeySelector // of the keys not read yet
+	end    []byte         // behind the last key when the walk began
+	until  int64          // items finished after this place are left out; a group's keys are not in order of completion
+	skip   int            // items of the first entry already passed
+	ended  bool           // there are no more items
 }
 
 // archiveStep is the result of one transaction of a walk. The walk moves on (pass) when the transaction is done.
 type archiveStep struct {
-	items   []archivedRow // the chosen items
-	last    *ID           // the last item looked at; nil = none
-	scanned int
-	begin   kv.KeySelector // where the walk goes on
+	items   []archivedRow  // the chosen items
+	last    *ID            // the last item looked at; nil = none
+	scanned int            // how many items were looked at
+	begin   kv.KeySelector // where the walk goes on; skip and ended belong to it, as in archiveWalk
 	skip    int
 	ended   bool
 }
 
+// pass moves the walk behind a step whose transaction is done.
 func (w *archiveWalk) pass(s archiveStep) { w.begin, w.skip, w.ended = s.begin, s.skip, s.ended }
 
+// walkArchive returns a walk through the archived items chosen by f, behind the item after; nil = from the first on. It
+// finds the begin and the end of the walk in a transaction of its own, which only reads.
 func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*archiveWalk, error) {
 	if err := checkArchiveWalk(&f, after); err != nil {
 		return nil, err
@@ -219,7 +227,7 @@ func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
 	return checkAfter(f.Group, after)
 }
 
-// place finds where the walk begins and ends. Items finished later are not part of the walk.
+// place finds where the walk begins and ends, at the version of v. Items finished later are not part of the walk.
 func (w *archiveWalk) place(v *view, after *ID) error {
 	keys := v.keys
 	section := keys.section(nameArchived)
@@ -252,7 +260,8 @@ func (w *archiveWalk) place(v *view, after *ID) error {
 	return nil
 }
 
-// placeBehind begins the walk behind an item, in the order of completion.
+// placeBehind begins the walk behind an item, in the order of completion. It reads the archived item (archive), whose
+// value names its entry, and the entry (archived). If one of them was swept, the walk begins with the oldest entry.
 func (w *archiveWalk) placeBehind(v *view, after ID) error {
 	key := v.keys.archive(after)
 	value, err := v.read.Get(key).Wait(v.ctx)
@@ -276,8 +285,9 @@ func (w *archiveWalk) placeBehind(v *view, after ID) error {
 	return nil
 }
 
-// seek begins the walk shortly before the first entry at or after the filter's From. Entries are sorted by place, and
-// their times grow with their places except for clock skew, so a binary search finds the entry.
+// seek begins the walk shortly before the first entry (archived) at or after the filter's From. Entries are sorted by
+// place, a version of the database. Their times grow with their places except for clock skew, so a binary search finds
+// the entry. section is the range of the entries, and last the key of the last one.
 func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 	keys, fromMS := v.keys, millis(w.filter.From.Add(-archiveSkew))
 	at := func(place int64) kv.KeySelector {
@@ -314,7 +324,8 @@ func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 	return nil
 }
 
-// read reads the next items.
+// read reads the next items of the walk, up to limit, and returns those that the filter chooses. The walk stays where
+// it is: see pass. The version and the conflicts are those of v.
 func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 	r := kv.Range{Begin: w.begin, End: kv.FirstGreaterOrEqual(w.end)}
 	rows, err := v.read.GetRange(r, kv.RangeOptions{Limit: limit}).Wait(v.ctx)
@@ -334,7 +345,8 @@ func (w *archiveWalk) read(v *view, limit int) (archiveStep, error) {
 	return s, nil
 }
 
-// readEntries reads the items of entries, as many as one transaction may.
+// readEntries reads the items that entries name, up to limit items. rows are the next entries, up to limit. If an entry
+// has more items than the step has room for, the next step begins with this entry and skips the items already read.
 func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep, error) {
 	s := archiveStep{ended: len(rows) < limit, begin: w.begin, skip: w.skip}
 	if len(rows) > 0 && !bytes.Equal(rows[0].Key, w.begin.Key) {
@@ -392,7 +404,7 @@ func (w *archiveWalk) readEntries(v *view, rows []kv.KV, limit int) (archiveStep
 	return s, nil
 }
 
-// looked notes the last item a step has looked at.
+// looked notes the last of items, which belong to the entry e, as the last item that the step has looked at.
 func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 	if n := len(items); n > 0 {
 		last := idOf(items[n-1], e.Group)
@@ -400,7 +412,8 @@ func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 	}
 }
 
-// add adds an archived item to a step if the filter chooses the item.
+// add adds an archived item (its row in archive) to a step if the filter chooses the item. An item that cannot be read
+// is added too, with Err.
 func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	p, err := v.keys.parse(row.Key)
 	if v.passes(err) {
@@ -443,6 +456,7 @@ type ReplayOptions struct {
 	Progress func(ReplayReport)
 }
 
+// limit returns Limit, or noLimit for 0. If Limit is negative, the error is a *LimitError.
 func (o *ReplayOptions) limit() (int64, error) {
 	switch {
 	case o.Limit < 0:
@@ -491,6 +505,8 @@ func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (Re
 	return report, err
 }
 
+// replay does the work of Replay. Each step enqueues the items that it has read at snapshot, and happens once. A dry
+// run only reads.
 func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	var report ReplayReport
 	limit, err := o.limit()
@@ -532,20 +548,21 @@ func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 	return report, nil
 }
 
-// replayStep is an attempt of a step of a replay, and its findings. The receipt stores no findings, because the attempt
-// which landed is the last attempt which ran.
+// replayStep is an attempt of a step of a replay, and its findings. onceFor keeps the findings of each attempt. If an
+// earlier attempt turns out to have landed, the step has the findings of that attempt.
 type replayStep struct {
 	q      *Queue
 	walk   *archiveWalk
-	left   int64
+	left   int64 // how many items the replay may still enqueue
 	dryRun bool
 
 	step       archiveStep
-	done       int64
-	unreadable int64
+	done       int64 // items enqueued; in a dry run: would be
+	unreadable int64 // items chosen that cannot be read
 }
 
-// perform is an attempt, with at most width archived items.
+// perform is an attempt, with at most width archived items. It reads the items at snapshot, until they fit into one
+// transaction, and enqueues them in tx: see txn.enqueue for the keys. In a dry run it writes nothing.
 func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
 	v := r.q.viewOf(ctx, tx.Snapshot())
@@ -568,8 +585,9 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	})
 }
 
-// choose makes the messages of the items that were read. If they are too many for a transaction, e is nil, and fit is
-// how many are not.
+// choose makes the messages of the items in r.step, and counts them in r.done and r.unreadable. It reads their parts.
+// If the items are too many for a transaction or for the limit, e is nil, and fit is how many are not: the caller must
+// read again, fit items.
 func (r *replayStep) choose(v *view) (e *enqueuing, fit int, err error) {
 	r.done, r.unreadable = 0, 0
 	e = &enqueuing{redriven: true}

@@ -85,6 +85,8 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	return report, err
 }
 
+// purge does the work of Purge. It checks the options, clears the states and the used rates of the groups, and removes
+// the items in steps. With Force it then clears the rows that cannot be read.
 func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	switch {
@@ -135,19 +137,21 @@ func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 	return p.report, wrap("purge", err)
 }
 
+// purger is a purge under way.
 type purger struct {
 	q       *Queue
 	ctx     context.Context
 	o       PurgeOptions
-	section kv.KeyRange
+	section kv.KeyRange // the items of the purged group, or of all groups
 	purgePlace
 	begun  bool // a transaction has cleared something, or has looked for items
 	report PurgeReport
 }
 
-// checkHead compares the head that the caller has seen with the head of the group. Each transaction that may be the
-// first to clear something must call checkHead before. Later transactions belong to a purge that has begun, and the
-// head may have changed since.
+// checkHead compares the head that the caller has seen (PurgeOptions.Head) with the head of the group. If another item
+// is the head, the error wraps ErrChanged. Each transaction that may be the first to clear something must call
+// checkHead before. Later transactions belong to a purge that has begun, and the head may have changed since: then
+// checkHead reads nothing.
 //
 // Footprint: a read conflict on the gap up to the head, and on the head.
 func checkHead(s *purgeStep) error {
@@ -164,7 +168,7 @@ type purgePlace struct {
 	tail []byte
 }
 
-// purged is the result of a step: the new cursor, and the report of the removed items.
+// purged is the result of a step: the new cursor, and the report of this step alone.
 type purged struct {
 	place purgePlace
 	done  PurgeReport
@@ -182,15 +186,19 @@ type purgeStep struct {
 	purged
 }
 
-// purgeRun is a run of consecutive items of a group.
+// purgeRun is a run of consecutive items of a group, of which a step removes all but those in flight.
 type purgeRun struct {
 	group      string
 	items      []rec.Item
-	whole      bool // known to be the whole group, as of the read version; never for a step's first run
-	lock       kv.Future[[]byte]
-	unreadable []ID // of the items that cannot be read, so that their lanes are not known
+	whole      bool              // known to be the whole group, as of the read version; never for a step's first run
+	lock       kv.Future[[]byte] // the read of the group's lock, with a conflict
+	unreadable []ID              // of the items that cannot be read, so that their lanes are not known
 }
 
+// run does the step from place.next on, and moves place. It notes the time of the purge (purged, or meta), which voids
+// earlier dedup entries, and then removes items in one of three ways. whole removes all items of the queue at once, if
+// the purge has just begun. wide removes purgeStride items of a large group. narrow removes up to width items, of one
+// or more groups. whole and wide remove nothing if they cannot be used.
 func (s *purgeStep) run(width int) error {
 	if err := checkHead(s); err != nil {
 		return err
@@ -245,7 +253,8 @@ func (s *purgeStep) run(width int) error {
 	return s.narrow(items, rows)
 }
 
-// narrow removes the items of rows. items is the range of the group of the first row. Its tail is place.tail.
+// narrow removes the items of rows, which were read at snapshot, except those in flight and those enqueued since the
+// purge came to their group. items is the range of the group of the first row, whose tail is place.tail.
 func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	var runs []*purgeRun
 	for _, row := range rows {
@@ -287,8 +296,9 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held reads the group's record. kept means: leave the group alone, because the record cannot be read. With Force, held
-// removes such a record instead.
+// held returns the record in the group's lock; nil = there is none. kept means: leave the group alone, because the
+// record cannot be read. With Force, held clears such a lock instead. If a dead handle has the group by its heartbeat,
+// held first ends that claim, see withoutDead.
 func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 	key := s.keys.lock(r.group)
 	v, err := r.lock.Wait(s.ctx)
@@ -313,7 +323,8 @@ func (s *purgeStep) held(r *purgeRun) (held *rec.Record, kept bool, err error) {
 	return held, false, err
 }
 
-// states clears the states of the purged groups, with or without items.
+// states clears the states (state) of the purged groups, with or without items. Groups in flight keep theirs, unless
+// Force is set.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
@@ -334,7 +345,8 @@ func (p *purger) states() error {
 	}, &p.report.States)
 }
 
-// paces clears the used rates of the purged groups. A group which waits for the rate becomes ready.
+// paces clears the used rates (pace) of the purged groups. A group which waits for the rate becomes ready: it gets a
+// hint. Groups in flight keep theirs, unless Force is set.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
@@ -359,8 +371,9 @@ func (p *purger) paces() error {
 	}, &cleared)
 }
 
-// besides calls visit for each purged group that has a row in the section name, page by page. visit reports whether it
-// has cleared the row; counted counts the cleared rows.
+// besides calls visit for each purged group that has a row in the section name, page by page, in steps that happen
+// once. The rows are read at snapshot. visit gets the group and the key of its row, and reports whether it has cleared
+// the row. counted counts the cleared rows.
 func (p *purger) besides(
 	name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64,
 ) error {
@@ -410,10 +423,12 @@ func (p *purger) besides(
 	return pages.run(true)
 }
 
-// inHand reports whether the record has a live claim, whose items the purge must keep. With Force there is none.
+// inHand reports whether the record l has a live claim, whose items the purge must keep. With Force there is none.
 func (s *purgeStep) inHand(l *rec.Record) bool { return l.At(s.nowMS) == rec.Claimed && !s.p.o.Force }
 
-// purge removes a run's items, except the items in flight.
+// purge removes a run's items, except the items in flight: the item, its parts and its attempts, by exact keys. It ends
+// the group's holding as end says, and leaves the group findable as leave says. If several claims of a group are
+// possible, purgeLanes does this.
 func (s *purgeStep) purge(r *purgeRun) error {
 	if !s.keys.plan.IsPlain() {
 		return s.purgeLanes(r)
@@ -446,8 +461,10 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	return s.leave(idOf(gone[0], r.group), free, r.whole)
 }
 
-// wide removes the items of a group from first up to (not including) the key end. If something in between must stay,
-// wide does nothing and returns false.
+// wide removes the items of a group from first up to (not including) the key end, which are purgeStride items. It
+// clears them, their parts and their attempts by ranges, without reading them. If something in between must stay, wide
+// does nothing and returns false. That is a live claim, or a dead letter or an archived item, whose parts lie among
+// those of the items. In a queue with other lanes than groups wide does nothing either.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	if !s.keys.plan.IsPlain() {
 		return false, nil // the keys of the lanes are known by the items alone
@@ -501,8 +518,9 @@ func (s *purgeStep) noteRemoved(group string, n int) {
 	s.changePurged(group, n)
 }
 
-// end ends the holding of the group, and returns whether the group is then free. These stay: a live claim without
-// Force, a mark, and a grant unless the whole group goes.
+// end ends the holding of the group in the record r, and returns whether the group is then free. It clears or rewrites
+// the lock, and clears the timer (or held key) and the grant of the holding. These stay: a live claim without Force, a
+// mark, and a grant unless the whole group goes. whole means: no item of the group is left.
 func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
 	switch cond := r.At(s.nowMS); {
 	case cond == rec.Unheld:
@@ -516,10 +534,13 @@ func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
 	return s.txn.end(group, r, r.Mark())
 }
 
-// leave makes a group findable whose items from first on are gone.
+// leave makes a group findable whose items from first on are gone, and clears the hint (ready) of first. If the group
+// is free, its new head gets a hint, or leave adds a read conflict on the empty group. A group that is not free is
+// found when its holding or mark ends. whole means: no item of the group is left.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
-		// The hint may be stale: the receive that finds a stale hint clears it. It reads how often the head has failed.
+		// The hint may be stale: the receive that finds a stale hint clears it. With the number unread, the receive
+		// reads how often the head has failed.
 		s.hint(first.Index, first.Group, unread)
 		return nil
 	}
@@ -539,7 +560,7 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 // those of the items. No other transaction may change the queue at the same time. Otherwise the purge works group by
 // group. Example: a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
-// whole removes all items of the queue, or does nothing and returns false.
+// whole removes all items of the queue with their parts, attempts, hints and timers, or does nothing and returns false.
 //
 // Footprint: read conflicts on all items and on all records; write conflicts on both. So an item or a claim that is
 // committed at the same time makes the attempt fail. A claimer, taker or enqueue that has read a removed item fails
@@ -592,11 +613,11 @@ func (s *purgeStep) whole() (bool, error) {
 	return true, nil
 }
 
-// passed reports whether the purge has passed a group.
+// passed reports whether the purge is past the first key of the queue's items.
 func (p *purger) passed() bool { return !bytes.Equal(p.next, p.q.keys.section(nameItem).Begin) }
 
-// partsAreItems reports whether all parts belong to items, so that all can be cleared: dead letters and archived items
-// have parts in the same section.
+// partsAreItems reports whether all parts belong to items, so that all can be cleared. It looks for a first dead letter
+// and a first archived item, at snapshot, because these have parts in the same section.
 func (s *purgeStep) partsAreItems() (bool, error) {
 	for _, name := range []string{nameDead, nameArchive} {
 		k, err := s.firstItem(s.keys.section(name))
@@ -607,8 +628,10 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 	return true, nil
 }
 
-// purgeLanes is purge for a queue in which several claims of a group are possible: the items may be in the claims of
-// several lanes or under holds, and any lane may have lost its head.
+// purgeLanes is purge for a queue in which several claims of a group are possible. A lane is a group, or a part of a
+// group that can be claimed by itself; a hold is the claim of a single item. The items of the run may be in the claims
+// of several lanes or under holds, and any lane may have lost its head. So purgeLanes ends every holding that concerns
+// the run, except the claims that must stay, and makes each lane of a removed item findable again.
 //
 // Footprint: read conflicts on the locks of the group and of the items' lanes, and on the holds from the first item of
 // the run to the last; a write conflict on the lock of the whole group, which every claim reads.
@@ -633,11 +656,13 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err != nil {
 		return err
 	}
+	// stays has the lanes that keep their locks, and are found when these end.
 	stays := make(map[string]bool)
 	all = slices.DeleteFunc(all, func(held heldLane) bool { // a claim without an item of the run is left alone
 		stays[held.lane] = !concerns(r, held)
 		return stays[held.lane]
 	})
+	// Without the items in flight.
 	gone := slices.DeleteFunc(slices.Clone(r.items), func(d rec.Item) bool {
 		return slices.ContainsFunc(all, func(held heldLane) bool {
 			return s.inHand(held.record) && hasItem(held.record.Claim(), idOf(d, r.group))
@@ -650,7 +675,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
-	var free []string
+	var free []string // the lanes without a lock that have lost an item, perhaps their head
 	for _, held := range all {
 		if s.end(held.lane, held.record, r.whole) {
 			free = append(free, held.lane)
@@ -675,9 +700,10 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	return nil
 }
 
-// readOver reads the records that may have the items of a run: of the whole group, of the other lanes given, and the
-// holds. If the group has too many locks to find the claims of the unreadable items, readOver takes these items out of
-// the run.
+// readOver returns the records that may have the items of a run: the lock of the whole group, the locks of parts (other
+// lanes of the group), and the holds from the first item to the last. An unreadable item may be in any lane, so
+// readOver looks for its claim in all locks of the group. If the group has too many locks for that, readOver takes the
+// unreadable items out of the run. All reads have a conflict, see locksOf, except those for unreadable items.
 func (s *purgeStep) readOver(r *purgeRun, parts []string) ([]heldLane, error) {
 	all, err := s.locksOf(guard.PurgeLock, r.group, parts)
 	if err == nil && len(r.unreadable) > 0 {
@@ -700,7 +726,7 @@ func (s *purgeStep) readOver(r *purgeRun, parts []string) ([]heldLane, error) {
 	return append(all, holds...), err
 }
 
-// keepUnreadable takes the unreadable items out of a run.
+// keepUnreadable takes the unreadable items out of a run, so that they stay in the queue, and reports them as kept.
 func (s *purgeStep) keepUnreadable(r *purgeRun) {
 	s.done.Kept += int64(len(r.unreadable))
 	r.items = slices.DeleteFunc(r.items, func(d rec.Item) bool {
@@ -709,13 +735,14 @@ func (s *purgeStep) keepUnreadable(r *purgeRun) {
 	r.whole, r.unreadable = false, nil
 }
 
-// holdsOver returns the range of the holds from a run's first item to its last; nothing in a queue without holds.
+// holdsOver returns the range of the holds from a run's first item to its last. A hold is the lock of a single item. In
+// a queue without holds there is no range.
 func holdsOver(s subspace, r *purgeRun) []kv.KeyRange {
 	return s.holdsFrom(s.hold(idOf(r.items[0], r.group)), idOf(r.items[len(r.items)-1], r.group))
 }
 
-// concerns reports whether a step that removes the items of a run may end a record over them. A claim must have one of
-// the items.
+// concerns reports whether a step that removes the items of a run may end the holding in a record. A claim must have
+// one of the items; a grant, a delay or a mark always concerns the run.
 func concerns(r *purgeRun, held heldLane) bool {
 	c := held.record.Claim()
 	return c == nil || slices.ContainsFunc(r.items, func(d rec.Item) bool {
@@ -723,7 +750,8 @@ func concerns(r *purgeRun, held heldLane) bool {
 	})
 }
 
-// forceUnreadable removes the locks and holds over a run that cannot be read.
+// forceUnreadable clears, for a purge by force, the locks of the group and of parts (other lanes of the group), and the
+// holds over a run, if they cannot be read. It reads them with a conflict.
 func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
 	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r)...)
 	for _, section := range sections {
@@ -799,6 +827,7 @@ func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptio
 	return nil
 }
 
+// dropping is a drop under way.
 type dropping struct {
 	ctx   context.Context
 	o     DropOptions
@@ -807,7 +836,10 @@ type dropping struct {
 	other []byte // another mark, found after the grace; nil = there is none
 }
 
-// mark is the first step.
+// mark is the first step of a drop. It sets the mark of a drop (meta, field "dropped"), clears the configuration, and
+// wakes up to dropWakes waiting handles by their wake keys. If the queue has a mark already, that mark stays. d.seen is
+// then the mark. It is nil if an earlier attempt may have set a mark, and another Drop has cleared the queue since.
+// Without a queue of the name the error is ErrNoQueue.
 func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	format, err := tx.Get(d.keys.meta(metaFormat)).Wait(d.ctx)
 	if err != nil {
@@ -847,9 +879,9 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	return nil
 }
 
-// clear is the last step. A missing mark means: another Drop has cleared the queue, and any queue there now is new. A
-// new queue may have a mark of its own. Handles of that queue may not have seen the mark yet, so the grace begins
-// again.
+// clear is the last step of a drop: it clears all keys of the queue. If the mark is missing, it clears nothing, because
+// another Drop has cleared the queue, and any queue there now is new. If a new queue has a mark of its own, clear
+// returns that mark in d.other. Handles of that queue may not have seen the mark yet, so the grace begins again.
 func (d *dropping) clear(tx kv.Tx, _ kv.Attempt) error {
 	v, err := tx.Get(d.keys.meta(metaDropped)).Wait(d.ctx)
 	switch {

@@ -110,7 +110,7 @@ func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (Dea
 	return a.sweepDead(VerbDiscard, f, &s)
 }
 
-// sweepDead runs a redrive or a discard. A dry run is nothing that hooks are told.
+// sweepDead runs the redrive or discard s, as the operation v of hooks. A dry run calls no hooks.
 func (a Admin) sweepDead(v Verb, f DeadFilter, s *deadSweep) (report DeadReport, err error) {
 	if s.dryRun {
 		report, err = s.run()
@@ -137,7 +137,9 @@ func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
 	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.discard(rows) }))
 }
 
-// deadTx runs do on chosen letters in the caller's transaction.
+// deadTx reads the named dead letters, at snapshot, and runs do on them in the caller's transaction. do adds the
+// conflicts. If an id is of no dead letter, the error wraps ErrNotDead; if a letter cannot be read, ErrCorrupt. In both
+// cases do does not run.
 func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
 	if len(ids) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "dead letters", Got: int64(len(ids)), Max: MaxBatch}
@@ -166,24 +168,26 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, 
 	})
 }
 
-// deadSweep runs do on all dead letters which a filter chooses, step by step.
+// deadSweep is a redrive or a discard under way: it runs do on all dead letters which a filter chooses, step by step.
 type deadSweep struct {
 	q        *Queue
 	ctx      context.Context
 	filter   DeadFilter
 	dryRun   bool
-	limit    int64
+	limit    int64 // of letters; 0 = no limit
 	progress func(DeadReport)
-	size     func(row *deadRow) int64 // bytes which do writes for a row
-	do       func(w *txn, rows []deadRow) error
+	size     func(row *deadRow) int64           // bytes which do writes for a row
+	do       func(w *txn, rows []deadRow) error // redrives or discards the rows of a step
 	report   DeadReport
-	// back are the letters of the group back that went to its tail. The walk comes to such a letter again if it is dead
-	// again by then.
+	// toTail: the letters go to the tails of their groups. back are those of group that went there already, by the
+	// random of their ids, which they keep. If such a message is dead again, the walk comes to it again, and leaves it.
 	toTail bool
 	group  string
 	back   map[uuid.UUID]bool
 }
 
+// run does the steps until all chosen letters, or as many as the limit, are done. Each step happens once. The error is
+// ErrNotDead if chosen ids are no dead letters, when all others are done.
 func (s *deadSweep) run() (DeadReport, error) {
 	if s.limit < 0 {
 		return s.report, &LimitError{What: "limit", Unit: "dead letters", Got: s.limit, Max: math.MaxInt64}
@@ -229,16 +233,17 @@ func (s *deadSweep) run() (DeadReport, error) {
 	}
 }
 
-// sweptStep is what a step has done.
+// sweptStep is what a step of a deadSweep has read and done.
 type sweptStep struct {
 	deadStep
-	done       int64
-	unreadable int64
-	moved      []ID // done, and to the tails
+	done       int64 // letters redriven or discarded
+	unreadable int64 // letters that were chosen and cannot be read
+	moved      []ID  // the letters done, if they went to the tails
 }
 
-// attempt is one attempt of a step. A writing step has a receipt: otherwise after a commit of unknown outcome the
-// report would miss the letters of the commit, and their ids would be taken for unknown.
+// attempt is one attempt of a step: it chooses letters and runs do on them. wrote means: the transaction has redriven
+// or discarded letters, and needs a receipt. Without a receipt, after a commit of unknown outcome the report would miss
+// the letters of the commit, and their ids would be taken for unknown.
 func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
 	done, rows, err := s.choose(walk, tx, width)
 	if err != nil {
@@ -254,7 +259,8 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 	return done, true, w.finish()
 }
 
-// choose reads the letters for one transaction. The reads are at snapshot: do adds the conflicts.
+// choose reads the letters for one transaction: up to width, up to the limit, and about deadStepBytes to write. It
+// returns the step, and the readable letters in it. The reads are at snapshot: do adds the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []deadRow, error) {
 	v := s.q.viewOf(s.ctx, tx.Snapshot())
 	step, err := walk.read(&v, width)
@@ -288,7 +294,8 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 	return out, rows, nil
 }
 
-// cutBefore ends a step before its i-th row, which is the first of the next step. i is not 0.
+// cutBefore ends a step before its i-th row, which is the first of the next step. i is not 0. The fields of the step
+// then say what the walk has passed up to the row before.
 func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	last := &t.rows[i-1]
 	t.ended, t.last, t.scanned = false, last.key, last.nth+1
@@ -300,7 +307,8 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	t.missing = slices.DeleteFunc(t.missing, func(id ID) bool { return !slices.Contains(ids[:t.ids], id) })
 }
 
-// bury deletes dead letters. Footprint: a read conflict on each letter, so that of two redrives only the first commits.
+// bury clears dead letters (dead), but not their parts. Footprint: a read conflict on each letter, so that of two
+// redrives only the first commits.
 func (w *txn) bury(rows []deadRow) error {
 	for i := range rows {
 		if err := guard.Letter.Read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
@@ -311,6 +319,8 @@ func (w *txn) bury(rows []deadRow) error {
 	return nil
 }
 
+// discard removes dead letters for good: it clears the letters (dead) and their parts, and adds to the counters and the
+// changes. bury adds the read conflicts.
 func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.keys.parts(rows[i].letter.ID))
@@ -324,6 +334,11 @@ func (w *txn) discard(rows []deadRow) error {
 	return w.bury(rows)
 }
 
+// redrive gives dead letters back to their groups as o says: to the tails (redriveToTail), or, as follows, to their old
+// places. It writes the items again, clears the letters (dead), and makes each group findable by hints. If each group
+// is one lane, redrive reads the group's lock with a conflict, and writes a hint only if there is no lock. Otherwise
+// each lane of an item gets the item and a hint, held or not. A write conflict on each group's lock excludes claims
+// that have not seen the items.
 func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	w.count(countRedriven, len(rows))
 	if o.ToTail {
@@ -385,15 +400,16 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	return nil
 }
 
-// exhumed is an item that comes back under its own key.
+// exhumed is an item that comes back under its own key, out of a dead letter.
 type exhumed struct {
-	value  []byte
+	value  []byte   // of the item: envelope and begin of the body
 	edited bool     // else the parts of the body have stayed where they were
 	parts  [][]byte // of an edited body
-	facets string
+	facets string   // packed
 }
 
-// exhumedOf reads a dead letter, and edits it if o says so. It writes nothing.
+// exhumedOf makes the item from a dead letter that was read, and edits it if o says so. It writes nothing. It reads the
+// parts of a body that is to be edited.
 func exhumedOf(w *txn, row *deadRow, o *RedriveOptions) (e exhumed, err error) {
 	e.value, e.edited = row.dead.Item, o.Edit != nil
 	if e.edited {
@@ -412,8 +428,9 @@ func exhumedOf(w *txn, row *deadRow, o *RedriveOptions) (e exhumed, err error) {
 	return e, err
 }
 
-// exhume puts an item back. The caller must exclude the holders of the group, because the item may come before those of
-// a claim, and must leave hints of the item's lanes.
+// exhume writes an item under the id of its dead letter: the item, and the parts if the body was edited. The caller
+// must exclude the holders of the group, because the item may come before those of a claim, and must leave hints of the
+// item's lanes.
 func (w *txn) exhume(id ID, e *exhumed) {
 	if e.edited {
 		w.tx.ClearRange(w.keys.parts(id))
@@ -446,7 +463,7 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	return append(e.Append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
-// edited is the message of a dead letter, as Edit leaves the message.
+// edited returns the message of a dead letter, changed by o.Edit if there is one. It reads the parts of the body.
 func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
 	item, err := w.readItem(kv.KV{Key: w.keys.item(id), Value: row.dead.Item})
@@ -463,7 +480,8 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	return &m, nil
 }
 
-// mend calls Edit, and checks what that has made of the message.
+// mend calls o.Edit, which may change m, and checks the result. item is the message before the edit: only the body and
+// the headers may differ.
 func mend(w *txn, row *deadRow, item *Item, m *Message, o *RedriveOptions) error {
 	if err := o.Edit(row.letter, m); err != nil {
 		return err
@@ -481,7 +499,8 @@ func mend(w *txn, row *deadRow, item *Item, m *Message, o *RedriveOptions) error
 	return config.checkFacetsOf(m.Headers)
 }
 
-// redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.
+// redriveToTail enqueues letters as new messages, with new ids, and clears the letters (dead) and their parts. The
+// dedup entries of the messages then name the new ids. For the other keys see txn.enqueue.
 func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	e := &enqueuing{redriven: true, told: ChangeRedriven}
 	for i := range rows {
@@ -510,7 +529,8 @@ func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	return nil
 }
 
-// groupOfLetter returns the group to whose tail a letter goes: that of the letter, or the group that it was to join.
+// groupOfLetter returns the group to whose tail a letter goes. For a message that failed while it waited to join its
+// group (see Message.JoinWhenDue), that is the group to join. Otherwise the letter's own group.
 func groupOfLetter(row *deadRow) string {
 	group, _, waits := joinedFrom(row.letter.ID.Group)
 	if !waits {
@@ -561,7 +581,7 @@ type DeadFilter struct {
 	From, Before time.Time
 }
 
-// some reports whether the filter has a condition on the contents of a letter.
+// some reports whether the filter has a condition other than All and IDs.
 func (f *DeadFilter) some() bool {
 	return f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()
 }
@@ -575,6 +595,7 @@ func (f *DeadFilter) checkChosen() error {
 	return f.check()
 }
 
+// check returns an error if conditions of the filter do not go together, or one of them is illegal.
 func (f *DeadFilter) check() error {
 	if f.IDs != nil && f.some() {
 		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
@@ -595,7 +616,8 @@ func (f *DeadFilter) check() error {
 	return checkSpan("dead-lettered", f.From, f.Before)
 }
 
-// matches reports whether a letter is chosen by its contents.
+// matches reports whether the text and the time of a letter agree with the filter. The walk has chosen by group and ids
+// already.
 func (f *DeadFilter) matches(d *rec.DeadLetter) bool {
 	return (f.Text == "" || strings.Contains(d.Reason, f.Text) || strings.Contains(d.LastError, f.Text)) &&
 		inSpan(d.DeadMS, f.From, f.Before)
@@ -669,7 +691,8 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 	return DeadPage{Letters: list.rows, Next: next}, nil
 }
 
-// readBodies reads the bodies of dead letters.
+// readBodies reads the bodies of dead letters with their parts, at the version of v, into letter.Body. If a body cannot
+// be read, readBodies sets letter.Err and letter.Reason.
 func readBodies(v *view, found []deadRow) error {
 	for i := range found {
 		row := &found[i]
@@ -691,23 +714,24 @@ func readBodies(v *view, found []deadRow) error {
 
 // deadRow is a dead letter as read.
 type deadRow struct {
-	letter DeadLetter
-	key    []byte
-	value  []byte
-	dead   *rec.DeadLetter // nil if unreadable
+	letter DeadLetter      // for the operator; without the body until readBodies
+	key    []byte          // in the section dead
+	value  []byte          // as stored
+	dead   *rec.DeadLetter // the value decoded; nil if unreadable
 	nth    int             // among the letters which the step has looked at, from 0
 }
 
-// deadWalk goes through the dead letters chosen by a filter, a few a transaction.
+// deadWalk goes through the dead letters chosen by a filter, a few a transaction. If the filter names ids, the walk
+// reads those letters. Otherwise it reads a range: all letters of a group, or of the queue.
 type deadWalk struct {
 	filter *DeadFilter
-	end    []byte
+	end    []byte // of the range
 	after  []byte // the key behind which the walk goes on; nil = begin
-	begin  []byte
-	named  bool // the filter names ids, perhaps none
-	ids    []ID // of the filter, in order, each once
-	idsAt  int  // how many ids the walk has looked at
-	ended  bool
+	begin  []byte // of the range
+	named  bool   // the filter names ids, perhaps none
+	ids    []ID   // of the filter, in order, each once
+	idsAt  int    // how many ids the walk has looked at
+	ended  bool   // there are no more letters
 }
 
 // deadStep is what one transaction of a walk has read. The walk passes a step when the transaction is done.
@@ -716,10 +740,12 @@ type deadStep struct {
 	scanned int       // letters looked at, chosen or not
 	missing []ID      // ids of no dead letter
 	last    []byte    // the last key looked at; nil = none
-	ids     int
-	ended   bool
+	ids     int       // how many ids were looked at
+	ended   bool      // there are no more letters
 }
 
+// walkDead returns a walk through the letters chosen by f, behind the letter after; nil = from the first on. It reads
+// nothing.
 func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	rows := q.keys.section(nameDead)
 	if f.Group != nil {
@@ -746,7 +772,9 @@ func compareIDs(a, b ID) int {
 	)
 }
 
-// read reads up to limit letters. Whether the read conflicts depends on the view.
+// read reads the next letters (dead) of the walk, up to limit, and returns those that the filter chooses. A letter that
+// cannot be read counts as chosen. The walk stays where it is, see pass. Whether the read conflicts depends on the
+// view.
 func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 	var step deadStep
 	var err error
@@ -776,6 +804,7 @@ func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 	return step, nil
 }
 
+// readRange reads the next rows of the walk's range, and notes in step where they end.
 func (w *deadWalk) readRange(v *view, limit int, step *deadStep) ([]kv.KV, error) {
 	begin := kv.FirstGreaterOrEqual(w.begin)
 	if w.after != nil {
@@ -793,6 +822,7 @@ func (w *deadWalk) readRange(v *view, limit int, step *deadStep) ([]kv.KV, error
 	return rows, nil
 }
 
+// readIDs reads the letters of the next ids, and notes in step how many ids these are, and those of no dead letter.
 func (w *deadWalk) readIDs(v *view, limit int, step *deadStep) ([]kv.KV, error) {
 	ids := w.ids[w.idsAt:]
 	ids = ids[:min(limit, len(ids))]
@@ -816,7 +846,7 @@ func (w *deadWalk) readIDs(v *view, limit int, step *deadStep) ([]kv.KV, error) 
 	return rows, nil
 }
 
-// pass moves the walk behind a step.
+// pass moves the walk behind a step whose transaction is done.
 func (w *deadWalk) pass(step deadStep) {
 	w.idsAt += step.ids
 	w.ended = step.ended
@@ -825,7 +855,8 @@ func (w *deadWalk) pass(step deadStep) {
 	}
 }
 
-// open decodes the value.
+// open decodes the value of the row into r.dead, and all of r.letter except the body. If the value cannot be read, the
+// error wraps ErrCorrupt.
 func (r *deadRow) open() error {
 	d, err := rec.UnpackDeadLetter(r.key, r.value)
 	if err != nil {

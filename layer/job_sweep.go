@@ -21,8 +21,8 @@ import (
 
 const (
 
-	// sweepSlack allows for clocks that differ. dedupSlack does so for dedup entries: without it a worker whose clock
-	// is ahead would end an entry's window early for the others. It is short, because there may be many entries.
+	// sweepSlack allows for clocks that differ. dedupSlack does so for dedup entries. Without dedupSlack a worker whose
+	// clock is ahead would end an entry's window early for the others. It is short, because there may be many entries.
 	sweepSlack = 24 * time.Hour
 	dedupSlack = time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
@@ -114,8 +114,9 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	return s.report, nil
 }
 
-// ask compares this process's clock with those in recent receipts, before the sweep removes anything by its age. After
-// a refusal it does not ask again.
+// ask compares this process's clock with the times in recent receipts, which it reads at snapshot. If a clock
+// disagrees, ask sets s.refused, and the caller must leave out the parts of the sweep that remove rows by age. After a
+// refusal ask does not read again.
 func (s *sweeper) ask() error {
 	if s.refused != nil {
 		return nil
@@ -126,7 +127,7 @@ func (s *sweeper) ask() error {
 	})
 }
 
-// raise finishes a raise of the shards which was interrupted, or begun in a caller's transaction.
+// raise finishes a raise of the shards which was interrupted, or begun in a caller's transaction: see finishRaise.
 func (s *sweeper) raise() error {
 	if !s.q.keys.shards.known.Load().isRising() {
 		return nil
@@ -134,7 +135,8 @@ func (s *sweeper) raise() error {
 	return s.q.finishRaise(s.ctx)
 }
 
-// named clears the requests for groups, lanes and by templates of handles which have died.
+// named clears the requests of dead handles that wait for a group or a lane (reqgroup), or for any lane of a template
+// (reqlane).
 func (s *sweeper) named() error {
 	for _, section := range s.q.keys.sections(nameNamed, nameByLane) {
 		if err := s.requestsIn(section); err != nil {
@@ -144,6 +146,9 @@ func (s *sweeper) named() error {
 	return nil
 }
 
+// requestsIn clears, in a range of requests, those whose deadline is over, because the handle is dead, and those that
+// cannot be read. It has a read conflict on each cleared request, because a live handle may renew the request at the
+// same time.
 func (s *sweeper) requestsIn(section kv.KeyRange) error {
 	return s.pages(section, func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackRequest(row.Key, row.Value)
@@ -158,10 +163,12 @@ func (s *sweeper) requestsIn(section kv.KeyRange) error {
 	}, &s.report.Wakes)
 }
 
-// wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when the
-// key was touched. It first notes all handles with a request, page by page. If a handle writes its request after that
-// page was read, its wake key is cleared too: then the handle wakes for nothing, or misses a wake and finds the group
-// by its next poll.
+// wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when
+// another transaction changed the key. It first notes all handles with a request, page by page. Then it reads the wake
+// keys. All reads are at snapshot.
+//
+// If a handle writes its request after that page was read, its wake key is cleared too. Then the handle wakes for
+// nothing, or misses a wake and finds the group by its next poll.
 func (s *sweeper) wakes() error {
 	waiting := make(map[uuid.UUID]bool)
 	none := int64(0)
@@ -187,6 +194,7 @@ func (s *sweeper) wakes() error {
 	}, &s.report.Wakes, nil)
 }
 
+// sweeper is a sweep under way. Its methods named in Sweep are the parts of the sweep; each adds to report.
 type sweeper struct {
 	q      *Queue
 	ctx    context.Context
@@ -199,7 +207,7 @@ type sweeper struct {
 	refused *clockError
 }
 
-// configuration returns the queue's configuration, as stored.
+// configuration returns the queue's configuration as stored in meta when the sweep first asked.
 func (s *sweeper) configuration() (Config, error) {
 	if s.config == nil {
 		config, _, err := s.q.Admin().ReadConfig(s.ctx)
@@ -211,11 +219,13 @@ func (s *sweeper) configuration() (Config, error) {
 	return *s.config, nil
 }
 
-// asOf begins to read the configuration as a transaction sees it, and not as the handle knows it: what is removed by
-// age must not be younger than any process takes it for.
+// asOf begins to read the configuration (meta) in the transaction, at snapshot, instead of taking the one that the
+// handle knows. A sweep must not remove a row by an outdated setting. Example: an operator has just made Config.Archive
+// longer.
 func (s *sweeper) asOf(tx kv.Tx) *following { return s.q.followAnew(tx, s.q.aging.now(s.q.opts.Now)) }
 
-// begin notes in the database the begin of a sweep, and returns false if the turn is another sweep's.
+// begin decides whether this sweep may run, and notes its begin in meta (swept). mine is false if another sweep has
+// begun less than SweepOptions.Every ago.
 //
 // Footprint: a read conflict on the note, if the note is written.
 func (s *sweeper) begin() (mine bool, err error) {
@@ -255,11 +265,12 @@ func (s *sweeper) begin() (mine bool, err error) {
 	return mine, err
 }
 
-// receipts clears receipts left behind. A retry that needed such a receipt has long ended, see receiptTrust.
+// receipts clears the receipts that are older than receiptLife by the wall clock and by the database's version. A retry
+// that needed such a receipt has long ended: see receiptTrust. Receipts that cannot be read stay.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
-		written, dated := witnessOf(r) // without a date only the time counts
+		written, dated := witnessOf(r) // not dated = by an earlier release, without a version: only the time counts
 		young := r.WrittenMS > m.nowMS-receiptLife.Milliseconds() || dated && !m.old(written.clock, receiptLife)
 		if err != nil || young {
 			return false, nil
@@ -269,7 +280,9 @@ func (s *sweeper) receipts() error {
 	}, &s.report.Receipts)
 }
 
-// purges clears the notes of purges older than any dedup entry which may ask for the note.
+// purges clears the notes of purges of groups (purged) that are older than any dedup entry. A purge of a group voids
+// all dedup entries older than its note, so an entry may ask for the note. purges has a read conflict on each cleared
+// note, because a purge may write it again. Notes that cannot be read stay.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		note, err := rec.UnpackPurgeNote(row.Key, row.Value)
@@ -291,8 +304,9 @@ func (s *sweeper) purges() error {
 	}, &s.report.Purges)
 }
 
-// pages calls visit for each row of r, page by page, with the time of the page's transaction, and adds to counted the
-// rows which visit has cleared.
+// pages calls visit for each row of r, page by page, in one transaction for each page. The rows are read at snapshot. m
+// is the time of the transaction by two clocks: the handle's, and the database's version. visit reports whether it has
+// cleared the row. pages adds the cleared rows to counted, a field of the report.
 func (s *sweeper) pages(
 	r kv.KeyRange, visit func(tx kv.Tx, m moment, row kv.KV) (cleared bool, err error), counted *int64,
 ) error {
@@ -318,10 +332,10 @@ func (s *sweeper) pages(
 	}, counted, nil)
 }
 
-// pagesUntil calls visit for each page of r, in a transaction of its own. visit gets the rows, at snapshot, and whether
-// there may be more behind them. It returns how many rows it has cleared. A page may be empty, and if its transaction
-// is repeated visit gets it again. enough, if not nil, gets the numbers of the rows of a page and of those cleared. It
-// ends the work by returning true.
+// pagesUntil calls visit for each page of r, in a transaction of its own. visit gets the rows, read at snapshot, and
+// whether there may be more behind them. It returns how many rows it has cleared. A page may be empty, and if its
+// transaction is repeated visit gets it again. pagesUntil adds the cleared rows to counted, a field of the report.
+// enough, if not nil, gets the numbers of the rows of a page and of those cleared. It ends the work by returning true.
 func (s *sweeper) pagesUntil(
 	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
@@ -347,7 +361,8 @@ func (s *sweeper) pagesUntil(
 	return pages.run(true)
 }
 
-// passed reports a step which has looked at so many keys; counted counts the cleared keys.
+// passed reports a step that has looked at the given number of keys, and calls Progress. It adds cleared to counted, a
+// field of the report.
 func (s *sweeper) passed(keys int, cleared int64, counted *int64) {
 	s.report.Keys += int64(keys)
 	*counted += cleared
@@ -363,6 +378,8 @@ const (
 )
 
 // archived clears the items that the archive has kept for Config.Archive, or all if the queue has no archive any more.
+// It reads the entries (archived), which lie in the order of completion, at snapshot, and clears those that are too
+// old, with the items (archive) and parts that they name.
 func (s *sweeper) archived() error {
 	rest := newCursor(s.q.keys.section(nameArchived))
 	entries := job[page]{
@@ -390,8 +407,10 @@ func (s *sweeper) archived() error {
 	return entries.run(true)
 }
 
-// forget clears the archived items of entries which are too old, and returns how many items, and the entries done. The
-// first entry young enough ends the work, and so does the bound archiveSweepItems.
+// forget clears the entries (archived) that are older than keep, with the items (archive) and parts that they name.
+// rows are entries in the order of completion. items is how many items were cleared, and done are the rows behind which
+// the sweep continues. The first entry young enough ends the work, and so does the bound archiveSweepItems. An entry
+// that cannot be read stays.
 func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int64, done []kv.KV, err error) {
 	m, err := momentOf(s.ctx, s.q, tx)
 	if err != nil {
@@ -423,7 +442,9 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 	return items, rows, nil
 }
 
-// repeats clears the receive ids which are out of date, with time left for clocks which differ.
+// repeats clears the receive ids (repeat) that are older than receiptLife by the wall clock and by the database's
+// version, and those that cannot be read. If the time of a receive id is far in the future, a wrong clock wrote it, and
+// the version alone decides.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, m moment, row kv.KV) (bool, error) {
 		r, err := rec.UnpackRepeat(row.Key, row.Value)
@@ -431,7 +452,7 @@ func (s *sweeper) repeats() error {
 			!m.old(r.Claims[0].Token, receiptLife)) {
 			return false, nil
 		}
-		// The id may be in use again by now.
+		// A receive may use the id again at the same time, and write the row.
 		if err := guard.RepeatSweep.Read(tx, kv.SingleKey(row.Key)); err != nil {
 			return false, err
 		}
@@ -440,8 +461,9 @@ func (s *sweeper) repeats() error {
 	}, &s.report.Repeats)
 }
 
-// changes clears the rows of changes which every subscription has seen, and those older than Config.Changes. For the
-// latter it notes how far it came, so that a subscription which was behind learns that it has missed changes.
+// changes clears the rows of changes (change) which every subscription has seen, and those older than Config.Changes.
+// If it clears a row that some subscription has not seen, it notes the row's key in meta (missed). So the subscription
+// learns that it has missed changes.
 //
 // Footprint: a conflict with a drop if metaMissed is written, otherwise none. The rows and the cursors are read at
 // snapshot: a cursor that moves at the same time only moves on, and a new subscription begins with the oldest change
@@ -464,6 +486,8 @@ func (s *sweeper) changes() error {
 		if err != nil {
 			return 0, err
 		}
+		// unseen is the last cleared row that a subscription has not seen, unreadable the first of a run of rows whose
+		// keys cannot be read.
 		var unseen, unreadable []byte
 		for i, row := range rows {
 			ms, _, err := rec.UnpackChanges(row.Key, row.Value)
@@ -506,8 +530,9 @@ func (s *sweeper) changes() error {
 // mostCursors bounds the subscriptions whose places the sweep reads in the transaction that clears changes.
 const mostCursors = 1000
 
-// slowest returns the place of the subscription which is furthest behind; nil if there is no subscription. If the queue
-// has more than mostCursors, slowest returns a place before all changes: the sweep then removes only old changes.
+// slowest returns the place of the subscription which is furthest behind: a key of a change, without the queue's
+// prefix. nil = there is no subscription. It reads the cursors by tx. If the queue has more than mostCursors, slowest
+// returns a place before all changes: the sweep then removes only old changes.
 func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 	rows, err := tx.GetRange(
 		s.q.keys.section(nameCursor).Selectors(), kv.RangeOptions{Limit: mostCursors + 1}).Wait(s.ctx)
@@ -529,9 +554,10 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 	return from, nil
 }
 
-// letters discards the dead letters which have been kept for as long as Config.DeadRetention says. The letters of a
-// group lie together, whatever their age, so a sweep reads them all. A sweep with Every continues where the last one
-// ended. After sweepLetters letters it ends at the first page of which it discards less than a quarter.
+// letters discards the dead letters (dead, and their parts) which have been kept for as long as Config.DeadRetention
+// says. The letters of a group lie together, whatever their age, so a sweep reads them all. A sweep with Every
+// continues where the last one ended: see sweepPlace. After sweepLetters letters it ends at the first page of which it
+// discards less than a quarter.
 //
 // Footprint: a read conflict on each discarded letter, because a redrive may take the letter.
 func (s *sweeper) letters() error {
@@ -579,15 +605,17 @@ func (s *sweeper) letters() error {
 	})
 }
 
-// sweepPlace is how far the last sweep with Every has come in a section: the next one begins behind it.
+// sweepPlace is how far the last sweep with Every has come in a section. The next such sweep begins behind it. A note
+// in meta has the place.
 type sweepPlace struct {
 	s       *sweeper
-	section kv.KeyRange
-	key     []byte // of the note
-	noted   bool
+	section kv.KeyRange // still to be swept
+	key     []byte      // of the note
+	noted   bool        // there is a note
 }
 
-// resume moves the begin of the section behind the row where the last sweep ended.
+// resume reads the note, and moves the begin of the section behind the row where the last sweep ended. A sweep without
+// Every begins with the first row.
 func (p *sweepPlace) resume() error {
 	if p.s.o.Every == 0 {
 		return nil
@@ -608,7 +636,8 @@ func (p *sweepPlace) resume() error {
 	return nil
 }
 
-// note writes where the next sweep goes on: behind rows; from the first row on if there are no more.
+// note writes where the next sweep continues: behind rows, which this transaction has looked at. more is false at the
+// end of the section: then note clears the note, and the next sweep begins with the first row.
 func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 	switch {
 	case more:
@@ -619,9 +648,9 @@ func (p *sweepPlace) note(tx kv.Tx, rows []kv.KV, more bool) {
 	}
 }
 
-// dedup clears the entries whose time is over. An entry without a time is cleared when its message is neither in the
-// queue nor a dead letter. A sweep with Every continues where the last one ended. After sweepRows rows it ends at the
-// first page of which it clears less than a quarter.
+// dedup clears the dedup entries whose time is over. An entry without a time is cleared when its message is neither in
+// the queue nor a dead letter: see outlived. A sweep with Every continues where the last one ended: see sweepPlace.
+// After sweepRows rows it ends at the first page of which it clears less than a quarter.
 //
 // Footprint: a read conflict on each cleared entry, because an enqueue may write the entry again.
 func (s *sweeper) dedup() error {
@@ -656,8 +685,9 @@ func (s *sweeper) dedup() error {
 	})
 }
 
-// outlived returns the keys of the entries which make nothing a duplicate any more. An unreadable entry stays: Check
-// names the entry.
+// outlived returns the keys of the entries, among rows, which make nothing a duplicate any more. For an entry without a
+// time it reads the item and the dead letter of the entry's message: if neither is there, the entry is over. An
+// unreadable entry stays: Check names the entry.
 func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	type place struct{ entry, item, dead []byte }
 	var over [][]byte
@@ -698,10 +728,12 @@ func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	return over, nil
 }
 
-// hints clears the stale hints and timers of lanes, if the queue's plan is not plain. A claim clears only those of its
-// own lane. If the claims of other lanes empty a lane from which no handle receives, its hints stay. Example: the views
-// are "*; state", and all workers receive by state. Each enqueue into an empty group then sets a hint of the whole
-// group, and no claim clears it.
+// hints clears the stale hints (ready, open) and timers (timer, due) of lanes, unless each group is one lane. A lane is
+// a group, or the part of a group that a template matches.
+//
+// A claim clears only the hints of its own lane. If the claims of other lanes empty a lane from which no handle
+// receives, its hints stay. Example: the views are "*; state", and all workers receive by state. Each enqueue into an
+// empty group then sets a hint of the whole group, and no claim clears it.
 func (s *sweeper) hints() error {
 	if s.q.keys.plan.IsPlain() {
 		return nil
@@ -719,8 +751,8 @@ func (s *sweeper) hints() error {
 	return nil
 }
 
-// staleTimers clears, in a page, the timers of delayed heads that empty lanes have had. As a hint, such a timer stays
-// in a lane from which no handle receives.
+// staleTimers clears, in a page of timers, those of delayed heads of lanes that are empty by now. As a hint, such a
+// timer stays in a lane from which no handle receives. Other timers stay.
 //
 // Footprint, per timer cleared: a read conflict on the whole lane, because an item that comes into the lane may write a
 // timer with this very key.
@@ -738,8 +770,10 @@ func (s *sweeper) staleTimers(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, er
 	})
 }
 
-// clearByHead clears the stale rows of those that wanted chooses. isStale gets the first key at or behind the begin of
-// the row's lane.
+// clearByHead clears the stale ones of rows, which are hints or timers, and returns how many. It looks only at rows for
+// which wanted is true. It reads the head of each row's lane at snapshot. isStale decides, and adds the conflicts. It
+// gets the key of the row, the row's lane, and head: the first key at or behind the begin of the lane's items. If the
+// lane is empty, head is a key of something else.
 func (s *sweeper) clearByHead(
 	tx kv.Tx, rows []kv.KV, wanted func(row kv.KV) bool,
 	isStale func(key []byte, lane string, head []byte) (bool, error),
@@ -773,9 +807,9 @@ func (s *sweeper) clearByHead(
 	return cleared, nil
 }
 
-// staleHints clears, in a page, the hints of empty lanes, and the hints that do not lead to the head of their lane. If
-// such a head has no hint, it gets one. But a hint behind the place of such a head stays, if it is the first of the
-// lane: the group has its turn there.
+// staleHints clears, in a page of hints, those of empty lanes, and those that do not lead to the head of their lane. A
+// head that is then without a hint gets one. But a hint behind the place of such a head stays, if it is the first of
+// the lane: the group has its turn there, see replaceTurn.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
@@ -795,8 +829,9 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 	return cleared, follow.guardDrop(s.ctx, tx)
 }
 
-// replaceStale reports whether the hint of a lane is stale, with the conflict that keeps the answer true. If the hint
-// is stale, and the lane's head has none, replaceStale sets the head's hint. The caller must then clear the stale one.
+// replaceStale reports whether the hint of a lane is stale, with the conflict that keeps the answer true. head is as in
+// clearByHead. If the hint is stale, and the lane's head has none, replaceStale sets the head's hint. The caller must
+// then clear the stale one.
 func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) (bool, error) {
 	keys := s.q.keys
 	items := keys.items(lane)
@@ -807,11 +842,11 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 	if err != nil {
 		return false, nil // Check names it
 	}
-	right := keys.ready(p.index, lane)
+	right := keys.ready(p.index, lane) // the hint that the head should have
 	if string(right) == string(hint) {
 		return false, nil
 	}
-	set, err := guard.StaleEmpty.Get(tx, right).Wait(s.ctx)
+	set, err := guard.StaleEmpty.Get(tx, right).Wait(s.ctx) // nil = the head has no hint of its own
 	if err != nil {
 		return false, fmt.Errorf("read hint: %w", err)
 	}
@@ -844,9 +879,10 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 // maxTurns bounds the hints of turns that a sweep remembers.
 const maxTurns = 10_000
 
-// replaceTurn reports whether a hint behind the place of the lane's head is stale. The group has its turn there, see
-// txn.lastPlace, if no hint of the lane comes before. So the sweep keeps the first such hint of a lane. An attempt that
-// is repeated keeps the same hint again.
+// replaceTurn reports whether a hint behind the place of the lane's head is stale. A group whose turn comes later,
+// behind other groups, has its only hint there: see txn.lastPlace. So the sweep remembers the first such hint of a
+// lane, which stays. A further one is stale if the first is still set, which replaceTurn reads with a conflict. An
+// attempt that is repeated keeps the same hint again.
 func (s *sweeper) replaceTurn(tx kv.Tx, hint []byte, lane string) (bool, error) {
 	first := s.turns[lane]
 	if first != nil && string(first) != string(hint) {
@@ -867,7 +903,10 @@ func (s *sweeper) replaceTurn(tx kv.Tx, hint []byte, lane string) (bool, error) 
 	return false, nil
 }
 
-// overdue goes from head to head and removes the heads past retention, with the items past retention behind.
+// overdue removes the items past retention. It goes from head to head, and removes a head past retention together with
+// the items past retention behind it. It clears the items with their parts and attempts, or makes them dead letters
+// (dead): see Config.DeadLetterExpired. Their group then gets a hint, or is found by its mark or timer. The job reads
+// items at snapshot; overdueStep has the conflicts.
 func (s *sweeper) overdue() error {
 	config, err := s.configuration()
 	if err != nil || config.Retention == 0 {
@@ -896,12 +935,15 @@ func (s *sweeper) overdue() error {
 // to maxLapsed claims, delays and grants of the group, on the marks before them, and on the holds of the items. A group
 // whose holder's heartbeat is over: see endBeat.
 type overdueStep struct {
-	rest kv.KeyRange // begins with the first item of a group
+	rest kv.KeyRange // the items to look at; begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
-	keys int
-	aged int
+	keys int         // how many items were looked at
+	aged int         // how many items were removed
 }
 
+// run looks at up to width items, and removes from each group on the page the first items past retention. It sets
+// t.next. After a group with more items than the page has, run goes on to the next group, because only first items can
+// be removed.
 func (t *overdueStep) run(w *txn, width int) error {
 	if err := keepOwn(w); err != nil {
 		return err
@@ -947,9 +989,11 @@ func (t *overdueStep) run(w *txn, width int) error {
 }
 
 // expireFirst drops or dead-letters the first items of a group that are past retention. It leaves a group alone that is
-// in flight, or of which the lock cannot be read (Check reports that lock). all are the group's rows on this page. If
-// last is set, the page ends in this group, and more of its rows may follow. again means that the next step has to look
-// at the group again, because more of its items are past retention, or may be.
+// in flight, or of which the lock cannot be read (Check reports that lock).
+//
+// all are the group's rows on this page. last says that the page ends in this group, so that more of its rows may
+// follow. again means that the next step has to look at the group again, because more of its items are past retention,
+// or may be.
 func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
@@ -988,11 +1032,17 @@ func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err 
 	return rest.len() > 0, err
 }
 
-// endOver is for a group that is not one lane. It looks at the first maxLapsed claims, delays and grants of the group,
-// whichever lanes they have, and at the holds of the group up to the last item of old, the first items of the group. If
-// one of these lasts, the items stay (stop). If all are over, endOver ends some of them, and the next step must look at
-// the group again (again): no receive may ever come that would end them. The mark of a lane without a claim protects no
-// item. If the group has more than maxPassed locks before the last of these, the items stay.
+// endOver ends the holdings that are over in a group that is not one lane, before its first items, old, are removed. No
+// other transaction may ever end them: perhaps no receive comes to their lanes. After an expired claim the item that
+// was tried counts a failed attempt, see lapse.
+//
+// endOver looks at the first maxLapsed claims, delays and grants of the group, whichever lanes they have, and at the
+// holds (claims of single items) of the group up to the last item of old. The mark of a lane without a claim protects
+// no item.
+//
+// stop: the items stay in this step. again: the next step must look at the group again. If a holding lasts, the result
+// is stop alone; also if the group has more than maxPassed locks before the last of these. If all are over, endOver
+// ends some of them, and the result is both. If there is none, the result is neither.
 func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 	var all []heldLane
 	var read locksRead
@@ -1039,8 +1089,9 @@ func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 	return len(all) > 0, len(all) > 0, nil
 }
 
-// paces clears the used rates of groups that have their full rate again. If a group with a used rate has items, it also
-// gets a hint or a timer by the present rate, because it may wait by a former rate.
+// paces clears the used rates (pace) of groups that have their full rate (Config.MaxRate) again. If a group with a used
+// rate has items, paces also writes a hint or a timer by the present rate, because the group may wait by a former rate:
+// see repace. It has a read conflict on each cleared row, and on the range of the group's items if the group is empty.
 func (s *sweeper) paces() error {
 	config, err := s.configuration()
 	if err != nil {
@@ -1100,7 +1151,8 @@ func (s *sweeper) paces() error {
 	}, &s.report.Paces, nil)
 }
 
-// repace writes a hint or a timer that leads to a group with items when its rate lets the group continue.
+// repace writes a hint or a timer that leads to a group with items when its rate lets the group continue. rate is
+// Config.MaxRate, and used is how far the group has used it up.
 //
 // Footprint: a write conflict on the lock, so that no transaction leaves the group to an outdated rate, also not at the
 // end of a claim or a delay. If the lock has a record, or the right timer is there already, repace writes no key, and

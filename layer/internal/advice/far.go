@@ -15,7 +15,9 @@ const (
 	farLooks = 4
 )
 
-// Far is what a handle has seen when it looked far ahead. The zero value has seen nothing.
+// Far is what a handle has seen when it looked far ahead: at timers far in the future, which a process with a wrong
+// clock may have left (see lookFar in package layer). Far counts by the time that the caller passes. The zero value has
+// seen nothing.
 type Far struct {
 	mu     sync.Mutex
 	lease  time.Duration        // guarded by mu; of the queue
@@ -30,7 +32,9 @@ type Far struct {
 // sight is when the handle saw a timer first, and when it saw the timer last.
 type sight struct{ first, last time.Time }
 
-// Begin reports whether it is time for a look by a template. empty: a receive has just found nothing.
+// Begin reports whether it is time for a look by the template where, and notes the look. lease is the queue's: looks by
+// a template are a quarter of it apart, and looks by any template an eighth. empty: a receive has just found nothing.
+// The first look by a template must wait for a quarter of the lease, unless empty is set.
 func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,9 +54,11 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 	return true
 }
 
-// IsOver reports whether the handle has seen a timer for as long as d. A handle that keeps an eye on farSeen timers
-// first forgets those that it has not met for a lease. If there are none, the new timer has to wait: a handle that
-// forgot timers which it still meets might see none of them for long enough.
+// IsOver notes that the handle has just seen a timer, by its key, and reports whether it has seen the timer for as long
+// as d.
+//
+// A handle that keeps an eye on farSeen timers first forgets those that it has not met for a lease. If there are none,
+// the new timer has to wait: a handle that forgot timers which it still meets might see none of them for long enough.
 func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 	if d <= 0 {
 		return true
@@ -78,14 +84,15 @@ func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 	return now.Sub(s.first) >= d
 }
 
-// Place returns where a look at a section continues; nil = from the begin.
+// Place returns the key behind which the next look at a section continues; nil = from the begin. section is the begin
+// of the timers of one shard and template.
 func (f *Far) Place(section []byte) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.after[string(section)]
 }
 
-// Next sets where the next look at a section continues; nil = from the begin.
+// Next sets the key behind which the next look at a section continues; nil = from the begin.
 func (f *Far) Next(section, last []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

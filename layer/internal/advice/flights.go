@@ -5,25 +5,28 @@ import (
 	"sync"
 )
 
-// Flights keeps the receiving transactions of one handle from claiming the same groups at the same time.
+// Flights keeps the receiving transactions of one handle from claiming the same lanes (groups or parts of groups) at
+// the same time. Each such transaction is a Flight: it takes a lane before it claims it, and lands when it has ended.
 //
 // A transaction whose attempt began before another landed may read the database as it was before the other's commit. It
-// would find the other's groups free, and lose a conflict. So a group stays taken for all such attempts.
+// would find the other's lanes free, and lose a conflict. So a lane stays taken for all such attempts. Example: T1
+// claims A and lands; T2, which began before, may not take A; T3, which begins now, may.
 type Flights struct {
 	mu     sync.Mutex
 	clock  int64              // guarded by mu; counts attempts and landings
-	groups map[string]*Flight // guarded by mu; by group, the flight that is about to claim it
-	landed map[string]int64   // guarded by mu; when the flight with a group landed, while an older attempt is under way
+	groups map[string]*Flight // guarded by mu; by lane, the flight that is about to claim it
+	landed map[string]int64   // guarded by mu; by lane, when its flight landed, while an older attempt is under way
 	began  map[*Flight]int64  // guarded by mu; when the attempt under way of each flight began
 }
 
 // Flight is a receiving transaction of the handle, over all its attempts.
 type Flight struct {
 	all    *Flights
-	groups []string // guarded by the mutex of all
+	groups []string // guarded by the mutex of all; the lanes taken
 }
 
-// Begin returns the flight of a transaction. The caller calls Land when the transaction and what follows it have ended.
+// Begin returns the flight of a transaction. The caller must call Land when the transaction and the work that follows
+// it have ended.
 func (s *Flights) Begin() *Flight {
 	f := &Flight{all: s}
 	s.mu.Lock()
@@ -37,8 +40,8 @@ func (s *Flights) Begin() *Flight {
 	return f
 }
 
-// Take enters a lane for the flight. Take returns false if another flight has the lane, or had it when the attempt
-// began.
+// Take takes a lane for the flight, so that it may claim the lane. Take returns false if another flight has the lane,
+// or had it when the attempt of this flight began.
 func (f *Flight) Take(lane string) bool {
 	s := f.all
 	s.mu.Lock()
@@ -54,7 +57,7 @@ func (f *Flight) Take(lane string) bool {
 	return true
 }
 
-// Attempt gives up what a failed attempt was about to claim.
+// Attempt begins another attempt of the transaction: it gives up the lanes that the failed attempt was about to claim.
 func (f *Flight) Attempt() {
 	s := f.all
 	s.mu.Lock()
@@ -72,10 +75,10 @@ func (f *Flight) giveUp() {
 	f.groups = f.groups[:0]
 }
 
-// End does nothing: see Land.
+// End does nothing, because Land ends the flight.
 func (f *Flight) End(Outcome) {}
 
-// Land gives up all lanes of the flight, for the attempts that begin from now on.
+// Land ends the flight. Attempts that begin from now on may take its lanes. Attempts that are under way may not.
 func (f *Flight) Land() {
 	s := f.all
 	s.mu.Lock()

@@ -41,10 +41,10 @@ type Keeping struct {
 // owedWake is the wake of a lane left ready.
 type owedWake struct {
 	lane  string
-	timer *time.Timer
+	timer *time.Timer // after KeepGap it pays the wake
 }
 
-// Keep is a transaction's part in the handle's keeping. The zero value has none.
+// Keep is a transaction's part in the handle's keeping, over all its attempts. The zero value has none.
 type Keep struct {
 	of             *Keeping
 	acks, receives bool
@@ -53,13 +53,15 @@ type Keep struct {
 	back           bool      // the receives stand back
 
 	// Of the attempt under way.
-	begun bool
+	begun bool   // there was an attempt
 	owes  string // the lane left ready whose wake is owed from now on; "" = none
 	woke  bool   // another handle was woken
 	met   bool   // the owed wake is not needed any more: the handle has claimed the lane
 }
 
-// Acks returns the part of a transaction which acks items of one claim, and does nothing else.
+// Acks returns the part of a transaction which acks items of one claim, and does nothing else. The part may owe a wake
+// (Withholds), unless the handle owes one already, its last receive came late, or the bounds KeepMost and KeepTime are
+// reached.
 func (k *Keeping) Acks() *Keep {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -67,8 +69,9 @@ func (k *Keeping) Acks() *Keep {
 	return &Keep{of: k, acks: true, withholds: !k.slow && k.owed == nil && !k.closed && within}
 }
 
-// Receives returns the part of a transaction with receives of any group; mayWait: that is all it has, and they all may
-// wait.
+// Receives returns the part of a transaction with receives of any group. The part takes over the wake that the handle
+// owes. mayWait: the transaction has nothing but these receives, and they all may wait. Then they may have to stand
+// back (StandsBack).
 func (k *Keeping) Receives(mayWait bool) *Keep {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -90,16 +93,18 @@ func (k *Keeping) Receives(mayWait bool) *Keep {
 // woken another.
 func (now *Keep) StandsBack() bool { return now.back }
 
-// Attempt forgets what the attempt before noted.
+// Attempt begins an attempt, and forgets the notes of the attempt before.
 func (now *Keep) Attempt() { now.begun, now.owes, now.woke, now.met = true, "", false, false }
 
-// Withholds reports whether the transaction may owe the wake of the only lane that it leaves ready, instead of waking.
+// Withholds reports whether the transaction, an ack, may owe the wake of the only lane that it leaves ready, instead of
+// waking another handle.
 func (now *Keep) Withholds() bool { return now != nil && now.withholds }
 
 // Owe notes the lane whose wake the handle owes from the commit on.
 func (now *Keep) Owe(lane string) { now.owes = lane }
 
-// Owed returns the lane whose wake an earlier transaction of the handle owes; "" = none.
+// Owed returns the lane whose wake an earlier transaction of the handle owes, and which this attempt must claim or wake
+// for; "" = none.
 func (now *Keep) Owed() string {
 	if now == nil || now.owed == nil || now.met {
 		return ""
@@ -110,14 +115,16 @@ func (now *Keep) Owed() string {
 // Met notes that the attempt has claimed the owed lane.
 func (now *Keep) Met() { now.met = true }
 
-// Woke notes which handle the attempt has woken last: another, or this handle itself.
+// Woke notes which handle the attempt has woken last: another handle (true), or this handle itself.
 func (now *Keep) Woke(another bool) {
 	if now != nil {
 		now.woke = another
 	}
 }
 
-// End notes the outcome.
+// End notes the outcome of the transaction. After an ack that may have been applied, the handle owes the wake that the
+// ack withheld. If the ack woke another handle instead, the next receive stands back. If a receive that took over a
+// wake was not applied, the handle owes the wake again.
 func (now *Keep) End(o Outcome) {
 	if !now.acks && !now.receives {
 		return
@@ -126,7 +133,7 @@ func (now *Keep) End(o Outcome) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case !now.begun && now.owed == nil:
+	case !now.begun && now.owed == nil: // nothing has happened
 	case now.acks && o != Failed:
 		if k.ackedAt = time.Now(); now.owes != "" {
 			if k.kept++; k.kept == 1 {
@@ -136,14 +143,14 @@ func (now *Keep) End(o Outcome) {
 		} else if now.woke {
 			k.kept, k.back = 0, !k.slow
 		}
-	case now.owed != nil && o != Applied:
+	case now.owed != nil && o != Applied: // perhaps nothing was claimed, and no other handle woken
 		k.owe(now.owed.lane)
 	case now.owed != nil && !now.met:
 		k.kept = 0 // another has the group, or was woken
 	}
 }
 
-// owe notes a wake. mu is held.
+// owe notes that the handle owes the wake of a lane, and sets the timer that pays it. mu is held.
 func (k *Keeping) owe(lane string) {
 	if k.closed {
 		return // a poll finds the group
@@ -169,7 +176,8 @@ func (k *Keeping) owe(lane string) {
 	})
 }
 
-// Close pays what is owed. No transaction of an ack is under way any more. Its error is Pay's.
+// Close pays the wake that the handle owes, if any, and waits for payments under way. The caller must have ended all
+// transactions that ack. The error is Pay's.
 func (k *Keeping) Close(ctx context.Context) (err error) {
 	k.mu.Lock()
 	k.closed = true

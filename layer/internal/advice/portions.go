@@ -37,10 +37,11 @@ type Rate struct {
 	Burst        int64 // how many items may start at once
 }
 
-// Portions is the handle's portion of the queue's rate. Times are in milliseconds, by the handle's clock.
+// Portions is the handle's portion of the queue's rate, from draw to draw. Times are in milliseconds, by the handle's
+// clock.
 type Portions struct {
 	mu      sync.Mutex
-	rate    Rate          // guarded by mu; of which the rest is
+	rate    Rate          // guarded by mu; the rate to which the other fields belong
 	now     *portion      // guarded by mu; nil = nothing was drawn yet
 	untilMS int64         // guarded by mu; nothing can be drawn before
 	freeMS  int64         // guarded by mu; up to when the handle's draws are used up
@@ -50,9 +51,9 @@ type Portions struct {
 
 // portion is the items drawn together. The portions's mutex guards a portion.
 type portion struct {
-	drawnMS int64
-	left    int
-	spent   int
+	drawnMS int64 // when it was drawn
+	left    int   // items that may still be spent
+	spent   int   // items spent
 }
 
 // live reports whether the portion may be spent. A clock which has leapt back ends the portion.
@@ -61,18 +62,21 @@ func (p *portion) live(nowMS int64) bool {
 	return age >= 0 && age < portionLife.Milliseconds()
 }
 
-// Bookings is what the attempts of a transaction have spent of portions.
+// Bookings is what the attempt of a transaction has spent of portions. If the attempt is not applied, the items go back
+// to their portions.
 type Bookings struct {
 	of   *Portions
 	list []booking
 }
 
+// booking is n items spent of a portion.
 type booking struct {
 	of *portion
 	n  int
 }
 
-// spend books up to n items, and returns how many.
+// spend spends up to n items of the present portion, notes them in to (may be nil), and returns how many; 0 if the
+// portion is used up or has ended. mu is held.
 func (b *Portions) spend(nowMS int64, n int, to *Bookings) int {
 	p := b.now
 	if p == nil || !p.live(nowMS) {
@@ -86,7 +90,7 @@ func (b *Portions) spend(nowMS int64, n int, to *Bookings) int {
 	return n
 }
 
-// Begin returns the bookings of a transaction.
+// Begin returns the bookings of a transaction, which are empty.
 func (b *Portions) Begin() *Bookings { return &Bookings{of: b} }
 
 // Attempt undoes the bookings of an attempt which was not applied. Portions which have ended stay so.
@@ -107,8 +111,8 @@ func (k *Bookings) End(o Outcome) {
 	}
 }
 
-// GiveBackLast undoes n items of the last booking. k = nil: of the items that a transaction of the caller's own has
-// spent.
+// GiveBackLast puts n items of the last booking in k back, because the transaction does not deliver them. k = nil means
+// a transaction of the caller's own, without bookings: then the items go back to the present portion.
 func (b *Portions) GiveBackLast(k *Bookings, n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,14 +127,16 @@ func (b *Portions) GiveBackLast(k *Bookings, n int) {
 	}
 }
 
-// of sets the rate. A portion that was drawn at another rate may still be spent.
+// of sets the rate. If it differs from the last one, a draw may succeed at once. A portion that was drawn at another
+// rate may still be spent. mu is held.
 func (b *Portions) of(rate Rate) {
 	if b.rate != rate {
 		b.rate, b.untilMS = rate, 0
 	}
 }
 
-// waitsUntil returns when a draw may succeed; not after nowMS = now.
+// waitsUntil returns the time before which a draw cannot succeed, or the handle must not draw again; a time up to nowMS
+// = it may draw now. mu is held.
 func (b *Portions) waitsUntil(nowMS int64) int64 {
 	ahead := func(ms int64) int64 { // a clock which has leapt back must not make the handle wait
 		if ms-nowMS > drawWait.Milliseconds() {
@@ -142,7 +148,7 @@ func (b *Portions) waitsUntil(nowMS int64) int64 {
 	return max(ahead(b.untilMS), ahead(b.freeMS)-(drawBurst-1)*every)
 }
 
-// UsedUp returns until when the handle has nothing to spend and nothing to draw; 0 = it may have.
+// UsedUp returns until when (ms) the handle has nothing to spend and nothing to draw; 0 = it may have something now.
 func (b *Portions) UsedUp(rate Rate, nowMS int64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,7 +163,7 @@ func (b *Portions) UsedUp(rate Rate, nowMS int64) int64 {
 }
 
 // wants returns how many items to draw for a claim of n items. It adds the items that the handle will need within
-// drawFor, if it spends as fast as it spent the last portion.
+// drawFor, if it spends as fast as it spent the last portion. mu is held.
 func (b *Portions) wants(nowMS int64, n int) int64 {
 	want := int64(n)
 	if p := b.now; p != nil && p.live(nowMS) {
@@ -167,9 +173,13 @@ func (b *Portions) wants(nowMS int64, n int) int64 {
 	return min(want, max(1, b.rate.Burst/2))
 }
 
-// Reserve books up to n items of the handle's portion, and draws a new portion if none is left. If there are no items,
-// untilMS is when to ask again. draw draws a number of items. It returns how many there were, or when there will be
-// some.
+// Reserve books up to n items of the handle's portion in to (may be nil), and returns how many. If the portion has none
+// left, Reserve draws a new one, or waits for the draw of another goroutine. If there are no items to draw, got is 0,
+// and untilMS is when to ask again.
+//
+// draw draws up to want items from the queue's rate, in a transaction of its own. It returns how many there were, or
+// when there will be some. clock returns the present time (ms). yield is called after a wait for another goroutine's
+// draw: wait is the number of that wait.
 func (b *Portions) Reserve(
 	ctx context.Context, rate Rate, n int, to *Bookings, clock func() int64, yield func(wait int),
 	draw func(want int64) (got int64, untilMS int64, err error),
@@ -200,6 +210,7 @@ func (b *Portions) Reserve(
 		}
 		ended := make(chan struct{})
 		b.drawing = ended
+		// Each draw moves freeMS by drawEvery. waitsUntil allows drawBurst draws at once.
 		b.freeMS = max(b.freeMS, nowMS)
 		if b.freeMS-nowMS > drawBurst*drawEvery.Milliseconds() {
 			b.freeMS = nowMS // the clock has leapt back
@@ -213,7 +224,8 @@ func (b *Portions) Reserve(
 	}
 }
 
-// drawn runs a draw, and keeps its outcome, also after a panic.
+// drawn runs a draw, and stores its outcome: the new portion, or when to draw again. It does so also after a panic, and
+// closes ended, for the goroutines that wait for the draw.
 func (b *Portions) drawn(clock func() int64, ended chan struct{}, draw func() (int64, int64, error)) (err error) {
 	var got, untilMS int64
 	drawnMS := clock() // before the draw, so that the portion ends early rather than late

@@ -5,7 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// Spread keeps the handles of a queue apart from each other, without any communication.
+// Spread keeps the handles of a queue apart from each other, without any communication. It chooses the hint at which a
+// handle's search for ready groups begins. (A hint is a key that leads to a ready group; hints lie in shards, by age.)
 //
 // A handle begins at home: the handle claims the oldest group. Handles there together conflict, and the loser of a
 // conflict goes for a walk: the loser lands on a hint chosen at random, and from there claims group after group, so
@@ -28,18 +29,19 @@ type Spread struct {
 	offset int    // guarded by mu; hints passed over by the last landing
 	// reach is how many hints a landing may pass over, because a landing further out has found none. Guarded by mu;
 	// 0 = not known.
-	reach   int
-	untilMS int64 // guarded by mu
+	reach int
+	// untilMS is when the handle may come home, although groups of the walk are left. Guarded by mu.
+	untilMS int64
 
-	plenty   atomic.Bool
-	oldest   atomic.Int64
-	newest   atomic.Int64
+	plenty   atomic.Bool  // the fields up to turn: see the methods with their names
+	oldest   atomic.Int64 // index
+	newest   atomic.Int64 // index
 	fairTurn atomic.Int64
 	turn     atomic.Int64
 	perGroup atomic.Int64 // how many items a group gave lately, in 1/16; 0 = not known
 }
 
-// Plenty reports whether the last search which began at home found more than asked for.
+// Plenty reports whether the last search which began at home found more groups than asked for.
 func (s *Spread) Plenty() bool { return s.plenty.Load() }
 
 // NotePlenty notes what Plenty reports.
@@ -57,7 +59,8 @@ func (s *Spread) FairTurn() int64 { return s.fairTurn.Load() }
 // NoteFairTurn notes what FairTurn returns.
 func (s *Spread) NoteFairTurn(shard int64) { s.fairTurn.Store(shard) }
 
-// NextTurn counts the searches from the oldest hint: the count tells whose shard's timers come first.
+// NextTurn counts the searches from the oldest hint, and returns the count. It tells the timers of which shard come
+// first.
 func (s *Spread) NextTurn() int64 { return s.turn.Add(1) }
 
 const (
@@ -82,7 +85,7 @@ var levels = [...]struct {
 	fraction float64
 }{{}, {64, 0}, {256, 0}, {1024, 0}, {1024, 1}}
 
-// Place is where a search on a walk begins, among the hints of a shard.
+// Place is where a search on a walk begins, among the hints of a shard: at a landing, or at the next step of the walk.
 type Place struct {
 	Shard int64
 	After []byte // the key of a hint: behind that; nil = a landing
@@ -91,22 +94,23 @@ type Place struct {
 	Offset int
 }
 
-// Place returns where a search begins; away is false if the search begins at home.
+// Place returns where a search begins, and notes the landing if it is one. away is false if the search begins at home:
+// then p says nothing. shards is the number of shards.
 func (s *Spread) Place(random Random, shards, nowMS int64) (p Place, away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case !s.away:
 		return Place{}, false
-	case s.landed && s.left > 0 && nowMS < s.untilMS:
+	case s.landed && s.left > 0 && nowMS < s.untilMS: // the next step of the walk
 		return Place{Shard: s.shard, After: s.next}, true
-	case s.landed && random.N(HomeEvery) == 0:
+	case s.landed && random.N(HomeEvery) == 0: // the time or the groups of the walk are used up: perhaps home
 		s.away = false
 		return Place{}, false
-	case s.landed && s.left > 0:
+	case s.landed && s.left > 0: // the next step, for another WalkMS
 		s.untilMS = nowMS + WalkMS
 		return Place{Shard: s.shard, After: s.next}, true
-	case s.landed:
+	case s.landed: // another walk, nearer
 		s.level, s.landed = max(s.level-1, 1), false
 	}
 	level := levels[s.level]
@@ -137,9 +141,9 @@ func (s *Spread) Keeps() bool {
 	return true
 }
 
-// Walked notes the last hint which a search on a walk in a shard came to. If another search has landed in another shard
-// since, the walk goes on from that landing: between the key and the end of the other shard are hints of other
-// templates.
+// Walked notes the key of the last hint which a search on a walk in a shard came to: the next step begins there. If
+// another search has landed in another shard since, the walk goes on from that landing: between the key and the end of
+// the other shard are hints of other templates.
 func (s *Spread) Walked(shard int64, key []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +170,8 @@ func (s *Spread) GoHome(random Random) int {
 	return random.N(s.reach)
 }
 
-// Widen is called after a conflict: another handle works at the same hints.
+// Widen is called after a conflict, which means that another handle works at the same hints. The handle goes for a
+// walk, further away than the last time.
 func (s *Spread) Widen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +179,8 @@ func (s *Spread) Widen() {
 	s.away, s.landed = true, false
 }
 
-// Narrow is called after a transaction without conflict.
+// Narrow is called after a transaction without conflict. After calmAfter of these, landings come a level nearer, and at
+// level 0 the handle comes home.
 func (s *Spread) Narrow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +208,7 @@ func (s *Spread) Learn(items, groups int) {
 	s.perGroup.Store(max(now, 1))
 }
 
-// GroupsFor guesses how many groups hold n items.
+// GroupsFor guesses how many groups hold n items, by the numbers that Learn has noted; 1 if there are none.
 func (s *Spread) GroupsFor(n int) int {
 	per := int(s.perGroup.Load())
 	if per == 0 {
@@ -220,6 +226,7 @@ type Spreads struct {
 	begun int64              // guarded by mu; how often all was begun
 }
 
+// spreadsMost bounds the templates of which a handle keeps a Spread.
 const spreadsMost = 10_000
 
 // Of returns the Spread for a packed template; "" = of receives without one.

@@ -3,7 +3,8 @@ package advice
 import "sync/atomic"
 
 // Stride is how often a handle halves the bounds of the chores of its transactions: once more after each that fails
-// amid chores, once less after each that comes to its commit with some. Transactions without chores say nothing.
+// amid chores, once less after each that comes to its commit with some. Chores are work for groups that give no items,
+// for example the end of an expired claim. Transactions without chores say nothing.
 type Stride struct{ halvings atomic.Int32 }
 
 // maxHalvings halves the largest bound to 1.

@@ -14,6 +14,7 @@ const WithoutVariable = "FDBFIFO_WITHOUT"
 // overlaid: the build has the overlay of package internal/mutants. The overlay changes the value.
 const overlaid = false
 
+// leftOut is the guard that WithoutVariable names; "" = none.
 var leftOut = func() Guard {
 	g := Guard(os.Getenv(WithoutVariable))
 	switch {
@@ -35,6 +36,7 @@ func (g Guard) missing() bool { return g == leftOut }
 // All returns all guards, in the order of guard.go.
 func All() []Guard { return slices.Clone(all) }
 
+// all has the guards in the order of guard.go.
 var all = []Guard{
 	Tail, LaneTail, Index, BehindAll, Random, Dedup, DedupItem, DedupPurge, DedupRename, DedupSweep, DedupSlack,
 	PurgeNote, PurgeSweep, Lease, ClaimLock, OverLock, OtherLock, KeptLock, Kept, Hold, Holds, HoldEnd, HoldEmpty,

@@ -387,7 +387,8 @@ const (
 	TxBound Guard = "tx-bound"
 )
 
-// Read adds a read conflict on r.
+// Read adds a read conflict on r: the transaction fails if another transaction writes in r between the read version and
+// the commit. It reads nothing.
 func (g Guard) Read(tx kv.Tx, r kv.KeyRange) error {
 	if g.missing() {
 		return nil
@@ -398,12 +399,13 @@ func (g Guard) Read(tx kv.Tx, r kv.KeyRange) error {
 	return nil
 }
 
-// Write adds a write conflict on key.
+// Write adds a write conflict on key: transactions with a read conflict on key fail if this one commits first. It
+// writes nothing.
 func (g Guard) Write(tx kv.Tx, key []byte) error {
 	return g.WriteRange(tx, kv.SingleKey(key))
 }
 
-// WriteRange adds a write conflict on r.
+// WriteRange is Write for all keys in r.
 func (g Guard) WriteRange(tx kv.Tx, r kv.KeyRange) error {
 	if g.missing() {
 		return nil
@@ -414,7 +416,8 @@ func (g Guard) WriteRange(tx kv.Tx, r kv.KeyRange) error {
 	return nil
 }
 
-// Get starts a read of key with a read conflict.
+// Get starts a read of key with a read conflict. In a build that leaves the guard out, it reads at snapshot, without
+// one.
 func (g Guard) Get(tx kv.Tx, key []byte) kv.Future[[]byte] {
 	if g.missing() {
 		return tx.Snapshot().Get(key)
@@ -422,7 +425,8 @@ func (g Guard) Get(tx kv.Tx, key []byte) kv.Future[[]byte] {
 	return tx.Get(key)
 }
 
-// Reads returns a reader whose reads add read conflicts.
+// Reads returns a reader whose reads in tx add read conflicts. In a build that leaves the guard out, it reads at
+// snapshot, without conflicts.
 func (g Guard) Reads(tx kv.Tx) kv.ReadTx {
 	if g.missing() {
 		return tx.Snapshot()

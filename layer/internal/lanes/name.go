@@ -14,7 +14,8 @@ const partByte = 0xff
 // the free lane, has the items that no claim holds.
 var Free = string(tuple.AppendInt(nil, 0))
 
-// Name returns the name of the lane of a group that a packed template matches.
+// Name returns the name of the lane of a group that a packed template matches; where = "" is the whole group. The
+// package comment in plan.go explains the names.
 func Name(group, where string) string {
 	if where == "" {
 		return group
@@ -40,7 +41,8 @@ func GroupOf(lane string) string {
 // IsPart reports whether a lane is not a whole group.
 func IsPart(lane string) bool { return len(lane) > 0 && lane[0] == partByte }
 
-// SplitWhere returns the view and the values of a packed template; view 0 = whole groups.
+// SplitWhere returns the number of the view, and the values, of a packed template. Views count from 1. 0 = whole
+// groups, the free lane or a hold: then the values say nothing.
 func SplitWhere(where string) (view int, values []string) {
 	if where == "" {
 		return 0, nil
@@ -60,7 +62,8 @@ type Item struct {
 	Random uuid.UUID
 }
 
-// Hold returns the lane of a single item that a claim holds. The name is 0xff (group, 0, index, random).
+// Hold returns the name of a hold: the lane of a single item that a claim holds. The name is 0xff (group, 0, index,
+// random).
 func Hold(item Item) string {
 	b := tuple.AppendUUID(tuple.AppendInt([]byte(Free), item.Index), item.Random)
 	return Name(item.Group, string(b))

@@ -1,7 +1,9 @@
 // Package lanes names the parts of a queue that are delivered in order.
 //
 // A lane is a group, the part of a group that a template matches, the free items of a group, or a single item. Each
-// lock, hint, timer, grant and mark is about one lane. In a queue without further settings a lane is a whole group.
+// lock, hint, timer, grant and mark is about one lane. A lock has the claim of a lane, and a hint leads receives to a
+// lane that is ready; the table in layer/subspace.go has all keys. In a queue without further settings a lane is a
+// whole group.
 //
 // A lane has a name, which is a string. The name of a whole group is the group itself. Any other name begins with the
 // byte 0xff, which begins no group because groups are UTF-8, and continues with the tuple (group, view, values …).
@@ -9,7 +11,16 @@
 // the group, (view, values …), is a packed template. The packed template of whole groups is "".
 //
 // A Plan follows from three settings: facets with their views, unordered, and lease_per. These settings never change
-// after Create. A Plan answers questions about lanes. Example: Plan.LanesOf returns the lanes that an item is in.
+// after Create. There are four kinds of queue:
+//
+//   - Plain: each group is one lane, with one claim at a time.
+//   - With facets: some headers are facets, and a view is a set of facets. The lanes are the parts of the groups, one
+//     part for each template (values of a view's facets). With the view "*" whole groups are lanes too.
+//   - Unordered: receives claim whole groups, or single free items in any order. The claim of a single item is a hold.
+//     The free lane of a group has the items that no hold has taken out.
+//   - In turn (lease_per=item): each item in flight has a hold. A group is delivered up to its first item in flight.
+//
+// A Plan answers questions about lanes. Example: Plan.LanesOf returns the lanes that an item is in.
 //
 // No other package may ask which of the settings is set. The fields of Plan are therefore private. A new kind of queue
 // must be a new answer in this package, not a new question elsewhere. A method or function with a bool as its only
@@ -53,7 +64,8 @@ type Plan struct {
 	of *plan // nil = each group is one lane
 }
 
-// plan is the facets and views of a queue, and which single items can be claimed.
+// plan is the facets and views of a queue, and which single items can be claimed. The package comment explains the
+// kinds of queue.
 type plan struct {
 	facets []string
 	texts  []string // of the views, the whole view too
@@ -90,8 +102,8 @@ func New(s Settings) Plan {
 	return Plan{of: p}
 }
 
-// CheckJoin returns an error, which wraps refused, if no message of the queue can join its group when it is due. Such a
-// message waits in another group, and is found there as the head of the whole group.
+// CheckJoin returns an error, which wraps refused, if the queue allows no message to join its group when it is due
+// (Message.JoinWhenDue). Such a message waits in another group, and is found there as the head of the whole group.
 func (p Plan) CheckJoin(refused error) error {
 	if p.of == nil || p.of.inTurn {
 		return nil
@@ -115,7 +127,8 @@ func (p Plan) Views() string {
 	return strings.Join(p.of.texts, "; ")
 }
 
-// Values returns the values of the facets, in the order of their declaration.
+// Values returns the values that the headers of a message give the facets, in the order of the declaration of the
+// facets.
 func (p Plan) Values(headers map[string]string) []string {
 	facets := p.Facets()
 	all := make([]string, len(facets))
@@ -125,8 +138,8 @@ func (p Plan) Values(headers map[string]string) []string {
 	return all
 }
 
-// Pack returns the packed values of the facets, as a lock keeps them for the items of its claim. Pack returns "" if the
-// queue has no facets.
+// Pack returns the packed facets of a message with the given headers: their values as a tuple, as a lock keeps them for
+// the items of its claim. Pack returns "" if the queue has no facets.
 func (p Plan) Pack(headers map[string]string) string {
 	if len(p.Facets()) == 0 {
 		return ""
@@ -146,7 +159,7 @@ func (p Plan) FacetsIn(value []byte) string {
 	return p.Pack(e.Headers)
 }
 
-// Unpack returns packed facets by their names; nil = there are none.
+// Unpack returns the values of packed facets by the names of the facets; nil = there are none.
 func (p Plan) Unpack(packed string) map[string]string {
 	facets := p.Facets()
 	if packed == "" || len(facets) == 0 {
@@ -164,8 +177,9 @@ func (p Plan) Unpack(packed string) map[string]string {
 // ErrNoView is the error of Plan.Where for a template that gives values for the facets of no view.
 var ErrNoView = errors.New("the template is of no view")
 
-// Where packs a template: (view, values …), or "" for nil, if whole groups can be received. check is called for the
-// values, and its error is returned.
+// Where packs a template: (view, values …), or "" for nil, if whole groups can be received. check is called for each
+// value, and its error is returned. If no view has exactly the facets of the template, or the template is nil and whole
+// groups cannot be received, the error is ErrNoView.
 func (p Plan) Where(template map[string]string, check func(facet, value string) error) (string, error) {
 	if template == nil && (p.of == nil || p.of.whole) {
 		return "", nil
@@ -200,8 +214,8 @@ func (p Plan) Where(template map[string]string, check func(facet, value string) 
 
 var errNoLane = errors.New("no item of the queue can be in the lane")
 
-// CheckLane returns an error if the lane has a template of no view of the queue. Views never change, so no process
-// has written a row with such a lane. The zero Plan refuses nothing.
+// CheckLane returns an error if no item of the queue can be in the lane, because the queue has no such view, or no
+// holds. Views never change, so no process has written a row with such a lane. The zero Plan refuses nothing.
 func (p Plan) CheckLane(lane string) error {
 	if p.of == nil || !IsPart(lane) {
 		return nil
@@ -239,7 +253,8 @@ func (p Plan) TemplateOf(lane string) map[string]string {
 	return p.Template(where)
 }
 
-// LanesOf returns the lanes that an item is in: one for each view. facets is the item's packed facets.
+// LanesOf returns the lanes that an item is in: the whole group if whole groups can be received, and then the lanes of
+// PartsOf. facets is the item's packed facets.
 func (p Plan) LanesOf(group, facets string) []string {
 	if p.of == nil {
 		return []string{group}
@@ -251,7 +266,8 @@ func (p Plan) LanesOf(group, facets string) []string {
 	return append(append(make([]string, 0, 1+len(parts)), group), parts...)
 }
 
-// PartsOf returns the lanes of LanesOf without the whole group. values is the item's facets.
+// PartsOf returns the lanes, other than the whole group, that an item is in: one for each view; in an unordered queue
+// the free lane; otherwise none. values is the values of the item's facets.
 func (p Plan) PartsOf(group string, values []string) []string {
 	switch {
 	case p.of == nil || p.of.inTurn:
@@ -272,7 +288,8 @@ func (p Plan) PartsOf(group string, values []string) []string {
 	return parts
 }
 
-// KnownParts returns the lanes of PartsOf for packed facets; none if the facets of the item are not known.
+// KnownParts returns the lanes of PartsOf for packed facets. facets = "" means, in a queue with facets, that the item
+// could not be read: then KnownParts returns none.
 func (p Plan) KnownParts(group, facets string) []string {
 	if facets == "" && len(p.Facets()) > 0 {
 		return nil
@@ -288,7 +305,8 @@ func (p Plan) CountParts() int {
 	return len(p.PartsOf("", nil))
 }
 
-// fixed returns the values that a packed template fixes, by the places of the facets.
+// fixed returns the values that a packed template fixes, by the places of the facets in p.facets. Example: in a queue
+// with the facets state and region, a template of the view region fixes the value of place 1 alone.
 func (p *plan) fixed(where string) map[int]string {
 	view, values := SplitWhere(where)
 	fixed := make(map[int]string, len(values))
@@ -302,8 +320,8 @@ func (p *plan) fixed(where string) map[int]string {
 	return fixed
 }
 
-// Intersect reports whether two lanes of a group can have an item in common: they can, unless both fix the value of a
-// facet and the values differ.
+// Intersect reports whether two lanes of a group can have an item in common. They can, unless the templates of both
+// give a value to the same facet, and the values differ. Example: the lanes of state NEW and of region EU intersect.
 func (p Plan) Intersect(a, b string) bool {
 	if p.of == nil {
 		return true
@@ -319,9 +337,11 @@ func (p Plan) Intersect(a, b string) bool {
 	return true
 }
 
-// Meeting returns two of the lanes of a group that can have an item in common, if there are any. a comes before b in
-// all. The time is about linear in the number of lanes: two lanes meet if they have the same values of the facets that
-// both of their views fix. So Meeting looks for equal values in each pair of views. It leaves out holds.
+// Meeting returns two of the lanes of a group that can have an item in common; ok is false if no two have. all is names
+// of lanes. a comes before b in all. Meeting leaves out holds.
+//
+// The time is about linear in the number of lanes. Two lanes meet if they have the same values of the facets that both
+// of their templates fix. So Meeting looks for equal values in each pair of views.
 func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	if p.of == nil {
 		if len(all) < 2 {
@@ -330,8 +350,8 @@ func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 		return all[0], all[1], true
 	}
 	type placed struct {
-		at     int // in all
-		values map[int]string
+		at     int            // in all
+		values map[int]string // as fixed returns them
 	}
 	views := make(map[string][]placed) // by the facets that a lane fixes
 	for i, lane := range all {
@@ -349,13 +369,13 @@ func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	names := slices.Sorted(maps.Keys(views))
 	for i, first := range names {
 		for _, second := range names[i:] {
-			var common []int
+			var common []int // the facets that the lanes of both views fix
 			for facet := range views[first][0].values {
 				if _, both := views[second][0].values[facet]; both {
 					common = append(common, facet)
 				}
 			}
-			of := func(l placed) string {
+			of := func(l placed) string { // the values of these facets
 				var values []byte
 				for _, facet := range common {
 					values = tuple.AppendString(values, l.values[facet])
@@ -383,7 +403,8 @@ func (p Plan) Meeting(all []string) (a, b string, ok bool) {
 	return "", "", false
 }
 
-// Locks are locks of a group, as Plan.Excluding returns them.
+// Locks names one lock of a group or several: methods of Plan return which locks a transaction must read. If All and
+// Holds are false, it is the lock of the lane with the packed template Where; "" = the lock of the whole group.
 type Locks struct {
 	Where string // the packed template of a lane, or the beginning of one
 	Below bool   // the locks of all lanes of which the packed template begins with Where, except that of Where itself
@@ -391,8 +412,12 @@ type Locks struct {
 	Holds bool   // the locks of all holds of the group
 }
 
-// Excluding returns the locks under which an item of a lane can be, apart from holds: the lane's own lock too. The
-// locks of another view are as few as the leading facets of that view allow.
+// Excluding returns the locks under which an item of a lane can be, apart from holds: the lane's own lock, and those of
+// lanes that intersect the lane. A transaction that claims the lane must read them.
+//
+// The locks of another view are as few as the leading facets of that view allow. Example: the views are "state; region;
+// state,region". For the lane of state NEW, Excluding returns the locks with templates that begin with (3, "NEW"). For
+// the lane of region EU it returns all locks of view 3, because region is not the first facet there.
 func (p Plan) Excluding(lane string) []Locks {
 	_, where := Split(lane)
 	switch {
@@ -426,13 +451,13 @@ func (p Plan) Excluding(lane string) []Locks {
 // Example: in a queue with the view "state" alone, whole groups need no hint.
 func (p Plan) NeedsHint(lane string) bool { return p.of == nil || p.of.whole || IsPart(lane) }
 
-// KeepsHints reports whether a hint is put aside under a lock that excludes the hint's lane, so that the release of the
-// lock must put the hint back. If items are claimed in turn, such a hint is cleared instead.
+// KeepsHints reports whether a hint is put aside (as a kept hint) under a lock that excludes the hint's lane, so that
+// the release of the lock must put the hint back. If items are claimed in turn, such a hint is cleared instead.
 func (p Plan) KeepsHints() bool { return p.of != nil && !p.of.inTurn }
 
-// Leaving returns the lanes of which an item may be the first when it leaves the queue, and the parts from which the
-// item must be taken out. by is the lane whose claim has the item, or the group. A claim of a single item has taken the
-// item out of its parts already.
+// Leaving returns, for an item that leaves the queue, the lanes of which the item may be the first (of), and the lanes
+// whose keys of the item must be cleared (parts). by is the lane whose claim has the item, or the group. facets is the
+// item's packed facets. A claim of a single item has taken the item out of its parts already.
 //
 // Nothing is returned if other reads make sure that the lanes are found again: in a queue in which each group is one
 // lane, or items are claimed in turn. Nothing is returned either for an item whose facets are not known.
@@ -451,8 +476,8 @@ func (p Plan) Leaving(by, facets string) (of, parts []string) {
 	return of, of
 }
 
-// LocksOf returns the locks of a group and of the given parts of the group. If items are claimed by themselves, these
-// are all locks of the group.
+// LocksOf returns the locks of a group and of the given parts of the group, which are lanes. If items are claimed by
+// themselves (holds), these are all locks of the group, apart from those of the holds.
 func (p Plan) LocksOf(group string, parts []string) []Locks {
 	if p.HasHolds() {
 		return []Locks{{All: true}}
@@ -465,8 +490,8 @@ func (p Plan) LocksOf(group string, parts []string) []Locks {
 	return all
 }
 
-// Others returns the locks of the lanes that a claim of a group excludes. The lock of the group itself may be among
-// them.
+// Others returns the locks of the lanes that a claim of a whole group excludes, with holds. The lock of the group
+// itself may be among them. In a queue in which each group is one lane there are none.
 func (p Plan) Others() []Locks {
 	switch {
 	case p.of == nil:
@@ -477,8 +502,8 @@ func (p Plan) Others() []Locks {
 	return []Locks{{All: true}}
 }
 
-// Looked returns the locks that a look at a lane must read: those of Excluding, or more if they are few. many: a range
-// may have many locks.
+// Looked returns the locks that a look at a lane must read, to find out whether the lane is free: those of Excluding,
+// or more if they are few. many: a range may have many locks.
 func (p Plan) Looked(lane string) (all []Locks, many bool) {
 	if p.HasHolds() {
 		return []Locks{{All: true}}, false // those of the group and of the free lane
@@ -487,8 +512,8 @@ func (p Plan) Looked(lane string) (all []Locks, many bool) {
 }
 
 // LanesOver returns the lanes of which a claim may have an item: its group comes first, then the parts that the item is
-// in, or its hold. If the facets of the item are not known, others is true: a claim of any part of the group may have
-// the item.
+// in, or its hold. facets is the item's packed facets. If they are not known, others is true: a claim of any part of
+// the group may have the item.
 func (p Plan) LanesOver(item Item, facets string) (all []string, others bool) {
 	all = []string{item.Group}
 	if p.HasHolds() {
@@ -497,7 +522,7 @@ func (p Plan) LanesOver(item Item, facets string) (all []string, others bool) {
 	return append(all, p.KnownParts(item.Group, facets)...), facets == "" && len(p.Facets()) > 0
 }
 
-// HoldOn returns the lane of a claim of a single item; false = the queue has no such claims.
+// HoldOn returns the hold of an item: the lane of a claim of this item alone. false = the queue has no such claims.
 func (p Plan) HoldOn(item Item) (lane string, ok bool) {
 	if !p.HasHolds() {
 		return "", false
@@ -505,7 +530,8 @@ func (p Plan) HoldOn(item Item) (lane string, ok bool) {
 	return Hold(item), true
 }
 
-// SoughtBy returns the packed template of the receives that find a lane: of a hold, HoldWhere.
+// SoughtBy returns the packed template of the receives that find a lane: "" for a whole group, and HoldWhere for a
+// hold.
 func (p Plan) SoughtBy(lane string) string {
 	if IsHold(lane) {
 		return p.HoldWhere()
@@ -522,8 +548,8 @@ func (p Plan) WhereUnordered() (where string, ok bool) {
 	return "", false
 }
 
-// TakenOutOf returns the lane out of which a claim of the given lane takes its items. The end of the claim must put the
-// items back. false = the items stay in their lanes.
+// TakenOutOf returns the lane out of which a claim of the given lane takes its items: for a hold in an unordered queue,
+// the free lane. The end of the claim must put the items back. out = false: the items stay in their lanes.
 func (p Plan) TakenOutOf(lane string) (part string, out bool) {
 	if p.TakesAny() && IsHold(lane) {
 		return Name(GroupOf(lane), Free), true
@@ -531,8 +557,8 @@ func (p Plan) TakenOutOf(lane string) (part string, out bool) {
 	return "", false
 }
 
-// TurnOf returns the group in which no item behind the given lane is delivered again while the lane is held. false = no
-// group waits for the lane.
+// TurnOf returns the group in which no item behind the given lane is delivered again while the lane is held: for a hold
+// in a queue whose items are claimed in turn. false = no group waits for the lane.
 func (p Plan) TurnOf(lane string) (group string, ok bool) {
 	if p.InTurn() && IsHold(lane) {
 		return GroupOf(lane), true
@@ -540,7 +566,8 @@ func (p Plan) TurnOf(lane string) (group string, ok bool) {
 	return "", false
 }
 
-// DeliversAny reports whether a receive can claim any item of a lane that is due, instead of the first item alone.
+// DeliversAny reports whether a receive can claim any item of a lane that is due, instead of the first item alone. That
+// is so for the free lane of an unordered queue.
 func (p Plan) DeliversAny(lane string) bool {
 	_, where := Split(lane)
 	return p.TakesAny() && where == Free
@@ -550,10 +577,11 @@ func (p Plan) DeliversAny(lane string) bool {
 func (p Plan) MeetsHolds(lane string) bool { return p.HasHolds() && !IsPart(lane) }
 
 // JoinsAnywhere reports whether an item can join a lane before other items of the lane, because the facets of an item
-// can change.
+// can change. Example: item 1 gets the state PAID while item 2 is in the lane of that state.
 func (p Plan) JoinsAnywhere(lane string) bool { return IsPart(lane) && !p.HasHolds() }
 
-// HoldWhere is the packed template of the receives that end holds: that of whole groups, if items are claimed in turn.
+// HoldWhere returns the packed template of the receives that end holds: "", that of whole groups, if items are claimed
+// in turn, and Free in an unordered queue.
 func (p Plan) HoldWhere() string {
 	if p.InTurn() {
 		return ""
@@ -576,7 +604,8 @@ func (p Plan) NamedBy() (claim, field string) {
 	return "by a template", "Where, too"
 }
 
-// CountedViews returns the views of which a queue counts the ready lanes: none of a queue without facets.
+// CountedViews returns the views of which a queue counts the ready lanes, for its figures: none of a queue without
+// facets.
 func (p Plan) CountedViews() []CountedView {
 	if p.of == nil || p.of.holds {
 		return nil
@@ -600,10 +629,10 @@ type CountedView struct {
 // IsPlain reports whether each group is one lane and has one claim at most.
 func (p Plan) IsPlain() bool { return p.of == nil }
 
-// HasHolds reports whether items are claimed by themselves.
+// HasHolds reports whether items are claimed by themselves: in an unordered queue, or in turn.
 func (p Plan) HasHolds() bool { return p.of != nil && p.of.holds }
 
-// InTurn reports whether items are claimed by themselves and in order.
+// InTurn reports whether items are claimed by themselves and in order (lease_per=item).
 func (p Plan) InTurn() bool { return p.of != nil && p.of.inTurn }
 
 // TakesAny reports whether the queue has unordered consumers.

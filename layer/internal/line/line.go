@@ -1,7 +1,17 @@
 // Package line makes the operations of a handle share transactions, and makes receives wait.
 //
 // A Pipeline starts an operation at once if nothing is in flight. Operations that arrive later travel together. A Line
-// has the receives for which nothing was ready. One goroutine attends to the line and gives turns.
+// has the receives for which nothing was ready. One goroutine, the attendance, attends to the line and gives turns.
+//
+// The words of the package:
+//
+//   - A turn is a transaction that tries to serve receives of the line. If it finds nothing, the line rests.
+//   - The handle's request is a row of the database that says: receives of this handle wait. A transaction that makes a
+//     group ready wakes the handle of a request: it changes the handle's wake key, which the line watches.
+//   - The place of a receive is the group, the lane or the template that the receive waits for. A turn may glance at
+//     the places of receives that it does not serve: it reads whether there is anything, and claims nothing.
+//   - A nudge ends a rest of the attendance, because the line has changed.
+//   - A receive stands back if it waits before its first turn, because the handle has just woken another handle.
 //
 // The package does not know groups, messages or keys. An Operation tells its size, and whether its receive has got
 // something. PipelineEnv and Env have the functions of the handle, which run the transactions. The tests need no
@@ -45,14 +55,14 @@ type Line[O Operation] struct {
 	waiting  []O           // guarded by mu; in the order of arrival
 	attended chan struct{} // guarded by mu; closed at the end of the attendance; nil = none is running
 	nudged   bool          // guarded by mu: something has changed
-	pause    time.Duration // guarded by mu; for how long the line stands back before the next turn
+	pause    time.Duration // guarded by mu; how long the line waits before the next turn, for receives that stand back
 	rouse    func()        // guarded by mu: ends the rest under way; nil = there is none
 	failing  error         // guarded by mu; the error of the latest transaction, nil = it succeeded
 }
 
 // Env has the functions of the handle that a line calls. If one returns an error, the line may call it again.
 type Env[O Operation] struct {
-	RunTurn func(called []O) // gives the receives a transaction, and returns after their turn
+	RunTurn func(called []O) // gives the receives a transaction, and returns when each has ended or waits again
 	// Yield is called where another goroutine may go first.
 	Yield func(ctx context.Context, who string)
 	// Requested, Wants and Gone are also called with the pipeline's mutex held: they must neither block nor call the
@@ -61,8 +71,8 @@ type Env[O Operation] struct {
 	// Requested returns the index of the handle's request, 0 = there is none. renew: the request's deadline must be
 	// moved now.
 	Requested func() (index int64, renew bool)
-	Wants     func() bool                                  // the handle may have requests for lanes or by templates
-	Withdraw  func(ctx context.Context, index int64) error // clears the request
+	Wants     func() bool                                  // the handle may have requests for places
+	Withdraw  func(ctx context.Context, index int64) error // clears the requests for which no receive waits
 	Renew     func(ctx context.Context, index int64) error // moves the request's deadline
 	// Sweep clears the requests of dead handles by the templates.
 	Sweep func(ctx context.Context, templates []string) error
@@ -70,8 +80,9 @@ type Env[O Operation] struct {
 	Glances func(o O) bool
 	// WatchFailed is told the error of a watch, and reports whether to look again at once.
 	WatchFailed func(err error) (again bool)
-	// Gone is for how long the handle passes on wakes; 0 = there is nothing to pass on. LookGone reports whether the
-	// handle was woken, and otherwise returns a watch for the next wake. PassOn passes wakes on.
+	// After a request was cleared, a transaction that has read it may still wake the handle. Such a wake must be passed
+	// on to another handle. Gone is for how long that may happen; 0 = there is nothing to pass on. LookGone reports
+	// whether the handle was woken, and otherwise returns a watch for the next wake. PassOn passes wakes on.
 	Gone     func() time.Duration
 	LookGone func(ctx context.Context) (r Rest, woken bool, err error)
 	PassOn   func(ctx context.Context) error
@@ -96,14 +107,15 @@ const (
 	lookPause = 125 * time.Millisecond
 )
 
-// Begin makes the line ready.
+// Begin makes the line ready. The caller must call Begin before any other method.
 func (l *Line[O]) Begin(env Env[O]) {
 	l.env = env
 	l.pace = advice.Pace{Burst: burst, Pause: lookPause}
 	l.life, l.endLife = context.WithCancel(context.Background())
 }
 
-// Stop ends the attendance, and waits for the end, or for the end of ctx: a turn may wait for the database.
+// Stop ends the attendance, and waits for its end. A turn may wait for the database: if ctx ends first, Stop returns
+// the cause.
 func (l *Line[O]) Stop(ctx context.Context) error {
 	l.endLife()
 	l.mu.Lock()
@@ -120,9 +132,9 @@ func (l *Line[O]) Stop(ctx context.Context) error {
 	}
 }
 
-// join puts a receive at the end of the line, and starts the attendance if none is running. A receive that comes back
-// from a turn does not nudge the attendance. Otherwise the next turn would follow at once after a turn that found
-// nothing.
+// join puts a receive at the end of the line, and starts the attendance if none is running. A new receive nudges the
+// attendance. A receive that comes back from a turn does not. Otherwise the next turn would follow at once after a turn
+// that found nothing.
 func (l *Line[O]) join(o O) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +152,8 @@ func (l *Line[O]) join(o O) {
 	}
 }
 
-// quit removes a receive from the line. quit returns false if the receive does not stand there.
+// quit removes a receive from the line, and nudges the attendance. quit returns false if the receive is not in the
+// line: then the receive has a turn, or has ended.
 func (l *Line[O]) quit(o O) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,8 +166,9 @@ func (l *Line[O]) quit(o O) bool {
 }
 
 // tidy is for a receive that is about to end and has not stood in the line. Its transaction may have written a request
-// for which no receive waits. Then tidy makes the attendance clear the request, and starts an attendance if none is
-// running.
+// for which no receive waits, or cleared one, so that a wake may still come. Then tidy makes the attendance clear the
+// request or pass on the wake, and starts an attendance if none is running. If another receive waits at the same place,
+// the request is still needed, and tidy does nothing.
 func (l *Line[O]) tidy(o O) {
 	index, _ := l.env.Requested()
 	left := index != 0
@@ -177,7 +191,7 @@ func (l *Line[O]) tidy(o O) {
 	}
 }
 
-// disband removes all receives from the line.
+// disband removes all receives from the line, and returns them.
 func (l *Line[O]) disband() []O {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +208,7 @@ func (l *Line[O]) nudge() {
 	}
 }
 
-// Some reports whether is is true of a receive in the line.
+// Some reports whether the function is returns true for a receive in the line.
 func (l *Line[O]) Some(is func(o O) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,6 +227,7 @@ func (l *Line[O]) Each(fn func(o O)) {
 // SomeTakeAny reports whether a receive in the line takes any group of the queue.
 func (l *Line[O]) SomeTakeAny() bool { return l.Some(takesAny) }
 
+// takesAny reports whether a receive takes any group, so that it has no place.
 func takesAny[O Operation](o O) bool { return !o.Named() && o.Template() == "" }
 
 // Length returns the number of waiting receives, without the receives that have a turn.
@@ -222,7 +237,7 @@ func (l *Line[O]) Length() int {
 	return len(l.waiting)
 }
 
-// Rest waits for d, or for a nudge. Rest returns false if ctx has ended.
+// Rest waits for d, or for a nudge. Rest returns false if ctx has ended, and true otherwise.
 func (l *Line[O]) Rest(ctx context.Context, d time.Duration) bool {
 	return l.restUntil(ctx, d, nil) != restStopped
 }
@@ -237,7 +252,8 @@ const (
 	restStopped                // the context has ended
 )
 
-// restUntil waits for d, for watch (may be nil), or for a nudge.
+// restUntil waits for d, for watch (may be nil), or for a nudge, and returns which of these has ended the rest. A nudge
+// counts once.
 func (l *Line[O]) restUntil(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) restEnd {
 	resting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -272,14 +288,15 @@ func (l *Line[O]) restUntil(ctx context.Context, d time.Duration, watch kv.Futur
 	return restOver
 }
 
-// attend gives waiting receives a turn whenever there may be something for the receives, until no receive waits. attend
+// attend is the attendance. It gives waiting receives a turn whenever there may be something for the receives. It also
+// renews and withdraws the handle's requests. It ends when no receive waits and there is no wake to pass on, and then
 // closes end.
 func (l *Line[O]) attend(end chan struct{}) {
 	defer close(end)
 	l.env.Yield(context.Background(), "attend")
 	ctx := l.life
 	var next Cue
-	for idle := false; ; {
+	for idle := false; ; { // idle: the turn before has set no watch
 		waiting := l.Length()
 		index, renew := l.env.Requested()
 		switch {
@@ -341,7 +358,8 @@ func (l *Line[O]) attend(end chan struct{}) {
 	}
 }
 
-// restAfter rests after a turn that found nothing, and returns what the next turn knows. end: the attendance ends.
+// restAfter rests after a turn that found nothing, as r says. next is the cue of the next turn. end: the attendance
+// ends.
 func (l *Line[O]) restAfter(ctx context.Context, r *Rest) (next Cue, end bool) {
 	how := l.restUntil(ctx, r.Wait, r.Watch)
 	r.Cancel()
@@ -361,8 +379,8 @@ func (l *Line[O]) restAfter(ctx context.Context, r *Rest) (next Cue, end bool) {
 }
 
 // restGone rests while no receive waits, for as long as a transaction that has read a request may wake the handle after
-// the request was cleared. The line passes such a wake on. It looks for one only after a while, because most handles
-// receive again before that, and then look for themselves. end: the attendance ends.
+// the request was cleared (Env.Gone). The line passes such a wake on. It looks for one only after a while, because most
+// handles receive again before that, and then look for themselves. end: the attendance ends.
 func (l *Line[O]) restGone(ctx context.Context) (end bool) {
 	left := l.env.Gone()
 	if left == 0 {
@@ -429,7 +447,8 @@ func (l *Line[O]) keepPace(ctx context.Context) bool {
 // passOn passes on a wake. If it fails, a poll finds the group.
 func (l *Line[O]) passOn(ctx context.Context) { _ = l.env.PassOn(ctx) }
 
-// takePause returns for how long the line stands back; once.
+// takePause returns how long the line must wait before the next turn, for receives that stand back. A pause counts
+// once.
 func (l *Line[O]) takePause() (pause time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -437,8 +456,8 @@ func (l *Line[O]) takePause() (pause time.Duration) {
 	return pause
 }
 
-// dismiss ends the attendance if no receive waits. A nudge since the attendance has looked may be tidy's: then the
-// attendance looks again.
+// dismiss ends the attendance and returns true, unless a receive waits. A nudge since the attendance has looked may be
+// tidy's: then dismiss returns false, and the attendance looks again.
 func (l *Line[O]) dismiss() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -454,6 +473,9 @@ func (l *Line[O]) dismiss() bool {
 // receives found nothing, further receives may find something, and have a turn. A turn also glances at the places of
 // receives that it does not serve, see Env.Glances: of these receives only those have a turn whose glance has found
 // something.
+//
+// next is the cue of the turns. r is what the receives wait for after the last turn; r.Watch = nil means that another
+// turn must follow at once. failed is the error of the last turn.
 func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 	var turns []*Turn
 	had := make(map[string]bool) // the templates by which receives have had a turn for any group
@@ -507,8 +529,9 @@ func (l *Line[O]) call(next Cue) (r Rest, failed error) {
 	}
 }
 
-// give gives the turn to the oldest waiting receives of which may is true, and returns the receives. The turn glances
-// for the receives left of which mayGlance is true.
+// give gives the turn t to the oldest waiting receives of which may is true, takes them out of the line, and returns
+// them when the turn is over. The turn glances for the receives left of which mayGlance is true. If called is empty,
+// there was no turn.
 func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
 	l.mu.Lock()
 	var left []O

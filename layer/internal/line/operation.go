@@ -23,14 +23,15 @@ type Operation interface {
 
 	// The methods below are called only if Receives is true.
 
-	// Named reports whether the receive names a group. Otherwise it takes any group, or any lane of Template.
+	// Named reports whether the receive names a group. Otherwise it takes any group, or any lane of Template. A lane is
+	// the part of a group that a template matches.
 	Named() bool
 	// Template is the packed template of the receive; "" = none.
 	Template() string
 	// Place names the group, the lane or the template that the receive waits for: receives with equal places are
 	// looked for once. "" = the receive takes any group.
 	Place() string
-	// Unserved reports whether the receive has got nothing, so that one which waits must wait on.
+	// Unserved reports whether the receive has got nothing, so that one which waits must continue to wait.
 	Unserved() bool
 	// Forget forgets what the receive got in its latest transaction.
 	Forget()
@@ -47,20 +48,21 @@ type Op struct {
 	Waits bool  // the receive joins the line if nothing is ready
 	Turn  *Turn // the latest turn that the line gave the receive; nil = none yet
 	Cue   Cue   // of a receive which is about to wait, and for its first turn
-	// StandsBack is for how long the receive has no turn, because the handle has just woken another.
+	// StandsBack is for how long the receive has no turn, because the handle has just woken another handle.
 	StandsBack time.Duration
 
 	// Lost is how many conflicts the receive has lost in transactions that have ended. A receive that has lost one
 	// travels with other such receives alone.
 	Lost int
-	// First: the transaction only settles and enqueues. Later: it has done so, and the receive needs another.
+	// First: the transaction only settles and enqueues for this operation. Later: it has done so, and the receive needs
+	// another transaction.
 	First, Later bool
-	TxErr        error // of the transaction
+	TxErr        error // of the operation's last transaction; nil = it succeeded
 
 	// The pipeline's mutex guards the fields below.
 
 	ended     chan struct{} // closed when the results are there; the caller waits without the mutex
-	load      Size
+	load      Size          // what the operation adds to a transaction
 	state     state
 	abandoned bool          // the caller has gone
 	tx        *transaction  // in which the operation runs
@@ -70,13 +72,13 @@ type Op struct {
 
 func (o *Op) op() *Op { return o }
 
-// state is the place of an operation.
+// state is the place of an operation on its way through the pipeline and the line.
 type state int
 
 const (
-	isQueued state = iota
-	isRunning
-	isWaiting // in the line, or called by the line this moment
+	isQueued  state = iota // waits for a transaction
+	isRunning              // in a transaction
+	isWaiting              // in the line, or called by the line this moment
 	hasEnded
 )
 
@@ -107,5 +109,5 @@ type transaction struct {
 	left   int // guarded by the pipeline's mutex; how many callers have not gone
 	// losing: the receives have lost a conflict, and try again. Guarded by the pipeline's mutex.
 	losing bool
-	begun  time.Time
+	begun  time.Time // when the batch was made
 }

@@ -114,14 +114,14 @@ type batch[O Operation] struct {
 // errInterrupted is the outcome of an operation whose transaction has not come to its end: it may have committed.
 var errInterrupted error = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true}
 
-// Begin makes the pipeline ready. Receives that wait join the line.
+// Begin makes the pipeline ready. Receives for which nothing is ready, and which wait, join the line.
 func (p *Pipeline[O]) Begin(env PipelineEnv[O], line *Line[O]) { p.env, p.line = env, line }
 
 // IsClosed reports whether Close was called.
 func (p *Pipeline[O]) IsClosed() bool { return p.closed.Load() }
 
-// Close ends the receives that wait, and lets nothing in any more. Operations that are queued or in flight still run to
-// their end. Close returns false if it was called before.
+// Close ends the receives that wait, with env.Closed, and lets nothing in any more. Operations that are queued or in
+// flight still run to their end. Close returns false if it was called before.
 func (p *Pipeline[O]) Close() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,15 +156,17 @@ func (p *Pipeline[O]) AWhile() time.Duration {
 	return min(max(4*p.took, time.Millisecond), AWhileMost)
 }
 
-// mayReceive reports whether another transaction may receive now. mu is held.
+// mayReceive reports whether another transaction may receive now: if none does, or if groups are plenty and fewer than
+// maxReceiving do. mu is held.
 func (p *Pipeline[O]) mayReceive() bool {
 	return p.receiving == 0 || p.receiving < maxReceiving && p.env.Plenty()
 }
 
-// mayFly reports whether another transaction may begin, for those that are queued. mu is held.
+// mayFly reports whether another transaction may begin, for the operations that are queued. mu is held.
 func (p *Pipeline[O]) mayFly() bool { return p.flying < maxFlying || p.flying < maxApart && p.apart() }
 
-// apart reports whether few callers travel, each as far apart from the others as can be. mu is held.
+// apart reports whether up to maxApart transactions may be in flight: the database is far away, and few callers have
+// operations in the pipeline. mu is held.
 func (p *Pipeline[O]) apart() bool { return p.took >= farAway && p.running+len(p.queue) <= fewCallers }
 
 // Submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, a receive gives
@@ -177,7 +179,7 @@ func (p *Pipeline[O]) Submit(ctx context.Context, o O) error {
 }
 
 // SubmitAll is Submit for operations that travel in the next transaction together, as far as the bounds of a
-// transaction allow. It returns the error of each.
+// transaction allow. It returns the error of each, in the order of os.
 func (p *Pipeline[O]) SubmitAll(ctx context.Context, os []O) []error {
 	errs := make([]error, len(os))
 	if err := p.enterAll(ctx, os); err != nil {
@@ -192,8 +194,8 @@ func (p *Pipeline[O]) SubmitAll(ctx context.Context, os []O) []error {
 	return errs
 }
 
-// SubmitWaiting is Submit for a receive that waits. After wait, or when stop is closed (which may be nil), the receive
-// ends with the claims got so far, or got by the turn under way.
+// SubmitWaiting is Submit for a receive that waits if nothing is ready. After wait, or when stop is closed (which may
+// be nil), the receive ends with the claims got so far, or got by the turn under way.
 func (p *Pipeline[O]) SubmitWaiting(ctx context.Context, o O, wait time.Duration, stop <-chan struct{}) error {
 	o.op().Waits = true
 	if err := p.enter(ctx, o); err != nil {
@@ -214,7 +216,7 @@ func (p *Pipeline[O]) SubmitWaiting(ctx context.Context, o O, wait time.Duration
 	return p.await(ctx, o)
 }
 
-// await waits until o has ended, or leaves it when ctx ends.
+// await waits until o has ended and returns its error. If ctx ends first, await leaves o behind, see leave.
 func (p *Pipeline[O]) await(ctx context.Context, o O) error {
 	select {
 	case <-o.op().ended:
@@ -225,7 +227,7 @@ func (p *Pipeline[O]) await(ctx context.Context, o O) error {
 	}
 }
 
-// yieldUnless yields, unless o has ended: then the caller has nothing to wait for.
+// yieldUnless calls env.Yield, unless o has ended: then the caller has nothing to wait for.
 func (p *Pipeline[O]) yieldUnless(ctx context.Context, o O, who string) {
 	select {
 	case <-o.op().ended:
@@ -234,7 +236,8 @@ func (p *Pipeline[O]) yieldUnless(ctx context.Context, o O, who string) {
 	}
 }
 
-// enterAll puts new operations into the queue, together.
+// enterAll puts new operations into the queue, together, and does not wait for them. It returns an error, and queues
+// nothing, if ctx has ended or the pipeline is closed.
 func (p *Pipeline[O]) enterAll(ctx context.Context, os []O) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -251,12 +254,13 @@ func (p *Pipeline[O]) enterAll(ctx context.Context, os []O) error {
 	return nil
 }
 
-// begin makes a new operation ready. Its caller still owns it.
+// begin makes a new operation ready for the pipeline. Its caller still owns it.
 func begin[O Operation](o O) { o.op().ended, o.op().load = make(chan struct{}), o.Size() }
 
-// enter puts a new operation into the queue, or runs the operation at once if nothing is in flight. In the latter case
-// enter returns when o has ended or waits for a group to become ready; if ctx ends in that time, enter returns when the
-// transaction has ended, or abandonedTimeout later.
+// enter puts a new operation into the queue and returns, or runs the operation at once if nothing is in flight. In the
+// latter case enter returns when o has ended or waits for a group to become ready; if ctx ends in that time, enter
+// returns when the transaction has ended, or abandonedTimeout later. The error is that ctx has ended before, or that
+// the pipeline is closed: then o was not run.
 func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -301,7 +305,8 @@ func (p *Pipeline[O]) releaseSlot() {
 	}
 }
 
-// abandon notes that no caller waits for a running operation any more, and why. The pipeline's mutex is held.
+// abandon notes that the caller of a running operation has left, and why. If it was the last caller of the transaction,
+// the transaction is cancelled abandonedTimeout later. The pipeline's mutex is held.
 func (o *Op) abandon(cause error) {
 	o.abandoned = true
 	if o.tx.left--; o.tx.left == 0 {
@@ -312,7 +317,8 @@ func (o *Op) abandon(cause error) {
 	}
 }
 
-// queueUp queues operations, together. mu is held.
+// queueUp puts operations into the queue, together, and starts a driver goroutine if another transaction may begin. mu
+// is held.
 func (p *Pipeline[O]) queueUp(os ...O) {
 	for _, o := range os {
 		o.op().state = isQueued
@@ -324,8 +330,9 @@ func (p *Pipeline[O]) queueUp(os ...O) {
 	}
 }
 
-// leave is for a caller who goes, because of cause, before o has ended. If o has ended after all, leave returns the
-// error of o.
+// leave is for a caller who goes, because of cause, before o has ended. leave returns the error for the caller: that of
+// o if o has ended after all; cause if o had no effect or only receives; else an error that says that the outcome is
+// unknown.
 func (p *Pipeline[O]) leave(o O, cause error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -371,7 +378,7 @@ func without[O comparable](list []O, o O) []O {
 	return list
 }
 
-// end makes an operation's results known. mu is held.
+// end ends an operation and makes its results known to its caller. mu is held.
 func (p *Pipeline[O]) end(o O) {
 	o.op().state = hasEnded
 	close(o.op().ended)
@@ -386,7 +393,8 @@ func (o *Op) comeBack() {
 	}
 }
 
-// drive runs one transaction after the other until the queue is empty.
+// drive is a driver goroutine, which has one of the slots of transactions in flight. It runs one transaction after the
+// other until the queue is empty, or nextBatch finds that it may take nothing. Then the slot is free.
 func (p *Pipeline[O]) drive() {
 	over := false
 	defer func() {
@@ -407,7 +415,8 @@ func (p *Pipeline[O]) drive() {
 	}
 }
 
-// newBatch makes a batch of operations. mu is held.
+// newBatch makes a batch of operations, and enters it in the books: running, and for receives receiving and taking. mu
+// is held.
 func (p *Pipeline[O]) newBatch(os []O) *batch[O] {
 	b := &batch[O]{operations: os, transaction: transaction{left: len(os), begun: time.Now()}}
 	p.running += len(os)
@@ -425,8 +434,8 @@ func (p *Pipeline[O]) newBatch(os []O) *batch[O] {
 	return b
 }
 
-// nextBatch takes the operations of the next transaction from the queue. If there are none, nextBatch frees the slot in
-// flight and returns nil.
+// nextBatch takes the operations of the next transaction from the queue, in order, and leaves those that must not be in
+// it. If it takes none, nextBatch frees the slot in flight and returns nil.
 func (p *Pipeline[O]) nextBatch() *batch[O] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -459,15 +468,17 @@ func (p *Pipeline[O]) nextBatch() *batch[O] {
 	return p.newBatch(taken)
 }
 
-// mayTravel reports whether two operations may be in one transaction. A turn sets a watch if its transaction wrote
-// nothing else, so no other operation may join a turn. A receive that has lost a conflict may lose the next, and so
-// would the rest of the transaction.
+// mayTravel reports whether two operations may be in one transaction. Only operations of a turn may join a turn,
+// because a turn sets a watch if its transaction wrote nothing else. A receive that has lost a conflict travels only
+// with others that have lost one: it may lose the next conflict, and then the rest of the transaction would fail with
+// it.
 func mayTravel(a, b *Op) bool {
 	return (a.Turn != nil) == (b.Turn != nil) && (a.Lost > 0) == (b.Lost > 0)
 }
 
-// settlesFirst reports whether the operation settles in the next transaction and receives in another, because the
-// transactions that receive lose conflicts. mu is held.
+// settlesFirst reports whether the operation, which settles and receives, settles in the next transaction and receives
+// in another. That is so while transactions that receive lose conflicts, because the settlement must not wait for them.
+// mu is held.
 func (p *Pipeline[O]) settlesFirst(o O) bool {
 	return o.Settles() && o.Receives() && p.losing > 0 && !p.mayReceive()
 }
@@ -532,7 +543,8 @@ func (p *Pipeline[O]) RunTurn(called []O) {
 	p.env.Yield(context.Background(), "called")
 }
 
-// fly runs a batch, and settles the batch's books also after a panic.
+// fly runs a batch in the goroutine of a caller. It settles the batch's books also after a panic, which goes on to the
+// caller.
 func (p *Pipeline[O]) fly(b *batch[O]) {
 	b.setErr(nil, errInterrupted) // until Run knows better
 	defer p.settle(b)
@@ -548,7 +560,7 @@ func (p *Pipeline[O]) flyBehind(b *batch[O]) {
 	}
 }
 
-// setErr sets the error of the operations that have the error was; nil = of all.
+// setErr sets TxErr to err for those operations of the batch for which it is was; was = nil: for all.
 func (b *batch[O]) setErr(was, err error) {
 	for _, o := range b.operations {
 		if was == nil || o.op().TxErr == was {
@@ -577,7 +589,9 @@ func (p *Pipeline[O]) settle(b *batch[O]) {
 	}
 }
 
-// conclude ends an operation that has run, or puts it into the line. mu is held.
+// conclude ends an operation that has run, or, if its receive has got nothing and waits, puts it into the line. If only
+// the settlement has run, conclude queues the receive. The claims of a receive whose caller has left are given back. mu
+// is held.
 func (p *Pipeline[O]) conclude(o O) {
 	at := o.op()
 	if at.Later {
@@ -617,7 +631,7 @@ func (p *Pipeline[O]) conclude(o O) {
 	p.end(o)
 }
 
-// settled notes that only the receive of the operation is left. mu is held.
+// settled notes that the settlement is done, and that only the receive of the operation is left. mu is held.
 func (p *Pipeline[O]) settled(o O) {
 	o.Settled()
 	o.op().load = o.Size()

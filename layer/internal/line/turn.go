@@ -10,7 +10,7 @@ import (
 // Turn is one transaction which tries to serve waiting receives, or several transactions for many receives. Example:
 // three receives wait, two groups become ready: the turn claims both, and the third receive goes back into the line.
 type Turn struct {
-	// Cue is for the transaction, which may write it.
+	// Cue is the reason of the turn, with the handle's knowledge, for the transaction. The transaction may change it.
 	Cue Cue
 	// Glances are the places at which the turn only glances, for receives that it does not serve.
 	Glances []string
@@ -21,8 +21,9 @@ type Turn struct {
 	served bool  // guarded by mu: the turn has claimed something
 }
 
-// Rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, Watch is on the wake key,
-// from the very version on at which the turn found nothing, so that no wake is missed.
+// Rest is what receives wait for after a turn that found nothing. Watch is set if the turn wrote nothing, or, for
+// receives that stood back, only the handle's request. It is on the handle's wake key, from the very version on at
+// which the turn found nothing, so that no wake is missed.
 type Rest struct {
 	Watch kv.Future[struct{}] // nil = take another turn at once
 	Wait  time.Duration       // until the next turn, if no wake comes
@@ -46,9 +47,9 @@ type Cue struct {
 	Seen map[string]bool
 	// Fresh are the hints which this turn has met and did not claim; nil = none.
 	Fresh map[string]bool
-	// Again: the handle has looked a while ago.
+	// Again: the look before this one was only a while ago (Env.AWhile), so the handle has looked twice.
 	Again bool
-	// Back: of a receive that stands back, the handle has just woken another.
+	// Back: of a receive that stands back. The handle has just woken another handle.
 	Back bool
 }
 
@@ -62,7 +63,8 @@ const (
 	WhyPoll             // the time of a poll has come
 )
 
-// Rests notes the rest after a transaction of the turn. Of several transactions the last decides.
+// Rests notes the rest after a transaction of the turn. Of several transactions the last decides: Rests gives up the
+// watch of the one before.
 func (t *Turn) Rests(r Rest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
