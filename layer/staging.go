@@ -628,8 +628,11 @@ func (s *staging) noteGone(o staged) {
 	case o.past == nil:
 	case s.past == nil:
 		s.past = o.past
-	default: // past keeps the older count, so that no wake since then is missed
-		s.past.any, s.past.until = s.past.any || o.past.any, o.past.until
+	default: // past keeps the older count, so that no wake since then is missed, and the later end
+		s.past.any = s.past.any || o.past.any
+		if s.past.until.Before(o.past.until) {
+			s.past.until = o.past.until
+		}
 		maps.Copy(s.past.wants, o.past.wants)
 	}
 	if s.past == nil || o.rest.Watch == nil {

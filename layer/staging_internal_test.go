@@ -695,3 +695,17 @@ func TestEachFirst(t *testing.T) {
 		require.NoError(t, db.Close())
 	}
 }
+
+// TestLeftRequestIsRemembered: a handle may have left a request in a commit of unknown outcome, and then clears another
+// request. It passes on the wakes of the first for as long as that may last.
+func TestLeftRequestIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &Queue{}
+		mayBeLeft(q)
+		cleared := goneFor{wants: map[want]bool{{one: true, of: "A"}: true}, until: time.Now().Add(time.Second)}
+		q.staging.set(staged{past: &cleared})
+		require.Equal(t, requestLife, q.staging.goneLeft())
+		require.True(t, q.staging.past.any)
+		require.Len(t, q.staging.past.wants, 1)
+	})
+}
