@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// Form says what message a value is: its body, its group and its facets. A nested path is a function:
-// func(b Booking) string { return b.Flight.Number }. A Form is a Codec, too. It is a plain value: copy it,
-// and change or add a field, for a form that is nearly the same.
+// Form says which message a value of type T is: its body, its group and its facets. A nested path is a function: func(b
+// Booking) string { return b.Flight.Number }. A Form is a Codec, too. It is a plain value: copy it, and change or add a
+// field, for a form that is nearly the same.
 type Form[T any] struct {
-	Body   Codec[T]                  // of the body; nil = JSON
-	Group  func(T) string            // nil = the default group, ""
+	Body   Codec[T]                  // turns a value into the body, and back; nil = JSON
+	Group  func(T) string            // the group of a value; nil = the default group, ""
 	Facets map[string]func(T) string // by name: each facet of the queue, and no other; nil = the queue has none
 }
 
-// Check returns an error unless the form gives a value for each facet of a queue with that configuration, and for
-// nothing else: for a program's start, q.Config(). Errors: *ValueError, *LimitError, ErrInvalidUTF8.
+// Check returns an error unless the form has a function for each facet of a queue with that configuration, and for no
+// other. Example: call f.Check(q.Config()) when a program starts. Errors: *ValueError, *LimitError, ErrInvalidUTF8.
 func (f Form[T]) Check(c Config) error {
 	names := slices.Sorted(maps.Keys(f.Facets))
 	if err := checkFacets(names); err != nil {
@@ -41,8 +41,8 @@ func (f Form[T]) Check(c Config) error {
 	return nil
 }
 
-// Template returns the facets of a value: what a message has with it, and, where a view has all facets, the template
-// that the message agrees with. nil = the form has no facets.
+// Template returns the facets of a value by name, as the headers of its message have them. In a queue with a view of
+// all facets this is also the template that matches the message. nil = the form has no facets.
 func (f Form[T]) Template(v T) Template {
 	if len(f.Facets) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func (f Form[T]) Message(v T) (Message, error) {
 	return m, nil
 }
 
-// Encode makes a body of a value.
+// Encode makes a body of a value, by the codec Body.
 func (f Form[T]) Encode(v T) ([]byte, error) {
 	body, err := f.codec().Encode(v)
 	if err != nil {
@@ -84,9 +84,10 @@ func (f Form[T]) Encode(v T) ([]byte, error) {
 	return body, nil
 }
 
-// Decode makes a value of a body.
+// Decode makes a value of a body, by the codec Body.
 func (f Form[T]) Decode(body []byte) (T, error) { return f.codec().Decode(body) }
 
+// codec returns Body, or JSON if Body is nil.
 func (f Form[T]) codec() Codec[T] {
 	if f.Body == nil {
 		return JSON[T]()
@@ -105,6 +106,7 @@ func JSON[T any]() Codec[T] { return jsonCodec[T]{} }
 
 type jsonCodec[T any] struct{}
 
+// Encode and Decode are those of a Codec, by package json.
 func (jsonCodec[T]) Encode(v T) ([]byte, error) { return json.Marshal(v) }
 
 func (jsonCodec[T]) Decode(body []byte) (v T, err error) {

@@ -16,6 +16,12 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
+// This file changes the lock of a lane. A lane is a whole group or a part of one (package lanes). The value of a lock
+// is a record (rec.Record): it says what keeps the lane from receives. A record has a holding, which is a claim, a
+// grant or a delay, or a mark, which is a pause or a halt, or a claim and a mark. A lane without a lock is free: then a
+// hint must lead receives to its first item, the head. The file also has the consequences of a failed attempt, and the
+// delayed head. subspace.go has the table of all keys, and docs/glossary.md the other words.
+
 // Status is the condition of a group which has items.
 type Status string
 
@@ -34,8 +40,9 @@ const (
 	Empty       Status = "empty"        // no items, and no mark: listed nowhere, see Admin.Group
 )
 
-// extended returns the record with an end of its claim by this handle's clock. If the clock has stepped ahead since the
-// claim was made, the begin of the claim is by the new clock too. Otherwise others would take the end for right.
+// extended returns the record r with a claim that ends at endMS, by this handle's clock, and that no heartbeat keeps.
+// If this clock has stepped ahead since the claim was made, extended also sets the begin of the claim (SinceMS) by the
+// new clock. Otherwise other handles could not see that the end is wrong (isWrong).
 func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 	next := r.Until(endMS)
 	if c := next.Holding(); c.SinceMS > 0 && ahead(w.nowMS, c.SinceMS) {
@@ -50,13 +57,17 @@ func extended(w *txn, r *rec.Record, endMS int64) (*rec.Record, error) {
 	return next, nil
 }
 
-// put changes the record of a group, or of another lane, from old to next (either may be nil), and keeps the timer, or
-// the key in the list of the claims by a heartbeat, the grant and the mark's key in step. head is the index of the
-// group's head, for a new timer. No other function writes a lock. The caller has a read conflict on the lock, by the
-// guard of the operation.
+// put changes the record of a lane's lock from old, as the transaction has read it, to next; nil = no lock. No other
+// function writes a lock. The caller must have a read conflict on the lock, by the guard of its operation. If rec.Step
+// does not allow the change, put writes nothing, and finish returns the error.
+//
+// put also keeps in step the keys that belong to a record. These are the timer of the holding, or the held key of a
+// claim by heartbeat; the grant; and the mark. head is the index of the group's head, for the value of a new timer. A
+// lock that is cleared, or ends earlier, gets its kept hints back when the transaction ends (putBackKept). A counter
+// gets the number of items that leave the claim.
 func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	if err := rec.Step(old, next); err != nil {
-		// finish returns the error, so that the transaction ends without effect.
+		// finish returns the error, and then the transaction has no effect.
 		w.did.illegal = errors.Join(w.did.illegal, fmt.Errorf("group %q: %w", lanes.GroupOf(lane), err))
 		return
 	}
@@ -68,6 +79,7 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	if group, turns := keys.plan.TurnOf(lane); turns && (old == nil || next == nil) {
 		w.noteTurn(group, lane, next == nil)
 	}
+	// The timer (or held key) and the grant change only with these parts of the holding.
 	if was == nil || is == nil || was.EndMS != is.EndMS || was.Kind != is.Kind || was.Beat != is.Beat {
 		if was != nil && (is == nil || was.EndMS != is.EndMS || was.Beat != is.Beat) {
 			w.tx.Clear(keys.tenure(lane, was))
@@ -100,10 +112,11 @@ func (w *txn) put(lane string, old, next *rec.Record, head int64) {
 	w.tx.Set(keys.lock(lane), next.Pack())
 }
 
-// hasLease reports whether a claim has a lease of its own, and is kept by no heartbeat. c may be nil.
+// hasLease reports whether c is a claim with a lease of its own: no heartbeat keeps it. c may be nil.
 func hasLease(c *rec.Holding) bool { return c != nil && !c.ByBeat() }
 
-// noteOwn notes a claim with a lease that this transaction makes or extends; nil = it is none.
+// noteOwn notes in the handle's memory (ownClaims, claim.go) that this transaction makes or extends the claim c of a
+// lane. It does nothing if c is nil or a claim by heartbeat.
 func noteOwn(w *txn, lane string, c *rec.Holding) {
 	if !hasLease(c) {
 		return
@@ -122,7 +135,8 @@ func noteOwn(w *txn, lane string, c *rec.Holding) {
 	}
 }
 
-// endOwn notes a claim that this transaction ends. It may be another handle's.
+// endOwn notes in the handle's memory (ownClaims) that this transaction ends a claim. The claim may be another
+// handle's.
 func endOwn(w *txn, key ownKey) {
 	if w.along.own == nil {
 		w.q.owns.ending(key)
@@ -131,8 +145,9 @@ func endOwn(w *txn, key ownKey) {
 	}
 }
 
-// keepOwn extends the claims of the handle that have ended by its wall clock alone, by the rest of their leases. A
-// transaction that may end lapsed claims must call keepOwn first. A claim that is gone is left alone.
+// keepOwn extends the claims of the handle that have ended by its wall clock alone, by the rest of their leases.
+// claim.go explains how the wall clock may step. A transaction that may end expired claims must call keepOwn first. A
+// claim that is gone is left alone.
 //
 // More than ownAlong claims may not fit into one transaction. Then keepOwn extends them in transactions of their own.
 // This transaction may have begun before these, and reads the old locks. That is safe: a transaction that ends a claim
@@ -180,7 +195,9 @@ const (
 	ownPage = 100
 )
 
-// extendOwn extends the first claims of those in keys, as many as fit, and returns how many it has looked at.
+// extendOwn extends the claims with these keys, in order, as many as fit into the transaction. early has what the
+// handle knows of each claim. looked is how many claims are done: extended, or left alone because they are gone, still
+// last, or have nothing left of their lease. extendOwn reads the locks with a conflict, and writes locks and timers.
 func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, err error) {
 	m, err := w.moment()
 	if err != nil {
@@ -207,8 +224,8 @@ func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, er
 			continue
 		}
 		known := early[key]
-		switch c := *known.as(h.EndMS); {
-		case h.EndMS > w.nowMS:
+		switch c := *known.as(h.EndMS); { // an earlier extension of unknown outcome may have been committed
+		case h.EndMS > w.nowMS: // it was extended, and only the handle's memory is old
 			c.endMS = h.EndMS
 			w.q.owns.confirm(key, c)
 		case c.left(m) <= ownSlack: // only its extension would last, and that was not committed
@@ -224,7 +241,7 @@ func extendOwn(w *txn, early map[ownKey]ownClaim, keys []ownKey) (looked int, er
 	return len(keys), nil
 }
 
-// interfere is operate for a call that may end lapsed claims: it keeps the handle's own first, see keepOwn.
+// interfere is Queue.operate, and calls keepOwn before fn. Operators' calls use it if they may end an expired claim.
 func interfere(ctx context.Context, q *Queue, tx kv.Tx, fn func(w *txn) error) error {
 	return q.operate(ctx, tx, func(w *txn) error {
 		if err := keepOwn(w); err != nil {
@@ -234,22 +251,26 @@ func interfere(ctx context.Context, q *Queue, tx kv.Tx, fn func(w *txn) error) e
 	})
 }
 
-// end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no
-// hint yet, so the caller has to write a hint.
+// end ends the holding of a lane whose lock has the record r. With a mark m, the lock stays and has the mark alone. If
+// m is nil, end clears the lock. put explains the other keys. free: the lane has no lock then, and no hint yet, so the
+// caller must write a hint.
 func (w *txn) end(lane string, r *rec.Record, m *rec.Mark) (free bool) {
 	w.put(lane, r, r.WithoutHolding(m), 0)
 	return m == nil
 }
 
-// lapse ends the holding of a group as the next receive after the holding's end would. After a claim, the item which
-// was tried counts a failed attempt: f, if the caller has judged the attempt already. After a delay or a grant nothing
-// counts. free means: the group is free, and has no hint yet. The item spared, if any, is not dead-lettered, because
-// the caller is about to change or remove the item.
+// lapse ends the holding of a lane as the next receive after the holding's end would. r is the record of the lane's
+// lock. After a claim, the item tried (the first of the claim) counts a failed attempt. f is the judgement on it; nil =
+// lapse calls judgeLapse. After a delay or a grant nothing counts. The item spared is not dead-lettered and does not
+// halt its group, because the caller is about to change or remove it; the zero ID spares none. free: the lane has no
+// lock then, and no hint yet.
+//
+// lapse writes the lock and its keys (put), and attempt records or a dead letter (failure.carryOut).
 func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free bool, err error) {
 	m := r.Mark()
 	c := r.Claim()
 	claimed := c != nil && len(c.Items) > 0
-	if claimed && f == nil { // before anything is noted: a caller may pass over a record that cannot be read
+	if claimed && f == nil { // before any write: the caller may pass over an attempt record that cannot be read
 		if f, err = judgeLapse(w, lane, r); err != nil {
 			return false, err
 		}
@@ -264,9 +285,18 @@ func (w *txn) lapse(lane string, r *rec.Record, f *failure, spared ID) (free boo
 	return w.end(lane, r, m), nil
 }
 
-// leave makes a group without a holding findable. It writes the hint of the head, or, if the group is empty, adds a
-// read conflict on the range of its items. first is the read of the first item's key, by head. nil = leave reads the
-// key itself, and sees the transaction's writes. tried: the head may have failed before, and the hint says how often.
+// leave makes sure that receives find a lane without a lock. It writes the hint of the lane's head, and returns the
+// hint as c, with found set. found is false if no receive claims the lane, if the lane is empty, or if items are
+// claimed in turn and the head is in flight.
+//
+// If the lane is empty, leave adds a read conflict on the range of its items, by the guard empty. Example: an enqueue
+// has seen an item that this transaction removes, and so writes no hint. If the enqueue commits first, this transaction
+// fails.
+//
+// first is the read of the first item's key, by head. nil = leave reads the key itself, and sees the transaction's
+// writes. tried: the head may have failed before. Then leave reads its attempt record, and the hint has the number of
+// attempts. For a hold (the claim of a single item, store_hold.go) leave calls letGo.
+//
 // The hint also leads to an item that lands before the head, because no transaction removes such an item without the
 // lock.
 func (w *txn) leave(
@@ -293,8 +323,8 @@ func (w *txn) leave(
 	}
 	p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
 	if w.passes(err) {
-		// A hint is never missing, whatever the head is: the receive that follows the hint reports the fault of the
-		// group.
+		// The key of the head cannot be read. The group still gets a hint, and the receive that follows it reports the
+		// fault.
 		if p.index, err = w.clock(); err != nil {
 			return c, false, err
 		}
@@ -313,22 +343,23 @@ func (w *txn) leave(
 	return c, err == nil, err
 }
 
-// free is leave for a group which an operator or a sweep sets free.
+// free is leave for a lane which an operator or a sweep sets free. The lane must have no lock.
 func (w *txn) free(lane string) error {
 	_, _, err := w.leave(lane, nil, guard.FreeEmpty, true)
 	return err
 }
 
-// head starts reading the key of a group's first item, at snapshot.
+// head starts reading the key of a lane's first item, at snapshot. If the lane is empty, the key found is not in the
+// lane's range.
 func (w *txn) head(lane string) kv.Future[[]byte] {
 	return w.read.GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
 }
 
-// hasItem reports whether the claim contains the item.
+// hasItem reports whether the claim h contains the item. h may be nil.
 func hasItem(h *rec.Holding, id ID) bool { return h != nil && place(h.Items, id, id.Group) >= 0 }
 
-// divide splits the items of a claim into the items named by ids, or all, and the rest, both in key order. Each of ids
-// must be in the claim.
+// divide splits the items of the claim h in two, each in key order: acked has the items named by ids, or all items if
+// all is set, and left has the rest. If one of ids is not in the claim, the error wraps ErrNotInClaim.
 func divide(h *rec.Holding, group string, ids []ID, all bool) (acked, left []rec.Item, err error) {
 	if len(ids) == 0 {
 		if all {
@@ -357,7 +388,7 @@ func divide(h *rec.Holding, group string, ids []ID, all bool) (acked, left []rec
 	return acked, left, nil
 }
 
-// place returns the position of id in left, or -1.
+// place returns the position of id among the items left of a claim of the group, or -1.
 func place(left []rec.Item, id ID, group string) int {
 	return slices.IndexFunc(left,
 		func(d rec.Item) bool { return d.Index == id.Index && d.Random == id.Random && group == id.Group })
@@ -368,9 +399,10 @@ func (w *txn) excludeHolders(g guard.Guard, lane string) error {
 	return g.Write(w.tx, w.keys.lock(lane))
 }
 
-// remove clears the acked items, a subset of all (the items under the claim of a lane), by exact keys. A range from the
-// first to the last would also clear an item whose enqueue committed late, between the acked items. A settlement may
-// exclude that: see settlement.remove.
+// remove clears the acked items of a claim of the lane, with their keys in lanes, their attempts, and their parts
+// unless they are archived. all are the items under the claim. remove clears by exact keys: a range from the first to
+// the last would also clear an item whose enqueue committed late, between the acked items. A settlement may exclude
+// that: see settlement.remove.
 func (w *txn) remove(lane string, all, acked []rec.Item, archived bool) {
 	group := lanes.GroupOf(lane)
 	for _, d := range acked {
@@ -379,7 +411,8 @@ func (w *txn) remove(lane string, all, acked []rec.Item, archived bool) {
 	w.clearRest(group, all, acked, archived)
 }
 
-// clearRest clears the attempt records of the acked items, and their parts unless the parts are archived.
+// clearRest clears the attempt records of the acked items, a subset of all, and their parts. If archived is set, the
+// parts stay: they belong to the archived items.
 func (w *txn) clearRest(group string, all, acked []rec.Item, archived bool) {
 	for _, d := range acked {
 		if d.Parts > 0 && !archived {
@@ -418,17 +451,21 @@ func (w *txn) clearAttempts(group string, all, gone []rec.Item) {
 	endRun()
 }
 
-// failure is a failed delivery of the item that was tried, and the consequences.
+// failure is a failed delivery of the item that was tried, and the consequences. The item tried is the first item of a
+// claim.
 type failure struct {
 	id     ID
-	record rec.Attempt // including this failure
-	fate   OnFailure
-	reason string // why the item is dead-lettered or the group halted; "" = neither, and the item is delivered again
-	// suspects are the records, from now on, of the items behind the item in a claim whose lease has expired.
+	record rec.Attempt // the item's attempt record, with this failure
+	fate   OnFailure   // the queue's setting for an item that has failed for good
+	reason string      // why the item has failed for good; "" = it has not, and is delivered again
+	// suspects are the new attempt records of the other items, after the lease of the claim has expired: see
+	// group_verdict.go.
 	suspects []failure
 }
 
-// judge decides what follows from the failure, which record counts already. rejected is the handler's reason, or "".
+// judge returns the failure of the item id with its consequences. record is the item's attempt record, with this
+// failure counted. rejected is the handler's reason to reject the item, or "". An item has failed for good if it is
+// rejected or has used MaxAttempts, except with OnFailure Block. judge reads only the configuration.
 func (w *txn) judge(id ID, record rec.Attempt, rejected string) (failure, error) {
 	f := failure{id: id, record: record}
 	config, err := w.config()
@@ -446,10 +483,11 @@ func (w *txn) judge(id ID, record rec.Attempt, rejected string) (failure, error)
 	return f, nil
 }
 
-// endsItem and haltsGroup report whether the item is dead-lettered, or the group halted.
+// endsItem and haltsGroup report whether the failure dead-letters the item, or halts the group. f may be nil.
 func (f *failure) endsItem() bool   { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
 func (f *failure) haltsGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
 
+// follows returns the consequence as the results of a nack name it.
 func (f *failure) follows() Follows {
 	switch {
 	case f.endsItem():
@@ -460,7 +498,8 @@ func (f *failure) follows() Follows {
 	return FollowsRetry
 }
 
-// judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
+// judgeTried is judge for the item tried under the claim of a lane, with one more failure counted. text is the error of
+// the failure. judgeTried reads the item's attempt record, and writes nothing.
 func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure, error) {
 	id := idOf(claim.Items[0], lanes.GroupOf(lane))
 	record, err := w.readAttempt(id)
@@ -471,9 +510,12 @@ func (w *txn) judgeTried(lane string, claim *rec.Holding, text string) (*failure
 	return &f, err
 }
 
-// carryOut writes the consequences, for a claim whose end the caller writes, and returns the group's mark from then on:
-// the earlier mark m, or the halt which follows from the failure. The failure of the spared item has neither
-// consequence, because the caller is about to change or remove the item.
+// carryOut writes the consequences of the failure: it dead-letters the item (deadLetter), or else writes the attempt
+// record of the item. It also writes the records of suspects that stay. The caller must write the end of the claim.
+//
+// m is the group's mark before. carryOut returns the mark from then on: m, or the halt that follows from the failure.
+// The failure of the item spared neither dead-letters it nor halts the group, because the caller is about to change or
+// remove it.
 func (f *failure) carryOut(w *txn, m *rec.Mark, spared ID) (*rec.Mark, error) {
 	if f.id == spared {
 		f.reason = ""
@@ -491,7 +533,7 @@ func (f *failure) carryOut(w *txn, m *rec.Mark, spared ID) (*rec.Mark, error) {
 	return m, nil
 }
 
-// write stores the attempt of an item that stays in its group, and the records of the suspects.
+// write stores the attempt record of an item that stays in its group, and those of the suspects.
 func (f *failure) write(w *txn) {
 	w.tx.Set(w.keys.attempt(f.id), f.record.Pack())
 	for i := range f.suspects {
@@ -499,7 +541,9 @@ func (f *failure) write(w *txn) {
 	}
 }
 
-// mark returns the mark of the halted group, which replaces the old mark, if any. An earlier halt stays.
+// mark returns the mark of the halt that follows from the failure. It replaces old, the group's mark before (nil =
+// none), but an earlier halt stays. mark adjusts the counters of marked groups. The caller must store the mark in the
+// lock.
 func (f *failure) mark(w *txn, old *rec.Mark) *rec.Mark {
 	if old != nil && old.Kind == rec.MarkHalt {
 		return old
@@ -514,7 +558,8 @@ func (f *failure) mark(w *txn, old *rec.Mark) *rec.Mark {
 	return m
 }
 
-// deadLetter moves the item to the dead letters; the parts stay where they are. False means: the item is not there.
+// deadLetter moves the item to the dead letters. The parts stay where they are. It returns false if the item is not
+// there.
 //
 // Footprint: reads the item at snapshot, under the caller's conflict on the lock; clears the item and its attempts,
 // writes the dead letter.
@@ -536,7 +581,9 @@ func (f *failure) deadLetter(w *txn) (bool, error) {
 	return true, nil
 }
 
-// putDeadLetter moves an item with the given value to the dead letters, with the reason and the attempts of f.
+// putDeadLetter moves the item of f, which has the given value, to the dead letters, with the reason and the attempts
+// of f. deadMS is the time of it. putDeadLetter writes the dead letter, clears the item with its keys in lanes and its
+// attempt record, and adds to a counter and to the rows of changes.
 func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 	keys := w.keys
 	d := rec.DeadLetter{
@@ -559,7 +606,8 @@ func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 // reads only the next head's key and not its value. The receive or take that meets this hint replaces it with the
 // timer.
 
-// rows is subspace.rows for the queue as the transaction knows it.
+// rows makes rows of pairs (key and value of items) that were read in a lane. The rows have the queue's delay by the
+// configuration of this transaction, and its time, by which they correct wrong stored times (moment.tame).
 func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 	config, err := w.config()
 	if err != nil {
@@ -570,8 +618,8 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 	return all, err
 }
 
-// awaitHead leaves a group without a holding to a timer of its head, with the time timingMS in the timer's key. from is
-// the hint or timer that led here, or nil.
+// awaitHead leaves a lane without a lock to a timer of its head, which is not to be delivered yet. timingMS is the time
+// in the timer's key. awaitHead sets the timer and clears from, the hint or timer that led here; nil = none did.
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
 // because an enqueue that saw the group empty may fill the gap, and write a hint with the same key that awaitHead
@@ -595,19 +643,23 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error
 	return nil
 }
 
-// timeHolding sets the key by which a holding is found when its time is over. head is the index of the group's head.
+// timeHolding sets the key by which a search finds the holding h of a lane when its time is over: a timer, or the held
+// key of a claim by heartbeat. head is the index of the lane's head.
 func timeHolding(w *txn, lane string, h *rec.Holding, head int64) {
 	w.tx.Set(w.keys.tenure(lane, h), rec.PackTimer(h.Kind, head))
 }
 
-// timeHead sets the timer of a head, in a group without a holding.
+// timeHead sets the timer of a lane's head, which has the given index, in a lane without a holding. timingMS is the
+// time in the timer's key.
 func (w *txn) timeHead(lane string, index, timingMS int64) {
 	w.tx.Set(w.keys.timer(timingMS, lane), rec.PackTimer(rec.KindHead, index))
 }
 
-// hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
-// on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of another
-// lane may have the head. Then the head is not delayed. The same applies to a hold of the head.
+// hasten makes the delayed head of a lane deliverable now: it writes the item with a new due time, and clears the
+// head's timer. The caller must write the hint. early reports whether the head was delayed. The caller has a read
+// conflict on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of
+// another lane may have the head. Then hasten changes nothing, and early is false. The same applies to a hold of the
+// head.
 func (w *txn) hasten(lane string) (early bool, err error) {
 	found := w.readItems(w.read, lane, 1)
 	pairs, err := found.Wait(w.ctx)
@@ -638,7 +690,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	for _, timer := range w.keys.timersAt(items.timing(head.dueMS), lane) {
 		w.clear(timer)
 	}
-	e.DueMS = items.retro.own(e.EnqueuedMS) // rather than now: clocks differ
+	e.DueMS = items.retro.own(e.EnqueuedMS) // instead of now, because clocks differ
 	if config.Retention > 0 {
 		if err := retime(w, &e, head.Index, 0); err != nil { // otherwise it would have waited since the enqueue
 			return false, err
@@ -647,9 +699,10 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	return true, rewriteHead(w, head, e, lane)
 }
 
-// retime makes an item due at dueMS; 0 = at once. If this clock is ahead of that of the enqueue, as versions tell, an
-// item that is due now by this clock would still have a delay for others. Then the time of the enqueue and versions
-// tell the present.
+// retime sets e.DueMS, the due time of the item with the given index, to dueMS; 0 = at once. It writes no key. An item
+// that is due at once gets the present. But if this clock is ahead of that of the enqueue, as versions tell, other
+// handles would take that for a delay. Then the present is the time of the enqueue plus the time since then by
+// versions.
 func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
 	e.DueMS = cmp.Or(dueMS, w.nowMS)
 	if dueMS > 0 || !ahead(w.nowMS, e.EnqueuedMS) {
@@ -663,7 +716,8 @@ func retime(w *txn, e *rec.Envelope, index, dueMS int64) error {
 	return err
 }
 
-// rewriteHead writes the times of the head of a lane. It leaves hints of the item's other lanes, which may wait for it.
+// rewriteHead writes the item of a lane's head with the envelope e, which has new times, and its old body. In each
+// other lane of the item it writes a hint, because the item may be the head there too, under a timer of the old time.
 func rewriteHead(w *txn, head *row, e rec.Envelope, lane string) error {
 	w.tx.Set(head.Key, append(e.Append(nil), head.body...))
 	for _, other := range w.keys.plan.LanesOf(lanes.GroupOf(lane), head.Facets) {

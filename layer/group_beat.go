@@ -15,12 +15,16 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// beatPage is how many claims of a handle one transaction ends, in addition to those whose groups are asked for.
+// This file ends the claims by heartbeat of dead handles, and finds timers with wrong times. tx_beat.go explains beats:
+// a beat is a key with the time up to which all claims by heartbeat of one handle last.
+
+// beatPage is how many claims of a handle one transaction ends, in addition to those of the lanes that led to the beat.
 const beatPage = 100
 
-// overAt returns when the time of a lane's holding is over (ms); 0 = there is no holding. For a claim by heartbeat this
-// is the heartbeat's deadline, or 0 if the heartbeat is gone. After the deadline, the handle is added to w.beats.due,
-// for the caller to end.
+// overAt returns when the time of a lane's holding is over (ms); 0 = there is no holding. r is the record of the lane's
+// lock. For a claim by heartbeat overAt reads the beat, at snapshot, and returns the time at which the beat is due, or
+// 0 if the beat is gone. If the beat is due, overAt adds it to w.beats.due, and the caller must end it. But a beat that
+// is due and may still be kept alive (ownBeat, mayLive) stays: the time is then a second from now.
 func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 	h := r.Holding()
 	switch {
@@ -38,7 +42,7 @@ func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 		return 0, err
 	}
 	if !b.Ended && b.DueMS <= w.nowMS {
-		lives := own // and then keepBeating moves it
+		lives := own // if it is own, keepBeating moves the beat
 		if !own {
 			if lives, err = mayLive(w, h, b); err != nil {
 				return 0, err
@@ -54,8 +58,8 @@ func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 	return b.DueMS, nil
 }
 
-// endOwner ends a page of the claims of the handle by whose heartbeat a lane is held, if the beat is due, and reports
-// whether any claim was ended: then the lane is worth another look.
+// endOwner ends a page of the claims of the handle by whose heartbeat a lane is held, if the beat is due: see endBeat.
+// r is the record of the lane's lock. ended: a claim was ended, so the caller may look at the lane again.
 func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 	due := w.beats.due
 	w.beats.due = nil
@@ -67,9 +71,10 @@ func (w *txn) endOwner(lane string, r *rec.Record) (ended bool, err error) {
 	return w.endBeats(met)
 }
 
-// withoutDead returns the record of a lane, after it has ended a claim that a dead handle has by heartbeat. Any other
-// claim stays. r is the record as read before. The transaction may have ended the claim since, together with another of
-// the handle. So withoutDead reads the record of a claim by heartbeat again.
+// withoutDead returns the record of a lane's lock, after it has ended a claim that a dead handle has by heartbeat
+// (endOwner). Any other claim stays. r is the record as read before. If r has a claim by heartbeat, withoutDead reads
+// the lock again, with a conflict by the guard g: the transaction may have ended the claim since, together with another
+// of the handle.
 func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record, error) {
 	if c := r.Claim(); c == nil || hasLease(c) {
 		return r, nil
@@ -80,8 +85,8 @@ func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record
 	return w.guarded(g).readLock(lane)
 }
 
-// endBeats ends a page of the claims of each handle whose beat this transaction has met when it was due, and reports
-// whether any claim was ended.
+// endBeats ends a page of the claims of each of the handles in due, whose beats this transaction has found due: see
+// endBeat. ended: a claim was ended. Then endBeats also wakes the handles that wait (wakeAll).
 func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 	for _, d := range together(due) {
 		n, err := w.endBeat(d)
@@ -98,7 +103,7 @@ func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 	return false, nil
 }
 
-// together returns each handle once, with all that has led there.
+// together merges the entries of each handle: one entry, with the timer and all held keys that have led to its beat.
 func together(due []dueBeat) (all []dueBeat) {
 	for _, d := range due {
 		i := slices.IndexFunc(all, func(other dueBeat) bool { return other.handle == d.handle })
@@ -115,8 +120,10 @@ func together(due []dueBeat) (all []dueBeat) {
 }
 
 // endBeat ends a page of the claims of a handle whose beat is due, and the claims that led here. Each gets the time at
-// which the beat was due as the end of a lease of its own, and a timer there. The transaction that ends the last page
-// also removes the beat.
+// which the beat was due as the end of a lease of its own, and a timer there. Its held key is cleared. The transaction
+// that ends the last page also clears the beat and its timer. Any other transaction marks the beat as ended. ended is
+// the number of claims ended. If the beat is gone or not due, endBeat only clears or replaces an old timer that led
+// here.
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
 // beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
@@ -160,7 +167,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 		return 0, err
 	}
 	ending := slices.Clip(rows)
-	for _, held := range d.held { // who asks for the group need not go through all pages
+	for _, held := range d.held { // so that a caller that asks for this group need not go through all pages
 		if !slices.ContainsFunc(ending, func(row kv.KV) bool { return bytes.Equal(row.Key, held) }) {
 			ending = append(ending, kv.KV{Key: held})
 		}
@@ -188,7 +195,8 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	return ended, nil
 }
 
-// ownBeat reports whether a beat is the handle's own and is due by the wall clock alone: see ownClaims.
+// ownBeat reports whether the beat with this number is the handle's own, and is still in force by the monotonic clock
+// and by versions. A due time that has passed is then due to a step of the wall clock: see ownClaims in claim.go.
 func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 	p := w.q.heart.of(handle)
 	if p == nil {
@@ -198,10 +206,11 @@ func ownBeat(w *txn, handle uuid.UUID) (bool, error) {
 	return p.left() > ownSlack && m.span(p.clock.Load()) < w.q.knownConfig().Lease, err
 }
 
-// mayLive reports whether the process of a beat that is due may still live, because the clocks of the two
-// processes differ too much. A claim of the beat tells how far the clock of this process is ahead: the claim has a time
-// by the clock of its holder, and a token, which is a version. If clocks may not differ by that, this handle must first
-// see that no process moves the beat for one lease. A process that lives moves its beat each third of a lease.
+// mayLive reports whether the process that moves a beat may still live although the beat b is due, because the clocks
+// of the two processes differ too much. h is a claim by this beat. It tells how far the clock of this process is ahead:
+// the claim has a time by the clock of its holder (SinceMS), and a token, which is a version. If that is more than
+// clockSlack, this handle must first see for one lease that no process moves the beat. A process that lives moves its
+// beat each third of a lease. mayLive reads the timer of the beat, at snapshot.
 func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 	if h.SinceMS == 0 {
 		return false, nil
@@ -222,7 +231,8 @@ func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 	return !w.q.noticed.far.IsOver(key, time.Now(), leaseOfBeat(&w.view, b.DueMS, movedMS)), nil
 }
 
-// mayHoldersLive is mayLive for the handle whose claims stand in rows.
+// mayHoldersLive is mayLive for the beat of a handle. rows are held keys of the handle. The first claim by the beat
+// that mayHoldersLive can read decides; it reads the locks, at snapshot. If there is none, the result is false.
 func mayHoldersLive(w *txn, handle uuid.UUID, b rec.Beat, rows []kv.KV) (bool, error) {
 	for i := range rows {
 		p, err := w.keys.parse(rows[i].Key)
@@ -243,8 +253,8 @@ func mayHoldersLive(w *txn, handle uuid.UUID, b rec.Beat, rows []kv.KV) (bool, e
 	return false, nil
 }
 
-// leaseOfBeat returns the lease of a beat's handle: the time from when the beat was moved to when it is due. The
-// queue's lease stands for it if the time of the move is not known (0).
+// leaseOfBeat returns the lease of a beat's handle: the time from movedMS, when the beat was last moved, to dueMS. If
+// the time of the move is not known (0), it returns the queue's lease.
 func leaseOfBeat(v *view, dueMS, movedMS int64) time.Duration {
 	if movedMS == 0 {
 		return v.known().Lease
@@ -252,8 +262,10 @@ func leaseOfBeat(v *view, dueMS, movedMS int64) time.Duration {
 	return min(time.Duration(dueMS-movedMS)*time.Millisecond, MaxLease)
 }
 
-// endByBeat gives the claims in rows, by the heartbeat of a handle, a lease that has ended at dueMS. cut: it has left
-// some to the next transaction.
+// endByBeat ends claims by the heartbeat of a handle: each gets a lease of its own, which has ended at dueMS. rows are
+// the held keys of the claims. endByBeat reads the locks with a conflict, and writes locks and timers. It clears the
+// held keys, also one that leads to no such claim. ended is the number of claims ended. cut: the transaction is full,
+// and some rows are left to the next one.
 func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int, cut bool, err error) {
 	locks := make([]kv.Future[[]byte], len(rows))
 	groups := make([]string, len(rows))
@@ -283,7 +295,7 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 		}
 		c := r.Claim()
 		if err != nil || c == nil || c.Beat != handle {
-			w.tx.Clear(rows[i].Key) // unreadable: an operator ends it, as any lock that cannot be read
+			w.tx.Clear(rows[i].Key) // a lock that cannot be read is left to an operator, like every such lock
 			continue
 		}
 		w.put(group, r, r.Until(dueMS), c.FirstIndex())
@@ -312,17 +324,19 @@ const (
 	farRows = 200
 )
 
-// farTimer is a timer with a wrong time.
+// farTimer is a timer with a wrong time, which lies far ahead.
 type farTimer struct {
 	key   []byte
-	dueMS int64 // in the key
-	lane  string
-	beat  uuid.UUID // of a heartbeat
-	index int64     // of the head
+	dueMS int64     // in the key
+	lane  string    // the lane to which the timer leads; not set for a timer of a beat
+	beat  uuid.UUID // the number of the beat; uuid.Nil = the timer is no beat's
+	index int64     // of the head; of a beat the time of its last move (ms)
 }
 
-// lookFar looks far ahead for the receives by a template, and reports whether anything was ended: then they look again.
-// empty: they have just found nothing. An error is ignored: the next look meets the same timers.
+// lookFar looks at timers that lie far ahead, for the receives by the packed template where ("" = whole groups), and
+// ends what wrong timers keep waiting (endFar). It does nothing if the last look was a short time ago (advice.Far).
+// empty: these receives have just found nothing. ended: something was ended, so the receives must look again. An error
+// is ignored: the next look meets the same timers.
 func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended bool) {
 	now := q.aging.now(q.opts.Now)
 	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) {
@@ -355,12 +369,13 @@ func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended boo
 	return err == nil
 }
 
-// farTimers returns the timers of a template that are to be ended. For how long the handle has seen them is by the
-// monotonic clock: no step of the wall clock ends any.
+// farTimers returns the timers of a template that must be ended: they are wrong, and this handle has seen them
+// unchanged for long enough, by the monotonic clock. No step of the wall clock ends a timer. farTimers reads, at
+// snapshot, timers, and what each leads to: see readFar.
 func farTimers(v *view, where string) (over []farTimer, err error) {
 	type look struct {
 		read    kv.Future[[]kv.KV]
-		section []byte // of a sample; nil = all of these are wrong
+		section []byte // of a sample, whose timers may be right: the shard's part; nil = all times read are wrong
 	}
 	var looks []look
 	begin := func(r kv.KeyRange, limit int, section []byte) {
@@ -372,8 +387,10 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 	shards := v.keys.shards.all()
 	page, sample := farMost(farPage, shards), farMost(farSample, shards)
 	for shard := range shards {
+		// Later than any process may store: as a due time, and as the time of an enqueue (retro).
 		begin(v.keys.dueFrom(where, shard, last, sinceBase-1), page, nil)
 		begin(v.keys.dueFrom(where, shard, sinceBase+soon, 2*sinceBase), page, nil)
+		// A few of the times that may be right, behind those of the last look.
 		some, section := v.keys.dueFrom(where, shard, soon, last-1), v.keys.timerIn(where, shard, 0)
 		if at := v.q.noticed.far.Place(section); at != nil && some.Contains(at) {
 			some.Begin = kv.KeyAfter(at)
@@ -408,8 +425,9 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 	return over, nil
 }
 
-// readFar reports whether a timer is wrong, and how long the handle has to see it before it is over. sample: its time
-// may be right.
+// readFar reads one timer, row. wrong reports whether its time is wrong, and wait says how long the handle must see the
+// timer unchanged before it may end the timer. sample: the time in the key is one that a timer may have. Then readFar
+// compares it with the lock of the lane and, if the lane has no holding, with the times of its head.
 func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time.Duration, err error) {
 	p, err := v.keys.parse(row.Key)
 	if err != nil {
@@ -457,7 +475,8 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	return t, isWrong(h, v.nowMS), lease, err
 }
 
-// headIsWrong reports whether the times of a lane's first item are wrong.
+// headIsWrong reads the first item of a lane and reports whether its stored times are wrong (moment.tame). It is false
+// if the lane is empty.
 func headIsWrong(v *view, lane string) (bool, error) {
 	id, found, err := headOf(v, lane)
 	if err != nil || !found {
@@ -474,7 +493,8 @@ func headIsWrong(v *view, lane string) (bool, error) {
 	return moment{nowMS: v.nowMS}.tame(&e, id.Index), nil
 }
 
-// headOf returns the first item of a lane, or the item of a hold.
+// headOf returns the id of the first item of a lane; of the lane of a hold, the item of the hold. found is false if the
+// lane is empty, or the key of the item cannot be read.
 func headOf(v *view, lane string) (id ID, found bool, err error) {
 	if id, held := holdOf(lane); held {
 		return id, true, nil
@@ -488,12 +508,14 @@ func headOf(v *view, lane string) (id ID, found bool, err error) {
 	return p.itemID(), err == nil, err
 }
 
-// delayIsWrong reports whether the end of a retry delay is wrong, and for how long the nack wanted the delay to last:
-// the end and the time of the last nack are by one clock. The queue's lease stands for a delay without that time. The
-// message of the delay has the index in the timer. It need not be the head any more: a dead letter may have returned to
-// its place before it. A delay whose message is gone is wrong.
+// delayIsWrong reports whether the end of a retry delay is wrong. h is the delay, the holding of a lane. wait is how
+// long the nack wanted the delay to last: the end and the time of the last nack, in the attempt record of the message,
+// are by one clock. The queue's lease stands for a delay without that time.
 //
-// Few messages have the same index: those of enqueues at the same read version. delayIsWrong reads at most sameIndex.
+// The message of the delay has the index in the timer. It need not be the head any more: a dead letter may have
+// returned to its place before it. A delay whose message is gone is wrong. Few messages have the same index: those of
+// enqueues at the same read version. delayIsWrong reads at most sameIndex attempt records, and an item key if there are
+// none.
 func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.Duration, wrong bool, err error) {
 	wait, wrong = v.known().Lease, isWrong(h, v.nowMS)
 	first := ID{Group: lanes.GroupOf(lane), Index: index}
@@ -523,8 +545,8 @@ func delayIsWrong(v *view, lane string, h *rec.Holding, index int64) (wait time.
 // sameIndex bounds the records of failed attempts at one index that a look at a delay reads.
 const sameIndex = 100
 
-// farMost returns how many of a bound of rows a look reads in each of the shards, because it reads the locks of the
-// rows one after the other.
+// farMost returns how many rows a look reads in each shard: bound, or fewer in a queue with many shards, because the
+// look reads the locks of the rows one after the other.
 func farMost(bound int, shards int64) int { return min(bound, max(1, farRows/int(shards))) }
 
 // endFar ends what a timer with a wrong time keeps waiting, if the timer is still there. The end of a claim becomes
@@ -569,7 +591,8 @@ func endFar(w *txn, t farTimer) error {
 	return w.free(t.lane)
 }
 
-// endFarBeat makes a heartbeat due now: the next search ends it, or its handle moves it.
+// endFarBeat is endFar for the timer t of a beat. It makes the beat due now, with a new timer: the next search ends the
+// beat, or its handle moves it.
 func endFarBeat(w *txn, t farTimer) error {
 	key := w.keys.beat(t.beat)
 	v, err := guard.BeatEnd.Get(w.tx, key).Wait(w.ctx)

@@ -11,10 +11,15 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// The effect of holds on a group: see store_hold.go.
+// The effect of holds on a group. A hold is the claim, or the delay after a nack, of a single item: see store_hold.go.
 
-// letGo puts the item of a hold that has ended back into the lane out of which the hold took it, if the item is still
-// there. If the item stayed in its lanes, and the group's head is free now, letGo returns the group's hint.
+// letGo makes the item of a hold that has ended findable again. lane is that of the hold, whose record this transaction
+// has cleared.
+//
+// In an unordered queue the hold has taken the item out of the free lane. letGo puts the key of the item back into that
+// lane and writes a hint there, if the item is still stored; found is false. If items are claimed in turn, the item has
+// stayed in its lanes: letGo calls leadBack, which writes the group's hint if the head is free. Then c is the hint, and
+// found is true.
 func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	id, _ := holdOf(lane)
 	free, out := w.keys.plan.TakenOutOf(lane)
@@ -33,8 +38,9 @@ func (w *txn) letGo(lane string) (c candidate, found bool, err error) {
 	return c, false, err
 }
 
-// meetHold notes the first hold of the group: f is delivered up to the held item. If the head is held, meetHold notes
-// the hold as a lock that excludes.
+// meetHold waits for the read of the group's first hold, and cuts the rows of f before the held item: f.behind is that
+// item. If the head itself is held, meetHold adds the hold to f.others instead, as a lock that excludes the lane. read
+// may be nil: no hold can keep items of the lane from a claim.
 func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	if read == nil {
 		return nil
@@ -66,8 +72,8 @@ func (f *found) meetHold(v *view, read kv.Future[[]kv.KV]) error {
 	return nil
 }
 
-// fenceHolds adds a read conflict on the holds of a group up to an item. The caller must know that none of them holds
-// an item that it is about to take.
+// fenceHolds adds a read conflict on all holds of a group up to the item last, by the guard g. The caller is about to
+// take items up to last, and must know that none of them has a hold. Without holds in the queue it does nothing.
 func (w *txn) fenceHolds(g guard.Guard, last ID) error {
 	for _, r := range w.keys.holdsTo(last) {
 		if err := g.Read(w.tx, r); err != nil {
@@ -99,7 +105,9 @@ func (w *txn) fenceHolds(g guard.Guard, last ID) error {
 //
 // A head in flight has the timer of its hold, which leads back to the group.
 
-// noteTurn notes that a hold of a group begins or ends.
+// noteTurn notes that this transaction begins the hold of the given lane, or ends it if ends is set. It adds a write
+// conflict on the lock of the group: the first rule above. Before the commit, finish calls leadBackAll for the groups
+// whose holds have ended.
 func (w *txn) noteTurn(group, lane string, ends bool) {
 	if w.holds.let == nil {
 		w.holds.lead, w.holds.let, w.holds.turned = w.leadBackAll, make(map[string]bool), make(map[string]bool)
@@ -112,7 +120,7 @@ func (w *txn) noteTurn(group, lane string, ends bool) {
 	}
 }
 
-// leadBackAll leaves the groups findable of which this transaction has ended holds.
+// leadBackAll makes the groups findable of which this transaction has ended holds: leadBack for each. finish calls it.
 func (w *txn) leadBackAll() error {
 	if len(w.holds.let) == 0 {
 		return nil
@@ -125,20 +133,22 @@ func (w *txn) leadBackAll() error {
 	return nil
 }
 
-// leadBack leaves a group findable after the end of a hold, and returns what leave does. tried: as leave has it.
+// leadBack makes a group findable after the end of a hold: it writes the hint of the group, unless the group is locked,
+// or its head is held, or it is empty. It returns the results of leave, to which it passes tried.
 func (w *txn) leadBack(group string, tried bool) (c candidate, found bool, err error) {
 	delete(w.holds.let, group)
 	return w.leave(group, nil, guard.ReleaseEmpty, tried)
 }
 
-// turnRead is the reads which tell whether a group needs a hint: of the group's lock and its first hold. nil = the
-// queue does not deliver in turn.
+// turnRead is the reads that tell whether a group without a lock needs a hint, where items are claimed in turn: of the
+// group's lock and of its first hold. nil = the queue does not claim items in turn, and every such group needs a hint.
 type turnRead struct {
 	lane string
 	lock kv.Future[[]byte]
 	hold kv.Future[[]kv.KV]
 }
 
+// readTurn starts the reads of a turnRead, at snapshot. lane is the group.
 func (w *txn) readTurn(lane string) *turnRead {
 	if !w.keys.plan.InTurn() {
 		return nil
@@ -146,8 +156,8 @@ func (w *txn) readTurn(lane string) *turnRead {
 	return &turnRead{lane: lane, lock: w.read.Get(w.keys.lock(lane)), hold: w.firstHold(lane)}
 }
 
-// keeps reports whether the group with the given head needs no hint, because the group is locked, or its head is in
-// hand, and adds the conflicts which keep that true.
+// keeps reports whether the group with the given head needs no hint, because the group is locked, or the head has a
+// hold. Then it adds the read conflicts that keep that true: on the lock, and for a held head those of fenceTurn.
 func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
 	if t == nil {
 		return false, nil
@@ -173,7 +183,8 @@ func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
 	return true, w.fenceTurn(t.lane, head)
 }
 
-// fenceTurn adds the read conflicts of a transaction that leaves a group without a hint, because its head is in flight.
+// fenceTurn adds the read conflicts of a transaction that leaves a group without a hint because its head is in flight:
+// on the lock of the group, and on the items up to the head. The third rule above has the reasons.
 func (w *txn) fenceTurn(lane string, head ID) error {
 	if err := guard.TurnLock.Read(w.tx, kv.SingleKey(w.keys.lock(lane))); err != nil {
 		return err
@@ -182,7 +193,8 @@ func (w *txn) fenceTurn(lane string, head ID) error {
 		kv.KeyRange{Begin: w.keys.items(lane).Begin, End: kv.KeyAfter(w.keys.item(head))})
 }
 
-// disposeInHand clears a hint of a group whose head is in flight.
+// disposeInHand clears the hint that led to a group whose head is in flight, with the read conflicts of fenceTurn. The
+// timer of the head's hold leads back to the group.
 func (w *txn) disposeInHand(f *found) error {
 	if err := w.fenceTurn(f.lane, f.rows.id(0)); err != nil {
 		return err
@@ -193,8 +205,9 @@ func (w *txn) disposeInHand(f *found) error {
 	return nil
 }
 
-// delayOf reads what delays a lane: the record of its lock, or, if items are claimed in turn and nothing locks the
-// group, that of its head's hold. held is the lane of the record.
+// delayOf reads the record that may delay a lane: that of its lock. If items are claimed in turn and the group has no
+// lock, that is the record of its head's hold. held is the lane of the record r. nil = there is no record. The reads
+// have conflicts (guard RetryLock).
 func (w *txn) delayOf(lane string) (held string, r *rec.Record, err error) {
 	if r, err = w.guarded(guard.RetryLock).readLock(lane); err != nil || r != nil || !w.keys.plan.InTurn() {
 		return lane, r, err

@@ -13,15 +13,16 @@ import (
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
 // lane that may share an item is held: the hint that led to the lane is then moved under the lock of that other lane.
 // There it is a kept hint, and the release of the lock moves it back. Until then no receive finds the lane or looks at
-// it for nothing. Each kept hint has a timer at the end of the lease, for the case that the lock is not released.
+// it for nothing. Each kept hint has a timer at the end of the lease, for the case that the lock is not released. Two
+// lanes that may share an item intersect.
 //
 // A transaction that puts a hint aside has a read conflict on the lock. A transaction that releases a lock reads the
 // hints put aside under the lock with a conflict. So neither of the two can lose a hint.
 
-// clearItem clears an item, and the keys of its lanes. The facets are those which the item has now, not those of the
-// message as it was sent.
-//
-// by is the lane whose claim has the item, or the group.
+// clearItem clears the item id, and the keys of its lanes. facets are the packed facets that the item has now, not
+// those of the message as it was sent. by is the lane whose claim has the item, or the group. A hold (the claim of a
+// single item) has taken the item out of its lanes already. clearItem notes the lanes that may lose their head: see
+// txn.vacate.
 func (w *txn) clearItem(by string, id ID, facets string) {
 	w.tx.Clear(w.keys.item(id))
 	of, parts := w.keys.plan.Leaving(by, facets)
@@ -31,8 +32,9 @@ func (w *txn) clearItem(by string, id ID, facets string) {
 	}
 }
 
-// fenceOver adds read conflicts on all locks that may share an item with a lane: its own, if the queue has no facets. g
-// is the guard of the lane's own lock.
+// fenceOver adds read conflicts on the locks of all lanes that intersect the given lane, its own included. In a queue
+// in which each group is one lane, that is the group's lock alone. g is the guard of the lane's own lock. The other
+// conflicts have the guard OverLock.
 func (w *txn) fenceOver(g guard.Guard, lane string) error {
 	own := w.keys.lock(lane)
 	for _, r := range w.keys.over(lane) {
@@ -47,7 +49,9 @@ func (w *txn) fenceOver(g guard.Guard, lane string) error {
 	return nil
 }
 
-// assessOthers sets the verdict if another lane of the group keeps the lane from being claimed.
+// assessOthers sets the verdict if the lock of an intersecting lane (f.others) keeps the lane from being claimed.
+// decided: it has set the verdict. A lock whose time is over must be ended first (verdictOther). A lock that is in
+// force gives verdictExcluded.
 func (w *txn) assessOthers(f *found) (decided bool) {
 	for i := range f.others {
 		if !f.others[i].record.At(w.nowMS).Keeps() {
@@ -62,8 +66,11 @@ func (w *txn) assessOthers(f *found) (decided bool) {
 	return false
 }
 
-// endOther ends the lapsed claim, or the delay or grant that is over, of another lane. The lane is not taken over: its
-// own receives find it. Then the caller looks again.
+// endOther carries out verdictOther: it ends the expired claim, or the delay or grant that is over, of the intersecting
+// lane f.others[f.other]. If that lane is free then, it gets a hint, so that its own receives find it. behind is the
+// candidate of f: the caller must look at the lane of f again.
+//
+// Footprint: a read conflict on the other lane's lock; else as lapse and free.
 func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	other := f.others[f.other]
 	if err := f.fence(w, guard.OtherLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
@@ -82,7 +89,14 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	return &again, nil
 }
 
-// disposeExcluded puts the hint aside under the lock which makes the hint useless.
+// disposeExcluded carries out verdictExcluded: it clears the hint that led to the lane, and writes it as a kept hint
+// under the intersecting lane's lock, which excludes the lane. A timer of the lane, at the end of that lock's holding,
+// leads back to it. There are other cases:
+//
+//   - The lane has a lock whose time is over, or a grant to this handle: disposeExcluded ends that, and behind is the
+//     hint that leadOn has written.
+//   - The caller has named the lane, or the lock has maxKept hints already: the hint stays.
+//   - Items are claimed in turn: disposeInHand.
 //
 // Footprint: a read conflict on the lock, so that the hint is not put aside under a lock which has just been released.
 func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
@@ -131,7 +145,8 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 // time may put aside a few more.
 const maxKept = 100
 
-// keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
+// keepsMany reports whether maxKept or more hints are put aside under the lock of the lane holder. It reads one kept
+// key, at snapshot.
 func (w *txn) keepsMany(holder string) (bool, error) {
 	kept := w.keys.keptUnder(holder)
 	last := kv.FirstGreaterOrEqual(kept.Begin)
@@ -157,7 +172,7 @@ func (w *txn) locksOf(g guard.Guard, group string, parts []string) (all []heldLa
 	return w.recordsIn(g, ranges)
 }
 
-// recordsIn reads the locks or holds in the ranges, with a conflict.
+// recordsIn reads the locks and holds in the ranges, with a read conflict by the guard g, and returns their records.
 func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) (all []heldLane, err error) {
 	reads := make([]kv.Future[[]kv.KV], len(ranges))
 	for i, r := range ranges {
@@ -177,10 +192,10 @@ func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) (all []heldLane, er
 	return all, nil
 }
 
-// locksBeside reads the records of the lanes, except the given one, of which a claim may have an item. If there may be
-// such lanes, locksBeside adds a read conflict on all locks of the group. If the item is not readable, its facets are
-// not known: then locksBeside looks at all locks of the group for a claim that has the item. With too many locks the
-// error is a *LimitError.
+// locksBeside returns the records of the lanes, except the given one, of which a claim may have the item id. facets are
+// the item's packed facets. It reads their locks with a conflict by the guard g. If there may be such lanes, it adds a
+// read conflict on all locks of the group. If the item is not readable, its facets are not known: then locksBeside
+// looks at all locks of the group for a claim that has the item. With too many locks the error is a *LimitError.
 func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all []heldLane, err error) {
 	over, others := w.keys.lanesOver(id, facets)
 	reads := make(map[string]kv.Future[[]byte], len(over))
@@ -216,9 +231,9 @@ func (w *txn) locksBeside(g guard.Guard, lane string, id ID, facets string) (all
 	return append(all, claims...), err
 }
 
-// claimsWith returns the claims that have the items, of all lanes of a group. It is for items of which the lanes are
-// not known. It reads the locks of the group page by page, until it has found a claim for each item. If the group has
-// more than maxPassed locks, or passedBytes, the error is a *LimitError.
+// claimsWith returns the claims, of all lanes of a group, that have one of the items. It is for items whose lanes are
+// not known. It reads the locks of the group by v.read, page by page, until it has found a claim for each item. If the
+// group has more than maxPassed locks, or passedBytes, the error is a *LimitError.
 func claimsWith(v *view, group string, ids []ID) (all []heldLane, err error) {
 	var read locksRead
 	sought := slices.Clone(ids)
@@ -245,18 +260,19 @@ func claimsWith(v *view, group string, ids []ID) (all []heldLane, err error) {
 	return all, nil
 }
 
-// inOtherLane reports whether a claim of a lane other than the given one has an item, or the item is held by itself. It
-// adds the read conflicts of locksBeside.
+// inOtherLane reports whether a claim of a lane other than the given one has the item id, or the item has a hold. A
+// hold is the claim or the delay of a single item. inOtherLane adds the read conflicts of locksBeside.
 func (w *txn) inOtherLane(g guard.Guard, lane string, id ID, facets string) (bool, error) {
 	all, err := w.locksBeside(g, lane, id, facets)
 	return slices.ContainsFunc(all, func(held heldLane) bool {
-		// A hold may be the item's own delay, after a nack.
+		// A hold may be a delay of the item after a nack: such a record lists no items.
 		return held.lane == holdLane(id) || hasItem(held.record.Claim(), id)
 	}), err
 }
 
-// hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of
-// a lane that is held, or whose head is not due, is cleared when met.
+// hintLanes makes an item findable in all its lanes, after it has come to its place. It writes the key of the item in
+// each lane that is no whole group, and a hint of each lane. facets are the packed facets of the item. A hint of a lane
+// that is held, or whose head is not due, is cleared by the search that meets it.
 func (w *txn) hintLanes(id ID, facets string) error {
 	for _, lane := range w.keys.plan.PartsOf(id.Group, rec.UnpackStrings(facets)) {
 		w.tx.Set(w.keys.laneItem(lane, id), nil)

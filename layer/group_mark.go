@@ -20,12 +20,12 @@ import (
 // A mark on an empty group stays too. An enqueue into the group writes its hint as usual. The hint is stale while the
 // mark is there, and may be cleared. So the transaction that removes the mark looks for the head and sets the hint.
 
-// mark marks a group. It returns the mark which the group bore before, or nil, and the new record. A group which is
-// marked already stays unchanged, but a halt replaces a pause: the failed item needs to be looked at before the group
-// goes on.
+// mark marks a group. It returns the mark which the group bore before, or nil, and the new record of the group's lock.
+// A group which is marked already stays unchanged, but a halt replaces a pause: the failed item needs to be looked at
+// before the group continues.
 //
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding which gives way.
-// Hints are left: a hint is stale now, and cleared when met.
+// Hints stay. They are stale while the mark is there, and cleared when met.
 func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err error) {
 	r, err = w.guarded(guard.MarkGroup).readLock(group)
 	if err != nil {
@@ -44,8 +44,9 @@ func (w *txn) mark(group string, m rec.Mark) (old *rec.Mark, r *rec.Record, err 
 	return old, next, nil
 }
 
-// unmark removes the mark of a group and returns the mark, or nil if there is none. allow may refuse. If the group has
-// no holding, it becomes ready. The head of a halted group is tried again, with no attempts counted.
+// unmark removes the mark of a group and returns the mark, or nil if there is none. allow sees the mark first, and an
+// error of allow leaves the group unchanged. If the group has no holding, it becomes ready and gets a hint. If it was
+// halted and has no holding, the attempts of its head are cleared (forgive), and so the head is tried again.
 //
 // Footprint: reads and writes the lock, with conflicts; if the group has no holding, also those of the end of a claim.
 func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, error) {
@@ -70,7 +71,7 @@ func (w *txn) unmark(group string, allow func(m *rec.Mark) error) (*rec.Mark, er
 	return r.Mark(), w.free(group)
 }
 
-// forgive clears the failed attempts of a group's head.
+// forgive clears the attempt record of a group's head, so that no failed attempt of it counts any more.
 func (w *txn) forgive(group string) error {
 	head, err := w.head(group).Wait(w.ctx)
 	if err != nil {
@@ -104,7 +105,7 @@ func (m Mark) String() string {
 	return text
 }
 
-// publicMark returns nil for nil.
+// publicMark converts the mark of a lock for callers; nil for nil.
 func publicMark(m *rec.Mark) *Mark {
 	if m == nil {
 		return nil
@@ -116,8 +117,14 @@ func publicMark(m *rec.Mark) *Mark {
 	return &Mark{Status: state, By: m.By, Reason: m.Reason, Since: fromMillis(m.SinceMS)}
 }
 
-// reserve returns how many of n items the queue's rate (MaxRateTotal) lets this transaction deliver, and books them. If
-// none, the transaction delivers nothing more: w.shortMS is when to look again. See advice.Portions.
+// MaxRateTotal bounds how many items of the whole queue start their delivery per time. One key, the field "pace" of
+// meta, has the time up to which that rate is used up. Each handle draws a portion of the rate there, and its claims
+// and takes spend the portion without touching the key: see package advice, portions.go.
+
+// reserve returns how many of n items the queue's rate (MaxRateTotal) lets this transaction deliver, and books them
+// from the handle's portion of the rate: see advice.Portions. If the portion is used up, reserve draws another in a
+// transaction of its own (Queue.draw). If none of them may be delivered, this transaction must deliver nothing more,
+// and w.shortMS says when the rate may have an item again. Without such a rate the result is n.
 func (w *txn) reserve(n int) (int, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRateTotal.isNone() || n == 0 {
@@ -140,7 +147,7 @@ func (w *txn) reserve(n int) (int, error) {
 	return got, nil
 }
 
-// unreserve gives back n of the items booked last.
+// unreserve returns n of the items booked last by reserve to the handle's portion: they are not delivered.
 func (w *txn) unreserve(n int) {
 	if n == 0 {
 		return
@@ -150,8 +157,8 @@ func (w *txn) unreserve(n int) {
 	}
 }
 
-// short reports whether the queue's rate is used up as far as the handle knows, so that there is no use in looking for
-// groups.
+// short reports whether the queue's rate (MaxRateTotal) is used up as far as the handle knows. Then the caller need not
+// look for groups. It reads only the configuration.
 func (w *txn) short() (bool, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRateTotal.isNone() {
@@ -163,7 +170,8 @@ func (w *txn) short() (bool, error) {
 	return w.shortMS > 0, nil
 }
 
-// runWithin is run within the queue's rate: nothing if the rate is used up.
+// runWithin is run within the queue's rate: it books the items that it returns (reserve). It returns nothing if the
+// rate is used up.
 func (w *txn) runWithin(
 	f *found, limit int, fits func(size int) bool,
 ) (items []Item, out []rec.Item, err error) {
@@ -176,8 +184,9 @@ func (w *txn) runWithin(
 	return items, out, err
 }
 
-// draw takes up to want items from the queue's rate in a transaction of its own. If there are none, draw writes nothing
-// and returns when there will be.
+// draw takes up to want items from the queue's rate, in a transaction of its own. got is how many it has taken. If
+// none, draw writes nothing, and untilMS is when there will be one (ms). by is the transaction that needs them. The
+// queue's pair is the value of the key that has the rate.
 //
 // Footprint: reads and writes the queue's pair, with a conflict on the pair alone, so that of two draws at the same
 // time one sees the other. A draw of unknown outcome is done again: if the first was applied, its items are lost.

@@ -11,22 +11,32 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// verdict is what a receive or a take may do with a group to which a hint, a timer or a grant led.
+// This file decides how a receive or a take treats a lane, and carries out most of these decisions. A receive or a take
+// finds lanes by three kinds of keys: a hint leads to a lane that is ready, a timer to a lane whose time has come, and
+// a grant to a lane that is kept for a handle that waits. Such a key may be out of date. So the transaction also reads
+// the lane's lock and its first items. Then it delivers items, or clears away what keeps it from that: an old key, an
+// expired claim, items past retention. subspace.go has the table of all keys.
+
+// verdict says how a receive or a take must treat a lane that it has looked at. A lane is a whole group or a part of
+// one (package lanes). Usually a hint, a timer or a grant has led to the lane.
+//
+// assess sets the verdict and writes nothing. dispose and join carry the verdict out.
 type verdict int
 
 const (
-	verdictDeliver  verdict = iota
-	verdictStale            // the group is held, or the holding that led here is gone
-	verdictEmpty            // no items: the rest of a holding is cleared
-	verdictAged             // the head has waited longer than the queue's retention
-	verdictEnds             // a claim's end dead-letters the item, halts the group, or begins a mark
-	verdictJoins            // the head is to join its own group now
-	verdictEarly            // the head is not due, or the group's rate is used up
-	verdictExcluded         // an intersecting lane is held
-	verdictOther            // an intersecting lane is under a holding that has ended
+	verdictDeliver  verdict = iota // the first items may be delivered now
+	verdictStale                   // the lane is held, or the holding whose timer or grant led here is gone
+	verdictEmpty                   // the lane has no items: a holding that has ended is cleared
+	verdictAged                    // the head has waited longer than the queue's retention
+	verdictEnds                    // ending an expired claim dead-letters an item, halts the group, or leaves a mark
+	verdictJoins                   // the head is due, and must move to the tail of its own group: see join.go
+	verdictEarly                   // the head is not due yet, or the group's rate is used up
+	verdictExcluded                // another lane that may share an item with this one is held
+	verdictOther                   // such a lane has a holding that has ended, which must be removed first
 )
 
-// mayGive reports whether a receive that carries out the verdict may get an item of the group.
+// mayGive reports whether a receive may get an item of a lane with this verdict: at once, or after the receive has
+// carried out the verdict.
 func mayGive(v verdict) bool {
 	switch v {
 	case verdictDeliver, verdictAged, verdictEnds, verdictJoins, verdictOther:
@@ -36,30 +46,35 @@ func mayGive(v verdict) bool {
 	return false
 }
 
-// found is a group under examination: what led here, the reads, and the conclusions.
+// found is a lane under examination: the candidate that led to the lane, the reads, and the verdict.
 type found struct {
-	candidate
-	record *rec.Record
-	others []heldLane // the locks of intersecting lanes
-	other  int        // of excluded and other: which of others
-	rows   rows       // up to the first that is held by itself
-	behind *ID        // the item at which rows was cut, because it is held by itself; nil = rows was not cut
-	// behindOver: items are claimed in turn, and the time of the hold of behind is over.
+	candidate             // the hint, timer or grant that led to the lane; key is nil if the caller named the group
+	record    *rec.Record // the value of the lane's lock; nil = the lane has no lock
+	// others are the records of intersecting lanes: the lanes that may share an item with this lane. A hold of the
+	// first item is among them. A hold is the claim or the delay of a single item (store_hold.go).
+	others []heldLane
+	other  int  // with verdictExcluded and verdictOther: the place in others of the record that decides
+	rows   rows // the first items of the lane, up to the first item that has a hold
+	behind *ID  // the item at which rows was cut, because the item has a hold; nil = rows was not cut
+	// behindOver: items are claimed in turn (group_hold.go), and the time of the hold of behind is over.
 	behindOver bool
-	pace       kv.Future[[]byte] // nil if the queue has no rate, as far as was known
-	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
+	pace       kv.Future[[]byte] // the read of the group's pace; nil if the queue has no rate, as far as was known
+	// fenced: a take has made the reads, with read conflicts. So the verdict needs no further read conflict.
 	fenced bool
 
-	// left: the verdict was carried out by leaving what led to the group. There is no conflict on that.
+	// left: the hint, timer or grant that led here stays, and the transaction has no read conflict that proves the
+	// verdict. So the transaction must not clear a second hint of the lane.
 	left bool
 
 	verdict verdict
-	failure *failure  // of the item tried under a lapsed claim; nil = none
-	untilMS int64     // of early: when the group is due
-	allowed allowance // of deliver
+	failure *failure  // the judgement on the item tried under an expired claim (judgeLapse); nil = no such claim
+	untilMS int64     // with verdictEarly: when the head may be delivered (ms)
+	allowed allowance // how many items the group's rate allows now
 }
 
-// keptUntil returns when the time ends (ms) that keeps the group from receives; 0 = no time does. f may be nil.
+// keptUntil returns when the time ends (ms) that keeps a lane from receives, so that a waiting receive knows when to
+// look again; 0 = no time is known. The time is that of the head (verdictEarly), or the end of the holding of the lane
+// or of an intersecting lane. For a claim by heartbeat keptUntil reads the beat: see overAt. f may be nil.
 func keptUntil(w *txn, f *found) (int64, error) {
 	switch {
 	case f == nil:
@@ -73,7 +88,11 @@ func keptUntil(w *txn, f *found) (int64, error) {
 	return w.overAt(f.lane, f.record)
 }
 
-// assess sets the verdict. It writes nothing.
+// assess sets f.verdict, and writes nothing. verdictDeliver is the zero value: it stays if nothing keeps the lane from
+// the caller. A grant to this handle, if it led here, keeps the lane from others only.
+//
+// In addition to the reads in f, assess reads the attempt records of the items of an expired claim, and the pace of the
+// group if f.pace is nil.
 func (w *txn) assess(f *found) error {
 	cond := f.record.At(w.nowMS)
 	switch {
@@ -82,7 +101,7 @@ func (w *txn) assess(f *found) error {
 		f.verdict = verdictEmpty
 		return nil
 	case cond.Keeps(), cond == rec.Unheld && f.timer, f.grant != 0:
-		// Held by another, a timer of a holding that is gone, or a grant that was lost.
+		// Held by another, or a timer of a holding that is gone, or a grant that the lock no longer has.
 		f.verdict = verdictStale
 		return nil
 	case f.rows.len() == 0 && f.record.Mark() == nil:
@@ -112,7 +131,8 @@ func (w *txn) assess(f *found) error {
 	return w.assessHead(f)
 }
 
-// assessHead is assess for a group which nothing but its head or its rate may delay.
+// assessHead is the rest of assess, for a lane that no holding, mark or other lane keeps. The times of the head and the
+// rate of the group decide. If the head cannot be read, assessHead returns its error.
 func (w *txn) assessHead(f *found) (err error) {
 	head := f.rows.at(0)
 	if head.err != nil {
@@ -123,7 +143,7 @@ func (w *txn) assessHead(f *found) (err error) {
 	}
 	if f.untilMS = max(head.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
 		f.verdict = verdictEarly
-	} else if head.envelope.Joins { // asked first: to take apart each group's name would cost every claim
+	} else if head.envelope.Joins { // checked before joinedFrom, which would cost every claim too much
 		if _, _, waits := joinedFrom(f.group()); waits {
 			f.verdict = verdictJoins
 		}
@@ -131,7 +151,8 @@ func (w *txn) assessHead(f *found) (err error) {
 	return nil
 }
 
-// fence adds the read conflict which keeps a verdict true, unless the reads have the conflict already.
+// fence adds a read conflict on r, which keeps a verdict true until the commit. It adds none if f.fenced is set. g is
+// the guard of the conflict (package guard).
 func (f *found) fence(w *txn, g guard.Guard, r kv.KeyRange) error {
 	if f.fenced {
 		return nil
@@ -139,7 +160,7 @@ func (f *found) fence(w *txn, g guard.Guard, r kv.KeyRange) error {
 	return g.Read(w.tx, r)
 }
 
-// fenceOver is fence for the locks of all lanes that may share an item with the lane.
+// fenceOver is fence for the lane's own lock and for the locks of all intersecting lanes.
 func (f *found) fenceOver(w *txn, g guard.Guard) error {
 	if f.fenced {
 		return nil
@@ -147,7 +168,8 @@ func (f *found) fenceOver(w *txn, g guard.Guard) error {
 	return w.fenceOver(g, f.lane)
 }
 
-// putsOff reports whether a verdict is left to a later transaction, because this one has carried out enough of them.
+// putsOff reports whether the caller must leave a verdict to a later transaction, because this one has carried out
+// enough of them. The bounds are tired, enough and spent (tx.go). verdictDeliver is never put off.
 func (w *txn) putsOff(f *found) bool {
 	switch f.verdict {
 	case verdictDeliver:
@@ -165,8 +187,8 @@ func (w *txn) putsOff(f *found) bool {
 	return w.enough()
 }
 
-// clears reports whether dispose clears anything: what led to the lane, a holding, items. Of an excluded lane
-// disposeExcluded says so.
+// clears reports whether dispose clears a key for the verdict: the key that led to the lane, a lock, or items. Then
+// dispose counts the verdict as one chore (tx.go). disposeExcluded and join count their own.
 func (f *found) clears() bool {
 	switch f.verdict {
 	case verdictAged, verdictEnds, verdictOther:
@@ -182,8 +204,19 @@ func (f *found) clears() bool {
 	return false
 }
 
-// dispose carries out every verdict but deliver and joins. carryOut calls it. behind is the hint of the group's next
-// head if the head may be deliverable at once; else nil.
+// dispose carries out every verdict except deliver and joins, so that the next search does not meet the same again.
+// carryOut calls it. In the list, "the lead" is the hint, timer or grant that led to the lane. By verdict, dispose
+//
+//   - stale: clears the lead.
+//   - empty: clears the lead, and the lock if there is one.
+//   - aged: drops or dead-letters the items past retention, ends the holding, and writes a hint of the next head.
+//   - ends: ends the expired claim. It dead-letters the item tried and writes a hint, or stores the mark in the lock.
+//   - early: ends a holding whose time is over, and sets a timer of the head in place of the lead.
+//   - excluded: turns the hint into a kept hint.
+//   - other: ends the holding of the intersecting lane, and leaves the lead.
+//
+// behind is the candidate that the caller may look at next: the hint of the new head. After other it is the same
+// candidate. nil = none.
 //
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
 // a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
@@ -230,8 +263,9 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	return w.leadOn(f, free)
 }
 
-// leadOn clears what led to a lane; of a lane that is free then, leadOn leaves a new hint if there are items, and
-// returns it.
+// leadOn clears the hint, timer or grant that led to a lane. free: the transaction has left the lane without a lock.
+// Then leadOn also writes the hint of the lane's head and returns it; nil = free is false, or leave has written no
+// hint.
 func (w *txn) leadOn(f *found, free bool) (behind *candidate, err error) {
 	w.clearLead(&f.candidate, f.record)
 	if !free {
@@ -244,6 +278,8 @@ func (w *txn) leadOn(f *found, free bool) (behind *candidate, err error) {
 	return &c, nil
 }
 
+// disposeAged drops or dead-letters the items past retention at the head of a lane, at most a page (overduePage). It
+// adds read conflicts on the locks and holds that may have these items. expireItems does the rest, and explains free.
 func (w *txn) disposeAged(f *found) (free bool, err error) {
 	old, err := w.overduePage(f)
 	if err != nil {
@@ -259,10 +295,12 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	return w.expireItems(f.record, old)
 }
 
-// disposeEarly leaves a group to the timer of its head.
+// disposeEarly leaves a lane to a timer at f.untilMS, when the head is due or the rate has an item again. It ends a
+// holding whose time is over, clears the hint or timer that led here, and sets the timer of the head. If the stored
+// times of the head are wrong (row.tamed), it also writes the item again, with right ones.
 func (w *txn) disposeEarly(f *found) error {
 	if f.key == nil && f.record == nil {
-		return nil // named by the caller: the hint or timer stays right
+		return nil // the caller has named the group: its hint or timer stays, and is right
 	}
 	if err := f.fenceOver(w, guard.EarlyLock); err != nil {
 		return err
@@ -286,7 +324,9 @@ func (w *txn) disposeEarly(f *found) error {
 	return rewriteHead(w, head, head.envelope, f.lane)
 }
 
-// clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
+// clearLead clears the hint, timer or grant of the candidate c. r is the record of the lane's lock before this
+// transaction. If the key belongs to the holding of r, put clears it, together with the holding: then clearLead only
+// notes that a key was cleared.
 func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	if h := r.Holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.keys.tenure(c.lane, h)) {
@@ -297,8 +337,9 @@ func (w *txn) clearLead(c *candidate, r *rec.Record) {
 	w.clear(c.key)
 }
 
-// clearNamed clears what leads to the head of a group that the caller has named, as a rule: its hint, and its timer if
-// the head was delayed. Otherwise these keys would become more and more in a queue whose receives all name groups.
+// clearNamed clears the hint of the head of a lane that the caller has named, and the timers of the head if it was
+// delayed. No key has led to such a lane. Otherwise these keys would become more and more in a queue whose receives all
+// name groups. A hint under another index (RoundRobin) or in an earlier shard stays until a search meets it.
 func clearNamed(w *txn, f *found) {
 	if f.key != nil {
 		return
@@ -310,22 +351,28 @@ func clearNamed(w *txn, f *found) {
 	}
 }
 
-// clearTimers clears the timers that a lane has at dueMS, for a delayed head that the transaction takes away or
-// delays again.
+// clearTimers clears the timers of a lane that have the time dueMS in the key, in every shard in which they may lie.
+// The transaction takes away the delayed head to which they lead, or delays it again.
 func clearTimers(w *txn, dueMS int64, lane string) {
 	for _, timer := range w.keys.timersAt(dueMS, lane) {
 		w.tx.Clear(timer)
 	}
 }
 
-// run returns the items from the head on that may be delivered together, up to limit, and as long as fits accepts them.
-// fits gets the size of the next body, in bytes. run returns nothing if fits refuses the first item.
+// run returns the items from the head of f on that one claim or take may deliver together: at most limit, and no more
+// than the group's rate allows. items are for the caller. out has the same items, as a claim's record keeps them.
+//
+// run stops before an item that is delayed, joins another group, is past retention or cannot be read, and before an
+// item with which the claim or its ack would be too large. fits gets the size of the next body in bytes, and run stops
+// if fits returns false. If the first item cannot be read, run returns the error. run reads the parts of large bodies,
+// and writes nothing.
 func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []rec.Item, err error) {
 	config, err := w.config()
 	if err != nil {
 		return nil, nil, err
 	}
 	n, stored := min(f.rows.len(), limit, f.allowed.items), 0
+	// Of the items so far: locked counts the bytes in the lock, and written those that an ack adds to its transaction.
 	sizes, locked, written := w.keys.sizesIn(f.group(), config.Changes), 0, 0
 	items, out = make([]Item, 0, n), make([]rec.Item, 0, n)
 	for i := range n {
@@ -372,7 +419,8 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 	return items, out, nil
 }
 
-// await waits for the reads of a group.
+// await waits for the reads of the lane of c: its lock, the locks of intersecting lanes, the first hold and the first
+// items. It returns them as a found that has no verdict yet.
 func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*found, error) {
 	f, pairs, err := meet(&w.view, c, lock, items)
 	if err != nil {
@@ -384,8 +432,8 @@ func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*foun
 	return f, f.meetHold(&w.view, lock.hold)
 }
 
-// meet waits for the reads of a group, and returns the first items as pairs. The caller sets the rows, and then lets f
-// meet the first hold.
+// meet waits for the reads of a lane, without those of holds, and returns the first items as pairs of key and value.
+// The caller must set f.rows from the pairs, and then call f.meetHold.
 func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *found, pairs []kv.KV, err error) {
 	f = &found{candidate: c}
 	if f.record, f.others, err = v.waitLaneLock(c.lane, lock); err != nil {
@@ -401,7 +449,8 @@ func meet(v *view, c candidate, lock laneLock, items kv.Future[[]kv.KV]) (f *fou
 // which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are never
 // removed, because no transaction looks at a group under a live claim.
 
-// isOld reports whether an item is past retention by both clocks. The time of a delay does not count as waiting.
+// isOld reports whether an item is past retention both by the handle's clock and by the database's version (moment).
+// The time of a delay does not count as waiting. A row with wrong stored times (tamed) is not old.
 func isOld(w *txn, config *Config, r *row) (bool, error) {
 	if r.tamed || !w.isOverdue(config, &r.envelope) {
 		return false, nil
@@ -419,7 +468,8 @@ func (w *txn) isOverdue(config *Config, e *rec.Envelope) bool {
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
 func (r retro) waitsSince(e *rec.Envelope) int64 { return max(e.EnqueuedMS, r.due(e)) }
 
-// overdue returns the first rows of a group which are past retention, from the head on; up to about overdueBytes.
+// overdue returns the rows at the beginning of all which are past retention, up to about overdueBytes. It stops at the
+// first row that is not, or that cannot be read.
 func (w *txn) overdue(all rows) (rows, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
@@ -429,7 +479,7 @@ func (w *txn) overdue(all rows) (rows, error) {
 	for i := range all.len() {
 		row := all.at(i)
 		if row.err != nil {
-			return all.first(i), nil // whoever would deliver an unreadable item reports the error
+			return all.first(i), nil // the call that would deliver the unreadable item reports the error
 		}
 		if old, err := isOld(w, &config, row); err != nil || !old {
 			return all.first(i), err
@@ -443,9 +493,13 @@ func (w *txn) overdue(all rows) (rows, error) {
 	return all, nil
 }
 
-// expireItems drops or dead-letters a group's first items. r is the group's record, read by the caller with a conflict,
-// and not a claim whose lease lasts. The holding ends, as at a takeover, but a mark stays. free means: the group is
-// free, and has no hint yet.
+// expireItems removes the items old, the first of a lane, which are past retention. It drops them, or with
+// DeadLetterExpired makes dead letters of them. r is the record of the lane's lock, read by the caller with a conflict;
+// it is not a claim whose lease lasts. The holding ends, as at a takeover (lapse), but a mark stays. free: the lane has
+// no lock then, and no hint yet.
+//
+// expireItems clears the items, their keys in lanes, their attempts, and the hint of the head. The parts of a dropped
+// item go with it; those of a dead letter stay. Counters and rows of changes are written, too.
 func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 	config, err := w.config()
 	if err != nil {
@@ -459,7 +513,7 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 		w.chores.agedBytes += len(old.at(i).Value)
 	}
 	w.chores.agedItems += len(out)
-	if config.DeadLetterExpired { // a record that cannot be read must leave the group as it is
+	if config.DeadLetterExpired { // before any write: if an attempt record cannot be read, the group must stay as it is
 		if _, err := w.readAttempts(idsOf(out, old.group)); err != nil {
 			return false, err
 		}
@@ -489,7 +543,9 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 	return free, nil
 }
 
-// vacate ends the holding of a group whose first items are about to be removed, and clears the hint of its head.
+// vacate ends the holding of a lane whose first items, out, are about to be removed, and clears the hint of the head.
+// It adds a write conflict on the lock, so that a claim at the same time fails. r is the record of the lock. free: the
+// lane has no lock then, and no hint yet.
 func vacate(w *txn, r *rec.Record, old rows, out []rec.Item) (free bool, err error) {
 	if err := w.excludeHolders(guard.AgeExclude, old.lane); err != nil {
 		return false, err
@@ -501,8 +557,9 @@ func vacate(w *txn, r *rec.Record, old rows, out []rec.Item) (free bool, err err
 	return free, nil
 }
 
-// endBefore ends the holding of a group because the items out are about to be removed. If out contains the item which
-// was tried, the attempt counts, but does not dead-letter the item, because the item is removed anyway.
+// endBefore ends the holding of a lane because the items out are about to be removed. The item tried under an expired
+// claim, if it is one of out, counts a failed attempt but is not dead-lettered, because the caller removes it anyway.
+// free: the lane has no lock then. It is false if the record has a mark, which stays.
 func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, err error) {
 	if r == nil {
 		return true, nil
@@ -517,9 +574,9 @@ func (w *txn) endBefore(lane string, r *rec.Record, out []rec.Item) (free bool, 
 	return w.lapse(lane, r, nil, spared)
 }
 
-// overduePage returns the group's first items which are past retention, about overdueWidth at most. f holds the items
-// read by the caller. If all of them are past retention, overduePage reads more, because a small take or claim would
-// otherwise remove the items in many small steps, one after the other. Items behind the first item held by itself stay.
+// overduePage returns the first items of a lane which are past retention, about overdueWidth at most. f has the items
+// that the caller has read. If all of them are past retention, overduePage reads more. Otherwise a small take or claim
+// would remove the items in many small steps, one after the other. An item with a hold, and the items behind it, stay.
 func (w *txn) overduePage(f *found) (rows, error) {
 	old, err := w.overdue(f.rows)
 	width := w.chores.most(overdueWidth)
@@ -560,18 +617,19 @@ func (w *txn) overduePage(f *found) (rows, error) {
 // configuration may be that old anyway.
 const paceFresh = followLimit
 
-// allowance is what a group's rate leaves, counted in parts of a microsecond, as many parts as the rate has items.
-// Example: at 3/10s a microsecond has 3 parts, and an item takes 10,000,000 parts.
+// allowance says how many items a group's rate allows now. It counts in parts of a microsecond, as many parts as the
+// rate has items, so that no rate is rounded. Example: at 3/10s a microsecond has 3 parts, and an item takes 10,000,000
+// parts.
 type allowance struct {
 	rate    Rate // none = no bound
 	nowUS   int64
-	saved   int64 // unused parts, at most a burst's
+	saved   int64 // parts that the group has saved up, at most those of a burst (Rate.burst)
 	items   int   // how many may be delivered now
 	untilMS int64 // when the next item may be delivered, if none may now
 }
 
-// allowance returns what the rate leaves of a group whose rate is used up as p says. No rate has no bound: a handle may
-// learn that the rate is gone after it has read p.
+// allowance returns the items that the rate r allows a group at nowMS. p is the time up to which the group's rate is
+// used up. If r is none, any number is allowed: a handle may learn that the rate is gone after it has read p.
 func (r Rate) allowance(p rec.Pace, nowMS int64) allowance {
 	if r.isNone() {
 		return allowance{items: math.MaxInt}
@@ -584,21 +642,26 @@ func (r Rate) allowance(p rec.Pace, nowMS int64) allowance {
 	}
 	from := p.US
 	if behind := a.nowUS - p.US; behind > 0 {
+		// Bounded before the multiplication, so that a very old p does not overflow.
 		from, a.saved = a.nowUS, min(behind, most/count+1)*count-p.Part
 		a.saved, p.Part = min(a.saved, most), 0
 	}
 	if a.items = int(a.saved / item); a.items == 0 {
+		// From then on the missing parts of one item, rounded up to a microsecond and then to a millisecond.
 		a.untilMS = (from + (item-a.saved+p.Part+count-1)/count + 999) / 1000
 	}
 	return a
 }
 
-// whole reports whether a group's token bucket is full. A full bucket need not be stored.
+// whole reports whether a group with the pace p has saved up the maximum at nowMS. Then p means the same as no pace,
+// and need not be stored.
 func (r Rate) whole(p rec.Pace, nowMS int64) bool {
 	return r.isNone() || r.allowance(p, nowMS).saved == r.burst()*r.Per.Microseconds()
 }
 
-// allow returns what a group's rate leaves. f is the read which readPace started, or nil.
+// allow returns the items that the group's rate (MaxRate) allows now. f is the read that readPace has started; nil =
+// allow reads the pace itself, at snapshot. If the group would have to wait longer than paceFresh, allow reads the
+// configuration again.
 func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRate.isNone() {
@@ -612,13 +675,14 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	if err != nil || w.follow.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
-	// The transaction that raised the rate has just freed the waiting groups. A handle still at the old rate must not
-	// undo this.
+	// An operator may have raised the rate. That transaction has freed the waiting groups, and a handle that still
+	// knows the old rate must not undo this.
 	w.followAnew()
 	return w.allow(group, f)
 }
 
-// spend counts n items which start their delivery. The caller has a read conflict on the lock.
+// spend writes the pace of a group, of which n items start their delivery. a comes from allow. If the queue has no
+// rate, spend writes nothing. The caller must have a read conflict on the lock, which protects the pace too.
 func (w *txn) spend(group string, a allowance, n int) {
 	if a.rate.isNone() {
 		return
@@ -626,7 +690,8 @@ func (w *txn) spend(group string, a allowance, n int) {
 	w.tx.Set(w.keys.pace(group), a.after(int64(n)).Pack())
 }
 
-// after is up to when the rate is used up once n of the allowed items have started.
+// after returns the pace of the group once n of the allowed items have started: the time up to which the rate is then
+// used up.
 func (a allowance) after(n int64) rec.Pace {
 	count := int64(a.rate.Count)
 	left := a.saved - n*a.rate.Per.Microseconds()
@@ -659,7 +724,8 @@ func (a allowance) after(n int64) rec.Pace {
 // Stored forms: a suspect item has an attempt record whose text begins as rec.Holding.LapseText does. Its count may be
 // 0. A proven claim has a record whose token is greater than the claim's own. Earlier versions read both.
 
-// hinted is the number in the hint of a group whose head has the record a. More than 0 leads a receive to the record.
+// hinted returns the number to store in the hint of a head with the attempt record a: how often the head has failed,
+// and at least 1 if it is suspect. A receive reads the record only if the number is more than 0.
 func hinted(a rec.Attempt) int {
 	if a.Suspect() {
 		return max(a.Count, 1)
@@ -671,7 +737,10 @@ func hinted(a rec.Attempt) int {
 // which items have failed or are suspect. The receive that the hint leads to reads the records.
 const unread = 1
 
-// judgeLapse is judge for the end of a claim's lease. judgeLapse writes nothing.
+// judgeLapse decides the consequences of the expired lease of the claim in r, by the rules above. The result has the
+// new attempt record of the item tried, which is the first item of the claim, and its fate. Its suspects are the new
+// records of the other items, if the claim was not proven. judgeLapse reads the attempt records of the claim's items.
+// It writes nothing: failure.carryOut does.
 func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	c := r.Claim()
 	group := lanes.GroupOf(lane)
@@ -695,6 +764,7 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	if err != nil || !early && (r.Proven() || w.suspects.countExpired) {
 		return &f, err
 	}
+	// The claim is not proven. So the attempt counts only if the item was not suspect before, and is never the last.
 	if before.Suspect() || early || f.reason != "" {
 		f.record, f.reason = before.Suspected(c.LapseText()), ""
 	}
@@ -706,9 +776,9 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 	return &f, nil
 }
 
-// isEarly reports whether the lease of a claim still lasts by versions though it has expired by the handle's clock, and
-// the two differ by more than clocks may differ. A worker that lives extends a claim when two thirds of the lease are
-// left.
+// isEarly reports whether the lease of a claim has expired by the handle's clock alone. By the database's versions more
+// than a third of the queue's lease is left, and the two clocks differ by more than clockSlack. Then the holder may
+// live: a worker that lives extends its claim when two thirds of the lease are left.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	if h.SinceMS == 0 {
 		return false, nil
@@ -720,9 +790,10 @@ func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease, err
 }
 
-// lastTried returns the record of failed attempts of the item that a claim of f would give first, or of the item which
-// was tried under the claim that has expired. known is false if the hint has said that the head has never failed.
-// failed is whether items of the group have failed before, as far as known.
+// lastTried returns the attempt record of the item that a claim of f would give first. After an expired claim it
+// returns that of the item tried under it, as judged. id is the item. known is false if the hint has said that the head
+// has never failed. Then nothing is read, and id and record are zero. failed says whether an item of the group, from
+// the head on, has an attempt record, as far as known.
 func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, failed bool, err error) {
 	switch {
 	case f.failure != nil:
@@ -735,13 +806,14 @@ func lastTried(w *txn, f *found) (id ID, record rec.Attempt, known, failed bool,
 	return id, record, true, failed, err
 }
 
-// recordsRead is a read of the records of failed attempts of a group's items, from head on. Each item that has failed
-// or is suspect has one.
+// recordsRead is the read of the first attempt record of a group, from the item head on. An item that has failed or is
+// suspect has such a record, and so has an item that was released with a delay.
 type recordsRead struct {
 	head  ID
 	first kv.Future[[]kv.KV]
 }
 
+// readRecords starts the read of a recordsRead: one row of the attempts of the group of head.
 func readRecords(v *view, head ID) *recordsRead {
 	all := kv.KeyRange{
 		Begin: v.keys.attempt(head), End: v.keys.below(v.keys.startGroup(nameAttempt, head.Group, 1)).End,
@@ -749,7 +821,7 @@ func readRecords(v *view, head ID) *recordsRead {
 	return &recordsRead{head, v.read.GetRange(all.Selectors(), kv.RangeOptions{Limit: 1})}
 }
 
-// wait returns the head's record, and whether any item from the head on has one.
+// wait returns the attempt record of the head (zero = it has none). some: the head or an item behind it has one.
 func (r *recordsRead) wait(v *view) (record rec.Attempt, some bool, err error) {
 	rows, err := r.first.Wait(v.ctx)
 	if err != nil {
@@ -763,8 +835,8 @@ func (r *recordsRead) wait(v *view) (record rec.Attempt, some bool, err error) {
 	return record, true, err
 }
 
-// hintedOf returns the number for the hint of a head that may have failed before, or that may be suspect, or have
-// suspect items behind it in its group.
+// hintedOf returns the number for the hint of the head of r, as hinted does, but at least 1 (unread) if an item behind
+// the head has an attempt record, or if the record cannot be read.
 func hintedOf(w *txn, r *recordsRead) (int, error) {
 	record, some, err := r.wait(&w.view)
 	if w.passes(err) {
@@ -773,7 +845,8 @@ func hintedOf(w *txn, r *recordsRead) (int, error) {
 	return hintedIn(record, some), err
 }
 
-// hintedIn is hinted for a group in which some items, from the head on, have records.
+// hintedIn is hinted for a head with the given record. some: the head or an item behind it has a record. Then the
+// number is at least 1 (unread).
 func hintedIn(record rec.Attempt, some bool) int {
 	if n := hinted(record); n > 0 || !some {
 		return n
@@ -785,7 +858,8 @@ func hintedIn(record rec.Attempt, some bool) int {
 // head may have failed under a claim of another lane since the hint was written.
 func (f *found) isCounted(plan lanes.Plan) bool { return f.record == nil && !f.head && plan.IsPlain() }
 
-// isToBeProven reports whether a claim that was given before is of a suspect item, and is not proven.
+// isToBeProven reports whether the claim c, which was given before, is of one suspect item, and is not proven: no note
+// in its record r says that the caller knows the claim. It reads the attempt record of the item.
 func isToBeProven(v view, r *rec.Record, c *Claim) (bool, error) {
 	if r.Proven() || len(c.Items) > 1 {
 		return false, nil
@@ -803,8 +877,14 @@ const (
 	graveAttempts = 2
 )
 
-// mayGiveSuspect reports whether an item with this record may be given while claims of the suspect items last that the
-// handle has given. An item that was alone when its lease expired excludes all others.
+// mayGiveSuspect reports whether a receive may give a suspect item with this attempt record now. In a transaction of
+// the caller it always may. Of the handle's own transactions one at a time gives suspect items, and at most one
+// in each attempt.
+//
+// The item must wait while the claim of the suspect item that the handle gave last is in force, for at most
+// suspectPause. A grave item was alone when its lease expired (graveAttempts). It must wait, however long, for all such
+// claims, and every other suspect item must wait for the claim of a grave one. mayGiveSuspect reads the locks of these
+// claims, at snapshot.
 func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 	if w.suspects.turn == nil {
 		return true, nil // the transaction is the caller's
@@ -818,10 +898,11 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 			w.suspects.refusedGrave, w.suspects.refused = true, !grave
 		}
 	}()
-	given, may := w.suspects.turn.begin()
+	given, may := w.suspects.turn.begin() // given: the claims of suspect items that the handle has given before
 	var over []rec.ClaimRef
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
+		// A claim that no longer matters is passed over.
 		if last := i == len(given)-1; !g.grave && !grave &&
 			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
 			continue

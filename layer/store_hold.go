@@ -38,16 +38,17 @@ func holdOf(lane string) (ID, bool) {
 	return ID(item), is
 }
 
-// hold is the key of the record of a hold.
+// hold returns the key of the record of a hold.
 func (s subspace) hold(id ID) []byte { return s.itemKey(nameHold, id, 0) }
 
-// holds is the range of the holds of a group.
+// holds returns the range of the holds of a group.
 func (s subspace) holds(group string) kv.KeyRange { return s.below(s.startGroup(nameHold, group, 1)) }
 
-// holdsTo returns the range of the holds of a group up to that of an item. If the queue has no holds, there is none.
+// holdsTo returns the range of the holds of the item's group, from the first up to the item's own. If the queue has no
+// holds, it returns no range.
 func (s subspace) holdsTo(id ID) []kv.KeyRange { return s.holdsFrom(s.holds(id.Group).Begin, id) }
 
-// holdsFrom is holdsTo from a key on.
+// holdsFrom is holdsTo from the key begin on.
 func (s subspace) holdsFrom(begin []byte, last ID) []kv.KeyRange {
 	lane, ok := s.plan.HoldOn(lanes.Item(last))
 	if !ok {
@@ -65,29 +66,36 @@ func (s subspace) holdsFrom(begin []byte, last ID) []kv.KeyRange {
 //	held   ("held", handle, group)     of each claim that the beat keeps alive
 //
 // A transaction must read the key of the beat with a conflict before it writes that key, or clears the timer.
+
+// beat returns the key of the beat with the number handle.
 func (s subspace) beat(handle uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameBeat, 17), handle)
 }
 
-// beatJoin stands for the right to join a beat: claims by heartbeat have a read conflict on the key, and a transaction
-// that ends a handle has a write conflict. Nothing is ever stored there, so a beat that moves disturbs no claim.
+// beatJoin returns the key that stands for the right to join a beat. A claim by heartbeat has a read conflict on the
+// key, and a transaction that ends a handle has a write conflict. Nothing is ever stored there, so a beat that moves
+// disturbs no claim.
 func (s subspace) beatJoin(handle uuid.UUID) []byte { return kv.KeyAfter(s.beat(handle)) }
 
-// beatTimer is in shard 0 of the timers of whole groups, which every look for any group reads.
+// beatTimer returns the key of a beat's timer at dueMS. It is in shard 0 of the timers of whole groups, which every
+// look for any group reads.
 func (s subspace) beatTimer(dueMS int64, handle uuid.UUID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(s.timerIn("", 0, 9+17), dueMS), handle)
 }
 
+// heldOf returns the beginning of the held keys of a handle's beat. extra is how many more bytes the caller will
+// append.
 func (s subspace) heldOf(handle uuid.UUID, extra int) []byte {
 	return tuple.AppendUUID(s.start(nameHeld, 17+extra), handle)
 }
 
+// held returns the held key of a group: a claim of the group is in the list of the claims that the beat keeps alive.
 func (s subspace) held(handle uuid.UUID, group string) []byte {
 	return tuple.AppendString(s.heldOf(handle, len(group)+2), group)
 }
 
-// tenure is the key by which a holding is found when its time is over: its timer, or, of a claim by heartbeat, its key
-// in the list of the handle.
+// tenure returns the key by which the holding h of a lane is found when its time is over: its timer, or, of a claim by
+// heartbeat, its held key.
 func (s subspace) tenure(lane string, h *rec.Holding) []byte {
 	if h.ByBeat() {
 		return s.held(h.Beat, lane)
@@ -95,5 +103,5 @@ func (s subspace) tenure(lane string, h *rec.Holding) []byte {
 	return s.timer(h.EndMS, lane)
 }
 
-// heldBy is the range of the claims by a handle's heartbeat.
+// heldBy returns the range of the held keys of a handle's beat: its list of claims by heartbeat.
 func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange { return s.below(s.heldOf(handle, 1)) }

@@ -13,14 +13,15 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// storedConfig is the stored configuration, and which queue of the name the configuration is of.
+// storedConfig is the value of a queue's configuration (the key meta, "config").
 type storedConfig struct {
 	config      Config
-	version     int64
-	incarnation uuid.UUID // drawn by Create; see tx_config.go
+	version     int64     // grows with each change
+	incarnation uuid.UUID // drawn by Create: tells the queue from others that had the same name; see tx_config.go
 	shards      shardCounts
 }
 
+// pack returns the value to store.
 func (s storedConfig) pack() ([]byte, error) {
 	document, err := json.Marshal(s.config)
 	if err != nil {
@@ -32,8 +33,8 @@ func (s storedConfig) pack() ([]byte, error) {
 	}.Pack(), nil
 }
 
-// unpackConfig reads a stored configuration. No value means: no queue. If the error is one of the document, no setting
-// is known, but the incarnation is.
+// unpackConfig reads the value of a stored configuration. If value is nil, there is no queue: ErrNoQueue. If the error
+// is in the document (the settings as JSON), no setting is known, but the version and the incarnation are.
 func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	if value == nil {
 		return s, ErrNoQueue
@@ -54,8 +55,8 @@ func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	return s, err
 }
 
-// split lays out a message as the value of its item and the values of its parts. e has the times and the dedup id. The
-// value is appended to dst, which is empty.
+// split lays out the message m as the value of its item and the values of its parts. e has the times and the dedup id,
+// and split adds the headers. The value is appended to dst, which is empty.
 func split(dst []byte, m *Message, e rec.Envelope) (value []byte, parts [][]byte) {
 	e.Headers = m.Headers
 	return rec.LayOut(dst, e, m.Body)
@@ -82,17 +83,18 @@ func itemIDs(items []Item) []ID {
 	return ids
 }
 
-// rememberedID returns the id of the message that a dedup entry remembers.
+// rememberedID returns the id of the accepted message that a dedup entry has.
 func rememberedID(r rec.DedupEntry) ID { return ID{Group: r.Group, Index: r.Index, Random: r.Random} }
 
-// witnessOf returns when a receipt was written, by both clocks; false = the receipt is of an earlier version, which
-// wrote only one.
+// witnessOf returns when a receipt was written, by both clocks (moment). ok is false if an earlier version has written
+// the receipt, with one clock only.
 func witnessOf(r rec.Receipt) (w moment, ok bool) {
 	clock, ok := r.Clock()
 	return moment{nowMS: r.WrittenMS, clock: clock}, ok
 }
 
-// checkStoredState checks the value of a state row. The value is never empty, because an empty state has no row.
+// checkStoredState returns an error for a value that no handle can have stored as the state of a group. Example: no
+// bytes, because a group with an empty state has no state key.
 func checkStoredState(key, value []byte) error {
 	if len(value) == 0 {
 		return rec.Corrupt(key, fmt.Errorf("a state of no bytes"))
@@ -106,11 +108,11 @@ func checkStoredState(key, value []byte) error {
 // rows are items of one group as read, in key order. Each row is decoded once, on first use.
 type rows struct {
 	keys  subspace
-	lane  string
+	lane  string      // the lane in which the items were read
 	group string      // of the lane
 	of    kv.KeyRange // the lane's items
-	retro retro       // of the queue
-	now   moment      // zero = the times stay as stored
+	retro retro       // how the queue delays messages
+	now   moment      // the time by which wrong stored times are corrected; zero = the times stay as stored
 	list  []row
 }
 
@@ -123,11 +125,12 @@ type row struct {
 	sentMS   int64  // the time of the enqueue as stored
 	tamed    bool   // the envelope's times were wrong, and are not as stored
 	body     []byte // inline; the rest is in the parts
-	opened   bool
-	err      error // the item cannot be read; wraps ErrCorrupt
+	opened   bool   // the row is decoded
+	err      error  // the item cannot be read; wraps ErrCorrupt
 }
 
-// rows takes the items of a lane, in key order: pairs of an item's key and value, whichever lane it is.
+// rows makes rows of items that were read in a lane, in key order. Each pair is an item's own key and value, also if
+// the lane is no whole group. delay says how the queue delays messages.
 func (s subspace) rows(lane string, pairs []kv.KV, delay retro) rows {
 	rs := rows{
 		keys: s, lane: lane, group: lanes.GroupOf(lane), of: s.items(lane), retro: delay, list: make([]row, len(pairs)),
@@ -152,7 +155,7 @@ func (rs rows) from(n int) rows {
 	return rs
 }
 
-// at decodes the i-th row. If the row cannot be read, the row's err says why.
+// at returns the i-th row, decoded. If the row cannot be read, the row's err says why.
 func (rs rows) at(i int) *row {
 	r := &rs.list[i]
 	if r.opened {
@@ -179,7 +182,8 @@ func (rs rows) at(i int) *row {
 // id returns the item's id, even if the value cannot be read.
 func (rs rows) id(i int) ID { return idOf(rs.at(i).Item, rs.group) }
 
-// delivered returns what a claim's record keeps of the rows, or the error of the first unreadable row.
+// delivered returns the rows as a claim's record keeps items. If a row cannot be read, it returns the error of the
+// first such row.
 func (rs rows) delivered() ([]rec.Item, error) {
 	all := make([]rec.Item, rs.len())
 	for i := range all {
@@ -203,7 +207,8 @@ func (rs rows) due(nowMS int64) int {
 	return len(rs.list)
 }
 
-// timing returns the time in the key of a timer that leads to the head, the first row, at untilMS.
+// timing returns the time for the key of a timer that leads to the head, the first row, at untilMS. With retroactive
+// delay that is another time if untilMS is the head's own due time: see retro.timing.
 func (rs rows) timing(untilMS int64) int64 {
 	if head := rs.at(0); untilMS == head.dueMS {
 		return rs.retro.timing(&head.envelope)
@@ -238,11 +243,13 @@ var (
 	_ [ChangeLeft]struct{}   = [rec.ChangeKinds]struct{}{}
 )
 
+// changeKindNames are the names of the kinds, by their numbers.
 var changeKindNames = []string{
 	"enqueued", "finished", "dead_lettered", "redriven", "discarded", "cancelled", "expired", "purged", "advanced",
 	"edited", "left",
 }
 
+// String returns the name of the kind. Example: "finished".
 func (k ChangeKind) String() string { return nameOf(k, changeKindNames) }
 
 // Change is something that has happened to an item, in the order of commits. A Change has no body, and of the headers
@@ -259,10 +266,10 @@ type Change struct {
 	// The map is the caller's.
 	Was map[string]string
 
-	facets, was string // packed
+	facets, was string // Facets and Was, packed
 }
 
-// readChanges reads a row of changes.
+// readChanges reads a row of changes. ms is the time of its transaction.
 func readChanges(key, value []byte) (ms int64, all []Change, err error) {
 	ms, stored, err := rec.UnpackChanges(key, value)
 	for _, c := range stored {
@@ -274,7 +281,7 @@ func readChanges(key, value []byte) (ms int64, all []Change, err error) {
 	return ms, all, err
 }
 
-// leaseOf returns the lease of a subscription's holder; 0 = not known.
+// leaseOf returns the lease of the holder of a subscription; 0 = not known. r is the value of the reader key.
 func leaseOf(r *rec.Reader) time.Duration {
 	lease := r.Lease()
 	if checkLease(lease) != nil {
@@ -314,10 +321,10 @@ const paceAhead = time.Minute
 // grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
 const grantLease = 2 * time.Second
 
-// moment is the time of a transaction by both clocks.
+// moment is the time of a transaction by both clocks: the wall time of the handle, and the database's version.
 type moment struct {
-	nowMS int64
-	clock int64 // the version, as indexes count; 0 = not known
+	nowMS int64 // by the handle's clock
+	clock int64 // the read version + the queue's offset, as indexes count; 0 = not known
 	// Since the handle was opened: its version then, and the time since by the monotonic clock.
 	opened int64
 	open   time.Duration
@@ -329,12 +336,13 @@ type opening struct {
 	at    time.Time // by the system's monotonic clock, not before that version
 }
 
+// note sets o to the present, at which the queue's version is clock.
 func (o *opening) note(clock int64) { o.clock, o.at = clock, time.Now() }
 
-// at returns when (ms), by the handle's clock, the queue's version was clock.
+// at returns when (ms), by the handle's clock, the queue's version was clock; for a version still to come, now.
 func (m moment) at(clock int64) int64 { return m.nowMS - max(0, m.clock-clock)/versionsPerMS }
 
-// span returns the time since a version, by versions.
+// span returns the time since the version clock, by versions. It is negative for a version still to come.
 func (m moment) span(clock int64) time.Duration {
 	return time.Duration(m.clock-clock) * time.Microsecond
 }
@@ -357,10 +365,11 @@ func (m moment) leaseIsOver(h *rec.Holding) bool {
 	return left <= 0 || left > MaxLease
 }
 
-// jumped returns by how much the version has advanced more than the time since the handle was opened.
+// jumped returns by how much the versions have advanced more than the monotonic clock since the handle was opened.
 func (m moment) jumped() time.Duration { return max(m.span(m.opened)-m.open, 0) }
 
-// lag returns by how much the wall time has advanced more than the version since w.
+// lag returns by how much the wall time has advanced more than the version since w. w may be by another handle's clock:
+// then the lag is also the difference of the clocks.
 func (m moment) lag(w moment) time.Duration {
 	return time.Duration(m.nowMS-w.nowMS)*time.Millisecond - m.span(w.clock)
 }
@@ -372,9 +381,10 @@ func (m moment) old(clock int64, d time.Duration) bool {
 	return m.span(clock) >= d || clock > m.clock+offsetSlack
 }
 
-// isLongOver reports whether an id that was stored at a version, to last for d, is over whatever its time says. A clock
-// that stands never ends the id. A clock that was 20 minutes ahead has written a time that others take for a right one
-// a quarter of an hour later.
+// isLongOver reports whether an id (of a dedup entry, or of a receive) is over by versions alone, whatever its stored
+// time says. The id was stored at the version clock, to last for d. Two cases need this. A handle whose clock stands
+// still would never end the id. And a clock that was 20 minutes ahead has written a time that others take for a right
+// one a quarter of an hour later.
 //
 // Versions may have jumped, so isLongOver believes no age that the handle's monotonic clock does not confirm. The age
 // counts from the opening of the handle, less all jumps since.
@@ -382,20 +392,23 @@ func (m moment) isLongOver(clock int64, d time.Duration) bool {
 	return min(m.span(clock), m.span(m.opened))-m.jumped() >= 2*d+clockSlack
 }
 
-// ahead reports whether a time that was the present of its writer is later than now, beyond what clocks differ by.
+// ahead reports whether a time ms, which was the present of its writer, is more than clockSlack later than nowMS. Then
+// one of the two clocks is wrong.
 func ahead(ms, nowMS int64) bool {
 	return ms-nowMS > clockSlack.Milliseconds()
 }
 
-// tooLate reports whether a time lies beyond the longest legal duration from now.
+// tooLate reports whether ms is later than any right clock may have stored it: later than nowMS plus the longest legal
+// duration, by more than clockSlack.
 func tooLate(ms, nowMS int64, longest time.Duration) bool {
 	return ahead(ms, nowMS+longest.Milliseconds())
 }
 
-// tame moves the times of a message whose producer's clock was ahead to this handle's clock, and reports whether it has
-// changed e. The delay stays as long as the producer wanted. Example: a producer whose clock is a year ahead enqueues
-// with a delay of 10 s: the message is due 10 s after the version of its enqueue. A time that an operator whose clock
-// was ahead has set becomes the latest legal time from now.
+// tame corrects the times of a message whose producer's clock was ahead, by this handle's clock. index is the message's
+// index, the version of its enqueue. changed reports whether e has changed. The delay stays as long as the producer
+// wanted. Example: a producer whose clock is a year ahead enqueues with a delay of 10 s: the message is due 10 s after
+// the version of its enqueue. A time that an operator whose clock was ahead has set becomes the latest legal time from
+// now.
 func (m moment) tame(e *rec.Envelope, index int64) (changed bool) {
 	if ahead(e.EnqueuedMS, m.nowMS) {
 		sent := m.at(index)
@@ -410,8 +423,9 @@ func (m moment) tame(e *rec.Envelope, index int64) (changed bool) {
 	return changed
 }
 
-// lasts reports whether a dedup entry with a time still makes duplicates. An entry beyond the longest window has the
-// queue's window from its version on.
+// lasts reports whether a dedup entry with a time (UntilMS) still makes duplicates of messages with its id. window is
+// the queue's dedup window. An entry whose time is beyond the longest window has the queue's window from its version
+// on.
 func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 	if m.isLongOver(r.Clock, window) {
 		return false
@@ -420,14 +434,15 @@ func (m moment) lasts(r rec.DedupEntry, window time.Duration) bool {
 	if tooLate(untilMS, m.nowMS, maxDedupWindow) || tooLate(untilMS, m.nowMS, window) && m.at(r.Clock) < m.nowMS {
 		untilMS = m.at(r.Clock) + window.Milliseconds()
 	}
-	// The window may have been shorter when the entry was written, though not much if the clocks agree.
+	// early: the entry ends too early for this window. The clock of its writer was behind, or the window was shorter
+	// then. Such an entry must be old by versions, too.
 	early := window-time.Duration(untilMS-m.at(r.Clock))*time.Millisecond > clockSlack
 	return untilMS > m.nowMS || early && !m.old(r.Clock, window)
 }
 
-// repairedPace returns p, unless p is more than paceAhead ahead of now: then one of the two clocks is wrong, because no
-// handle writes a time ahead of its own. The pace that repairedPace returns then lets one item start now, and the next
-// one when the rate allows it.
+// repairedPace returns p, unless p is more than paceAhead ahead of now. Then one of the two clocks is wrong, because no
+// handle writes a time ahead of its own. In that case it returns a pace that lets one item start now, and the next one
+// when the rate allows it.
 func repairedPace(p rec.Pace, rate Rate, nowMS int64) rec.Pace {
 	if rate.isNone() || p.US-nowMS*1000 <= paceAhead.Microseconds() {
 		return p
@@ -435,7 +450,8 @@ func repairedPace(p rec.Pace, rate Rate, nowMS int64) rec.Pace {
 	return rec.Pace{US: nowMS*1000 - rate.Per.Microseconds()/int64(rate.Count) - 1}
 }
 
-// lives reports whether the handle of a request waits, as far as times tell.
+// lives reports whether the handle of a request still waits: the deadline is to come, and is no later than a handle may
+// have stored it.
 func lives(r rec.Request, nowMS int64) bool {
 	return r.DeadlineMS > nowMS && !tooLate(r.DeadlineMS, nowMS, MaxLease)
 }

@@ -127,19 +127,21 @@ const (
 	nameCount    = "count"
 )
 
-// subspace builds the keys of one queue.
+// subspace builds the keys of one queue, and takes them apart. Its methods read and write nothing: each returns a key,
+// the beginning of keys, or a range of keys. A parameter extra is how many bytes the caller will append to the
+// beginning.
 type subspace struct {
 	prefix []byte
-	shards *sharding  // of ready hints and timers; set when the queue is opened
-	plan   lanes.Plan // set when the queue is opened
+	shards *sharding  // the shards of ready hints and timers (store_lane.go); set when the queue is opened
+	plan   lanes.Plan // which lanes the groups of the queue have; set when the queue is opened
 	fixed  *fixedKeys
 	room   *room // of a transaction; nil = each key has memory of its own
 }
 
 // fixedKeys are keys that nearly every transaction needs. They are made once, and must not be changed.
 type fixedKeys struct {
-	dropped  kv.KeyRange // the mark of a drop
-	requests kv.KeyRange // see requests
+	dropped  kv.KeyRange // the key in meta that is there while the queue is being dropped
+	requests kv.KeyRange // the result of subspace.requests
 }
 
 // room is memory for the keys of a transaction: a few pieces instead of one for each key. Only one goroutine may use a
@@ -149,7 +151,7 @@ type room struct{ left []byte }
 // roomPiece is enough for the keys of most transactions, or for half of them.
 const roomPiece = 512
 
-// take returns an empty slice with capacity n.
+// take returns an empty slice with capacity n. r may be nil: then the slice has memory of its own.
 func (r *room) take(n int) []byte {
 	if r == nil || n > roomPiece/4 {
 		return make([]byte, 0, n)
@@ -162,6 +164,7 @@ func (r *room) take(n int) []byte {
 	return k
 }
 
+// newSubspace returns the subspace of a queue. Its plan is that of a queue in which each group is one lane.
 func newSubspace(prefix []byte, queue string) subspace {
 	s := subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue), shards: newSharding(1)}
 	s.fixed = &fixedKeys{
@@ -171,58 +174,67 @@ func newSubspace(prefix []byte, queue string) subspace {
 	return s
 }
 
-// all is every key of the queue: the tuples that extend (queue).
+// all returns the range of all keys of the queue: the tuples that extend (queue).
 func (s subspace) all() kv.KeyRange {
 	return kv.KeyRange{Begin: s.with(0x00), End: s.with(0xff)}
 }
 
+// with returns the queue's prefix with one more byte.
 func (s subspace) with(b byte) []byte {
 	return append(append(make([]byte, 0, len(s.prefix)+1), s.prefix...), b)
 }
 
+// start returns the beginning of all keys with a name. extra is how many more bytes the caller will append.
 func (s subspace) start(name string, extra int) []byte {
 	k := s.room.take(len(s.prefix) + len(name) + 2 + extra)
 	return tuple.AppendString(append(k, s.prefix...), name)
 }
 
+// startGroup returns the beginning of all keys with a name and a group.
 func (s subspace) startGroup(name, group string, extra int) []byte {
 	return tuple.AppendString(s.start(name, len(group)+2+extra), group)
 }
 
-// below is the range of all tuples that extend the packed tuple k. k must not be used again: the range takes k over.
+// below returns the range of all tuples that extend the packed tuple k. k must not be used again: the range takes k
+// over.
 func (s subspace) below(k []byte) kv.KeyRange {
 	end := append(append(s.room.take(len(k)+1), k...), 0xff)
 	return kv.KeyRange{Begin: append(k, 0x00), End: end}
 }
 
-// single is the range that holds key alone.
+// single returns the range that has one key alone.
 func (s subspace) single(key []byte) kv.KeyRange { return kv.KeyRange{Begin: key, End: s.after(key)} }
 
-// after is the key that follows key directly.
+// after returns the key that follows key directly.
 func (s subspace) after(key []byte) []byte {
 	return append(append(s.room.take(len(key)+1), key...), 0x00)
 }
 
+// section returns the range of all keys with a name.
 func (s subspace) section(name string) kv.KeyRange { return s.below(s.start(name, 1)) }
 
+// meta returns the key of a field of meta. The fields are below.
 func (s subspace) meta(field string) []byte {
 	return tuple.AppendString(s.start(nameMeta, len(field)+2), field)
 }
 
+// itemKey returns the key of an item under a name: (name, group, index, random).
 func (s subspace) itemKey(name string, id ID, extra int) []byte {
 	return appendItemID(s.startGroup(name, id.Group, 9+17+extra), id)
 }
 
-// appendItem appends the key of an item; of is all items of the group.
+// appendItem appends the key of an item to dst. of is the range of all items of the group.
 func appendItem(dst []byte, of kv.KeyRange, id ID) []byte {
 	return appendItemID(append(dst, of.Begin[:len(of.Begin)-1]...), id)
 }
 
-// appendItemID appends what tells an item from the others of its group.
+// appendItemID appends index and random of an item, by which it differs from the others of its group.
 func appendItemID(k []byte, id ID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
 }
 
+// item, attempt, dead and archive return the keys of an item with these names. parts returns the range of its parts,
+// and mark the mark key of a lane.
 func (s subspace) item(id ID) []byte       { return s.itemKey(nameItem, id, 0) }
 func (s subspace) attempt(id ID) []byte    { return s.itemKey(nameAttempt, id, 0) }
 func (s subspace) dead(id ID) []byte       { return s.itemKey(nameDead, id, 0) }
@@ -230,7 +242,7 @@ func (s subspace) archive(id ID) []byte    { return s.itemKey(nameArchive, id, 0
 func (s subspace) parts(id ID) kv.KeyRange { return s.below(s.itemKey(namePart, id, 1)) }
 func (s subspace) mark(lane string) []byte { return s.ofLane(nameMark, lane, 0) }
 
-// lock is the key of a lane's record.
+// lock returns the key of a lane's record: a lock key, or, if the lane is a single item, a hold key.
 func (s subspace) lock(lane string) []byte {
 	if id, ok := holdOf(lane); ok {
 		return s.hold(id)
@@ -238,9 +250,11 @@ func (s subspace) lock(lane string) []byte {
 	return s.ofLane(nameLock, lane, 0)
 }
 
-// items is the items of a group, or the keys that stand for the items of another lane.
+// items returns the range of the items of a group. For a part of a group it is the range of the lane keys, one for each
+// item of the lane.
 func (s subspace) items(lane string) kv.KeyRange { return s.below(s.startItems(lane, 1)) }
 
+// purged, state, pace, receipt and repeat return the keys with these names.
 func (s subspace) purged(group string) []byte  { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte   { return s.startGroup(nameState, group, 0) }
 func (s subspace) pace(group string) []byte    { return s.startGroup(namePace, group, 0) }
@@ -248,66 +262,76 @@ func (s subspace) receipt(id uuid.UUID) []byte { return tuple.AppendUUID(s.start
 func (s subspace) repeat(id string) []byte {
 	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
 }
+
+// archived returns the key of an entry in the order of completion: the items that one ack or take has finished.
 func (s subspace) archived(at rec.Completion) []byte {
 	k := tuple.AppendInt(s.start(nameArchived, 9+9+17), at.Place)
 	return tuple.AppendUUID(tuple.AppendInt(k, at.Index), at.Random)
 }
 
+// part returns the key of the n-th part of an item.
 func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
 }
 
-// ready is the key of a lane's hint.
+// ready returns the key of a lane's hint at an index, in the shard in which handles write: a ready key, or an open key
+// if the lane is not a whole group.
 func (s subspace) ready(index int64, lane string) []byte {
 	return s.readyAt(s.shard(lanes.GroupOf(lane)), index, lane)
 }
 
+// readyAt is ready for a given shard.
 func (s subspace) readyAt(shard, index int64, lane string) []byte {
 	group, where := lanes.Split(lane)
 	k := s.startHints(where, shard, 9+len(group)+2)
 	return tuple.AppendString(tuple.AppendInt(k, index), group)
 }
 
+// request returns the key of a handle's request for any group. random is the handle's number.
 func (s subspace) request(index int64, random uuid.UUID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(s.start(nameRequest, 9+17), index), random)
 }
 
-// named is the key of a handle's request for a lane.
+// named returns the key of a handle's request for one lane (reqgroup).
 func (s subspace) named(lane string, random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.ofLane(nameNamed, lane, 17), random)
 }
 
-// namedForLane is the range of the requests for a lane.
+// namedForLane returns the range of the requests of all handles for one lane.
 func (s subspace) namedForLane(lane string) kv.KeyRange {
 	return kv.KeyRange{Begin: s.named(lane, uuid.Nil), End: s.named(lane, uuid.Max)}
 }
 
-// namedFor is the range of the requests for a group and for the other lanes of the group.
+// namedFor returns the range of the requests for a group and for the other lanes of the group.
 func (s subspace) namedFor(group string) kv.KeyRange {
 	return s.below(s.startGroup(nameNamed, group, 1))
 }
 
-// requests is the range of all requests: those for groups first, then those by template.
+// requests returns the range of all requests. By the order of the names, those for one group or lane (reqgroup) come
+// first, then those by template (reqlane), then those for any group (request).
 func (s subspace) requests() kv.KeyRange { return s.fixed.requests }
 
+// grant returns the key of a grant: the lane is kept for the handle with the number random.
 func (s subspace) grant(random uuid.UUID, lane string) []byte {
 	group, where := lanes.Split(lane)
 	return append(tuple.AppendString(s.grantsTo(random, len(lane)+2), group), where...)
 }
 
+// grantsTo returns the beginning of the keys of all grants to a handle, and grants their range.
 func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {
 	return tuple.AppendUUID(s.start(nameGrant, 17+extra), random)
 }
 
 func (s subspace) grants(random uuid.UUID) kv.KeyRange { return s.below(s.grantsTo(random, 1)) }
 
-// wake is the key that the handle with the request watches. All handles whose receives wait for a group, for a lane, or
-// by a template watch the key of uuid.Nil, too.
+// wake returns the key that the handle with the request watches. All handles whose receives wait for a group, for a
+// lane, or by a template watch the key of uuid.Nil, too.
 func (s subspace) wake(random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameWake, 17), random)
 }
 
-// change is a row of changes, for SetVersionstampedKey: behind the key is the position of its stamp.
+// change returns the key of a row of changes, for SetVersionstampedKey: behind the key is the position of its stamp.
+// offset is the queue's, and n tells apart the rows of one transaction.
 func (s subspace) change(offset, n int64) []byte {
 	k := tuple.AppendInt(s.start(nameChange, 9+13+9+4), offset)
 	at := len(k) + 1 // behind the type code
@@ -315,26 +339,29 @@ func (s subspace) change(offset, n int64) []byte {
 	return binary.LittleEndian.AppendUint32(k, uint32(at))
 }
 
+// cursor returns the key of a subscription's place in the changes.
 func (s subspace) cursor(subscription string) []byte {
 	return tuple.AppendString(s.start(nameCursor, len(subscription)+2), subscription)
 }
 
+// reader returns the key of a subscription's holder.
 func (s subspace) reader(subscription string) []byte {
 	return tuple.AppendString(s.start(nameReader, len(subscription)+2), subscription)
 }
 
-// relative is a key of the queue without the queue's prefix, absolute the key again.
+// relative returns a key of the queue without the queue's prefix. absolute returns the whole key again.
 func (s subspace) relative(key []byte) []byte { return key[len(s.prefix):] }
 
 func (s subspace) absolute(relative []byte) []byte {
 	return append(append(make([]byte, 0, len(s.prefix)+len(relative)), s.prefix...), relative...)
 }
 
+// count returns the key of a slot of a counter. Each counter has several slots, so that writers do not meet at one key.
 func (s subspace) count(name string, slot int64) []byte {
 	return tuple.AppendInt(tuple.AppendString(s.start(nameCount, len(name)+2+2), name), slot)
 }
 
-// parsedKey is a key of the queue taken apart. Only the fields of its name are set.
+// parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
 type parsedKey struct {
 	name string
 	// meta: the field; count: the counter's name; repeat: the receive id; dedup: the id; cursor, reader: the
@@ -355,7 +382,8 @@ type parsedKey struct {
 	stamp tuple.Versionstamp
 }
 
-// version is the commit version of a row of changes + offset, to be compared with indexes.
+// version returns, of a change key, the commit version of its transaction plus the queue's offset, which can be
+// compared with indexes.
 func (p parsedKey) version() int64 {
 	return int64(binary.BigEndian.Uint64(p.stamp.Stamp[:8])) + p.index
 }
@@ -376,8 +404,8 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	return p, nil
 }
 
-// parseForm takes apart a key below the queue's prefix without the queue's plan: perhaps no item can be in the key's
-// lane. The error for any other key, or for a shape which is not in the table, wraps ErrCorrupt.
+// parseForm takes apart a key below the queue's prefix, and does not check its lane against the queue's plan: perhaps
+// no item can be in that lane. The error for any other key, or for a shape which is not in the table, wraps ErrCorrupt.
 func (s subspace) parseForm(key []byte) (parsedKey, error) {
 	var p parsedKey
 	rest, ok := bytes.CutPrefix(key, s.prefix)
@@ -449,7 +477,8 @@ func (s subspace) parseForm(key []byte) (parsedKey, error) {
 	return p, d.End(key)
 }
 
-// parseItem is parse for the key of an item of the group whose range is of.
+// parseItem is a faster parse for a key of an item, or for its key in a lane. of is the range of the items of that lane
+// (subspace.items), and group is the lane's group. parseItem sets group, index and id, and always the name of an item.
 func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey, error) {
 	// All keys of the range begin with its first key without the last byte.
 	rest, ok := bytes.CutPrefix(key, of.Begin[:len(of.Begin)-1])
@@ -488,7 +517,8 @@ const (
 	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
 )
 
-// dedupKey is the key of the entry for a message of group with the dedup id.
+// dedupKey returns the key of the dedup entry for a message of the group with the dedup id. inGroup: ids count within a
+// group, so that two groups may have the same id. Otherwise they count in the whole queue.
 func (s subspace) dedupKey(inGroup bool, group, id string) []byte {
 	k := s.start(nameDedup, len(scopeGroup)+len(group)+len(id)+6)
 	if inGroup {

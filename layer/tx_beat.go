@@ -12,10 +12,10 @@ import (
 	"fdbfifo/layer/internal/rec"
 )
 
-// beats is what a transaction has met of heartbeats.
+// beats is what a transaction has found out about beats: see below.
 type beats struct {
-	due       []dueBeat // met by its looks
-	presentMS int64     // the answer of present; 0 = not asked
+	due       []dueBeat // the beats that the looks of the transaction have found due
+	presentMS int64     // the result of txn.present (tx_read.go); 0 = not called yet
 }
 
 // A handle with claims by heartbeat (ReceiveOptions.Heartbeat) has a beat: a time in the database up to which all these
@@ -33,29 +33,30 @@ type beats struct {
 
 // heart is the handle's own side of its beat.
 type heart struct {
-	turn chan struct{} // has a token while a beat is being begun
-	life context.Context
-	stop context.CancelFunc
-	wg   sync.WaitGroup
+	turn chan struct{}      // has a token while a goroutine begins a beat, so that only one does; full after Close
+	life context.Context    // of the handle: ends with Close
+	stop context.CancelFunc // ends life
+	wg   sync.WaitGroup     // the goroutines that move beats
 
 	mu  sync.Mutex
 	now *pulse // guarded by mu; nil = the handle has no beat
 }
 
+// newHeart returns the heart of a handle that has no beat yet.
 func newHeart() *heart {
 	h := &heart{turn: make(chan struct{}, 1)}
 	h.life, h.stop = context.WithCancel(context.Background())
 	return h
 }
 
-// pulse returns the handle's beat, or nil.
+// pulse returns the handle's beat; nil = the handle has none.
 func (h *heart) pulse() *pulse {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.now
 }
 
-// of returns the pulse with a number; nil if the handle no longer moves that beat, or never did.
+// of returns the handle's beat if it has the number handle; nil = the handle no longer moves that beat, or never did.
 func (h *heart) of(handle uuid.UUID) *pulse {
 	if p := h.pulse(); p != nil && p.handle == handle && handle != uuid.Nil {
 		return p
@@ -70,8 +71,9 @@ func (h *heart) begin(p *pulse) {
 	h.now = p
 }
 
-// end makes the handle leave a beat, and begin another with the next claim by heartbeat. The old beat is due soon, or
-// was ended already.
+// end makes the handle leave its beat p, and closes p.ended. The handle then begins another beat with the next claim by
+// heartbeat. end writes nothing: the old beat is due soon, or was ended already. It does nothing if the handle has left
+// p before.
 func (h *heart) end(p *pulse) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,19 +91,20 @@ func (p *pulse) left() time.Duration {
 	return 0
 }
 
-// dueBeat is a beat that a look has found due.
+// dueBeat is a beat that a look has found due, and how the look came to it.
 type dueBeat struct {
-	handle uuid.UUID
-	key    []byte   // of the timer that led here; nil = a claim did
-	held   [][]byte // the keys by which the handle knows of the claims that led here
+	handle uuid.UUID // the number of the beat
+	key    []byte    // of the beat's timer, if it led here; nil = a claim did
+	held   [][]byte  // the held keys of the claims that led here
 }
 
-// readBeat returns the beat of a handle; there is none if found is false.
+// readBeat reads the beat with the number handle. found is false if the beat is gone, or, with an error, if it cannot
+// be read.
 func (v *view) readBeat(handle uuid.UUID) (b rec.Beat, found bool, err error) {
 	return v.waitBeat(handle, v.read.Get(v.keys.beat(handle)))
 }
 
-// waitBeat is readBeat for a read that has begun.
+// waitBeat is readBeat for a read of the beat's key that has begun.
 func (v *view) waitBeat(handle uuid.UUID, read kv.Future[[]byte]) (b rec.Beat, found bool, err error) {
 	value, err := read.Wait(v.ctx)
 	if err != nil {
@@ -114,12 +117,13 @@ func (v *view) waitBeat(handle uuid.UUID, read kv.Future[[]byte]) (b rec.Beat, f
 	return b, err == nil, err
 }
 
-// beatsSeen are the ends of beats, as a look for people has read them; 0 = the handle is being ended, or is gone.
+// beatsSeen has when beats are due (ms), by number, for a call that shows claims to people, so that the call reads each
+// beat once. 0 = the beat is being ended, or is gone.
 type beatsSeen map[uuid.UUID]int64
 
-// lasting returns r with the present end of a claim by heartbeat, for a call that shows the record to people. If the
-// beat of the claim's handle is due or gone, the claim is shown with an expired lease, also if no transaction has met
-// the beat yet.
+// lasting returns the record r with the present end of its claim, if that is by heartbeat, for a call that shows the
+// record to people. If the beat is due or gone, the claim gets an expired lease, also if no transaction has ended the
+// beat yet. lasting reads beats that are not in seen, and writes nothing.
 func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
 	if err := v.seeBeats([]*rec.Record{r}, seen); err != nil {
 		return nil, err
@@ -142,7 +146,8 @@ func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
 	return r.WithHolding(shown), nil
 }
 
-// seeBeats reads the beats of the claims that are not in seen, at the same time. records may have nil.
+// seeBeats adds to seen the beats of the claims by heartbeat in records, which may have nil. It reads those that are
+// not in seen, all at the same time.
 func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
 	reads := make(map[uuid.UUID]kv.Future[[]byte])
 	var handles []uuid.UUID
@@ -168,7 +173,7 @@ func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
 	return nil
 }
 
-// leftOf is how long a claim still lasts, for an error's text.
+// leftOf returns how long the claim h still lasts, in words, for the text of an error.
 func leftOf(h *rec.Holding, nowMS int64) string {
 	if h.ByBeat() {
 		return "as long as its handle lives"

@@ -10,7 +10,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A row of changes is a tuple: the time of its transaction (ms), and for each change
+// A row of changes tells subscriptions what a transaction has done to items. It is a tuple: the time of the transaction
+// (ms), and for each change
 //
 //	kind, group, index, random   of the item. In a queue with facets a nested tuple of their values follows. If the
 //	                             change gave the item other facets, a nested tuple of those before follows, too.
@@ -21,7 +22,7 @@ import (
 const (
 	// ChangePurge is the number of layer.ChangePurged.
 	ChangePurge = 7
-	// ChangeKinds is the number of kinds: all are below it, as numbers of layer.ChangeKind.
+	// ChangeKinds is the number of kinds that are stored. A kind is the number of a layer.ChangeKind, from 0 on.
 	ChangeKinds = 10
 )
 
@@ -69,7 +70,8 @@ type Change struct {
 	Facets, Was string
 }
 
-// UnpackChanges reads a row of changes. ms is the time of its transaction. The row has at least one change.
+// UnpackChanges reads the value of a row of changes. ms is the time of its transaction. The row has at least one
+// change.
 func UnpackChanges(key, value []byte) (ms int64, all []Change, err error) {
 	d := Decode(value)
 	ms = d.Int()
@@ -101,8 +103,8 @@ func (d *Decoder) facets() string {
 	return PackStrings(values)
 }
 
-// Position is how far a subscription has come. All rows of changes before the key From are done, and Done changes of
-// the row at From. From is a key without the prefix of the queue.
+// Position is how far a subscription has come: all rows of changes before the key From are done, and the first Done
+// changes of the row at From. From is a key without the prefix of the queue.
 type Position struct {
 	From []byte
 	Done int64
@@ -111,7 +113,7 @@ type Position struct {
 // Equal reports whether two positions are the same.
 func (p Position) Equal(q Position) bool { return bytes.Equal(p.From, q.From) && p.Done == q.Done }
 
-// Cursor is the value of a subscription's cursor: its position, and the token of its holder.
+// Cursor is the value of a cursor key: how far a subscription has come, and the token of the subscription's holder.
 type Cursor struct {
 	Token uuid.UUID
 	Position
@@ -122,7 +124,7 @@ func (c *Cursor) Pack() []byte {
 	return tuple.Tuple{c.Token, c.From, c.Done}.Pack()
 }
 
-// UnpackCursor reads the value of a cursor.
+// UnpackCursor reads the value of a cursor key.
 func UnpackCursor(key, value []byte) (c Cursor, err error) {
 	d := Decode(value)
 	c = Cursor{Token: d.UUID(), Position: Position{From: d.Bytes(), Done: d.Int()}}
@@ -130,18 +132,19 @@ func UnpackCursor(key, value []byte) (c Cursor, err error) {
 	return c, d.End(key)
 }
 
-// Reader is the value of a subscription's reader: its holder, and the end of the lease.
+// Reader is the value of a reader key: the handle that reads a subscription, and the end of its lease. Only one handle
+// at a time reads a subscription.
 type Reader struct {
-	Token uuid.UUID // see ReaderToken
-	Owner string
-	EndMS int64
+	Token uuid.UUID // a number of the holder's own, see ReaderToken
+	Owner string    // of the handle
+	EndMS int64     // when the lease ends
 }
 
 // readerMark is the first four bytes of a token that has the lease in the next four bytes, in milliseconds.
 const readerMark = 0x6c656173
 
-// ReaderToken makes a token of a random number. The token tells the lease, so that other processes see an end that is
-// wrong.
+// ReaderToken makes the token of a holder from a random number and its lease. Other processes read the lease from the
+// token (Reader.Lease), and so can tell an end that is wrong.
 func ReaderToken(random uuid.UUID, lease time.Duration) uuid.UUID {
 	binary.BigEndian.PutUint32(random[:4], readerMark)
 	binary.BigEndian.PutUint32(random[4:8], uint32(lease.Milliseconds()))
@@ -160,7 +163,7 @@ func (r *Reader) Lease() time.Duration {
 // Pack returns the value: the tuple (token, owner, end (ms)).
 func (r *Reader) Pack() []byte { return tuple.Tuple{r.Token, r.Owner, r.EndMS}.Pack() }
 
-// UnpackReader reads the value of a reader.
+// UnpackReader reads the value of a reader key.
 func UnpackReader(key, value []byte) (r Reader, err error) {
 	d := Decode(value)
 	r = Reader{Token: d.UUID(), Owner: d.Text(), EndMS: d.Int()}

@@ -30,7 +30,7 @@ const (
 	MaxErrorText = 1000
 )
 
-// Cut shortens a text to MaxErrorText, and replaces bytes that are not UTF-8.
+// Cut shortens a text to MaxErrorText bytes, and replaces bytes that are not UTF-8.
 func Cut(text string) string {
 	if len(text) > MaxErrorText {
 		text = text[:MaxErrorText]
@@ -46,8 +46,8 @@ func packHead(head tuple.Tuple, rest []byte) []byte {
 	return append(append(value, packed...), rest...)
 }
 
-// openHead splits a value into its head and its rest. The rest aliases the value. A value that does not have the form
-// makes a head whose End returns an error with the text what, for example "dead letter".
+// openHead splits a value into its head, to be decoded, and its rest. The rest aliases the value. If the value does not
+// have the form, the End of the head returns an error. The error begins with the text what, for example "dead letter".
 func openHead(what string, value []byte) (head Decoder, rest []byte) {
 	if len(value) == 0 {
 		return Decoder{err: fmt.Errorf("%s of no bytes", what)}, nil
@@ -62,7 +62,8 @@ func openHead(what string, value []byte) (head Decoder, rest []byte) {
 	return Decode(packed), rest
 }
 
-// cutCounted splits b behind as many bytes as the uvarint at the beginning of b says.
+// cutCounted splits b: counted has as many bytes as the uvarint at the beginning of b says, and rest has those behind.
+// ok is false if b is too short, or if the uvarint is not in its shortest form.
 func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 	n, w := binary.Uvarint(b)
 	if w <= 0 || w > 1 && b[w-1] == 0 || n > uint64(len(b)-w) { // a zero at the end: there is a shorter form
@@ -89,7 +90,7 @@ type Envelope struct {
 	Joins bool
 }
 
-// Append appends the value of an item up to its body.
+// Append appends the value of an item without its body to dst: the version, and the envelope as its head.
 func (e Envelope) Append(dst []byte) []byte {
 	more := e.DedupID != "" || e.DueMS > 0 || e.Joins
 	if len(e.Headers) == 0 && e.Parts == 0 && !more {
@@ -118,7 +119,8 @@ func (e Envelope) Append(dst []byte) []byte {
 	return append(dst, packed...)
 }
 
-// NestedHeaders returns the headers as a tuple, sorted by name; nil if there are none.
+// NestedHeaders returns the headers as an element of a tuple: a nested tuple name, value …, sorted by name; nil if
+// there are none.
 func NestedHeaders(headers map[string]string) any {
 	if len(headers) == 0 {
 		return nil
@@ -156,8 +158,8 @@ func LayOut(dst []byte, e Envelope, body []byte) (value []byte, parts [][]byte) 
 	return append(e.Append(slices.Grow(dst, MaxInline)), body[:inline]...), parts
 }
 
-// OpenEnvelope splits the value of an item. The body lacks the bytes that are in the parts, and aliases the value. The
-// error wraps ErrCorrupt and names no key.
+// OpenEnvelope splits the value of an item into its envelope and its body. The body lacks the bytes that are in the
+// parts, and aliases the value. The error wraps ErrCorrupt and names no key.
 func OpenEnvelope(value []byte) (e Envelope, body []byte, err error) {
 	d, body := openHead("envelope", value)
 	e.EnqueuedMS = d.Int()
@@ -191,7 +193,8 @@ func OpenEnvelope(value []byte) (e Envelope, body []byte, err error) {
 	return e, body, nil
 }
 
-// headers reads the headers of an envelope.
+// headers reads the headers of an envelope into e. They are nil, or a nested tuple with at least one header, sorted by
+// name.
 func (d *Decoder) headers(e *Envelope) {
 	if d.null() {
 		return
@@ -206,13 +209,14 @@ func (d *Decoder) headers(e *Envelope) {
 	d.Check(len(e.Headers) > 0, "no headers in a list of them")
 }
 
-// Attempt has the failed deliveries of an item. Its value is the tuple
+// Attempt is the attempt record of an item: the value of its attempt key. It has the failed deliveries of the item.
+// Most items have no record, because they have never failed. The value is the tuple
 //
 //	(count, first (ms), last (ms), last error, first delivered (ms))
 //
 // The last element is left out if it is 0.
 type Attempt struct {
-	Count       int
+	Count       int    // how many deliveries have failed; 0 = none: the item is suspect, or was released with a delay
 	FirstMS     int64  // of the first failure
 	LastMS      int64  // of the last failure, or of a release with a delay since
 	LastError   string // of the last failure with a text
@@ -222,8 +226,8 @@ type Attempt struct {
 // lapsePrefix begins the text of an attempt that failed because a lease expired. Earlier versions write the same text.
 const lapsePrefix = "lease expired, held by "
 
-// Failed returns a with one more failure, at nowMS, of a delivery that began at sinceMS. An empty text leaves LastError
-// as it is.
+// Failed returns the record a with one more failure, at nowMS, of a delivery that began at sinceMS. text is the error.
+// An empty text leaves LastError as it is.
 func (a Attempt) Failed(sinceMS, nowMS int64, text string) Attempt {
 	if a.Count == 0 {
 		a.FirstMS, a.DeliveredMS = nowMS, sinceMS
@@ -235,11 +239,12 @@ func (a Attempt) Failed(sinceMS, nowMS int64, text string) Attempt {
 	return a
 }
 
-// Suspect reports whether the text of the last failure says that a lease expired: the lease of this item's claim. Such
-// an item may have killed the process of its handler.
+// Suspect reports whether the item is suspect: it may have killed the process of its handler. LastError then says that
+// the lease of a claim of the item has expired (Holding.LapseText).
 func (a Attempt) Suspect() bool { return strings.HasPrefix(a.LastError, lapsePrefix) }
 
-// Suspected returns a with the text of an expired lease (Holding.LapseText), without one more failure.
+// Suspected returns the record a of an item that is suspect from then on, without one more failure. text is
+// Holding.LapseText.
 func (a Attempt) Suspected(text string) Attempt {
 	a.LastError = Cut(text)
 	return a
@@ -250,7 +255,7 @@ func (a Attempt) Pack() []byte {
 	return withTime(tuple.Tuple{int64(a.Count), a.FirstMS, a.LastMS, a.LastError}, a.DeliveredMS).Pack()
 }
 
-// UnpackAttempt reads the failed deliveries of an item.
+// UnpackAttempt reads the attempt record of an item.
 func UnpackAttempt(key, value []byte) (Attempt, error) {
 	d := Decode(value)
 	a := Attempt{Count: int(d.Int()), FirstMS: d.Int(), LastMS: d.Int(), LastError: d.Text()}
@@ -293,24 +298,25 @@ func UnpackDeadLetter(key, value []byte) (*DeadLetter, error) {
 	return d, head.End(key)
 }
 
-// Completion is the position of an ack or a take in the order of completion. The order is exact inside a group. Across
-// groups it is the order of the read versions.
+// Completion is the place of an ack or a take in the order of completion, which is the order of the archive. The order
+// is exact inside a group. Across groups it is the order of the read versions.
 type Completion struct {
 	Place  int64 // the read version of the ack or the take, plus the queue's offset
 	Index  int64 // of the first item
 	Random uuid.UUID
 }
 
-// Archived is the value of an archived item. Its head is the tuple
+// Archived is the value of an archive key: an item that was acked or taken, and is kept for a time. Its head is the
+// tuple
 //
 //	(completed (ms), place, index, random)
 //
 // of which the last three are the position of the item's ArchiveEntry. The parts of a large body stay under the id of
 // the item.
 type Archived struct {
-	CompletedMS int64
-	At          Completion
-	Item        []byte // the value of the item
+	CompletedMS int64      // when the item was acked or taken
+	At          Completion // the key of its ArchiveEntry
+	Item        []byte     // the value of the item
 }
 
 // Pack returns the value.
@@ -318,7 +324,7 @@ func (a *Archived) Pack() []byte {
 	return packHead(tuple.Tuple{a.CompletedMS, a.At.Place, a.At.Index, a.At.Random}, a.Item)
 }
 
-// UnpackArchived reads the value of an archived item. Item aliases the value.
+// UnpackArchived reads the value of an archive key. Item aliases the value.
 func UnpackArchived(key, value []byte) (*Archived, error) {
 	head, item := openHead("archived item", value)
 	a := &Archived{
@@ -327,8 +333,9 @@ func UnpackArchived(key, value []byte) (*Archived, error) {
 	return a, head.End(key)
 }
 
-// ArchiveEntry is the value of an entry in the order of completion: the items that one ack or take has finished. It is
-// the tuple (completed (ms), group), and index, random and number of parts of each item.
+// ArchiveEntry is the value of an archived key: the items that one ack or take has finished. Its key has the place in
+// the order of completion (Completion). It is the tuple (completed (ms), group), and index, random and number of parts
+// of each item.
 type ArchiveEntry struct {
 	CompletedMS int64
 	Group       string
@@ -345,7 +352,7 @@ func (e *ArchiveEntry) Pack() []byte {
 	return t.Pack()
 }
 
-// UnpackArchiveEntry reads the value of an entry.
+// UnpackArchiveEntry reads the value of an archived key.
 func UnpackArchiveEntry(key, value []byte) (*ArchiveEntry, error) {
 	d := Decode(value)
 	e := &ArchiveEntry{CompletedMS: d.Int(), Group: d.Text()}

@@ -12,9 +12,10 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Record is the value of a lock: what keeps a group. It has a holding, which keeps the group until a time, and a mark,
-// which stops the group once the holding has ended. A record with neither is never stored. A nil *Record stands for a
-// group without a record, and all methods except Pack, Prove, WithItems, WithHolding and Until accept it.
+// Record is the value of a lock: what keeps a group. A lock may also be of a lane, which is a part of a group, or of a
+// single item. Then "the group" below is that lane or item. A record has a holding, which keeps the group until a time,
+// and a mark, which stops the group once the holding has ended. A record with neither is never stored. A nil *Record
+// stands for a group without a record, and all methods except Pack, Prove, WithItems, WithHolding and Until accept it.
 //
 // Example: a worker holds the group, and an operator pauses the group. The record has the claim and the mark. When the
 // claim ends, the record has the mark alone.
@@ -44,7 +45,7 @@ const (
 // Holding is the right of one holder to a group, until a time.
 type Holding struct {
 	Kind  Kind
-	Token int64  // proves the right of the holder
+	Token int64  // the fencing number: proves the right of the holder. A delay has the token of the claim before it
 	Owner string // see Kind
 	EndMS int64
 	Items []Item // of a claim, in the order of their keys: the items that are delivered and not yet acked
@@ -59,7 +60,7 @@ type Holding struct {
 type Item struct {
 	Index  int64
 	Random uuid.UUID
-	Parts  int64  // how many parts the body has
+	Parts  int64  // how many parts have the rest of a large body
 	Facets string // in a queue with facets: the values, packed by PackStrings; else ""
 }
 
@@ -84,13 +85,13 @@ func (r *Record) Mark() *Mark {
 	return r.mark
 }
 
-// Is reports whether the record has a holding of kind k. The holding may have ended.
+// Is reports whether the record has a holding of kind k. Its time may be over.
 func (r *Record) Is(k Kind) bool {
 	h := r.Holding()
 	return h != nil && h.Kind == k
 }
 
-// Claim returns the record's holding if it is a claim; else nil. The lease may have expired.
+// Claim returns the record's holding if it is a claim; else nil. Its lease may have expired.
 func (r *Record) Claim() *Holding {
 	if !r.Is(KindClaim) {
 		return nil
@@ -98,7 +99,8 @@ func (r *Record) Claim() *Holding {
 	return r.Holding()
 }
 
-// GrantedTo returns the random of the request for which the group is kept; false = the record has no grant.
+// GrantedTo returns the random (the number) of the request for which the group is kept; false = the record has no
+// grant.
 func (r *Record) GrantedTo() (uuid.UUID, bool) {
 	if !r.Is(KindGrant) {
 		return uuid.Nil, false
@@ -107,25 +109,28 @@ func (r *Record) GrantedTo() (uuid.UUID, bool) {
 	return random, err == nil
 }
 
-// The token of a record with a proven claim is greater than the token of the claim, by one of these numbers.
+// A claim is proven if its holder is known to know the claim. Usually only a claim of a suspect item needs that. Such
+// an item may have killed the process of its handler (Attempt.Suspect). The token of a record with a proven claim is
+// greater than the token of the claim, by one of these numbers.
 const (
 	ProvenByCaller  = 1 // the caller of the receive knows its claim of a suspect item
 	ProvenByReceive = 2 // the receive itself counts as the proof: see layer.ReceiveOptions.CountExpired
 )
 
-// Proven reports whether the record has a claim whose holder is known to know the claim.
+// Proven reports whether the record has a claim that is proven.
 func (r *Record) Proven() bool {
 	c := r.Claim()
 	return c != nil && r.Token > c.Token
 }
 
-// LeadsSuspects reports whether items behind those of the claim may be suspect.
+// LeadsSuspects reports whether the record has a claim that its holder has proven (ProvenByCaller). Then the claim is
+// of a suspect item, and items behind may be suspect too.
 func (r *Record) LeadsSuspects() bool {
 	c := r.Claim()
 	return c != nil && r.Token == c.Token+ProvenByCaller
 }
 
-// Prove returns the record with its claim proven. The record must have a claim.
+// Prove returns the record with its claim proven by the caller. The record must have a claim.
 func (r *Record) Prove() *Record {
 	next := *r
 	next.Token = max(r.Token, r.Claim().Token+ProvenByCaller)
@@ -135,10 +140,11 @@ func (r *Record) Prove() *Record {
 // ByBeat reports whether a heartbeat keeps the holding alive. h may be nil.
 func (h *Holding) ByBeat() bool { return h != nil && h.Beat != uuid.Nil }
 
-// LapseText is the text of an attempt that failed because the lease of the claim expired. See Attempt.Suspect.
+// LapseText returns the LastError of an attempt that failed because the lease of the claim h expired. See
+// Attempt.Suspect.
 func (h *Holding) LapseText() string { return lapsePrefix + h.Owner }
 
-// FirstIndex returns the index of the first item; 0 if there is none.
+// FirstIndex returns the index of the first item of the claim; 0 if there is none.
 func (h *Holding) FirstIndex() int64 {
 	if len(h.Items) == 0 {
 		return 0
@@ -179,7 +185,7 @@ func (r *Record) Pack() []byte {
 	return b
 }
 
-// append appends the elements of a holding's tuple.
+// append appends the elements of a holding's tuple to b.
 func (h *Holding) append(b []byte) []byte {
 	b = tuple.AppendInt(tuple.AppendString(b, string(h.Kind)), h.Token)
 	b = tuple.AppendInt(tuple.AppendString(b, h.Owner), h.EndMS)
@@ -240,7 +246,8 @@ func (d *Decoder) holding() (h Holding) {
 	return h
 }
 
-// check returns an error if the parts of a record do not fit together.
+// check returns an error if the holding and the mark of a record do not fit together, or the items of a claim are not
+// in the order of their keys.
 func (r *Record) check() error {
 	h := r.Holding()
 	if h == nil {
@@ -251,7 +258,7 @@ func (r *Record) check() error {
 	}
 	switch h.Kind {
 	case KindClaim:
-		// A settlement clears from one item to another.
+		// An ack may clear a range from one item to another.
 		if !slices.IsSortedFunc(h.Items, byKey) {
 			return errors.New("the items are not in the order of their keys")
 		}
@@ -326,7 +333,8 @@ func PackTimer(k Kind, headIndex int64) []byte {
 	return tuple.AppendInt(tuple.AppendString(nil, string(k)), headIndex)
 }
 
-// UnpackTimer reads the value of a timer.
+// UnpackTimer reads the value of a timer: its kind, and the index of the head, or of a beat the time of the last move
+// (ms).
 func UnpackTimer(key, value []byte) (k Kind, headIndex int64, err error) {
 	d := Decode(value)
 	k, headIndex = Kind(d.Text()), d.Int()

@@ -44,7 +44,7 @@ type Decoder struct {
 	err  error
 }
 
-// Decode returns a decoder of packed elements.
+// Decode returns a decoder of the packed elements of a tuple.
 func Decode(packed []byte) Decoder { return Decoder{rest: packed} }
 
 // End returns the first error, as Corrupt does for key. Bytes that are left over are an error: otherwise two different
@@ -56,7 +56,8 @@ func (d *Decoder) End(key []byte) error {
 	return nil
 }
 
-// Left is End for bytes whose key is not known.
+// Left returns the first error, without the key and without ErrCorrupt; as for End, bytes that are left over are an
+// error. It is for bytes whose key is not known.
 func (d *Decoder) Left() error {
 	if d.err == nil && len(d.rest) > 0 {
 		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
@@ -73,7 +74,8 @@ func (d *Decoder) Unread() []byte { return d.rest }
 // More reports whether elements follow.
 func (d *Decoder) More() bool { return d.err == nil && len(d.rest) > 0 }
 
-// Check makes the value corrupt if ok is false. The error has the text, with args as fmt.Errorf uses them.
+// Check makes the value corrupt if ok is false: End then returns an error with the text. args are used as fmt.Errorf
+// uses them. An earlier error stays.
 func (d *Decoder) Check(ok bool, text string, args ...any) {
 	if d.err == nil && !ok {
 		d.err = fmt.Errorf(text, args...)
@@ -148,7 +150,7 @@ const (
 // Follows reports whether the next element begins with the type code.
 func (d *Decoder) Follows(code byte) bool { return d.More() && d.rest[0] == code }
 
-// null reports whether the next element is nil, and reads a nil.
+// null reports whether the next element is nil. If it is, null reads it.
 func (d *Decoder) null() bool {
 	is := d.Follows(codeNull)
 	if is {

@@ -13,7 +13,7 @@ type Condition int
 
 // The conditions.
 const (
-	Unheld  Condition = iota // there is no record
+	Unheld  Condition = iota // there is no record: the group is free
 	Claimed                  // a claim whose lease lasts
 	Granted                  // a grant that lasts
 	Delayed                  // a retry delay that lasts
@@ -51,11 +51,12 @@ func (r *Record) At(nowMS int64) Condition {
 	return Over
 }
 
-// Keeps reports whether receives must pass over a group in this condition.
+// Keeps reports whether receives must pass over a group in this condition. Unheld, Lapsed and Over do not keep a group
+// from them.
 func (c Condition) Keeps() bool { return c != Unheld && c != Lapsed && c != Over }
 
-// WithoutHolding returns the record after the end of its holding. The mark m, if any, then stops the group; nil = the
-// group has no record.
+// WithoutHolding returns the record after the end of its holding. The mark m then stops the group. If m is nil, the
+// group has no record, and the result is nil.
 func (r *Record) WithoutHolding(m *Mark) *Record {
 	if m == nil {
 		return nil
@@ -89,14 +90,15 @@ func (r *Record) WithItems(items []Item, endMS int64) *Record {
 	return r.WithHolding(h)
 }
 
-// Until returns the record with a claim that ends at endMS. No heartbeat keeps that claim alive.
+// Until returns the record with its claim ending at endMS. No heartbeat keeps the claim alive from then on. The record
+// must have a claim.
 func (r *Record) Until(endMS int64) *Record {
 	next := r.WithItems(r.Holding().Items, endMS)
 	next.held.Beat = uuid.Nil
 	return next
 }
 
-// Leaving returns how many items leave a claim when the record of a group changes from old to next.
+// Leaving returns how many items are no longer under a claim when the record of a group changes from old to next.
 func Leaving(old, next *Record) int {
 	was, is := old.Claim(), next.Claim()
 	switch {
@@ -108,13 +110,13 @@ func Leaving(old, next *Record) int {
 	return len(was.Items) - len(is.Items)
 }
 
-// shape is a record without its times, owners and items.
+// shape is a record without its times, owners and items: which holding it has, and which mark.
 type shape string
 
 const (
 	shapeNone   shape = "none"
 	shapeClaim  shape = "claim"
-	shapeNoted  shape = "claim, mark to follow"
+	shapeNoted  shape = "claim, mark to follow" // a claim and a mark
 	shapeGrant  shape = "grant"
 	shapeDelay  shape = "delay"
 	shapePause  shape = "pause"
@@ -138,6 +140,7 @@ var steps = map[shape][]shape{
 // Unreadable stands for a record that cannot be read. The only step from it is the removal of the record.
 var Unreadable = &Record{}
 
+// shape returns the shape of the record. A record with neither holding nor mark is Unreadable.
 func (r *Record) shape() shape {
 	h := r.Holding()
 	switch {

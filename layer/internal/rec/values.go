@@ -87,7 +87,8 @@ func UnpackConfig(key, value []byte) (Config, error) {
 	return c, d.End(key)
 }
 
-// shards reads the elements that a raise of the shards has added.
+// shards reads into c the elements that a raise of the shards has added: WriteShards, and EarlierShards, which must be
+// in ascending order.
 func (d *Decoder) shards(c *Config) {
 	c.WriteShards = d.Int()
 	for last := int64(0); d.More(); {
@@ -101,7 +102,7 @@ func (d *Decoder) shards(c *Config) {
 // Request is the value of a request: a handle that waits for groups.
 type Request struct {
 	Owner      string // of the handle
-	Wants      int64  // how many groups
+	Wants      int64  // how many groups more
 	DeadlineMS int64  // the request is dead after this time, unless the handle renews it
 }
 
@@ -134,10 +135,10 @@ func UnpackPace(key, value []byte) (Pace, error) {
 	return p, d.End(key)
 }
 
-// Beat is the time up to which the heartbeat of a handle keeps its claims alive. The handle moves the time forward,
-// never back.
+// Beat is the value of a beat key: the time up to which the heartbeat of a handle keeps its claims alive. The handle
+// moves the time forward, never back.
 type Beat struct {
-	DueMS int64
+	DueMS int64  // after this time the handle counts as dead
 	Owner string // of the handle
 	// Ended says that the beat was due, and that its claims are being ended. No claim may join the beat.
 	Ended bool
@@ -169,8 +170,8 @@ type DedupEntry struct {
 	Group   string
 	Index   int64
 	Random  uuid.UUID
-	UntilMS int64 // 0 = as long as the message is in the queue
-	Clock   int64 // when the message was enqueued
+	UntilMS int64 // when the id may be used again; 0 = once the message is no longer in the queue
+	Clock   int64 // the version at which the message was enqueued
 }
 
 // Pack returns the value: the tuple (group, index, random, until (ms), clock).
@@ -185,10 +186,11 @@ func UnpackDedupEntry(key, value []byte) (DedupEntry, error) {
 	return r, d.End(key)
 }
 
-// PurgeNote is the value of the note of a purge, of a group or of the whole queue: when the last step of the purge was.
+// PurgeNote is the value of the note of a purge, of a group (the key purged) or of the whole queue (in meta): when the
+// last step of the purge was, by both clocks.
 type PurgeNote struct {
-	Clock int64
-	AtMS  int64
+	Clock int64 // by the database's version
+	AtMS  int64 // by the clock of the handle
 }
 
 // Pack returns the value: the tuple (clock, at (ms)).
@@ -201,9 +203,9 @@ func UnpackPurgeNote(key, value []byte) (PurgeNote, error) {
 	return n, d.End(key)
 }
 
-// SweepNote is the value of the note of the last sweep.
+// SweepNote is the value of the note of the last sweep, in meta.
 type SweepNote struct {
-	BegunMS int64
+	BegunMS int64     // when the sweep began
 	Random  uuid.UUID // of the sweep
 }
 
@@ -217,13 +219,14 @@ func UnpackSweepNote(key, value []byte) (SweepNote, error) {
 	return n, d.End(key)
 }
 
-// Repeat is the value of a receive id: when the id was used, and the claims that the receive was given.
+// Repeat is the value of a repeat key, which stands for a receive id: when the id was used, and the claims that the
+// receive was given.
 type Repeat struct {
 	AtMS   int64
 	Claims []ClaimRef // at least one
 }
 
-// ClaimRef names a claim.
+// ClaimRef names a claim by its lane and its token.
 type ClaimRef struct {
 	Lane  string // the name of the lane
 	Token int64
@@ -253,11 +256,11 @@ func UnpackRepeat(key, value []byte) (Repeat, error) {
 }
 
 // Receipt is the value of a receipt: the proof that a transaction was committed. Rest has the attempt of the
-// transaction, and the version at which the receipt was written. An earlier release of this library wrote no version,
-// or the result of the transaction.
+// transaction, and the version at which the receipt was written. An earlier release of this library wrote the attempt
+// alone, or the result of the transaction.
 type Receipt struct {
-	WrittenMS int64
-	Rest      tuple.Tuple
+	WrittenMS int64       // when the receipt was written, by the clock of its handle
+	Rest      tuple.Tuple // the elements behind the time: see Attempt and Clock
 }
 
 // Attempt returns the number of the attempt that was committed; false = the receipt does not have it.
