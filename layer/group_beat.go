@@ -486,6 +486,9 @@ func headIsWrong(v *view, lane string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
 	}
+	if value == nil { // the item of a hold that has ended
+		return false, nil
+	}
 	e, _, err := rec.OpenEnvelope(value)
 	if err != nil {
 		return false, rec.Corrupt(v.keys.item(id), err)

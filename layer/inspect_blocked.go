@@ -355,7 +355,8 @@ func (b *blockedLook) marks() error {
 func (b *blockedLook) timers() error {
 	more, err := b.firstTimers(b.where, blockedTimers, blockedPage, b.timer)
 	b.page.Sampled = b.page.Sampled || more
-	for _, far := range b.keys.timersWithin(b.where, retro{}.dueAfter(b.nowMS+(MaxDelay+clockSlack).Milliseconds())) {
+	wrong := b.known().retro().dueAfter(b.nowMS + (MaxDelay + clockSlack).Milliseconds())
+	for _, far := range b.keys.timersWithin(b.where, wrong) {
 		if err != nil || !more { // without more, all timers were read
 			break
 		}

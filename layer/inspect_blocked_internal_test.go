@@ -615,6 +615,38 @@ func TestBlockedReadsABoundedNumber(t *testing.T) {
 	require.LessOrEqual(t, deep, flat+14*DefaultBlocked, "the count of messages grows with the logarithm of the depth")
 }
 
+// TestBlockedCountsATimerOnce (contract): a queue with a retroactive delay has more timers than Blocked reads. The look
+// at wrong times, which are far ahead, does not count timers again that are due.
+func TestBlockedCountsATimerOnce(t *testing.T) {
+	inABubble(t, Config{RetroactiveDelay: true, Delay: time.Hour}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		sent := millis(time.Now())
+		time.Sleep(3 * time.Hour)
+		const timers = blockedTimers + 1000
+		for first := 0; first < timers; first += 1000 {
+			_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				for i := range 1000 {
+					tx.Set(q.keys.timerAt(0, sinceBase+sent, fmt.Sprint(first+i)), rec.PackTimer(rec.KindHead, 1))
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		page, err := q.Admin().Blocked(t.Context(), BlockedOptions{})
+		require.NoError(t, err)
+		require.True(t, page.Sampled)
+		sum := int64(0)
+		for _, n := range page.Summary {
+			sum += n
+		}
+		require.EqualValues(t, blockedTimers, sum)
+		_, err = kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.ClearRange(q.keys.section(nameTimer))
+			return nil
+		})
+		require.NoError(t, err)
+	})
+}
+
 // TestWhyGroup: why the head of a group is not delivered, also of a group that is empty (Contract).
 func TestWhyGroup(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {

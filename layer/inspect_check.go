@@ -1052,7 +1052,11 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 			if err != nil {
 				return fmt.Errorf("read hold: %w", err)
 			}
-			sound = sound == (held == nil)
+			if free := held == nil; pair.lane != "" {
+				sound = sound && free
+			} else {
+				sound = sound == free
+			}
 		}
 		if !sound {
 			c.odd[string(pair.key)] = true

@@ -430,3 +430,20 @@ func TestSecondStepMeetsConfigure(t *testing.T) {
 	require.NoError(t, other.Close(t.Context()))
 	require.NoError(t, q.Close(t.Context()))
 }
+
+// TestTimerOfAHoldThatHasEnded: a raise of the shards may leave the timer of a hold whose message is gone. That is no
+// damage.
+func TestTimerOfAHoldThatHasEnded(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	q, err := Create(t.Context(), db, nil, "q", Options{Config: Config{Unordered: true}})
+	require.NoError(t, err)
+	_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v := q.viewOf(t.Context(), tx)
+		wrong, err := headIsWrong(&v, holdLane(ID{Group: "A", Index: 1}))
+		require.False(t, wrong)
+		return err
+	})
+	require.NoError(t, err)
+	require.NoError(t, q.Close(context.Background()))
+	require.NoError(t, db.Close())
+}

@@ -747,7 +747,7 @@ func TestSmallTransactionsMakeProgress(t *testing.T) {
 	const lanes, most = 4, 200 // transactions
 	done := 0
 	for n := range 80 {
-		limit, force := 10_000+1_000*(n/2), n%2 == 0
+		limit, force := 500+1_250*(n/2), n%2 == 0
 		for _, kind := range []string{"facets", "unordered"} {
 			config := kinds()[kind]
 			config.OnFailure, config.Retention, config.Lease = layer.DeadLetterItem, time.Minute, time.Second

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -240,6 +241,42 @@ func TestCheckCountsLanesAndHolds(t *testing.T) {
 			require.Equal(t, c.want, report)
 		})
 	}
+}
+
+// TestCheckSeesALaneBesideAHold (contract): an item is gone, and its key in the lane of free items and its hold are
+// still there. Check reports both keys.
+func TestCheckSeesALaneBesideAHold(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.configured(layer.Config{Unordered: true})
+	_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	section := func(name string) []kv.KV {
+		r, ok := layer.Section(testPrefix, "configured", name)
+		require.True(t, ok)
+		return e.rows(r)
+	}
+	free := section("lane")
+	require.Len(t, free, 1)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	item := section("item")[0]
+	e.write(func(tx kv.Tx) {
+		tx.Set(free[0].Key, free[0].Value)
+		tx.Clear(item.Key)
+	})
+	report, err := q.Admin().Check(e.ctx, layer.CheckOptions{})
+	require.NoError(t, err)
+	var rules []string
+	for _, v := range report.Violations {
+		rules = append(rules, string(v.Rule))
+	}
+	slices.Sort(rules)
+	require.Equal(t, []string{"item-in-its-lanes", "lock-items-in-group"}, slices.Compact(rules))
+	e.write(func(tx kv.Tx) {
+		tx.Clear(free[0].Key)
+		tx.Set(item.Key, item.Value)
+	})
 }
 
 // holdItems claims the first two of three items of a group by themselves.
