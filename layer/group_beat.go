@@ -468,9 +468,11 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 		wait, wrong, err = delayIsWrong(v, p.lane, h, index)
 		return t, wrong, wait, err
 	}
+	// After a jump of the versions leaseIsOver may be false for long. The claim's own lease, by the monotonic clock of
+	// this handle, is long enough in any case.
 	m, err := v.moment()
-	if !m.leaseIsOver(h) {
-		lease = MaxLease
+	if own, _ := m.leaseOf(h); !m.leaseIsOver(h) {
+		lease = max(lease, min(own, MaxLease))
 	}
 	return t, isWrong(h, v.nowMS), lease, err
 }
