@@ -1052,11 +1052,7 @@ func (c *checker) lookLanes(v inspection, rows []checked) error {
 			if err != nil {
 				return fmt.Errorf("read hold: %w", err)
 			}
-			if free := held == nil; pair.lane != "" {
-				sound = sound && free
-			} else {
-				sound = sound == free
-			}
+			sound = sound == (held == nil) && (held == nil || pair.lane == "") // a lane has no item that is held
 		}
 		if !sound {
 			c.odd[string(pair.key)] = true

@@ -265,8 +265,8 @@ func TestWalkStaysInItsShard(t *testing.T) {
 	}
 }
 
-// TestLandingLearnsTheNewest: a handle that lands in any shard learns how far the hints go, also by a template. Else its
-// landings of the last level would all be near the oldest hint.
+// TestLandingLearnsTheNewest: a handle that lands in any shard learns how far the hints go, also by a template. Else
+// its landings of the last level would all be near the oldest hint.
 func TestLandingLearnsTheNewest(t *testing.T) {
 	const newest = 1_000_000
 	for _, template := range []Template{nil, {"state": "new"}} {

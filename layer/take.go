@@ -252,8 +252,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	if err != nil || len(out) == 0 {
 		return nil, w.breaks(err)
 	}
-	// A record of failed attempts that cannot be read must be met before anything is written. Without a holding
-	// attemptsOf reads the records in time.
+	// An attempt record that cannot be read must be met before the first write. attemptsOf reads it for free lanes.
 	if f.record != nil {
 		if _, err := w.readAttempts(itemIDs(items)); err != nil {
 			return nil, notTaken(w, len(items), err)
