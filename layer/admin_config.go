@@ -225,7 +225,7 @@ func (v inspection) subscriptions(rows []kv.KV) ([]SubscriptionInfo, error) {
 	for _, row := range rows {
 		s := &subscribed{}
 		err := v.beginSubscription(s, row)
-		if v.passes(err) {
+		if v.skipsRow(err) {
 			if s.info.Err = err; s.info.Name == "" {
 				continue
 			}
@@ -291,7 +291,7 @@ func (v inspection) waitSubscription(s *subscribed) (some bool, err error) {
 	}
 	if held != nil {
 		r, err := rec.UnpackReader(s.readerKey, held)
-		if v.passes(err) {
+		if v.skipsRow(err) {
 			s.info.Err = err
 		} else if r.EndMS > v.nowMS {
 			s.info.Owner, s.info.Until = r.Owner, fromMillis(r.EndMS)
@@ -305,7 +305,7 @@ func (v inspection) waitSubscription(s *subscribed) (some bool, err error) {
 		return false, nil
 	}
 	ms, _, err := rec.UnpackChanges(rows[0].Key, rows[0].Value)
-	if v.passes(err) {
+	if v.skipsRow(err) {
 		s.info.Err = errors.Join(s.info.Err, err)
 		return true, nil
 	}

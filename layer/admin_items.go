@@ -517,9 +517,10 @@ func (w *txn) endParts(group string, from []byte, most int) (next []byte, err er
 	})
 }
 
-// unmarkAll removes the marks that allow accepts from up to most lanes of a group (see eachPart). If whole is set, it
-// then removes the mark of the group itself. A mark that allow refuses with ErrChanged stays. old is a mark that it has
-// removed: that of the group, or else the first; nil = none.
+// unmarkAll removes the marks of lanes of a group. If whole is set, it then removes the mark of the whole group, too.
+// The function allow decides about each mark: after nil the mark is removed, after ErrChanged it stays, and any other
+// error ends unmarkAll. The parameter most bounds the lanes (see eachPart). old is a mark that was removed: that of the
+// group, or else the first; nil = none. next is the key at which the next call must begin; nil = there are no more.
 //
 // It finds the lanes by the keys mark, because the locks of the lanes in flight may be many and large. It begins with
 // the mark whose key is from; nil = the first. For each it reads and writes the lock, and clears the key mark. A lane

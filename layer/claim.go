@@ -171,8 +171,8 @@ func (c *ownClaim) mayLast(m moment) bool {
 
 // note adds a claim that a transaction is about to make. If the claim is in the list, the transaction extends it. Then
 // the claim stays as it was, with the extension as next, because the commit may fail: confirm takes the extension over.
-// Its endMS becomes the earlier of the two ends. When the list is long, note first removes claims whose leases are
-// over.
+// But its endMS becomes the earlier of the two ends, because either may be in the database. Before note adds a claim to
+// a long list, it removes claims whose leases are over.
 func (o *ownClaims) note(key ownKey, c ownClaim) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -84,7 +84,7 @@ func (c *claimer) waitJoin(j *joining) error {
 		return nil
 	}
 	b, err := rec.UnpackBeat(key, v)
-	if c.passes(err) || b.Ended || b.DueMS <= c.nowMS {
+	if c.skipsRow(err) || b.Ended || b.DueMS <= c.nowMS {
 		return nil
 	}
 	if timer == nil {
@@ -178,7 +178,7 @@ func (w *txn) moveBeat(p *pulse, begins bool) (dueMS int64, err error) {
 	dueMS = w.nowMS + config.Lease.Milliseconds()
 	if v != nil {
 		b, err := rec.UnpackBeat(key, v)
-		if w.passes(err) || b.Ended {
+		if w.skipsRow(err) || b.Ended {
 			return 0, nil
 		}
 		w.tx.Clear(keys.beatTimer(b.DueMS, handle))
@@ -328,7 +328,7 @@ func clearBeat(q *Queue, tx kv.Tx, handle uuid.UUID, value []byte) error {
 	}
 	key := q.keys.beat(handle)
 	b, err := rec.UnpackBeat(key, value)
-	q.passes(err) // its timer is cleared when met
+	q.skipsRow(err) // its timer is cleared when met
 	tx.Clear(key)
 	tx.Clear(q.keys.beatTimer(b.DueMS, handle))
 	return nil

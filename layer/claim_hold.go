@@ -49,7 +49,7 @@ func (o *ReceiveOptions) placeUnordered(keys subspace) (where string, err error)
 // be read, it returns the first item alone, if that is readable, and ends the bookings of the other items.
 func readableAttempts(w *txn, items []Item) ([]Item, map[ID]rec.Attempt, error) {
 	attempts, err := w.readAttempts(itemIDs(items))
-	if len(items) > 1 && w.passes(err) {
+	if len(items) > 1 && w.skipsRow(err) {
 		w.unreserve(len(items) - 1)
 		items = items[:1]
 		attempts, err = w.readAttempts(itemIDs(items))
@@ -333,7 +333,7 @@ func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64,
 	}
 	for _, row := range rows {
 		all, err := w.unpackHolds([]kv.KV{row})
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue // a hold that cannot be read keeps its item alone
 		}
 		if err != nil {
@@ -370,11 +370,11 @@ func (c *claimer) accept() error {
 	}
 	for _, row := range rows {
 		p, err := c.keys.parse(row.Key)
-		if c.passes(err) {
+		if c.skipsRow(err) {
 			continue
 		}
 		token, err := rec.UnpackInt(row.Key, row.Value)
-		if c.passes(err) {
+		if c.skipsRow(err) {
 			continue // the timer at the end of the grant leads to the group
 		}
 		c.met[p.lane] = false
@@ -402,11 +402,11 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	q := c.q
 	for _, row := range requests {
 		p, err := q.keys.parse(row.Key)
-		if q.passes(err) {
+		if q.skipsRow(err) {
 			continue
 		}
 		r, err := rec.UnpackRequest(row.Key, row.Value)
-		if q.passes(err) {
+		if q.skipsRow(err) {
 			continue
 		}
 		if p.id == q.waitID || !lives(r, c.nowMS) {

@@ -228,9 +228,10 @@ func (s *search) follow(now retro) bool {
 	return true
 }
 
-// grow adds cursors for the shards and the timers of which the handle has learned since the search began, and reports
-// whether there are such. A search which has found nothing else must not end before it has read them: see
-// store_lane.go. Example: the search knew 4 shards, and then the transaction has read a configuration with 8.
+// grow adds cursors for the shards, and for timers that are due earlier, if the configuration that the transaction has
+// read says so, and reports whether there are such. It reads the configuration if the transaction has not, and nothing
+// else. A search which has found nothing else must not end before it has read what was added: see store_lane.go.
+// Example: the search knew 4 shards, and the configuration has 8.
 func (s *search) grow() (bool, error) {
 	if s.away || s.nearby {
 		return false, nil
@@ -451,7 +452,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 	}
 	for _, row := range rows {
 		p, err := s.w.keys.parse(row.Key)
-		if s.w.passes(err) {
+		if s.w.skipsRow(err) {
 			continue // leads nowhere
 		}
 		if p.name == nameTimer && p.id != uuid.Nil { // of a heartbeat
@@ -466,7 +467,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			continue
 		}
 		kind, index, err := rec.UnpackTimer(row.Key, row.Value)
-		if s.w.passes(err) { // the key says which lane is due
+		if s.w.skipsRow(err) { // the key says which lane is due
 			if kind, index, err = s.w.unknownTimer(due); err != nil {
 				return err
 			}
@@ -511,7 +512,7 @@ func (s *search) learnNewest() error {
 		return nil // there is none
 	}
 	p, err := q.keys.parse(k)
-	if q.passes(err) {
+	if q.skipsRow(err) {
 		return nil
 	}
 	s.spread.NoteNewest(p.index)
@@ -522,14 +523,14 @@ func (s *search) learnNewest() error {
 func (s *search) addHints(rows []kv.KV) (last int64) {
 	for _, row := range rows {
 		p, err := s.w.keys.parse(row.Key)
-		if s.w.passes(err) {
+		if s.w.skipsRow(err) {
 			continue // leads nowhere
 		}
 		last = p.index
 		attempts, err := unpackHint(row)
 		s.pending = append(s.pending, candidate{
 			key: row.Key, lane: p.lane, index: p.index, attempts: attempts,
-			head: s.w.passes(err), // the value cannot be read: the head's attempt record says how often it has failed
+			head: s.w.skipsRow(err), // the value cannot be read: the head's attempt record says how often it has failed
 		})
 	}
 	return last

@@ -1031,7 +1031,7 @@ func (c *claimer) untilSuspect(r *reception, items []Item) (int, error) {
 		return 1, nil
 	}
 	behind, err := c.readAttempts(itemIDs(items[1:]))
-	if c.passes(err) { // a record that cannot be read, maybe of another item that lies between these: claim the head
+	if c.skipsRow(err) { // a record that cannot be read, maybe of another item that lies between these: claim the head
 		return 1, nil
 	}
 	if err != nil {

@@ -68,10 +68,13 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 // transaction must not use an old read version (SetReadVersion, a GRV cache): a message could then land before an
 // earlier message.
 //
-// Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
-// is empty; with BehindAll, with every enqueue into the group. Other enqueues never conflict with enqueues, except for
-// the same dedup id: each enqueue reads the id's entry, with a conflict, and, if there is an entry, the keys which
-// decide whether the entry still holds.
+// Reads, at snapshot: the last item of each group and lane; the configuration and the pause, if the handle's copy is
+// old; with MaxWaiting, the item that would be one too many; and the oldest requests of receives that wait. Reads, with
+// a conflict: the entry of each dedup id and, if there is one, the keys which decide whether the entry still holds.
+//
+// Conflicts: with a change of the last item of a group or lane (its removal, an edit, another time), with a drop of the
+// queue, and with BehindAll with every enqueue into the group. Otherwise enqueues never conflict with enqueues, except
+// for the same dedup id.
 //
 // Writes: per message the item and, of a large body, its parts; its lane keys, in a queue with facets or unordered
 // consumers; its dedup entry. Into an empty group or lane: a hint, or the timer of a delayed message. Also counters,
@@ -396,7 +399,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 		return true, nil
 	}
 	p, err := a.keys.parse(key)
-	if a.passes(err) {
+	if a.skipsRow(err) {
 		if p, err = a.readableTail(t); err != nil || p.name == "" {
 			return err == nil, err
 		}
@@ -654,7 +657,8 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 
 // joinLanes adds a new item to its lanes: it sets a lane key in each. A lane that was empty gets a hint (open), or the
 // timer of its head (due). Of a lane that was not empty, the last key gets a read conflict, because a transaction that
-// removes that item may leave the lane empty and without a hint.
+// removes that item may leave the lane empty and without a hint. Of the free lane of an unordered queue joinLanes notes
+// (noted.behind) that the item may be received at once, also behind others.
 func (a *appending) joinLanes(m *Message, id ID, env *rec.Envelope) error {
 	plan, delay := a.keys.plan, a.config.retro()
 	for _, lane := range plan.PartsOf(id.Group, plan.Values(m.Headers)) {

@@ -230,7 +230,7 @@ func (w *txn) renamed(dedupID string, old, id ID) error {
 		return nil
 	}
 	r, err := rec.UnpackDedupEntry(key, v)
-	if w.passes(err) || rememberedID(r) != old {
+	if w.skipsRow(err) || rememberedID(r) != old {
 		return nil
 	}
 	r.Group, r.Index, r.Random = id.Group, id.Index, id.Random

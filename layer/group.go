@@ -322,7 +322,7 @@ func (w *txn) leave(
 		return c, false, empty.Read(w.tx, items)
 	}
 	p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
-	if w.passes(err) {
+	if w.skipsRow(err) {
 		// The key of the head cannot be read. The group still gets a hint, and the receive that follows it reports the
 		// fault.
 		if p.index, err = w.clock(); err != nil {

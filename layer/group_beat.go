@@ -34,7 +34,7 @@ func (w *txn) overAt(lane string, r *rec.Record) (dueMS int64, err error) {
 		return h.EndMS, nil
 	}
 	b, found, err := w.readBeat(h.Beat)
-	if found = found || w.passes(err); !found {
+	if found = found || w.skipsRow(err); !found {
 		return 0, err
 	}
 	own, err := ownBeat(w, h.Beat)
@@ -136,7 +136,7 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	}
 	var b rec.Beat
 	if v != nil {
-		if b, err = rec.UnpackBeat(key, v); w.passes(err) {
+		if b, err = rec.UnpackBeat(key, v); w.skipsRow(err) {
 			// It is unknown whether the handle still lives. So the beat ends now, which has the same effect as a lease
 			// that was cut short.
 			b.DueMS = w.nowMS
@@ -225,7 +225,7 @@ func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 		return false, fmt.Errorf("read the beat's timer: %w", err)
 	}
 	_, movedMS, err := rec.UnpackTimer(key, v)
-	if v == nil || w.passes(err) {
+	if v == nil || w.skipsRow(err) {
 		movedMS = 0
 	}
 	return !w.q.noticed.far.IsOver(key, time.Now(), leaseOfBeat(&w.view, b.DueMS, movedMS)), nil
@@ -236,11 +236,11 @@ func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 func mayHoldersLive(w *txn, handle uuid.UUID, b rec.Beat, rows []kv.KV) (bool, error) {
 	for i := range rows {
 		p, err := w.keys.parse(rows[i].Key)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue
 		}
 		r, err := w.readLock(p.lane)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue
 		}
 		if err != nil {
@@ -271,7 +271,7 @@ func (w *txn) endByBeat(handle uuid.UUID, dueMS int64, rows []kv.KV) (ended int,
 	groups := make([]string, len(rows))
 	for i, row := range rows {
 		p, err := w.keys.parse(row.Key)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue
 		}
 		groups[i] = p.lane
@@ -411,7 +411,7 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 		}
 		for _, row := range rows {
 			t, wrong, wait, err := readFar(v, row, l.section != nil)
-			if v.passes(err) {
+			if v.skipsRow(err) {
 				continue
 			}
 			if err != nil {
@@ -570,7 +570,7 @@ func endFar(w *txn, t farTimer) error {
 		return endFarBeat(w, t)
 	}
 	r, err := w.guarded(guard.RetryLock).readLock(t.lane)
-	if w.passes(err) {
+	if w.skipsRow(err) {
 		return nil
 	}
 	if err != nil {
@@ -609,7 +609,7 @@ func endFarBeat(w *txn, t farTimer) error {
 		return nil
 	}
 	b, err := rec.UnpackBeat(key, v)
-	if w.passes(err) || b.DueMS != t.dueMS {
+	if w.skipsRow(err) || b.DueMS != t.dueMS {
 		return nil
 	}
 	b.DueMS = w.nowMS

@@ -177,7 +177,7 @@ func (t *turnRead) keeps(w *txn, head ID) (bool, error) {
 		return false, nil
 	}
 	p, err := w.keys.parse(rows[0].Key)
-	if w.passes(err) || p.itemID() != head {
+	if w.skipsRow(err) || p.itemID() != head {
 		return false, nil
 	}
 	return true, w.fenceTurn(t.lane, head)

@@ -839,7 +839,7 @@ func (r *recordsRead) wait(v *view) (record rec.Attempt, some bool, err error) {
 // the head has an attempt record, or if the record cannot be read.
 func hintedOf(w *txn, r *recordsRead) (int, error) {
 	record, some, err := r.wait(&w.view)
-	if w.passes(err) {
+	if w.skipsRow(err) {
 		return unread, nil
 	}
 	return hintedIn(record, some), err

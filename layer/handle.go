@@ -401,7 +401,7 @@ func (v *view) readCounts() (map[string]int64, error) {
 			n, err = rec.UnpackCount(row.Key, row.Value)
 			counts[p.field] += n
 		}
-		v.passes(err)
+		v.skipsRow(err)
 	}
 	return counts, nil
 }

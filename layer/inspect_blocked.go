@@ -26,7 +26,7 @@ import (
 // groups are the lanes of the template: of each group the part that the template matches. A packed template has the
 // values of the template as they are in keys; "" = whole groups. Only holds and readLocks work with the names of lanes,
 // see package lanes. Everywhere else group is the name of a group. An inspection is a look for people at one version of
-// the database: all reads are at snapshot, and it writes nothing. passes(err) reports whether a row cannot be read:
+// the database: all reads are at snapshot, and it writes nothing. skipsRow(err) reports whether a row cannot be read:
 // such a row is left out.
 //
 // The kind of a timer names the thing that ends then: a claim, a grant, or a delay before a retry. A timer of kind head
@@ -504,7 +504,7 @@ func (v inspection) readLocks(of []head) (records []*rec.Record, unreadable map[
 		return nil, nil, err
 	}
 	for i, r := range records {
-		if records[i], err = v.lasting(r, seen); err != nil {
+		if records[i], err = v.withPresentEnd(r, seen); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -525,7 +525,7 @@ func (b *blockedLook) hints() error {
 		}
 		for _, row := range rows {
 			p, err := b.keys.parse(row.Key)
-			if b.passes(err) {
+			if b.skipsRow(err) {
 				continue
 			}
 			h := head{group: p.group, index: p.index}
@@ -721,7 +721,7 @@ func (v inspection) eachRequestIn(see func(p parsedKey), ranges ...kv.KeyRange) 
 		for _, row := range rows {
 			p, foreign := v.keys.parse(row.Key)
 			r, corrupt := rec.UnpackRequest(row.Key, row.Value)
-			if !v.passes(foreign) && !v.passes(corrupt) && lives(r, v.nowMS) {
+			if !v.skipsRow(foreign) && !v.skipsRow(corrupt) && lives(r, v.nowMS) {
 				see(p)
 			}
 		}

@@ -427,7 +427,9 @@ func (c *checker) record(p parsedKey, row kv.KV) *rec.Record {
 	return r
 }
 
-// item notes an item. The item becomes a suspect if it cannot be read, has parts, or is missing in one of its lanes.
+// item counts an item, its bytes and, at the first item, its group. Of the first item it notes the id, and when the
+// item is due; nothing if the item cannot be read. The item becomes a suspect, which is read again, if it cannot be
+// read, is missing in one of its lanes, or has parts, which have to be read, too.
 func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
 	if g.items++; g.items == 1 {
@@ -1159,8 +1161,9 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 	})
 }
 
-// compareLanes makes suspects of the kept hints whose lock is gone, and of claims of one group that may have an item in
-// common. It reads nothing. Only the confirmations read the locks.
+// compareLanes makes suspects of the kept hints whose lock is gone, and of groups in which two claims may have an item
+// in common. Such a group is reported at the key of its own lock. compareHolds adds what the pages say of holds.
+// compareLanes reads nothing. Only the confirmations read the locks.
 func (c *checker) compareLanes() {
 	for _, kept := range c.kept {
 		if g := c.groups[kept.holder]; g == nil || g.lock == nil {

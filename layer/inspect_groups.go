@@ -17,7 +17,7 @@ import (
 // matches, the free items of a group, or a single item. A hold is the lock of a single item. A lane has a name, see
 // package lanes, and that of a whole group is the group. A packed template has the values of the template as they are
 // in keys; "" = whole groups. The head is the first item of a lane. A lane that may have an item of another intersects
-// it. Then a claim of the one keeps receives from the other. passes(err) reports whether a row cannot be read: such a
+// it. Then a claim of the one keeps receives from the other. skipsRow(err) reports whether a row cannot be read: such a
 // row is left out.
 //
 // The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane.
@@ -235,7 +235,7 @@ func (w *groupWalk) page(v inspection, from []byte, n int) (groups []GroupInfo, 
 			break
 		}
 		p, err := v.keys.parse(k)
-		if v.passes(err) {
+		if v.skipsRow(err) {
 			next = kv.KeyAfter(k)
 			continue
 		}
@@ -365,7 +365,7 @@ func (info *GroupInfo) others(plan lanes.Plan, lane string, all []heldLane, nowM
 func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	own, others, err := v.waitLaneLock(lane, v.readLaneLock(v.read, lane, locksOfPage))
 	if err == nil {
-		own, err = v.lasting(own, beatsSeen{})
+		own, err = v.withPresentEnd(own, beatsSeen{})
 	}
 	if err != nil {
 		return own, others, err
@@ -374,8 +374,9 @@ func (v inspection) readRecords(lane string) (*rec.Record, []heldLane, error) {
 	return own, append(others, held...), err
 }
 
-// readRecordsOver is readRecords, and adds to others the locks that may have the item: of the lanes that the item is
-// in, of the whole group, and its hold. It reads the item for its facets.
+// readRecordsOver is readRecords, and adds to others the locks whose claims may have the item: of the whole group, of
+// the item's lanes, and its hold. It reads the item for its facets; an item that is gone has none. Of a claim by
+// heartbeat it reads the beat.
 func (v inspection) readRecordsOver(lane string, id ID) (own *rec.Record, others []heldLane, err error) {
 	own, others, err = v.readRecords(lane)
 	if err != nil || v.keys.plan.IsPlain() {
@@ -402,7 +403,7 @@ func (v inspection) recordsOver(id ID, facets string) (all []heldLane, err error
 	for _, lane := range over {
 		r, err := v.readLock(lane)
 		if err == nil {
-			r, err = v.lasting(r, beatsSeen{})
+			r, err = v.withPresentEnd(r, beatsSeen{})
 		}
 		if err != nil {
 			return nil, err
@@ -641,7 +642,7 @@ func (v inspection) readMarked(where string) (marked map[string]bool, more bool,
 	marked = make(map[string]bool, len(rows))
 	for _, row := range rows {
 		p, err := v.keys.parse(row.Key)
-		if v.passes(err) {
+		if v.skipsRow(err) {
 			continue
 		}
 		if v.keys.plan.Intersect(p.lane, lanes.Name(p.group, where)) {
@@ -670,7 +671,7 @@ func (c *groupCounts) hints(in kv.KeyRange) (marked int64, err error) {
 		for _, row := range rows {
 			p, err := c.keys.parse(row.Key)
 			switch {
-			case c.passes(err):
+			case c.skipsRow(err):
 			case c.marked[p.group]:
 				marked++
 			case c.notReady(p.lane):

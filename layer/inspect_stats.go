@@ -36,8 +36,8 @@ const (
 // of the template: of each group the part that the template matches. A lane has a name, see package lanes, and that of
 // a whole group is the group. A packed template has the values of the template as they are in keys; "" = whole groups.
 // A hold is the lock of a single item, in a queue with unordered receives or a lease for each item. An inspection is a
-// look for people at one version of the database: all reads are at snapshot, and it writes nothing. passes(err) reports
-// whether a row cannot be read: such a row is left out.
+// look for people at one version of the database: all reads are at snapshot, and it writes nothing. skipsRow(err)
+// reports whether a row cannot be read: such a row is left out.
 //
 // The kind of a timer names the thing that ends then: a claim, a grant, or a delay before a retry. A timer of kind head
 // leads to a group whose head, the first item, is delayed, whose rate is used up, or which waits for an intersecting
@@ -278,7 +278,7 @@ func (v inspection) openTimers(rows []kv.KV) []timerRow {
 	all := make([]timerRow, 0, len(rows))
 	for _, row := range rows {
 		t := timerRow{}
-		if err := t.open(v, row); !v.passes(err) {
+		if err := t.open(v, row); !v.skipsRow(err) {
 			all = append(all, t)
 		}
 	}
@@ -300,7 +300,9 @@ type heldClaims struct {
 	next  kv.Future[[]kv.KV] // the page
 }
 
-// beginHeld starts reading the first claims (keys held) of the beats among the timers, for up to heldTogether beats.
+// beginHeld starts reading the first claims that the handles of the first heldTogether beats among the timers keep: the
+// keys held of each. It reads up to heldFirst claims of a handle, but no more than page and limit. The caller calls it
+// again for the next beats.
 func (v inspection) beginHeld(timers []timerRow, limit, page int) (all []*heldClaims) {
 	for _, t := range timers {
 		if t.kind != rec.KindBeat {
@@ -459,7 +461,7 @@ func (c *groupCounts) verify() (passed int64, err error) {
 		}
 		for _, row := range rows {
 			p, err := c.keys.parse(row.Key)
-			if c.passes(err) {
+			if c.skipsRow(err) {
 				passed++
 				continue
 			}
@@ -488,7 +490,7 @@ func (c *groupCounts) verify() (passed int64, err error) {
 			used, err = c.waitPace(l.lane, l.pace)
 			paced = c.known().MaxRate.allowance(used, c.nowMS).untilMS > c.nowMS
 		}
-		if err != nil && !c.passes(err) {
+		if err != nil && !c.skipsRow(err) {
 			return 0, err
 		}
 		says := hintStale
@@ -566,13 +568,13 @@ func (c *groupCounts) longestWait(of []head) (longest time.Duration, err error) 
 	}
 	for _, read := range reads {
 		rows, err := read.Wait(c.ctx)
-		if c.passes(err) || err == nil && len(rows) == 0 {
+		if c.skipsRow(err) || err == nil && len(rows) == 0 {
 			continue
 		}
 		if err != nil {
 			return 0, err
 		}
-		if e, _, err := rec.OpenEnvelope(rows[0].Value); !c.passes(err) {
+		if e, _, err := rec.OpenEnvelope(rows[0].Value); !c.skipsRow(err) {
 			longest = max(longest, time.Duration(c.nowMS-c.retro.waitsSince(&e))*time.Millisecond)
 		}
 	}

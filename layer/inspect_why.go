@@ -19,7 +19,7 @@ import (
 // is a key timer or due, and leads to a lane that is held or delayed. A lane is a whole group, the part of a group that
 // a template matches, or a single item. A hold is the lock of a single item. A lane has a name, see package lanes, and
 // that of a whole group is the group. The head is the first item of the lane. An inspection is a look for people at one
-// version of the database: all reads are at snapshot, and it writes nothing. passes(err) reports whether a row cannot
+// version of the database: all reads are at snapshot, and it writes nothing. skipsRow(err) reports whether a row cannot
 // be read: such a row is left out.
 //
 // The plan of a queue (lanes.Plan) says which lanes its groups have. IsPlain means that each group is one lane.
@@ -551,7 +551,7 @@ func (x *explaining) olderHints(head parsedKey) (older int64, more, found bool, 
 		}
 		for i, row := range rows {
 			p, err := x.keys.parse(row.Key)
-			if x.passes(err) {
+			if x.skipsRow(err) {
 				continue
 			}
 			if p.group == head.group {

@@ -431,8 +431,8 @@ func timerForm(key, value []byte) error {
 	return err
 }
 
-// ownerless reports whether a row belongs to an item that is gone. When the row of an unreadable item is cleared, its
-// parts, attempts, lane keys and hold may stay behind, because the value would have named them. For such a row
+// ownerless reports whether a row belongs to an item that is gone. The value of an item names its parts, lanes and
+// hold. So when an item is cleared whose value cannot be read, these and its attempts may stay. For such a row
 // ownerless reads, with a conflict, the item; for a part also the dead letter and the archived item, which have parts
 // too. All other rows have an owner, or need none.
 func (u *unreadableStep) ownerless(p parsedKey) (bool, error) {

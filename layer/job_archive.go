@@ -277,7 +277,7 @@ func (w *archiveWalk) placeBehind(v *view, after ID) error {
 		return err
 	}
 	e, err := rec.UnpackArchiveEntry(entryKey, value)
-	if v.passes(err) {
+	if v.skipsRow(err) {
 		w.begin = kv.FirstGreaterThan(entryKey)
 		return nil
 	}
@@ -294,7 +294,7 @@ func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 		return kv.FirstGreaterOrEqual(keys.archived(rec.Completion{Place: place}))
 	}
 	p, err := keys.parse(last)
-	if v.passes(err) {
+	if v.skipsRow(err) {
 		return nil // from the oldest on
 	}
 	// All entries below low are too old. An entry at or behind high is not, or there is none.
@@ -309,7 +309,7 @@ func (w *archiveWalk) seek(v *view, section kv.KeyRange, last []byte) error {
 			high = middle
 			continue
 		}
-		if p, err = keys.parse(rows[0].Key); v.passes(err) {
+		if p, err = keys.parse(rows[0].Key); v.skipsRow(err) {
 			high = middle
 			continue
 		}
@@ -416,7 +416,7 @@ func (s *archiveStep) looked(e *rec.ArchiveEntry, items []rec.Item) {
 // is added too, with Err.
 func (w *archiveWalk) add(v *view, s *archiveStep, row kv.KV) error {
 	p, err := v.keys.parse(row.Key)
-	if v.passes(err) {
+	if v.skipsRow(err) {
 		return nil
 	}
 	item := archivedRow{ArchivedItem: ArchivedItem{ID: p.itemID()}}

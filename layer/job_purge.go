@@ -227,7 +227,7 @@ func (s *purgeStep) run(width int) error {
 		return nil
 	}
 	first, err := s.keys.parse(rows[0].Key)
-	if s.passes(err) { // not the key of an item: at its end, a purge by force clears the row
+	if s.skipsRow(err) { // not the key of an item: at its end, a purge by force clears the row
 		s.place.next = kv.KeyAfter(rows[0].Key)
 		return nil
 	}
@@ -262,7 +262,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 			continue // enqueued later
 		}
 		p, err := s.keys.parse(row.Key)
-		if s.passes(err) {
+		if s.skipsRow(err) {
 			continue // not the key of an item, as in run
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
@@ -392,7 +392,7 @@ func (p *purger) besides(
 			}
 			for _, row := range found.rows {
 				parsed, err := p.q.keys.parse(row.Key)
-				if p.q.passes(err) {
+				if p.q.skipsRow(err) {
 					continue
 				}
 				if err := checkHead(s); err != nil {
@@ -478,7 +478,7 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 		return false, err
 	}
 	p, err := keys.parse(end)
-	if s.passes(err) {
+	if s.skipsRow(err) {
 		return false, nil
 	}
 	last := p.itemID()

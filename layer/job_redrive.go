@@ -790,7 +790,7 @@ func (w *deadWalk) read(v *view, limit int) (deadStep, error) {
 	step.scanned = len(rows)
 	for i, row := range rows {
 		p, err := v.keys.parse(row.Key)
-		if v.passes(err) {
+		if v.skipsRow(err) {
 			continue
 		}
 		r := deadRow{nth: i, key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}

@@ -201,7 +201,7 @@ type sweeper struct {
 	o      SweepOptions
 	report SweepReport
 	config *Config // nil = not read yet
-	// turns has the hints of turns that the sweep has kept, by lane: see replaceTurn. It has at most maxTurns.
+	// turns has the hints of turns that the sweep has kept, by lane: see isLaterTurn. It has at most maxTurns.
 	turns map[string][]byte
 	// refused is the reason why the sweep removes no row by its age alone; nil = no clock disagrees.
 	refused *clockError
@@ -245,7 +245,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
 			note, err := rec.UnpackSweepNote(key, v)
-			q.passes(err) // as no note: a sweep too many does no harm
+			q.skipsRow(err) // as no note: a sweep too many does no harm
 			last = note.BegunMS
 			if mine = note.Random == own; mine {
 				return nil // written by an earlier attempt whose outcome was unknown
@@ -544,7 +544,7 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 	}
 	for _, row := range rows {
 		p, err := rec.UnpackCursor(row.Key, row.Value)
-		if s.q.passes(err) {
+		if s.q.skipsRow(err) {
 			p.From = []byte{} // it is unknown which changes the subscription has seen
 		}
 		if from == nil || bytes.Compare(p.From, from) < 0 {
@@ -589,7 +589,7 @@ func (s *sweeper) letters() error {
 				continue // Check names what cannot be read
 			}
 			p, err := s.q.keys.parse(row.Key)
-			if s.q.passes(err) || !m.old(p.index, config.DeadRetention) {
+			if s.q.skipsRow(err) || !m.old(p.index, config.DeadRetention) {
 				continue
 			}
 			old = append(old, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}, dead: d})
@@ -687,7 +687,8 @@ func (s *sweeper) dedup() error {
 
 // outlived returns the keys of the entries, among rows, which make nothing a duplicate any more. For an entry without a
 // time it reads the item and the dead letter of the entry's message: if neither is there, the entry is over. An
-// unreadable entry stays: Check names the entry.
+// unreadable entry stays: Check names the entry. An entry with a time is over when that is past by dedupSlack, because
+// clocks differ.
 func outlived(v *view, rows []kv.KV) ([][]byte, error) {
 	type place struct{ entry, item, dead []byte }
 	var over [][]byte
@@ -809,7 +810,7 @@ func (s *sweeper) clearByHead(
 
 // staleHints clears, in a page of hints, those of empty lanes, and those that do not lead to the head of their lane. A
 // head that is then without a hint gets one. But a hint behind the place of such a head stays, if it is the first of
-// the lane: the group has its turn there, see replaceTurn.
+// the lane: the group has its turn there, see isLaterTurn.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
@@ -858,11 +859,11 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 		return false, nil // Check names it
 	}
 	if at.index > p.index {
-		return s.replaceTurn(tx, hint, lane)
+		return s.isLaterTurn(tx, hint, lane)
 	}
 	v := s.q.viewOf(s.ctx, tx.Snapshot())
 	failed, err := v.readAttempt(p.itemID())
-	if s.q.passes(err) {
+	if s.q.skipsRow(err) {
 		return false, nil
 	}
 	if err != nil {
@@ -879,11 +880,12 @@ func (s *sweeper) replaceStale(tx kv.Tx, hint []byte, lane string, head []byte) 
 // maxTurns bounds the hints of turns that a sweep remembers.
 const maxTurns = 10_000
 
-// replaceTurn reports whether a hint behind the place of the lane's head is stale. A group whose turn comes later,
-// behind other groups, has its only hint there: see txn.lastPlace. So the sweep remembers the first such hint of a
-// lane, which stays. A further one is stale if the first is still set, which replaceTurn reads with a conflict. An
-// attempt that is repeated keeps the same hint again.
-func (s *sweeper) replaceTurn(tx kv.Tx, hint []byte, lane string) (bool, error) {
+// isLaterTurn reports whether a hint behind the place of the lane's head is stale. Such a hint may be the only one of
+// its lane: a claim that was returned with Behind, or ended in a queue with RoundRobin, leaves the hint at the end of
+// all hints (txn.lastPlace). So isLaterTurn notes the first such hint of a lane in s.turns, and it stays. A further one
+// is stale if the first is still set, which isLaterTurn reads with a conflict. If the transaction is repeated, the same
+// hint stays again.
+func (s *sweeper) isLaterTurn(tx kv.Tx, hint []byte, lane string) (bool, error) {
 	first := s.turns[lane]
 	if first != nil && string(first) != string(hint) {
 		v, err := guard.StaleEmpty.Get(tx, first).Wait(s.ctx)
@@ -955,7 +957,7 @@ func (t *overdueStep) run(w *txn, width int) error {
 	t.keys = len(rows)
 	for len(rows) > 0 {
 		p, err := w.keys.parse(rows[0].Key)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			t.next = kv.KeyAfter(rows[0].Key)
 			rows = rows[1:]
 			continue
@@ -1103,7 +1105,7 @@ func (s *sweeper) paces() error {
 		heads := make([]kv.Future[[]byte], len(rows))
 		for i, row := range rows {
 			p, err := s.q.keys.parse(row.Key)
-			if s.q.passes(err) {
+			if s.q.skipsRow(err) {
 				continue
 			}
 			groups[i], heads[i] = p.group, w.head(p.group)
@@ -1125,7 +1127,7 @@ func (s *sweeper) paces() error {
 			items := s.q.keys.items(groups[i])
 			empty := !items.Contains(head)
 			if !empty {
-				if err := w.repace(groups[i], config.MaxRate, used); s.q.passes(err) {
+				if err := w.repace(groups[i], config.MaxRate, used); s.q.skipsRow(err) {
 					continue // of a group whose lock cannot be read
 				} else if err != nil {
 					return 0, err

@@ -41,7 +41,7 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 			break
 		}
 		p, err := w.keys.parse(key)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			earlier.Begin, probes = kv.KeyAfter(key), probes+1
 			continue
 		}
@@ -49,7 +49,7 @@ func join(w *txn, f *found) (behind *candidate, err error) {
 			return nil, err
 		}
 		of, _, err := joinFrom(w, candidate{lane: p.group})
-		if err != nil && !w.passes(err) || of == joinedLater {
+		if err != nil && !w.skipsRow(err) || of == joinedLater {
 			f.left = true
 			return nil, err
 		}

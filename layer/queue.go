@@ -382,7 +382,7 @@ func newestHint(v view, last kv.Future[[]byte]) (newest parsedKey, err error) {
 			continue
 		}
 		p, err := v.keys.parse(key)
-		if !v.passes(err) && p.index > newest.index {
+		if !v.skipsRow(err) && p.index > newest.index {
 			newest = p
 		}
 	}

@@ -244,12 +244,13 @@ func (s *settlement) ledBy(w *txn) (bool, error) {
 	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
-// remove clears the acked items with their parts, attempts and lane keys. The parts of archived items stay. all are the
-// items of the claim.
+// remove clears the acked items (item) with the parts of their bodies (part), their attempts (attempt) and their keys
+// in other lanes (lane). The parts of archived items stay. all are the items of the claim, acked or not: they say which
+// of these rows an acked item has.
 //
-// remove clears an item by its exact key. If several items are the first of the group, and the queue's items have no
-// keys in other lanes, it clears one range instead. It then adds a read conflict on the range, because an item whose
-// enqueue commits late may have an index inside.
+// remove clears an item by its exact key. If several acked items are the first of the group, and the queue's items have
+// no keys in other lanes (CountParts), it clears one range instead. No other item lies inside. But an item whose
+// enqueue commits late may have an index inside, so remove adds a read conflict on the range.
 func (s *settlement) remove(w *txn, all []rec.Item) error {
 	group, acked, archived := s.claim.Group, s.run.acked, s.archive.kept
 	if !s.run.leads || len(acked) < 2 || w.keys.plan.CountParts() > 0 {
@@ -258,7 +259,7 @@ func (s *settlement) remove(w *txn, all []rec.Item) error {
 	}
 	first, last := idOf(acked[0], group), idOf(acked[len(acked)-1], group)
 	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
-	// The conflict comes first: after the clear it would leave out the cleared keys.
+	// The conflict comes first: a read leaves out of its conflict the keys that its own transaction has cleared.
 	if err := guard.RangeClear.Read(w.tx, items); err != nil {
 		return err
 	}

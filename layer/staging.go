@@ -391,7 +391,7 @@ func (w *txn) restOfAny(t *turning, left *line.Rest) error {
 		if err == nil {
 			r, err = rec.UnpackRequest(t.rows[0].Key, t.rows[0].Value)
 		}
-		q.passes(err) // such a request counts as a dead handle's
+		q.skipsRow(err) // such a request counts as a dead handle's
 		if first = p.id == q.waitID; !first && !lives(r, w.nowMS) {
 			left.Dead = append(left.Dead, t.where)
 		}
@@ -452,11 +452,13 @@ func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
 	return dueMS, found, nil
 }
 
-// dueAt returns when (ms) the timer with this key is due, or an earlier time at which the handle must look at it again:
-// after followAge, if the key has the time of an enqueue or cannot be read. delay is the queue's (config.go).
+// dueAt returns when (ms) the handle must look at the timer with this key: when the timer is due. A timer with the time
+// of an enqueue is due when the queue's delay is over, and the delay may change: then the time is at most followAge
+// ahead. A key that does not have the form of a timer's counts as due after followAge. delay is the queue's delay, as
+// the timers have it (config.go).
 func (w *txn) dueAt(key []byte, delay retro) int64 {
 	p, err := w.keys.parse(key)
-	if w.passes(err) {
+	if w.skipsRow(err) {
 		// A key that leads nowhere hides the first timer behind it: look again before long.
 		p.index = w.nowMS + followAge.Milliseconds()
 	}

@@ -266,7 +266,7 @@ func (w *txn) ageOfOldest(turns []*turning, receives []*reception) (age time.Dur
 	}
 	for _, row := range turns[0].rows {
 		p, wants, err := w.wanting(row)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue
 		}
 		if p.id == w.q.waitID {

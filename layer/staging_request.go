@@ -66,7 +66,7 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 			return staged{}, nil
 		}
 		r, err := rec.UnpackRequest(key, requests[i].Value)
-		if !q.passes(err) && r.Wants > 0 {
+		if !q.skipsRow(err) && r.Wants > 0 {
 			return staged{}, nil
 		}
 		if err := guard.RenewRequest.Read(w.tx, kv.SingleKey(key)); err != nil {
@@ -137,7 +137,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			return nil
 		}
 		r, err := rec.UnpackRequest(key, v)
-		if q.passes(err) {
+		if q.skipsRow(err) {
 			r = rec.Request{Owner: q.opts.Owner}
 		}
 		r.DeadlineMS = q.nowMS() + requestLife.Milliseconds()
@@ -242,12 +242,12 @@ func (w *txn) withdraw(index int64) error {
 		if err == nil {
 			token, err = rec.UnpackInt(row.Key, row.Value)
 		}
-		if q.passes(err) {
+		if q.skipsRow(err) {
 			tx.Clear(row.Key) // the timer of the grant's end leads to the group
 			continue
 		}
 		r, err := w.guarded(guard.WithdrawLock).readLock(p.lane)
-		if q.passes(err) {
+		if q.skipsRow(err) {
 			tx.Clear(row.Key) // the group waits for its repair, and no other group does
 			continue
 		}
@@ -300,12 +300,12 @@ func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string, all
 	}
 	for _, row := range rows {
 		p, err := q.keys.parse(row.Key)
-		if q.passes(err) {
+		if q.skipsRow(err) {
 			tx.Clear(row.Key)
 			continue
 		}
 		r, err := rec.UnpackRequest(row.Key, row.Value)
-		q.passes(err) // as one of a dead handle
+		q.skipsRow(err) // as one of a dead handle
 		if lives(r, now) || p.id == q.waitID {
 			continue
 		}
@@ -862,8 +862,10 @@ func (w *txn) eachFirst(ranges []placed, found func(key []byte, where string)) e
 	return nil
 }
 
-// afterFirst waits for the read of the first key from the ranges on. If the key lies in one of them, it calls found.
-// rest are the ranges behind the key.
+// afterFirst waits for first: the read of the first key of the database at or behind the begin of the first range. The
+// ranges are in the order of their keys and do not overlap, and where says for which template or lane a range is. If
+// the key lies in a range, afterFirst calls found with the key and the range's where. rest are the ranges that lie
+// behind the key as a whole, which eachFirst still has to search.
 func afterFirst(
 	ctx context.Context, first kv.Future[[]byte], ranges []placed, found func(key []byte, where string),
 ) (rest []placed, err error) {

@@ -359,7 +359,7 @@ func (w *txn) wakeOldest() error {
 func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
-		if w.passes(err) || !wants {
+		if w.skipsRow(err) || !wants {
 			continue
 		}
 		if p.id == w.q.waitID || len(w.noted.ready) > 1 {
@@ -486,7 +486,7 @@ const (
 func (w *txn) wake(requests []kv.KV, n int) error {
 	for _, row := range requests {
 		p, wants, err := w.wanting(row)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue
 		}
 		if wants && !w.isLeftOver(row.Key, p) {
@@ -845,11 +845,12 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 
 // end puts the receipts that may be in the database on the handle's list of receipts to clear: own, and old unless the
 // transaction has cleared them. An id that was never written is not put there: otherwise the list would grow with each
-// failed operation. A later transaction of the handle clears them.
+// failed operation. A later transaction of the handle clears them. If the handle is closed, end clears the list itself
+// (returnReceipts).
 func (r *ownReceipt) end(ctx context.Context) {
 	q := r.q
 	if r.written {
-		q.receipts.free(r.own)
+		q.receipts.putBack(r.own)
 	}
 	left := r.old
 	if r.succeeded && r.cleared {
@@ -863,7 +864,7 @@ func (r *ownReceipt) end(ctx context.Context) {
 // receipts of the list at once, in a transaction of its own.
 func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 	for _, id := range ids {
-		q.receipts.free(id)
+		q.receipts.putBack(id)
 	}
 	if q.isClosed() {
 		q.clearLate(ctx)
@@ -955,8 +956,9 @@ func (r *receipts) take(most int) []uuid.UUID {
 	return ids
 }
 
-// free puts a receipt on the list. With mostReceipts there already, the receipt is forgotten, and left to a sweep.
-func (r *receipts) free(id uuid.UUID) {
+// putBack puts a receipt on the list, for a later transaction of the handle to clear. With mostReceipts there already,
+// the receipt is forgotten, and left to a sweep.
+func (r *receipts) putBack(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.idle) >= mostReceipts {
@@ -979,7 +981,7 @@ func (r *receipts) takeAll() []uuid.UUID {
 }
 
 // clearReceipts clears all receipts on the handle's list, in transactions of its own. Receipts in use by an operation
-// are not on the list.
+// are not on the list. After an error the rest is left to a sweep.
 func (q *Queue) clearReceipts(ctx context.Context) error {
 	for page := range slices.Chunk(q.receipts.takeAll(), receiptsPage) {
 		// Clearing twice does no harm, so a clear of unknown outcome may simply run again.

@@ -121,10 +121,11 @@ func (v *view) waitBeat(handle uuid.UUID, read kv.Future[[]byte]) (b rec.Beat, f
 // beat once. 0 = the beat is being ended, or is gone.
 type beatsSeen map[uuid.UUID]int64
 
-// lasting returns the record r with the present end of its claim, if that is by heartbeat, for a call that shows the
-// record to people. If the beat is due or gone, the claim gets an expired lease, also if no transaction has ended the
-// beat yet. lasting reads beats that are not in seen, and writes nothing.
-func (v *view) lasting(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
+// withPresentEnd returns the record r with the present end of its claim, if that is by heartbeat, for a call that shows
+// the record to people; r may be nil. If the beat is due, ended or gone, the copy has an expired lease instead,
+// although no transaction may have changed the lock yet. withPresentEnd reads beats that are not in seen, and writes
+// nothing.
+func (v *view) withPresentEnd(r *rec.Record, seen beatsSeen) (*rec.Record, error) {
 	if err := v.seeBeats([]*rec.Record{r}, seen); err != nil {
 		return nil, err
 	}
@@ -163,7 +164,7 @@ func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
 	}
 	for _, handle := range handles {
 		b, found, err := v.waitBeat(handle, reads[handle])
-		if err != nil && !v.passes(err) { // a transaction that meets a beat that cannot be read ends it
+		if err != nil && !v.skipsRow(err) { // a transaction that meets a beat that cannot be read ends it
 			return err
 		}
 		if seen[handle] = b.DueMS; !found || b.Ended {

@@ -82,12 +82,12 @@ func (w *txn) guarded(g guard.Guard) *view {
 // known is the configuration that the handle has read last. A transaction that writes must use txn.config instead.
 func (v *view) known() Config { return v.q.knownConfig() }
 
-// passes reports whether err says that a row cannot be read (ErrCorrupt), and counts the row. The caller then continues
-// without the row. So an unreadable hint or timer stops only its own group. false = err is nil or another error, which
-// the caller must return. A call that needs a lock, a mark, an item or the configuration must not use passes for it.
-// But a sweep, or a withdrawal of grants, may leave out the group of such a row, and an unreadable pause counts as a
-// pause.
-func (q *Queue) passes(err error) bool {
+// skipsRow reports whether err says that a row cannot be read (ErrCorrupt), and counts the row. The caller then
+// continues without the row. So an unreadable hint or timer stops only its own group. false = err is nil or another
+// error, which the caller must return. A call that needs a lock, a mark, an item or the configuration must not use
+// skipsRow for it. But a sweep, or a withdrawal of grants, may leave out the group of such a row, and an unreadable
+// pause counts as a pause.
+func (q *Queue) skipsRow(err error) bool {
 	if !isCorrupt(err) {
 		return false
 	}
@@ -95,8 +95,8 @@ func (q *Queue) passes(err error) bool {
 	return true
 }
 
-// passes is Queue.passes.
-func (v *view) passes(err error) bool { return v.q.passes(err) }
+// skipsRow is Queue.skipsRow.
+func (v *view) skipsRow(err error) bool { return v.q.skipsRow(err) }
 
 // readLock returns the record of a lane: the value of its lock, or of its hold if the lane is a single item. nil =
 // there is no record, so nothing holds or stops the lane.
@@ -257,7 +257,7 @@ func (v *view) readPaceTotal(rate Rate) (p rec.Pace, err error) {
 		return p, fmt.Errorf("read pace of the queue: %w", err)
 	}
 	if value != nil {
-		if p, err = rec.UnpackPace(key, value); v.passes(err) {
+		if p, err = rec.UnpackPace(key, value); v.skipsRow(err) {
 			p.US = math.MaxInt64
 		}
 	}
@@ -278,7 +278,7 @@ func (v *view) readPause() (*rec.Mark, error) {
 // cannot be read, the queue counts as paused, with the error as the reason. Resume ends this too. pauseOf reads no key.
 func (q *Queue) pauseOf(key, value []byte) *rec.Mark {
 	m, err := rec.UnpackPause(key, value)
-	if q.passes(err) {
+	if q.skipsRow(err) {
 		return &rec.Mark{Kind: rec.MarkPause, Reason: err.Error()}
 	}
 	return m
@@ -829,7 +829,8 @@ func (v *view) readState(group string, wanted bool) kv.Future[[]byte] {
 	return v.read.Get(v.keys.state(group))
 }
 
-// waitState returns the result of readState; nil if the state was not wanted, or the group has none.
+// waitState waits for a read that readState has begun, and returns the group's state; nil if the state was not wanted,
+// or the group has none.
 func (v *view) waitState(f kv.Future[[]byte]) ([]byte, error) {
 	if f == nil {
 		return nil, nil
@@ -1143,7 +1144,7 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 	}
 	for _, row := range rows {
 		r, err := rec.UnpackReceipt(row.Key, row.Value)
-		if v.passes(err) {
+		if v.skipsRow(err) {
 			continue
 		}
 		w, ok := witnessOf(r)

@@ -122,7 +122,7 @@ func TestManyReceiptsAtClose(t *testing.T) {
 	q, err := Create(ctx, db, []byte(strings.Repeat("p", 1024)), "q", Options{})
 	require.NoError(t, err)
 	for range many {
-		q.receipts.free(q.random.uuid())
+		q.receipts.putBack(q.random.uuid())
 	}
 	q.receipts.mu.Lock()
 	ids := slices.Clone(q.receipts.idle)

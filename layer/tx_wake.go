@@ -162,7 +162,7 @@ func (k *waking) readMore() error {
 // seeAll calls see for each request, and leaves out those that cannot be read.
 func (k *waking) seeAll(rows []kv.KV) error {
 	for _, row := range rows {
-		if err := k.see(row); err != nil && !k.passes(err) {
+		if err := k.see(row); err != nil && !k.skipsRow(err) {
 			return err
 		}
 	}
@@ -241,11 +241,11 @@ func (w *txn) putBackKept() error {
 		for _, row := range rows {
 			w.tx.Clear(row.Key)
 			p, err := w.keys.parse(row.Key)
-			if w.passes(err) {
+			if w.skipsRow(err) {
 				continue
 			}
 			attempts, err := unpackHint(row)
-			w.passes(err) // who claims the lane reads how often its head has failed
+			w.skipsRow(err) // who claims the lane reads how often its head has failed
 			w.hint(p.index, p.lane, attempts)
 		}
 	}
@@ -296,7 +296,7 @@ func (w *txn) leadToNext() error {
 			continue
 		}
 		p, err := w.keys.parseItem(key, lanes.GroupOf(lane), items)
-		if w.passes(err) {
+		if w.skipsRow(err) {
 			continue
 		}
 		for _, index := range w.noted.vacated[lane] {
