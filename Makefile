@@ -37,7 +37,7 @@ pipeline: ## use: four stages as processes, two are killed; the books are verifi
 
 # Tests that make full has, and make test has not: those that kill, stop or start processes, need real time, or take
 # long; and packages of which that holds for every test.
-SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
+SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestBoundsAtTheLimit|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
 SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
 # The packages that take longest begin first, so that no one of them runs alone at the end.
@@ -90,9 +90,13 @@ ONE_BY_ONE = ^(TestBoundsAtTheLimit|TestDamagedPages|TestFootprints|TestGroupMac
 # Packages of which nothing runs at once, in the test's own process.
 ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 
+# Tests that take long under the race detector, and in which one caller makes one call after the other, or the memory of
+# a process is measured. make race has them.
+LONG_RACES = ^(TestAHeartbeatBesideAClockAhead|TestALiveLongLeaseBesideAClockBehind|TestArchiveBounds|TestCheckUnconfirmed|TestChoresGetFewer|TestClocksAtRandom|TestCombinations|TestConflicts|TestCountsOfManyMessages|TestHoldsAgainstAModel|TestIdleWaitOfManyTemplates|TestJoinInOrder|TestJoinMany|TestLanePastManyLocks|TestLanesAgainstAModel|TestLapsedHoldsEndByPages|TestLargestQueueIsDeleted|TestLayersFitATransaction|TestLists|TestLongPollsHaveNoMemory|TestManyTimersOfAClockAhead|TestMemoryOfAttacks|TestMemoryUntilTheAnswer|TestModel|TestOnceAtTheLimit|TestPauseReadsPastManyLocks|TestPollOfManyGroups|TestRateHolds|TestReadsOfFarItems|TestReadsOfManyLanes|TestReceiveComesThroughManyOverdue|TestRedriveStepsByBytes|TestRefusedResumeOfManyLanes|TestRetroactiveDelayLonger|TestRetroactiveDelayModel|TestRetroactiveDelaySetInUse|TestScenarios|TestSmallTransactionsMakeProgress|TestStepsThatAreTooLarge|TestSuspectsHideNoOthers|TestSweepOverdueGoesOn|TestTurnsAgainstAModel|TestUnreadableArchivedItem|TestUnreadableItemOfManyLanes)$$
+
 # The packages of which goroutines share memory.
 RACED = ./layer ./layer/internal/... ./worker ./kv/embedded ./sqs ./metrics ./console ./internal/checks
-RACE_GATE = CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)'
+RACE_GATE = CGO_ENABLED=1 $(GO) test $(TEST_FLAGS) -race -short -vet=off $(TOGETHER) -count 1 -skip '$(SLOW_TESTS)|$(ONE_BY_ONE)|$(LONG_RACES)'
 # The tests of layer/layertest run on one engine here, on three in make race.
 .PHONY: race-gate
 race-gate: ## prove: the race detector over the packages with goroutines, cut short
