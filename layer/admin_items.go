@@ -45,7 +45,8 @@ import (
 //
 // Cancel works on an unreadable item, too. For such an item, in a queue with facets, it looks for a claim among all
 // locks of the group. If these are more than 1,000, the error is a *LimitError: pause the group with
-// PauseOptions.Force, which ends the claims, and cancel again.
+// PauseOptions.Force, which ends the claims, and cancel again. It also looks for the item in the lanes of the group. If
+// these are more than 1,000, the error is a *LimitError, too, and a purge of the group by force removes the item.
 //
 // CancelTx lists the keys that Cancel reads and writes.
 //
@@ -142,13 +143,16 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 		if err := seenHead(o.Head, id); err != nil {
 			return err
 		}
-		return w.takeOut(id, func(*waiting) error {
+		return w.takeOut(id, func(i *waiting) error {
 			record, err := w.readAttempt(id)
 			if err != nil {
 				return err
 			}
 			f := failure{id: id, record: record, reason: rec.Cut(reason)}
 			_, err = f.deadLetter(w)
+			if i.facets != w.keys.plan.FacetsIn(i.value) { // of an unreadable item
+				w.clearItem(id.Group, id, i.facets)
+			}
 			return err
 		})
 	})
@@ -214,6 +218,9 @@ func (w *txn) waitingItem(id ID) (i waiting, err error) {
 	}
 	i.facets = w.keys.plan.FacetsIn(i.value)
 	all, err := w.locksBeside(guard.ItemLock, id.Group, id, i.facets)
+	if _, unknown := w.keys.lanesOver(id, i.facets); err == nil && unknown {
+		all, err = besideUnreadable(w, &i, id, all)
+	}
 	if err != nil {
 		return i, err
 	}
@@ -253,6 +260,28 @@ func (w *txn) waitingItem(id ID) (i waiting, err error) {
 		}
 	}
 	return i, nil
+}
+
+// besideUnreadable adds to claims the locks of the lanes of an unreadable item, and sets the item's facets, as far as
+// strayFacets finds them. claims are what locksBeside has found without the facets.
+func besideUnreadable(w *txn, i *waiting, id ID, claims []heldLane) ([]heldLane, error) {
+	for _, claim := range claims {
+		if claim.record.At(w.nowMS) != rec.Lapsed { // the caller refuses the change
+			return claims, nil
+		}
+	}
+	facets, err := strayFacets(&w.view, id)
+	if err != nil || facets == "" {
+		return claims, err
+	}
+	i.facets = facets
+	all, err := w.locksBeside(guard.ItemLock, id.Group, id, facets)
+	for _, claim := range claims {
+		if !slices.ContainsFunc(all, func(h heldLane) bool { return h.lane == claim.lane }) {
+			all = append(all, claim)
+		}
+	}
+	return all, err
 }
 
 // unstick ends the claim, stuck, whose lease has expired and which has the item. It writes as the next receive would

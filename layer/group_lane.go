@@ -192,6 +192,42 @@ func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) (all []heldLane, er
 	return all, nil
 }
 
+// straysMost bounds the lanes in which strayFacets looks for an item.
+const straysMost = 1000
+
+// strayFacets returns the packed facets of an item whose value cannot be read, as far as they show in the keys of the
+// item in lanes; "" = there is no such key. It reads the first key of each lane of the group, and the item's key there,
+// at snapshot. If the group has more than straysMost lanes, the error is a *LimitError.
+func strayFacets(v *view, id ID) (string, error) {
+	rest, found := v.keys.lanesIn(id.Group), make(map[string]string)
+	for range straysMost {
+		rows, err := v.read.GetRange(rest.Selectors(), kv.RangeOptions{Limit: 1}).Wait(v.ctx)
+		if err != nil {
+			return "", fmt.Errorf("read lanes: %w", err)
+		}
+		if len(rows) == 0 {
+			if len(found) == 0 {
+				return "", nil
+			}
+			return v.keys.plan.Pack(found), nil
+		}
+		p, err := v.keys.parse(rows[0].Key)
+		if v.skipsRow(err) {
+			rest.Begin = kv.KeyAfter(rows[0].Key)
+			continue
+		}
+		there, err := v.read.Get(v.keys.laneItem(p.lane, id)).Wait(v.ctx)
+		if err != nil {
+			return "", fmt.Errorf("read key in lane: %w", err)
+		}
+		if there != nil {
+			maps.Copy(found, v.keys.plan.TemplateOf(p.lane))
+		}
+		rest.Begin = v.keys.items(p.lane).End
+	}
+	return "", &LimitError{What: "lanes of the group", Unit: "lanes", Got: straysMost + 1, Max: straysMost}
+}
+
 // locksBeside returns the records of the lanes, except the given one, of which a claim may have the item id. facets are
 // the item's packed facets. It reads their locks with a conflict by the guard g. If there may be such lanes, it adds a
 // read conflict on all locks of the group. If the item is not readable, its facets are not known: then locksBeside
