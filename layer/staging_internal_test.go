@@ -421,6 +421,7 @@ func TestWaitThatEndsAtOnceLeavesNoRequest(t *testing.T) {
 				send(t, q, group)
 				require.Len(t, <-got, 1)
 				require.Less(t, time.Since(begun), time.Second)
+				synctest.Wait() // until the wake has reached the first handle, too, which then withdraws its request
 				report, err := other.Admin().Check(t.Context(), CheckOptions{})
 				require.NoError(t, err)
 				require.Empty(t, report.Violations)
