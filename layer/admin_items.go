@@ -64,7 +64,8 @@ func (a Admin) Cancel(ctx context.Context, id ID) error {
 // head, at snapshot, with a conflict on the whole group if the group is empty now; and the next head's attempts. If an
 // expired claim has the item: the attempts of the claim's items. In a queue with templates, unordered receives or
 // lease_per=item also: the locks of the item's lanes, with a conflict on all locks of the group, and the heads of these
-// lanes.
+// lanes. If the item cannot be read, in a queue with templates: all locks of the group, with a conflict, and at
+// snapshot the first key of each lane and the item's key there.
 //
 // Writes: clears the item, its parts, its attempts and its keys lane. If the item is the head: clears its hint or
 // timer, and sets the hint of the next head. If the item is delayed for a retry, or an expired claim has it: clears or
@@ -148,12 +149,12 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 			if err != nil {
 				return err
 			}
-			f := failure{id: id, record: record, reason: rec.Cut(reason)}
-			_, err = f.deadLetter(w)
-			if i.facets != w.keys.plan.FacetsIn(i.value) { // of an unreadable item
-				w.clearItem(id.Group, id, i.facets)
+			deadMS, err := w.present()
+			if err != nil {
+				return err
 			}
-			return err
+			w.putDeadLetter(&failure{id: id, record: record, reason: rec.Cut(reason)}, i.value, i.facets, deadMS)
+			return nil
 		})
 	})
 	return id, wrap("skip", err)

@@ -577,14 +577,14 @@ func (f *failure) deadLetter(w *txn) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	w.putDeadLetter(f, value, deadMS)
+	w.putDeadLetter(f, value, w.keys.plan.FacetsIn(value), deadMS)
 	return true, nil
 }
 
-// putDeadLetter moves the item of f, which has the given value, to the dead letters, with the reason and the attempts
-// of f. deadMS is the time of it. putDeadLetter writes the dead letter, clears the item with its keys in lanes and its
-// attempt record, and adds to a counter and to the rows of changes.
-func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
+// putDeadLetter moves the item of f, which has the given value and packed facets, to the dead letters, with the reason
+// and the attempts of f. deadMS is the time of it. putDeadLetter writes the dead letter, clears the item with its keys
+// in lanes and its attempt record, and adds to a counter and to the rows of changes.
+func (w *txn) putDeadLetter(f *failure, value []byte, facets string, deadMS int64) {
 	keys := w.keys
 	d := rec.DeadLetter{
 		Reason: f.reason, LastError: f.record.LastError, Attempts: f.record.Count,
@@ -592,7 +592,6 @@ func (w *txn) putDeadLetter(f *failure, value []byte, deadMS int64) {
 		DeliveredMS: f.record.DeliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.Pack())
-	facets := w.keys.plan.FacetsIn(value)
 	w.clearItem(f.id.Group, f.id, facets)
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)

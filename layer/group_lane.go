@@ -200,7 +200,7 @@ const straysMost = 1000
 // at snapshot. If the group has more than straysMost lanes, the error is a *LimitError.
 func strayFacets(v *view, id ID) (string, error) {
 	rest, found := v.keys.lanesIn(id.Group), make(map[string]string)
-	for range straysMost {
+	for range straysMost + 1 {
 		rows, err := v.read.GetRange(rest.Selectors(), kv.RangeOptions{Limit: 1}).Wait(v.ctx)
 		if err != nil {
 			return "", fmt.Errorf("read lanes: %w", err)

@@ -538,7 +538,7 @@ func (w *txn) expireItems(r *rec.Record, old rows) (free bool, err error) {
 	}
 	for i := range out {
 		id := old.id(i)
-		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value, deadMS)
+		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value, out[i].Facets, deadMS)
 	}
 	return free, nil
 }

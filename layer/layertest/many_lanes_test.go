@@ -437,11 +437,8 @@ func TestUnreadableItemOfManyLanes(t *testing.T) {
 		return found.ID
 	}
 	held, free := find(0), find(lanes)
-	for _, id := range []layer.ID{held, free} {
-		item := append(slices.Clone(testPrefix), tuple.Tuple{"lanes", "item", "A", id.Index, id.Random}.Pack()...)
-		require.Len(t, l.rows(kv.SingleKey(item)), 1)
-		l.write(func(tx kv.Tx) { tx.Set(item, []byte("unreadable")) })
-	}
+	l.spoilItem(held)
+	l.spoilItem(free)
 	db := &rowsOfEach{DB: l.raw}
 	q, err := layer.Open(l.ctx, db, testPrefix, "lanes", l.options(20))
 	require.NoError(t, err)
@@ -489,10 +486,7 @@ func TestUnreadableItemLeavesItsLanes(t *testing.T) {
 				items, err := l.q.Peek(l.ctx, "A", 3, nil)
 				require.NoError(t, err)
 				id := items[0].ID
-				item := tuple.Tuple{"lanes", "item", "A", id.Index, id.Random}.Pack()
-				item = append(slices.Clone(testPrefix), item...)
-				require.Len(t, l.rows(kv.SingleKey(item)), 1)
-				l.write(func(tx kv.Tx) { tx.Set(item, []byte("unreadable")) })
+				l.spoilItem(id)
 				require.NoError(t, remove(l.q.Admin(), id))
 				claim := l.claimBy(isNew, 1)
 				require.Equal(t, items[2].ID, claim.Items[0].ID)
@@ -504,4 +498,29 @@ func TestUnreadableItemLeavesItsLanes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestUnreadableItemAmongTheMostLanes (contract): an operator removes an unreadable message from a group of 1,000
+// lanes. With one lane more the call is refused, and nothing is changed.
+func TestUnreadableItemAmongTheMostLanes(t *testing.T) {
+	l := newLaned(t, "state", nil)
+	l.sendEach(0, 1001, stateNumber)
+	items, err := l.q.Peek(l.ctx, "A", 2, nil)
+	require.NoError(t, err)
+	id := items[0].ID
+	l.spoilItem(id)
+	var limit *layer.LimitError
+	require.ErrorAs(t, l.q.Admin().Cancel(l.ctx, id), &limit)
+	require.Equal(t, layer.LimitError{What: "lanes of the group", Unit: "lanes", Got: 1001, Max: 1000}, *limit)
+	require.NoError(t, l.q.Admin().Cancel(l.ctx, items[1].ID))
+	require.NoError(t, l.q.Admin().Cancel(l.ctx, id))
+	l.check()
+}
+
+// spoilItem makes an item of the queue lanes unreadable.
+func (l *env) spoilItem(id layer.ID) {
+	l.t.Helper()
+	item := append(slices.Clone(testPrefix), tuple.Tuple{"lanes", "item", id.Group, id.Index, id.Random}.Pack()...)
+	require.Len(l.t, l.rows(kv.SingleKey(item)), 1)
+	l.write(func(tx kv.Tx) { tx.Set(item, []byte("unreadable")) })
 }
