@@ -438,6 +438,37 @@ func TestReceiveByHeartbeatAfterClose(t *testing.T) {
 	})
 }
 
+// TestCloseEndsTheHeartbeat (contract): a handle that is being closed keeps no claim by heartbeat, also if the database
+// does not answer. So the channel of Claim.Lasts is closed, and a caller that waits for it stops its work.
+func TestCloseEndsTheHeartbeat(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+			_, err := q.Enqueue(t.Context(), Message{Group: "a"})
+			require.NoError(t, err)
+			closed := beside(t, q.db, "closed")
+			_, ended := byHeart(t, closed, ReceiveOptions{})[0].Lasts()
+			require.False(t, isOver(ended))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if cut {
+				cancel()
+			}
+			require.Equal(t, cut, closed.Close(ctx) != nil)
+			require.True(t, isOver(ended))
+		})
+	}
+}
+
+// isOver reports whether a channel is closed.
+func isOver(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // TestHeartbeatOptions: what a claim by heartbeat does not go with.
 func TestHeartbeatOptions(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {

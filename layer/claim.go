@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math"
@@ -72,12 +73,14 @@ type pulse struct {
 	dueMS  atomic.Int64              // when the beat is due, as last committed, as far as the handle knows
 	clock  atomic.Int64              // the queue's version when the beat was last moved
 	due    atomic.Pointer[time.Time] // dueMS by the monotonic clock; nil = none yet
-	ended  chan struct{}             // closed when the handle no longer moves the beat
+	ended  <-chan struct{}           // closed when the handle no longer moves the beat, at the latest by Close
+	leave  context.CancelFunc        // closes ended
 }
 
 // Lasts returns when the claim ends, by this process's clock, unless it is extended. A claim by heartbeat lasts longer
 // with each beat of the handle. ended is closed when the handle no longer keeps the claim by heartbeat. The caller must
-// then extend the claim, or stop its work. ended is nil if the claim has a lease of its own, and then until is Until.
+// then extend the claim, or stop its work. A Close of the handle closes ended, too. ended is nil if the claim has a
+// lease of its own, and then until is Until.
 func (c *Claim) Lasts() (until time.Time, ended <-chan struct{}) {
 	claimsMu.Lock()
 	defer claimsMu.Unlock()

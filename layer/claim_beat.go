@@ -116,8 +116,9 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	if h.pulse() != nil || q.isClosed() {
 		return
 	}
-	p := &pulse{handle: q.random.uuid(), ended: make(chan struct{})}
+	p := h.newPulse(q.random.uuid())
 	if there, err := q.writeBeat(ctx, p, true); err != nil || !there {
+		p.leave()
 		return // if it was written after all, it is due soon, with nothing to end
 	}
 	h.begin(p)
@@ -209,11 +210,10 @@ func (q *Queue) keepBeating(p *pulse) {
 		select {
 		case <-timer.C:
 		case <-p.ended:
-		case <-ctx.Done():
 		}
 		timer.Stop()
 		q.yield(ctx, "beat")
-		if isEnded(p) || ctx.Err() != nil {
+		if isEnded(p) {
 			return
 		}
 		within, cancel := context.WithTimeout(ctx, p.left()) // when the beat is due it is too late
@@ -239,7 +239,7 @@ const leastBeatPause = 50 * time.Millisecond
 // beat still keeps its claims if that is less. The handle may have learned of a longer lease since it moved the beat.
 func untilNextBeat(q *Queue, p *pulse) time.Duration { return min(q.knownConfig().Lease, p.left()) / 3 }
 
-// isEnded reports whether the handle has left the beat.
+// isEnded reports whether the handle has left the beat, or is being closed.
 func isEnded(p *pulse) bool {
 	select {
 	case <-p.ended:

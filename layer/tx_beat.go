@@ -64,6 +64,12 @@ func (h *heart) of(handle uuid.UUID) *pulse {
 	return nil
 }
 
+// newPulse returns a beat with the number handle, which the handle does not move yet. Close closes its channel ended.
+func (h *heart) newPulse(handle uuid.UUID) *pulse {
+	life, leave := context.WithCancel(h.life)
+	return &pulse{handle: handle, ended: life.Done(), leave: leave}
+}
+
 // begin makes p the handle's beat.
 func (h *heart) begin(p *pulse) {
 	h.mu.Lock()
@@ -79,7 +85,7 @@ func (h *heart) end(p *pulse) {
 	defer h.mu.Unlock()
 	if p != nil && h.now == p {
 		h.now = nil
-		close(p.ended)
+		p.leave()
 	}
 }
 
