@@ -22,9 +22,9 @@ import (
 // a whole group is the group. The head is the first item of a lane. To set a lane free is to write the hint of its head
 // (a key ready or open), or to conflict with the next enqueue if the lane is empty, when no lock keeps the lane.
 //
-// Every operation also adds to counters (key count). If it leaves a lane ready, it reads the requests, and wakes a
-// handle whose receives wait (key wake). It has a read conflict on the field dropped of meta, and in a transaction of
-// its own it also writes a receipt.
+// If an operation changes what counters count, it adds to them (key count). If it leaves a lane ready, it reads the
+// requests, and wakes a handle whose receives wait (key wake). It has a read conflict on the field dropped of meta, and
+// in a transaction of its own it also writes a receipt.
 //
 // Reads by w.read are at snapshot. A guard names a conflict, see package guard: w.guarded(guard.X) reads with a read
 // conflict. operate runs an operation in a transaction. act tells the hooks of a call. onceFor and onceTx run a
@@ -331,8 +331,9 @@ func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.pause(ctx, tx, o) })
 }
 
-// pause is Pause in a transaction. It reads and sets the field paused of meta, and leaves a pause that is there. It
-// conflicts with Pause and Resume of the queue only.
+// pause does the work of Pause in the transaction tx, and returns the pause that is in force then: its own, or one that
+// is there already and stays. After an error the result means nothing. pause reads and sets the field paused of meta. It
+// conflicts with Pause and Resume of the queue, and with a drop.
 func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
 	q := a.q
 	if o.Force || o.Token != 0 {

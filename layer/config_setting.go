@@ -90,7 +90,8 @@ func attemptsSetting(name string, field func(*Config) *int, help string) setting
 	return s
 }
 
-// boolSetting describes a setting whose field is true or false; the default is false.
+// boolSetting describes a setting whose field is true or false; the default is false. There is nothing to settle: no
+// default to put in, and no bound to check.
 func boolSetting(name string, field func(*Config) *bool, help string) setting {
 	s := setting{name: name, allowed: "true, false", help: help}
 	s.value = func(c *Config) any { return *field(c) }

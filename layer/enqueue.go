@@ -58,7 +58,10 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 }
 
 // EnqueueTx appends the messages in the caller's transaction: the messages are enqueued if and only if the transaction
-// commits. The same limits hold. EnqueueTx sees the transaction's own enqueues and acks.
+// commits. The limits and the results are those of Enqueue. EnqueueTx sees the transaction's own enqueues and acks.
+//
+// Errors: those of Enqueue. After a *FullError or a *MessageError nothing of this call is in the transaction, and the
+// caller may commit the rest. After another error a part may be in it: the caller must not commit.
 //
 // The place of a message is that of the transaction's read version, which the first read fixes, not that of this call.
 // Example: tx reads an account; another process enqueues A1; tx enqueues A2 and commits: the order is A2, A1. If that

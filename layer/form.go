@@ -18,8 +18,11 @@ type Form[T any] struct {
 	Facets map[string]func(T) string // by name: each facet of the queue, and no other; nil = the queue has none
 }
 
-// Check returns an error unless the form has a function for each facet of a queue with that configuration, and for no
-// other. Example: call f.Check(q.Config()) when a program starts. Errors: *ValueError, *LimitError, ErrInvalidUTF8.
+// Check returns an error unless the form has a function for each facet that the configuration c of a queue has, and for
+// no other. It does not look at Body and Group. Example: call f.Check(q.Config()) when a program starts.
+//
+// Errors: *ValueError for a facet without a function and for a function without a facet; *LimitError, *ValueError and
+// ErrInvalidUTF8 for a name that can be no facet.
 func (f Form[T]) Check(c Config) error {
 	names := slices.Sorted(maps.Keys(f.Facets))
 	if err := checkFacets(names); err != nil {

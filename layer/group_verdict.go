@@ -209,21 +209,26 @@ func (f *found) clears() bool {
 //
 //   - stale: clears the lead.
 //   - empty: clears the lead, and the lock if there is one.
-//   - aged: drops or dead-letters the items past retention, ends the holding, and writes a hint of the next head.
-//   - ends: ends the expired claim. It dead-letters the item tried and writes a hint, or stores the mark in the lock.
-//   - early: ends a holding whose time is over, and sets a timer of the head in place of the lead.
-//   - excluded: turns the hint into a kept hint.
+//   - aged: drops or dead-letters the items past retention, ends the holding, and clears the lead. If no mark is left in
+//     the lock, it writes a hint of the next head.
+//   - ends: ends an expired claim after which nothing is delivered, and clears the lead (lapse has the keys). The first
+//     item of the claim becomes a dead letter, and the next head gets a hint. Or the lock keeps a mark (a pause, or the
+//     halt at this item), and there is no hint.
+//   - early: ends a holding whose time is over, and sets a timer of the head in place of the lead. A caller that has
+//     named the lane has no lead: then nothing happens unless there is a holding.
+//   - excluded: turns the hint into a kept hint (disposeExcluded has the exceptions).
 //   - other: ends the holding of the intersecting lane, and leaves the lead.
 //
 // behind is the candidate that the caller may look at next: the hint of the new head. After other it is the same
 // candidate. nil = none.
 //
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
-// a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
+// a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time. The guards of
+// a lock have several names, so that a test can leave out each conflict by itself.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
-	key, free := kv.SingleKey(w.keys.lock(f.lane)), false
+	key, free := kv.SingleKey(w.keys.lock(f.lane)), false // free: the lane has no lock any more, and needs a hint
 	if f.clears() {
-		w.chores.done++
+		w.chores.done++ // a receive does a bounded number of chores
 	}
 	switch f.verdict {
 	case verdictDeliver, verdictJoins:

@@ -1216,8 +1216,8 @@ func (c *checker) disjoint(v inspection, all []string, a, b string) (Rule, strin
 	return "", "", nil
 }
 
-// compareHolds makes suspects of the holds whose item is also in a claim of the whole group. The confirmation reads
-// both locks.
+// compareHolds notes a suspect for each claim of a single item (key hold) whose item is also in the claim of the whole
+// group, as the pages said. It reads no key. The confirmation reads both locks at one version: see suspect.
 func (c *checker) compareHolds() {
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
 		id, ok := holdOf(lane)

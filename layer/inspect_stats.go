@@ -688,7 +688,8 @@ type ViewStats struct {
 	ReadyLanes int64
 }
 
-// countViews counts the hints of each view, up to limit: of the ready lanes.
+// countViews counts the ready lanes of each view, by the keys of their hints (ready for whole groups, open for other
+// views): up to limit for each view. A queue without facets has no views. After an error the counts mean nothing.
 func (v inspection) countViews(limit int64) ([]ViewStats, error) {
 	var views []ViewStats
 	var hints []kv.KeyRange

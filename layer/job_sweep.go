@@ -554,12 +554,16 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 	return from, nil
 }
 
-// letters discards the dead letters (dead, and their parts) which have been kept for as long as Config.DeadRetention
-// says. The letters of a group lie together, whatever their age, so a sweep reads them all. A sweep with Every
-// continues where the last one ended: see sweepPlace. After sweepLetters letters it ends at the first page of which it
-// discards less than a quarter.
+// letters discards the dead letters (dead, and their parts) that are older than Config.DeadRetention; 0 = it does
+// nothing. A letter must be so old by the clock and by the index of its message, which is a version of the database:
+// then a wrong clock discards nothing. A letter that cannot be read stays.
 //
-// Footprint: a read conflict on each discarded letter, because a redrive may take the letter.
+// The keys are in the order of groups, not of ages, so a sweep reads all letters. A sweep with Every continues where the
+// last one ended (field swept_dead of meta, see sweepPlace). After sweepLetters letters such a sweep ends at the first
+// page of which it discards less than a quarter.
+//
+// Footprint: a read conflict on each discarded letter, because a redrive may take the letter; and what finish writes:
+// counters, and a row of changes if the queue keeps changes.
 func (s *sweeper) letters() error {
 	config, err := s.configuration()
 	if err != nil || config.DeadRetention == 0 {
@@ -573,7 +577,7 @@ func (s *sweeper) letters() error {
 	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		w := s.q.txn(s.ctx, tx)
 		w.followAnew()
-		config, err := w.config() // as in archived
+		config, err := w.config() // again, because it may have changed since the page before
 		if err != nil || config.DeadRetention == 0 {
 			return 0, err
 		}

@@ -149,12 +149,16 @@ func (d Difference) String() string {
 // If the queue was there, Ensure returns the settings whose stored values are not those of o.Config, in the order of
 // Settings; none = all are as wanted. A setting left zero in o.Config is wanted at its default. The stored values hold,
 // because an operator may have changed them on purpose, unless o.Mend is set: then Ensure stores the wanted values, as
-// Configure does, for every handle of the queue. Shards, Facets, Views, Unordered and LeasePerItem are never mended,
-// and RetroactiveDelay is never unset: only Configure raises the shards, because they can never be lowered again, and
-// the others cannot be changed.
+// Configure does, for every handle of the queue. Some differences are never mended. Facets, Views, Unordered and
+// LeasePerItem cannot be changed, and RetroactiveDelay cannot be unset. Shards can never be lowered again: call
+// Configure to raise them.
 //
-// Errors: those of Open and Create but ErrNoQueue and ErrQueueExists; *LimitError and *ValueError for o.Config, also if
-// the queue is there. After an error there is no handle.
+// Keys: those of Open, of Create and of Admin.Configure.
+//
+// Errors: those of Open and Create; *LimitError, *ValueError and ErrOptions for o.Config, also if the queue is there;
+// with Mend those of Configure. An error wraps ErrNoQueue only if the queue is being dropped (ErrDropping), and wraps
+// ErrQueueExists only if other processes have created and dropped the queue again and again. After an error there is no
+// handle.
 func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, []Difference, error) {
 	call := fmt.Sprintf("ensure queue %q", name)
 	want, err := o.Config.withDefaults()
@@ -175,7 +179,7 @@ func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	}
 	different, err := q.differences(ctx, want, o.Mend)
 	if err != nil {
-		_ = q.Close(ctx) // clears a receipt; if not, a sweep does
+		_ = q.Close(ctx) // clears the receipt of Configure; if not, a sweep does
 		return nil, nil, rewrap(call, err)
 	}
 	return q, different, nil
@@ -363,9 +367,10 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 // nearly all receipts are ahead of the versions, because sweeps clear receipts that are older than an hour.
 const openReceipts = 16
 
-// newestHint returns the key of the newest hint of a whole group; its index is 0 if there is none. last is the read of
-// the last hint, which is the newest if the queue has one shard. With more shards newestHint reads the last hint of
-// each.
+// newestHint returns the key (ready) of the newest hint of a whole group; its index is 0 if there is none. Open compares
+// the index with the database's version, to notice that the versions went back. last is the read of the last hint, begun
+// by the caller, and that hint is the newest if the queue has one shard. With more shards newestHint reads the last hint
+// of each. A last hint that cannot be read counts as none.
 func newestHint(v view, last kv.Future[[]byte]) (newest parsedKey, err error) {
 	found := []kv.Future[[]byte]{last}
 	if shards := v.keys.hintsOf(""); len(shards) > 1 {

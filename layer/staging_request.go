@@ -96,13 +96,15 @@ func (w *txn) request(index int64, wants int) staged {
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
-// acquireFor acquires the right to change the handle's requests (staging.acquire), for a caller that knows of the
-// request for any group with the index; 0 = of none. ok is false if another transaction has the right, or has
-// registered another request since the caller looked: the caller must look again. The error is the cause of ctx, if ctx
-// has ended. acquireFor touches memory only.
+// acquireFor acquires the right to change the handle's requests (staging.acquire). index is that of the handle's request
+// for any group, as the caller knows it; 0 = the caller knows of none. If ok, the caller must release the right.
+//
+// If another transaction has the right, acquireFor waits for up to BusyPause, and ok is false; the error is the cause of
+// ctx if ctx has ended. ok is also false if a request with another index was registered since the caller looked. Then
+// the caller must look again. acquireFor reads and writes no key.
 func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error) {
 	if !q.staging.acquire() {
-		if !q.line.Rest(ctx, line.BusyPause) { // a receive is about to use or clear the request
+		if !q.line.Rest(ctx, line.BusyPause) {
 			return false, context.Cause(ctx)
 		}
 		return false, nil

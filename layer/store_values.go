@@ -182,8 +182,8 @@ func (rs rows) at(i int) *row {
 // id returns the item's id, even if the value cannot be read.
 func (rs rows) id(i int) ID { return idOf(rs.at(i).Item, rs.group) }
 
-// delivered returns the rows as a claim's record keeps items. If a row cannot be read, it returns the error of the
-// first such row.
+// delivered returns all rows, in order, in the form that a claim's record (key lock) keeps items. It reads no key: the
+// rows are in memory. If a row could not be read, the error is that of the first such row.
 func (rs rows) delivered() ([]rec.Item, error) {
 	all := make([]rec.Item, rs.len())
 	for i := range all {

@@ -373,14 +373,14 @@ func (w *txn) withhold(requests []kv.KV) (owes bool) {
 	return false
 }
 
-// wakeNamed wakes the handles whose receives wait for a group left ready by its name. It reads their requests
-// (reqgroup) at snapshot, and touches the wake keys of up to wakeProbe live handles for each group. One of the woken
-// receives gets the group, and the others wait on. Several are woken because a handle may have died within the life of
-// its request.
+// wakeNamed wakes the handles with receives that name one of the groups which this transaction leaves ready. It reads
+// their requests (reqgroup) at snapshot, and touches the wake keys (wake) of up to wakeProbe handles for each group,
+// unless the deadline of a request is over. One of the woken receives gets the group, and the others wait on. Several
+// are woken because a process may have died while its request has time left.
 //
-// If more than wakeGroups groups are ready, a single read of wakePage requests takes the place of a read for each
-// group, and all live handles are woken. If there are more requests than that, each group has a read of its own after
-// all.
+// If more than wakeGroups groups are ready, wakeNamed first reads wakePage requests for any groups. If these are all,
+// it wakes each handle among them that waits for a ready group. If there may be more, it reads the requests of each
+// group after all.
 func (w *txn) wakeNamed() error {
 	if len(w.noted.ready) > wakeGroups {
 		rows, err := w.read.GetRange(

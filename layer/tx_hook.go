@@ -306,7 +306,10 @@ func LogHook(log *slog.Logger) Hook {
 	}}
 }
 
-// level returns the level at which LogHook writes the operation.
+// level returns the level at which LogHook writes the operation. It is error if a nack has led to a dead letter or a
+// halt (Operation.Follows). It is warning for an operator's verb that has failed, and for a lost claim. It is info for
+// an operator's verb that has succeeded. All else is debug. Other failed calls are debug too, because the program gets
+// their errors.
 func (o *Operation) level() slog.Level {
 	switch {
 	case o.Follows == FollowsDeadLetter || o.Follows == FollowsHalt:
