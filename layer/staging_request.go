@@ -96,12 +96,13 @@ func (w *txn) request(index int64, wants int) staged {
 	return staged{request: index, deadlineMS: r.DeadlineMS, began: true}
 }
 
-// acquireFor acquires the right to change the handle's requests (staging.acquire). index is that of the handle's request
-// for any group, as the caller knows it; 0 = the caller knows of none. If ok, the caller must release the right.
+// acquireFor acquires the right to change the handle's requests (staging.acquire). index is that of the handle's
+// request for any group, as the caller knows it; 0 = the caller knows of none. If ok, the caller must release the
+// right.
 //
-// If another transaction has the right, acquireFor waits for up to BusyPause, and ok is false; the error is the cause of
-// ctx if ctx has ended. ok is also false if a request with another index was registered since the caller looked. Then
-// the caller must look again. acquireFor reads and writes no key.
+// If another transaction has the right, acquireFor waits for up to BusyPause, and ok is false; the error is the cause
+// of ctx if ctx has ended. ok is also false if a request with another index was registered since the caller looked.
+// Then the caller must look again. acquireFor reads and writes no key.
 func acquireFor(ctx context.Context, q *Queue, index int64) (ok bool, err error) {
 	if !q.staging.acquire() {
 		if !q.line.Rest(ctx, line.BusyPause) {
