@@ -332,8 +332,8 @@ func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 }
 
 // pause does the work of Pause in the transaction tx, and returns the pause that is in force then: its own, or one that
-// is there already and stays. After an error the result means nothing. pause reads and sets the field paused of meta. It
-// conflicts with Pause and Resume of the queue, and with a drop.
+// is there already and stays. After an error the result means nothing. pause reads and sets the field paused of meta.
+// It conflicts with Pause and Resume of the queue, and with a drop.
 func (a Admin) pause(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
 	q := a.q
 	if o.Force || o.Token != 0 {

@@ -682,11 +682,11 @@ func (c *claimer) see(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// passHold returns l if l is a look at a lane. A timer may have led to a hold instead: the lock of a single item that is
-// claimed or delayed by itself. Then passHold ends the hold if its time is over (txn.endHold has the keys), and returns
-// a look at the group, with the read of up to limit items and of at least one. nil = there is nothing to look at now.
-// That is so if the hold lasts, if the group's head is not free, if this transaction has looked at the group before, and
-// always in an unordered queue: there a hint leads to the item that has become free.
+// passHold returns l if l is a look at a lane. A timer may have led to a hold instead: the lock of a single item that
+// is claimed or delayed by itself. Then passHold ends the hold if its time is over (txn.endHold has the keys), and
+// returns a look at the group, with the read of up to limit items and of at least one. nil = there is nothing to look
+// at now. That is so if the hold lasts, if the group's head is not free, if this transaction has looked at the group
+// before, and always in an unordered queue: there a hint leads to the item that has become free.
 func (c *claimer) passHold(l *look, limit int) (*look, error) {
 	if !lanes.IsHold(l.lane) {
 		return l, nil

@@ -209,8 +209,8 @@ func (f *found) clears() bool {
 //
 //   - stale: clears the lead.
 //   - empty: clears the lead, and the lock if there is one.
-//   - aged: drops or dead-letters the items past retention, ends the holding, and clears the lead. If no mark is left in
-//     the lock, it writes a hint of the next head.
+//   - aged: drops or dead-letters the items past retention, ends the holding, and clears the lead. If no mark is left
+//     in the lock, it writes a hint of the next head.
 //   - ends: ends an expired claim after which nothing is delivered, and clears the lead (lapse has the keys). The first
 //     item of the claim becomes a dead letter, and the next head gets a hint. Or the lock keeps a mark (a pause, or the
 //     halt at this item), and there is no hint.

@@ -314,8 +314,8 @@ type unreadableStep struct {
 	cleared int64
 }
 
-// clearFrom clears, of the rows of a page, those whose key or value cannot be read. It also clears a part, a lane key, a
-// hold or an attempt record whose item is gone (ownerless). After each cleared row it makes the lane or heartbeat to
+// clearFrom clears, of the rows of a page, those whose key or value cannot be read. It also clears a part, a lane key,
+// a hold or an attempt record whose item is gone (ownerless). After each cleared row it makes the lane or heartbeat to
 // which the row led findable again: see leadAgain. The fields of meta in keptMeta stay, even if their values cannot be
 // read. unreadableStep has the conflicts.
 func (u *unreadableStep) clearFrom(rows []kv.KV) error {

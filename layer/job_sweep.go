@@ -558,9 +558,9 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 // nothing. A letter must be so old by the clock and by the index of its message, which is a version of the database:
 // then a wrong clock discards nothing. A letter that cannot be read stays.
 //
-// The keys are in the order of groups, not of ages, so a sweep reads all letters. A sweep with Every continues where the
-// last one ended (field swept_dead of meta, see sweepPlace). After sweepLetters letters such a sweep ends at the first
-// page of which it discards less than a quarter.
+// The keys are in the order of groups, not of ages, so a sweep reads all letters. A sweep with Every continues where
+// the last one ended (field swept_dead of meta, see sweepPlace). After sweepLetters letters such a sweep ends at the
+// first page of which it discards less than a quarter.
 //
 // Footprint: a read conflict on each discarded letter, because a redrive may take the letter; and what finish writes:
 // counters, and a row of changes if the queue keeps changes.

@@ -367,10 +367,10 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 // nearly all receipts are ahead of the versions, because sweeps clear receipts that are older than an hour.
 const openReceipts = 16
 
-// newestHint returns the key (ready) of the newest hint of a whole group; its index is 0 if there is none. Open compares
-// the index with the database's version, to notice that the versions went back. last is the read of the last hint, begun
-// by the caller, and that hint is the newest if the queue has one shard. With more shards newestHint reads the last hint
-// of each. A last hint that cannot be read counts as none.
+// newestHint returns the key (ready) of the newest hint of a whole group; its index is 0 if there is none. Open
+// compares the index with the database's version, to notice that the versions went back. last is the read of the last
+// hint, begun by the caller, and that hint is the newest if the queue has one shard. With more shards newestHint reads
+// the last hint of each. A last hint that cannot be read counts as none.
 func newestHint(v view, last kv.Future[[]byte]) (newest parsedKey, err error) {
 	found := []kv.Future[[]byte]{last}
 	if shards := v.keys.hintsOf(""); len(shards) > 1 {
