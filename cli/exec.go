@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,7 +29,8 @@ type command struct {
 	unset func(variables []string, why string)
 }
 
-// killGrace is how long the output of a killed command is waited for.
+// killGrace is how long the end of the output is waited for when a command has ended. A process that the command has
+// left running may keep the output open.
 const killGrace = 2 * time.Second
 
 // notRun says why the shell could not run the command line, or a command in it. The item is not the cause.
@@ -67,12 +69,10 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	}}
 	errs := &lines{print: c.stderr}
 	last := &tail{}
-	cmd.Stdout = out
-	cmd.Stderr = io.MultiWriter(errs, last)
-	cmd.WaitDelay = killGrace
+	cmd.WaitDelay = killGrace // for the copy to its stdin
 	ownGroup(cmd)
-	if err = cmd.Run(); cmd.ProcessState != nil && cmd.ProcessState.Success() {
-		err = nil // something that it left running may keep its output open, and ctx may have ended since
+	if err = runCopied(cmd, out, io.MultiWriter(errs, last)); cmd.ProcessState != nil && cmd.ProcessState.Success() {
+		err = nil // something that it left running may keep its stdin open, and ctx may have ended since
 	}
 	out.flush()
 	errs.flush()
@@ -94,6 +94,82 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
+}
+
+// runCopied runs cmd, and copies its stdout and its stderr. When runCopied returns, no copy is under way. os/exec would
+// give up a copy killGrace after the end of the command, with the rest of the output, also if the copy has to wait until
+// this process can print. Example: the output of this process is read by a pager.
+func runCopied(cmd *exec.Cmd, stdout, stderr io.Writer) error {
+	out, err := newCopying(stdout)
+	if err != nil {
+		return err
+	}
+	errs, err := newCopying(stderr)
+	if err != nil {
+		out.end()
+		return err
+	}
+	cmd.Stdout, cmd.Stderr = out.in, errs.in
+	err = cmd.Run()
+	out.end()
+	errs.end()
+	return err
+}
+
+// copying is a goroutine that copies what a command writes to a pipe.
+type copying struct {
+	in, out *os.File // the two ends of the pipe
+	to      io.Writer
+	ended   atomic.Bool   // the command has ended
+	done    chan struct{} // closed when the goroutine has ended
+}
+
+// maxPipe is more than a pipe holds (bytes). When a command has ended, bytes beyond it are of a process that it has left.
+const maxPipe = 1 << 20
+
+func newCopying(to io.Writer) (*copying, error) {
+	out, in, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("pipe for a command: %w", err)
+	}
+	c := &copying{in: in, out: out, to: to, done: make(chan struct{})}
+	go c.copy()
+	return c, nil
+}
+
+// copy copies until the pipe has no writer, or its end is not waited for any longer.
+func (c *copying) copy() {
+	defer close(c.done)
+	page := make([]byte, 32<<10)
+	for left := maxPipe; left > 0; {
+		n, err := c.out.Read(page)
+		if n > 0 {
+			_, _ = c.to.Write(page[:n]) // lines and tail give no error
+		}
+		if err != nil {
+			return
+		}
+		if c.ended.Load() {
+			left -= n
+			c.limit() // again, because the write may have taken long
+		}
+	}
+}
+
+// end returns when the output of the command, which has ended, is copied. It waits for more for up to killGrace.
+func (c *copying) end() {
+	_ = c.in.Close()
+	c.ended.Store(true)
+	c.limit()
+	<-c.done
+	_ = c.out.Close()
+}
+
+// limit bounds the wait for the next bytes by killGrace. Where a pipe knows no deadline, it ends the copy then.
+func (c *copying) limit() {
+	if err := c.out.SetReadDeadline(time.Now().Add(killGrace)); err != nil {
+		time.AfterFunc(killGrace, func() { _ = c.out.Close() })
+	}
 }
 
 // itemVariable has the item as JSON: the values of all other variables, and the values that those cannot hold.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -247,5 +248,38 @@ func TestWorkKeepsOutputs(t *testing.T) {
 		zeroes, command := strings.Repeat("\x00", size), fmt.Sprintf("head -c %d /dev/zero", size)
 		require.True(t, zeroes+"\n" == run(1, command), size)
 		require.True(t, zeroes+"\xff\n\r\n" == run(1, command+"; printf '\\377\\n\\r'"), size)
+	}
+}
+
+// TestSlowReaderLosesNoOutput: a command has ended long before its output can be printed, because the output of work is
+// read slowly. Nothing of the output is lost.
+func TestSlowReaderLosesNoOutput(t *testing.T) {
+	t.Parallel()
+	const lines = 600 // of 100 bytes: the pipe holds them, and one read does not
+	var printed []byte
+	c := command{line: fmt.Sprintf("yes %s | head -n %d", strings.Repeat("x", 99), lines), stdout: func(p []byte) error {
+		if printed == nil {
+			time.Sleep(killGrace + killGrace/4)
+		}
+		printed = append(printed, p...)
+		return nil
+	}}
+	require.NoError(t, c.run(t.Context(), layer.Item{}))
+	require.Equal(t, 100*lines, len(printed))
+}
+
+// TestLeftProcessesKeepNoCommand: work does not wait for a process that a command has left running, silent or not.
+func TestLeftProcessesKeepNoCommand(t *testing.T) {
+	t.Parallel()
+	for _, left := range []string{"sleep 30", "yes"} {
+		var printed bytes.Buffer
+		c := command{line: left + " & echo done", stdout: func(p []byte) error {
+			_, err := printed.Write(p)
+			return err
+		}}
+		began := time.Now()
+		require.NoError(t, c.run(t.Context(), layer.Item{}), left)
+		require.Contains(t, printed.String(), "done\n", left)
+		require.Less(t, time.Since(began), 25*time.Second, "it waits for %s", left)
 	}
 }
