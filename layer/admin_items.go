@@ -271,7 +271,7 @@ func besideUnreadable(w *txn, i *waiting, id ID, claims []heldLane) ([]heldLane,
 			return claims, nil
 		}
 	}
-	facets, err := strayFacets(&w.view, id)
+	facets, err := strayFacets(&w.view, id, straysMost)
 	if err != nil || facets == "" {
 		return claims, err
 	}

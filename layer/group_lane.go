@@ -192,15 +192,15 @@ func (w *txn) recordsIn(g guard.Guard, ranges []kv.KeyRange) (all []heldLane, er
 	return all, nil
 }
 
-// straysMost bounds the lanes in which strayFacets looks for an item.
+// straysMost bounds the lanes in which a call looks for items that cannot be read: see strayFacets.
 const straysMost = 1000
 
 // strayFacets returns the packed facets of an item whose value cannot be read, as far as they show in the keys of the
 // item in lanes; "" = there is no such key. It reads the first key of each lane of the group, and the item's key there,
-// at snapshot. If the group has more than straysMost lanes, the error is a *LimitError.
-func strayFacets(v *view, id ID) (string, error) {
+// at snapshot. If the group has more than most lanes, the error is a *LimitError.
+func strayFacets(v *view, id ID, most int64) (string, error) {
 	rest, found := v.keys.lanesIn(id.Group), make(map[string]string)
-	for range straysMost + 1 {
+	for range most + 1 {
 		rows, err := v.read.GetRange(rest.Selectors(), kv.RangeOptions{Limit: 1}).Wait(v.ctx)
 		if err != nil {
 			return "", fmt.Errorf("read lanes: %w", err)
@@ -225,7 +225,7 @@ func strayFacets(v *view, id ID) (string, error) {
 		}
 		rest.Begin = v.keys.items(p.lane).End
 	}
-	return "", &LimitError{What: "lanes of the group", Unit: "lanes", Got: straysMost + 1, Max: straysMost}
+	return "", &LimitError{What: "lanes of the group", Unit: "lanes", Got: most + 1, Max: most}
 }
 
 // locksBeside returns the records of the lanes, except the given one, of which a claim may have the item id. facets are

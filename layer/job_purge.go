@@ -39,7 +39,8 @@ type PurgeOptions struct {
 type PurgeReport struct {
 	Items int64 // removed
 	// Kept items are left: items in flight, items of a group whose lock cannot be read, and unreadable items of a group
-	// with more than 1,000 locks.
+	// with more than 1,000 locks. Without Force also unreadable items of a group with more than 1,000 lanes, or fewer if
+	// several such items lie together.
 	Kept   int64
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
@@ -636,6 +637,9 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 // Footprint: read conflicts on the locks of the group and of the items' lanes, and on the holds from the first item of
 // the run to the last; a write conflict on the lock of the whole group, which every claim reads.
 func (s *purgeStep) purgeLanes(r *purgeRun) error {
+	if err := learnFacets(s, r); err != nil {
+		return err
+	}
 	named := make(map[string]bool)
 	for _, d := range r.items {
 		for _, lane := range s.keys.plan.PartsOf(r.group, rec.UnpackStrings(d.Facets)) {
@@ -695,6 +699,31 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	for _, lane := range free {
 		if err := s.free(lane); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// learnFacets sets the facets of the unreadable items of a run, as far as strayFacets finds them: then the items' keys
+// in lanes go with the items. In a group with too many lanes for that it takes these items out of the run, unless the
+// purge is by force.
+func learnFacets(s *purgeStep, r *purgeRun) error {
+	for _, id := range r.unreadable {
+		facets, err := strayFacets(&s.view, id, straysMost/int64(len(r.unreadable)))
+		if errors.Is(err, ErrLimit) && s.p.o.Force {
+			return nil // clearUnreadable clears the keys
+		}
+		if errors.Is(err, ErrLimit) {
+			s.keepUnreadable(r)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for i := range r.items {
+			if idOf(r.items[i], r.group) == id {
+				r.items[i].Facets = facets
+			}
 		}
 	}
 	return nil

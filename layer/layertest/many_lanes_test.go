@@ -500,6 +500,27 @@ func TestUnreadableItemLeavesItsLanes(t *testing.T) {
 	}
 }
 
+// TestPurgeOfUnreadableItems (I1): a purge without force removes messages that cannot be read, and their keys in lanes.
+// Receives by template go on to find the messages that come later.
+func TestPurgeOfUnreadableItems(t *testing.T) {
+	for _, views := range []string{"*; state; state, region", "state"} {
+		l := newLaned(t, views, nil)
+		l.sendStates("NEW", "PAID", "NEW", "NEW")
+		items, err := l.q.Peek(l.ctx, "A", 4, nil)
+		require.NoError(t, err)
+		for _, item := range items[:3] {
+			l.spoilItem(item.ID)
+		}
+		report, err := l.q.Admin().Purge(l.ctx, layer.PurgeOptions{Group: layer.OnlyGroup("A")})
+		require.NoError(t, err)
+		require.Equal(t, layer.PurgeReport{Items: 4}, report)
+		l.check()
+		l.sendStates("NEW")
+		require.NoError(t, l.q.Ack(l.ctx, l.claimBy(isNew, 1)))
+		l.check()
+	}
+}
+
 // TestUnreadableItemAmongTheMostLanes (contract): an operator removes an unreadable message from a group of 1,000
 // lanes. With one lane more the call is refused, and nothing is changed.
 func TestUnreadableItemAmongTheMostLanes(t *testing.T) {
