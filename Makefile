@@ -37,7 +37,7 @@ pipeline: ## use: four stages as processes, two are killed; the books are verifi
 
 # Tests that make full has, and make test has not: those that kill, stop or start processes, need real time, or take
 # long; and packages of which that holds for every test.
-SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestBoundsAtTheLimit|TestConformance(Process|Socket)|TestCrash|TestDemoProcesses(Killed)?|TestHandOverUnderLoad|TestHistories(OfALate)?Process|TestKills(Together)?|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStopped(Opener|Server)|TestTakeoverWithLittleSpace)$$
+SLOW_TESTS = ^(TestBadPeersHarmNobody|TestBenchJSON|TestBenchmarks|TestBoundsAtTheLimit|TestConformanceProcess|TestConformanceSocket|TestCrash|TestDemoProcesses|TestDemoProcessesKilled|TestHandOverUnderLoad|TestHistoriesOfALateProcess|TestHistoriesProcess|TestKills|TestKillsTogether|TestLinearizableProcesses|TestLongOpening|TestNobodyCanServe|TestOpenersAreKilledInTurn|TestProcesses|TestRename|TestRootBeatsTheSwap|TestStoppedOpener|TestStoppedServer|TestTakeoverWithLittleSpace)$$
 SLOW_PACKAGES = /internal/(soak(/cmd)?|bench/hookpoints)$$
 
 # The packages that take longest begin first, so that no one of them runs alone at the end.

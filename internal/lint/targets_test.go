@@ -176,16 +176,7 @@ func TestEveryTestRuns(t *testing.T) {
 	runs := recordedRuns(t, root, append(append(gate, list("FULL")...), "fdb-suites"))
 	require.Greater(t, len(runs), 10)
 	tests := 0
-	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() && slices.Contains([]string{"testdata", "node_modules", ".git", "bin"}, d.Name()) {
-			return filepath.SkipDir
-		}
-		if !strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
+	eachTestFile(t, root, func(path string) {
 		names, tag := testsOf(t, path)
 		for _, name := range names {
 			tests++
@@ -196,9 +187,44 @@ func TestEveryTestRuns(t *testing.T) {
 				t.Errorf("%s: %s runs neither in make gate nor in make full", path, name)
 			}
 		}
+	})
+	require.Greater(t, tests, 500)
+}
+
+// eachTestFile calls visit with the path of each file of tests below root.
+func eachTestFile(t *testing.T, root string, visit func(path string)) {
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && slices.Contains([]string{"testdata", "node_modules", ".git", "bin"}, d.Name()) {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			visit(path)
+		}
 		return nil
 	}))
-	require.Greater(t, tests, 500)
+}
+
+// TestListedTestsAreThere: each test that a list of the Makefile names is there. A name of a test that has another name
+// by then would leave out nothing.
+func TestListedTestsAreThere(t *testing.T) {
+	all := make(map[string]bool)
+	eachTestFile(t, "../..", func(path string) {
+		names, _ := testsOf(t, path)
+		for _, name := range names {
+			all[name] = true
+		}
+	})
+	makefile := read(t, "Makefile")
+	for _, list := range []string{"SLOW_TESTS", "ONE_BY_ONE", "LONG_RACES"} {
+		m := regexp.MustCompile(`(?m)^` + list + ` = \^\(([\w|]+)\)\$\$$`).FindStringSubmatch(makefile)
+		require.NotNil(t, m, "%s: full names of tests, with | between them", list)
+		for _, name := range strings.Split(m[1], "|") {
+			require.True(t, all[name], "%s of the Makefile names %s, which is not there", list, name)
+		}
+	}
 }
 
 // testsOf lists the tests and fuzz targets of a file. tag is "broken" if the file needs that build tag.
