@@ -138,9 +138,10 @@ func pauseGroup(
 	if o.Token != 0 && !o.Force {
 		return done, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
-	if o.Token != 0 && !q.keys.plan.IsPlain() {
-		return done, wrap("pause",
-			fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
+	if o.Token != 0 {
+		if err := q.keys.plan.CheckOneHolder("Token", ErrOptions); err != nil {
+			return done, wrap("pause", err)
+		}
 	}
 	var now rec.Mark
 	err = q.operate(ctx, tx, func(w *txn) error {

@@ -621,9 +621,10 @@ func (o ReceiveOptions) place(keys subspace) (where string, err error) {
 	if where, err = keys.where(o.Where); err != nil {
 		return "", err
 	}
-	if o.Heartbeat && !keys.plan.IsPlain() {
-		return "", fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item",
-			ErrOptions)
+	if o.Heartbeat {
+		if err := keys.plan.CheckOneHolder("Heartbeat", ErrOptions); err != nil {
+			return "", err
+		}
 	}
 	if o.Unordered {
 		if where, err = o.placeUnordered(keys); err != nil {

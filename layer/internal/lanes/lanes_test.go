@@ -232,6 +232,15 @@ func TestLeaving(t *testing.T) {
 	require.Empty(t, parts, "the facets are not known")
 }
 
+// TestCheckOneHolder: an option that goes with one holder for each group is refused where there may be several.
+func TestCheckOneHolder(t *testing.T) {
+	refused := errors.New("refused")
+	for kind := range kinds {
+		err := New(kinds[kind]).CheckOneHolder("Token", refused)
+		require.Equal(t, kind != "plain", errors.Is(err, refused), kind)
+	}
+}
+
 // TestCheckJoin: messages join their groups when they are due where each group is one lane.
 func TestCheckJoin(t *testing.T) {
 	refused := errors.New("refused")

@@ -111,6 +111,16 @@ func (p Plan) CheckJoin(refused error) error {
 	return fmt.Errorf("%w: JoinWhenDue, in a queue with facets or with unordered consumers", refused)
 }
 
+// CheckOneHolder returns an error, which wraps refused, if a group may have several holders at a time. need names an
+// option that goes with one holder only. Example: the token of "the" claim of a group.
+func (p Plan) CheckOneHolder(need string, refused error) error {
+	if p.of == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s, where a group may have several holders (facets, unordered, lease_per=item)",
+		refused, need)
+}
+
 // Facets returns the names of the facets, in the order of their declaration.
 func (p Plan) Facets() []string {
 	if p.of == nil {
