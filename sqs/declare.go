@@ -32,15 +32,15 @@ const maxDeclaration = 8 << 20 // bytes
 //	    "RedrivePolicy": {"deadLetterTargetArn": "dead.fifo", "maxReceiveCount": 5}}, "tags": {"team": "shop"}}
 //	]
 //
-// Values of attributes may be texts as in CreateQueue, or numbers, truths and objects. In a RedrivePolicy the queue's
-// name may stand for its ARN.
+// Values of attributes may be texts as in CreateQueue, or numbers, truths and objects, but not null. In a RedrivePolicy
+// the queue's name may stand for its ARN.
 func ReadQueues(r io.Reader) ([]Declared, error) {
 	decoder := json.NewDecoder(io.LimitReader(r, maxDeclaration))
 	var text json.RawMessage
 	var read []struct {
 		Name       string                     `json:"name"`
 		Attributes map[string]json.RawMessage `json:"attributes"`
-		Tags       map[string]string          `json:"tags"`
+		Tags       map[string]*string         `json:"tags"`
 	}
 	err := decoder.Decode(&text)
 	if err == nil {
@@ -54,29 +54,46 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 	}
 	declared, seen := make([]Declared, len(read)), make(map[string]bool)
 	for i, q := range read {
-		fifo := strings.HasSuffix(q.Name, fifoSuffix)
-		if err := checkName(q.Name, fifo); err != nil {
+		if err := checkName(q.Name, strings.HasSuffix(q.Name, fifoSuffix)); err != nil {
 			return nil, fmt.Errorf("queue %d, %q: %w", i+1, q.Name, err)
 		}
 		if seen[q.Name] {
 			return nil, fmt.Errorf("queue %d, %q: it was there before", i+1, q.Name)
 		}
 		seen[q.Name] = true
-		d := Declared{Name: q.Name, Attributes: make(map[string]string), Tags: q.Tags}
-		if fifo {
-			d.Attributes[fifoQueue] = "true"
+		if declared[i], err = declaredAs(q.Name, q.Attributes, q.Tags); err != nil {
+			return nil, fmt.Errorf("queue %d, %q: %w", i+1, q.Name, err)
 		}
-		for name, value := range q.Attributes {
-			d.Attributes[name] = string(value)
-			var text string
-			if json.Unmarshal(value, &text) == nil {
-				d.Attributes[name] = text
-			}
-		}
-		d.Attributes = plainTruths(d.Attributes)
-		declared[i] = d
 	}
 	return declared, nil
+}
+
+// declaredAs returns the declaration of a queue from its JSON. It refuses null, as settings does: a template whose
+// variable is not set would otherwise remove a policy.
+func declaredAs(queue string, attributes map[string]json.RawMessage, tags map[string]*string) (Declared, error) {
+	d := Declared{Name: queue, Attributes: make(map[string]string), Tags: make(map[string]string)}
+	if strings.HasSuffix(queue, fifoSuffix) {
+		d.Attributes[fifoQueue] = "true"
+	}
+	for name, value := range attributes {
+		var text *string
+		switch err := json.Unmarshal(value, &text); {
+		case err != nil:
+			d.Attributes[name] = string(value)
+		case text == nil:
+			return d, fmt.Errorf("the attribute %q is null", name)
+		default:
+			d.Attributes[name] = *text
+		}
+	}
+	for name, value := range tags {
+		if value == nil {
+			return d, fmt.Errorf("the tag %q is null", name)
+		}
+		d.Tags[name] = *value
+	}
+	d.Attributes = plainTruths(d.Attributes)
+	return d, nil
 }
 
 // Declare makes the queues that do not exist, and sets the attributes and tags of those that do. Attributes, tags and

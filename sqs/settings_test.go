@@ -36,6 +36,25 @@ func TestMissingValues(t *testing.T) {
 	})
 }
 
+// TestDeclaredNull: a file of queues with null for an attribute or a tag is refused, as a request is. A template whose
+// variable is not set would otherwise remove a policy, or shorten a retention.
+func TestDeclaredNull(t *testing.T) {
+	for _, test := range []struct{ queue, names string }{
+		{`"attributes": {"MessageRetentionPeriod": null}`, `"MessageRetentionPeriod"`},
+		{`"attributes": {"DelaySeconds": 5, "Policy":  null }`, `"Policy"`},
+		{`"tags": {"team": null}`, `"team"`},
+	} {
+		_, err := ReadQueues(strings.NewReader(`[{"name": "first"}, {"name": "jobs", ` + test.queue + `}]`))
+		require.ErrorContains(t, err, test.names+" is null", test.queue)
+		require.ErrorContains(t, err, `queue 2, "jobs"`)
+	}
+	declared, err := ReadQueues(strings.NewReader(`[{"name": "jobs", "attributes": {"Policy": ""}, "tags": {"a": ""}}]`))
+	require.NoError(t, err)
+	require.Equal(t, []Declared{{
+		Name: "jobs", Attributes: map[string]string{policyAttribute: ""}, Tags: map[string]string{"a": ""},
+	}}, declared)
+}
+
 // TestCreateAgain: a CreateQueue that was answered is answered again. What SetQueueAttributes refuses, CreateQueue
 // refuses too.
 func TestCreateAgain(t *testing.T) {
