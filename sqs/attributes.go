@@ -154,7 +154,19 @@ func checkAttribute(name, value string) error {
 	return nil
 }
 
-// setAttributes adds attributes to those of a queue. An empty text removes an attribute.
+// checkNotEmpty returns an error if a number or a choice is empty. An empty value removes only a text, for example a
+// Policy. A number would get its default, and a shorter retention drops messages. CreateQueue accepts an empty value as
+// the default, because a new queue has nothing to lose.
+func checkNotEmpty(attributes map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		if attributes[name] == "" && settable(name) && !slices.Contains(texts, name) {
+			return invalidAttribute(name)
+		}
+	}
+	return nil
+}
+
+// setAttributes adds attributes to those of a queue. An empty value removes an attribute.
 func setAttributes(into, attributes map[string]string) {
 	for name, value := range attributes {
 		if value == "" {

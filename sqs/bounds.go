@@ -92,7 +92,7 @@ func (n *names) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// settings are attributes or tags by their names. An empty text of an attribute is its default.
+// settings are attributes or tags by their names.
 type settings map[string]string
 
 // UnmarshalJSON refuses null, and the missing value of the Query protocol, with an apiError: a program whose variable

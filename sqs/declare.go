@@ -99,7 +99,8 @@ func declaredAs(queue string, attributes map[string]json.RawMessage, tags map[st
 // Declare makes the queues that do not exist, and sets the attributes and tags of those that do. Attributes, tags and
 // queues that are not named stay as they are. Dead letter queues may be declared behind the queues that name them. If
 // CreateQueue or SetQueueAttributes would refuse a queue, Declare ends with *RefusedError, and the caller must correct
-// the declaration. Any other error is the database's, with the queue's name, and the caller may call again. Queues
+// the declaration. An empty number or choice is refused for a new queue, too: it would be refused when the server
+// starts the next time. Any other error is the database's, with the queue's name, and the caller may call again. Queues
 // before that one are made or set by then.
 func (s *Server) Declare(ctx context.Context, queues []Declared) error {
 	c := &call{account: s.options.Account}
@@ -126,6 +127,9 @@ func notDeclared(q Declared, err error) error {
 }
 
 func (s *Server) declare(ctx context.Context, c *call, q Declared, without ...string) error {
+	if err := checkNotEmpty(q.Attributes); err != nil {
+		return err
+	}
 	attributes := maps.Clone(q.Attributes)
 	maps.DeleteFunc(attributes, func(name, _ string) bool { return slices.Contains(without, name) })
 	if text, ok := attributes[redrivePolicy]; ok {

@@ -409,6 +409,9 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 	if err := checkAttributes(q.fifo(), in.Attributes); err != nil {
 		return err
 	}
+	if err := checkNotEmpty(in.Attributes); err != nil {
+		return err
+	}
 	wanted := q.record.clone()
 	setAttributes(wanted.Attributes, in.Attributes)
 	if in.Attributes[redrivePolicy] != "" {

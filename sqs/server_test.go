@@ -639,7 +639,7 @@ func TestQueryProtocol(t *testing.T) {
 			metadata("ReceiveMessage"), body)
 		_, body = e.query("Action=ListQueueTags" + at)
 		require.Contains(e, body, "<Tag><Key>k</Key><Value>v</Value></Tag>")
-		_, body = e.query("Action=SetQueueAttributes&Attribute.Name=DelaySeconds&Attribute.Value=" + at)
+		_, body = e.query("Action=SetQueueAttributes&Attribute.Name=DelaySeconds&Attribute.Value=0" + at)
 		require.Equal(e, open("SetQueueAttributes")+metadata("SetQueueAttributes"), body)
 
 		status, body = e.query("Action=SendMessage&MessageBody=b&QueueUrl=none")

@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,44 @@ func TestDeclaredNull(t *testing.T) {
 	require.Equal(t, []Declared{{
 		Name: "jobs", Attributes: map[string]string{policyAttribute: ""}, Tags: map[string]string{"a": ""},
 	}}, declared)
+}
+
+// TestEmptyValues: SetQueueAttributes and a declaration of queues refuse an empty number or choice, and then change
+// nothing. The default would drop messages, for example by a shorter retention. An empty text removes a text.
+func TestEmptyValues(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		queues := map[string]string{
+			"orders.fifo": e.create("orders.fifo", retentionPeriod, "1209600", contentBased, "true", kmsKey, "k"),
+			"jobs":        e.create("jobs", retentionPeriod, "1209600", managedEncryption, "false"),
+		}
+		for name, url := range queues {
+			before := e.attributes(url)
+			for _, attribute := range []string{retentionPeriod, contentBased, managedEncryption, kmsReuse, visibilityOf} {
+				if name == "jobs" && slices.Contains(fifoOnly, attribute) {
+					continue
+				}
+				in := map[string]string{attribute: "", delaySeconds: "7"}
+				if name == "orders.fifo" {
+					in[fifoQueue] = "true"
+				}
+				code, text := e.refused("SetQueueAttributes", object{"QueueUrl": url, "Attributes": in})
+				require.Equal(e, "InvalidAttributeValue", code)
+				require.Contains(e, text, attribute)
+				for _, name := range []string{name, "new-" + name} {
+					var refused *RefusedError
+					err := e.s.Declare(e.Context(), []Declared{{Name: name, Attributes: in}})
+					require.ErrorAs(e, err, &refused, attribute)
+					require.Equal(e, name, refused.Queue)
+				}
+			}
+			require.Equal(e, before, e.attributes(url))
+			e.refused("GetQueueUrl", object{"QueueName": "new-" + name})
+			in := map[string]string{kmsKey: "", policyAttribute: "", redrivePolicy: "", redriveAllowPolicy: ""}
+			e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": in})
+			require.NoError(e, e.s.Declare(e.Context(), []Declared{{Name: name, Attributes: in}}))
+			require.NotContains(e, e.attributes(url), kmsKey)
+		}
+	})
 }
 
 // TestCreateAgain: a CreateQueue that was answered is answered again. What SetQueueAttributes refuses, CreateQueue

@@ -393,11 +393,11 @@ func TestVisibilityOfQueues(t *testing.T) {
 			object{"QueueName": "theirs.fifo", "Attributes": object{fifoQueue: "true", visibilityOf: "item"}})
 		require.Equal(e, "QueueNameExists", code)
 		require.Contains(e, text, "a different value for attribute fdbfifo.Visibility")
-		for _, value := range []string{"claim", ""} {
+		for value, reason := range map[string]string{"claim": "It is fixed when the queue is made.", "": visibilityOf} {
 			code, text = e.refused("SetQueueAttributes",
 				object{"QueueUrl": mine, "Attributes": object{visibilityOf: value, delaySeconds: "7"}})
 			require.Equal(e, "InvalidAttributeValue", code)
-			require.Contains(e, text, "It is fixed when the queue is made.")
+			require.Contains(e, text, reason)
 		}
 		e.call("SetQueueAttributes",
 			object{"QueueUrl": mine, "Attributes": object{visibilityOf: "item", visibilityTimeout: "77"}})
