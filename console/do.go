@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -79,6 +80,15 @@ func partly(done string, n int64, goOn string, err error) error {
 }
 
 const repeat = "repeat the action to go on"
+
+// continues says how the user continues an action on letters. An action that was confirmed is not done again, because
+// the letters have changed.
+func (d *deed) continues() string {
+	if d.in.Has("seen") {
+		return "to go on, confirm the rest"
+	}
+	return repeat
+}
 
 // group is the group that the action is about.
 func (d *deed) group() string { return d.in.Get("g") }
@@ -304,8 +314,8 @@ func (d *deed) release(ctx context.Context) (string, error) {
 	return fmt.Sprintf("taken from %q with %s in flight", h.Owner, plural(int64(h.Outstanding), "message")), err
 }
 
-// letters returns the filter of a redrive or a discard. Only an explicit field chooses all dead letters.
-func (d *deed) letters() (layer.DeadFilter, error) {
+// chosen returns the filter of a redrive or a discard. Only an explicit field chooses all dead letters.
+func (d *deed) chosen() (layer.DeadFilter, error) {
 	f, err := deadFilter(input{Values: d.in})
 	if err == nil && f.Text != "" && strings.TrimSpace(f.Text) == "" {
 		err = fmt.Errorf("%w: the text is blank", errAsk) // nearly every reason has a blank
@@ -319,7 +329,7 @@ func (d *deed) letters() (layer.DeadFilter, error) {
 }
 
 func (d *deed) redrive(ctx context.Context) (string, error) {
-	f, err := d.letters()
+	f, err := d.chosen()
 	if err != nil {
 		return "", err
 	}
@@ -330,13 +340,16 @@ func (d *deed) redrive(ctx context.Context) (string, error) {
 	if o.DryRun, err = d.flag("dry_run"); err != nil {
 		return "", err
 	}
+	if f, err = d.confirmed(ctx, f); err != nil {
+		return "", err
+	}
 	report, err := d.admin().Redrive(ctx, f, o)
-	words := deadWords(report, "given back", o.DryRun)
-	return words, partly(words, report.Done, repeat, err)
+	words := deadWords(report.Done, d.in.Get("verb"), o.DryRun)
+	return words, partly(words, report.Done, d.continues(), err)
 }
 
 func (d *deed) discard(ctx context.Context) (string, error) {
-	f, err := d.letters()
+	f, err := d.chosen()
 	if err != nil {
 		return "", err
 	}
@@ -344,9 +357,12 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 	if o.DryRun, err = d.flag("dry_run"); err != nil {
 		return "", err
 	}
+	if f, err = d.confirmed(ctx, f); err != nil {
+		return "", err
+	}
 	report, err := d.admin().Discard(ctx, f, o)
-	words := deadWords(report, "removed for good", o.DryRun)
-	return words, partly(words, report.Done, repeat, err)
+	words := deadWords(report.Done, d.in.Get("verb"), o.DryRun)
+	return words, partly(words, report.Done, d.continues(), err)
 }
 
 // replay enqueues archived messages again, at most maxReplay, so that an action ends.
@@ -389,11 +405,13 @@ func (d *deed) sweep(ctx context.Context) (string, error) {
 		r.PastRetention, r.Archived, r.Dead), err
 }
 
-func deadWords(r layer.DeadReport, done string, dry bool) string {
+// deadWords says how many letters a redrive or a discard has changed, or would change.
+func deadWords(n int64, verb string, dry bool) string {
+	done := map[string]string{"redrive": "given back", "discard": "removed for good"}[verb]
 	if dry {
-		return plural(r.Done, "dead letter") + " would be " + done
+		done = "would be " + done
 	}
-	return plural(r.Done, "dead letter") + " " + done
+	return plural(n, "dead letter") + " " + done
 }
 
 func (d *deed) configure(ctx context.Context) (string, error) {
@@ -473,23 +491,23 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 		return nil, fmt.Errorf("%w: there is no verb %q", errAsk, verb)
 	}
 	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: in.Get("g"), Back: in.Get("back")}
-	for _, name := range carried {
-		if in.Has(name) {
-			d.Fields = append(d.Fields, field{name, in.Get(name)})
-		}
-	}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
 		return nil, err
 	}
+	asked := &deed{q: q, in: maps.Clone(in.Values), by: in.who.name}
 	switch {
-	case slices.Contains([]string{"redrive", "discard", "replay", "retry-alike"}, verb):
-		dry := url.Values{}
-		for k, vs := range in.Values {
-			dry[k] = vs
+	case (verb == "redrive" || verb == "discard") && !in.Has("id"):
+		var seen letters
+		if seen, err = asked.fixLetters(ctx); err == nil {
+			d.Count = deadWords(int64(len(seen.ids)), verb, true)
+			d.Fields = append(d.Fields, field{"seen", seen.digest()})
 		}
-		dry.Set("dry_run", "1")
-		d.Count, err = verbs[verb](&deed{q: q, in: dry, by: in.who.name}, ctx)
+	case slices.Contains([]string{"redrive", "discard", "replay", "retry-alike"}, verb):
+		dry := *asked
+		dry.in = maps.Clone(asked.in)
+		dry.in.Set("dry_run", "1")
+		d.Count, err = verbs[verb](&dry, ctx)
 	case in.Has("g"):
 		var g layer.GroupInfo
 		if g, err = q.Admin().Group(ctx, in.Get("g"), nil); err == nil {
@@ -497,6 +515,11 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 			if want := in.Get("head"); want != "" && want != g.Head.String() {
 				err = fmt.Errorf("%w: another message is the first of the group now", layer.ErrChanged)
 			}
+		}
+	}
+	for _, name := range carried {
+		if asked.in.Has(name) {
+			d.Fields = append(d.Fields, field{name, asked.in.Get(name)})
 		}
 	}
 	return d, err

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -187,6 +188,53 @@ func TestEmptyFieldIsNoValue(t *testing.T) {
 	r, body := s.post(url.Values{"q": {"orders"}, "g": {"A"}, "verb": {"discard"}, "dry_run": {"1"}})
 	require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
 	require.NoError(t, s.q.Ack(t.Context(), claims[0]))
+}
+
+// TestOnlyConfirmedLetters: a discard or a redrive of all letters acts on the letters that its page of confirmation has
+// counted. Letters that die after the page was shown stay. If a counted letter is gone, the action does nothing.
+func TestOnlyConfirmedLetters(t *testing.T) {
+	for verb, label := range map[string]string{"discard": "Discard", "redrive": "Redrive"} {
+		t.Run(verb, func(t *testing.T) {
+			s := newSite(t, nil)
+			skip := func(n int) (ids []layer.ID) {
+				for i := range n {
+					g := fmt.Sprint("G", i)
+					s.enqueue(g, "x")
+					id, err := s.q.Admin().Skip(t.Context(), g, layer.SkipOptions{})
+					require.NoError(t, err)
+					ids = append(ids, id)
+				}
+				return ids
+			}
+			dead := func() int64 {
+				stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
+				require.NoError(t, err)
+				return stats.Dead
+			}
+			skip(3)
+			confirm := "/" + confirmDead(verb, "orders", "./", url.Values{})
+			require.Contains(t, s.get(confirm), "3 dead letters would be")
+			form := s.button(confirm, label)
+			time.Sleep(5 * time.Millisecond) // the times of letters have milliseconds
+			skip(5)
+			r, body := s.post(form)
+			require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
+			require.EqualValues(t, 5, dead(), "those that were not counted")
+			require.Contains(t, s.c.audit.latest()[0].Result, "3 dead letters")
+			r, body = s.post(form)
+			require.Equal(t, http.StatusConflict, r.StatusCode, "a second click: %s", body)
+
+			form = s.button(confirm, label)
+			gone, err := s.q.Admin().DeadLetters(t.Context(), layer.DeadOptions{Limit: 1})
+			require.NoError(t, err)
+			of := layer.DeadFilter{IDs: []layer.ID{gone.Letters[0].ID}}
+			_, err = s.q.Admin().Discard(t.Context(), of, layer.DiscardOptions{})
+			require.NoError(t, err)
+			r, body = s.post(form)
+			require.Equal(t, http.StatusConflict, r.StatusCode, body)
+			require.EqualValues(t, 4, dead())
+		})
+	}
 }
 
 // TestBlankToken: a token of blanks is no secret, so a console is not made with it.

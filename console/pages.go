@@ -539,9 +539,11 @@ func deadFilter(in input) (layer.DeadFilter, error) {
 		if in.Get(name) == "" {
 			continue
 		}
-		at, err := time.Parse("2006-01-02T15:04", in.Get(name))
+		at, err := time.Parse("2006-01-02T15:04", in.Get(name)) // as a browser sends it
 		if err != nil {
-			return f, fmt.Errorf("%w: %s: %w", errAsk, name, err)
+			if at, err = time.Parse(time.RFC3339, in.Get(name)); err != nil {
+				return f, fmt.Errorf("%w: %s: %w", errAsk, name, err)
+			}
 		}
 		*t = at
 	}
