@@ -32,7 +32,8 @@ type Delivery struct {
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
-	// spared: the handler's transaction has failed because of the database, so the call is no failed attempt.
+	// spared: the handler's transaction has failed because of the database, so the call is no failed attempt. The
+	// handler was not called, or has returned nil in time.
 	spared bool
 	// unknown: the outcome of the handler's transaction is unknown.
 	unknown bool
@@ -130,16 +131,16 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	defer h.end()
 	h.commits.Store(true)
 	defer h.commits.Store(false)
-	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
+	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime(), mayAdvance: len(d.Queue.Config().Facets) > 0}
 	ctx, cancel := h.outlive(of)
 	defer cancel()
 	for {
 		if err := h.ensure(of, txNeed(t.lease)); err != nil {
 			return err
 		}
-		t.failed, t.took, t.bound, t.n, t.committing = nil, 0, 0, 0, false
+		t.failed, t.took, t.all, t.bound, t.n, t.committing = nil, 0, 0, 0, 0, false
 		err := t.once(ctx)
-		d.spared = d.spared && (isOutage(err) || errors.Is(err, errRenew))
+		d.spared = d.spared && kv.Code(err) < refusals
 		switch {
 		case errors.Is(err, errRenew):
 			continue
@@ -155,11 +156,19 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 	}
 }
 
-// isOutage reports whether a transaction has failed with err because of the database. The codes from 2000 on say that a
-// client has used the database in a wrong way. Example: the handler has written too much.
+// refusals is the first of the codes that say that a client has used the database in a wrong way. Example: the handler
+// has written too much.
+const refusals = 2000
+
+// isOutage reports whether a transaction has failed with err because of the database.
 func isOutage(err error) bool {
 	code := kv.Code(err)
-	return code > 0 && code < 2000
+	return code > 0 && code < refusals
+}
+
+// isEndOf reports whether err says that ctx has ended.
+func isEndOf(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, ctx.Err()))
 }
 
 // outlive returns a context for the commit of a handler that succeeds after the end of its context. It ends endTimeout
@@ -185,19 +194,27 @@ type handlerTx struct {
 	of    context.Context
 	fn    func(ctx context.Context, tx kv.Tx) error
 	lease time.Duration
+	// mayAdvance: the queue has facets. Then the item is finished or advanced after the handler, otherwise before.
+	mayAdvance bool
 
-	failed      error         // the handler's, with errGiveUp
-	took, bound time.Duration // the time that the attempt before took, and its bound
-	n           int           // attempts so far
-	committing  bool          // the last attempt went on to its commit
+	failed     error         // the handler's, with errGiveUp
+	took       time.Duration // the time of the handler's function in the attempt before
+	all        time.Duration // the time of the whole attempt before; the rest of it is the database's
+	bound      time.Duration // of the attempt before
+	n          int           // attempts so far
+	committing bool          // the last attempt went on to its commit
 }
+
+// overran reports whether the attempt before took too long because of the handler: its function needed at least half of
+// the time. Otherwise the database was slow, and no message is blamed for that.
+func (t *handlerTx) overran() bool { return t.all >= t.bound && t.took >= t.all/2 }
 
 // once runs the transaction. ctx outlives t.of, so that a handler whose context has ended may still succeed.
 func (t *handlerTx) once(ctx context.Context) error {
 	return t.d.Queue.Once(ctx, func(tx kv.Tx) error {
-		if t.n > 0 && t.took < t.bound && t.of.Err() != nil {
+		if t.n > 0 && !t.overran() && t.of.Err() != nil {
 			t.failed = context.Cause(t.of)
-			return errGiveUp // the handler must not be called again
+			return errGiveUp // the handler must not be called again, and is blamed only for an error of its own
 		}
 		err := t.attempt(tx, t.n > 0)
 		t.n++
@@ -208,9 +225,10 @@ func (t *handlerTx) once(ctx context.Context) error {
 // attempt is the body of the transaction. When attempt is called, no attempt before has committed, nor will one commit
 // later (see layer.Queue.Once). So attempt may end the loop.
 func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
-	d, h, q := t.d, t.d.in, t.d.Queue
-	if again && t.took >= t.bound {
+	d, h := t.d, t.d.in
+	if again && t.overran() {
 		t.failed = &timeoutError{t.bound, "its transaction"} // too old to commit, and the next would be, too
+		d.spared = false
 		return errGiveUp
 	}
 	left := h.left()
@@ -222,37 +240,56 @@ func (t *handlerTx) attempt(tx kv.Tx, again bool) (err error) {
 	ctx, cancel := t.bounded()
 	defer cancel()
 	begun := time.Now()
-	defer func() { t.took = time.Since(begun) }()
-	d.sets, d.state, d.next, d.refused, d.spared = false, nil, nil, nil, true
+	d.sets, d.state, d.next, d.refused, d.spared, t.took, t.all = false, nil, nil, nil, true, 0, 0
 	defer func() { t.committing = err == nil }()
-	mayAdvance := len(q.Config().Facets) > 0
-	if !mayAdvance {
+	if !t.mayAdvance {
 		if err := t.finish(ctx, tx); err != nil {
+			d.spared = isOutage(err) || isEndOf(ctx, err)
 			return err
 		}
 	}
+	own, err := t.call(ctx, tx)
+	t.all = time.Since(begun)
+	d.spared = err == nil || t.blamesNone(ctx, own, err)
+	if err != nil && t.all >= t.bound && (t.of.Err() == nil || hasLapsed(t.of)) {
+		t.failed = timedOut(ctx, err)
+		return errGiveUp
+	}
+	return err
+}
+
+// call calls the handler's function, and does the rest of the transaction. own: the error is the function's.
+func (t *handlerTx) call(ctx context.Context, tx kv.Tx) (own bool, err error) {
+	d, h, q := t.d, t.d.in, t.d.Queue
 	h.commits.Store(false)
 	d.spared = false // also if the handler panics
+	begun := time.Now()
 	err = t.fn(ctx, tx)
-	d.spared = err == nil
+	t.took = time.Since(begun)
 	h.commits.Store(true)
 	switch {
 	case err != nil:
-	case mayAdvance:
+		return true, err
+	case t.mayAdvance:
 		err = t.finish(ctx, tx) // the handler has called AdvanceTo by now
 	default:
 		err = d.refused // AdvanceTo has refused, because the queue has no facets
-	}
-	if err != nil && time.Since(begun) >= t.bound && (t.of.Err() == nil || hasLapsed(t.of)) {
-		t.failed = timedOut(ctx, err)
-		return errGiveUp
 	}
 	if err == nil && d.sets {
 		// Under the ack's conflict on the lock.
 		o := layer.SetGroupStateOptions{Force: true}
 		err = q.Admin().SetGroupStateTx(ctx, tx, h.as.Group, d.state, o)
 	}
-	return err
+	return false, err
+}
+
+// blamesNone reports whether an attempt in which the function was called has failed because of the database. own: err
+// is the function's. If the time is over, the database is the cause if it took more of the time than the function.
+func (t *handlerTx) blamesNone(ctx context.Context, own bool, err error) bool {
+	if isEndOf(ctx, err) {
+		return t.took < t.all/2
+	}
+	return !own && isOutage(err) && !t.overran()
 }
 
 // lent returns the item with a body and headers of its own, which a handler may change.

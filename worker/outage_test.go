@@ -1,0 +1,242 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// silentDB does not answer for a while. The calls that have waited fail, and nothing of them was applied.
+type silentDB struct {
+	kv.DB
+	until atomic.Int64 // nanoseconds
+}
+
+// silence begins the silence.
+func (db *silentDB) silence(d time.Duration) { db.until.Store(time.Now().Add(d).UnixNano()) }
+
+func (db *silentDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := db.DB.Begin(o)
+	return silentTx{tx, db}, err
+}
+
+type silentTx struct {
+	kv.ManagedTx
+	db *silentDB
+}
+
+func (t silentTx) Get(key []byte) kv.Future[[]byte] { return unless(t.db, t.ManagedTx.Get(key)) }
+func (t silentTx) ReadVersion() kv.Future[int64]    { return unless(t.db, t.ManagedTx.ReadVersion()) }
+
+func (t silentTx) Commit() kv.Future[struct{}] {
+	if left := time.Until(time.Unix(0, t.db.until.Load())); left > 0 {
+		return unless(t.db, kv.Done(struct{}{}, nil))
+	}
+	return t.ManagedTx.Commit()
+}
+
+// unless returns the answer unless the database is silent.
+func unless[T any](db *silentDB, answer kv.Future[T]) kv.Future[T] {
+	if left := time.Until(time.Unix(0, db.until.Load())); left > 0 {
+		return silent[T]{answer, time.After(left)}
+	}
+	return answer
+}
+
+type silent[T any] struct {
+	kv.Future[T]
+	ends <-chan time.Time
+}
+
+func (f silent[T]) Ready() bool { return false }
+
+func (f silent[T]) Wait(ctx context.Context) (v T, err error) {
+	select {
+	case <-f.ends:
+		return v, &kv.Error{Code: kv.CodeTransactionTooOld}
+	case <-ctx.Done():
+		return v, context.Cause(ctx)
+	}
+}
+
+// counted lets a worker of the queue run for some time, and returns the figures of the queue.
+func counted(t *testing.T, q *layer.Queue, h worker.Handler, o worker.Options, d time.Duration) layer.Stats {
+	t.Helper()
+	o.Concurrency, o.Logger = 1, slog.New(slog.DiscardHandler)
+	w, err := worker.New(q, h, o)
+	require.NoError(t, err)
+	w.Start()
+	time.Sleep(d)
+	require.NoError(t, w.Stop(t.Context()))
+	stats, err := q.Stats(t.Context(), layer.StatsOptions{})
+	require.NoError(t, err)
+	require.NoError(t, q.Close(t.Context()))
+	return stats
+}
+
+// TestSilenceBlamesNoItem (G7): a database does not answer the transaction of a handler, before the handler's own part
+// or behind it. The handler was not called, or has returned nil. So the end of the transaction's time, of Timeout or of
+// the lease counts no attempt.
+func TestSilenceBlamesNoItem(t *testing.T) {
+	t.Parallel()
+	facets := layer.Config{MaxAttempts: 1, Facets: []string{"state"}, Views: "*"}
+	plain, short := layer.Config{MaxAttempts: 1}, worker.Options{Timeout: time.Second}
+	for name, c := range map[string]struct {
+		config layer.Config
+		o      worker.Options
+		during bool // the handler is called, and returns nil
+		silent time.Duration
+		calls  int
+	}{
+		"before":                  {plain, worker.Options{}, false, 6 * time.Second, 1},
+		"before, short timeout":   {plain, short, false, 6 * time.Second, 1},
+		"before, short lease":     {plain, worker.Options{Lease: time.Second}, false, 6 * time.Second, 1},
+		"behind, facets":          {facets, worker.Options{}, true, 6 * time.Second, 2},
+		"behind, facets, timeout": {facets, short, true, 15 * time.Second, 2},
+		"behind, its guard": {
+			plain, worker.Options{Timeout: time.Second, StayWhenStuck: true}, true, 15 * time.Second, 2,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, _, end := orders(t, c.config, "a")
+				far := &silentDB{DB: db}
+				q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+				require.NoError(t, err)
+				silence := sync.OnceFunc(func() { far.silence(c.silent) })
+				calls := 0
+				o := c.o
+				o.Events.Started = func(worker.Event) {
+					if !c.during {
+						silence()
+					}
+				}
+				stats := counted(t, q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+					if calls++; c.during {
+						silence()
+					}
+					return nil
+				}), o, 2*time.Minute)
+				require.Equal(t, c.calls, calls)
+				require.Zero(t, stats.DeadLettered)
+				require.EqualValues(t, 1, stats.Acked)
+				end()
+			})
+		})
+	}
+}
+
+// TestShortSilenceBlamesNoItem (G7): the database has taken nearly all the time of a handler's transaction. The context
+// ends while the handler runs, which then returns the context's error. No attempt counts.
+func TestShortSilenceBlamesNoItem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{MaxAttempts: 1}, "a")
+		far := &lateDB{DB: db}
+		q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		calls := 0
+		late := sync.OnceFunc(func() { far.late.Store(int64(4500 * time.Millisecond)) })
+		stats := counted(t, q, worker.HandleTx(func(ctx context.Context, _ kv.Tx, _ *worker.Delivery) error {
+			calls++
+			select {
+			case <-time.After(500 * time.Millisecond):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}), worker.Options{Events: worker.Events{Started: func(worker.Event) { late() }}}, time.Minute)
+		require.Equal(t, 2, calls)
+		require.Zero(t, stats.DeadLettered)
+		require.EqualValues(t, 1, stats.Acked)
+		end()
+	})
+}
+
+// lateDB answers the first read of its next transaction late, once it is told to.
+type lateDB struct {
+	kv.DB
+	late atomic.Int64 // nanoseconds
+}
+
+func (db *lateDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := db.DB.Begin(o)
+	return lateTx{tx, db}, err
+}
+
+type lateTx struct {
+	kv.ManagedTx
+	db *lateDB
+}
+
+func (t lateTx) Get(key []byte) kv.Future[[]byte] {
+	time.Sleep(time.Duration(t.db.late.Swap(0)))
+	return t.ManagedTx.Get(key)
+}
+
+// TestSlowHandlerIsBlamed (G7): a handler needs nearly all the time of its transaction, and nothing is left for the
+// ack. The attempt counts.
+func TestSlowHandlerIsBlamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{
+			MaxAttempts: 2, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
+			Facets: []string{"state"}, Views: "*",
+		}, "a")
+		far := &silentDB{DB: db}
+		q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+		require.NoError(t, err)
+		stats := counted(t, q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+			time.Sleep(4700 * time.Millisecond)
+			far.silence(200 * time.Millisecond)
+			return nil
+		}), worker.Options{}, time.Minute)
+		require.EqualValues(t, 1, stats.DeadLettered)
+		end()
+	})
+}
+
+// faulty opens the queue by a handle whose commits meet the fault until the time that fail is called with.
+func faulty(t *testing.T, db kv.DB, kind fault.Kind) (q *layer.Queue, fail func(d time.Duration)) {
+	t.Helper()
+	var heals atomic.Int64 // ns
+	plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+		if time.Now().UnixNano() < heals.Load() {
+			return kind
+		}
+		return fault.None
+	}}
+	q, err := layer.Open(t.Context(), fault.Wrap(db, plan), []byte("worker"), "orders", layer.Options{})
+	require.NoError(t, err)
+	return q, func(d time.Duration) { heals.Store(time.Now().Add(d).UnixNano()) }
+}
+
+// TestRetriedCommitBlamesNoItem (G7): the handler has returned nil at once, and its commit is tried again until Timeout
+// is over. No attempt counts.
+func TestRetriedCommitBlamesNoItem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{MaxAttempts: 1}, "a")
+		q, fail := faulty(t, db, fault.Conflict)
+		begin := sync.OnceFunc(func() { fail(3 * time.Second) })
+		stats := counted(t, q, worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error {
+			begin()
+			return nil
+		}), worker.Options{Timeout: 2 * time.Second, Lease: 5 * time.Minute}, time.Minute)
+		require.Zero(t, stats.DeadLettered)
+		require.EqualValues(t, 1, stats.Acked)
+		end()
+	})
+}
