@@ -647,15 +647,16 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		}
 	}
 	parts := slices.Sorted(maps.Keys(named))
+	var free []string // the lanes without a lock that have lost an item, perhaps their head, or an unreadable lock
 	all, err := s.readOver(r, parts)
 	if isCorrupt(err) && s.p.o.Force {
-		if err = s.forceUnreadable(r, parts); err == nil {
+		if free, err = s.forceUnreadable(r, parts); err == nil {
 			all, err = s.readOver(r, parts)
 		}
 	}
 	if isCorrupt(err) {
 		s.done.Kept += int64(len(r.items))
-		return nil
+		return freeAll(s.txn, free)
 	}
 	if err != nil {
 		return err
@@ -674,12 +675,11 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	})
 	s.done.Kept += int64(len(r.items) - len(gone))
 	if len(gone) == 0 {
-		return nil
+		return freeAll(s.txn, free)
 	}
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
-	var free []string // the lanes without a lock that have lost an item, perhaps their head
 	for _, held := range all {
 		if s.end(held.lane, held.record, r.whole) {
 			free = append(free, held.lane)
@@ -696,8 +696,13 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 			}
 		}
 	}
+	return freeAll(s.txn, free)
+}
+
+// freeAll sets lanes free: see free. They must have no locks.
+func freeAll(w *txn, free []string) error {
 	for _, lane := range free {
-		if err := s.free(lane); err != nil {
+		if err := w.free(lane); err != nil {
 			return err
 		}
 	}
@@ -780,22 +785,33 @@ func concerns(r *purgeRun, held heldLane) bool {
 }
 
 // forceUnreadable clears, for a purge by force, the locks of the group and of parts (other lanes of the group), and the
-// holds over a run, if they cannot be read. It reads them with a conflict.
-func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) error {
+// holds over a run, if they cannot be read. If the run has unreadable items, it looks at the locks of all lanes, as
+// readOver does. It reads the locks with a conflict. cleared are the lanes of which it has cleared the lock: the caller
+// must set them free.
+func (s *purgeStep) forceUnreadable(r *purgeRun, parts []string) (cleared []string, err error) {
 	sections := append(s.keys.locksOf(r.group, parts), holdsOver(s.keys, r)...)
-	for _, section := range sections {
+	if len(r.unreadable) > 0 {
+		sections = append(sections, s.keys.locks(r.group))
+	}
+	for i, section := range sections {
+		var read locksRead
+		whole := len(r.unreadable) > 0 && i == len(sections)-1 // the section of all locks
 		for row, err := range walk(s.ctx, guard.PurgeLock.Reads(s.tx), section, locksOfPage) {
 			if err != nil {
-				return fmt.Errorf("read locks: %w", err)
+				return nil, fmt.Errorf("read locks: %w", err)
+			}
+			if read.add(row); read.over() && whole {
+				break // then readOver leaves the unreadable items alone
 			}
 			if p, err := s.keys.parse(row.Key); err != nil {
 				s.tx.Clear(row.Key)
 			} else if _, err := rec.UnpackRecord(row.Key, row.Value); err != nil {
 				s.put(p.lane, rec.Unreadable, nil, 0)
+				cleared = append(cleared, p.lane)
 			}
 		}
 	}
-	return nil
+	return cleared, nil
 }
 
 // The first step of a drop marks the queue and clears the configuration, so that no handle can open the queue. The last
