@@ -169,5 +169,6 @@ func (h *inHand) settle(ctx context.Context, s layer.Settlement, unknown bool) e
 	}
 }
 
-// mayPass reports whether a settlement that has failed with err may succeed next time: the database has failed.
-func mayPass(err error) bool { return kv.Code(err) != 0 }
+// mayPass reports whether a settlement that has failed with err may succeed next time: the database has failed, and is
+// not closed.
+func mayPass(err error) bool { return kv.Code(err) != 0 && !isGone(err) }

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -52,4 +53,28 @@ func TestRunEndsWithItsDatabase(t *testing.T) {
 		require.Less(t, errs.Load(), int64(10))
 		require.ErrorIs(t, q.Close(ctx), kv.ErrClosed) // it could not leave the database in order
 	})
+}
+
+// TestRunEndsAmidWork (contract): a database is closed while a handler runs. The worker does not try the ack again and
+// again: it ends soon, and says why.
+func TestRunEndsAmidWork(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			db, q, _ := orders(t, layer.Config{}, "a", "a", "b")
+			w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+				err := db.Close()
+				if fails {
+					return errors.Join(errors.New("boom"), err)
+				}
+				return nil
+			}), worker.Options{Concurrency: 1, Lease: 10 * time.Minute, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			begun := time.Now()
+			err = w.Run(ctx)
+			require.ErrorIs(t, err, kv.ErrClosed)
+			require.Less(t, time.Since(begun), 5*time.Second)
+			require.ErrorIs(t, q.Close(ctx), kv.ErrClosed)
+		})
+	}
 }
