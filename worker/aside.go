@@ -145,9 +145,13 @@ func (h *hand) settle(done *finished) {
 	}
 }
 
-// settle settles, and tries again after an error of the database until ctx or the claim ends. Otherwise the item would
-// be handled again. unknown says that an attempt before may have settled. After such an attempt, a lost claim or an
-// item that is not in the claim any more says that it has.
+// patience is how long the worker tries to settle a claim, from now on: until one more lease is over. After the end of
+// its own lease the claim is there until another handle takes over, and that may never happen in an outage.
+func (h *inHand) patience() time.Duration { return max(endTimeout, max(h.left(), 0)+h.leaseTime()) }
+
+// settle settles, and tries again after an error of the database until ctx ends. Otherwise the item would be handled
+// again. unknown says that an attempt before may have settled. After such an attempt, a lost claim or an item that is
+// not in the claim any more says that it has.
 func (h *inHand) settle(ctx context.Context, s layer.Settlement, unknown bool) error {
 	for pause := firstWait; ; pause = min(2*pause, time.Second) {
 		err := h.source.q.Settle(ctx, s)
@@ -155,7 +159,7 @@ func (h *inHand) settle(ctx context.Context, s layer.Settlement, unknown bool) e
 			return nil
 		}
 		unknown = unknown || kv.MaybeCommitted(err)
-		if !mayPass(err) || ctx.Err() != nil || h.left() <= 0 {
+		if !mayPass(err) || ctx.Err() != nil {
 			return err
 		}
 		timer := time.NewTimer(pause)

@@ -191,11 +191,11 @@ func (h *hand) failed(r received, done *finished) {
 	}
 }
 
-// endContext is the context of a settlement. It lasts for the rest of the lease, so that what was handled is not
-// handled again, and at least for endTimeout, but no longer than endTimeout after the worker is stopped.
+// endContext is the context of a settlement. It lasts as long as the claim's patience, but no longer than endTimeout
+// after the worker is stopped.
 func (w *Worker) endContext(of context.Context, in *inHand) (context.Context, context.CancelFunc) {
 	ctx, free := w.inTime(context.WithoutCancel(of))
-	ctx, cancel := context.WithTimeout(ctx, max(endTimeout, in.left()))
+	ctx, cancel := context.WithTimeout(ctx, in.patience())
 	return ctx, func() {
 		cancel()
 		free()

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -237,6 +238,81 @@ func TestRetriedCommitBlamesNoItem(t *testing.T) {
 		}), worker.Options{Timeout: 2 * time.Second, Lease: 5 * time.Minute}, time.Minute)
 		require.Zero(t, stats.DeadLettered)
 		require.EqualValues(t, 1, stats.Acked)
+		end()
+	})
+}
+
+// TestAckBeyondItsLease (G3): commits fail for longer than a lease, and no other handle takes the group. The messages
+// that were handled are acked when commits succeed again: with the next receive, during the next call, or in the
+// settlement after a failure. None of them is delivered again.
+func TestAckBeyondItsLease(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"travels", "during the next call", "given back"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, _, end := orders(t, layer.Config{
+					Lease: 5 * time.Second, MaxAttempts: 3,
+					Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second},
+				}, "a", "a", "a")
+				q, fail := faulty(t, db, fault.CommitFailed)
+				calls := map[string]int{}
+				stats := counted(t, q, worker.Handle(func(_ context.Context, d *worker.Delivery) error {
+					calls[string(d.Body)]++
+					switch body := string(d.Body); {
+					case how == "during the next call" && body == "1":
+						fail(7500 * time.Millisecond)
+						time.Sleep(6 * time.Second)
+					case how != "during the next call" && body == "2" && calls[body] == 1:
+						fail(7500 * time.Millisecond)
+						if how == "given back" {
+							return errors.New("once")
+						}
+					}
+					return nil
+				}), worker.Options{}, time.Minute)
+				last := 1
+				if how == "given back" {
+					last = 2
+				}
+				require.Equal(t, map[string]int{"0": 1, "1": 1, "2": last}, calls)
+				require.EqualValues(t, 3, stats.Acked)
+				require.Zero(t, stats.Expired)
+				end()
+			})
+		})
+	}
+}
+
+// TestEndlessOutageFreesTheGoroutine (contract): the commits of an ack fail without end. The worker tries the ack
+// for a bounded time: then it reports the error and asks for other messages.
+func TestEndlessOutageFreesTheGoroutine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _, end := orders(t, layer.Config{Lease: 5 * time.Second}, "a")
+		q, fail := faulty(t, db, fault.CommitFailed)
+		var reported atomic.Int64
+		begun := time.Now()
+		w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+			if reported.Load() == 0 {
+				fail(30 * time.Second)
+			}
+			return nil
+		}), worker.Options{
+			Concurrency: 1, Logger: slog.New(slog.DiscardHandler), OnError: func(err error) {
+				reported.CompareAndSwap(0, int64(time.Since(begun)))
+			},
+		})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(t.Context()))
+		require.Positive(t, reported.Load())
+		require.LessOrEqual(t, time.Duration(reported.Load()), 15*time.Second)
+		stats, err := q.Stats(t.Context(), layer.StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, stats.Acked)
+		require.NoError(t, q.Close(t.Context()))
 		end()
 	})
 }

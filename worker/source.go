@@ -85,6 +85,8 @@ func (s *source) receiveFrom(
 		return r
 	}
 	if r.claims, r.err = s.q.SettleReceive(ctx, done.settle, o); mayPass(r.err) {
+		ctx, cancel := context.WithTimeout(ctx, done.in.patience())
+		defer cancel()
 		if err := done.in.settle(ctx, done.settle, kv.MaybeCommitted(r.err)); err != nil {
 			r.err = err
 		}
