@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
 	"fdbfifo/internal/callback"
@@ -150,13 +151,12 @@ func (h *hand) settle(done *finished) {
 func (h *inHand) patience() time.Duration { return max(endTimeout, max(h.left(), 0)+h.leaseTime()) }
 
 // settle settles, and tries again after an error of the database until ctx ends. Otherwise the item would be handled
-// again. unknown says that an attempt before may have settled. After such an attempt, a lost claim or an item that is
-// not in the claim any more says that it has.
+// again. unknown says that an attempt before may have settled: see settledBefore.
 func (h *inHand) settle(ctx context.Context, s layer.Settlement, unknown bool) error {
 	for pause := firstWait; ; pause = min(2*pause, time.Second) {
 		err := h.source.q.Settle(ctx, s)
 		if unknown && (errors.Is(err, layer.ErrClaimLost) || errors.Is(err, layer.ErrNotInClaim)) {
-			return nil
+			err = h.settledBefore(ctx, s, err)
 		}
 		unknown = unknown || kv.MaybeCommitted(err)
 		if !mayPass(err) || ctx.Err() != nil {
@@ -171,6 +171,35 @@ func (h *inHand) settle(ctx context.Context, s layer.Settlement, unknown bool) e
 			return err
 		}
 	}
+}
+
+// settledBefore returns nil if an attempt of unknown outcome has settled. refused is the error of a later attempt: the
+// claim is lost, or an item is not in the claim any more. If the claim is lost, and an item that was to be finished is
+// still in the queue, no attempt has settled: another holder has the item. After a nack the items stay in the queue, so
+// settledBefore cannot tell, and takes the claim for ended by the nack.
+func (h *inHand) settledBefore(ctx context.Context, s layer.Settlement, refused error) error {
+	id, ok := finishes(s)
+	if !ok || !errors.Is(refused, layer.ErrClaimLost) {
+		return nil
+	}
+	why, err := h.source.q.Admin().Why(ctx, id, nil)
+	if err != nil || why.Reasons[0].Cause == layer.CauseGone {
+		return err
+	}
+	return refused
+}
+
+// finishes returns an item that the settlement finishes. ok is false if there is none.
+func finishes(s layer.Settlement) (id layer.ID, ok bool) {
+	if len(s.Finish) > 0 {
+		return s.Finish[0], true
+	}
+	for _, item := range s.Claim.Items {
+		if s.FinishAll && !slices.Contains(s.Advance, item.ID) {
+			return item.ID, true
+		}
+	}
+	return id, false
 }
 
 // mayPass reports whether a settlement that has failed with err may succeed next time: the database has failed, and is

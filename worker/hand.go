@@ -773,11 +773,10 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	if c != nil {
 		w.failure(c, c.ds[n], failed, Event{Follows: follows, Waits: settled.Waits})
 	}
-	switch {
-	case c != nil && c.ds[n].unknown && !in.lapsed && errors.Is(err, layer.ErrClaimLost): // the commit was applied
-	default:
-		w.unsettled(in, err)
+	if c != nil && c.ds[n].unknown && errors.Is(err, layer.ErrClaimLost) {
+		err = in.settledBefore(ctx, in.settlement(c.ds[n:n+1]), err) // the handler's commit may have been applied
 	}
+	w.unsettled(in, err)
 	return follows
 }
 

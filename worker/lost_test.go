@@ -10,10 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
 	"fdbfifo/worker"
 )
@@ -154,6 +156,59 @@ func TestLapsedAndLostIsToldOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLostAfterAnUnknownAck (G2): the outcome of an ack is unknown, and nothing of it was applied. Before the worker
+// tries again an operator ends the claim, and another handle receives the message. The worker tells that the claim is
+// lost. If the ack was applied, the worker does not tell that.
+func TestLostAfterAnUnknownAck(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []fault.Kind{fault.TimedOutLost, fault.UnknownApplied, fault.UnnamedApplied} {
+		for name, handler := range map[string]func(call func()) worker.Handler{
+			"Handle": func(call func()) worker.Handler {
+				return worker.Handle(func(context.Context, *worker.Delivery) error { call(); return nil })
+			},
+			"HandleTx": func(call func()) worker.Handler {
+				return worker.HandleTx(func(context.Context, kv.Tx, *worker.Delivery) error { call(); return nil })
+			},
+		} {
+			t.Run(fmt.Sprint(kind, ", ", name), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { lostAfterUnknown(t, kind, handler) })
+			})
+		}
+	}
+}
+
+func lostAfterUnknown(t *testing.T, kind fault.Kind, handler func(call func()) worker.Handler) {
+	t.Helper()
+	ctx := t.Context()
+	db, other, end := orders(t, layer.Config{}, "a")
+	var called, struck, lost atomic.Int64
+	plan := &fault.Plan{OnCommit: func(int, kv.Tx) fault.Kind {
+		if called.Load() == 0 || struck.Add(1) > 1 {
+			return fault.None
+		}
+		if kind == fault.TimedOutLost {
+			_, err := other.Admin().ForceRelease(ctx, "a", layer.ForceReleaseOptions{})
+			assert.NoError(t, err)
+			claims, err := other.Receive(ctx, layer.ReceiveOptions{})
+			assert.NoError(t, err)
+			assert.Len(t, claims, 1)
+		}
+		return kind
+	}}
+	q, err := layer.Open(ctx, fault.Wrap(db, plan), []byte("worker"), "orders", layer.Options{})
+	require.NoError(t, err)
+	stats := counted(t, q, handler(func() { called.Add(1) }), worker.Options{
+		Events: worker.Events{Lost: func(worker.Event) { lost.Add(1) }},
+	}, 10*time.Second)
+	want := []int64{1, 0, 1}
+	if kind == fault.TimedOutLost {
+		want = []int64{1, 1, 0}
+	}
+	require.Equal(t, want, []int64{called.Load(), lost.Load(), stats.Acked})
+	end()
 }
 
 // TestLostDuringAHook (G2): an operator ends a claim while its handler runs, and a slow hook follows. The ack that
