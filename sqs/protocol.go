@@ -151,7 +151,11 @@ func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte)
 	if err := s.mayCall(c); err != nil {
 		return nil, err
 	}
-	request, err := json.Marshal(newParams(form).tree(op.in))
+	members, err := newParams(form).tree(op.in)
+	if err != nil {
+		return nil, malformed(err)
+	}
+	request, err := json.Marshal(members)
 	if err != nil {
 		return nil, malformed(err)
 	}

@@ -30,6 +30,7 @@ func wireName(s *smithy.Schema, name string) string {
 // params are the parameters of a Query request, by the parts of their names. Example: Attribute.1.Name=DelaySeconds
 // has the value DelaySeconds at Attribute, 1, Name.
 type params struct {
+	name  string // of the parameter up to here, such as Attribute.1
 	value *string
 	parts map[string]*params
 }
@@ -46,7 +47,7 @@ func newParams(form url.Values) *params {
 				at.parts = make(map[string]*params)
 			}
 			if at.parts[part] == nil {
-				at.parts[part] = &params{}
+				at.parts[part] = &params{name: strings.TrimPrefix(at.name+"."+part, ".")}
 			}
 			at = at.parts[part]
 		}
@@ -55,68 +56,117 @@ func newParams(form url.Values) *params {
 	return root
 }
 
-// numbered are the parts named 1, 2, 3, …, in order. Gaps are allowed. One without a number is the only one: older
-// clients send AttributeName=All, or Attribute.Name=DelaySeconds.
-func (p *params) numbered() []*params {
+// entries are the entries of a list or a map: the parts named 1, 2, 3, …, in order. Gaps are allowed. An entry without
+// a number is the only one, and its parts have only the names in known: older clients send AttributeName=All, or
+// Attribute.Name=DelaySeconds. AttributeName= is an empty list.
+//
+// Any other part is an error. It could be an entry of a batch whose client counts from 0.
+func (p *params) entries(known ...string) ([]*params, error) {
 	var numbers []int
-	for name := range p.parts {
+	var others []string
+	for _, name := range slices.Sorted(maps.Keys(p.parts)) {
 		if n, err := strconv.Atoi(name); err == nil && n > 0 && strconv.Itoa(n) == name {
 			numbers = append(numbers, n)
+		} else if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("the parameter %q is no entry: the first is %q", p.parts[name].name, p.name+".1")
+		} else {
+			others = append(others, name)
 		}
 	}
-	slices.Sort(numbers)
-	if len(numbers) == 0 && (p.value != nil || len(p.parts) > 0) {
-		return []*params{p}
+	forms := 0
+	for _, has := range []bool{len(numbers) > 0, len(others) > 0, p.value != nil} {
+		if has {
+			forms++
+		}
 	}
+	switch {
+	case forms > 1:
+		return nil, fmt.Errorf("the parameter %q has entries of two forms", p.name)
+	case len(others) > 0, p.value != nil && *p.value != "":
+		return []*params{p}, nil
+	}
+	slices.Sort(numbers)
 	all := make([]*params, len(numbers))
 	for i, n := range numbers {
 		all[i] = p.parts[strconv.Itoa(n)]
 	}
-	return all
+	return all, nil
 }
 
-// tree reads a shape from the parameters; nil if there is none of it.
-func (p *params) tree(s *smithy.Schema) tree {
+// tree reads a shape from the parameters; nil if there is none of it. The error names the parameter that it cannot
+// read as a part of the shape.
+func (p *params) tree(s *smithy.Schema) (tree, error) {
 	if p == nil {
-		return nil
+		return nil, nil
 	}
 	switch s.Type() {
 	case smithy.ShapeTypeStructure:
 		members := make(map[string]any)
 		for name, member := range s.Members() {
-			if v := p.parts[wireName(member, name)].tree(member); v != nil {
+			v, err := p.parts[wireName(member, name)].tree(member)
+			if err != nil {
+				return nil, err
+			}
+			if v != nil {
 				members[name] = v
 			}
 		}
-		return members
+		return members, nil
 	case smithy.ShapeTypeList:
-		var list []any
-		for _, entry := range p.numbered() {
-			if v := entry.tree(s.ListMember()); v != nil {
-				list = append(list, v)
-			}
-		}
-		if list == nil {
-			return nil
-		}
-		return list
+		return p.list(s)
 	case smithy.ShapeTypeMap:
-		entries := make(map[string]any)
-		for _, entry := range p.numbered() {
-			key := entry.parts[wireName(s.MapKey(), "key")]
-			if key == nil || key.value == nil {
-				continue
-			}
-			if _, twice := entries[*key.value]; twice { // the operation refuses it, as it does in JSON
-				return json.RawMessage(fmt.Sprintf("{%[1]s: 0, %[1]s: 0}", marshal(*key.value)))
-			}
-			entries[*key.value] = entry.parts[wireName(s.MapValue(), "value")].tree(s.MapValue())
-		}
-		if len(entries) == 0 {
-			return nil
-		}
-		return entries
+		return p.mapping(s)
 	}
+	return p.scalar(s), nil
+}
+
+// list reads a list from the parameters; nil if there is none of it.
+func (p *params) list(s *smithy.Schema) (tree, error) {
+	var known []string
+	for name, member := range s.ListMember().Members() {
+		known = append(known, wireName(member, name))
+	}
+	entries, err := p.entries(known...)
+	if err != nil || len(entries) == 0 {
+		return nil, err
+	}
+	list := make([]any, len(entries))
+	for i, entry := range entries {
+		if list[i], err = entry.tree(s.ListMember()); err != nil {
+			return nil, err
+		}
+		if list[i] == nil {
+			return nil, fmt.Errorf("the parameter %q has no value", entry.name)
+		}
+	}
+	return list, nil
+}
+
+// mapping reads a map from the parameters; nil if there is none of it.
+func (p *params) mapping(s *smithy.Schema) (tree, error) {
+	nameOfKey, nameOfValue := wireName(s.MapKey(), "key"), wireName(s.MapValue(), "value")
+	all, err := p.entries(nameOfKey, nameOfValue)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	entries := make(map[string]any)
+	for _, entry := range all {
+		key := entry.parts[nameOfKey]
+		if key == nil || key.value == nil {
+			return nil, fmt.Errorf("the parameter %q is missing", entry.name+"."+nameOfKey)
+		}
+		if _, twice := entries[*key.value]; twice {
+			return nil, fmt.Errorf("the parameter %q names %q again", key.name, *key.value)
+		}
+		if entries[*key.value], err = entry.parts[nameOfValue].tree(s.MapValue()); err != nil {
+			return nil, err
+		}
+	}
+	return entries, nil
+}
+
+// scalar reads a text, a number or a truth; nil if there is none.
+func (p *params) scalar(s *smithy.Schema) tree {
 	if p.value == nil {
 		return nil
 	}

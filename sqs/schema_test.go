@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"html"
+	"net/http"
 	"net/url"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/aws/smithy-go"
@@ -148,7 +151,9 @@ func TestQueryRequests(t *testing.T) {
 		}
 		form := url.Values{}
 		encode(form, op.in, "", want)
-		require.Equal(t, want, newParams(form).tree(op.in), name)
+		got, err := newParams(form).tree(op.in)
+		require.NoError(t, err, name)
+		require.Equal(t, want, got, name)
 		text, err := json.Marshal(want)
 		require.NoError(t, err)
 		request := reflect.New(reflect.TypeOf(op.empty[0]))
@@ -156,32 +161,81 @@ func TestQueryRequests(t *testing.T) {
 	}
 }
 
-// TestQueryNames are the names of parameters as AWS's documentation has them.
+// TestQueryNames are the names of parameters as AWS's documentation has them, and as older clients send them.
 func TestQueryNames(t *testing.T) {
-	form, err := url.ParseQuery("Attribute.1.Name=DelaySeconds&Attribute.1.Value=5" +
-		"&Attribute.7.Name=A&Attribute.7.Value=B&Tag.1.Key=k&Tag.1.Value=v" +
-		"&QueueName=q&Attribute.x.Name=no&Attribute.07.Name=no&...=no&Attribute=no")
-	require.NoError(t, err)
-	require.Equal(t, map[string]any{
-		"QueueName": "q", "Attributes": map[string]any{"DelaySeconds": "5", "A": "B"}, "tags": map[string]any{"k": "v"},
-	}, newParams(form).tree(schemas.CreateQueueRequest))
-	form, err = url.ParseQuery("QueueUrl=u&AttributeName=All") // boto 2, Amazon::SQS::Simple
-	require.NoError(t, err)
-	require.Equal(t, map[string]any{"QueueUrl": "u", "AttributeNames": []any{"All"}},
-		newParams(form).tree(schemas.GetQueueAttributesRequest))
-	form, err = url.ParseQuery("Attribute.Name=DelaySeconds&Attribute.Value=5")
-	require.NoError(t, err)
-	require.Equal(t, map[string]any{"Attributes": map[string]any{"DelaySeconds": "5"}},
-		newParams(form).tree(schemas.SetQueueAttributesRequest))
-	form, err = url.ParseQuery("SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.DelaySeconds=0" +
-		"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Name=n" +
-		"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.DataType=Number" +
-		"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringValue=1")
-	require.NoError(t, err)
-	require.Equal(t, map[string]any{"Entries": []any{map[string]any{
-		"Id": "a", "DelaySeconds": json.Number("0"),
-		"MessageAttributes": map[string]any{"n": map[string]any{"DataType": "Number", "StringValue": "1"}},
-	}}}, newParams(form).tree(schemas.SendMessageBatchRequest))
+	for parameters, want := range map[string]struct {
+		of   *smithy.Schema
+		tree object
+	}{
+		"Attribute.1.Name=DelaySeconds&Attribute.1.Value=5&Attribute.7.Name=A&Attribute.7.Value=B&Tag.1.Key=k" +
+			"&Tag.1.Value=v&QueueName=q&...=no": {schemas.CreateQueueRequest, object{
+			"QueueName": "q", "Attributes": object{"DelaySeconds": "5", "A": "B"}, "tags": object{"k": "v"},
+		}},
+		"QueueUrl=u&AttributeName=All": { // boto 2, Amazon::SQS::Simple
+			schemas.GetQueueAttributesRequest, object{"QueueUrl": "u", "AttributeNames": []any{"All"}},
+		},
+		"QueueUrl=u&AttributeName=": { // an empty list of the SDKs for Python and Java
+			schemas.GetQueueAttributesRequest, object{"QueueUrl": "u"},
+		},
+		"Attribute.Name=DelaySeconds&Attribute.Value=5": {
+			schemas.SetQueueAttributesRequest, object{"Attributes": object{"DelaySeconds": "5"}},
+		},
+		"SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.DelaySeconds=0" +
+			"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Name=n" +
+			"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.DataType=Number" +
+			"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringValue=1": {
+			schemas.SendMessageBatchRequest, object{"Entries": []any{object{
+				"Id": "a", "DelaySeconds": json.Number("0"),
+				"MessageAttributes": object{"n": object{"DataType": "Number", "StringValue": "1"}},
+			}}},
+		},
+	} {
+		form, err := url.ParseQuery(parameters)
+		require.NoError(t, err)
+		got, err := newParams(form).tree(want.of)
+		require.NoError(t, err, parameters)
+		require.Equal(t, want.tree, got, parameters)
+	}
+}
+
+// TestQueryEntries: no entry of a list or a map is left out in silence. A client that counts from 0, for example, would
+// take its batch for sent. The error names the parameter.
+func TestQueryEntries(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs", delaySeconds, "5")
+		const batch, entry = "Action=SendMessageBatch&QueueUrl=jobs", "&SendMessageBatchRequestEntry."
+		const set = "Action=SetQueueAttributes&QueueUrl=jobs&Attribute.1.Name=DelaySeconds&Attribute.1.Value=7"
+		const alone = "Action=SetQueueAttributes&QueueUrl=jobs&Attribute.Name=A&Attribute.Value=5"
+		one := entry + "1.Id=b" + entry + "1.MessageBody=b"
+		for parameters, named := range map[string]string{
+			batch + one + entry + "0.Id=a" + entry + "0.MessageBody=a":           "SendMessageBatchRequestEntry.0",
+			batch + one + entry + "02.Id=a" + entry + "02.MessageBody=a":         "SendMessageBatchRequestEntry.02",
+			batch + one + entry + "Id=a" + entry + "MessageBody=a":               "SendMessageBatchRequestEntry",
+			batch + entry + "Id=a" + entry + "MessageBody=a" + entry + "-1.Id=b": "SendMessageBatchRequestEntry.-1",
+			batch + one + entry + "1.MessageAttribute.0.Name=n" + entry + "1.MessageAttribute.0.Value.DataType=String" +
+				entry + "1.MessageAttribute.0.Value.StringValue=v": entry[1:] + "1.MessageAttribute.0",
+			batch + one + entry + "1.MessageAttribute.1.Value.DataType=String" +
+				entry + "1.MessageAttribute.1.Value.StringValue=v": entry[1:] + "1.MessageAttribute.1.Name",
+			set + "&Attribute.0.Name=Policy&Attribute.0.Value=":                "Attribute.0",
+			set + "&Attribute.2.Value=5":                                       "Attribute.2.Name",
+			set + "&Attribute.2=VisibilityTimeout":                             "Attribute.2.Name",
+			set + "&Attribute=VisibilityTimeout":                               "Attribute",
+			set + "&Attribute.Name=VisibilityTimeout&Attribute.Value=5":        "Attribute",
+			alone + "&Attribute=B":                                             "Attribute",
+			"Action=SetQueueAttributes&QueueUrl=jobs&Attribute.entry.1.Name=A": "Attribute.entry",
+			"Action=UntagQueue&QueueUrl=jobs&TagKey.0=a&TagKey.1=b":            "TagKey.0",
+			"Action=UntagQueue&QueueUrl=jobs&TagKey.member.1=a":                "TagKey.member",
+			"Action=UntagQueue&QueueUrl=jobs&TagKey.1=a&TagKey.2.b=c":          "TagKey.2",
+		} {
+			status, answer := e.query(parameters)
+			require.Equal(e, http.StatusBadRequest, status, "%s: %s", parameters, answer)
+			require.Contains(e, answer, "<Code>MalformedInput</Code>", parameters)
+			require.Contains(e, html.UnescapeString(answer), `the parameter "`+named+`"`, parameters)
+		}
+		require.Equal(e, "5", e.attributes(url)[delaySeconds])
+		time.Sleep(10 * time.Second)
+		require.Empty(e, e.receive(url))
+	})
 }
 
 // TestXMLAnswer is an answer as AWS's documentation has it.
