@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -262,8 +263,9 @@ func (q *queue) accept(ctx context.Context, tx kv.Tx, messages ...layer.Message)
 }
 
 // moved returns a message as it goes to the dead letter queue. It keeps its MessageId, its receives and, between
-// standard queues, the time when it was sent. It gets a new dedup id in the layer, which makes it no duplicate of
-// another message, and no other message one of it. Its MessageDeduplicationId is the MessageId, see stored.system.
+// standard queues, the time when it was sent and its tenant. It gets a new dedup id in the layer, which makes it no
+// duplicate of another message, and no other message one of it. Its MessageDeduplicationId is the MessageId, see
+// stored.system.
 func moved(from, to *queue, item layer.Item) layer.Message {
 	m := load(item)
 	headers := maps.Clone(item.Headers)
@@ -275,7 +277,7 @@ func moved(from, to *queue, item layer.Item) layer.Message {
 	out := layer.Message{Body: item.Body, Headers: headers, AtOnce: true, DedupID: uuid.NewString()}
 	if !to.fifo() {
 		headers[headerSent] = strconv.FormatInt(m.sent(), 10)
-		out.Alone = true
+		out.Alone, out.Tenant = true, tenantOf(from, item)
 		if to.dedupInGroup() { // each message has a group of its own there
 			out.DedupID = ""
 		}
@@ -287,6 +289,16 @@ func moved(from, to *queue, item layer.Item) layer.Message {
 		out.Group = m.id()
 	}
 	return out
+}
+
+// tenantOf is the tenant of a message that is moved to a standard queue: its MessageGroupId in the standard queue that
+// it was sent to, or its group in a FIFO queue.
+func tenantOf(from *queue, item layer.Item) string {
+	tenant := item.Headers[headerGroup]
+	if tenant == "" && from.fifo() {
+		tenant = item.ID.Group
+	}
+	return cmp.Or(tenant, noTenant)
 }
 
 // redriven returns a message of a dead letter queue as a move task enqueues it to another queue. As on AWS it is a new

@@ -88,6 +88,24 @@ func (e *env) letters(name string) (bodies []string) {
 	return bodies
 }
 
+// setAside makes all messages of a queue dead letters, as a Go program may: no request moves them.
+func (e *env) setAside(name string) {
+	e.Helper()
+	q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
+	require.NoError(e, err)
+	defer q.Close(e.Context())
+	for {
+		claims, err := q.Receive(e.Context(), layer.ReceiveOptions{Max: layer.MaxBatch})
+		require.NoError(e, err)
+		if len(claims) == 0 {
+			return
+		}
+		for _, c := range claims {
+			require.NoError(e, q.Nack(e.Context(), c, layer.NackOptions{Reject: "test"}))
+		}
+	}
+}
+
 // configure changes the settings of a queue as an operator does.
 func (e *env) configure(name string, change func(c *layer.Config)) {
 	e.Helper()
@@ -321,6 +339,48 @@ func TestMoveToADeletedQueue(t *testing.T) {
 		dead = e.create("dead.fifo")
 		e.receive(url)
 		require.Equal(e, "a1", bodies(e.receive(dead)))
+	})
+}
+
+// TestMovedKeepsItsTenant: a message keeps its tenant on its way to the dead letter queue of a standard queue, and
+// back. A message from a FIFO queue has its group as its tenant. Another tenant with one message does not wait for
+// their backlog.
+func TestMovedKeepsItsTenant(t *testing.T) {
+	const backlog = "100 visible, 0 in flight"
+	soon := func(e *env, url string) (quiet message) {
+		e.call("SendMessage", object{"QueueUrl": url, "MessageBody": "quiet", "MessageGroupId": "quiet"})
+		for range 18 {
+			if quiet = e.receive(url, "MaxNumberOfMessages", 1)[0]; quiet.Body == "quiet" {
+				return quiet
+			}
+		}
+		e.Fatal("the message waits behind the backlog")
+		return quiet
+	}
+	bubble(t, Options{}, func(e *env) {
+		jobs, dead := e.withDead("jobs", "dead", 1)
+		for i := range 100 {
+			m := object{"QueueUrl": jobs, "MessageBody": fmt.Sprint(i), "MessageGroupId": "loud"}
+			e.call("SendMessage", m)
+		}
+		time.Sleep(5 * time.Second)
+		e.setAside("jobs")
+		require.Equal(e, backlog, e.numbers(dead))
+		e.delete(dead, soon(e, dead))
+		time.Sleep(6 * time.Second)
+		require.Equal(e, "loud", e.receive(dead, "VisibilityTimeout", 0)[0].Attributes["MessageGroupId"])
+		e.redrive(dead, "")
+		require.Equal(e, backlog, e.numbers(jobs))
+		soon(e, jobs)
+
+		_, dead = e.withDead("orders.fifo", "dead.fifo", 1)
+		for i := range 100 {
+			e.send(dead, "loud", fmt.Sprint(i))
+		}
+		other := e.create("other", visibilityTimeout, "5")
+		e.redrive(dead, other)
+		require.Equal(e, backlog, e.numbers(other))
+		soon(e, other)
 	})
 }
 
