@@ -44,17 +44,24 @@ func (s *Server) moveSources(ctx context.Context, q *queue) error {
 		if s.hasLooked(source) {
 			continue
 		}
-		if err := s.moveDead(ctx, source); err != nil {
-			if ctx.Err() != nil {
-				return err
-			}
-			if s.isNews("source "+source, err) {
-				s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved",
-					"queue", source, "err", err)
-			}
+		if err := s.moveSource(ctx, source); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// moveSource moves the dead letters of a queue for a request. If they cannot be moved, the log says so, and the request
+// goes on. The error is that of ctx.
+func (s *Server) moveSource(ctx context.Context, source string) error {
+	err := s.moveDead(ctx, source)
+	if err != nil && ctx.Err() == nil {
+		if s.isNews("source "+source, err) {
+			s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved", "queue", source, "err", err)
+		}
+		return nil
+	}
+	return err
 }
 
 // hasLooked reports whether the server has looked for dead letters of a queue just now, and since its last use.
@@ -77,11 +84,14 @@ func (s *Server) inUse() (names []string) {
 	return names
 }
 
+// errNoPolicy: a queue has dead letters, and its RedrivePolicy is removed.
+var errNoPolicy = errors.New("sqs: the queue has no RedrivePolicy: set one, or look at fdbfifo dead list")
+
 // errOwnDead: a queue names itself in its RedrivePolicy, so its dead letters would come back again and again.
 var errOwnDead = errors.New("sqs: the queue is its own dead letter queue: set another RedrivePolicy")
 
-// moveDead moves the dead letters of a queue to its dead letter queue. Without one, or if it is the queue itself, they
-// stay.
+// moveDead moves the dead letters of a queue to its dead letter queue. If there is no dead letter queue, if it is the
+// queue itself, or if it was deleted, the dead letters stay.
 func (s *Server) moveDead(ctx context.Context, source string) error {
 	from, err := s.open(ctx, source)
 	if err != nil {
@@ -107,7 +117,14 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 			s.tellStay(from, err)
 			return nil
 		}
-		return ignoreNoQueue(err)
+		if ignoreNoQueue(err) != nil {
+			return err
+		}
+		has, failed := from.hasDead(ctx)
+		if has {
+			s.tellStay(from, err)
+		}
+		return failed
 	}
 	to.own = true
 	defer to.release()
@@ -132,6 +149,12 @@ func (s *Server) moveDead(ctx context.Context, source string) error {
 	return ignoreNoQueue(err)
 }
 
+// hasDead reports whether a queue has dead letters.
+func (q *queue) hasDead(ctx context.Context) (bool, error) {
+	page, err := q.Admin().DeadLetters(ctx, layer.DeadOptions{Limit: 1})
+	return len(page.Letters) > 0, ignoreNoQueue(err)
+}
+
 // tellEvery is how often the log has a dead letter that cannot be moved, of each queue.
 const tellEvery = time.Minute
 
@@ -144,9 +167,14 @@ func (s *Server) tellStay(from *queue, reason error) {
 	}
 	s.mu.Unlock()
 	if !silent {
-		s.options.Logger.Warn("sqs: dead letters of the queue cannot be moved to its dead letter queue, and stay",
-			"queue", from.Name(), "dead_letter_queue", from.record.deadLetterQueue(), "err", reason)
+		s.logStay(from, reason)
 	}
+}
+
+// logStay is tellStay each time.
+func (s *Server) logStay(from *queue, reason error) {
+	s.options.Logger.Warn("sqs: dead letters of the queue cannot be moved to its dead letter queue, and stay",
+		"queue", from.Name(), "dead_letter_queue", from.record.deadLetterQueue(), "err", reason)
 }
 
 func isNoQueue(err error) bool {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -340,6 +341,47 @@ func TestMoveToADeletedQueue(t *testing.T) {
 		e.receive(url)
 		require.Equal(e, "a1", bodies(e.receive(dead)))
 	})
+}
+
+// TestLogOfADeletedTarget: the log says that dead letters stay because their dead letter queue was deleted. It does not
+// say so of a queue without dead letters.
+func TestLogOfADeletedTarget(t *testing.T) {
+	var log bytes.Buffer
+	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.call("DeleteQueue", object{"QueueUrl": dead})
+		for range 5 {
+			require.Empty(e, e.receive(url))
+			time.Sleep(deadEvery)
+		}
+		synctest.Wait()
+		require.NotContains(e, log.String(), "cannot be moved")
+		e.send(url, "a", "a1")
+		e.die(url)
+		time.Sleep(2 * deadEvery)
+		require.Equal(e, []string{"a1"}, e.letters("orders.fifo"))
+		require.NoError(e, e.s.Close(e.Context()))
+	})
+	require.Regexp(t, `cannot be moved.*queue=orders.fifo dead_letter_queue=dead.fifo.*does not exist`, log.String())
+}
+
+// TestLettersBeforeThePolicyGoes: the dead letters of a queue go to its dead letter queue before a client removes the
+// RedrivePolicy. One that cannot be moved stays, and the log says so.
+func TestLettersBeforeThePolicyGoes(t *testing.T) {
+	var log bytes.Buffer
+	bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = 1 })
+		e.send(url, "a", "a1", "a2")
+		time.Sleep(5 * time.Second) // the queue is in use no more
+		e.setAside("orders.fifo")
+		e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{redrivePolicy: ""}})
+		require.NotContains(e, e.attributes(url), redrivePolicy)
+		require.Equal(e, []string{"a2"}, e.letters("orders.fifo"))
+		require.Equal(e, "a1", bodies(e.receive(dead)))
+		require.NoError(e, e.s.Close(e.Context()))
+	})
+	require.Regexp(t, `cannot be moved.*queue=orders.fifo.*has no RedrivePolicy`, log.String())
 }
 
 // TestMovedKeepsItsTenant: a message keeps its tenant on its way to the dead letter queue of a standard queue, and

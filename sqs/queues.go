@@ -419,7 +419,13 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 			return err
 		}
 	}
-	return s.change(ctx, q, func(r *record) error {
+	removes := q.record.deadLetterQueue() != "" && wanted.deadLetterQueue() == ""
+	if removes { // no later request would move its dead letters
+		if err := s.moveSource(ctx, q.Name()); err != nil {
+			return err
+		}
+	}
+	err = s.change(ctx, q, func(r *record) error {
 		before := r.clone()
 		setAttributes(r.Attributes, in.Attributes)
 		if err := before.keepsVisibility(*r); err != nil {
@@ -428,6 +434,12 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		r.Behind = true
 		return r.checkThroughput()
 	})
+	if err == nil && removes {
+		if has, _ := q.hasDead(ctx); has {
+			s.logStay(q, errNoPolicy)
+		}
+	}
+	return err
 }
 
 // change changes the attributes in the record of a queue, as a client asks for it. All requests that follow use the new
