@@ -21,47 +21,79 @@ const (
 	// transaction.
 	deadEvery = time.Second
 	deadPage  = 50
+	// sourcesTime is how long a request to a dead letter queue moves dead letters there. The server then moves the rest
+	// in the background.
+	sourcesTime = 200 * time.Millisecond
 )
 
 // A message that was received too often first becomes a dead letter of its own queue, in the transaction that counts
 // the receives. The server then moves the dead letter to the dead letter queue, in a transaction of its own. It does so
 // once each second for queues in use, and before a receive from the dead letter queue unless it has just done so: a
-// client that receives there after its own use of the source queue sees no delay.
+// client that receives there after its own use of the source queue sees no delay. If there are many dead letters, the
+// receive moves some of them, and the server moves the rest in the background.
 
 // moveAllDead moves the dead letters of the queues in use.
 func (s *Server) moveAllDead(ctx context.Context) error {
 	var failed []error
 	for _, name := range s.inUse() {
-		failed = append(failed, s.moveDead(ctx, name))
+		_, err := s.moveDead(ctx, name, time.Time{})
+		failed = append(failed, err)
 	}
 	return errors.Join(failed...)
 }
 
-// moveSources moves the dead letters of the queues whose dead letter queue q is. A queue whose dead letters cannot be
-// moved, for example because its configuration cannot be read, does not stop the use of q. The error is that of ctx.
-func (s *Server) moveSources(ctx context.Context, q *queue) error {
+// moveSources moves the dead letters of the queues whose dead letter queue q is. At the time until it leaves the rest
+// to a goroutine of the server; the zero time is no limit. A queue whose dead letters cannot be moved, for example
+// because its configuration cannot be read, does not stop the use of q. The error is that of ctx.
+func (s *Server) moveSources(ctx context.Context, q *queue, until time.Time) error {
+	var rest []string
 	for _, source := range q.dead {
 		if s.hasLooked(source) {
 			continue
 		}
-		if err := s.moveSource(ctx, source); err != nil {
-			return err
+		more := isOver(until)
+		if !more {
+			var err error
+			if more, err = s.moveSource(ctx, source, until); err != nil {
+				return err
+			}
 		}
+		if more {
+			rest = append(rest, source)
+		}
+	}
+	if len(rest) > 0 {
+		s.alone("sources "+q.Name(), func() { s.moveRest(rest) })
 	}
 	return nil
 }
 
-// moveSource moves the dead letters of a queue for a request. If they cannot be moved, the log says so, and the request
-// goes on. The error is that of ctx.
-func (s *Server) moveSource(ctx context.Context, source string) error {
-	err := s.moveDead(ctx, source)
-	if err != nil && ctx.Err() == nil {
-		if s.isNews("source "+source, err) {
-			s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved", "queue", source, "err", err)
+// moveRest moves the dead letters of queues, until the server is stopped.
+func (s *Server) moveRest(sources []string) {
+	for _, source := range sources {
+		if s.hasLooked(source) {
+			continue
 		}
-		return nil
+		if _, err := s.moveSource(s.stopped, source, time.Time{}); err != nil {
+			return
+		}
 	}
-	return err
+}
+
+// isOver reports whether a time has come. The zero time never comes.
+func isOver(until time.Time) bool { return !until.IsZero() && !time.Now().Before(until) }
+
+// moveSource is moveDead for a request. If dead letters cannot be moved, the log says so, and the request goes on. The
+// error is that of ctx.
+func (s *Server) moveSource(ctx context.Context, source string, until time.Time) (more bool, err error) {
+	more, err = s.moveDead(ctx, source, until)
+	if err == nil || ctx.Err() != nil {
+		return more, err
+	}
+	if s.isNews("source "+source, err) {
+		s.options.Logger.Warn("sqs: dead letters of a source queue could not be moved", "queue", source, "err", err)
+	}
+	return false, nil
 }
 
 // hasLooked reports whether the server has looked for dead letters of a queue just now, and since its last use.
@@ -90,63 +122,55 @@ var errNoPolicy = errors.New("sqs: the queue has no RedrivePolicy: set one, or l
 // errOwnDead: a queue names itself in its RedrivePolicy, so its dead letters would come back again and again.
 var errOwnDead = errors.New("sqs: the queue is its own dead letter queue: set another RedrivePolicy")
 
-// moveDead moves the dead letters of a queue to its dead letter queue. If there is no dead letter queue, if it is the
-// queue itself, or if it was deleted, the dead letters stay.
-func (s *Server) moveDead(ctx context.Context, source string) error {
+// moveDead moves the dead letters of a queue to its dead letter queue, and ends at the time until; the zero time is no
+// limit. more says that there may be more of them. If there is no dead letter queue, if it is the queue itself, or if
+// it was deleted, the dead letters stay.
+func (s *Server) moveDead(ctx context.Context, source string, until time.Time) (more bool, err error) {
 	from, err := s.open(ctx, source)
 	if err != nil {
 		if errors.Is(err, errUnreadable) { // the log has it from tidy
-			return nil
+			return false, nil
 		}
-		return ignoreNoQueue(err)
+		return false, ignoreNoQueue(err)
 	}
 	from.own = true
 	defer from.release()
-	begun := time.Now()
 	dead := from.record.deadLetterQueue()
 	switch dead {
 	case "":
-		return nil
+		return false, nil
 	case source: // an earlier version has stored the policy
 		s.tellStay(from, errOwnDead)
-		return nil
+		return false, nil
 	}
 	to, err := s.open(ctx, dead)
 	if err != nil {
 		if errors.Is(err, errUnreadable) {
 			s.tellStay(from, err)
-			return nil
+			return false, nil
 		}
 		if ignoreNoQueue(err) != nil {
-			return err
+			return false, err
 		}
 		has, failed := from.hasDead(ctx)
 		if has {
 			s.tellStay(from, err)
 		}
-		return failed
+		return false, failed
 	}
 	to.own = true
 	defer to.release()
-	m := deadMove{from: from, to: to, full: make(map[string]bool)}
-	for page := (layer.DeadPage{}); ; {
-		o := layer.DeadOptions{After: page.Next, Limit: deadPage, Bodies: true}
-		if page, err = from.Admin().DeadLetters(ctx, o); err == nil {
-			err = m.move(ctx, page.Letters)
-		}
-		if err != nil || page.Next == nil {
-			break
-		}
-	}
+	m := deadMove{from: from, to: to, until: until, full: make(map[string]bool)}
+	begun, err := m.moveLetters(ctx)
 	s.forgetLost(err, source, dead)
 	s.tellStay(from, m.stay)
-	if err == nil && m.stay == nil {
+	if err == nil && m.stay == nil && !m.more {
 		from.looked(begun)
 	}
 	if errors.Is(err, layer.ErrNotDead) { // another server has moved them
-		return nil
+		return false, nil
 	}
-	return ignoreNoQueue(err)
+	return m.more, ignoreNoQueue(err)
 }
 
 // hasDead reports whether a queue has dead letters.
@@ -193,8 +217,41 @@ func ignoreNoQueue(err error) error {
 // deadMove moves dead letters of a queue to its dead letter queue.
 type deadMove struct {
 	from, to *queue
+	until    time.Time       // the move ends then; zero = it has no limit
 	full     map[string]bool // the groups that have no room for a letter
 	stay     error           // why a letter was not moved; nil = all were
+	more     bool            // the move has ended before it has seen all letters
+}
+
+// moveLetters moves the letters of the queue, page after page, and returns when it began. If another goroutine of the
+// server moves letters of the queue, it waits for the end of that: two moves would only be in each other's way.
+func (m *deadMove) moveLetters(ctx context.Context) (begun time.Time, err error) {
+	wait := ctx
+	if !m.until.IsZero() {
+		limited, cancel := context.WithDeadline(ctx, m.until)
+		defer cancel()
+		wait = limited
+	}
+	select {
+	case m.from.opened.moving <- struct{}{}:
+		defer func() { <-m.from.opened.moving }()
+	case <-wait.Done():
+		m.more = true
+		return begun, ctx.Err()
+	}
+	begun = time.Now()
+	for page := (layer.DeadPage{}); ; {
+		o := layer.DeadOptions{After: page.Next, Limit: deadPage, Bodies: true}
+		if page, err = m.from.Admin().DeadLetters(ctx, o); err == nil {
+			err = m.move(ctx, page.Letters)
+		}
+		if err != nil || m.more || page.Next == nil {
+			return begun, err
+		}
+		if m.more = isOver(m.until); m.more {
+			return begun, nil
+		}
+	}
 }
 
 // move moves a page of letters. A letter that cannot be moved stays where it is: one that cannot be read, is too large
@@ -216,6 +273,9 @@ func (m *deadMove) move(ctx context.Context, page []layer.DeadLetter) error {
 	for _, l := range letters { // one by one, so that a letter stops no other
 		if m.full[l.ID.Group] {
 			continue
+		}
+		if m.more = isOver(m.until); m.more {
+			return nil
 		}
 		switch err := m.moveAll(ctx, []layer.DeadLetter{l}); {
 		case refused(err):

@@ -426,6 +426,54 @@ func TestMovedKeepsItsTenant(t *testing.T) {
 	})
 }
 
+// TestReceiveBeforeTheMoveEnds: a receive from a dead letter queue does not wait until all dead letters of its source
+// queues are moved. The server moves the rest in the background.
+func TestReceiveBeforeTheMoveEnds(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const many, few = 1500, 10
+		_, dead := e.withDead("first", "dead", 1)
+		e.withDead("second", "dead", 1)
+		for name, n := range map[string]int{"first": many, "second": few} {
+			q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
+			require.NoError(e, err)
+			for batch := range slices.Chunk(make([]layer.Message, n), layer.MaxBatch) {
+				for i := range batch {
+					batch[i] = layer.Message{Alone: true, Body: []byte(fmt.Sprint(i))}
+				}
+				_, err := q.Enqueue(e.Context(), batch...)
+				require.NoError(e, err)
+			}
+			require.NoError(e, q.Close(e.Context()))
+			e.setAside(name)
+		}
+		require.NoError(e, e.s.Close(e.Context()))
+		for _, wait := range []int{0, 1} {
+			e.s = NewServer(slowDB{e.db, 50 * time.Millisecond}, Options{})
+			begun := time.Now()
+			require.NotEmpty(e, e.receive(dead, "WaitTimeSeconds", wait))
+			require.Less(e, time.Since(begun), time.Second)
+			require.NotEmpty(e, e.letters("first"))
+			require.Len(e, e.letters("second"), few)
+			require.NoError(e, e.s.Close(e.Context()))
+		}
+		e.s = NewServer(slowDB{e.db, 50 * time.Millisecond}, Options{})
+		e.receive(dead)
+		time.Sleep(time.Minute)
+		require.Equal(e, fmt.Sprint(many+few, " visible, 0 in flight"), e.numbers(dead))
+	})
+}
+
+// slowDB begins each transaction after a while.
+type slowDB struct {
+	kv.DB
+	lag time.Duration
+}
+
+func (d slowDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	time.Sleep(d.lag)
+	return d.DB.Begin(o)
+}
+
 // TestMovesLoseNothing: two servers have two FIFO queues and their dead letter queue. Messages fail, die and are
 // redriven, to where they came from or to the other queue. Senders use deduplication ids again within the window, and
 // MessageIds as such. Commits have unknown outcomes. Each message that was sent and not deleted is in exactly one

@@ -137,7 +137,7 @@ func (s *Server) startMessageMoveTask(
 		}
 		t.Rate = *r
 	}
-	if err := s.moveSources(ctx, source); err != nil {
+	if err := s.moveSources(ctx, source, time.Time{}); err != nil { // all of them: the task counts its messages once
 		return nil, err
 	}
 	stats, err := s.stats(ctx, source)

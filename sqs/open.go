@@ -15,7 +15,7 @@ import (
 // lostWakeAfter is how often a handle whose long polls wait looks without being woken.
 const lostWakeAfter = 3 * time.Second
 
-// opened is a queue that the server has open. All fields but handle and line are guarded by Server.mu.
+// opened is a queue that the server has open. All fields but handle, moving and line are guarded by Server.mu.
 type opened struct {
 	handle *layer.Queue
 	record record
@@ -27,6 +27,8 @@ type opened struct {
 	gone   bool      // close it when no request uses it
 
 	toldStay time.Time // the log last had a dead letter that cannot be moved
+	// moving has an element while a goroutine moves the dead letters of the queue.
+	moving chan struct{}
 
 	line line // of its long polls
 }
@@ -87,12 +89,12 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetLocked(name)
-	o := &opened{handle: handle, record: r, dead: dead, read: now, used: now}
+	o := &opened{handle: handle, record: r, dead: dead, read: now, used: now, moving: make(chan struct{}, 1)}
 	s.queues[name] = o
 	return s.useLocked(o), nil // in use before closeIdle sees the queue, which would take it for idle
 }
 
-// maxSources bounds how many queues' dead letters the server moves when their dead letter queue is received from.
+// maxSources bounds how many queues' dead letters the server moves at the use of their dead letter queue.
 const maxSources = 1000
 
 // look reads the record of a queue, and the names of the queues whose dead letter queue it is.

@@ -359,7 +359,7 @@ func (s *Server) getQueueAttributes(
 	all := q.record.all()
 	all["QueueArn"] = s.arn(q.Name())
 	if slices.ContainsFunc(counted[:3], wanted) {
-		if err := s.moveSources(ctx, q); err != nil {
+		if err := s.moveSources(ctx, q, time.Now().Add(sourcesTime)); err != nil {
 			return nil, err
 		}
 		stats, err := s.stats(ctx, q)
@@ -421,7 +421,7 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 	}
 	removes := q.record.deadLetterQueue() != "" && wanted.deadLetterQueue() == ""
 	if removes { // no later request would move its dead letters
-		if err := s.moveSource(ctx, q.Name()); err != nil {
+		if _, err := s.moveSource(ctx, q.Name(), time.Time{}); err != nil {
 			return err
 		}
 	}

@@ -158,10 +158,12 @@ func (s *Server) rejectSpent(ctx context.Context, q *queue, claims []*layer.Clai
 
 // receive receives, until the server is stopped.
 func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
-	if err := s.moveSources(ctx, q); err != nil {
+	begun := time.Now()
+	until := begun.Add(o.Wait)
+	if err := s.moveSources(ctx, q, begun.Add(sourcesTime)); err != nil {
 		return nil, err
 	}
-	if o.Wait == 0 {
+	if o.Wait = max(0, time.Until(until)); o.Wait == 0 {
 		return s.receiveNow(ctx, c, q, o)
 	}
 	if o.ReceiveID != "" { // a repetition already has its messages, so it does not wait in line
@@ -172,7 +174,6 @@ func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.Receive
 	waiting, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(s.stopped, end)()
-	until := time.Now().Add(o.Wait)
 	if !q.opened.line.enter(waiting, until) {
 		return nil, context.Cause(ctx) // nil if its time is over, or the server is stopped
 	}
