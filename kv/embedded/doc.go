@@ -11,7 +11,8 @@
 //   - a commit pipeline that applies all waiting commits as one group, with one sync;
 //   - watches.
 //
-// Reads run when they are called, against an immutable snapshot, and their futures are ready at once.
+// Reads run when they are called, against an immutable snapshot, and their futures are ready at once. A disk may take
+// more than five seconds for a write. Until the write has ended, reads then fail with 1037, and a loop tries again.
 //
 // A cluster may reject a transaction without a conflict, may lose the acknowledgement of a commit, and has late and
 // spurious watches. This engine does none of that while its store works. Package kv/fault adds such faults for tests.

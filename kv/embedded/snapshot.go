@@ -1,12 +1,17 @@
 package embedded
 
 import (
+	"errors"
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"fdbfifo/kv"
 )
+
+// errStalled says that a write of the store has lasted for longer than the window.
+var errStalled = errors.New("embedded: the disk has not finished a write for more than 5 s")
 
 // snapshot is a view shared by the transactions whose read version it serves.
 type snapshot struct {
@@ -123,10 +128,21 @@ func (e *engine) advanceLocked() error {
 		e.mu.Unlock()
 		c := &commit{empty: true, done: make(chan struct{})}
 		e.submit(c)
-		<-c.done
+		stalled := false
+		select {
+		case <-c.done:
+		case <-e.clock.After(advanceLimit):
+			stalled = true
+		}
 		e.mu.Lock()
+		if stalled {
+			return nil // no commit has come in that time: the version is the newest, as during each write
+		}
 	}
 }
+
+// advanceLimit bounds how long a call waits in advanceLocked, because the context of the call cannot end that wait.
+const advanceLimit = time.Second
 
 // newestLocked returns the snapshot of the newest version, with a reference.
 func (e *engine) newestLocked() (*snapshot, error) {
@@ -140,8 +156,14 @@ func (e *engine) newestLocked() (*snapshot, error) {
 
 // viewLocked makes sure that there is a current snapshot. After a failed write there is none, because the newest state
 // may be the one before that write or the one after it.
+//
+// On disk there is none either if the present write has outlasted the window: see reap. The disk may hang for long, and
+// the caller's context could not end a wait here. So the error is then 1037, and the caller's loop tries again.
 func (e *engine) viewLocked() error {
 	for e.current == nil && e.applying {
+		if e.durable && e.version < e.now()-window {
+			return &kv.Error{Code: kv.CodeProcessBehind, Cause: errStalled}
+		}
 		e.published.Wait()
 	}
 	if e.failed != nil && !e.storeClosed {
