@@ -332,7 +332,12 @@ func answer(ctx context.Context, sources []*source) bool {
 		}()
 	}
 	for range sources {
-		if !<-answers {
+		select {
+		case ok := <-answers:
+			if !ok {
+				return false
+			}
+		case <-ctx.Done(): // the engine may hang in a call, which no context ends
 			return false
 		}
 	}

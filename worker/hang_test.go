@@ -1,0 +1,49 @@
+package worker_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+	"fdbfifo/worker"
+)
+
+// TestStopEndsWhileTheEngineHangs: a call of the engine does not return, and so no context ends the calls of the queue
+// that wait for it. Stop and Run end in time.
+func TestStopEndsWhileTheEngineHangs(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(w *worker.Worker, ctx context.Context) error{
+		"Stop": (*worker.Worker).Stop, "Run": (*worker.Worker).Run,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, _, end := orders(t, layer.Config{})
+				far := &stillDB{DB: db}
+				q, err := layer.Open(t.Context(), far, []byte("worker"), "orders", layer.Options{})
+				require.NoError(t, err)
+				w, err := worker.New(q, worker.Handle(func(context.Context, *worker.Delivery) error {
+					return nil
+				}), worker.Options{Concurrency: 2, Logger: slog.New(slog.DiscardHandler)})
+				require.NoError(t, err)
+				w.Start()
+				time.Sleep(time.Second)
+				far.until.Store(time.Now().Add(10 * time.Minute).UnixNano())
+				time.Sleep(time.Minute) // each goroutine asks
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				begun := time.Now()
+				require.ErrorIs(t, stop(w, ctx), worker.ErrNoAnswer)
+				require.Less(t, time.Since(begun), 3100*time.Millisecond)
+				time.Sleep(20 * time.Minute)
+				require.NoError(t, q.Close(t.Context()))
+				end()
+			})
+		})
+	}
+}
