@@ -228,7 +228,7 @@ func (h *hand) work(r received) *finished {
 	}
 	in.hand = h
 	defer in.cancel(nil)
-	if len(w.free(in.claim.Items)) == 0 {
+	if w.isBusy(in.claim.Items[0].ID) {
 		w.keepOff(h.ctx, in)
 		return nil
 	}
@@ -250,7 +250,7 @@ func (h *hand) work(r received) *finished {
 			w.keepOff(h.ctx, in)
 			return nil
 		}
-		if !h.limit(c) || !h.ready(c) {
+		if !h.prepare(c) {
 			w.tellUncalled(c, w.giveBack(h.ctx, in, nil, nil))
 			return nil
 		}
@@ -277,9 +277,12 @@ type call struct {
 	done      chan struct{}          // closed when it has ended, and err is there
 	err       error
 	exited    bool // it has ended its goroutine
-	late      bool // it has outlived its context
 	halved    bool // it has failed, and the next call is given half as many messages
 	gone      bool // the claim is another's, as an extension during the call has found
+	// met has a token if there is a sign that the claim is lost, although its lease lasts. doubt: the hand has seen the
+	// sign, and extends the claim to find out.
+	met   chan struct{}
+	doubt bool
 }
 
 // newCall makes the deliveries of the next call: one item, or the rest of the claim. There are none if the handler of
@@ -289,9 +292,8 @@ func (h *hand) newCall(in *inHand) *call {
 	if !in.source.handler.batch {
 		items = items[:1]
 	}
-	items = h.w.free(items)
-	c := &call{in: in, grace: stuckAfter}
-	for _, item := range items {
+	c := &call{in: in, grace: stuckAfter, met: make(chan struct{}, 1)}
+	for _, item := range h.w.reserve(c, items) {
 		d := &Delivery{Item: item, Queue: in.source.q, Token: in.claim.Token, Attempt: item.Attempts + 1, in: in}
 		d.of, d.was, d.known = d, in.claim.State, in.stateKnown
 		c.ds = append(c.ds, d)
@@ -299,17 +301,27 @@ func (h *hand) newCall(in *inHand) *call {
 	return c
 }
 
+// prepare waits for the limiter, and tells the hooks. It reports false if there is no more to do for this claim.
+func (h *hand) prepare(c *call) (ok bool) {
+	defer func() {
+		if !ok {
+			h.w.returns(c) // also if a function of the user's ends the goroutine
+		}
+	}()
+	return h.limit(c) && h.ready(c)
+}
+
 // ready tells the hooks that the handler is about to be called. It reports false if there is no more to do for this
 // claim.
 func (h *hand) ready(c *call) bool {
-	if !h.holds(c.in) {
+	if !h.holds(c) {
 		return false // and the hooks hear of no call
 	}
 	c.begun = time.Now()
 	for _, d := range c.ds {
 		c.in.emit(h.w.o.Events.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
 	}
-	return h.holds(c.in)
+	return h.holds(c)
 }
 
 // tellUncalled tells the hooks that the call of which Started has told is not made: the claim has ended during a slow
@@ -331,10 +343,11 @@ func (w *Worker) tellUncalled(c *call, follows layer.Follows) {
 // errUncalled: the claim has ended between Started and the call of the handler.
 var errUncalled = errors.New("the handler was not called")
 
-// holds extends the claim if a slow answer of the database, or a slow hook, has left too little of its lease. It
-// reports false if there is no more to do for this claim.
-func (h *hand) holds(in *inHand) bool {
-	if !in.beats() && in.left() < in.leaseTime()/3 {
+// holds extends the claim if a slow answer of the database, or a slow hook, has left too little of its lease, or if
+// there is a sign that the claim is lost. It reports false if there is no more to do for this claim.
+func (h *hand) holds(c *call) bool {
+	in := c.in
+	if c.isMet() || !in.beats() && in.left() < in.leaseTime()/3 {
 		h.w.awaitAck(h.ctx, in)
 		h.extendFirst(in)
 	}
@@ -386,6 +399,7 @@ func (h *hand) perform(c *call) bool {
 	h.now.Store(c)
 	defer h.now.Store(nil)
 	h.start(c, func(ctx context.Context) error {
+		defer w.returns(c)
 		w.o.Test.Pause(ctx, "call")
 		return refused(c.ds, sound(c.in.source.handler.call(ctx, c.ds)))
 	})
@@ -393,7 +407,6 @@ func (h *hand) perform(c *call) bool {
 		h.endCalls()
 		return false
 	}
-	w.returns(c)
 	if c.exited {
 		h.calls = nil
 	}
@@ -431,6 +444,9 @@ func (h *hand) attend(c *call) bool {
 	due, lapses := in.deadlines()
 	for {
 		keeps := giveUp.IsZero() || c.ds == nil
+		if keeps && c.doubt {
+			h.beginExtend(c)
+		}
 		next := giveUp
 		if keeps && (giveUp.IsZero() || due.Before(giveUp)) {
 			next = due
@@ -438,18 +454,9 @@ func (h *hand) attend(c *call) bool {
 		if !in.lapsed && lapses.Before(next) {
 			next = lapses
 		}
-		timer := time.NewTimer(time.Until(next))
-		select {
-		case <-c.done:
-		case <-ended:
-		case <-stopping:
-		case <-in.acks():
-		case <-in.extends():
-		case <-in.stopped():
-		case <-timer.C:
-		}
-		timer.Stop()
+		c.pause(next, ended, stopping)
 		h.yield("attend")
+		c.doubt = c.isMet() || c.doubt
 		now := time.Now()
 		switch {
 		case isClosed(c.done):
@@ -464,9 +471,7 @@ func (h *hand) attend(c *call) bool {
 			h.endExtend(c)
 			due, lapses = in.deadlines()
 		case ended != nil && c.ctx.Err() != nil:
-			if ended, giveUp = nil, now.Add(c.grace); c.ds != nil {
-				h.w.outlives(c)
-			}
+			ended, giveUp = nil, now.Add(c.grace)
 		case in.beat.Load() != nil && !in.beats():
 			// Others have ended the handle's heartbeat, or it has begun a new one. From now on the claim has a lease of
 			// its own.
@@ -501,6 +506,23 @@ func (h *hand) attend(c *call) bool {
 			h.beginExtend(c)
 			due, _ = in.deadlines()
 		}
+	}
+}
+
+// pause returns when there is something to do for a call: at the time next, or when a channel says so.
+func (c *call) pause(next time.Time, ended, stopping <-chan struct{}) {
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	select {
+	case <-c.done:
+	case <-ended:
+	case <-stopping:
+	case <-c.in.acks():
+	case <-c.in.extends():
+	case <-c.in.stopped():
+	case <-c.met:
+		c.meet() // for isMet
+	case <-timer.C:
 	}
 }
 

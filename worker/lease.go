@@ -43,16 +43,17 @@ func (h *inHand) deadlines() (due, lapses time.Time) {
 }
 
 // beginExtend begins to extend the claim of a call, unless its transaction is open, or an ack or an extension is under
-// way.
+// way. A claim by heartbeat is extended only if it may be lost.
 func (h *hand) beginExtend(c *call) {
 	in := c.in
-	if in.beats() || in.acking != nil || in.extending != nil || !in.tryBegin() {
+	if in.beats() && !c.doubt || in.acking != nil || in.extending != nil || !in.tryBegin() {
 		return
 	}
 	if in.over || in.lost || in.stale {
 		in.end()
 		return
 	}
+	c.doubt = false
 	e := &extending{ended: make(chan struct{})}
 	in.extending = e
 	same := *in.claim
@@ -64,6 +65,62 @@ func (h *hand) beginExtend(c *call) {
 		in.test.Pause(ctx, "extend")
 		e.err = in.extendAs(ctx, &same)
 	}()
+}
+
+// meet tells the hand of a call that the call's claim may be lost.
+func (c *call) meet() {
+	select {
+	case c.met <- struct{}{}:
+	default:
+	}
+}
+
+// isMet reports whether meet was called since the last time. A call of a function of the options has no such sign.
+func (c *call) isMet() bool {
+	select {
+	case <-c.met:
+		return !c.gone
+	default:
+		return false
+	}
+}
+
+// clockLook is how often a worker compares the wall clock with the leases of its calls.
+const clockLook = time.Second
+
+// watchClock has a hand ask for its claim whose lease has ended by the wall clock of its handle alone. The machine may
+// have been suspended: the monotonic clock has stood still, and another holder may have the group. A claim by heartbeat
+// is left alone: the next beat of its handle tells.
+func (w *Worker) watchClock() {
+	ticker := time.NewTicker(clockLook)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-w.done:
+			return
+		case <-ticker.C:
+		}
+		for _, c := range w.calls() {
+			in := c.in
+			if !in.beats() && in.left() > 0 && in.source.q.Now().UnixMilli() > in.untilMS() {
+				ctx := w.o.Test.Named(c.ctx, "look at the lease of %s under %d", c.ds[0].ID, c.ds[0].Token)
+				w.o.Test.Pause(ctx, "clock")
+				c.meet()
+			}
+		}
+	}
+}
+
+// calls are the handlers' calls under way, in the order of their hands.
+func (w *Worker) calls() (all []*call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.hands {
+		if c := h.now.Load(); c != nil {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // endExtend does what follows from an extension that has ended.

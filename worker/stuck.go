@@ -21,48 +21,52 @@ var ErrStuck = errors.New("as many handlers are stuck as the worker may have gor
 // stuckPause is for how long a group is delayed whose handler is stuck in this worker, so that another process gets it.
 const stuckPause = 2 * time.Second
 
-// outlives notes that the context of a handler's call has ended and the call has not returned: from now on the lease
-// may expire before the handler returns.
-func (w *Worker) outlives(c *call) {
-	c.late = true
-	w.late.Add(1)
-}
-
-// returns notes that a call has returned.
-func (w *Worker) returns(c *call) {
-	if c.late {
-		w.late.Add(-1)
-	}
-}
-
-// free returns the first items, up to the first whose handler still runs in this worker: a second call would run at the
-// same time.
-func (w *Worker) free(items []layer.Item) []layer.Item {
-	if w.late.Load() == 0 {
-		return items
-	}
+// reserve returns the first items, up to the first whose handler still runs in this worker: a second call would run at
+// the same time. It notes c as the call for these items, until returns.
+func (w *Worker) reserve(c *call, items []layer.Item) []layer.Item {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	busy := make(map[layer.ID]bool)
-	note := func(c *call) {
-		for _, d := range c.ds {
-			busy[d.ID] = true
+	for i := range items {
+		if w.runs(items[i].ID) {
+			items = items[:i]
+			break
 		}
-	}
-	for _, h := range w.hands {
-		if c := h.now.Load(); c != nil {
-			note(c)
-		}
-	}
-	for c := range w.left {
-		note(c)
 	}
 	for i := range items {
-		if busy[items[i].ID] {
-			return items[:i]
-		}
+		w.handling[items[i].ID] = c
 	}
 	return items
+}
+
+// returns notes that a call has returned, or is not made.
+func (w *Worker) returns(c *call) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range c.ds {
+		if w.handling[d.ID] == c {
+			delete(w.handling, d.ID)
+		}
+	}
+}
+
+// isBusy reports whether a handler still runs in this worker for an item that the worker has received again.
+func (w *Worker) isBusy(id layer.ID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.runs(id)
+}
+
+// runs reports whether a handler runs for an item that the worker has received again. If so, the hand of that call asks
+// for its claim at once, because the claim is lost: an operator may have released the group. In a queue with facets a
+// call that waits for its commit does not count. The commit may have advanced the item, and none of the handler's code
+// runs. The mutex is held.
+func (w *Worker) runs(id layer.ID) bool {
+	c := w.handling[id]
+	if c == nil || c.in.commits.Load() && len(c.in.source.q.Config().Facets) > 0 {
+		return false
+	}
+	c.meet()
+	return true
 }
 
 // keepOff gives back a claim whose next item this worker must not handle, because a handler still runs for it here.
@@ -141,5 +145,4 @@ func (w *Worker) finishLate(ctx context.Context, c *call) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.left, c)
-	w.returns(c)
 }

@@ -23,7 +23,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"fdbfifo/internal/callback"
@@ -172,7 +171,8 @@ type Worker struct {
 	most    int             // guarded by mu
 	left    map[*call]bool  // guarded by mu; calls that are stuck, and whose hands continue without them
 	offers  []chan struct{} // guarded by mu: see offer
-	late    atomic.Int64    // how many handlers' calls have outlived their contexts, and have not returned
+	// handling are the handlers' calls that have not returned, also those about to begin, by item.
+	handling map[layer.ID]*call // guarded by mu
 }
 
 // New makes a worker that handles the items of q with h. The caller must Run it, or Start and Stop it. Errors:
@@ -208,7 +208,8 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	w := &Worker{o: o, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
+	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
+	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
 	w.trouble = &trouble{told: make(map[int]time.Time)}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
@@ -252,6 +253,7 @@ func (w *Worker) Start() {
 	for i, s := range w.sources {
 		w.wg.Go(func() { w.sweep(s, w.random(i)) })
 	}
+	go w.watchClock()
 	least, most := w.least, w.most
 	go func() { // no line of the log is written under the mutex: its handler may ask the worker
 		w.log.Info("worker started", "queues", w.names(), "concurrency", least, "max_concurrency", most)
