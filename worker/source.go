@@ -30,8 +30,8 @@ type source struct {
 	asking int       // receives under way, of a worker with several queues
 }
 
-func newSource(from Source, receive layer.ReceiveOptions, several bool) (*source, error) {
-	s := &source{q: from.Queue, handler: from.Handler, receive: receive, pace: newPace(several)}
+func newSource(from Source, receive layer.ReceiveOptions) (*source, error) {
+	s := &source{q: from.Queue, handler: from.Handler, receive: receive, pace: newPace()}
 	s.receive.Where = maps.Clone(from.Where) // the caller's may change
 	if from.Group != nil {
 		s.receive.Group = layer.OnlyGroup(*from.Group)

@@ -13,8 +13,7 @@ import (
 // pace gives the receives from a source one pace while they fail: after a receive that has failed, one goroutine at a
 // time asks again, after a pause that doubles, until a receive has succeeded.
 type pace struct {
-	turn    chan struct{} // has a token while a goroutine asks; the others wait for it
-	several bool          // the worker has other queues: each error counts, not only one of the database
+	turn chan struct{} // has a token while a goroutine asks; the others wait for it
 
 	mu      sync.Mutex
 	failing bool          // guarded by mu: the last receive has failed
@@ -22,20 +21,28 @@ type pace struct {
 	next    time.Time     // guarded by mu; when the next goroutine may ask
 }
 
-// trouble gives a worker one log line for each error of the database.
+// trouble gives a worker one log line for the same error of several goroutines.
 type trouble struct {
 	mu   sync.Mutex
-	told map[int]time.Time // guarded by mu; when an error of the code was reported last
+	told map[same]time.Time // guarded by mu; when such an error was reported last
+}
+
+// same names errors that are reported together: those of the database with one code, others with one text.
+type same struct {
+	code int
+	text string // "" with a code
 }
 
 const (
 	// longestPause bounds the pause between two receives while the database fails.
 	longestPause = time.Second
-	// reportAgain is how long an error of the database is not reported again.
+	// reportAgain is how long the same error is not reported again.
 	reportAgain = 10 * time.Second
+	// mostTold is of how many errors a worker remembers when they were reported. It forgets all when there are more.
+	mostTold = 1000
 )
 
-func newPace(several bool) *pace { return &pace{turn: make(chan struct{}, 1), several: several} }
+func newPace() *pace { return &pace{turn: make(chan struct{}, 1)} }
 
 // ask receives for a hand at the source's pace. It settles done first, in the same transaction if it can. An ack is
 // never delayed. A goroutine that asks alone does not wait for a message, because the others wait for its answer. The
@@ -94,7 +101,8 @@ func (p *pace) leave(alone bool, err error) {
 	switch {
 	case err == nil:
 		p.failing, p.pause = false, 0
-	case p.counts(err) && (alone || !p.failing): // else one that had begun before
+	case errors.Is(err, layer.ErrClaimLost): // only the ack that travelled with the receive has failed
+	case alone || !p.failing: // else one that had begun before
 		p.failing, p.pause = true, min(max(2*p.pause, firstWait), longestPause)
 		p.next = time.Now().Add(p.pause)
 	}
@@ -104,25 +112,22 @@ func (p *pace) leave(alone bool, err error) {
 	}
 }
 
-// counts reports whether a receive that has ended with err has failed. One that has not is that of a claim which was
-// lost before its ack.
-func (p *pace) counts(err error) bool {
-	return kv.Code(err) != 0 || p.several && !errors.Is(err, layer.ErrClaimLost)
-}
-
-// isNews reports whether an error is to be reported. It is not if an error of the database with the same code was
-// reported less than reportAgain ago.
+// isNews reports whether an error is to be reported. It is not if the same error was reported less than reportAgain
+// ago: an error of the database with the same code, or another error with the same text.
 func (t *trouble) isNews(err error) bool {
-	code := kv.Code(err)
-	if code == 0 {
-		return true
+	is := same{code: kv.Code(err)}
+	if is.code == 0 {
+		is.text = err.Error()
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	if last, known := t.told[code]; known && now.Sub(last) < reportAgain {
+	if last, known := t.told[is]; known && now.Sub(last) < reportAgain {
 		return false
 	}
-	t.told[code] = now
+	if len(t.told) >= mostTold {
+		clear(t.told)
+	}
+	t.told[is] = now
 	return true
 }

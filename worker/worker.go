@@ -106,9 +106,9 @@ type Options struct {
 	Events Events
 	// OnError, if not nil, gets every error: a handler's (*HandlerError) unless its claim is lost, each lost claim
 	// once, a stuck handler (*StuckError), the engine's, and a panic of a function of these options, with its stack.
-	// Such a panic changes nothing for the messages. OnError may be called by several goroutines at once. An error of
-	// the database (kv.Error) is reported and logged once in ten seconds for each code. nil = errors are only in the
-	// log.
+	// Such a panic changes nothing for the messages. OnError may be called by several goroutines at once. An error of a
+	// receive, an ack, an extension, a sweep or the limiter is reported and logged once in ten seconds: one of the
+	// database (kv.Error) for each code, another for each text. nil = errors are only in the log.
 	OnError func(err error)
 	// Test, if not nil, is for simulations of the library itself: Seed and Yield alone count. The seed also names the
 	// worker, so no two workers may have the same.
@@ -210,7 +210,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 	}
 	w := &Worker{o: o, least: o.Concurrency, most: o.MaxConcurrency}
 	w.left, w.handling = make(map[*call]bool), make(map[layer.ID]*call)
-	w.trouble = &trouble{told: make(map[int]time.Time)}
+	w.trouble = &trouble{told: make(map[same]time.Time)}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done, w.returned = make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
 	w.log = callback.Logger(o.Logger, shield, w.failing)
@@ -223,7 +223,7 @@ func newWorker(q *layer.Queue, h Handler, o Options) (*Worker, error) {
 		case from.Handler.stage && len(from.Queue.Config().Facets) == 0:
 			return nil, fmt.Errorf("%w: a stage for queue %q, which has no facets", layer.ErrOptions, from.Queue.Name())
 		}
-		s, err := newSource(from, receive, len(o.Also) > 0)
+		s, err := newSource(from, receive)
 		if err != nil {
 			return nil, err
 		}
