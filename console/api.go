@@ -163,6 +163,10 @@ type apiDeed struct {
 	ID     *string `json:"id"`    // "" is no id, and refused where an id chooses
 	Reason string  `json:"reason"`
 	DryRun bool    `json:"dry_run"`
+	// After and Before are of a replay: it begins behind the archived message After, and leaves out the messages that
+	// were finished at Before or later. See Action.Next.
+	After  *string `json:"after"`
+	Before *string `json:"before"`
 	Expect struct {
 		Head  string    `json:"head"`
 		Token int64     `json:"token"`
@@ -170,6 +174,8 @@ type apiDeed struct {
 		// Where and Hold say which of the group's claims has the token; "" = that of the whole group.
 		Where layer.Template `json:"where"`
 		Hold  string         `json:"hold"`
+		// Once is the number of the dry run of a replay.
+		Once string `json:"once"`
 	} `json:"expect"`
 }
 
@@ -202,6 +208,17 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	in := url.Values{"q": {d.Queue}, "verb": {d.Verb}, "reason": {d.Reason}, "head": {d.Expect.Head}}
+	for name, value := range map[string]*string{"after": d.After, "before": d.Before} {
+		if value == nil {
+			continue
+		}
+		if *value == "" || d.Verb != "replay" {
+			c.fail(w, r, http.StatusBadRequest, name+" is for a replay, and not empty")
+			return
+		}
+		in.Set(name, *value)
+	}
+	in.Set("once", d.Expect.Once)
 	if d.Group != nil {
 		in.Set("g", *d.Group)
 	}
@@ -227,8 +244,8 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 			in.Set(f.Name, f.Value)
 		}
 	}
-	if d.DryRun && d.Verb != "redrive" && d.Verb != "discard" {
-		c.fail(w, r, http.StatusBadRequest, "only redrive and discard can be tried without effect")
+	if d.DryRun && d.Verb != "redrive" && d.Verb != "discard" && d.Verb != "replay" {
+		c.fail(w, r, http.StatusBadRequest, "only redrive, discard and replay can be tried without effect")
 		return
 	}
 	a, err := c.act(r.Context(), asking(r), in)

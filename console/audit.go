@@ -18,6 +18,11 @@ type Action struct {
 	Reason string    `json:"reason,omitempty"`
 	Result string    `json:"result"`
 	Failed bool      `json:"failed,omitempty"`
+	// Next is a link of a replay that has done a portion: to the confirmation of the next one. Its query has the fields
+	// after and before for a call of the API.
+	Next string `json:"next,omitempty"`
+	// Once is the number that a replay must have, and that its dry run has answered.
+	Once string `json:"once,omitempty"`
 }
 
 // maxActions is how many actions the console remembers; the log has them all.

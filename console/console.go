@@ -107,6 +107,7 @@ type Console struct {
 	pages   *template.Template
 	cache   cache
 	audit   audit
+	numbers numbers
 	streams atomic.Int64
 
 	sessions sessions

@@ -18,9 +18,13 @@ import (
 
 // deed is one action on a queue, as a form or a call of the API asks for it.
 type deed struct {
-	q  *layer.Queue
-	in url.Values
-	by string
+	q       *layer.Queue
+	in      url.Values
+	by      string
+	now     time.Time
+	numbers *numbers // of the console
+
+	next, once string // of the Action
 }
 
 // verbs are the actions of an operator. Each returns a text about the action. The request has the state that the page
@@ -93,6 +97,11 @@ func (d *deed) continues() string {
 // group is the group that the action is about.
 func (d *deed) group() string { return d.in.Get("g") }
 
+// deed returns the action of a request. q may be nil if the queue cannot be opened.
+func (c *Console) deed(q *layer.Queue, in url.Values, who identity) *deed {
+	return &deed{q: q, in: in, by: who.name, now: c.o.Now(), numbers: &c.numbers}
+}
+
 // act does the action of a request, and remembers it for the audit.
 func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action, error) {
 	a := Action{
@@ -112,8 +121,10 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 	if err == nil && ofGroup[a.Verb] && !in.Has("g") {
 		err = fmt.Errorf("%w: %s wants a group", errAsk, a.Verb)
 	}
+	d := c.deed(q, in, who)
 	if err == nil {
-		a.Result, err = do(&deed{q: q, in: in, by: who.name}, ctx)
+		a.Result, err = do(d, ctx)
+		a.Next = d.next
 	}
 	if err != nil {
 		a.Result, a.Failed = text(err), true
@@ -122,6 +133,7 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 		}
 	}
 	a.N = c.audit.add(a)
+	a.Once = d.once // for the client alone
 	c.cache.forget(a.Queue)
 	return a, err
 }
@@ -365,40 +377,6 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 	return words, partly(words, report.Done, d.continues(), err)
 }
 
-// replay enqueues archived messages again, at most maxReplay, so that an action ends.
-func (d *deed) replay(ctx context.Context) (string, error) {
-	f, err := archiveFilter(input{Values: d.in})
-	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() {
-		if f.All = d.in.Get("all") == "1"; !f.All {
-			err = fmt.Errorf("%w: say which archived messages", errAsk)
-		}
-	}
-	if err != nil {
-		return "", err
-	}
-	dry, err := d.flag("dry_run")
-	if err != nil {
-		return "", err
-	}
-	report, err := d.admin().Replay(ctx, f, layer.ReplayOptions{DryRun: dry, Limit: maxReplay})
-	words := plural(report.Done, "message")
-	if report.More {
-		words = "the first " + words
-	}
-	if dry {
-		return words + " would be enqueued again", err
-	}
-	words += " enqueued again"
-	goOn := ""
-	if report.Last != nil {
-		goOn = "to go on, see fdbfifo archive replay --help: --after " + report.Last.String()
-	}
-	return words, partly(words, report.Done, goOn, err)
-}
-
-// maxReplay is how many archived messages an action replays; the command has no such bound.
-const maxReplay = 1000
-
 func (d *deed) sweep(ctx context.Context) (string, error) {
 	r, err := d.admin().Sweep(ctx, layer.SweepOptions{})
 	return fmt.Sprintf("%s looked at, %d past retention, %d archived, %d dead letters cleared", plural(r.Keys, "key"),
@@ -480,8 +458,8 @@ type confirmData struct {
 
 // carried are the fields that a page of confirmation passes on.
 var carried = []string{
-	"q", "g", "anygroup", "id", "head", "alike", "token", "where", "hold", "text", "from", "before", "all", "tail",
-	"mark", "mark_by", "mark_reason", "mark_since", "back",
+	"q", "g", "anygroup", "id", "head", "alike", "token", "where", "hold", "text", "from", "before", "after", "all",
+	"tail", "mark", "mark_by", "mark_reason", "mark_since", "back",
 }
 
 func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
@@ -495,7 +473,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	asked := &deed{q: q, in: maps.Clone(in.Values), by: in.who.name}
+	asked := c.deed(q, maps.Clone(in.Values), in.who)
 	switch {
 	case (verb == "redrive" || verb == "discard") && !in.Has("id"):
 		var seen letters
@@ -504,10 +482,18 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 			d.Fields = append(d.Fields, field{"seen", seen.digest()})
 		}
 	case slices.Contains([]string{"redrive", "discard", "replay", "retry-alike"}, verb):
+		if verb == "replay" {
+			err = asked.fixReplay()
+		}
 		dry := *asked
 		dry.in = maps.Clone(asked.in)
 		dry.in.Set("dry_run", "1")
-		d.Count, err = verbs[verb](&dry, ctx)
+		if err == nil {
+			d.Count, err = verbs[verb](&dry, ctx)
+		}
+		if dry.once != "" {
+			d.Fields = append(d.Fields, field{"once", dry.once})
+		}
 	case in.Has("g"):
 		var g layer.GroupInfo
 		if g, err = q.Admin().Group(ctx, in.Get("g"), nil); err == nil {

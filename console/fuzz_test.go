@@ -91,7 +91,8 @@ func FuzzConsoleForms(f *testing.F) {
 	for verb := range verbs {
 		f.Add(byte(byToken), "/do", "", url.Values{
 			"q": {"orders"}, "verb": {verb}, "g": {"failed"}, "head": {"ID2"}, "id": {"ID0"}, "all": {"1"},
-			"token": {"TOKEN"}, "reason": {"<b>"}, "body": {"x"}, "setting": {"lease"}, "old": {"30s"}, "value": {"1m"},
+			"token": {"TOKEN"}, "once": {"ONCE"}, "reason": {"<b>"}, "body": {"x"}, "setting": {"lease"},
+			"old": {"30s"}, "value": {"1m"},
 		}.Encode())
 		f.Add(byte(byCookie), "/confirm", "q=orders&g=failed&head=ID2&verb="+verb, "")
 		f.Add(byte(byToken), "/api/v1/do", "",
@@ -112,6 +113,7 @@ func FuzzConsoleForms(f *testing.F) {
 	f.Add(byte(byToken), "/dead",
 		"q=orders&g=dead&text=script&from=2026-01-01T00:00&before=2027-01-01T00:00&after=ID3", "")
 	f.Add(byte(byToken), "/archive", "q=orders&g=done&from=2026-01-01T00:00&after=ID4", "")
+	f.Add(byte(byToken), "/do", "", "q=orders&verb=replay&g=done&once=ONCE&after=ID4&before=2027-01-01T00:00:00.001Z")
 	f.Add(byte(byToken), "/do", "", "q=orders&verb=resume&g=paused&mark=paused&mark_by=x&mark_since=1")
 	f.Add(byte(byToken), "/do", "", "q=orders&verb=release-count&g=held&token=1&hold=ID1&where=%7B%22a%22%3A%22b%22%7D")
 	f.Add(byte(byToken), "/do", "", "q=orders&verb=edit&id=ID0&seen=0123456789abcdef&body=new")
@@ -145,6 +147,7 @@ func answered(t *testing.T, way int, path, query, body string) {
 		query = strings.ReplaceAll(query, name, url.QueryEscape(id.String()))
 		body = strings.ReplaceAll(body, name, id.String())
 	}
+	body = strings.ReplaceAll(body, "ONCE", c.numbers.issue())
 	before := rows(t, db)
 
 	r := requestOf(c, way, token, path, query, body)

@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -89,7 +91,7 @@ func TestReplayFromTheArchive(t *testing.T) {
 	require.Contains(t, s.get("/archive?q=orders&g=A"), ">Replay these…<")
 	confirm := s.get("/confirm?verb=replay&q=orders&g=A")
 	require.Contains(t, confirm, "2 messages would be enqueued again")
-	r, _ := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}, "g": {"A"}})
+	r, _ := s.post(s.button("/confirm?verb=replay&q=orders&g=A", "Replay"))
 	require.Equal(t, http.StatusSeeOther, r.StatusCode)
 	items, err := s.q.Peek(t.Context(), "A", 10, nil)
 	require.NoError(t, err)
@@ -100,6 +102,111 @@ func TestReplayFromTheArchive(t *testing.T) {
 	require.Empty(t, items)
 	r, body := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}})
 	require.Equal(t, http.StatusBadRequest, r.StatusCode, body)
+}
+
+// TestReplayInPortions: a form of a replay acts once, however often it is sent. If the archive has more than a portion,
+// the answer has a link to the next one, and so each message is replayed once. Messages that were finished after the
+// first portion are left out.
+func TestReplayInPortions(t *testing.T) {
+	s := newSite(t, nil)
+	_, _, err := s.q.Admin().Configure(t.Context(), func(c *layer.Config) { c.Archive = time.Hour })
+	require.NoError(t, err)
+	for range (maxReplay + 500) / 500 {
+		msgs := make([]layer.Message, 500)
+		for i := range msgs {
+			msgs[i].Group = "A"
+		}
+		_, err := s.q.Enqueue(t.Context(), msgs...)
+		require.NoError(t, err)
+		claims, err := s.q.Receive(t.Context(), layer.ReceiveOptions{Max: layer.MaxBatch})
+		require.NoError(t, err)
+		require.NoError(t, s.q.Ack(t.Context(), claims[0]))
+	}
+	form := s.button("/confirm?verb=replay&q=orders&g=A&back=.%2Farchive%3Fq%3Dorders", "Replay")
+	r, body := s.post(form)
+	require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
+	said := s.get(strings.TrimPrefix(r.Header.Get("Location"), "."))
+	r, body = s.post(form)
+	require.Equal(t, http.StatusConflict, r.StatusCode, "a second click: %s", body)
+	rest := regexp.MustCompile(`href="(confirm\?[^"]*)"`).FindStringSubmatch(said)
+	require.NotNil(t, rest, said)
+	time.Sleep(5 * time.Millisecond) // the times in the archive have milliseconds
+	finished := s.claim("A")         // of the first portion: it is in the archive, too
+	require.NoError(t, s.q.Ack(t.Context(), finished))
+
+	next := "/" + htmlText(rest[1])
+	require.Contains(t, s.get(next), "500 messages would be enqueued again")
+	r, body = s.post(s.button(next, "Replay"))
+	require.Equal(t, http.StatusSeeOther, r.StatusCode, body)
+	require.Empty(t, s.c.audit.latest()[0].Next)
+	replayed := map[string]bool{}
+	for _, item := range finished.Items {
+		replayed[item.Headers[layer.ReplayHeader]] = true
+	}
+	for item, err := range s.q.Admin().AllItems(t.Context(), "A", nil) {
+		require.NoError(t, err)
+		if of := item.Headers[layer.ReplayHeader]; of != "" {
+			require.False(t, replayed[of], "twice: %s", of)
+			replayed[of] = true
+		}
+	}
+	require.Len(t, replayed, maxReplay+500)
+}
+
+// TestReplayFromAPage: the button of the second page of an archive replays from that page on.
+func TestReplayFromAPage(t *testing.T) {
+	s := newSite(t, nil)
+	_, _, err := s.q.Admin().Configure(t.Context(), func(c *layer.Config) { c.Archive = time.Hour })
+	require.NoError(t, err)
+	_, err = s.q.Enqueue(t.Context(), make([]layer.Message, pageRows+20)...)
+	require.NoError(t, err)
+	claims, err := s.q.Receive(t.Context(), layer.ReceiveOptions{Max: layer.MaxBatch})
+	require.NoError(t, err)
+	require.NoError(t, s.q.Ack(t.Context(), claims[0]))
+	linked := func(page, text string) string {
+		m := regexp.MustCompile(`href="([^"]*)">` + text).FindStringSubmatch(s.get(page))
+		require.NotNil(t, m)
+		return "/" + htmlText(m[1])
+	}
+	second := linked("/archive?q=orders", "Next page")
+	require.Contains(t, s.get(linked(second, "Replay these…")), "20 messages would be enqueued again")
+}
+
+// TestReplayByTheAPI: a call of the API that replays must have the number that a dry run has answered. The number is
+// good for one call. The answer says where the next call continues.
+func TestReplayByTheAPI(t *testing.T) {
+	s := newSite(t, nil)
+	_, _, err := s.q.Admin().Configure(t.Context(), func(c *layer.Config) { c.Archive = time.Hour })
+	require.NoError(t, err)
+	s.enqueue("A", "1", "2")
+	first := s.claim("A")
+	require.NoError(t, s.q.Ack(t.Context(), first))
+	call := func(members string, want int) (a Action) {
+		deed := `{"queue":"orders","verb":"replay","group":"A",` + members + `}`
+		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, want, w.Code, "%s: %s", deed, w.Body)
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a))
+		return a
+	}
+	call(`"reason":"x"`, http.StatusBadRequest)
+	call(`"expect":{"once":""}`, http.StatusBadRequest)
+	call(`"expect":{"once":"1"}`, http.StatusConflict)
+	dry := call(`"dry_run":true`, http.StatusOK)
+	require.Contains(t, dry.Result, "2 messages would be")
+	once := fmt.Sprintf(`"expect":{"once":%q}`, dry.Once)
+	call(once+`,"after":""`, http.StatusBadRequest)
+	call(once+`,"before":""`, http.StatusBadRequest)
+	after := fmt.Sprintf(`,"after":%q,"before":%q`, first.Items[0].ID, time.Now().Add(time.Hour).Format(time.RFC3339))
+	require.Contains(t, call(once+after, http.StatusOK).Result, "1 message enqueued again")
+	call(once+after, http.StatusConflict)
+	items, err := s.q.Peek(t.Context(), "A", 10, nil)
+	require.NoError(t, err)
+	require.Len(t, items, 1)
+	require.Equal(t, first.Items[1].ID.String(), items[0].Headers[layer.ReplayHeader])
+	require.NotContains(t, s.get("/api/v1/audit"), dry.Once)
 }
 
 // TestCorruptHead: a group whose first message cannot be read has a page that says so. The message can be cancelled.

@@ -110,13 +110,17 @@ func blockedOf(d any) layer.BlockedPage {
 	return layer.BlockedPage{}
 }
 
-// confirmDead is the link to the confirmation of a verb for all dead letters that a filter chooses.
+// confirmDead is the link to the confirmation of a verb for all dead letters that a filter chooses, or of a replay of
+// the archived messages from the page on.
 func confirmDead(verb, queue, back string, filter url.Values) string {
 	query := url.Values{"verb": {verb}, "q": {queue}, "back": {back}}
 	for _, name := range []string{"g", "anygroup", "text", "from", "before"} {
 		if filter.Has(name) {
 			query.Set(name, filter.Get(name))
 		}
+	}
+	if after := filter.Get("after"); after != "" && verb == "replay" { // the portions of a replay are in order
+		query.Set("after", after)
 	}
 	if !filter.Has("g") || filter.Get("anygroup") != "" {
 		query.Set("anygroup", "1")
