@@ -49,7 +49,8 @@ func TestDeclaredNull(t *testing.T) {
 		require.ErrorContains(t, err, test.names+" is null", test.queue)
 		require.ErrorContains(t, err, `queue 2, "jobs"`)
 	}
-	declared, err := ReadQueues(strings.NewReader(`[{"name": "jobs", "attributes": {"Policy": ""}, "tags": {"a": ""}}]`))
+	const empty = `[{"name": "jobs", "attributes": {"Policy": ""}, "tags": {"a": ""}}]`
+	declared, err := ReadQueues(strings.NewReader(empty))
 	require.NoError(t, err)
 	require.Equal(t, []Declared{{
 		Name: "jobs", Attributes: map[string]string{policyAttribute: ""}, Tags: map[string]string{"a": ""},
@@ -66,7 +67,8 @@ func TestEmptyValues(t *testing.T) {
 		}
 		for name, url := range queues {
 			before := e.attributes(url)
-			for _, attribute := range []string{retentionPeriod, contentBased, managedEncryption, kmsReuse, visibilityOf} {
+			all := []string{retentionPeriod, contentBased, managedEncryption, kmsReuse, visibilityOf}
+			for _, attribute := range all {
 				if name == "jobs" && slices.Contains(fifoOnly, attribute) {
 					continue
 				}
