@@ -97,8 +97,8 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 }
 
 // runCopied runs cmd, and copies its stdout and its stderr. When runCopied returns, no copy is under way. os/exec would
-// give up a copy killGrace after the end of the command, with the rest of the output, also if the copy has to wait until
-// this process can print. Example: the output of this process is read by a pager.
+// give up a copy killGrace after the end of the command, with the rest of the output, also if the copy has to wait
+// until this process can print. Example: the output of this process is read by a pager.
 func runCopied(cmd *exec.Cmd, stdout, stderr io.Writer) error {
 	out, err := newCopying(stdout)
 	if err != nil {
@@ -124,7 +124,8 @@ type copying struct {
 	done    chan struct{} // closed when the goroutine has ended
 }
 
-// maxPipe is more than a pipe holds (bytes). When a command has ended, bytes beyond it are of a process that it has left.
+// maxPipe is more than a pipe holds (bytes). When a command has ended, bytes beyond it are of a process that it has
+// left.
 const maxPipe = 1 << 20
 
 func newCopying(to io.Writer) (*copying, error) {

@@ -257,7 +257,8 @@ func TestSlowReaderLosesNoOutput(t *testing.T) {
 	t.Parallel()
 	const lines = 600 // of 100 bytes: the pipe holds them, and one read does not
 	var printed []byte
-	c := command{line: fmt.Sprintf("yes %s | head -n %d", strings.Repeat("x", 99), lines), stdout: func(p []byte) error {
+	line := fmt.Sprintf("yes %s | head -n %d", strings.Repeat("x", 99), lines)
+	c := command{line: line, stdout: func(p []byte) error {
 		if printed == nil {
 			time.Sleep(killGrace + killGrace/4)
 		}

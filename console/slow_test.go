@@ -306,9 +306,9 @@ func TestPartOfAnAction(t *testing.T) {
 		})
 		require.NoError(t, err)
 		for verb, goOn := range map[string]string{
-			"discard": "repeat the action to go on", "replay": "to go on, see fdbfifo archive replay --help: --after ",
+			"discard": "repeat the action to go on", "replay": "the page Actions has a link to go on",
 		} {
-			in := url.Values{"verb": {verb}, "q": {"orders"}, "all": {"1"}}
+			in := url.Values{"verb": {verb}, "q": {"orders"}, "all": {"1"}, "once": {c.numbers.issue()}}
 			a, err := c.act(t.Context(), identity{role: Operator}, in)
 			require.Error(t, err, verb)
 			require.Regexp(t, `^[1-9]\d* .*, then: an action may take 30s; `+goOn, a.Result, verb)

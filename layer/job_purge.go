@@ -39,8 +39,8 @@ type PurgeOptions struct {
 type PurgeReport struct {
 	Items int64 // removed
 	// Kept items are left: items in flight, items of a group whose lock cannot be read, and unreadable items of a group
-	// with more than 1,000 locks. Without Force also unreadable items of a group with more than 1,000 lanes, or fewer if
-	// several such items lie together.
+	// with more than 1,000 locks. Without Force also unreadable items of a group with more than 1,000 lanes, or fewer
+	// if several such items lie together.
 	Kept   int64
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared

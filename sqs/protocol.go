@@ -151,12 +151,9 @@ func (s *Server) answerQuery(r *http.Request, c *call, kind string, body []byte)
 	if err := s.mayCall(c); err != nil {
 		return nil, err
 	}
-	members, err := newParams(form).tree(op.in)
-	if err != nil {
-		return nil, malformed(err)
-	}
-	request, err := json.Marshal(members)
-	if err != nil {
+	asked := newParams(form)
+	request, err := json.Marshal(asked.tree(op.in))
+	if err = errors.Join(*asked.bad, err); err != nil {
 		return nil, malformed(err)
 	}
 	return s.call(r.Context(), c, request)

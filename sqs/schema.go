@@ -2,6 +2,7 @@ package sqs
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
@@ -33,13 +34,14 @@ type params struct {
 	name  string // of the parameter up to here, such as Attribute.1
 	value *string
 	parts map[string]*params
+	bad   *error // of a parameter that has no place in the request; all params of a request share it
 }
 
 // maxParts is one more than the greatest depth of the service's parameter names.
 const maxParts = 8
 
 func newParams(form url.Values) *params {
-	root := &params{}
+	root := &params{bad: new(error)}
 	for name, values := range form {
 		at := root
 		for _, part := range strings.SplitN(name, ".", maxParts) {
@@ -47,7 +49,7 @@ func newParams(form url.Values) *params {
 				at.parts = make(map[string]*params)
 			}
 			if at.parts[part] == nil {
-				at.parts[part] = &params{name: strings.TrimPrefix(at.name+"."+part, ".")}
+				at.parts[part] = &params{name: strings.TrimPrefix(at.name+"."+part, "."), bad: at.bad}
 			}
 			at = at.parts[part]
 		}
@@ -56,118 +58,83 @@ func newParams(form url.Values) *params {
 	return root
 }
 
-// entries are the entries of a list or a map: the parts named 1, 2, 3, …, in order. Gaps are allowed. An entry without
-// a number is the only one, and its parts have only the names in known: older clients send AttributeName=All, or
-// Attribute.Name=DelaySeconds. AttributeName= is an empty list.
-//
-// Any other part is an error. It could be an entry of a batch whose client counts from 0.
-func (p *params) entries(known ...string) ([]*params, error) {
-	var numbers []int
-	var others []string
-	for _, name := range slices.Sorted(maps.Keys(p.parts)) {
-		if n, err := strconv.Atoi(name); err == nil && n > 0 && strconv.Itoa(n) == name {
-			numbers = append(numbers, n)
-		} else if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("the parameter %q is no entry: the first is %q", p.parts[name].name, p.name+".1")
-		} else {
-			others = append(others, name)
-		}
-	}
-	forms := 0
-	for _, has := range []bool{len(numbers) > 0, len(others) > 0, p.value != nil} {
-		if has {
-			forms++
-		}
-	}
-	switch {
-	case forms > 1:
-		return nil, fmt.Errorf("the parameter %q has entries of two forms", p.name)
-	case len(others) > 0, p.value != nil && *p.value != "":
-		return []*params{p}, nil
-	}
-	slices.Sort(numbers)
-	all := make([]*params, len(numbers))
-	for i, n := range numbers {
-		all[i] = p.parts[strconv.Itoa(n)]
-	}
-	return all, nil
+// refuse notes that the parameter has no place in the request.
+func (p *params) refuse() {
+	*p.bad = cmp.Or(*p.bad, fmt.Errorf("the parameter %q has no value, or no number from 1 in its list", p.name))
 }
 
-// tree reads a shape from the parameters; nil if there is none of it. The error names the parameter that it cannot
-// read as a part of the shape.
-func (p *params) tree(s *smithy.Schema) (tree, error) {
+// entries are the entries of a list or a map: the parts named 1, 2, 3, …, in order. Gaps are allowed. An entry without
+// a number is the only one, and has the members of a shape: older clients send AttributeName=All, or
+// Attribute.Name=DelaySeconds. AttributeName= is an empty list. Each other part is refused. It could be a message of a
+// batch whose client counts from 0.
+func (p *params) entries(of *smithy.Schema) (all []*params) {
+	known := make(map[string]bool)
+	for name, member := range of.Members() {
+		known[wireName(member, name)] = true
+	}
+	var numbers []int
+	for name, part := range p.parts {
+		if n, err := strconv.Atoi(name); err == nil && n > 0 && strconv.Itoa(n) == name {
+			numbers = append(numbers, n)
+		} else if !known[name] {
+			part.refuse()
+		}
+	}
+	for _, n := range slices.Sorted(slices.Values(numbers)) {
+		all = append(all, p.parts[strconv.Itoa(n)])
+	}
+	if p.value != nil && *p.value != "" || len(p.parts) > len(numbers) {
+		if all = append(all, p); len(numbers) > 0 {
+			p.refuse()
+		}
+	}
+	return all
+}
+
+// tree reads a shape from the parameters; nil if there is none of it. It refuses an entry of a map without a key, and a
+// text that has parts instead of a value.
+func (p *params) tree(s *smithy.Schema) tree {
 	if p == nil {
-		return nil, nil
+		return nil
 	}
 	switch s.Type() {
 	case smithy.ShapeTypeStructure:
 		members := make(map[string]any)
 		for name, member := range s.Members() {
-			v, err := p.parts[wireName(member, name)].tree(member)
-			if err != nil {
-				return nil, err
-			}
-			if v != nil {
+			if v := p.parts[wireName(member, name)].tree(member); v != nil {
 				members[name] = v
 			}
 		}
-		return members, nil
+		return members
 	case smithy.ShapeTypeList:
-		return p.list(s)
+		var list []any
+		for _, entry := range p.entries(s.ListMember()) {
+			list = append(list, entry.tree(s.ListMember()))
+		}
+		if list == nil {
+			return nil
+		}
+		return list
 	case smithy.ShapeTypeMap:
-		return p.mapping(s)
-	}
-	return p.scalar(s), nil
-}
-
-// list reads a list from the parameters; nil if there is none of it.
-func (p *params) list(s *smithy.Schema) (tree, error) {
-	var known []string
-	for name, member := range s.ListMember().Members() {
-		known = append(known, wireName(member, name))
-	}
-	entries, err := p.entries(known...)
-	if err != nil || len(entries) == 0 {
-		return nil, err
-	}
-	list := make([]any, len(entries))
-	for i, entry := range entries {
-		if list[i], err = entry.tree(s.ListMember()); err != nil {
-			return nil, err
+		entries := make(map[string]any)
+		for _, entry := range p.entries(s) {
+			key := entry.parts[wireName(s.MapKey(), "key")]
+			if key == nil || key.value == nil || entry.value != nil {
+				entry.refuse()
+				continue
+			}
+			if _, twice := entries[*key.value]; twice { // the operation refuses it, as it does in JSON
+				return json.RawMessage(fmt.Sprintf("{%[1]s: 0, %[1]s: 0}", marshal(*key.value)))
+			}
+			entries[*key.value] = entry.parts[wireName(s.MapValue(), "value")].tree(s.MapValue())
 		}
-		if list[i] == nil {
-			return nil, fmt.Errorf("the parameter %q has no value", entry.name)
+		if len(entries) == 0 {
+			return nil
 		}
+		return entries
 	}
-	return list, nil
-}
-
-// mapping reads a map from the parameters; nil if there is none of it.
-func (p *params) mapping(s *smithy.Schema) (tree, error) {
-	nameOfKey, nameOfValue := wireName(s.MapKey(), "key"), wireName(s.MapValue(), "value")
-	all, err := p.entries(nameOfKey, nameOfValue)
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	entries := make(map[string]any)
-	for _, entry := range all {
-		key := entry.parts[nameOfKey]
-		if key == nil || key.value == nil {
-			return nil, fmt.Errorf("the parameter %q is missing", entry.name+"."+nameOfKey)
-		}
-		if _, twice := entries[*key.value]; twice {
-			return nil, fmt.Errorf("the parameter %q names %q again", key.name, *key.value)
-		}
-		if entries[*key.value], err = entry.parts[nameOfValue].tree(s.MapValue()); err != nil {
-			return nil, err
-		}
-	}
-	return entries, nil
-}
-
-// scalar reads a text, a number or a truth; nil if there is none.
-func (p *params) scalar(s *smithy.Schema) tree {
 	if p.value == nil {
+		p.refuse()
 		return nil
 	}
 	switch s.Type() {

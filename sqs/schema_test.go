@@ -151,9 +151,9 @@ func TestQueryRequests(t *testing.T) {
 		}
 		form := url.Values{}
 		encode(form, op.in, "", want)
-		got, err := newParams(form).tree(op.in)
-		require.NoError(t, err, name)
-		require.Equal(t, want, got, name)
+		asked := newParams(form)
+		require.Equal(t, want, asked.tree(op.in), name)
+		require.NoError(t, *asked.bad, name)
 		text, err := json.Marshal(want)
 		require.NoError(t, err)
 		request := reflect.New(reflect.TypeOf(op.empty[0]))
@@ -192,9 +192,9 @@ func TestQueryNames(t *testing.T) {
 	} {
 		form, err := url.ParseQuery(parameters)
 		require.NoError(t, err)
-		got, err := newParams(form).tree(want.of)
-		require.NoError(t, err, parameters)
-		require.Equal(t, want.tree, got, parameters)
+		asked := newParams(form)
+		require.Equal(t, want.tree, asked.tree(want.of), parameters)
+		require.NoError(t, *asked.bad, parameters)
 	}
 }
 
@@ -215,10 +215,10 @@ func TestQueryEntries(t *testing.T) {
 			batch + one + entry + "1.MessageAttribute.0.Name=n" + entry + "1.MessageAttribute.0.Value.DataType=String" +
 				entry + "1.MessageAttribute.0.Value.StringValue=v": entry[1:] + "1.MessageAttribute.0",
 			batch + one + entry + "1.MessageAttribute.1.Value.DataType=String" +
-				entry + "1.MessageAttribute.1.Value.StringValue=v": entry[1:] + "1.MessageAttribute.1.Name",
+				entry + "1.MessageAttribute.1.Value.StringValue=v": entry[1:] + "1.MessageAttribute.1",
 			set + "&Attribute.0.Name=Policy&Attribute.0.Value=":                "Attribute.0",
-			set + "&Attribute.2.Value=5":                                       "Attribute.2.Name",
-			set + "&Attribute.2=VisibilityTimeout":                             "Attribute.2.Name",
+			set + "&Attribute.2.Value=5":                                       "Attribute.2",
+			set + "&Attribute.2=VisibilityTimeout":                             "Attribute.2",
 			set + "&Attribute=VisibilityTimeout":                               "Attribute",
 			set + "&Attribute.Name=VisibilityTimeout&Attribute.Value=5":        "Attribute",
 			alone + "&Attribute=B":                                             "Attribute",
@@ -226,6 +226,7 @@ func TestQueryEntries(t *testing.T) {
 			"Action=UntagQueue&QueueUrl=jobs&TagKey.0=a&TagKey.1=b":            "TagKey.0",
 			"Action=UntagQueue&QueueUrl=jobs&TagKey.member.1=a":                "TagKey.member",
 			"Action=UntagQueue&QueueUrl=jobs&TagKey.1=a&TagKey.2.b=c":          "TagKey.2",
+			"Action=PurgeQueue&QueueUrl.1=jobs":                                "QueueUrl",
 		} {
 			status, answer := e.query(parameters)
 			require.Equal(e, http.StatusBadRequest, status, "%s: %s", parameters, answer)

@@ -90,10 +90,10 @@ func TestCallEndsAfterASuspension(t *testing.T) {
 		})
 		require.NoError(t, err)
 		w.Start()
-		time.Sleep(time.Second)
+		time.Sleep(1500 * time.Millisecond) // between two looks of the worker
 		off.Store(int64(time.Hour))
 		gap.Store(time.Hour.Microseconds())
-		claims, err := other.Receive(ctx, layer.ReceiveOptions{Wait: 20 * time.Second})
+		claims, err := other.Receive(ctx, layer.ReceiveOptions{Wait: 400 * time.Millisecond})
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
 		require.NoError(t, other.Ack(ctx, claims[0]))

@@ -18,8 +18,8 @@ import (
 	"fdbfifo/worker"
 )
 
-// TestUnreadableRowHasAPace (contract): a receive fails at a row that cannot be read. The goroutines of a worker ask one
-// at a time, and tell the error once in ten seconds. An error of another row is told at once.
+// TestUnreadableRowHasAPace (contract): a receive fails at a row that cannot be read. The goroutines of a worker ask
+// one at a time, and tell the error once in ten seconds. An error of another row is told at once.
 func TestUnreadableRowHasAPace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
