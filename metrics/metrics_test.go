@@ -207,7 +207,7 @@ func TestBusyAfterFailures(t *testing.T) {
 				})
 				require.NoError(t, err)
 				w.Start()
-				time.Sleep(30 * time.Second)
+				time.Sleep(time.Minute) // a second call of a message waits until the first has ended
 				stats, err := s.q.Stats(t.Context(), layer.StatsOptions{})
 				require.NoError(t, err)
 				require.Zero(t, stats.Depth)
