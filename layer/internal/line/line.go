@@ -52,7 +52,7 @@ type Line[O Operation] struct {
 	pace    advice.Pace // of the turns that serve no receive
 
 	mu       sync.Mutex
-	waiting  []O           // guarded by mu; in the order of arrival
+	waiting  arrivals[O]   // guarded by mu
 	attended chan struct{} // guarded by mu; closed at the end of the attendance; nil = none is running
 	nudged   bool          // guarded by mu: something has changed
 	pause    time.Duration // guarded by mu; how long the line waits before the next turn, for receives that stand back
@@ -138,7 +138,7 @@ func (l *Line[O]) Stop(ctx context.Context) error {
 func (l *Line[O]) join(o O) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.waiting = append(l.waiting, o)
+	l.waiting.add(o)
 	l.pause, o.op().StandsBack = max(l.pause, o.op().StandsBack), 0
 	if o.op().Turn == nil {
 		l.failing = nil // the database has answered the receive's first look
@@ -157,10 +157,9 @@ func (l *Line[O]) join(o O) {
 func (l *Line[O]) quit(o O) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !slices.Contains(l.waiting, o) {
+	if !l.waiting.remove(o) {
 		return false
 	}
-	l.waiting = without(l.waiting, o)
 	l.nudge()
 	return true
 }
@@ -182,7 +181,7 @@ func (l *Line[O]) tidy(o O) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case slices.ContainsFunc(l.waiting, func(other O) bool { return other.Place() == place }):
+	case l.waiting.some(func(other O) bool { return other.Place() == place }):
 	case l.attended == nil:
 		l.attended = make(chan struct{})
 		go l.attend(l.attended)
@@ -195,8 +194,10 @@ func (l *Line[O]) tidy(o O) {
 func (l *Line[O]) disband() []O {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := l.waiting
-	l.waiting = nil
+	all := slices.Collect(l.waiting.each())
+	for _, o := range all {
+		l.waiting.remove(o)
+	}
 	return all
 }
 
@@ -212,14 +213,14 @@ func (l *Line[O]) nudge() {
 func (l *Line[O]) Some(is func(o O) bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.waiting, is)
+	return l.waiting.some(is)
 }
 
 // Each calls fn for each receive in the line.
 func (l *Line[O]) Each(fn func(o O)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, o := range l.waiting {
+	for o := range l.waiting.each() {
 		fn(o)
 	}
 }
@@ -234,7 +235,7 @@ func takesAny[O Operation](o O) bool { return !o.Named() && o.Template() == "" }
 func (l *Line[O]) Length() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting)
+	return l.waiting.length()
 }
 
 // Rest waits for d, or for a nudge. Rest returns false if ctx has ended, and true otherwise.
@@ -387,7 +388,7 @@ func (l *Line[O]) restGone(ctx context.Context) (end bool) {
 		return l.dismiss()
 	}
 	l.mu.Lock()
-	l.nudged = l.nudged && len(l.waiting) > 0 // a receive that has left the line needs no turn
+	l.nudged = l.nudged && l.waiting.length() > 0 // a receive that has left the line needs no turn
 	l.mu.Unlock()
 	if index, _ := l.env.Requested(); index != 0 || l.env.Wants() {
 		return false // of a receive which has just ended, see tidy
@@ -461,8 +462,8 @@ func (l *Line[O]) takePause() (pause time.Duration) {
 func (l *Line[O]) dismiss() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) > 0 || l.nudged {
-		l.nudged = l.nudged && len(l.waiting) > 0
+	if l.waiting.length() > 0 || l.nudged {
+		l.nudged = l.nudged && l.waiting.length() > 0
 		return false
 	}
 	l.attended = nil
@@ -537,7 +538,7 @@ func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
 	var left []O
 	apart := 0 // receives and templates with reads of their own
 	templates := map[string]bool{"": true}
-	for _, o := range l.waiting {
+	for o := range l.waiting.each() {
 		alone := o.Named() || !templates[o.Template()]
 		if len(called) == MaxWave || alone && apart == NamedWave || !may(o) {
 			left = append(left, o)
@@ -552,10 +553,9 @@ func (l *Line[O]) give(t *Turn, may, mayGlance func(o O) bool) (called []O) {
 		if o.op().Turn = t; !o.Named() {
 			templates[o.Template()] = true
 		}
+		l.waiting.remove(o)
 		called = append(called, o)
 	}
-	l.waiting = left
-	left = slices.Clone(left)
 	l.mu.Unlock()
 	if apart > 0 {
 		places := make(map[string]bool)

@@ -1,6 +1,7 @@
 package line
 
 import (
+	"container/list"
 	"context"
 	"time"
 )
@@ -64,6 +65,7 @@ type Op struct {
 	ended     chan struct{} // closed when the results are there; the caller waits without the mutex
 	load      Size          // what the operation adds to a transaction
 	state     state
+	place     *list.Element // in the queue of the pipeline, or in the line; nil = in neither
 	abandoned bool          // the caller has gone
 	tx        *transaction  // in which the operation runs
 	lastTurn  bool          // the receive ends after this turn, also if it has got nothing

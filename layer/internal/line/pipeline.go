@@ -3,7 +3,6 @@ package line
 import (
 	"context"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,8 +39,8 @@ type Pipeline[O Operation] struct {
 	line *Line[O]
 
 	mu     sync.Mutex
-	queue  []O // guarded by mu; in the order of arrival
-	flying int // guarded by mu; transactions in flight
+	queue  arrivals[O] // guarded by mu
+	flying int         // guarded by mu; transactions in flight
 	// running is how many operations the transactions in flight have, and took how long a transaction took lately.
 	// Guarded by mu.
 	running int
@@ -146,7 +145,7 @@ func (p *Pipeline[O]) InFlight() bool {
 func (p *Pipeline[O]) Queued() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.queue)
+	return p.queue.length()
 }
 
 // AWhile is the time that a few transactions take, one after the other: 1 to 100 ms.
@@ -167,7 +166,9 @@ func (p *Pipeline[O]) mayFly() bool { return p.flying < maxFlying || p.flying < 
 
 // apart reports whether up to maxApart transactions may be in flight: the database is far away, and few callers have
 // operations in the pipeline. mu is held.
-func (p *Pipeline[O]) apart() bool { return p.took >= farAway && p.running+len(p.queue) <= fewCallers }
+func (p *Pipeline[O]) apart() bool {
+	return p.took >= farAway && p.running+p.queue.length() <= fewCallers
+}
 
 // Submit runs o and returns its error when the outcome is known, or when ctx ends. If ctx ends first, a receive gives
 // back the claims that it still gets, and the outcome of any other operation is unknown.
@@ -271,7 +272,7 @@ func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
 		p.mu.Unlock()
 		return p.env.Closed
 	}
-	if p.flying > 0 || len(p.queue) > 0 {
+	if p.flying > 0 || p.queue.length() > 0 {
 		p.queueUp(o)
 		p.mu.Unlock()
 		return nil
@@ -298,7 +299,7 @@ func (p *Pipeline[O]) enter(ctx context.Context, o O) error {
 func (p *Pipeline[O]) releaseSlot() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.queue) > 0 {
+	if p.queue.length() > 0 {
 		go p.drive()
 	} else {
 		p.flying--
@@ -323,7 +324,7 @@ func (p *Pipeline[O]) queueUp(os ...O) {
 	for _, o := range os {
 		o.op().state = isQueued
 	}
-	p.queue = append(p.queue, os...)
+	p.queue.add(os...)
 	if p.mayFly() {
 		p.flying++
 		go p.drive()
@@ -340,7 +341,7 @@ func (p *Pipeline[O]) leave(o O, cause error) error {
 	case hasEnded:
 		return o.Err()
 	case isQueued:
-		p.queue = without(p.queue, o)
+		p.queue.remove(o)
 		p.end(o)
 		return cause
 	case isWaiting:
@@ -368,14 +369,6 @@ func (p *Pipeline[O]) stopWaiting(o O, trouble func() error) {
 		o.op().TxErr = trouble()
 		p.end(o)
 	}
-}
-
-// without returns list without o.
-func without[O comparable](list []O, o O) []O {
-	if i := slices.Index(list, o); i >= 0 {
-		return slices.Delete(list, i, i+1)
-	}
-	return list
 }
 
 // end ends an operation and makes its results known to its caller. mu is held.
@@ -445,22 +438,22 @@ func (p *Pipeline[O]) nextBatch() *batch[O] {
 	}
 	var total Size
 	var taken []O
-	left := p.queue[:0]
-	for _, o := range p.queue {
+	for o := range p.queue.each() {
+		if len(taken) == maxOperations {
+			break
+		}
 		next := total.Plus(o.op().load)
 		o.op().First = p.settlesFirst(o)
 		switch {
 		case o.Receives() && !o.op().First && !p.mayReceive(),
-			len(taken) == maxOperations, len(taken) > 0 && next.Exceeds(p.env.Most),
+			len(taken) > 0 && next.Exceeds(p.env.Most),
 			len(taken) > 0 && !mayTravel(o.op(), taken[0].op()):
-			left = append(left, o)
 		default:
 			total = next
+			p.queue.remove(o)
 			taken = append(taken, o)
 		}
 	}
-	clear(p.queue[len(left):])
-	p.queue = left
 	if len(taken) == 0 {
 		p.flying--
 		return nil
@@ -495,7 +488,7 @@ func (p *Pipeline[O]) Conflicted(o O) {
 	tx.losing = true
 	p.losing++
 	writes := func(o O) bool { return o.Settles() || o.Enqueues() }
-	if slices.ContainsFunc(p.queue, writes) && p.mayFly() {
+	if p.queue.some(writes) && p.mayFly() {
 		p.flying++
 		go p.drive()
 	}

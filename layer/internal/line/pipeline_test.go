@@ -212,7 +212,7 @@ func (r *rig) requireIdle() {
 	require.Zero(r.t, r.p.flying, "in flight")
 	require.Zero(r.t, r.p.receiving, "receiving")
 	require.Zero(r.t, r.p.taking, "taking")
-	require.Empty(r.t, r.p.queue, "queued")
+	require.Zero(r.t, r.p.queue.length(), "queued")
 	require.Zero(r.t, r.l.Length(), "waiting")
 }
 
@@ -461,6 +461,46 @@ func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 		require.Same(t, o, <-r.back)
 		require.False(t, o.served)
 	})
+}
+
+// TestManyLeaveTogether: the callers of many receives in the line and of as many operations in the queue leave together.
+// An operation leaves as fast from among 100,000 as from among 10,000, so that other calls of the handle can go on.
+func TestManyLeaveTogether(t *testing.T) {
+	few := max(leaveTogether(t, 10_000), leaveTogether(t, 10_000))
+	many := leaveTogether(t, 100_000)
+	if many > 40*few { // the machine may be busy
+		many = leaveTogether(t, 100_000)
+	}
+	require.LessOrEqual(t, many, 40*few, "ten times as many take about ten times as long")
+}
+
+// leaveTogether returns how long so many receives of a line and operations of a queue take to leave, the last first.
+func leaveTogether(t *testing.T, count int) time.Duration {
+	r := &rig{t: t}
+	r.p.Begin(PipelineEnv[*testOp]{Yield: func(context.Context, string) {}}, &r.l)
+	r.p.flying = maxApart              // no transaction begins
+	r.l.attended = make(chan struct{}) // nor does a turn
+	os := make([]*testOp, 0, 2*count)
+	for range count {
+		queued, waits := enqueueOf(1), waiter()
+		begin(queued)
+		begin(waits)
+		r.p.queueUp(queued)
+		r.l.join(waits)
+		waits.state = isWaiting
+		os = append(os, queued, waits)
+	}
+	begun, left := time.Now(), 0
+	for _, o := range slices.Backward(os) {
+		if r.p.leave(o, errLeft) == errLeft {
+			left++
+		}
+	}
+	took := time.Since(begun)
+	require.Equal(t, 2*count, left)
+	require.Zero(t, r.p.Queued())
+	require.Zero(t, r.l.Length())
+	return took
 }
 
 // TestPipelineAbandoned: a transaction whose callers have all gone is cancelled after abandonedTimeout, and not
