@@ -66,7 +66,7 @@ type Op struct {
 	load      Size          // what the operation adds to a transaction
 	state     state
 	place     *list.Element // in the queue of the pipeline, or in the line; nil = in neither
-	abandoned bool          // the caller has gone
+	abandoned error         // why the caller has gone; nil = it has not
 	tx        *transaction  // in which the operation runs
 	lastTurn  bool          // the receive ends after this turn, also if it has got nothing
 	back      chan struct{} // closed when a called receive has ended or is waiting again

@@ -309,7 +309,7 @@ func (p *Pipeline[O]) releaseSlot() {
 // abandon notes that the caller of a running operation has left, and why. If it was the last caller of the transaction,
 // the transaction is cancelled abandonedTimeout later. The pipeline's mutex is held.
 func (o *Op) abandon(cause error) {
-	o.abandoned = true
+	o.abandoned = cause
 	if o.tx.left--; o.tx.left == 0 {
 		// The transaction may still end well, and then its claims are given back. But it must not hold up others
 		// without end, for example if the database does not answer.
@@ -345,7 +345,7 @@ func (p *Pipeline[O]) leave(o O, cause error) error {
 		p.end(o)
 		return cause
 	case isWaiting:
-		o.op().abandoned = true
+		o.op().abandoned = cause
 		if p.line.quit(o) {
 			p.end(o)
 		} // else o is about to have a turn, and ends there
@@ -505,7 +505,7 @@ func (p *Pipeline[O]) RunTurn(called []O) {
 		case p.closed.Load():
 			o.op().TxErr = p.env.Closed
 			p.end(o)
-		case o.op().abandoned:
+		case o.op().abandoned != nil:
 			p.end(o)
 		default:
 			os = append(os, o)
@@ -588,7 +588,7 @@ func (p *Pipeline[O]) settle(b *batch[O]) {
 func (p *Pipeline[O]) conclude(o O) {
 	at := o.op()
 	if at.Later {
-		if at.Later = false; o.Err() == nil && !at.abandoned {
+		if at.Later = false; o.Err() == nil && at.abandoned == nil {
 			// The receive has a transaction of its own.
 			at.First = false
 			p.settled(o)
@@ -596,7 +596,7 @@ func (p *Pipeline[O]) conclude(o O) {
 			return
 		}
 	}
-	if at.Turn != nil && at.TxErr != nil && p.env.MayRecover(at.TxErr) && !at.abandoned && !at.lastTurn {
+	if at.Turn != nil && at.TxErr != nil && p.env.MayRecover(at.TxErr) && at.abandoned == nil && !at.lastTurn {
 		// The receive continues to wait, because the database may answer again soon.
 		at.Turn.fail(at.TxErr)
 		at.TxErr = nil
@@ -606,7 +606,7 @@ func (p *Pipeline[O]) conclude(o O) {
 	switch {
 	case nothing && p.closed.Load():
 		at.TxErr = p.env.Closed
-	case nothing && !at.abandoned && !at.lastTurn:
+	case nothing && at.abandoned == nil && !at.lastTurn:
 		p.settled(o)
 		at.Lost, at.state = 0, isWaiting
 		p.line.join(o)
@@ -615,8 +615,11 @@ func (p *Pipeline[O]) conclude(o O) {
 	// If the transaction failed, another may have claimed the same groups by now, under the same token (both
 	// transactions had the same read version). If the outcome is unknown, the claim runs into its lease. The caller may
 	// still be there, if it ran the transaction.
-	case at.abandoned && at.TxErr == nil && o.Receives():
+	case at.abandoned != nil && at.TxErr == nil && o.Receives():
 		p.env.GiveBack(o)
+		if o.Err() == nil && o.Unserved() {
+			at.TxErr = at.abandoned // else a caller that is still there would take it for a queue with nothing ready
+		}
 	}
 	if at.Waits && at.Turn == nil && !p.closed.Load() {
 		p.line.tidy(o)

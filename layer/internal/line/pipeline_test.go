@@ -448,19 +448,31 @@ func TestPipelineLeaveRunning(t *testing.T) {
 }
 
 // TestPipelineCallerThatRunsLeaves: a caller whose goroutine runs its receive can leave when the transaction has ended.
-// The caller gets no claim, because the pipeline gives the claim back.
+// The caller gets no claim, because the pipeline gives the claim back, and the error says why.
 func TestPipelineCallerThatRunsLeaves(t *testing.T) {
-	testRig(t, func(r *rig) {
-		o := receiveOf(1)
-		c := r.submit(o)
-		f := r.next(o)
-		r.leaves(c)
-		r.stillWaits(c)
-		f.end(o)
-		<-c.done
-		require.Same(t, o, <-r.back)
-		require.False(t, o.served)
-	})
+	for name, served := range map[string]bool{"served": true, "nothing ready": false} {
+		for kind, submit := range map[string]func(r *rig, o *testOp) *caller{
+			"at once": (*rig).submit, "waiting": (*rig).submitWaiting,
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				testRig(t, func(r *rig) {
+					o := receiveOf(1)
+					c := submit(r, o)
+					f := r.next(o)
+					r.leaves(c)
+					r.stillWaits(c)
+					if served {
+						f.end(o)
+						require.Same(t, o, <-r.back)
+					} else {
+						f.end()
+					}
+					r.result(c, errLeft)
+					require.False(t, o.served)
+				})
+			})
+		}
+	}
 }
 
 // TestManyLeaveTogether: the callers of many receives in the line and of as many operations in the queue leave together.
