@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel"
@@ -49,6 +50,8 @@ type Options struct {
 type Telemetry struct {
 	o      Options
 	tracer trace.Tracer
+	stuck  atomic.Int64 // calls into OpenTelemetry that have not returned in time, and still run
+	told   atomic.Bool  // a failure of OpenTelemetry was reported
 
 	operations, process, received, waited metric.Float64Histogram
 	sent, consumed                        metric.Int64Counter
@@ -296,7 +299,34 @@ func (t *Telemetry) Process(
 
 var errPanic = errors.New("the handler has panicked")
 
-// Begin begins the span of an item's handling. Call end exactly once, with the error of the handling; nil = handled.
+// patience is how long a call into OpenTelemetry may take in the goroutine of a handler.
+const patience = callback.Shield(500 * time.Millisecond)
+
+// try calls into OpenTelemetry: a tracer, a propagator or a meter, with the functions of the program's that these call.
+// It returns false if the call has failed. The caller must then not read the variables that fn writes. While a call
+// hangs, try makes no other, so that each handler does not wait for it again. The first failure is reported.
+func (t *Telemetry) try(what string, fn func()) bool {
+	if t.stuck.Load() > 0 {
+		return false
+	}
+	err := patience.Try(what, fn)
+	var stuck *callback.StuckError
+	if errors.As(err, &stuck) {
+		t.stuck.Add(1)
+		go func() {
+			<-stuck.Returned
+			t.stuck.Add(-1)
+		}()
+	}
+	if err != nil && !t.told.Swap(true) {
+		callback.Report("otelfifo: OpenTelemetry has failed", err)
+	}
+	return err == nil
+}
+
+// Begin begins the span of an item's handling. Call end exactly once, with the error of the handling; nil = handled. If
+// OpenTelemetry panics, or does not return in half a second, the span or the measurement is lost, and the handling
+// continues.
 //
 //	worker.HandleTx(func(ctx context.Context, tx kv.Tx, d *worker.Delivery) (err error) {
 //		ctx, end := t.Begin(ctx, d)
@@ -316,21 +346,36 @@ func (t *Telemetry) Begin(ctx context.Context, d *worker.Delivery) (inner contex
 			attribute.Int64("messaging.fdbfifo.claim.token", d.Token),
 			attribute.Int("messaging.fdbfifo.attempt", d.Attempt)),
 	}
-	if link, ok := t.link(&d.Item); ok {
-		options = append(options, trace.WithLinks(link))
+	inner = ctx
+	var within context.Context // only if begun
+	var span trace.Span
+	begun := t.try("the begin of a span", func() {
+		if link, ok := t.link(&d.Item); ok {
+			options = append(options, trace.WithLinks(link))
+		}
+		within, span = t.tracer.Start(ctx, "process "+d.Queue.Name(), options...)
+	})
+	if begun {
+		inner = within
 	}
-	ctx, span := t.tracer.Start(ctx, "process "+d.Queue.Name(), options...)
-	begun := time.Now()
-	return ctx, func(err error) {
+	since := time.Now()
+	return inner, func(err error) {
+		took := time.Since(since)
 		meant, _ := callback.Meant(err) // what the worker takes it for
 		err = callback.Sound(meant)
 		kind := outcome(ctx, err)
-		if err != nil {
-			span.SetAttributes(semconv.ErrorTypeKey.String(kind))
-			span.SetStatus(codes.Error, short(err.Error()))
+		if begun {
+			t.try("the end of a span", func() {
+				if err != nil {
+					span.SetAttributes(semconv.ErrorTypeKey.String(kind))
+					span.SetStatus(codes.Error, short(err.Error()))
+				}
+				span.End()
+			})
 		}
-		span.End()
-		t.process.Record(ctx, time.Since(begun).Seconds(), metric.WithAttributes(failed(attrs, kind)...))
+		t.try("a measurement", func() {
+			t.process.Record(inner, took.Seconds(), metric.WithAttributes(failed(attrs, kind)...))
+		})
 	}
 }
 

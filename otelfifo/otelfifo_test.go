@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -236,6 +237,64 @@ func TestErrorsAreTakenAsByTheWorker(t *testing.T) {
 		require.NoError(t, s.q.Ack(s.ctx, claim))
 		require.Contains(t, fmt.Sprint(s.metrics()["messaging.process.duration"].Data), "handler")
 	})
+}
+
+// badSpans are spans that go wrong.
+type badSpans struct{ begin, end func() }
+
+func (b badSpans) OnStart(context.Context, sdktrace.ReadWriteSpan) { b.begin() }
+func (b badSpans) OnEnd(sdktrace.ReadOnlySpan)                     { b.end() }
+func (badSpans) Shutdown(context.Context) error                    { return nil }
+func (badSpans) ForceFlush(context.Context) error                  { return nil }
+
+// TestHandlingOutlivesTelemetry (G7): OpenTelemetry panics, ends its goroutine, or hangs at the begin or the end of each
+// span. The worker acks each message that was handled. One message waits for a call that hangs, and the others do
+// not.
+func TestHandlingOutlivesTelemetry(t *testing.T) {
+	for name, wrong := range map[string]func(free <-chan struct{}){
+		"panics": func(<-chan struct{}) { panic("the exporter") },
+		"exits":  func(<-chan struct{}) { runtime.Goexit() },
+		"hangs":  func(free <-chan struct{}) { <-free },
+	} {
+		for _, begin := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, ", begin ", begin), func(t *testing.T) {
+				fine, failing := func() {}, func() {}
+				bad := func() { failing() }
+				change := func(o *otelfifo.Options) {
+					spans := badSpans{begin: fine, end: bad}
+					if begin {
+						spans = badSpans{begin: bad, end: fine}
+					}
+					o.Tracers = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+				}
+				inScene(t, change, func(s *scene) {
+					free := make(chan struct{})
+					for range 10 {
+						_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "g"})
+						require.NoError(t, err)
+					}
+					calls := 0
+					failing = func() { wrong(free) }
+					handle := func(context.Context, *worker.Delivery) error {
+						calls++
+						return nil
+					}
+					w, err := worker.New(s.q, worker.Handle(s.tel.Process(handle)), worker.Options{
+						Concurrency: 1, Logger: slog.New(slog.DiscardHandler),
+					})
+					require.NoError(t, err)
+					w.Start()
+					time.Sleep(10 * time.Second)
+					require.NoError(t, w.Stop(s.ctx))
+					stats, err := s.q.Stats(s.ctx, layer.StatsOptions{})
+					require.NoError(t, err)
+					require.EqualValues(t, 10, stats.Acked)
+					require.Equal(t, 10, calls)
+					close(free)
+				})
+			})
+		}
+	}
 }
 
 // TestTimeoutWithAnotherError: a handler that fails after its time has a timeout, also if its error does not say so.
