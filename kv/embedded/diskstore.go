@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -117,7 +118,7 @@ func openDisk(path string, o Options, mapped int) (*DB, error) {
 		}
 		return db, nil
 	}
-	e, err := f.open(d)
+	e, err := f.open(context.Background(), d)
 	if err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -274,7 +275,7 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 		return nil, err
 	}
 	defer d.Close()
-	if err := d.verifyDatabase(readWait); err != nil {
+	if err := d.verifyDatabase(context.Background(), readWait); err != nil {
 		return nil, d.openError(err)
 	}
 	defer recoverCorrupt(&err)

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,8 +16,9 @@ import (
 
 // verifyDatabase reads the whole file before it is opened for writing. bbolt panics on a damaged page, partly in
 // goroutines of its own, and a page behind the end of a truncated file is a memory fault. verifyDatabase returns
-// ErrCorrupt for both. If another process has the file open to write, wait bounds the time until ErrTimeout.
-func (d *dir) verifyDatabase(wait time.Duration) (err error) {
+// ErrCorrupt for both. If another process has the file open to write, wait bounds the time until ErrTimeout. The end of
+// ctx ends the reading, with its cause.
+func (d *dir) verifyDatabase(ctx context.Context, wait time.Duration) (err error) {
 	var begin, end uintptr // of the file in memory
 	defer func() {
 		var f *pageFault
@@ -52,7 +54,7 @@ func (d *dir) verifyDatabase(wait time.Duration) (err error) {
 		if err := checkMeta(tx.Bucket(metaBucket)); err != nil {
 			return err
 		}
-		return checkData(tx.Bucket(dataBucket))
+		return checkData(ctx, tx.Bucket(dataBucket))
 	})
 }
 
@@ -73,14 +75,22 @@ func checkMeta(meta *bbolt.Bucket) error {
 	return nil
 }
 
+// checkedAtOnce is how many keys checkData visits before it looks at its context again: a few milliseconds of work.
+const checkedAtOnce = 4096
+
 // checkData visits every page. The order of the keys also proves that the walk comes to an end.
-func checkData(data *bbolt.Bucket) error {
+func checkData(ctx context.Context, data *bbolt.Bucket) error {
 	if data == nil {
 		return fmt.Errorf("%w: no data bucket", ErrCorrupt)
 	}
 	var last []byte
 	c := data.Cursor()
+	visited := 0
 	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if visited%checkedAtOnce == 0 && ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		visited++
 		if k[0] != keyMark || len(k) > 1+kv.MaxKeySize || len(v) > kv.MaxValueSize {
 			return fmt.Errorf("%w: impossible pair", ErrCorrupt)
 		}

@@ -31,11 +31,11 @@ var errHeld = errors.New("embedded: the folder is locked")
 var errReplaced = errors.New("embedded: another folder is at the path now: close the database and open it again")
 
 // open opens the store alone.
-func (f *folder) open(d *dir) (*engine, error) {
+func (f *folder) open(ctx context.Context, d *dir) (*engine, error) {
 	if err := uninterrupted(d.createDatabase); err != nil {
 		return nil, explained("embedded: create "+filepath.Join(f.path, fileName), err)
 	}
-	if err := d.verifyDatabase(unservedLimit); err != nil {
+	if err := d.verifyDatabase(ctx, unservedLimit); err != nil {
 		return nil, d.openError(err)
 	}
 	var s *diskStore
@@ -66,7 +66,8 @@ func (d *dir) await(ctx context.Context) error {
 	return nil
 }
 
-// serve opens the store, and serves it. The engine releases the lock.
+// serve opens the store, and serves it. The engine releases the lock. The end of ctx ends serve before the whole file
+// is read. serve then releases the lock itself.
 func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
 	// A socket is a sign of life. This process makes none while another process has the file for itself. Otherwise
 	// several processes that want the folder would wait for each other.
@@ -81,7 +82,7 @@ func (f *folder) serve(ctx context.Context, lock *folderLock) (*engine, error) {
 		s = newServer(listener, checkClient)
 		stop = listener.beat()
 	}
-	e, err := f.open(lock.dir)
+	e, err := f.open(ctx, lock.dir)
 	stop()
 	if err != nil {
 		if s != nil {

@@ -160,6 +160,9 @@ func (l *link) again() *conn {
 			l.join(c, e)
 			return c
 		}
+		if l.ctx.Err() != nil {
+			return nil // the error may be that of the context, and says nothing about the folder
+		}
 		var own *unservable
 		if errors.Is(err, ErrLocked) && !errors.As(err, &own) {
 			begun = time.Now() // another process has the folder, and may be about to serve it
