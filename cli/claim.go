@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/internal/strict"
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -307,6 +308,9 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 				return nil, err
 			}
 		}
+		if j.Items != nil || hasMember(text, "items") {
+			claim.Items = []layer.Item{} // a member that is null has no messages, too
+		}
 		for _, item := range j.Items {
 			id, err := layer.ParseID(item.ID)
 			if err != nil {
@@ -316,6 +320,12 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 		}
 		claims = append(claims, claim)
 	}
+}
+
+// hasMember reports whether an object of JSON has a member.
+func hasMember(object json.RawMessage, name string) bool {
+	var members map[string]json.RawMessage
+	return json.Unmarshal(object, &members) == nil && members[name] != nil
 }
 
 // follow makes the claim's queue and prefix those of the command.
@@ -427,7 +437,8 @@ func newAckCmd(s *session) *cobra.Command {
 		Use:   "ack [FILE | --group GROUP --token N] [--id ID]...",
 		Short: "Finish the messages of claims that receive has printed",
 		Long: `Finish the messages of claims: they are never delivered again, and their groups are free. With --id,
-only those messages; the claim continues for the others.` + claimHelp,
+only those messages; the claim continues for the others. A line finishes the messages in its items, so you can take out
+those that must stay. A line without the member items, and --token, finish the whole claim.` + claimHelp,
 		Example: `  fdbfifo receive | tee claim.json | ./handle && fdbfifo ack claim.json`,
 		RunE: func(c *cobra.Command, args []string) error {
 			claims, err := f.read(s, c, args)
@@ -441,17 +452,64 @@ only those messages; the claim continues for the others.` + claimHelp,
 			if len(chosen) > 0 && len(claims) > 1 {
 				return usagef("--id needs a single claim, and there are %d", len(claims))
 			}
-			return s.settle(c, claims, "acked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
-				if len(some) == 0 {
-					return time.Time{}, q.Ack(c.Context(), claim)
+			for _, claim := range claims {
+				if len(chosen) == 0 && claim.Items != nil && len(claim.Items) == 0 {
+					return usagef("the claim of group %s has no items: leave the line out, or leave out the member "+
+						"items to finish the whole claim", display(claim.Group))
 				}
-				return time.Time{}, q.AckItems(c.Context(), claim, chosen)
+			}
+			return s.settle(c, claims, "acked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
+				switch {
+				case len(chosen) > 0:
+					return time.Time{}, q.AckItems(c.Context(), claim, chosen)
+				case claim.Items != nil:
+					return time.Time{}, ackLine(c.Context(), q, claim)
+				}
+				return time.Time{}, q.Ack(c.Context(), claim)
 			})
 		},
 	}
 	f.add(c)
 	c.Flags().StringArrayVar(&some, "id", nil, "only the message with this `ID` (repeatable)")
 	return c
+}
+
+// ackLine finishes the messages in the line of a claim. It passes over those that were acked before, for example with
+// --id. If all were, it returns an error that wraps layer.ErrNotInClaim.
+func ackLine(ctx context.Context, q *layer.Queue, claim *layer.Claim) error {
+	var all []layer.ID
+	for _, item := range claim.Items {
+		all = append(all, item.ID)
+	}
+	err := q.AckItems(ctx, claim, all)
+	if !errors.Is(err, layer.ErrNotInClaim) || kv.MaybeCommitted(err) {
+		return err
+	}
+	return q.Once(ctx, func(tx kv.Tx) error {
+		done := 0
+		var ack func(ids []layer.ID) error
+		ack = func(ids []layer.ID) error {
+			err := q.AckItemsTx(ctx, tx, claim, ids)
+			switch {
+			case err == nil:
+				done += len(ids)
+			case errors.Is(err, layer.ErrClaimLost) && done > 0:
+				return nil // this transaction has finished the last message of the claim
+			case errors.Is(err, layer.ErrNotInClaim) && len(ids) > 1: // some of them, or all: nothing is written
+				if err := ack(ids[:len(ids)/2]); err != nil {
+					return err
+				}
+				return ack(ids[len(ids)/2:])
+			case errors.Is(err, layer.ErrNotInClaim):
+				return nil
+			}
+			return err
+		}
+		if err := ack(all); err != nil || done > 0 {
+			return err
+		}
+		return fmt.Errorf("%w: all of the line", layer.ErrNotInClaim)
+	})
 }
 
 func newNackCmd(s *session) *cobra.Command {

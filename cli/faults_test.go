@@ -122,6 +122,44 @@ func TestReceiveAck(t *testing.T) {
 	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
 }
 
+// TestAckItemsOfALine: ack finishes the messages that a line has. A script may drop some from the line, which are then
+// delivered again. A line that has no message is refused, and finishes nothing, because only a line without the member
+// items is of the whole claim.
+func TestAckItemsOfALine(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	app, q := onMemory(t, 3)
+	var printed, stderr bytes.Buffer
+	require.NoError(t, app.Run(ctx, []string{"receive", "--max", "3"}, nil, &printed, &stderr), &stderr)
+	var line map[string]any
+	require.NoError(t, json.Unmarshal(printed.Bytes(), &line))
+	all := line["items"].([]any)
+	require.Len(t, all, 3)
+	ack := func(items any) error {
+		line["items"] = items
+		text, err := json.Marshal(line)
+		require.NoError(t, err)
+		return app.Run(ctx, []string{"ack"}, bytes.NewReader(text), io.Discard, &stderr)
+	}
+	depth := func() int64 {
+		st, err := q.Stats(ctx, layer.StatsOptions{})
+		require.NoError(t, err)
+		return st.Depth
+	}
+	for _, none := range []any{[]any{}, nil} {
+		require.Equal(t, ExitUsage, ExitCode(ack(none)), "%v", none)
+		require.EqualValues(t, 3, depth())
+	}
+	require.NoError(t, ack(all[:1]), &stderr)
+	require.EqualValues(t, 2, depth())
+	require.Equal(t, ExitFailed, ExitCode(ack(all[:1])))
+	require.Contains(t, stderr.String(), "The message was acked before")
+	require.NoError(t, ack(all[:2]), &stderr)
+	require.EqualValues(t, 1, depth(), "the first was acked before")
+	require.NoError(t, ack(all), &stderr)
+	requireGivenBack(t, q, 0)
+}
+
 // work cannot print the output of the command that it runs. The message is then not acked, and work ends.
 func TestWorkOutputCannotBePrinted(t *testing.T) {
 	app, q := onMemory(t, 3)
