@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -35,6 +36,10 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	}
 	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: msgs})
 	sent, err := q.enqueueNow(ctx, w.Messages)
+	if &w.Messages[0] != &msgs[0] && isBatchLimit(err) { // a hook has set headers
+		w.Messages = msgs
+		sent, err = q.enqueueNow(ctx, msgs)
+	}
 	w.Sent = sent
 	for _, s := range sent {
 		if !s.Duplicate {
@@ -42,6 +47,12 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 		}
 	}
 	return sent, w.end(ctx, err)
+}
+
+// isBatchLimit reports whether the messages of an enqueue are too large together. Then none of them was enqueued.
+func isBatchLimit(err error) bool {
+	var message *MessageError
+	return errors.Is(err, ErrLimit) && !errors.As(err, &message)
 }
 
 // enqueueNow is Enqueue without the hooks. The transaction may be shared with other calls of the handle.

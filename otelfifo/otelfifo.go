@@ -134,9 +134,9 @@ func failed(all []attribute.KeyValue, kind string) []attribute.KeyValue {
 const maxLinks = 128
 
 // Hook returns a hook for layer.Options: a span for each operation, and its metrics. An enqueue puts its span into the
-// headers of each message that has no trace yet, if the headers have room. A receive has a span only if it got messages
-// or failed. The span is of the transaction that got them, without the wait, and has a link to the enqueue of each
-// message.
+// headers of each message that has no trace yet, if the headers and the whole enqueue have room. A receive has a span
+// only if it got messages or failed. The span is of the transaction that got them, without the wait, and has a link to
+// the enqueue of each message.
 func (t *Telemetry) Hook() layer.Hook { return layer.Hook{Begin: t.begin, End: t.end} }
 
 func (t *Telemetry) begin(ctx context.Context, o *layer.Operation) context.Context {

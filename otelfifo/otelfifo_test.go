@@ -149,9 +149,25 @@ func TestTraceTravelsWithTheMessage(t *testing.T) {
 	})
 }
 
-// TestHeadersWithoutRoom: a message whose headers are full is enqueued without the trace; and with NoHeaders nothing
-// travels.
+// TestHeadersWithoutRoom: a message whose headers are full is enqueued without the trace, and so are messages that are
+// together as large as an enqueue may be. With NoHeaders nothing travels.
 func TestHeadersWithoutRoom(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		for _, sizes := range [][]int{{layer.MaxBodySize}, {layer.MaxBatchSize / 2, layer.MaxBatchSize / 2}} {
+			var all []layer.Message
+			for _, size := range sizes {
+				all = append(all, layer.Message{Group: "A", Body: make([]byte, size)})
+			}
+			_, err := s.q.Enqueue(s.ctx, all...)
+			require.NoError(t, err)
+			for got := 0; got < len(sizes); {
+				claim := s.receive() // it may be a part of so many bytes
+				got += len(claim.Items)
+				require.Empty(t, claim.Items[0].Headers)
+				require.NoError(t, s.q.Ack(s.ctx, claim))
+			}
+		}
+	})
 	full := map[string]string{"k": strings.Repeat("v", layer.MaxHeadersSize-10)}
 	inScene(t, nil, func(s *scene) {
 		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "A", Headers: full})
