@@ -72,11 +72,17 @@ func (o *outbox) flush() {
 	o.writing = false
 }
 
+// write writes b within the limit. If the limit changes while write sets the deadline, write sets it again: otherwise
+// the deadline of the earlier limit could replace the shorter one that server.close has set.
 func (o *outbox) write(b []byte) error {
-	if limit := time.Duration(o.limit.Load()); limit > 0 {
-		if err := o.conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
-			return err
+	for limit, set := o.limit.Load(), false; !set; {
+		if limit > 0 {
+			if err := o.conn.SetWriteDeadline(time.Now().Add(time.Duration(limit))); err != nil {
+				return err
+			}
 		}
+		now := o.limit.Load()
+		limit, set = now, now == limit
 	}
 	_, err := o.conn.Write(b)
 	if err != nil {

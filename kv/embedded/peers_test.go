@@ -189,6 +189,33 @@ func (o *outbox) isWriting() bool {
 	return o.writing
 }
 
+// closing is a connection that a server closes at the moment at which an outbox sets a deadline.
+type closing struct {
+	nopConn
+	close    func()
+	deadline time.Time // the last
+}
+
+func (c *closing) SetWriteDeadline(t time.Time) error {
+	if begun := c.close; begun != nil {
+		c.close = nil
+		begun()
+	}
+	c.deadline = t
+	return nil
+}
+
+// TestCloseAtTheDeadline: a server that is closed while an outbox sets the deadline of a write waits for that write no
+// longer than for others.
+func TestCloseAtTheDeadline(t *testing.T) {
+	c := &closing{}
+	o := newOutbox(c, slowClient)
+	c.close = func() { o.limit.Store(int64(closeLimit)) } // as server.close, which has set its deadline by then
+	o.put(frameGet, func(b []byte) []byte { return b })
+	o.flush()
+	require.Less(t, time.Until(c.deadline), 2*closeLimit)
+}
+
 // readerOf takes the waiting frames out of an outbox.
 func readerOf(o *outbox) io.Reader {
 	o.mu.Lock()
