@@ -263,8 +263,8 @@ func (b badSpans) OnEnd(sdktrace.ReadOnlySpan)                     { b.end() }
 func (badSpans) Shutdown(context.Context) error                    { return nil }
 func (badSpans) ForceFlush(context.Context) error                  { return nil }
 
-// TestHandlingOutlivesTelemetry (G7): OpenTelemetry panics, ends its goroutine, or hangs at the begin or the end of each
-// span. The worker acks each message that was handled. One message waits for a call that hangs, and the others do
+// TestHandlingOutlivesTelemetry (G7): OpenTelemetry panics, ends its goroutine, or hangs at the begin or the end of
+// each span. The worker acks each message that was handled. One message waits for a call that hangs, and the others do
 // not.
 func TestHandlingOutlivesTelemetry(t *testing.T) {
 	for name, wrong := range map[string]func(free <-chan struct{}){

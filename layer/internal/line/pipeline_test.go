@@ -475,8 +475,9 @@ func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 	}
 }
 
-// TestManyLeaveTogether: the callers of many receives in the line and of as many operations in the queue leave together.
-// An operation leaves as fast from among 100,000 as from among 10,000, so that other calls of the handle can go on.
+// TestManyLeaveTogether: the callers of many receives in the line and of as many operations in the queue leave
+// together. An operation leaves as fast from among 100,000 as from among 10,000, so that other calls of the handle can
+// go on.
 func TestManyLeaveTogether(t *testing.T) {
 	few := max(leaveTogether(t, 10_000), leaveTogether(t, 10_000))
 	many := leaveTogether(t, 100_000)
