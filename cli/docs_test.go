@@ -94,7 +94,8 @@ func TestLogLinesAreDocumented(t *testing.T) {
 	line := regexp.MustCompile(`(?:emit\([^"]*slog\.Level([A-Z][a-z]+)|(?:log|[lL]ogger)\.(Debug|Info|Warn|Error)\(|` +
 		`\.Log\(context\.Background\(\), level),? ?"([^"]+)"`)
 	for _, dir := range []string{
-		"../kv", "../layer", "../worker", "../console", "../sqs", "../metrics", "../internal/callback", ".",
+		"../kv", "../layer", "../worker", "../console", "../sqs", "../metrics", "../otelfifo", "../internal/callback",
+		".",
 	} {
 		files, err := filepath.Glob(dir + "/*.go")
 		require.NoError(t, err)
