@@ -8,6 +8,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/lanes"
+	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -15,39 +16,80 @@ import (
 // the receive, or the outcome of the commit is unknown. In the second case the receipt tells which attempt was applied:
 // a row that the transaction writes together with the claims. To release a claim is to nack it without a failed
 // attempt: the lock is cleared, the group gets a hint, and its items are delivered again (Queue.Nack).
+//
+// The work is done in goroutines of the handle. Close waits for them, because a claim that stays holds its group until
+// the lease ends.
 
-// giveBackAll releases claims that no caller has. It tries until the longest of their leases has expired.
-func (q *Queue) giveBackAll(claims []*Claim) {
-	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Items[0].ID, claims[0].Token)
-	q.yield(ctx, "begin")
+// giveBackAll starts a goroutine that releases claims that no caller has. It tries until the longest of their leases
+// has expired.
+func giveBackAll(q *Queue, claims []*Claim) {
 	during := endTimeout
 	for _, c := range claims {
 		during = max(during, min(c.Until.Sub(q.Now()), MaxLease))
 	}
-	ctx, cancel := context.WithTimeout(ctx, during)
-	defer cancel()
-	releaseAll(ctx, q, claims)
+	q.orphans.start(during, func(ctx context.Context) {
+		ctx = q.named(ctx, "give back of %s under %d", claims[0].Items[0].ID, claims[0].Token)
+		q.yield(ctx, "begin")
+		releaseAll(ctx, q, claims)
+	})
 }
 
-// releaseAll releases claims that no caller has, one after the other, each in a transaction of its own. It tries again
-// after an error of the database, until ctx ends or the handle is closed. A claim that is lost or unreadable is left
-// alone.
+// releaseAll releases claims that no caller has, one after the other, each in a transaction of its own; after Close
+// several in a transaction. It tries again after an error of the database, until ctx ends. A claim that is lost or
+// unreadable is left alone.
 func releaseAll(ctx context.Context, q *Queue, claims []*Claim) {
-	for _, c := range claims {
-		for pause := firstLook; ; pause = min(2*pause, time.Second) {
-			err := q.Nack(ctx, c, NackOptions{Release: true})
-			if errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) {
-				return
-			}
-			if err == nil || kv.Code(err) == 0 && ctx.Err() == nil { // it is lost, or cannot be read
-				break
-			}
-			if !pauseBackground(ctx, q, pause) {
-				return
-			}
+	for pause := firstLook; len(claims) > 0; {
+		n, err := 1, q.Nack(ctx, claims[0], NackOptions{Release: true})
+		if errors.Is(err, ErrClosed) && q.isClosed() {
+			n, err = releaseLate(ctx, q, claims)
+		}
+		switch {
+		case errors.Is(err, ErrNoQueue), errors.Is(err, ErrClosed): // the database is closed
+			return
+		case err == nil, kv.Code(err) == 0 && ctx.Err() == nil: // released, or it is lost, or cannot be read
+			claims, pause = claims[n:], firstLook
+		case !pauseBackground(ctx, q, pause):
+			return
+		default:
+			pause = min(2*pause, time.Second)
 		}
 	}
 }
+
+// releaseLate releases claims in a transaction of its own, which also runs after Close. It takes as many of the claims
+// as may share a transaction, from the first on, and returns their number. If they fail together, it tries the first
+// alone. A claim that is lost by then counts as released. So the transaction needs no receipt: its second run finds
+// that the first has ended the claims.
+func releaseLate(ctx context.Context, q *Queue, claims []*Claim) (n int, err error) {
+	var batch []*operation
+	var total line.Size
+	for _, c := range claims {
+		o := &operation{settle: &settlement{claim: c, back: newGivingBack(&NackOptions{Release: true})}}
+		if err := q.prepare(o); err != nil {
+			return 1, err // it is the first: a claim that this handle has made has no error
+		}
+		total = total.Plus(o.Size())
+		if len(batch) == releasedTogether || len(batch) > 0 && total.Exceeds(mostTogether()) {
+			break
+		}
+		batch = append(batch, o)
+	}
+	for {
+		_, err = kv.Run(ctx, q.db, txFor(q, "give back"), func(tx kv.Tx, _ kv.Attempt) error {
+			w := q.txn(ctx, tx)
+			_, err := w.perform(batch, 0)
+			q.learn(&w.chores, err)
+			return err
+		})
+		if n = len(batch); n == 1 || kv.Code(err) != 0 && !tooLarge(err) || err == nil {
+			return n, err
+		}
+		batch = batch[:1]
+	}
+}
+
+// releasedTogether bounds the claims that one transaction releases after Close.
+const releasedTogether = 64
 
 // searchesFor is for how long a handle asks at least whether a commit of unknown outcome was applied. One answer is
 // enough: see settleReceipt.
@@ -56,32 +98,27 @@ const searchesFor = 10 * time.Second
 // firstLook is the pause after the first try that failed. It doubles, up to a second.
 const firstLook = 20 * time.Millisecond
 
-// pauseBackground waits for d, and reports whether the caller may try again: false = ctx has ended, or the handle is
-// closed.
+// pauseBackground waits for d, and reports whether the caller may try again: false = ctx has ended.
 func pauseBackground(ctx context.Context, q *Queue, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-q.heart.life.Done():
 	case <-ctx.Done():
 	}
 	q.yield(ctx, "look again")
-	return ctx.Err() == nil && !q.isClosed()
+	return ctx.Err() == nil
 }
 
 // giveBackUnknown finds out whether a receive whose outcome is unknown has made claims, and releases them: no caller
 // knows of them. given has the claims of each attempt that may have been applied, by the number of the attempt. r is
-// the receipt of the receive. giveBackUnknown ends when the database has answered and the claims are released, after
-// lease (at least searchesFor), and at Close.
-func giveBackUnknown(q *Queue, r *ownReceipt, given map[int64][]rec.ClaimRef, lease time.Duration) {
-	ctx := q.named(context.Background(), "give back by receipt %s", r.own)
+// the receipt of the receive. giveBackUnknown ends when the database has answered and the claims are released, or when
+// ctx ends.
+func giveBackUnknown(ctx context.Context, q *Queue, r *ownReceipt, given map[int64][]rec.ClaimRef) {
+	ctx = q.named(ctx, "give back by receipt %s", r.own)
 	q.yield(ctx, "begin")
 	defer r.end(ctx)
 	r.written, r.succeeded = true, false
-	ctx, cancel := context.WithTimeout(ctx, max(lease, searchesFor))
-	defer cancel()
-	defer context.AfterFunc(q.heart.life, cancel)()
 	for pause := firstLook; ; pause = min(2*pause, time.Second) {
 		landed, found, err := settleReceipt(ctx, q, r.key)
 		if err == nil {
@@ -110,23 +147,17 @@ func settleReceipt(ctx context.Context, q *Queue, key []byte) (landed int64, fou
 }
 
 // disown starts the goroutine that gives back the claims of a transaction whose outcome is unknown: see
-// giveBackUnknown. It returns false if there are no claims to give back, or if the handle is closed. After true the
-// goroutine has the receipt r, and ends it. results has the results of each attempt that may have been applied.
+// giveBackUnknown. It returns false if there are no claims to give back, or if the handle has no room for the goroutine
+// (mostOrphans). After true the goroutine has the receipt r, and ends it. results has the results of each attempt that
+// may have been applied.
 func disown(q *Queue, r *ownReceipt, batch []*operation, results map[int64]*attempted) bool {
-	given := orphans(batch, results)
-	s := &q.suspects
-	s.mu.Lock() // Close waits for all searches that are added before it gets the mutex
-	defer s.mu.Unlock()
-	if len(given) == 0 || q.isClosed() {
+	given := orphansOf(batch, results)
+	if len(given) == 0 {
 		return false
 	}
-	lease := longestLease(q, batch)
-	s.searches++
-	s.orphans.Go(func() {
-		defer s.searched()
-		giveBackUnknown(q, r, given, lease)
+	return q.orphans.start(max(longestLease(q, batch), searchesFor), func(ctx context.Context) {
+		giveBackUnknown(ctx, q, r, given)
 	})
-	return true
 }
 
 // claimsOf returns claims with the fields that a release needs, and no more. It reads no key.
@@ -142,10 +173,10 @@ func claimsOf(q *Queue, given []rec.ClaimRef) []*Claim {
 	return claims
 }
 
-// orphans returns the claims that the receives of the batch were given, by the number of the attempt. Their callers get
-// an error, and will never hear of them. A claim under a receive id is left out, because the caller can repeat the
+// orphansOf returns the claims that the receives of the batch were given, by the number of the attempt. Their callers
+// get an error, and will never hear of them. A claim under a receive id is left out, because the caller can repeat the
 // receive.
-func orphans(batch []*operation, results map[int64]*attempted) map[int64][]rec.ClaimRef {
+func orphansOf(batch []*operation, results map[int64]*attempted) map[int64][]rec.ClaimRef {
 	given := make(map[int64][]rec.ClaimRef)
 	for attempt, all := range results {
 		for i, o := range batch {

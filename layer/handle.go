@@ -97,6 +97,7 @@ type Queue struct {
 	random   *entropy // the source of ids and random choices
 	receipts receipts // to be cleared: see tx.go
 	suspects suspects
+	orphans  orphans    // the goroutines that give back claims: see claim_orphan.go
 	noticed  noticed    // guesses from earlier transactions
 	paths    pathCounts // see Paths
 	// unreadable counts rows that could not be read, and were passed over.
@@ -139,9 +140,6 @@ type suspects struct {
 	given []givenSuspect // guarded by mu; those that may last, in order
 	all   int            // guarded by mu; how many were given so far
 	by    *suspectTurn   // guarded by mu; nil = no transaction under way may
-
-	orphans  sync.WaitGroup // searches for claims of unknown outcome; added to under mu
-	searches int            // guarded by mu; those that have not ended
 }
 
 // givenSuspect is a claim of a suspect item that the handle has given.
@@ -194,24 +192,76 @@ func (s *suspects) forget(over []rec.ClaimRef) {
 	s.given = slices.DeleteFunc(s.given, func(g givenSuspect) bool { return slices.Contains(over, g.ClaimRef) })
 }
 
-// stop waits for the searches of the handle for claims of unknown outcome (claim_orphan.go), or for the end of ctx. The
-// handle is closed, and its heartbeat has stopped. No search begins after stop.
-func (s *suspects) stop(ctx context.Context) error {
-	s.mu.Lock()
-	s.given = nil // from here on no search is added
-	searches := s.searches
-	s.mu.Unlock()
-	if searches == 0 {
-		return nil // also if ctx has ended
-	}
-	return waitFor(ctx, &s.orphans)
+// orphans are the handle's goroutines that give back claims of which no caller knows (claim_orphan.go). Close waits for
+// them, because a claim that stays holds its group until the lease ends. A few work at a time. Otherwise there would be
+// one transaction a second for each receive of an outage, as long as the database does not answer.
+type orphans struct {
+	life context.Context // ends when Close no longer waits
+	end  context.CancelFunc
+	turn chan struct{} // has a token for each goroutine that works
+
+	mu      sync.Mutex
+	running sync.WaitGroup // the goroutines for which Close waits; added to under mu
+	count   int            // guarded by mu; how many goroutines have not ended
+	closed  bool           // guarded by mu: Close waits for no more of them
 }
 
-// searched notes that a search for claims of unknown outcome has ended.
-func (s *suspects) searched() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.searches--
+const (
+	// mostOrphans bounds the receives whose claims a handle gives back at a time. Claims of further receives stay until
+	// their leases end.
+	mostOrphans = 1000
+	// workingOrphans is how many of the goroutines work at a time.
+	workingOrphans = 4
+)
+
+// start starts a goroutine that gives back claims, and reports whether there was room for it. The context of giveBack
+// ends after during. Close waits for the goroutine if it is started before the handle's last transaction has ended. A
+// later goroutine has endTimeout. Example: Close has given up before the transaction has ended.
+func (o *orphans) start(during time.Duration, giveBack func(ctx context.Context)) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.count == mostOrphans {
+		return false
+	}
+	o.count++
+	life := o.life
+	if o.closed {
+		life, during = context.Background(), min(during, endTimeout)
+	} else {
+		o.running.Add(1)
+	}
+	go func(waited bool) {
+		defer func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			if o.count--; waited {
+				o.running.Done()
+			}
+		}()
+		ctx, cancel := context.WithTimeout(life, during)
+		defer cancel()
+		select {
+		case o.turn <- struct{}{}:
+			defer func() { <-o.turn }()
+		case <-ctx.Done():
+		}
+		giveBack(ctx) // also without a turn: it may have to end a receipt
+	}(!o.closed)
+	return true
+}
+
+// stop waits until all claims of which no caller knows were given back, or for the end of ctx. The handle is closed,
+// and none of its transactions is in flight.
+func (o *orphans) stop(ctx context.Context) error {
+	defer o.end()
+	o.mu.Lock()
+	o.closed = true
+	count := o.count
+	o.mu.Unlock()
+	if count == 0 {
+		return nil // also if ctx has ended
+	}
+	return waitFor(ctx, &o.running)
 }
 
 // waitFor waits for goroutines of the handle, or for the end of ctx: then the error is the cause of ctx.

@@ -79,7 +79,7 @@ func (q *Queue) pipelineEnv() line.PipelineEnv[*operation] {
 func giveBackOf(q *Queue, o *operation) {
 	r := o.receive
 	if len(r.claims) > 0 && r.o.ReceiveID == "" {
-		go q.giveBackAll(r.claims)
+		giveBackAll(q, r.claims)
 		r.claims = nil
 	}
 }
@@ -286,7 +286,7 @@ func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Cla
 		case errors.Is(err, ErrClaimLost):
 		default:
 			if r.o.ReceiveID == "" {
-				go q.giveBackAll(claims)
+				giveBackAll(q, claims)
 			}
 			if !kv.MaybeCommitted(err) {
 				err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err} // the claims have been made

@@ -279,6 +279,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		followed: followed{config: &Config{}}, subscribers: advice.Pace{Pause: subscriptionsPause},
 		hooksStuck: make([]atomic.Int64, len(o.Hooks)),
 	}
+	q.orphans.turn = make(chan struct{}, workingOrphans)
+	q.orphans.life, q.orphans.end = context.WithCancel(context.Background())
 	observeTrouble(q)
 	q.pipeline.Begin(q.pipelineEnv(), &q.line)
 	q.line.Begin(q.lineEnv())
@@ -511,9 +513,10 @@ var errCloseLife = fmt.Errorf("the database has not answered within %s: %w", clo
 
 // Close clears the handle's own keys in the database (requests, wake key, heartbeat, receipts) and makes every further
 // call fail with ErrClosed. Receives that wait end with ErrClosed, and so do the handle's workers and subscriptions.
-// Close waits for enqueues, receives and settlements that are under way, and they come to their end; it does not wait
-// for transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends.
-// Then the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
+// Close waits for enqueues, receives and settlements that are under way, and they come to their end. If the caller of a
+// receive has left, or its outcome is unknown, Close waits until the claims are given back. It does not wait for
+// transactions of the caller's own, handlers, nor calls of Admin. Close waits for at most 5 s, or until ctx ends. Then
+// the error wraps context.DeadlineExceeded or the cause of ctx. The handle is still closed, and a sweep clears its
 // keys. A handle that has nothing under way and no keys closes without an error also if ctx has ended. Claims stay
 // valid until their lease ends; claims by heartbeat for up to one lease of the queue. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
@@ -523,8 +526,8 @@ func (q *Queue) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, closeLife, errCloseLife)
 	defer cancel()
 	q.heart.stop()
-	searching := q.suspects.stop(ctx)
-	if err := cmp.Or(q.stopStaging(ctx), searching); err != nil {
+	staging := q.stopStaging(ctx)
+	if err := cmp.Or(q.orphans.stop(ctx), staging); err != nil {
 		return wrap("close", err)
 	}
 	if err := q.noticed.keeping.Close(ctx); err != nil {

@@ -374,3 +374,111 @@ func TestCloseEndsDuringSearch(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 	})
 }
+
+// TestCloseDuringSearch (G7): a handle is closed when the outcome of a receive is unknown, or about to be. Close waits
+// until the claims are given back: another handle receives them at once.
+func TestCloseDuringSearch(t *testing.T) {
+	t.Parallel()
+	for _, closes := range []time.Duration{500 * time.Millisecond, 3 * time.Second} {
+		t.Run(fmt.Sprintf("after %s", closes), func(t *testing.T) {
+			inBubble(t, layer.Config{Lease: layer.MaxLease}, func(b *bubble) {
+				late := &lateCommits{DB: b.db, lands: 2 * time.Second, timesOut: time.Second}
+				cut := &cutDB{DB: late}
+				q, err := layer.Open(b.t.Context(), cut, testPrefix, testQueue, layer.Options{})
+				require.NoError(b.t, err)
+				b.fill(1)
+				late.on.Store(true)
+				received := make(chan error, 1)
+				go func() {
+					_, err := q.Receive(b.t.Context(), layer.ReceiveOptions{})
+					received <- err
+				}()
+				time.Sleep(400 * time.Millisecond) // it is at its commit
+				late.on.Store(false)
+				cut.cut(kv.CodeProcessBehind) // no search gets an answer
+				time.AfterFunc(3*time.Second, cut.heal)
+				time.Sleep(closes - 400*time.Millisecond)
+				require.NoError(b.t, q.Close(b.t.Context()))
+				require.True(b.t, kv.MaybeCommitted(<-received))
+				claims, err := b.q.Receive(b.t.Context(), layer.ReceiveOptions{})
+				require.NoError(b.t, err)
+				require.Len(b.t, claims, 1, "given back")
+				require.Zero(b.t, claims[0].Items[0].Attempts)
+				require.NoError(b.t, b.q.Ack(b.t.Context(), claims[0]))
+				report, err := b.q.Admin().Check(b.t.Context(), layer.CheckOptions{})
+				require.NoError(b.t, err)
+				require.Empty(b.t, report.Violations)
+			})
+		})
+	}
+}
+
+// refusedCalls is an engine whose reads fail in the transactions of a call, as long as it is on.
+type refusedCalls struct {
+	kv.DB
+	call  string
+	on    atomic.Bool
+	reads atomic.Int64
+}
+
+func (d *refusedCalls) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	if o.Call != d.call || err != nil {
+		return tx, err
+	}
+	return &refusedReads{tx, d}, nil
+}
+
+type refusedReads struct {
+	kv.ManagedTx
+	d *refusedCalls
+}
+
+func (t *refusedReads) Get(key []byte) kv.Future[[]byte] {
+	t.d.reads.Add(1)
+	if t.d.on.Load() {
+		return kv.Done[[]byte](nil, &kv.Error{Code: kv.CodeProcessBehind})
+	}
+	return t.ManagedTx.Get(key)
+}
+
+// TestSearchesInAnOutage (G7): many receives of a handle have an unknown outcome, and no search for their claims gets
+// an answer. The searches read seldom, however many receives there are. Later all claims are given back.
+func TestSearchesInAnOutage(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{Lease: 10 * time.Minute}, func(b *bubble) {
+		const many = 100
+		ctx := b.t.Context()
+		late := &lateCommits{DB: b.db, lands: 1500 * time.Millisecond, timesOut: time.Second}
+		refused := &refusedCalls{DB: late, call: "receipt"}
+		q, err := layer.Open(ctx, refused, testPrefix, testQueue, layer.Options{})
+		require.NoError(b.t, err)
+		for n := range many {
+			_, err := b.q.Enqueue(ctx, layer.Message{Group: fmt.Sprint(n)})
+			require.NoError(b.t, err)
+		}
+		late.on.Store(true)
+		refused.on.Store(true)
+		for range many {
+			_, err := q.Receive(ctx, layer.ReceiveOptions{MaxGroups: 1})
+			require.True(b.t, kv.MaybeCommitted(err), "%v", err)
+			time.Sleep(time.Second) // the claim is made
+		}
+		before := refused.reads.Load()
+		time.Sleep(time.Minute)
+		require.LessOrEqual(b.t, refused.reads.Load()-before, int64(60*20))
+		late.on.Store(false)
+		refused.on.Store(false)
+		time.Sleep(10 * time.Second)
+		for range many {
+			claims, err := b.q.Receive(ctx, layer.ReceiveOptions{MaxGroups: 1})
+			require.NoError(b.t, err)
+			require.Len(b.t, claims, 1, "given back")
+			require.NoError(b.t, b.q.Ack(ctx, claims[0]))
+		}
+		require.NoError(b.t, q.Close(ctx))
+		report, err := b.q.Admin().Check(ctx, layer.CheckOptions{})
+		require.NoError(b.t, err)
+		require.Empty(b.t, report.Violations)
+	})
+}

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -408,6 +409,35 @@ func TestAbandonedReceiveGivesBack(t *testing.T) {
 		b = e.receive(e.q, 1)
 		return b != nil
 	}, time.Minute, time.Millisecond, "given back")
+	require.Equal(t, "B", b.Group)
+	require.Zero(t, b.Items[0].Attempts)
+}
+
+// TestCloseGivesBack (G7): a handle is closed while a receive whose caller has left is at its commit. Close waits until
+// the claims are given back: another handle receives them at once, with no attempt counted.
+func TestCloseGivesBack(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("B", "b1")
+	held := &holdCommits{DB: e.db, entered: make(chan struct{}, 1), release: make(chan struct{})}
+	q, err := layer.Open(e.ctx, held, testPrefix, testQueue, e.options(2))
+	require.NoError(t, err)
+	held.armed.Store(true)
+	leaver, leave := context.WithCancel(e.ctx)
+	go func() { _, _ = q.Receive(leaver, layer.ReceiveOptions{MaxGroups: 1}) }()
+	<-held.entered
+	leave()
+	closed := make(chan error, 1)
+	go func() { closed <- q.Close(e.ctx) }()
+	require.Eventually(t, func() bool {
+		soon, cancel := context.WithTimeout(e.ctx, time.Millisecond)
+		defer cancel()
+		_, err := q.Receive(soon, layer.ReceiveOptions{})
+		return errors.Is(err, layer.ErrClosed)
+	}, time.Minute, time.Millisecond)
+	close(held.release)
+	require.NoError(t, <-closed)
+	b := e.receive(e.q, 1)
+	require.NotNil(t, b, "given back")
 	require.Equal(t, "B", b.Group)
 	require.Zero(t, b.Items[0].Attempts)
 }
