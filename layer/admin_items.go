@@ -161,7 +161,8 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 }
 
 // Edit changes the body and the headers of a waiting item. change gets the current message and changes it. change may
-// run several times, so its result must not depend on earlier runs. An error of change ends the edit without effect.
+// run several times, so its result must not depend on earlier runs. An error of change ends the edit without effect,
+// also an error that wraps a *kv.Error.
 // The item keeps its place, its id, the time of its enqueue, and its failed attempts; a delay of the group goes on.
 //
 // ReplaceTx lists the keys that Edit reads and writes.
@@ -170,7 +171,7 @@ func (a Admin) skip(ctx context.Context, tx kv.Tx, group string, o SkipOptions) 
 // *LimitError and ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
 	return a.act(ctx, VerbEdit, &id.Group, id, func(ctx context.Context) (int, error) {
-		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.edit(ctx, tx, id, change) })
+		return 1, reveal(a.q.onceTx(ctx, func(tx kv.Tx) error { return a.edit(ctx, tx, id, change) }))
 	})
 }
 
@@ -183,7 +184,8 @@ func (a Admin) edit(ctx context.Context, tx kv.Tx, id ID, change func(m *Message
 	if change == nil {
 		return wrap("edit", fmt.Errorf("%w: no function that changes the message", ErrOptions))
 	}
-	return wrap("edit", interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, change) }))
+	called := func(m *Message) error { return given(change(m)) }
+	return wrap("edit", interfere(ctx, a.q, tx, func(w *txn) error { return w.edit(id, called) }))
 }
 
 // waiting is an item that is not in flight, as waitingItem has read it.

@@ -49,13 +49,13 @@ func lend(fn func(id ID, m *Message) error) *lentAdvance { return &lentAdvance{n
 // errReturned ends the settlement after its caller has left.
 var errReturned = errors.New("the call of the settlement has returned")
 
-// call calls the function. A panic becomes an error, and so does runtime.Goexit: the transaction, and the goroutine,
-// may be those of other callers. errReturned means that the function was not called, because the caller's call has
-// returned.
+// call calls the function, and returns its error as given does. A panic becomes an error, and so does runtime.Goexit:
+// the transaction, and the goroutine, may be those of other callers. errReturned means that the function was not
+// called, because the caller's call has returned.
 func (l *lentAdvance) call(id ID, m *Message) (err error) {
 	var failed error
 	used := l.use(func() {
-		failed = callback.Shield(0).Try("Settlement.Change", func() { err = l.fn(id, m) })
+		failed = callback.Shield(0).Try("Settlement.Change", func() { err = given(l.fn(id, m)) })
 	})
 	switch {
 	case !used:

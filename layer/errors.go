@@ -247,6 +247,43 @@ func (e *callError) Error() string {
 
 func (e *callError) Unwrap() error { return e.err }
 
+// givenError is an error that a function of the caller's has returned in a transaction of the layer. Such an error may
+// wrap a *kv.Error, for example one of another database. Therefore the transaction cannot look into it: it must not take
+// the caller's error for an error of its own. See reveal.
+type givenError struct {
+	err  error
+	open bool
+}
+
+// given returns err, the error of a function of the caller's, as the transaction must see it. nil stays nil. If a
+// method of err panics, the result says so. given calls these methods.
+func given(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &givenError{err: callback.Sound(err)}
+}
+
+// reveal returns the error of a transaction that has ended, for the caller. If the transaction was ended by an error of
+// the caller's own function, the result wraps that error.
+func reveal(err error) error {
+	var own *givenError
+	if errors.As(err, &own) {
+		own.open = true
+	}
+	return err
+}
+
+func (e *givenError) Error() string { return e.err.Error() }
+
+// Unwrap returns the caller's error after reveal, and nil before.
+func (e *givenError) Unwrap() error {
+	if e.open {
+		return e.err
+	}
+	return nil
+}
+
 // errOutcomeLost says: it stays unknown whether a transaction was committed. A receipt is the row that would prove the
 // commit. It was looked for too late: a sweep or a drop may have cleared it.
 var errOutcomeLost = errors.New("too late to learn what became of the commit")

@@ -25,8 +25,8 @@ type RedriveOptions struct {
 	ToTail bool
 	// Edit, if not nil, is given each message and may change its body and its headers, and nothing else. Edit may run
 	// several times, and must return at once, because it is part of a transaction, which lasts five seconds: a slower
-	// Edit runs again and again until ctx ends. An error ends the redrive before the step at hand. A dry run does not
-	// call Edit.
+	// Edit runs again and again until ctx ends. An error ends the redrive before the step at hand, also an error that
+	// wraps a *kv.Error. A dry run does not call Edit.
 	Edit func(d DeadLetter, m *Message) error
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
@@ -98,7 +98,8 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
 	}
-	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }))
+	do := func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }
+	return wrap("redrive", reveal(a.q.deadTx(ctx, tx, ids, do)))
 }
 
 // Discard removes the dead letters which f chooses, for good. f must say what it chooses; DeadFilter.All says all
@@ -221,7 +222,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
-		return s.report, err
+		return s.report, reveal(err)
 	}
 	switch n := len(s.report.Missing); n {
 	case 0:
@@ -483,7 +484,7 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 // mend calls o.Edit, which may change m, and checks the result. item is the message before the edit: only the body and
 // the headers may differ.
 func mend(w *txn, row *deadRow, item *Item, m *Message, o *RedriveOptions) error {
-	if err := o.Edit(row.letter, m); err != nil {
+	if err := given(o.Edit(row.letter, m)); err != nil {
 		return err
 	}
 	if err := m.keeps(item); err != nil {

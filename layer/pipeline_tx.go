@@ -25,7 +25,7 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	if s == nil || !s.done.Load() { // else the error is another part's
 		q.leaveIfUnsettled(ctx, beat, err)
 	}
-	return err
+	return reveal(err)
 }
 
 // prepare checks the claim of a settlement, and estimates the bytes that it adds, before the operation shares a

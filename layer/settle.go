@@ -34,9 +34,10 @@ type Settlement struct {
 	// is required with items to advance, and refused without Advance and AdvanceAll.
 	//
 	// Change may run several times, in another goroutine than the caller's, but never after the call has returned. An
-	// error of Change ends the settlement without effect, and so does a panic or a runtime.Goexit, which comes back as
-	// an error. If ctx ends while Change runs, the call waits for Change to return. Change must return at once, because
-	// other settlements of the handle may share its transaction.
+	// error of Change ends the settlement without effect, also an error that wraps a *kv.Error. Then kv.MaybeCommitted
+	// says nothing of the settlement. A panic or a runtime.Goexit comes back as an error. If ctx ends while Change
+	// runs, the call waits for Change to return. Change must return at once, because other settlements of the handle
+	// may share its transaction.
 	Change func(id ID, m *Message) error
 	// Nack, if not nil, gives back all items that are neither in Finish nor in Advance, as Queue.Nack does.
 	Nack *NackOptions
@@ -463,8 +464,8 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 		beats[i] = o.settlesUnder()
 	}
 	for i, err := range q.pipeline.SubmitAll(ctx, os) {
-		errs[places[i]] = err
 		q.leaveIfUnsettled(ctx, beats[i], err)
+		errs[places[i]] = reveal(err)
 	}
 	for i, end := range ends {
 		errs[i] = end(errs[i])
@@ -521,7 +522,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(q); err != nil {
 		return err
 	}
-	return q.operate(ctx, tx, func(w *txn) error {
+	return reveal(q.operate(ctx, tx, func(w *txn) error {
 		s.begin(w)
 		if err := s.apply(w); err != nil {
 			return err
@@ -530,7 +531,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 			return err
 		}
 		return s.conclude(w)
-	})
+	}))
 }
 
 // drop takes items out of Items: those that were acked or advanced, and, if from is not nil, all items from it on. It

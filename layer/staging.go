@@ -152,7 +152,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 		if s == nil || !s.done.Load() { // else the error is another part's
 			q.leaveIfUnsettled(ctx, beat, err)
 		}
-		return nil, err
+		return nil, reveal(err)
 	}
 	return r.claims, nil
 }

@@ -1,0 +1,1 @@
+../../layer/layertest/given_test.go
