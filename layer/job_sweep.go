@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -71,7 +72,9 @@ type SweepReport struct {
 // does the rest, and the error wraps ErrClock. It still removes messages past retention, because their versions must
 // also say that they are old.
 //
-// Errors: *LimitError, ErrClock, ErrClosed, and the engine's.
+// If a row that cannot be read stops one part of the work, Sweep does the other parts, and the error wraps ErrCorrupt.
+//
+// Errors: *LimitError, ErrClock, ErrCorrupt, ErrClosed, and the engine's.
 func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
@@ -88,6 +91,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
+	var failed []error
 	for _, part := range []struct {
 		byAge bool // the part clears rows by age: it is left out while the clock of another process disagrees
 		sweep func() error
@@ -98,20 +102,23 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	} {
 		if part.byAge {
 			if err := s.ask(); err != nil {
-				return s.report, wrap("sweep", err)
+				return s.report, wrap("sweep", errors.Join(append(failed, err)...))
 			}
 			if s.refused != nil {
 				continue
 			}
 		}
 		if err := part.sweep(); err != nil {
-			return s.report, wrap("sweep", err)
+			failed = append(failed, err)
+			if !isCorrupt(err) && !tooLarge(err) { // else the rows of the other parts may be good
+				break
+			}
 		}
 	}
 	if s.refused != nil {
-		return s.report, wrap("sweep", s.refused)
+		failed = append(failed, s.refused)
 	}
-	return s.report, nil
+	return s.report, wrap("sweep", errors.Join(failed...))
 }
 
 // ask compares this process's clock with the times in recent receipts, which it reads at snapshot. If a clock
@@ -995,7 +1002,7 @@ func (t *overdueStep) run(w *txn, width int) error {
 }
 
 // expireFirst drops or dead-letters the first items of a group that are past retention. It leaves a group alone that is
-// in flight, or of which the lock cannot be read (Check reports that lock).
+// in flight, or of which the lock or an attempt record cannot be read (Check reports such a row).
 //
 // all are the group's rows on this page. last says that the page ends in this group, so that more of its rows may
 // follow. again means that the next step has to look at the group again, because more of its items are past retention,
@@ -1022,6 +1029,9 @@ func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err 
 		return w.endOwner(all.group, r)
 	}
 	free, err := w.expireItems(r, old)
+	if isCorrupt(err) { // nothing was written
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

@@ -903,6 +903,38 @@ func TestSweepOfUnreadableLead(t *testing.T) {
 	})
 }
 
+// TestSweepPassesUnreadableAttempt (contract): a sweep leaves alone a group past retention whose attempt record cannot
+// be read. It removes what is due in the other groups, and in the archive.
+func TestSweepPassesUnreadableAttempt(t *testing.T) {
+	config := Config{Retention: time.Minute, DeadLetterExpired: true, Archive: time.Minute}
+	inABubble(t, config, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		ctx := t.Context()
+		send(t, q, "done")
+		require.NoError(t, q.Ack(ctx, claimOf(t, q, "done", 0)))
+		send(t, q, "bad", "good")
+		claim := claimOf(t, q, "bad", 0)
+		require.NoError(t, q.Nack(ctx, claim, NackOptions{Err: errors.New("failed"), AtOnce: true}))
+		key := q.keys.attempt(claim.Items[0].ID)
+		write := func(value []byte) {
+			_, err := kv.Run(ctx, r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Set(key, value)
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		write([]byte("no record"))
+		time.Sleep(48 * time.Hour)
+		swept, err := q.Admin().Sweep(ctx, SweepOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, swept.PastRetention)
+		require.EqualValues(t, 1, swept.Archived)
+		write(rec.Attempt{Count: 1}.Pack())
+		swept, err = q.Admin().Sweep(ctx, SweepOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, swept.PastRetention)
+	})
+}
+
 // TestRules: every rule has a name of its own and a text.
 func TestRules(t *testing.T) {
 	texts := make(map[string]bool)
