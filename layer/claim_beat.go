@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -263,19 +264,26 @@ func (q *Queue) leaveIfUnsettled(ctx context.Context, handle uuid.UUID, err erro
 	}
 }
 
-// endDueBeats ends claims of the handles whose beats are due, in a transaction of its own. Looks of this handle have
-// met the beats. ended reports whether a claim was ended, so that its group may be ready. endDueBeats ignores an error,
-// because the next look meets the beats again. endBeat has the keys.
+// endDueBeats ends claims of the handles whose beats are due, in transactions of its own: of beatsAtOnce handles in
+// each, until one transaction has ended a claim. Looks of this handle have met the beats. ended reports whether a claim
+// was ended, so that its group may be ready. endDueBeats ignores an error, because the next look meets the beats again.
+// endBeat has the keys.
 func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
-	_, err := kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, a kv.Attempt) (err error) {
-		w := q.txn(ctx, tx)
-		if ended, err = w.endBeats(due); err != nil {
-			return err
+	for some := range slices.Chunk(together(due), beatsAtOnce) {
+		_, err := kv.Run(ctx, q.db, txFor(q, "heartbeat"), func(tx kv.Tx, a kv.Attempt) (err error) {
+			w := q.txn(ctx, tx)
+			w.chores.halvings += a.N
+			if ended, err = w.endBeats(some); err != nil {
+				return err
+			}
+			ended = ended || a.MaybeCommitted // an earlier attempt may have left nothing to end
+			return w.finish()
+		})
+		if err != nil || ended {
+			return err == nil
 		}
-		ended = ended || a.MaybeCommitted // an earlier attempt may have left nothing to end
-		return w.finish()
-	})
-	return ended && err == nil
+	}
+	return false
 }
 
 // stopBeat ends the heartbeat of a handle that is being closed: it stops the goroutine that moves the beat, and clears

@@ -85,10 +85,18 @@ func withoutDead(w *txn, g guard.Guard, lane string, r *rec.Record) (*rec.Record
 	return w.guarded(g).readLock(lane)
 }
 
-// endBeats ends a page of the claims of each of the handles in due, whose beats this transaction has found due: see
-// endBeat. ended: a claim was ended. Then endBeats also wakes the handles that wait (wakeAll).
+// beatsAtOnce is of how many handles one transaction ends claims. It reads the beats one after the other.
+const beatsAtOnce = 16
+
+// endBeats ends a page of the claims of each of the first beatsAtOnce handles in due, whose beats this transaction has
+// found due: see endBeat. ended: a claim was ended. Then endBeats also wakes the handles that wait (wakeAll). If it
+// leaves handles to the next transaction, because they are too many or the transaction is crowded, it sets postponed.
 func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
-	for _, d := range together(due) {
+	for i, d := range together(due) {
+		if i == w.chores.most(beatsAtOnce) || i > 0 && w.crowded() {
+			w.chores.postponed = true
+			break
+		}
 		n, err := w.endBeat(d)
 		if err != nil {
 			return false, err

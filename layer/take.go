@@ -126,11 +126,11 @@ func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
 const takeProbe = 2
 
 // takeTo takes up to max items of the first lane of a template that has any to give, the oldest first. If the search
-// has found none, takeTo ends the claims of handles whose heartbeats it has met and are due, and searches again. It
+// has found none, takeTo ends claims of handles whose heartbeats it has met and are due, and searches once more. It
 // takes nothing if no lane is ready, if the queue is paused, if its rate is used up, or if the transaction has done
 // enough.
 func (w *txn) takeTo(where string, max int) ([]Item, error) {
-	s := newSearch(w, where)
+	s, again := newSearch(w, where), false
 	s.fromTheOldest()
 	for {
 		found, err := s.next(takeProbe)
@@ -140,7 +140,11 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 		if len(found) == 0 {
 			due := w.beats.due // heartbeats that the search has met
 			w.beats.due = nil
-			if ended, err := w.endBeats(due); err != nil || !ended {
+			if again {
+				w.chores.postponed = w.chores.postponed || len(due) > 0
+				return nil, nil
+			}
+			if again, err = w.endBeats(due); err != nil || !again {
 				return nil, err
 			}
 			s = newSearch(w, where)

@@ -1,0 +1,1 @@
+../../layer/layertest/dead_handles_test.go
