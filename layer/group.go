@@ -170,7 +170,7 @@ func keepOwn(w *txn) error {
 	}
 	for len(inOrder) > 0 {
 		n, changes := 0, &ownChanges{owns: &w.q.owns}
-		_, err := kv.Run(w.ctx, w.q.db, txFor(w.q, "heartbeat"), func(tx kv.Tx, _ kv.Attempt) (err error) {
+		err := runApart(w, "heartbeat", func(tx kv.Tx) (err error) {
 			changes.Attempt()
 			apart := w.q.txn(w.ctx, tx)
 			apart.along.own = changes

@@ -192,7 +192,7 @@ func (w *txn) runWithin(
 // time one sees the other. A draw of unknown outcome is done again: if the first was applied, its items are lost.
 func (q *Queue) draw(by *txn, rate Rate, want int64) (got, untilMS int64, err error) {
 	key := q.keys.meta(metaPace)
-	_, err = kv.Run(by.ctx, q.db, txFor(q, "rate"), func(tx kv.Tx, _ kv.Attempt) error {
+	err = runApart(by, "rate", func(tx kv.Tx) error {
 		got, untilMS = 0, 0
 		w := q.txn(by.ctx, tx)
 		used, err := w.readPaceTotal(rate)

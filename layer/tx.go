@@ -565,6 +565,19 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	return err
 }
 
+// runApart runs fn in a transaction of its own, for the transaction by, which runs at the same time and needs the
+// result. fn may be done twice. call is the name of the transaction.
+//
+// If it is unknown whether the transaction of fn was committed, the error has another code, with which by is tried
+// again. Otherwise the callers that share by would learn that it is unknown whether by was committed.
+func runApart(by *txn, call string, fn func(tx kv.Tx) error) error {
+	_, err := kv.Run(by.ctx, by.q.db, txFor(by.q, call), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
+	if kv.MaybeCommitted(err) {
+		return &kv.Error{Code: kv.CodeProcessBehind, Cause: errors.New(err.Error())}
+	}
+	return err
+}
+
 // chores counts a transaction's work for groups that have given no items. Example: a receive ends the expired claims of
 // a dead worker. There may be many chores, and the reads of each come one after the other. A transaction that did all
 // of them would last too long on a slow engine, and fail again and again. Therefore it does a bounded number and leaves

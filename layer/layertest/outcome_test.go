@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -351,4 +352,70 @@ func outcomeAfterDrop(e *env, again bool) {
 	require.True(e.t, kv.MaybeCommitted(err), "%v", err)
 	require.NoError(e.t, target.Ack(e.ctx, claims[0]))
 	require.NoError(e.t, source.Close(e.ctx))
+}
+
+// unknownCommits is an engine that applies the first commits of transactions with the name call, and says that they
+// have timed out and may still land.
+type unknownCommits struct {
+	kv.DB
+	call string
+	left atomic.Int64
+}
+
+func (d *unknownCommits) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	if err != nil || o.Call != d.call || d.left.Add(-1) < 0 {
+		return tx, err
+	}
+	return unknownCommit{tx}, nil
+}
+
+type unknownCommit struct{ kv.ManagedTx }
+
+func (t unknownCommit) Commit() kv.Future[struct{}] {
+	return unknownOutcome{t.ManagedTx.Commit()}
+}
+
+type unknownOutcome struct{ kv.Future[struct{}] }
+
+func (f unknownOutcome) Wait(ctx context.Context) (none struct{}, err error) {
+	if _, err := f.Future.Wait(ctx); err != nil {
+		return none, err
+	}
+	return none, &kv.Error{Code: kv.CodeTransactionTimedOut, InFlight: true}
+}
+
+// TestUnknownDrawLeavesNoDoubt (G3): a transaction draws from the rate of the queue in a transaction of its own, whose
+// outcome stays unknown. The calls that share the first transaction are done in another attempt. If no draw succeeds,
+// the receive finds the rate used up.
+func TestUnknownDrawLeavesNoDoubt(t *testing.T) {
+	rate := layer.Rate{Count: 1000, Per: time.Second}
+	for name, draws := range map[string]int64{"one draw": 1, "every draw": 1 << 40} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, layer.Config{MaxRateTotal: rate}, func(b *bubble) {
+				b.scatter(2)
+				claims, err := b.q.Receive(b.t.Context(), layer.ReceiveOptions{Max: 1})
+				require.NoError(b.t, err)
+				require.Len(b.t, claims, 1)
+				db := &unknownCommits{DB: b.db, call: "rate"}
+				q, err := layer.Open(b.t.Context(), db, testPrefix, testQueue, layer.Options{})
+				require.NoError(b.t, err)
+				db.left.Store(draws)
+				ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
+				defer cancel()
+				done := layer.Settlement{Claim: claims[0], FinishAll: true}
+				next, err := q.SettleReceive(ctx, done, layer.ReceiveOptions{Max: 1})
+				require.NoError(b.t, err)
+				require.EqualValues(b.t, 1, b.stats().Depth)
+				if draws == 1 {
+					require.Len(b.t, next, 1)
+					require.NoError(b.t, q.Ack(b.t.Context(), next[0]))
+				} else {
+					require.Empty(b.t, next)
+				}
+				require.NoError(b.t, q.Close(b.t.Context()))
+				b.sound()
+			})
+		})
+	}
 }
