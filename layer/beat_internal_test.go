@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/internal/seeds"
@@ -552,6 +553,97 @@ func TestUnreadableNeighbourKeepsTheHeartbeat(t *testing.T) {
 		require.NoError(t, q.Ack(t.Context(), claims[1]))
 		_, err = q.Admin().Purge(t.Context(), PurgeOptions{All: true, Force: true})
 		require.NoError(t, err)
+	})
+}
+
+// stuckBeats is an engine whose commits hang while stuck is set, if the transaction writes a heartbeat.
+type stuckBeats struct {
+	kv.DB
+	beats kv.KeyRange
+	stuck atomic.Bool
+}
+
+func (d *stuckBeats) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &stuckBeat{ManagedTx: tx, d: d}, err
+}
+
+type stuckBeat struct {
+	kv.ManagedTx
+	d     *stuckBeats
+	beats bool
+}
+
+func (t *stuckBeat) Set(key, value []byte) {
+	t.beats = t.beats || t.d.beats.Contains(key)
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *stuckBeat) Commit() kv.Future[struct{}] {
+	if t.beats && t.d.stuck.Load() {
+		return endless{}
+	}
+	return t.ManagedTx.Commit()
+}
+
+// endless is a future without an answer.
+type endless struct{}
+
+func (endless) Wait(ctx context.Context) (struct{}, error) {
+	<-ctx.Done()
+	return struct{}{}, context.Cause(ctx)
+}
+func (endless) Ready() bool { return false }
+func (endless) Cancel()     {}
+
+// TestAckWaitsForNoHeartbeat (G5): a handle has lost its heartbeat, and the database does not answer the begin of the
+// next. An ack with a receive by heartbeat does not wait. Receives that settle nothing wait a few seconds together. The
+// claims have leases of their own.
+func TestAckWaitsForNoHeartbeat(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		const hands = 4
+		send(t, q, groupsNamed(2+hands)...)
+		db := &stuckBeats{DB: r, beats: q.keys.section(nameBeat)}
+		holder := beside(t, db, "holder")
+		o := ReceiveOptions{Max: 1, Heartbeat: true}
+		first := byHeart(t, holder, o)[0]
+		require.NotNil(t, first.pulse)
+		db.stuck.Store(true)
+		dies(holder)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		claims, err := holder.SettleReceive(ctx, Settlement{Claim: first, FinishAll: true}, o)
+		require.NoError(t, err)
+		require.Equal(t, 1+hands, rowsOf(t, q, nameItem))
+		require.Len(t, claims, 1)
+		require.Nil(t, claims[0].pulse)
+		time.Sleep(2 * longestBegin)
+
+		begun, received := time.Now(), make(chan *Claim, hands)
+		for range hands {
+			go func() {
+				claims, err := holder.Receive(t.Context(), o)
+				if assert.NoError(t, err) && assert.Len(t, claims, 1) {
+					received <- claims[0]
+				}
+			}()
+		}
+		for range hands {
+			c := <-received
+			require.Nil(t, c.pulse)
+			require.NoError(t, holder.Ack(t.Context(), c))
+		}
+		require.Less(t, time.Since(begun), longestBegin+time.Second)
+		db.stuck.Store(false)
+		send(t, q, "next", "last")
+		claims, err = holder.SettleReceive(t.Context(), Settlement{Claim: claims[0], FinishAll: true}, o)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		last := byHeart(t, holder, o)[0]
+		require.NotNil(t, last.pulse, "the heartbeat was begun behind the ack")
+		require.NoError(t, holder.Ack(t.Context(), claims[0]))
+		require.NoError(t, holder.Ack(t.Context(), last))
+		require.NoError(t, holder.Close(t.Context()))
 	})
 }
 

@@ -98,8 +98,8 @@ func (c *claimer) waitJoin(j *joining) error {
 	return guard.BeatJoin.Read(c.tx, kv.SingleKey(c.keys.beatJoin(j.p.handle)))
 }
 
-// ensureBeat begins a beat of the handle, if it has none: it writes the beat and its timer, and starts the goroutine
-// that moves the beat. If that fails, claims have leases of their own.
+// ensureBeat begins a beat of the handle, if it has none, and waits until the beat is written: see beginBeat. If
+// another goroutine is doing so, ensureBeat waits for that.
 func (q *Queue) ensureBeat(ctx context.Context) {
 	h := q.heart
 	if h.pulse() != nil {
@@ -107,18 +107,50 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	}
 	select {
 	case h.turn <- struct{}{}:
-	case <-h.life.Done(): // the handle is being closed, and stopBeat keeps the turn
+		q.beginBeat(ctx)
 		return
+	default:
+	}
+	select {
+	case h.turn <- struct{}{}: // the other goroutine has begun the beat, or failed just now
+		<-h.turn
+	case <-h.life.Done(): // the handle is being closed, and stopBeat keeps the turn
 	case <-ctx.Done():
+	}
+}
+
+// ensureBeatLater begins a beat of the handle, if it has none, in a goroutine of its own. It is for a receive that also
+// settles a claim, because the settlement must not wait for the beat. The claims of this receive have leases of their
+// own.
+func (q *Queue) ensureBeatLater() {
+	h := q.heart
+	if h.pulse() != nil {
 		return
 	}
+	select {
+	case h.turn <- struct{}{}:
+		go q.beginBeat(q.named(h.life, "begin beat"))
+	default: // another goroutine is doing so, or the handle is being closed
+	}
+}
+
+// longestBegin bounds the time in which a beat must be written at its begin.
+const longestBegin = 5 * time.Second
+
+// beginBeat begins a beat of the handle, if it has none: it writes the beat and its timer, and starts the goroutine
+// that moves the beat. If that fails, or takes longer than a third of a lease or longestBegin, claims have leases of
+// their own. The caller must have taken heart.turn, and beginBeat gives it back.
+func (q *Queue) beginBeat(ctx context.Context) {
+	h := q.heart
 	defer func() { <-h.turn }()
 	q.yield(ctx, "begin beat")
 	if h.pulse() != nil || q.isClosed() {
 		return
 	}
+	within, cancel := context.WithTimeout(ctx, min(q.knownConfig().Lease/3, longestBegin))
+	defer cancel()
 	p := h.newPulse(q.random.uuid())
-	if there, err := q.writeBeat(ctx, p, true); err != nil || !there {
+	if there, err := q.writeBeat(within, p, true); err != nil || !there {
 		p.leave()
 		return // if it was written after all, it is due soon, with nothing to end
 	}

@@ -41,10 +41,14 @@ type ReceiveOptions struct {
 	// alive with a single write each third of the queue's lease (Config.Lease), however many groups are in flight. If
 	// the process dies, or cannot reach the database for a lease, all of its claims expire. A claim that is not settled
 	// also lasts until then, so the caller must ack, nack or Extend each claim, or Close the handle. Extend gives the
-	// claim a lease of its own. Claim.Until is when the claim ends if the handle dies now. While the handle cannot
-	// begin a heartbeat, or if another handle has just ended its heartbeat, claims have leases of their own. Heartbeat
-	// cannot be combined with Lease, ReceiveID and ReceiveTx, nor used in a queue with facets, Config.Unordered or
-	// LeasePerItem. All processes that use the queue must know heartbeats.
+	// claim a lease of its own. Claim.Until is when the claim ends if the handle dies now.
+	//
+	// While the handle cannot begin a heartbeat, or if another handle has just ended its heartbeat, claims have leases
+	// of their own. So have those of SettleReceive while the handle has no heartbeat, because the settlement does not
+	// wait for the begin of one.
+	//
+	// Heartbeat cannot be combined with Lease, ReceiveID and ReceiveTx, nor used in a queue with facets,
+	// Config.Unordered or LeasePerItem. All processes that use the queue must know heartbeats.
 	Heartbeat bool
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
@@ -205,8 +209,11 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 		o.Settled = s.claim.copied()
 	}
 	ctx, w := q.observe(ctx, o)
-	if r.o.Heartbeat {
+	switch {
+	case r.o.Heartbeat && s == nil:
 		q.ensureBeat(ctx)
+	case r.o.Heartbeat:
+		q.ensureBeatLater()
 	}
 	claims, err := q.settleAndReceive(ctx, s, r)
 	if err == nil {
