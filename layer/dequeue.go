@@ -638,7 +638,7 @@ func (c *claimer) takeLayers(r *reception) (more bool, err error) {
 		if err = r.spoilt(err); err != nil {
 			return false, err
 		}
-		if l != nil && l.err == nil {
+		if l != nil && l.err == nil && !f.refused {
 			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
 			c.vain = 0
 		}
@@ -854,6 +854,10 @@ func (c *claimer) decide(r *reception, l *look, limit int) error {
 			return r.spoilt(err)
 		}
 		f, err := c.see(l)
+		if err == nil && f.refused {
+			r.stopped = r.stopped || r.items > 0
+			return nil
+		}
 		if err == nil && f.verdict == verdictDeliver {
 			before := c.taken
 			if c.keys.plan.ClaimsItems(r.where) {

@@ -67,6 +67,8 @@ type found struct {
 	left bool
 
 	verdict verdict
+	// refused: with verdictDeliver, the transaction gives nothing, because the head is suspect: see refusesLapsed.
+	refused bool
 	failure *failure  // the judgement on the item tried under an expired claim (judgeLapse); nil = no such claim
 	untilMS int64     // with verdictEarly: when the head may be delivered (ms)
 	allowed allowance // how many items the group's rate allows now
@@ -117,6 +119,9 @@ func (w *txn) assess(f *found) error {
 			f.verdict = verdictAged
 			return err
 		}
+	}
+	if f.refused = refusesLapsed(w, f.record); f.refused {
+		return nil
 	}
 	if c := f.record.Claim(); c != nil && len(c.Items) > 0 {
 		var err error
@@ -779,6 +784,16 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 		f.suspects = append(f.suspects, failure{id: id, record: records[id].Suspected(c.LapseText())})
 	}
 	return &f, nil
+}
+
+// refusesLapsed reports whether the transaction gives no item of a lane with the record r, because the lane has an
+// expired claim, which makes the head suspect, and the transaction gives no other suspect item (mayGiveSuspect). It
+// reads nothing. There may be thousands of such lanes: those of a dead process. After a proven claim the head may have
+// failed for good, and in a queue with other lanes or holds an item of the lane may be free, so the result is false.
+func refusesLapsed(w *txn, r *rec.Record) bool {
+	c := r.Claim()
+	return w.suspects.refused && !w.suspects.countExpired && c != nil && len(c.Items) > 0 && r.Mark() == nil &&
+		!r.Proven() && w.keys.plan.IsPlain()
 }
 
 // isEarly reports whether the lease of a claim has expired by the handle's clock alone. By the database's versions more

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"testing"
 	"time"
@@ -57,4 +58,54 @@ func TestManyDeadHandles(t *testing.T) {
 		}
 		b.sound()
 	})
+}
+
+// TestManySuspects (G5): a process dies with thousands of groups in flight. A handle on a slow engine has one of the
+// suspect messages in hand. Its next receive finds that nothing else is ready, and another finds a younger group.
+func TestManySuspects(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		const groups, page = 6000, 1000
+		for range groups / page {
+			b.scatterMore(page)
+			claims, err := b.q.Receive(b.t.Context(), layer.ReceiveOptions{Max: page})
+			require.NoError(b.t, err)
+			require.Len(b.t, claims, page)
+		}
+		time.Sleep(time.Minute)
+		slow, db := b.cutOffQueue(layer.Options{})
+		db.lag = time.Millisecond
+		ctx, cancel := context.WithTimeout(b.t.Context(), 20*time.Second)
+		defer cancel()
+		one := layer.ReceiveOptions{Max: 1}
+		suspect, err := slow.Receive(ctx, one)
+		require.NoError(b.t, err)
+		require.Len(b.t, suspect, 1)
+		begun := time.Now()
+		claims, err := slow.Receive(ctx, one)
+		require.NoError(b.t, err)
+		require.Empty(b.t, claims)
+		_, err = b.q.Enqueue(ctx, layer.Message{Group: "young"})
+		require.NoError(b.t, err)
+		claims, err = slow.Receive(ctx, one)
+		require.NoError(b.t, err)
+		require.Len(b.t, claims, 1)
+		require.Equal(b.t, "young", claims[0].Group)
+		require.Less(b.t, time.Since(begun), 5*time.Second)
+		require.NoError(b.t, slow.Ack(ctx, claims[0]))
+		require.NoError(b.t, slow.Ack(ctx, suspect[0]))
+		b.close(slow, db)
+		b.sound()
+	})
+}
+
+// scatterMore enqueues n messages, each into a new group.
+func (b *bubble) scatterMore(n int) {
+	b.t.Helper()
+	var msgs []layer.Message
+	for range n {
+		msgs = append(msgs, layer.Message{Group: rand.Text()})
+	}
+	_, err := b.q.Enqueue(b.t.Context(), msgs...)
+	require.NoError(b.t, err)
 }
