@@ -263,11 +263,16 @@ func mayRecover(err error) bool {
 	return err != nil && !kv.MaybeCommitted(err) && !errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrClosed)
 }
 
-// prove notes in the locks of claims of suspect items that the caller has them: from then on the end of the lease
-// counts as a failed attempt (group_verdict.go explains suspect items). It writes the lock and the timer of each such
-// claim, in a transaction of its own. This begins the leases again. A claim by heartbeat keeps its end. A claim that is
-// lost by then is left out of the result. After an error the claims are given back, unless the caller repeats the
-// receive under its id.
+// prove notes in the locks of claims of suspect items that the caller has them. From then on the end of the lease
+// counts as a failed attempt of the first item (group_verdict.go explains suspect items). Claims without a suspect item
+// stay as they are.
+//
+// For each suspect claim prove submits an extension, after the transaction of the receive. The extension writes the
+// lock, and if the lease ends later then, the timer. A claim by heartbeat, or with a later end, keeps its end. A claim
+// that is lost by then is left out of the result. If the handle is closed, the claim is returned without the note.
+//
+// After another error no claim is returned. All claims are given back in the background, unless the caller repeats the
+// receive under its id. kv.MaybeCommitted is true of the error, because the receive has made the claims.
 func prove(ctx context.Context, q *Queue, r *reception, claims []*Claim) ([]*Claim, error) {
 	known := claims[:0:0]
 	for _, c := range claims {

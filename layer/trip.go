@@ -81,9 +81,11 @@ func (t *trip) leave() {
 	}
 }
 
-// attempt performs the operations in tx, and forgets the results of the attempt before. wrote: the attempt has written
-// something that must not happen twice. Only then there are results, which restore takes if this attempt turns out to
-// have been applied.
+// attempt performs the operations in tx (txn.perform has the keys), and forgets the results of the attempt before.
+// After a conflict it widens the spreads: the receives then take other groups than the handles beside.
+//
+// wrote: the attempt has written something that must not happen twice. Only then there are results, which restore takes
+// if this attempt turns out to have been applied. err is an error of the whole transaction: an operation keeps its own.
 func (t *trip) attempt(ctx context.Context, tx kv.Tx, a kv.Attempt) (results *attempted, wrote bool, err error) {
 	for ; t.conflicts < t.lost+a.Conflicts; t.conflicts++ {
 		t.q.eachSpread(t.batch, (*advice.Spread).Widen)
