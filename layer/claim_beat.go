@@ -107,7 +107,7 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	}
 	select {
 	case h.turn <- struct{}{}:
-		q.beginBeat(ctx)
+		beginBeat(ctx, q)
 		return
 	default:
 	}
@@ -122,14 +122,14 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 // ensureBeatLater begins a beat of the handle, if it has none, in a goroutine of its own. It is for a receive that also
 // settles a claim, because the settlement must not wait for the beat. The claims of this receive have leases of their
 // own.
-func (q *Queue) ensureBeatLater() {
+func ensureBeatLater(q *Queue) {
 	h := q.heart
 	if h.pulse() != nil {
 		return
 	}
 	select {
 	case h.turn <- struct{}{}:
-		go q.beginBeat(q.named(h.life, "begin beat"))
+		go beginBeat(q.named(h.life, "begin beat"), q)
 	default: // another goroutine is doing so, or the handle is being closed
 	}
 }
@@ -140,7 +140,7 @@ const longestBegin = 5 * time.Second
 // beginBeat begins a beat of the handle, if it has none: it writes the beat and its timer, and starts the goroutine
 // that moves the beat. If that fails, or takes longer than a third of a lease or longestBegin, claims have leases of
 // their own. The caller must have taken heart.turn, and beginBeat gives it back.
-func (q *Queue) beginBeat(ctx context.Context) {
+func beginBeat(ctx context.Context, q *Queue) {
 	h := q.heart
 	defer func() { <-h.turn }()
 	q.yield(ctx, "begin beat")

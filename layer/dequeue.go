@@ -213,7 +213,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 	case r.o.Heartbeat && s == nil:
 		q.ensureBeat(ctx)
 	case r.o.Heartbeat:
-		q.ensureBeatLater()
+		ensureBeatLater(q)
 	}
 	claims, err := q.settleAndReceive(ctx, s, r)
 	if err == nil {

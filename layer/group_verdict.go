@@ -789,11 +789,11 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 // refusesLapsed reports whether the transaction gives no item of a lane with the record r, because the lane has an
 // expired claim, which makes the head suspect, and the transaction gives no other suspect item (mayGiveSuspect). It
 // reads nothing. There may be thousands of such lanes: those of a dead process. After a proven claim the head may have
-// failed for good, and in a queue with other lanes or holds an item of the lane may be free, so the result is false.
+// failed for good, so the result is false.
 func refusesLapsed(w *txn, r *rec.Record) bool {
 	c := r.Claim()
 	return w.suspects.refused && !w.suspects.countExpired && c != nil && len(c.Items) > 0 && r.Mark() == nil &&
-		!r.Proven() && w.keys.plan.IsPlain()
+		!r.Proven()
 }
 
 // isEarly reports whether the lease of a claim has expired by the handle's clock alone. By the database's versions more
