@@ -82,7 +82,7 @@ func (t *trip) leave() {
 }
 
 // attempt performs the operations in tx (txn.perform has the keys), and forgets the results of the attempt before.
-// After a conflict it widens the spreads: the receives then take other groups than the handles beside.
+// After a conflict it widens the spreads: the receives then take other groups than other handles do.
 //
 // wrote: the attempt has written something that must not happen twice. Only then there are results, which restore takes
 // if this attempt turns out to have been applied. err is an error of the whole transaction: an operation keeps its own.
