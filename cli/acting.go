@@ -79,7 +79,7 @@ func (s *session) openLog(ctx context.Context) (end func() error, err error) {
 			return nil, usagef("--log: %w", err)
 		}
 		told.out = file
-		end = func() error { return errors.Join(told.err, file.Close()) }
+		end = func() error { return told.close(file) }
 	}
 	s.acting.logger = slog.New(slog.NewTextHandler(told, nil))
 	return end, nil
@@ -97,6 +97,16 @@ func (w *logWriter) Write(p []byte) (int, error) {
 		w.err = &outputError{"write --log", err}
 	}
 	return n, err
+}
+
+// close closes the file of the log. It returns the errors of the log, which are errors of output: the work of the
+// command is done.
+func (w *logWriter) close(file io.Closer) error {
+	err := file.Close()
+	if err != nil {
+		err = &outputError{"close --log", err}
+	}
+	return errors.Join(w.err, err)
 }
 
 // hooks returns the hooks that write a handle's operations to the log.

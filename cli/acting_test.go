@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -111,4 +112,23 @@ func TestLogCannotBeWritten(t *testing.T) {
 	require.Equal(t, ExitOutput, ExitCode(err))
 	require.Contains(t, stderr.String(), "The work of the command is done")
 	requireGivenBack(t, q, 0)
+}
+
+// closing is a file whose Close fails, as on a full network file system.
+type closing struct{ err error }
+
+func (c closing) Close() error { return c.err }
+
+// TestLogCannotBeClosed: the exit code of a command whose log cannot be closed says that its work is done.
+func TestLogCannotBeClosed(t *testing.T) {
+	t.Parallel()
+	full := &os.PathError{Op: "close", Path: "log", Err: syscall.ENOSPC}
+	for _, told := range []error{nil, &outputError{"write --log", full}} {
+		w := &logWriter{err: told}
+		err := errors.Join(nil, w.close(closing{full}))
+		require.ErrorContains(t, err, "close --log")
+		require.Equal(t, ExitOutput, ExitCode(err))
+		require.Contains(t, explain(err), "Only the output is lost")
+		require.Equal(t, told == nil, w.close(closing{}) == nil)
+	}
 }

@@ -228,6 +228,8 @@ func cure(err error) string {
 		return own.Hint
 	case onlyOutput(err):
 		return "Only the output is lost. The work of the command is done: do not do it again for that."
+	case errors.Is(err, layer.ErrClock):
+		return "Correct the clocks of the hosts first, or choose without a time."
 	case errors.Is(err, &kv.Error{Code: kv.CodeDatabaseLocked}):
 		return "An operator has locked the database. fdbcli's command unlock, with the UID that lock printed, frees it."
 	case errors.Is(err, embedded.ErrLocked):

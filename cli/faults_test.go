@@ -160,6 +160,27 @@ func TestAckItemsOfALine(t *testing.T) {
 	requireGivenBack(t, q, 0)
 }
 
+// TestOlderByAWrongClock: a discard by age is refused on a host whose clock is ahead of the workers'. The text says
+// which clocks differ, and that nothing was done.
+func TestOlderByAWrongClock(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	app, q := onMemory(t, 1)
+	_, err := q.Admin().Skip(ctx, "g", layer.SkipOptions{})
+	require.NoError(t, err)
+	app.Now = func() time.Time { return time.Now().Add(60 * 24 * time.Hour) }
+	for _, verb := range []string{"discard", "redrive"} {
+		var stderr bytes.Buffer
+		err := app.Run(ctx, []string{"dead", verb, "--older", "720h", "--yes"}, nil, io.Discard, &stderr)
+		require.ErrorIs(t, err, layer.ErrClock, verb)
+		require.Contains(t, stderr.String(), "clocks disagree")
+		require.Contains(t, stderr.String(), "Correct the clocks")
+	}
+	st, err := q.Stats(ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, st.Dead)
+}
+
 // work cannot print the output of the command that it runs. The message is then not acked, and work ends.
 func TestWorkOutputCannotBePrinted(t *testing.T) {
 	app, q := onMemory(t, 3)

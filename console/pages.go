@@ -177,7 +177,8 @@ func status(err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, layer.ErrChanged), errors.Is(err, layer.ErrClaimLost), errors.Is(err, layer.ErrInFlight),
 		errors.Is(err, layer.ErrNotPaused), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotHeld),
-		errors.Is(err, layer.ErrHeld), errors.Is(err, layer.ErrFull), errors.Is(err, layer.ErrForeignKeys):
+		errors.Is(err, layer.ErrHeld), errors.Is(err, layer.ErrFull), errors.Is(err, layer.ErrForeignKeys),
+		errors.Is(err, layer.ErrClock):
 		return http.StatusConflict
 	case errors.Is(err, layer.ErrLimit), errors.Is(err, layer.ErrOptions), errors.Is(err, layer.ErrInvalidID),
 		errors.Is(err, layer.ErrInvalidUTF8), errors.Is(err, layer.ErrNoQueueName), errors.Is(err, layer.ErrNoGroup),

@@ -72,7 +72,8 @@ const (
 // letters are back, unless the group is paused (PauseGroup) for the time of the redrive.
 //
 // After an error, the report says what was done before. Errors: ErrNotDead if chosen ids are no dead letters, when all
-// others are done; ErrOptions, ErrInvalidID, *LimitError; errors of Edit; ErrClosed, and the engine's.
+// others are done; ErrOptions, ErrInvalidID, *LimitError; ErrClock if f has a time and the clocks disagree; errors of
+// Edit; ErrClosed, and the engine's.
 func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
 	s := deadSweep{
 		q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress, toTail: o.ToTail,
@@ -103,9 +104,11 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 }
 
 // Discard removes the dead letters which f chooses, for good. f must say what it chooses; DeadFilter.All says all
-// letters. Discard works as Redrive does, and never touches a group.
+// letters. Discard works as Redrive does, and never touches a group. With Before it leaves the letters whose messages
+// are younger than that by the database's versions, because a clock is wrong then.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
 	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
+	s.removes = true
 	s.size = func(*deadRow) int64 { return 0 }
 	s.do = func(w *txn, rows []deadRow) error { return w.discard(rows) }
 	return a.sweepDead(VerbDiscard, f, &s)
@@ -177,6 +180,7 @@ type deadSweep struct {
 	dryRun   bool
 	limit    int64 // of letters; 0 = no limit
 	progress func(DeadReport)
+	removes  bool                               // a discard
 	size     func(row *deadRow) int64           // bytes which do writes for a row
 	do       func(w *txn, rows []deadRow) error // redrives or discards the rows of a step
 	report   DeadReport
@@ -198,6 +202,9 @@ func (s *deadSweep) run() (DeadReport, error) {
 	}
 	if s.limit == 0 {
 		s.limit = math.MaxInt64
+	}
+	if err := checkClock(s.ctx, s.q, &s.filter); err != nil {
+		return s.report, err
 	}
 	walk := s.q.walkDead(&s.filter, nil)
 	steps := job[sweptStep]{
@@ -232,6 +239,33 @@ func (s *deadSweep) run() (DeadReport, error) {
 	default:
 		return s.report, fmt.Errorf("%w: %s, and %d more", ErrNotDead, s.report.Missing[0], n-1)
 	}
+}
+
+// checkClock returns an error that wraps ErrClock if the filter has a time, and the clock of another process is behind
+// this one's. The time may then be by a wrong clock, for example if it is an age. It reads the receipts.
+func checkClock(ctx context.Context, q *Queue, f *DeadFilter) error {
+	if f.From.IsZero() && f.Before.IsZero() {
+		return nil
+	}
+	return q.view(ctx, func(v *view) error {
+		apart, err := v.disagreement()
+		if err == nil && apart != nil {
+			return apart
+		}
+		return err
+	})
+}
+
+// tooYoung returns a function that reports whether a letter cannot have died before the bound of a discard, because its
+// message is younger than that by versions, by more than clockSlack. One of the clocks is wrong then, and the letter
+// stays: see moment.
+func tooYoung(s *deadSweep, v *view) (func(row *deadRow) bool, error) {
+	if !s.removes || s.filter.Before.IsZero() {
+		return func(*deadRow) bool { return false }, nil
+	}
+	m, err := v.moment()
+	age := time.Duration(m.nowMS-millis(s.filter.Before))*time.Millisecond - clockSlack
+	return func(row *deadRow) bool { return !m.old(row.letter.ID.Index, age) }, err
 }
 
 // sweptStep is what a step of a deadSweep has read and done.
@@ -269,6 +303,10 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 	if err != nil {
 		return out, nil, err
 	}
+	young, err := tooYoung(s, &v)
+	if err != nil {
+		return out, nil, fmt.Errorf("read version: %w", err)
+	}
 	var rows []deadRow
 	size := int64(0)
 	for i := range step.rows {
@@ -277,7 +315,7 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 			out.unreadable++
 			continue
 		}
-		if s.group == row.letter.ID.Group && s.back[row.letter.ID.Random] {
+		if s.group == row.letter.ID.Group && s.back[row.letter.ID.Random] || young(row) {
 			continue
 		}
 		size += s.size(row)
@@ -578,7 +616,8 @@ type DeadFilter struct {
 	Group *string
 	// Text is a part of the reason or of the last error; "" = not set.
 	Text string
-	// From and Before bound the time of dead-lettering: from From on, and before Before. Zero = no bound.
+	// From and Before bound the time of dead-lettering, by the clock of the process that did it: from From on, and
+	// before Before. Zero = no bound.
 	From, Before time.Time
 }
 

@@ -2177,3 +2177,41 @@ func TestAStepOverManyOwnClaims(t *testing.T) {
 	require.NoError(t, q.Close(e.ctx))
 	e.check()
 }
+
+// TestDiscardByAgeWithAWrongClock (G3): a discard or a redrive by the time of death is refused if the clock of another
+// process is behind this one's, because either may be wrong. If no other clock is known, a discard keeps the letters
+// whose messages are younger than the bound by versions.
+func TestDiscardByAgeWithAWrongClock(t *testing.T) {
+	const day = 24 * time.Hour
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		c.send(c.q, layer.Message{})
+		err := c.q.Nack(c.Context(), c.claim(c.q, layer.ReceiveOptions{}), layer.NackOptions{Reject: "bad"})
+		require.NoError(c, err)
+		dead := func() int64 {
+			stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+			require.NoError(c, err)
+			return stats.Dead
+		}
+		ahead := c.off(60 * day)
+		old := layer.DeadFilter{Before: ahead.Now().Add(-30 * day)}
+		for _, dry := range []bool{true, false} {
+			_, err = ahead.Admin().Discard(c.Context(), old, layer.DiscardOptions{DryRun: dry})
+			require.ErrorIs(c, err, layer.ErrClock)
+			_, err = ahead.Admin().Redrive(c.Context(), old, layer.RedriveOptions{DryRun: dry})
+			require.ErrorIs(c, err, layer.ErrClock)
+		}
+		time.Sleep(2 * time.Minute) // no receipt shows the other clock any more
+		report, err := ahead.Admin().Discard(c.Context(), old, layer.DiscardOptions{})
+		require.NoError(c, err)
+		require.Zero(c, report.Done)
+		require.EqualValues(c, 1, dead())
+		require.NoError(c, ahead.Close(c.Context()))
+
+		time.Sleep(31 * day)
+		old.Before = c.q.Now().Add(-30 * day)
+		report, err = c.q.Admin().Discard(c.Context(), old, layer.DiscardOptions{})
+		require.NoError(c, err)
+		require.EqualValues(c, 1, report.Done)
+		require.Zero(c, dead())
+	})
+}
