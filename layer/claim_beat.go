@@ -121,7 +121,7 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 
 // ensureBeatLater begins a beat of the handle, if it has none, in a goroutine of its own. It is for a receive that also
 // settles a claim, because the settlement must not wait for the beat. The claims of this receive have leases of their
-// own.
+// own. The goroutine gives up after a third of a lease, or longestBegin: a later receive tries again.
 func ensureBeatLater(q *Queue) {
 	h := q.heart
 	if h.pulse() != nil {
@@ -129,17 +129,21 @@ func ensureBeatLater(q *Queue) {
 	}
 	select {
 	case h.turn <- struct{}{}:
-		go beginBeat(q.named(h.life, "begin beat"), q)
+		within, cancel := context.WithTimeout(h.life, min(q.knownConfig().Lease/3, longestBegin))
+		go func() {
+			defer cancel()
+			beginBeat(q.named(within, "begin beat"), q)
+		}()
 	default: // another goroutine is doing so, or the handle is being closed
 	}
 }
 
-// longestBegin bounds the time in which a beat must be written at its begin.
+// longestBegin bounds the time in which the goroutine of ensureBeatLater writes a beat.
 const longestBegin = 5 * time.Second
 
 // beginBeat begins a beat of the handle, if it has none: it writes the beat and its timer, and starts the goroutine
-// that moves the beat. If that fails, or takes longer than a third of a lease or longestBegin, claims have leases of
-// their own. The caller must have taken heart.turn, and beginBeat gives it back.
+// that moves the beat. If that fails, claims have leases of their own. The caller must have taken heart.turn, and
+// beginBeat gives it back.
 func beginBeat(ctx context.Context, q *Queue) {
 	h := q.heart
 	defer func() { <-h.turn }()
@@ -147,10 +151,8 @@ func beginBeat(ctx context.Context, q *Queue) {
 	if h.pulse() != nil || q.isClosed() {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, min(q.knownConfig().Lease/3, longestBegin))
-	defer cancel()
 	p := h.newPulse(q.random.uuid())
-	if there, err := q.writeBeat(within, p, true); err != nil || !there {
+	if there, err := q.writeBeat(ctx, p, true); err != nil || !there {
 		p.leave()
 		return // if it was written after all, it is due soon, with nothing to end
 	}

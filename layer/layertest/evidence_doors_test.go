@@ -56,7 +56,7 @@ func TestNobodyKnowsOfAnyClaim(t *testing.T) {
 					db.afterCommit.Store(true)
 					_, err = dying.Receive(e.ctx, kind.o)
 					require.True(t, kv.MaybeCommitted(err), "%v", err)
-					_ = dying.Close(e.ctx) // as the process cannot
+					_ = dying.Close(ended()) // as the process cannot
 					e.clock.advance(2 * time.Minute)
 				}
 				for seen := 0; seen < 3; {
