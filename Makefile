@@ -85,8 +85,9 @@ build: ## use: build the command, bin/fdbfifo
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
 # Long tests in which one caller makes one call after the other, or as many callers as in a shorter test: the race
-# detector has nothing to find in them.
-ONE_BY_ONE = ^(TestBoundsAtTheLimit|TestDamagedPages|TestFootprints|TestGroupMachine|TestHistoryAgainstList|TestHistoryAtEachVersion|TestIdleWaitOfManyGroups|TestLargeWorkGetsNarrow|TestManyPartsOfAGroup|TestPollOfManyTemplates|TestMovesLoseNothing|TestOverlayAgainstSingleKeys|TestReceiptsOfEarlierVersions|TestSpoiltRows|TestStored|TestSweepOfDedupGoesOn|TestUnorderedCost|TestViewsStayAsTaken|TestWalkMissesNothing|TestWrittenKeepsNoValues|FuzzConsoleForms|FuzzQuery|FuzzSpoiltRows)$$
+# detector has nothing to find in them. With very many timers in virtual time it also crashes now and then
+# (https://github.com/golang/go/issues/78156): once in 3 runs of TestManyDeadHandles with 700 handles.
+ONE_BY_ONE = ^(TestBoundsAtTheLimit|TestDamagedPages|TestFootprints|TestGroupMachine|TestHistoryAgainstList|TestHistoryAtEachVersion|TestIdleWaitOfManyGroups|TestLargeWorkGetsNarrow|TestManyDeadHandles|TestManyPartsOfAGroup|TestPollOfManyTemplates|TestMovesLoseNothing|TestOverlayAgainstSingleKeys|TestReceiptsOfEarlierVersions|TestSpoiltRows|TestStored|TestSweepOfDedupGoesOn|TestUnorderedCost|TestViewsStayAsTaken|TestWalkMissesNothing|TestWrittenKeepsNoValues|FuzzConsoleForms|FuzzQuery|FuzzSpoiltRows)$$
 # Packages of which nothing runs at once, in the test's own process.
 ALONE = /(internal/(lint|release|model|linear|bench/hookpoints)|kv/tuple)(/|$$)
 
