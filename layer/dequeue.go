@@ -244,18 +244,46 @@ func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *receptio
 }
 
 // receiveNow receives without waiting. It settles s with the first transaction. More transactions follow as long as
-// none has claimed a group, and the last has left work for the next (r.more).
+// none has claimed a group, and the last has left work for the next (r.more), or a later look has ended claims.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	for {
 		if err := q.submit(ctx, &operation{settle: s, receive: r}); err != nil {
 			return nil, err
 		}
-		if !r.more || len(r.claims) > 0 {
+		err := looked(ctx, q, r)
+		if len(r.claims) > 0 {
 			return r.claims, nil
+		}
+		if err != nil || !r.more {
+			return nil, err
 		}
 		s = nil // each look removes some of the items past retention, or puts some hints aside
 	}
 }
+
+// looked waits for the look that the handle has started after the transaction of r, if there is one, and notes in
+// r.more that it has ended claims. So the work that a receive has met is done when the receive returns, and not at some
+// time after that. If r has claims, looked waits for at most longestLooked. The error is the cause for which it waits
+// no longer. The claims of r are valid then, too.
+func looked(ctx context.Context, q *Queue, r *reception) error {
+	if r.look == nil {
+		return nil
+	}
+	if len(r.claims) > 0 {
+		within, cancel := context.WithTimeout(ctx, longestLooked)
+		defer cancel()
+		ctx = within
+	}
+	err := r.look.wait(ctx)
+	q.yield(ctx, "looked")
+	if err == nil && r.look.ended {
+		r.more = true
+	}
+	return err
+}
+
+// longestLooked bounds the time for which a receive keeps its claims back until a look of the handle has ended.
+const longestLooked = time.Second
 
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
 // begin now, not at the commit. ReceiveTx cannot wait. It may claim nothing though a group is ready, if it first had to
@@ -336,12 +364,14 @@ type reception struct {
 	was      string
 	// nothing: the receive asked for OnlyIfAny, and there is no message.
 	nothing bool
+	// look is a look that the handle has started after the transaction; nil = there is none.
+	look *laterLook
 }
 
 // begin removes the results of an earlier attempt.
 func (r *reception) begin() {
 	r.claims, r.groups, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, 0, false, nil, false
-	r.more, r.dueMS, r.nothing, r.states, r.refs = false, 0, false, 0, 0
+	r.more, r.dueMS, r.nothing, r.states, r.refs, r.look = false, 0, false, 0, 0, nil
 }
 
 // hurries reports whether r has no claim so far, and is to return at once: it does not wait for a group.

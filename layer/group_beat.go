@@ -342,14 +342,9 @@ type farTimer struct {
 }
 
 // lookFar looks at timers that lie far ahead, for the receives by the packed template where ("" = whole groups), and
-// ends what wrong timers keep waiting (endFar). It does nothing if the last look was a short time ago (advice.Far).
-// empty: these receives have just found nothing. ended: something was ended, so the receives must look again. An error
-// is ignored: the next look meets the same timers.
-func lookFar(ctx context.Context, q *Queue, where string, empty bool) (ended bool) {
-	now := q.aging.now(q.opts.Now)
-	if !q.noticed.far.Begin(where, now, q.knownConfig().Lease, empty) {
-		return false
-	}
+// ends what wrong timers keep waiting (endFar). advice.Far tells the caller when it is time. ended: something was
+// ended, so the receives must look again. An error is ignored: the next look meets the same timers.
+func lookFar(ctx context.Context, q *Queue, where string) (ended bool) {
 	q.yield(ctx, "look far")
 	var over []farTimer
 	err := q.view(ctx, func(v *view) (err error) {

@@ -98,6 +98,7 @@ type Queue struct {
 	receipts receipts // to be cleared: see tx.go
 	suspects suspects
 	orphans  orphans    // the goroutines that give back claims: see claim_orphan.go
+	looks    laterLooks // the look after a transaction: see trip.go
 	noticed  noticed    // guesses from earlier transactions
 	paths    pathCounts // see Paths
 	// unreadable counts rows that could not be read, and were passed over.
@@ -262,6 +263,43 @@ func (o *orphans) stop(ctx context.Context) error {
 		return nil // also if ctx has ended
 	}
 	return waitFor(ctx, &o.running)
+}
+
+// laterLook is a look of the handle after a transaction, in a goroutine of its own. It ends the claims of the due
+// heartbeats that the transaction has met, and looks for timers with wrong times (lookFar). One look runs at a time. If
+// a look ends claims, it wakes the handles that wait. The receives of the transaction wait for the look (looked), but
+// enqueues and settlements do not: they are committed.
+type laterLook struct {
+	over  chan struct{} // closed at the end
+	ended bool          // claims were ended, so that groups may be ready; set before over is closed
+}
+
+// laterLooks has the later look of a handle that is under way.
+type laterLooks struct {
+	mu  sync.Mutex
+	now *laterLook // guarded by mu; nil = none
+}
+
+// stop waits for the end of the look under way, or for the end of ctx. The handle is closed, and none of its
+// transactions is in flight: no look begins.
+func (l *laterLooks) stop(ctx context.Context) error {
+	l.mu.Lock()
+	now := l.now
+	l.mu.Unlock()
+	if now == nil {
+		return nil // also if ctx has ended
+	}
+	return now.wait(ctx)
+}
+
+// wait waits for the end of the look, or for the end of ctx: then the error is the cause of ctx.
+func (l *laterLook) wait(ctx context.Context) error {
+	select {
+	case <-l.over:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // waitFor waits for goroutines of the handle, or for the end of ctx: then the error is the cause of ctx.

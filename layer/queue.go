@@ -527,7 +527,7 @@ func (q *Queue) Close(ctx context.Context) error {
 	defer cancel()
 	q.heart.stop()
 	staging := q.stopStaging(ctx)
-	if err := cmp.Or(q.orphans.stop(ctx), staging); err != nil {
+	if err := cmp.Or(q.orphans.stop(ctx), q.looks.stop(ctx), staging); err != nil {
 		return wrap("close", err)
 	}
 	if err := q.noticed.keeping.Close(ctx); err != nil {

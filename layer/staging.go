@@ -154,6 +154,9 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 		}
 		return nil, reveal(err)
 	}
+	if len(r.claims) > 0 {
+		_ = looked(ctx, q, r) // after an error the claims are valid, too
+	}
 	return r.claims, nil
 }
 

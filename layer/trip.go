@@ -30,7 +30,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int,
 		func(tx kv.Tx, a kv.Attempt) (*attempted, bool, error) { return t.attempt(ctx, tx, a) },
 		func(tx kv.Tx, results *attempted) error { return t.restore(ctx, tx, results) },
 		func(r *ownReceipt, results map[int64]*attempted) bool { return disown(q, r, batch, results) })
-	t.end(ctx, err)
+	t.end(err)
 	return err
 }
 
@@ -124,10 +124,9 @@ func (t *trip) restore(ctx context.Context, tx kv.Tx, results *attempted) error 
 // end tells the handle how the transaction has ended. err is the error of the transaction.
 //
 // If the outcome is unknown, the handle leaves its heartbeat if claims by heartbeat may have been made, and notes that
-// a request may be left in the database. After success end ends the claims of due heartbeats that the transaction has
-// met, and looks for timers with wrong times (lookFar), each in transactions of its own. If that has made groups ready,
-// the receives look again (more).
-func (t *trip) end(ctx context.Context, err error) {
+// a request may be left in the database. After success end starts a later look of the handle, and does not wait for it,
+// because the callers must learn that their operations are committed.
+func (t *trip) end(err error) {
 	q, batch := t.q, t.batch
 	t.along.end(err)
 	endSuspectTurn(t.suspect, batch, err)
@@ -145,16 +144,54 @@ func (t *trip) end(ctx context.Context, err error) {
 		}
 		return
 	}
-	ended := len(t.due) > 0 && q.endDueBeats(ctx, t.due)
-	if lookFarFor(ctx, q, batch) || ended {
-		for _, o := range batch {
-			if o.receive != nil {
-				o.receive.more = true
-			}
-		}
-	}
 	q.applied(batch, t.outcome, t.conflicts)
 	q.staging.unexpect(t.wants)
+	lookLater(q, batch, t.due)
+}
+
+// lookLater starts a look after a transaction of the batch, unless it has nothing to do, the handle is closed, or a
+// look is under way. It gives the look to the receives of the batch. After a look of an earlier transaction, a receive
+// that met heartbeats must look again.
+func lookLater(q *Queue, batch []*operation, due []dueBeat) {
+	s := &q.looks
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q.isClosed() {
+		return
+	}
+	before := s.now != nil
+	if !before {
+		far := farWanted(q, batch)
+		if len(due) == 0 && len(far) == 0 {
+			return
+		}
+		s.now = &laterLook{over: make(chan struct{})}
+		go runLater(q, s.now, due, far)
+	} else if len(due) == 0 {
+		return
+	}
+	for _, o := range batch {
+		if o.receive != nil {
+			o.receive.look, o.receive.more = s.now, o.receive.more || before
+		}
+	}
+}
+
+// runLater is the goroutine of a later look. It ends with the handle.
+func runLater(q *Queue, l *laterLook, due []dueBeat, far []string) {
+	defer func() {
+		q.looks.mu.Lock()
+		defer q.looks.mu.Unlock()
+		q.looks.now = nil
+		close(l.over)
+	}()
+	ctx, cancel := context.WithTimeout(q.named(q.heart.life, "look by %s", q.opts.Owner), endTimeout)
+	defer cancel()
+	q.yield(ctx, "begin")
+	l.ended = len(due) > 0 && q.endDueBeats(ctx, due)
+	for _, where := range far {
+		l.ended = lookFar(ctx, q, where) || l.ended
+	}
 }
 
 // calledFor returns o with Call set to the verbs of the operations, for the report that the database keeps a
@@ -182,10 +219,9 @@ func calledFor(batch []*operation, o kv.TxOptions) kv.TxOptions {
 	return o
 }
 
-// lookFarFor calls lookFar for each template that receives of the batch have. Now and then lookFar looks for claims,
-// delays and heartbeats that end far ahead because of a wrong clock, and ends them (group_beat.go). ended reports
-// whether it has ended some.
-func lookFarFor(ctx context.Context, q *Queue, batch []*operation) (ended bool) {
+// farWanted returns the templates of receives of the batch for which it is time to look for claims, delays and
+// heartbeats that end far ahead because of a wrong clock (lookFar). The caller must look.
+func farWanted(q *Queue, batch []*operation) (far []string) {
 	empty := make(map[string]bool)
 	for _, o := range batch {
 		if r := o.receive; r != nil {
@@ -193,10 +229,13 @@ func lookFarFor(ctx context.Context, q *Queue, batch []*operation) (ended bool) 
 			empty[r.where] = (before || !known) && len(r.claims) == 0
 		}
 	}
+	now, lease := q.aging.now(q.opts.Now), q.knownConfig().Lease
 	for _, where := range slices.Sorted(maps.Keys(empty)) {
-		ended = lookFar(ctx, q, where, empty[where]) || ended
+		if q.noticed.far.Begin(where, now, lease, empty[where]) {
+			far = append(far, where)
+		}
 	}
-	return ended
+	return far
 }
 
 // applied notes in the handle that a shared transaction was applied. outcome says what the transaction has done to the

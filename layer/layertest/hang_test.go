@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -411,6 +412,81 @@ func TestCloseDuringSearch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// holdCalls is an engine that does not begin the transactions of a call, until the test releases them.
+type holdCalls struct {
+	kv.DB
+	call    string
+	release chan struct{}
+}
+
+func (d *holdCalls) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if o.Call == d.call {
+		<-d.release
+	}
+	return d.DB.Begin(o)
+}
+
+// TestCommittedIsTold: a receive meets the heartbeat of a dead handle, whose claims must be ended in another
+// transaction. That holds up neither an enqueue nor an ack in the same transaction. The receive gets its claims before
+// its context ends. After that transaction a receive that found nothing receives the group of the dead handle.
+func TestCommittedIsTold(t *testing.T) {
+	t.Parallel()
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		ctx := b.t.Context()
+		cut := &cutDB{DB: b.db}
+		dead, err := layer.Open(ctx, cut, testPrefix, testQueue, layer.Options{Owner: "dead"})
+		require.NoError(b.t, err)
+		b.fill(1)
+		claims, err := dead.Receive(ctx, layer.ReceiveOptions{Heartbeat: true})
+		require.NoError(b.t, err)
+		require.Len(b.t, claims, 1)
+		cut.cut(0)
+		_, err = b.q.Enqueue(ctx, layer.Message{Group: "B"}, layer.Message{Group: "C"}, layer.Message{Group: "D"})
+		require.NoError(b.t, err)
+		held := &holdCalls{DB: b.db, call: "heartbeat", release: make(chan struct{})}
+		q, err := layer.Open(ctx, held, testPrefix, testQueue, layer.Options{})
+		require.NoError(b.t, err)
+		one := layer.ReceiveOptions{MaxGroups: 1, Lease: time.Hour}
+		claims, err = q.Receive(ctx, one)
+		require.NoError(b.t, err)
+		time.Sleep(2 * time.Minute) // the heartbeat is due
+
+		settles := func(o layer.ReceiveOptions) ([]*layer.Claim, error) {
+			begun := time.Now()
+			claims, err := q.SettleReceive(
+				contextOf(b.t, time.Second), layer.Settlement{Claim: claims[0], FinishAll: true}, o,
+			)
+			assert.LessOrEqual(b.t, time.Since(begun), time.Second)
+			return claims, err
+		}
+		time.AfterFunc(10*time.Second, func() { close(held.release) })
+		claims, err = settles(one)
+		require.NoError(b.t, err)
+		require.Len(b.t, claims, 1)
+		require.Equal(b.t, "C", claims[0].Group)
+		claims, err = settles(one)
+		require.NoError(b.t, err)
+		require.Len(b.t, claims, 1)
+		require.Equal(b.t, "D", claims[0].Group)
+		claims, err = settles(one)
+		require.NoError(b.t, err)
+		require.Empty(b.t, claims)
+		claims, err = q.Receive(ctx, one)
+		require.NoError(b.t, err)
+		require.Len(b.t, claims, 1, "of the dead handle")
+		require.Equal(b.t, "A", claims[0].Group)
+		require.NoError(b.t, q.Ack(ctx, claims[0]))
+		stats := b.stats()
+		require.Zero(b.t, stats.Depth)
+		require.NoError(b.t, q.Close(ctx))
+		cut.heal()
+		require.NoError(b.t, dead.Close(ctx))
+		report, err := b.q.Admin().Check(ctx, layer.CheckOptions{})
+		require.NoError(b.t, err)
+		require.Empty(b.t, report.Violations)
+	})
 }
 
 // refusedCalls is an engine whose reads fail in the transactions of a call, as long as it is on.
