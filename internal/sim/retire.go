@@ -17,8 +17,8 @@ import (
 
 // Handles closed in good order (Options.Retire): a process that is told to stop closes its handle while its actors
 // still call, wait and hold claims. The laws: Close returns within its bound; a call that begins when Close has been
-// called fails with ErrClosed, and a call that fails with ErrClosed did nothing; when Close has returned nil the handle
-// sends nothing by itself any more, and in the end no key of its own is left.
+// called fails with ErrClosed, and a call that fails with ErrClosed did nothing; when Close has returned nil no claim
+// is left that no caller has, the handle sends nothing by itself any more, and in the end no key of its own is left.
 
 // Close gives up after closeLeast. It must return within closeBound, because the world may hold back the step that it
 // is at, unless the process stands still. Pauses of the whole world do not count.
@@ -35,6 +35,7 @@ func (w *world) retire() {
 	if !w.o.Retire || w.strict() {
 		return
 	}
+	w.claims = make(sentClaims)
 	rng := rand.New(rand.NewPCG(w.o.Seed, 27))
 	for range 1 + rng.IntN(mostRetired) {
 		after := time.Duration(rng.Int64N(int64(2 * time.Minute)))
@@ -92,6 +93,7 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	case err == nil:
 		h.silent = true
 		w.mark("handle closed in good order")
+		w.leftClaims(h)
 	case !errors.As(err, &e):
 		w.violation("close handle %d: %v", h.who, err)
 	}
@@ -136,6 +138,7 @@ func (w *world) sends(t *transaction) {
 		w.violation("handle %d sends a commit after its Close has returned: %q", t.e.who, names)
 	}
 	for _, x := range t.writes {
+		w.claims.send(t, x)
 		if n, own := numberOf(x.key); own && x.kind == wrote {
 			if w.owned[n] == 0 {
 				w.owned[n] = t.e.who
@@ -156,6 +159,77 @@ func (w *world) left() {
 			}
 		}
 	}
+}
+
+// lockedClaim is a claim in the database: a lock and its token.
+type lockedClaim struct {
+	key   string
+	token int64
+}
+
+// sentClaim is the commit by which a handle has sent a claim.
+type sentClaim struct {
+	attempt attemptID
+	at      time.Time
+}
+
+// sentClaims are the claims of a run in which handles are closed: the first commit that had the claim. It is nil in
+// other runs.
+type sentClaims map[lockedClaim]sentClaim
+
+// send notes a claim that a transaction writes.
+func (s sentClaims) send(t *transaction, x write) {
+	if name, rest := keyOf(x.key); s != nil && x.kind == wrote && (name == "lock" || name == "hold") {
+		l, err := lockOf(rest[0].(string), x.value)
+		if err != nil || !l.is("claim") {
+			return
+		}
+		c := lockedClaim{string(x.key), l.token}
+		if _, known := s[c]; !known {
+			s[c] = sentClaim{attemptID{t.e.who, t.n, t.attempt}, time.Now()}
+		}
+	}
+}
+
+// leftClaims holds a handle that was closed in good order to the law that no claim of its receives is left of which no
+// caller knows. A repeated receive must get the claims of the first, so these stay, as do those of the callers' own
+// transactions. A claim by heartbeat has ended with the handle, and any other with its lease. A commit that is applied
+// late may be applied after Close.
+func (w *world) leftClaims(h *handle) {
+	if h.consumer != nil {
+		return // the claims of its receives are no operations of the world
+	}
+	for _, name := range []string{"lock", "hold"} {
+		for _, row := range w.rows(section(name), 0) {
+			_, rest := keyOf(row.Key)
+			group := rest[0].(string)
+			l, err := lockOf(group, row.Value)
+			if err != nil || !l.is("claim") || l.beat != "" || l.endMS <= h.now().UnixMilli() {
+				continue
+			}
+			sent := w.claims[lockedClaim{string(row.Key), l.token}]
+			if sent.attempt.who != h.who || mayLandLate(w.outcomes[sent.attempt]) {
+				continue
+			}
+			if !w.anyoneHas(group, l.token, sent) {
+				w.violation("handle %d was closed, and left claim %d of %q, which no caller has", h.who, l.token, group)
+			}
+		}
+	}
+}
+
+// anyoneHas reports whether a caller has a claim, or may get it.
+func (w *world) anyoneHas(group string, token int64, sent sentClaim) bool {
+	return slices.ContainsFunc(w.ops, func(o *op) bool {
+		if o.who != sent.attempt.who {
+			return false
+		}
+		mayGet := o.attemptID != "" || o.kind != "receive" && o.kind != "ack-receive"
+		if len(o.claims) == 0 && mayGet && !sent.at.Before(o.beginAt) && (!o.over || !sent.at.After(o.endAt)) {
+			return true
+		}
+		return slices.ContainsFunc(o.claims, func(c *layer.Claim) bool { return c.Group == group && c.Token == token })
+	})
 }
 
 // turnedAway reports whether a call failed because its handle is closed, and holds the call to the law; retired says

@@ -114,6 +114,7 @@ type world struct {
 	doom       *doom                // nil = not yet
 	owned      map[uuid.UUID]int    // what handles name their own keys by, and the handle
 	written    map[string]attemptID // by which such a key was set last
+	claims     sentClaims           // nil = no handle is closed
 	violations []string
 	report     *Report
 }
