@@ -56,7 +56,7 @@ func (d *deed) retryAlike(ctx context.Context) (string, error) {
 	for done < maxAlike {
 		page, err := d.admin().Blocked(ctx, o)
 		if err != nil {
-			return "", err
+			return "", partly(readyWords(done), done, repeat, err)
 		}
 		for _, g := range page.Groups {
 			if digest([]byte(g.LastError)) != want || done == maxAlike {
@@ -69,7 +69,7 @@ func (d *deed) retryAlike(ctx context.Context) (string, error) {
 					continue
 				}
 				if err != nil {
-					return "", fmt.Errorf("after %s: %w", plural(done, "group"), err)
+					return "", partly(readyWords(done), done, repeat, err)
 				}
 			}
 			done++
@@ -81,12 +81,14 @@ func (d *deed) retryAlike(ctx context.Context) (string, error) {
 	if done == 0 {
 		return "", fmt.Errorf("%w: no group waits after that error any more", layer.ErrChanged)
 	}
-	words := plural(done, "group")
+	first := ""
 	if done == maxAlike {
-		words = "the first " + words
+		first = "the first "
 	}
 	if dry {
-		return fmt.Sprintf("%s would be retried now, all after: %s", words, found), nil
+		return fmt.Sprintf("%s%s would be retried now, all after: %s", first, plural(done, "group"), found), nil
 	}
-	return words + " are ready", nil
+	return first + readyWords(done), nil
 }
+
+func readyWords(n int64) string { return plural(n, "group") + " are ready" }

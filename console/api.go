@@ -38,7 +38,7 @@ func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusNotFound, "there is no such question")
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	ctx, cancel := context.WithTimeout(afterClient(r), actTimeout)
 	defer cancel()
 	v, err := answer(c, ctx, input{plainNames(r.URL.Query()), asking(r)})
 	if err != nil {
@@ -159,10 +159,13 @@ func (c *Console) apiDead(ctx context.Context, in input) (any, error) {
 type apiDeed struct {
 	Queue  string  `json:"queue"`
 	Verb   string  `json:"verb"`
-	Group  *string `json:"group"` // "" = the default group; left out = none
+	Group  *string `json:"group"` // left out = none; "" is refused: see DefaultGroup
 	ID     *string `json:"id"`    // "" is no id, and refused where an id chooses
 	Reason string  `json:"reason"`
 	DryRun bool    `json:"dry_run"`
+	// DefaultGroup chooses the default group, whose name is empty. It cannot be given with Group. An empty Group is most
+	// often that of a variable which is not set.
+	DefaultGroup bool `json:"default_group"`
 	// After and Before are of a replay: it begins behind the archived message After, and leaves out the messages that
 	// were finished at Before or later. See Action.Next.
 	After  *string `json:"after"`
@@ -219,8 +222,14 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 		in.Set(name, *value)
 	}
 	in.Set("once", d.Expect.Once)
-	if d.Group != nil {
+	switch {
+	case d.Group != nil && (*d.Group == "" || d.DefaultGroup):
+		c.fail(w, r, http.StatusBadRequest, `give a group that is not empty, or "default_group": true`)
+		return
+	case d.Group != nil:
 		in.Set("g", *d.Group)
+	case d.DefaultGroup:
+		in.Set("g", "")
 	}
 	if d.ID != nil {
 		in.Set("id", *d.ID)
@@ -248,7 +257,7 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusBadRequest, "only redrive, discard and replay can be tried without effect")
 		return
 	}
-	a, err := c.act(r.Context(), asking(r), in)
+	a, err := c.act(afterClient(r), asking(r), in)
 	if err != nil {
 		c.fail(w, r, status(err), a.Result)
 		return

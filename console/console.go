@@ -17,6 +17,7 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -273,13 +274,16 @@ func (c *Console) fail(w http.ResponseWriter, r *http.Request, code int, text st
 func (c *Console) Close(ctx context.Context) error {
 	c.end()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.closed = true
-	var all []error
-	for _, q := range c.open {
-		all = append(all, q.Close(ctx))
-	}
+	open := slices.Collect(maps.Values(c.open))
 	clear(c.open)
+	c.mu.Unlock()
+	all := make([]error, len(open))
+	var closing sync.WaitGroup // at the same time, because each may take seconds
+	for i, q := range open {
+		closing.Go(func() { all[i] = q.Close(ctx) })
+	}
+	closing.Wait()
 	return errors.Join(all...)
 }
 
@@ -291,16 +295,15 @@ func (c *Console) queue(ctx context.Context, name string) (*layer.Queue, error) 
 	if q != nil || closed {
 		return q, closedError(closed)
 	}
-	open := c.o.Queues
-	if open == nil {
-		open = func(ctx context.Context, name string) (*layer.Queue, error) {
-			return layer.Open(ctx, c.o.DB, c.o.Prefix, name, layer.Options{
-				Now: c.o.Now, Owner: "console",
-				Hooks: []layer.Hook{{Trouble: layer.LogHook(c.o.Logger).Trouble}},
-			})
-		}
+	var err error
+	if c.o.Queues != nil {
+		q, err = c.opened(ctx, name)
+	} else {
+		q, err = layer.Open(ctx, c.o.DB, c.o.Prefix, name, layer.Options{
+			Now: c.o.Now, Owner: "console",
+			Hooks: []layer.Hook{{Trouble: layer.LogHook(c.o.Logger).Trouble}},
+		})
 	}
-	q, err := open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -311,6 +314,26 @@ func (c *Console) queue(ctx context.Context, name string) (*layer.Queue, error) 
 	}
 	c.open[name] = q
 	return q, closedError(c.closed)
+}
+
+// opened opens a queue by Options.Queues, behind a shield. It gives up a second after the deadline of ctx, at which the
+// function should have returned.
+func (c *Console) opened(ctx context.Context, name string) (*layer.Queue, error) {
+	bound := actTimeout
+	if end, ok := ctx.Deadline(); ok {
+		bound = max(0, time.Until(end)) + time.Second
+	}
+	var q *layer.Queue
+	var err error
+	failed := callback.Shield(bound).Try("Options.Queues", func() { q, err = c.o.Queues(ctx, name) })
+	if failed != nil {
+		c.o.Logger.Error("console: Options.Queues", "queue", name, "error", failed) // with the stack
+		return nil, errors.New("Options.Queues has panicked or is stuck: see the log of the console")
+	}
+	if q == nil && err == nil {
+		err = fmt.Errorf("Options.Queues has returned no queue for %q", name)
+	}
+	return q, err
 }
 
 func closedError(closed bool) error {

@@ -105,7 +105,7 @@ func (c *Console) deed(q *layer.Queue, in url.Values, who identity) *deed {
 // act does the action of a request, and remembers it for the audit.
 func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action, error) {
 	a := Action{
-		At: c.o.Now(), By: who.name, Verb: in.Get("verb"), Queue: in.Get("q"), Target: in.Get("g"),
+		At: c.o.Now(), By: who.name, Verb: in.Get("verb"), Queue: in.Get("q"), Target: targetOf(in),
 		Reason: in.Get("reason"),
 	}
 	if id := in.Get("id"); id != "" {
@@ -138,6 +138,10 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 	return a, err
 }
 
+// afterClient is a context for work whose length is bounded. It does not end with the request's context, because that
+// of a client which ends its sending side ends at once, though the client waits for the answer.
+func afterClient(r *http.Request) context.Context { return context.WithoutCancel(r.Context()) }
+
 // do does the action of a form. It answers with a redirect (303) to a page that says what was done.
 func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
@@ -145,7 +149,7 @@ func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	form := plainNames(r.PostForm)
-	a, err := c.act(r.Context(), asking(r), form)
+	a, err := c.act(afterClient(r), asking(r), form)
 	if err != nil {
 		c.fail(w, r, status(err), a.Result)
 		return
@@ -329,6 +333,9 @@ func (d *deed) release(ctx context.Context) (string, error) {
 // chosen returns the filter of a redrive or a discard. Only an explicit field chooses all dead letters.
 func (d *deed) chosen() (layer.DeadFilter, error) {
 	f, err := deadFilter(input{Values: d.in})
+	if err == nil {
+		err = d.noneEmpty("text", "from", "before")
+	}
 	if err == nil && f.Text != "" && strings.TrimSpace(f.Text) == "" {
 		err = fmt.Errorf("%w: the text is blank", errAsk) // nearly every reason has a blank
 	}
@@ -338,6 +345,17 @@ func (d *deed) chosen() (layer.DeadFilter, error) {
 		}
 	}
 	return f, err
+}
+
+// noneEmpty returns an error if one of the fields is there and empty, such as that of a variable which is not set. A
+// filter without the field would choose more.
+func (d *deed) noneEmpty(names ...string) error {
+	for _, name := range names {
+		if d.in.Has(name) && d.in.Get(name) == "" {
+			return fmt.Errorf("%w: %s is empty: leave it out, or give it a value", errAsk, name)
+		}
+	}
+	return nil
 }
 
 func (d *deed) redrive(ctx context.Context) (string, error) {
@@ -379,8 +397,9 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 
 func (d *deed) sweep(ctx context.Context) (string, error) {
 	r, err := d.admin().Sweep(ctx, layer.SweepOptions{})
-	return fmt.Sprintf("%s looked at, %d past retention, %d archived, %d dead letters cleared", plural(r.Keys, "key"),
-		r.PastRetention, r.Archived, r.Dead), err
+	words := fmt.Sprintf("%s looked at, %d past retention, %d archived, %d dead letters cleared", plural(r.Keys, "key"),
+		r.PastRetention, r.Archived, r.Dead)
+	return words, partly(words, r.Keys, repeat, err)
 }
 
 // deadWords says how many letters a redrive or a discard has changed, or would change.
@@ -421,6 +440,9 @@ func (d *deed) configure(ctx context.Context) (string, error) {
 			*c = next
 		}
 	})
+	if version > 0 {
+		err = partly(fmt.Sprintf("%s is %s, version %d", name, value, version), 1, "the next sweep does the rest", err)
+	}
 	if err == nil {
 		err = since
 	}
@@ -468,7 +490,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: there is no verb %q", errAsk, verb)
 	}
-	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: in.Get("g"), Back: in.Get("back")}
+	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: targetOf(in.Values), Back: in.Get("back")}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
 		return nil, err

@@ -54,7 +54,7 @@ func TestActionsSayTheirGroup(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, info.Depth)
 	require.Equal(t, layer.Ready, info.Status)
-	require.Equal(t, http.StatusOK, send(`{"queue":"orders","verb":"pause","group":""}`))
+	require.Equal(t, http.StatusOK, send(`{"queue":"orders","verb":"pause","default_group":true}`))
 }
 
 // TestDeedsWithTwoMeanings: a call that has a member twice, or a member whose name differs from the known one in case,
@@ -81,8 +81,9 @@ func TestDeedsWithTwoMeanings(t *testing.T) {
 	require.ErrorIs(t, err, errAsk)
 }
 
-// TestEmptyFieldsChooseNothing: an id, a text or an "all" that is there and empty or blank never chooses the other
-// letters, and a call that names a group with it does not fall back on the whole group.
+// TestEmptyFieldsChooseNothing: an id, a text, a time or an "all" that is there and empty or blank never chooses the
+// other letters, and a call that names a group with it does not fall back on the whole group. An empty group of a call
+// of the API does not mean the default group.
 func TestEmptyFieldsChooseNothing(t *testing.T) {
 	s := newSite(t, nil)
 	s.enqueue("A", "a1", "a2")
@@ -91,16 +92,19 @@ func TestEmptyFieldsChooseNothing(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, verb := range []string{"discard", "redrive", "replay"} {
-		deed := fmt.Sprintf(`{"queue":"orders","verb":%q,"group":"A","id":""}`, verb)
-		r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
-		r.Host = "localhost"
-		w := httptest.NewRecorder()
-		s.c.ServeHTTP(w, r)
-		require.Equal(t, http.StatusBadRequest, w.Code, "%s: %s", deed, w.Body)
+		for _, choice := range []string{`"group":"A","id":""`, `"group":""`, `"group":"A","default_group":true`} {
+			deed := fmt.Sprintf(`{"queue":"orders","verb":%q,%s}`, verb, choice)
+			r := httptest.NewRequest("POST", "/api/v1/do", strings.NewReader(deed))
+			r.Host = "localhost"
+			w := httptest.NewRecorder()
+			s.c.ServeHTTP(w, r)
+			require.Equal(t, http.StatusBadRequest, w.Code, "%s: %s", deed, w.Body)
+		}
 	}
 	for _, form := range []url.Values{
 		{"g": {"A"}, "id": {""}}, {"g": {"A"}, "id": {" "}}, {"all": {""}}, {"all": {" "}}, {"all": {"0"}},
 		{"all": {"false"}}, {"text": {""}}, {"text": {" "}}, {"text": {"\t"}, "anygroup": {"1"}},
+		{"g": {"A"}, "text": {""}}, {"g": {"A"}, "before": {""}}, {"g": {"A"}, "from": {""}},
 	} {
 		for _, verb := range []string{"discard", "redrive"} {
 			form.Set("q", "orders")

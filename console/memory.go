@@ -37,8 +37,9 @@ var errPanicked = errors.New("the question has panicked")
 func (a *answer) old(now time.Time) bool {
 	select {
 	case <-a.done:
-		// A little less than every, because timers are not exact.
-		return now.Sub(a.at) >= a.every-a.every/20 || a.err != nil
+		age := now.Sub(a.at)
+		// A little less than every, because timers are not exact. A clock that was set back tells no age.
+		return age < 0 || age >= a.every-a.every/20 || a.err != nil
 	default: // under way
 		return false
 	}

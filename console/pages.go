@@ -119,7 +119,7 @@ type content struct {
 // show answers with a page.
 func (c *Console) show(w http.ResponseWriter, r *http.Request, v *view) {
 	in := input{plainNames(r.URL.Query()), asking(r)}
-	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	ctx, cancel := context.WithTimeout(afterClient(r), actTimeout)
 	defer cancel()
 	data, err := v.data(c, ctx, in)
 	if err != nil {
@@ -525,13 +525,27 @@ type deadData struct {
 	Next    string
 }
 
+// groupChosen returns the group of a filter; nil = any group. A group that is named is meant, also if the box "any
+// group" is checked, as it is on a new page. The box tells any group from the default group, whose name is empty.
+func groupChosen(in url.Values) *string {
+	group := in.Get("g")
+	if !in.Has("g") || group == "" && in.Get("anygroup") != "" {
+		return nil
+	}
+	return &group
+}
+
+// targetOf is the group that a page of confirmation and the audit name.
+func targetOf(in url.Values) string {
+	if group := groupChosen(in); group != nil {
+		return *group
+	}
+	return ""
+}
+
 // deadFilter reads the query of a page of dead letters.
 func deadFilter(in input) (layer.DeadFilter, error) {
-	f := layer.DeadFilter{Text: in.Get("text")}
-	if in.Get("anygroup") == "" && in.Has("g") {
-		group := in.Get("g")
-		f.Group = &group
-	}
+	f := layer.DeadFilter{Group: groupChosen(in.Values), Text: in.Get("text")}
 	if in.Has("id") {
 		id, err := layer.ParseID(in.Get("id"))
 		return layer.DeadFilter{IDs: []layer.ID{id}}, err

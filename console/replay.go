@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -63,6 +64,9 @@ func (n *numbers) use(number string) error {
 func (d *deed) archived() (layer.ArchiveFilter, *layer.ID, error) {
 	in := input{Values: d.in}
 	f, err := archiveFilter(in)
+	if err == nil {
+		err = d.noneEmpty("from", "before")
+	}
 	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() && d.in.Get("all") != "1" {
 		err = fmt.Errorf("%w: say which archived messages", errAsk)
 	}
@@ -107,10 +111,14 @@ func (d *deed) replay(ctx context.Context) (string, error) {
 		return words + " would be enqueued again", err
 	}
 	words += " enqueued again"
-	if report.Last != nil && (report.More || err != nil) {
+	goOn := "the page Actions has a link to go on"
+	switch {
+	case kv.MaybeCommitted(err): // a link would enqueue the messages of the last step twice, if it has landed
+		goOn = "the last step may have landed: look for messages with the header " + layer.ReplayHeader
+	case report.Last != nil && (report.More || err != nil):
 		d.next = d.rest(f, *report.Last)
 	}
-	return words, partly(words, report.Done, "the page Actions has a link to go on", err)
+	return words, partly(words, report.Done, goOn, err)
 }
 
 // rest is the link to the confirmation of the messages behind last.

@@ -102,7 +102,7 @@ func (s *sessions) live(cookie string, now time.Time, idle time.Duration, use bo
 	defer s.mu.Unlock()
 	k := sha256.Sum256([]byte(cookie))
 	used, ok := s.used[k]
-	if ok && idle >= 0 && now.Sub(used) >= idle {
+	if ok && idle >= 0 && !isInUse(used, now, idle) {
 		delete(s.used, k)
 		return false
 	}
@@ -111,6 +111,17 @@ func (s *sessions) live(cookie string, now time.Time, idle time.Duration, use bo
 	}
 	return ok
 }
+
+// isInUse reports whether a session that was used last at a time is in use now. The clock that measures durations may
+// stand while the computer sleeps, so the wall clock counts too. A clock that was set back tells nothing about the time
+// between, and ends the session.
+func isInUse(used, now time.Time, idle time.Duration) bool {
+	ran, wall := now.Sub(used), now.Round(0).Sub(used.Round(0))
+	return ran < idle && wall < idle && wall > -clockSlack
+}
+
+// clockSlack is by how much a clock may be set back during a session.
+const clockSlack = 5 * time.Minute
 
 func (s *sessions) end(cookie string) {
 	s.mu.Lock()

@@ -160,6 +160,17 @@ func TestSessionsAreBounded(t *testing.T) {
 	require.True(t, all.live(last, now, -1, false))
 }
 
+// TestSessionEndsWhenTheClockGoesBack: a clock that is set back cannot tell for how long a session was not used.
+func TestSessionEndsWhenTheClockGoesBack(t *testing.T) {
+	var all sessions
+	now := time.Now()
+	for back, live := range map[time.Duration]bool{time.Minute: true, time.Hour: false} {
+		cookie := all.begin(now)
+		require.Equal(t, live, all.live(cookie, now.Add(-back), time.Hour, false), "%s back", back)
+		require.Equal(t, live, all.live(cookie, now, time.Hour, false), "and forward again")
+	}
+}
+
 // TestAssetsAreNotListed: a file of the page is served, its folder is not.
 func TestAssetsAreNotListed(t *testing.T) {
 	s := newSite(t, nil)

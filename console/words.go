@@ -114,15 +114,17 @@ func blockedOf(d any) layer.BlockedPage {
 // the archived messages from the page on.
 func confirmDead(verb, queue, back string, filter url.Values) string {
 	query := url.Values{"verb": {verb}, "q": {queue}, "back": {back}}
-	for _, name := range []string{"g", "anygroup", "text", "from", "before"} {
-		if filter.Has(name) {
-			query.Set(name, filter.Get(name))
+	for _, name := range []string{"text", "from", "before"} {
+		if value := filter.Get(name); value != "" {
+			query.Set(name, value)
 		}
 	}
 	if after := filter.Get("after"); after != "" && verb == "replay" { // the portions of a replay are in order
 		query.Set("after", after)
 	}
-	if !filter.Has("g") || filter.Get("anygroup") != "" {
+	if group := groupChosen(filter); group != nil {
+		query.Set("g", *group)
+	} else {
 		query.Set("anygroup", "1")
 		query.Set("all", "1")
 	}

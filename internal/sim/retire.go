@@ -16,9 +16,12 @@ import (
 )
 
 // Handles closed in good order (Options.Retire): a process that is told to stop closes its handle while its actors
-// still call, wait and hold claims. The laws: Close returns within its bound; a call that begins when Close has been
-// called fails with ErrClosed, and a call that fails with ErrClosed did nothing; when Close has returned nil no claim
-// is left that no caller has, the handle sends nothing by itself any more, and in the end no key of its own is left.
+// still call, wait and hold claims. The laws:
+//
+//   - Close returns within its bound.
+//   - A call that begins when Close has been called fails with ErrClosed. A call that fails with ErrClosed did nothing.
+//   - When Close has returned nil, no claim is left that no caller has, and the handle sends nothing by itself any more.
+//   - In the end no key of the handle's own is left.
 
 // Close gives up after closeLeast. It must return within closeBound, because the world may hold back the step that it
 // is at, unless the process stands still. Pauses of the whole world do not count.
