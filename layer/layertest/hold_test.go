@@ -173,12 +173,17 @@ func TestUnorderedCost(t *testing.T) {
 			require.NotEmpty(t, claims)
 			left -= len(claims)
 		}
-		_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A"})
+		const rounds = 5
+		_, err := q.Enqueue(e.ctx, slices.Repeat([]layer.Message{{Group: "A"}}, rounds)...)
 		require.NoError(t, err)
-		step := func(call func()) record.Counters {
+		// step keeps what a call has cost in the cheapest round. In another one the handle may read its configuration
+		// again, which it does after half a second.
+		step := func(least *record.Counters, round int, call func()) {
 			before := r.Counters()
 			call()
-			return r.Counters().Sub(before)
+			if cost := r.Counters().Sub(before); round == 0 || cost.Reads < least.Reads {
+				*least = cost
+			}
 		}
 		aside := r.Counters()
 		// It puts the hints of held groups aside, a hundred a transaction.
@@ -192,11 +197,13 @@ func TestUnorderedCost(t *testing.T) {
 				require.NoError(t, err)
 			}
 		}
-		group = step(receive(layer.ReceiveOptions{}))
-		require.Empty(t, claims)
-		claim = step(receive(layer.ReceiveOptions{Unordered: true}))
-		require.NotEmpty(t, claims)
-		ack = step(func() { require.NoError(t, q.Ack(e.ctx, claims[0])) })
+		for round := range rounds {
+			step(&group, round, receive(layer.ReceiveOptions{}))
+			require.Empty(t, claims)
+			step(&claim, round, receive(layer.ReceiveOptions{Unordered: true, Max: 1}))
+			require.NotEmpty(t, claims)
+			step(&ack, round, func() { require.NoError(t, q.Ack(e.ctx, claims[0])) })
+		}
 		return claim, group, ack
 	}
 	type figures struct{ KeyReads, RangeReads, Rows, Mutations int64 }
