@@ -614,7 +614,8 @@ type DeadFilter struct {
 	IDs []ID
 	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
-	// Text is a part of the reason or of the last error; "" = not set.
+	// Text is a part of the reason or of the last error; "" = not set. A call that removes or moves letters refuses a
+	// text of blanks alone (ErrOptions), because nearly every reason has a blank.
 	Text string
 	// From and Before bound the time of dead-lettering, by the clock of the process that did it: from From on, and
 	// before Before. Zero = no bound.
@@ -631,6 +632,9 @@ func (f *DeadFilter) checkChosen() error {
 	if !f.All && f.IDs == nil && !f.some() {
 		return fmt.Errorf("%w: an empty filter: set IDs, Group, Text, From or Before, or All for all dead letters",
 			ErrOptions)
+	}
+	if f.Text != "" && strings.TrimSpace(f.Text) == "" {
+		return fmt.Errorf("%w: the text is blank, which would choose nearly all dead letters", ErrOptions)
 	}
 	return f.check()
 }

@@ -248,8 +248,10 @@ func destructive(e *env) map[string]struct{ zero, empty, all func() error } {
 			discard(dead, layer.DiscardOptions{}), discard(noIDs, layer.DiscardOptions{}),
 			discard(allDead, layer.DiscardOptions{}),
 		},
-		"discard some": {discard(dead, layer.DiscardOptions{Limit: 1}), nil, nil},
-		"discard dry":  {discard(dead, dryDiscard), discard(noIDs, dryDiscard), nil},
+		"discard some":  {discard(dead, layer.DiscardOptions{Limit: 1}), nil, nil},
+		"discard dry":   {discard(dead, dryDiscard), discard(noIDs, dryDiscard), nil},
+		"discard blank": {discard(layer.DeadFilter{Text: " \t"}, layer.DiscardOptions{}), nil, nil},
+		"redrive blank": {redrive(layer.DeadFilter{Text: " "}, layer.RedriveOptions{}), nil, nil},
 		"discard zoned": {
 			discard(layer.DeadFilter{From: away.From, Before: away.Before}, layer.DiscardOptions{}), nil, nil,
 		},
@@ -295,7 +297,7 @@ func TestBulkCallsWantAChoice(t *testing.T) {
 			if calls.zero != nil {
 				err := calls.zero()
 				require.ErrorIs(t, err, layer.ErrOptions)
-				require.Regexp(t, "All for all|something else|all groups, and", err.Error())
+				require.Regexp(t, "All for all|something else|all groups, and|the text is blank", err.Error())
 				require.Equal(t, before, rows())
 			}
 			if calls.empty != nil {
