@@ -167,10 +167,32 @@ func (s *Server) moveDead(ctx context.Context, source string, until time.Time) (
 	if err == nil && m.stay == nil && !m.more {
 		from.looked(begun)
 	}
-	if errors.Is(err, layer.ErrNotDead) { // another server has moved them
-		return false, nil
+	if errors.Is(err, layer.ErrNotDead) { // another server has moved one of them, and the others are still there
+		return true, nil
 	}
 	return m.more, ignoreNoQueue(err)
+}
+
+// moveBeforeDelete moves the dead letters of a queue that a client is about to delete, because the deletion removes
+// those that are left, and returns how many are left. A message that becomes a dead letter later is deleted with the
+// queue, as if it had been received after the deletion.
+func (s *Server) moveBeforeDelete(ctx context.Context, name string) (left int64, err error) {
+	if r, _, err := s.look(ctx, name); err != nil || r.deadLetterQueue() == "" {
+		return 0, err
+	}
+	for more := true; more; {
+		if more, err = s.moveDead(ctx, name, time.Time{}); err != nil {
+			return 0, err
+		}
+	}
+	q, err := s.open(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	q.own = true
+	defer q.release()
+	stats, err := q.Stats(ctx, layer.StatsOptions{})
+	return stats.Dead, err
 }
 
 // hasDead reports whether a queue has dead letters.

@@ -2,15 +2,21 @@ package sqs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -382,6 +388,109 @@ func TestLettersBeforeThePolicyGoes(t *testing.T) {
 		require.NoError(e, e.s.Close(e.Context()))
 	})
 	require.Regexp(t, `cannot be moved.*queue=orders.fifo.*has no RedrivePolicy`, log.String())
+}
+
+// TestLettersBeforeTheQueueGoes: the dead letters of a queue go to its dead letter queue before the queue is deleted,
+// also if another server moves some of them at the same time. One that cannot be moved is deleted with its queue, and
+// the log says so.
+func TestLettersBeforeTheQueueGoes(t *testing.T) {
+	for most, want := range map[int][]string{0: {"a1", "a2"}, 1: {"a1"}} {
+		var log bytes.Buffer
+		bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+			url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+			e.configure("dead.fifo", func(c *layer.Config) { c.MaxWaiting = most })
+			e.send(url, "a", "a1", "a2")
+			time.Sleep(5 * time.Second) // the queue is in use no more
+			e.setAside("orders.fifo")
+			e.call("DeleteQueue", object{"QueueUrl": url})
+			require.Equal(e, want, bodiesOf(e.receive(dead)))
+			time.Sleep(5 * time.Second) // until the queue is dropped
+			require.NoError(e, e.s.Close(e.Context()))
+		})
+		const warning = "queue was deleted with dead letters.*queue=orders.fifo left=1"
+		require.Equal(t, len(want) == 1, regexp.MustCompile(warning).MatchString(log.String()), log.String())
+	}
+}
+
+// TestAllLettersBeforeTheQueueGoes: all dead letters of a queue are moved before the queue is deleted, though others,
+// here an operator, take some of them away at the same time.
+func TestAllLettersBeforeTheQueueGoes(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const n = 200
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		for i := range n {
+			e.send(url, fmt.Sprint(i), fmt.Sprint(i))
+		}
+		time.Sleep(5 * time.Second) // the queue is in use no more
+		e.setAside("orders.fifo")
+		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+		require.NoError(e, err)
+		slow := &env{T: e.T, db: e.db, s: NewServer(slowDB{e.db, 50 * time.Millisecond}, e.s.options)}
+		taken := 0
+		var deleted atomic.Bool
+		var operator sync.WaitGroup
+		operator.Go(func() {
+			for ; ; taken++ {
+				time.Sleep(30 * time.Millisecond)
+				page, err := q.Admin().DeadLetters(e.Context(), layer.DeadOptions{Limit: 1})
+				if deleted.Load() || !assert.NoError(e, err) || len(page.Letters) == 0 {
+					return
+				}
+				_, err = q.Admin().Discard(e.Context(), layer.DeadFilter{IDs: []layer.ID{page.Letters[0].ID}},
+					layer.DiscardOptions{})
+				assert.NoError(e, err)
+			}
+		})
+		slow.call("DeleteQueue", object{"QueueUrl": url})
+		deleted.Store(true)
+		operator.Wait()
+		require.NoError(e, errors.Join(q.Close(e.Context()), slow.s.Close(e.Context())))
+		require.Equal(e, fmt.Sprint(n-taken, " visible, 0 in flight"), e.numbers(dead))
+		require.Positive(e, taken)
+		time.Sleep(5 * time.Second) // until the queue is dropped
+	})
+}
+
+// TestDeleteThatCannotMove: a queue is not deleted while the database does not let its dead letters be moved. A queue
+// whose configuration cannot be read is deleted.
+func TestDeleteThatCannotMove(t *testing.T) {
+	var fails atomic.Bool
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(of string) error {
+			if of == "once" && fails.Load() {
+				return &kv.Error{Code: kv.CodeIOError}
+			}
+			return nil
+		}}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "a1")
+		time.Sleep(5 * time.Second) // the queue is in use no more
+		e.setAside("orders.fifo")
+		fails.Store(true)
+		status, _, body := e.do(post("DeleteQueue", object{"QueueUrl": url}))
+		require.Equal(e, http.StatusInternalServerError, status, body)
+		fails.Store(false)
+		require.Equal(e, "a1", bodies(e.receive(dead)))
+		e.spoilConfig("orders.fifo")
+		e.call("DeleteQueue", object{"QueueUrl": url})
+		require.Equal(e, []string{"dead.fifo"}, e.listed())
+		time.Sleep(5 * time.Second) // until the queue is dropped
+	})
+}
+
+// TestPurgeOfLettersThatWait: a purge of a dead letter queue removes the dead letters that are on their way to it, too,
+// because a client cannot tell them from the others.
+func TestPurgeOfLettersThatWait(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.send(url, "a", "a1")
+		time.Sleep(5 * time.Second) // the queue is in use no more
+		e.setAside("orders.fifo")
+		e.call("PurgeQueue", object{"QueueUrl": dead})
+		require.Empty(e, e.receive(dead))
+	})
 }
 
 // TestMovedKeepsItsTenant: a message keeps its tenant on its way to the dead letter queue of a standard queue, and

@@ -16,6 +16,9 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 		return err
 	}
 	defer q.release()
+	if err := s.moveSources(ctx, q, time.Now().Add(purgeWait)); err != nil { // for a client they are in the queue
+		return err
+	}
 	at, tried := s.options.Now().UnixMilli(), false
 	r, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
 		if stored := tried && r.Purged == at; !stored && s.since(r.Purged) < nameFreeAfter {

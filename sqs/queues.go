@@ -137,6 +137,10 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	if err != nil {
 		return err
 	}
+	left, err := s.moveBeforeDelete(ctx, name)
+	if err != nil && !errors.Is(err, errUnreadable) && !errors.Is(err, layer.ErrCorrupt) { // else it must be deletable
+		return err
+	}
 	deleted, err := s.changeRecord(ctx, name, func(r *record) error {
 		r.Deleted = s.options.Now().UnixMilli()
 		return nil
@@ -149,6 +153,10 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	}
 	s.forget(name)
 	s.dropLater(name, deleted)
+	if left > 0 {
+		s.options.Logger.Warn("sqs: a queue was deleted with dead letters that could not be moved",
+			"queue", name, "left", left)
+	}
 	return nil
 }
 
@@ -420,8 +428,8 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		}
 	}
 	removes := q.record.deadLetterQueue() != "" && wanted.deadLetterQueue() == ""
-	if removes { // no later request would move its dead letters
-		if _, err := s.moveSource(ctx, q.Name(), time.Time{}); err != nil {
+	for more := removes; more; { // no later request would move its dead letters
+		if more, err = s.moveSource(ctx, q.Name(), time.Time{}); err != nil {
 			return err
 		}
 	}
