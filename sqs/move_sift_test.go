@@ -204,6 +204,120 @@ func TestMoveTaskIsCancelledAmongBadMessages(t *testing.T) {
 	})
 }
 
+// edit calls a function with the layer's queue of the name and with the id of the message that has the body.
+func (e *env) edit(name, group, body string, change func(q *layer.Queue, id layer.ID) error) {
+	e.Helper()
+	q, err := layer.Open(e.Context(), e.db, nil, name, layer.Options{})
+	require.NoError(e, err)
+	defer q.Close(e.Context())
+	for item, err := range q.Admin().AllItems(e.Context(), group, nil) {
+		require.NoError(e, err)
+		if string(item.Body) == body {
+			require.NoError(e, change(q, item.ID))
+			return
+		}
+	}
+	e.Fatal("no such message: " + body)
+}
+
+// TestMoveTaskKeepsTheOrder: a task that passes over a bad message moves no message of a group before one that is
+// delayed or in flight. A later task moves all of them, in their order.
+func TestMoveTaskKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	for name, hold := range map[string]func(e *env, dead string) (release func()){
+		"in flight": func(e *env, dead string) func() {
+			got := e.receive(dead, "MaxNumberOfMessages", 1, "VisibilityTimeout", 60)
+			require.Equal(e, "m1", bodies(got))
+			return func() { e.visible(dead, got[0], 0) }
+		},
+		"delayed": func(e *env, _ string) func() {
+			e.edit("dead.fifo", "g", "m1", func(q *layer.Queue, id layer.ID) error {
+				return q.Reschedule(e.Context(), id, time.Now().Add(time.Minute))
+			})
+			return func() { time.Sleep(time.Minute) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBothKinds(t, func(e *env) {
+				orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+				for _, body := range []string{"m1", "m2", "m3"} {
+					e.put("dead.fifo", "orders.fifo", "g", []byte(body))
+				}
+				release := hold(e, dead)
+				e.put("dead.fifo", "", "h", []byte("by hand"))
+				start := object{"SourceArn": e.attributes(dead)["QueueArn"]}
+				e.call("StartMessageMoveTask", start)
+				time.Sleep(10 * time.Second)
+				require.Equal(e, broken, e.lastTask(dead)["Status"])
+				require.Empty(e, e.receive(orders))
+				release()
+				e.call("StartMessageMoveTask", start)
+				time.Sleep(10 * time.Second)
+				require.Equal(e, "m1 m2 m3", bodies(e.receive(orders)))
+			})
+		})
+	}
+}
+
+// TestMoveTaskKeepsEdits: a task that passes over a bad message does not undo a change that an operator makes after the
+// task has read the message.
+func TestMoveTaskKeepsEdits(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(e *env) func(q *layer.Queue, id layer.ID) error{
+		"m1 m2 repaired": func(e *env) func(q *layer.Queue, id layer.ID) error {
+			return func(q *layer.Queue, id layer.ID) error {
+				return q.Replace(e.Context(), id, []byte("repaired"), map[string]string{headerSource: "orders.fifo"})
+			}
+		},
+		"m1 m2": func(e *env) func(q *layer.Queue, id layer.ID) error {
+			return func(q *layer.Queue, id layer.ID) error {
+				return q.Reschedule(e.Context(), id, time.Now().Add(time.Hour))
+			}
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			inBothKinds(t, func(e *env) {
+				orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+				e.put("dead.fifo", "", "a", []byte("by hand"))
+				for _, body := range []string{"m1", "m2", "m3"} {
+					e.put("dead.fifo", "orders.fifo", "g", []byte(body))
+				}
+				e.call("StartMessageMoveTask",
+					object{"SourceArn": e.attributes(dead)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1})
+				time.Sleep(1500 * time.Millisecond)
+				e.edit("dead.fifo", "g", "m3", change(e))
+				time.Sleep(10 * time.Second)
+				require.Equal(e, broken, e.lastTask(dead)["Status"])
+				require.Equal(e, want, bodies(e.receive(orders)))
+			})
+		})
+	}
+}
+
+// TestMoveTaskEndsAmongBadMessages: a task that passes over a bad message ends, though a client fails each message that
+// the task gives back. The messages that have died again wait for the next task.
+func TestMoveTaskEndsAmongBadMessages(t *testing.T) {
+	t.Parallel()
+	inBothKinds(t, func(e *env) {
+		const n = 30
+		orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.put("dead.fifo", "", "a", []byte("by hand"))
+		for range n {
+			e.put("dead.fifo", "orders.fifo", "g", []byte("poison"))
+		}
+		e.call("StartMessageMoveTask",
+			object{"SourceArn": e.attributes(dead)["QueueArn"], "MaxNumberOfMessagesPerSecond": 10})
+		for range 300 {
+			e.receive(orders, "VisibilityTimeout", 0)
+			time.Sleep(200 * time.Millisecond)
+		}
+		task := e.lastTask(dead)
+		require.Equal(e, broken, task["Status"])
+		require.Equal(e, "CouldNotDetermineMessageSource", task["FailureReason"])
+		require.LessOrEqual(e, task["ApproximateNumberOfMessagesMoved"], float64(n+1))
+	})
+}
+
 // TestMoveTaskEndsInACycle: two queues are the dead letter queues of each other, and two tasks move their messages to
 // and fro. Each task moves as many messages as there were when it began, and ends.
 func TestMoveTaskEndsInACycle(t *testing.T) {
