@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -60,7 +60,7 @@ func unpackReceipt(queue string, b []byte) (h receiptHandle, ok bool) {
 
 // receiptKey is the key that signs receipt handles. Without it a client cannot make the handle of a message that was
 // not delivered to that client. The key is stored next to the records, so all servers of a database accept each other's
-// handles. It never changes.
+// handles. It changes only if it cannot be read: see Server.receiptKey.
 type receiptKey struct {
 	Key []byte `json:"key"`
 	// Since is when the handles begin to be signed; 0 = at once. See plainFor.
@@ -82,9 +82,16 @@ const (
 	plainFor = 12 * time.Hour
 )
 
-// receiptKey is the database's key of receipt handles. The first server makes one.
+// isAhead reports whether the clock was wrong of the server that has made the key.
+func (k *receiptKey) isAhead(now time.Time) bool {
+	return time.UnixMilli(k.Since).Sub(now) > plainFor+clockSlack
+}
+
+// receiptKey is the database's key of receipt handles. The first server makes one. If the stored key cannot be read,
+// the server makes another one: the handles of before are refused, and their messages are delivered again after their
+// timeouts. If the clock of the server that has made the key was wrong, handles are signed at once.
 func (s *Server) receiptKey(ctx context.Context) (*receiptKey, error) {
-	if k := s.signs.Load(); k != nil {
+	if k := s.signs.Load(); k != nil && !k.isAhead(s.options.Now()) {
 		return k, nil
 	}
 	fresh := make([]byte, receiptKeySize)
@@ -92,31 +99,41 @@ func (s *Server) receiptKey(ctx context.Context) (*receiptKey, error) {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	var k receiptKey
+	var broken bool
 	_, err := kv.Run(ctx, s.db, kv.TxOptions{Call: "read the key of receipts"}, func(tx kv.Tx, _ kv.Attempt) error {
 		at := s.key("receipts")
 		value, err := tx.Get(at).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read the key of receipt handles: %w", err)
 		}
-		if k = (receiptKey{}); value != nil {
-			if json.Unmarshal(value, &k) != nil || len(k.Key) != receiptKeySize {
-				return errors.New("sqs: the key of receipt handles cannot be read")
+		k = receiptKey{}
+		broken = value != nil && (json.Unmarshal(value, &k) != nil || len(k.Key) != receiptKeySize)
+		switch now := s.options.Now(); {
+		case broken:
+			k = receiptKey{Key: fresh}
+		case value == nil:
+			queues := kv.PrefixRange(s.key("queue")).Selectors()
+			rows, err := tx.GetRange(queues, kv.RangeOptions{Limit: 1}).Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("read records: %w", err)
 			}
+			if k.Key = fresh; len(rows) > 0 {
+				k.Since = now.Add(plainFor).UnixMilli()
+			}
+		case k.isAhead(now):
+			k.Since = now.UnixMilli()
+		default:
 			return nil
-		}
-		queues := kv.PrefixRange(s.key("queue")).Selectors()
-		rows, err := tx.GetRange(queues, kv.RangeOptions{Limit: 1}).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("read records: %w", err)
-		}
-		if k.Key = fresh; len(rows) > 0 {
-			k.Since = s.options.Now().Add(plainFor).UnixMilli()
 		}
 		tx.Set(at, marshal(k))
 		return nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	if broken {
+		s.options.Logger.Warn("sqs: the key of receipt handles could not be read, and is replaced",
+			"key", tuple.Printable(s.key("receipts")))
 	}
 	s.signs.Store(&k)
 	return &k, nil
@@ -132,7 +149,7 @@ func (k *receiptKey) mac(packed []byte) []byte {
 func (k *receiptKey) text(h receiptHandle, now time.Time) string {
 	packed := h.pack()
 	b := append([]byte{plainReceipt}, packed...)
-	if left := time.UnixMilli(k.Since).Sub(now); left <= 0 || left > plainFor+clockSlack { // else a clock was wrong
+	if now.UnixMilli() >= k.Since {
 		b = slices.Concat([]byte{signedReceipt}, k.mac(packed), packed)
 	}
 	return base64.StdEncoding.EncodeToString(b)

@@ -135,6 +135,34 @@ func TestUnreadableSource(t *testing.T) {
 	})
 }
 
+// TestUnreadableKey: a key of receipt handles that cannot be read stops no queue. A server that reads it makes another
+// one, and the log names it. The handles of before are refused.
+func TestUnreadableKey(t *testing.T) {
+	for _, value := range []string{"x", "", "{}", `{"key":"AAAA"}`} {
+		t.Run(value, func(t *testing.T) {
+			var log bytes.Buffer
+			bubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+				url := e.create("orders.fifo", visibilityTimeout, "5")
+				e.send(url, "a", "a1")
+				before := e.receive(url)
+				require.NoError(e, e.s.Close(e.Context()))
+				e.set(e.s.key("receipts"), []byte(value))
+				e.s = NewServer(e.db, e.s.options)
+				e.create("others.fifo")
+				handle := object{"QueueUrl": url, "ReceiptHandle": before[0].ReceiptHandle}
+				code, _ := e.refused("DeleteMessage", handle)
+				require.Equal(e, "ReceiptHandleIsInvalid", code)
+				time.Sleep(6 * time.Second)
+				got := e.receive(url)
+				require.Equal(e, "a1", bodies(got))
+				e.delete(url, got...)
+				require.Equal(e, 1, strings.Count(log.String(), "receipt handles could not be read"), log.String())
+				require.Contains(e, log.String(), "receipts")
+			})
+		})
+	}
+}
+
 // TestLogOfABadTarget: dead letters that cannot be moved, because the configuration of their queue cannot be read, do
 // not fill the log while clients use the source queue.
 func TestLogOfABadTarget(t *testing.T) {
