@@ -7,6 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 
+	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -19,20 +20,24 @@ func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) erro
 	if err := s.moveSources(ctx, q, time.Now().Add(purgeWait)); err != nil { // for a client they are in the queue
 		return err
 	}
+	version, err := s.version(ctx)
+	if err != nil {
+		return err
+	}
 	at, tried := s.options.Now().UnixMilli(), false
 	r, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
-		if stored := tried && r.Purged == at; !stored && s.since(r.Purged) < nameFreeAfter {
+		if stored := tried && r.Purged == at; !stored && s.purgeAge(*r, version) < nameFreeAfter {
 			return fail(schemas.PurgeQueueInProgress,
 				"Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.Name())
 		}
-		r.Purged, r.Purging, tried = at, true, true
+		r.Purged, r.PurgedVersion, r.Purging, tried = at, version, true, true
 		return nil
 	})
 	if err != nil {
 		return err
 	}
 	purged := make(chan error, 1)
-	s.alone(r.purge(), func() { purged <- s.purge(s.stopped, q.Name(), r) })
+	s.alone(r.purge(), func() { purged <- s.purge(s.stopped, q.Name(), r, 0) })
 	select {
 	case err := <-purged:
 		return err
@@ -55,13 +60,36 @@ const (
 // purge is the id of the last purge of a queue, for alone.
 func (r record) purge() string { return fmt.Sprint("purge ", r.ID, r.Purged) }
 
-// purge empties the queue of a record that says so, and stores that it is done. It ends if it comes no further, for
-// example because the database does not answer: another server may have purged the queue, and messages may have been
-// sent since.
-func (s *Server) purge(ctx context.Context, name string, asked record) error {
+// version is a version of the database that is not older than the call.
+func (s *Server) version(ctx context.Context) (version int64, err error) {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{Call: "read a version"}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		version, err = tx.ReadVersion().Wait(ctx)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read version: %w", err)
+	}
+	return version, nil
+}
+
+// purgeAge returns how long ago the last purge of a queue began. version is the present one of the database. The clock
+// of the server that began the purge may differ from this one's. Versions, about a million in each second, are no
+// server's clock, but may jump ahead. So the smaller age counts, unless that clock was ahead.
+func (s *Server) purgeAge(r record, version int64) time.Duration {
+	age, byVersions := s.since(r.Purged), time.Duration(version-r.PurgedVersion)*time.Microsecond
+	if r.PurgedVersion > 0 && byVersions >= 0 && (age < 0 || byVersions < age) {
+		return byVersions
+	}
+	return age
+}
+
+// purge empties the queue of a record that says so since age, and stores that it is done. It ends if it comes no
+// further, for example because the database does not answer: another server may have purged the queue, and messages may
+// have been sent since.
+func (s *Server) purge(ctx context.Context, name string, asked record, age time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stuck := time.AfterFunc(nameFreeAfter-s.since(asked.Purged), cancel)
+	stuck := time.AfterFunc(nameFreeAfter-age, cancel)
 	defer stuck.Stop()
 	q, err := s.open(ctx, name)
 	if err != nil {
@@ -88,13 +116,17 @@ func (s *Server) endPurge(ctx context.Context, name string, asked record) error 
 
 // tidyPurge begins a purge again that has not ended, or gives it up.
 func (s *Server) tidyPurge(ctx context.Context, name string, r record) error {
-	switch age := s.since(r.Purged); {
+	version, err := s.version(ctx)
+	if err != nil {
+		return err
+	}
+	switch age := s.purgeAge(r, version); {
 	case age >= nameFreeAfter:
 		s.options.Logger.Warn("sqs: a purge may have left messages", "queue", name)
 		return s.endPurge(ctx, name, r)
 	case age >= purgeAgain:
 		s.alone(r.purge(), func() {
-			if err := s.purge(ctx, name, r); err != nil && ctx.Err() == nil {
+			if err := s.purge(ctx, name, r, age); err != nil && ctx.Err() == nil {
 				s.options.Logger.Warn("sqs: a queue is not purged yet", "queue", name, "err", err)
 			}
 		})

@@ -107,3 +107,67 @@ func TestPurgeThatHangs(t *testing.T) {
 		require.Equal(e, "since", bodies(other.receive(url)))
 	})
 }
+
+// TestPurgeOfAWrongClock: a server whose clock differs from those of the others begins a purge, and dies. Another
+// server does the purge within a minute, and never later, because messages were sent since.
+func TestPurgeOfAWrongClock(t *testing.T) {
+	for _, off := range []time.Duration{
+		-365 * 24 * time.Hour, -4 * time.Minute, -61 * time.Second, 0, 4 * time.Minute, 365 * 24 * time.Hour,
+	} {
+		t.Run(off.String(), func(t *testing.T) {
+			bubble(t, Options{}, func(e *env) {
+				fails := failingDB{DB: e.db, fails: func(of string) error {
+					if of == "job" {
+						return &kv.Error{Code: kv.CodeIOError}
+					}
+					return nil
+				}}
+				now := func() time.Time { return time.Now().Add(off) }
+				dies := &env{T: e.T, db: fails, s: NewServer(fails, Options{Now: now})}
+				url := e.create("jobs")
+				e.send(url, "", "before")
+				status, _, body := dies.do(post("PurgeQueue", object{"QueueUrl": url}))
+				require.Equal(e, http.StatusInternalServerError, status, body)
+				require.NoError(e, dies.s.Close(e.Context()))
+				code, _ := e.refused("PurgeQueue", object{"QueueUrl": url})
+				require.Equal(e, "PurgeQueueInProgress", code)
+				time.Sleep(purgeAgain + 2*tidyEvery)
+				require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+				time.Sleep(nameFreeAfter - purgeAgain - 2*tidyEvery + time.Second)
+				e.send(url, "", "since")
+				time.Sleep(10 * time.Minute)
+				require.Equal(e, "since", bodies(e.receive(url)))
+				e.call("PurgeQueue", object{"QueueUrl": url})
+			})
+		})
+	}
+}
+
+// TestPurgeOfAWrongClockEndsInAMinute: as TestPurgeEndsInAMinute, if the clock of the server that began the purge was
+// ahead.
+func TestPurgeOfAWrongClockEndsInAMinute(t *testing.T) {
+	var fails atomic.Bool
+	open := func(t *testing.T) kv.DB {
+		return failingDB{DB: inMemory(t), fails: func(of string) error {
+			if of == "job" && fails.Load() {
+				return &kv.Error{Code: kv.CodeIOError}
+			}
+			return nil
+		}}
+	}
+	bubbleOn(t, open, Options{}, func(e *env) {
+		dies, end := e.withClock(func() time.Time { return time.Now().Add(4 * time.Minute) })
+		url := e.create("jobs")
+		e.send(url, "", "a")
+		time.Sleep(time.Second) // the first sweeps of the servers have ended
+		fails.Store(true)
+		status, _, _ := dies.do(post("PurgeQueue", object{"QueueUrl": url}))
+		require.Equal(e, http.StatusInternalServerError, status)
+		end()
+		time.Sleep(nameFreeAfter + tidyEvery)
+		fails.Store(false)
+		e.send(url, "", "b")
+		time.Sleep(10 * time.Minute)
+		require.Equal(e, "2", e.attributes(url)["ApproximateNumberOfMessages"])
+	})
+}

@@ -27,16 +27,17 @@ import (
 //	(0, "sqs", "task", SOURCE, STARTED)  a move task, as JSON
 //	(0, "sqs", "receipts")               the key of the receipt handles, as JSON
 type record struct {
-	ID         uuid.UUID         `json:"id"` // another one when the queue is re-created
-	Attributes map[string]string `json:"attributes,omitempty"`
-	Tags       map[string]string `json:"tags,omitempty"`
-	Created    int64             `json:"created"`           // s
-	Modified   int64             `json:"modified"`          // s
-	Deleted    int64             `json:"deleted,omitempty"` // ms; the queue is gone, or going
-	Purged     int64             `json:"purged,omitempty"`  // ms; the last PurgeQueue
-	Purging    bool              `json:"purging,omitempty"` // that purge is not known to have ended
-	Behind     bool              `json:"behind,omitempty"`  // the layer's queue is not yet configured as Attributes say
-	Cleared    bool              `json:"cleared,omitempty"` // nothing is left of the deleted queue
+	ID            uuid.UUID         `json:"id"` // another one when the queue is re-created
+	Attributes    map[string]string `json:"attributes,omitempty"`
+	Tags          map[string]string `json:"tags,omitempty"`
+	Created       int64             `json:"created"`                 // s
+	Modified      int64             `json:"modified"`                // s
+	Deleted       int64             `json:"deleted,omitempty"`       // ms; the queue is gone, or going
+	Purged        int64             `json:"purged,omitempty"`        // ms; the last PurgeQueue
+	Purging       bool              `json:"purging,omitempty"`       // that purge is not known to have ended
+	PurgedVersion int64             `json:"purgedVersion,omitempty"` // of the database then; 0 = not known
+	Behind        bool              `json:"behind,omitempty"`        // the layer's queue is not yet as Attributes say
+	Cleared       bool              `json:"cleared,omitempty"`       // nothing is left of the deleted queue
 }
 
 // clone is a copy whose maps may be changed.
