@@ -201,7 +201,8 @@ func (q *queue) hasDead(ctx context.Context) (bool, error) {
 	return len(page.Letters) > 0, ignoreNoQueue(err)
 }
 
-// tellEvery is how often the log has a dead letter that cannot be moved, of each queue.
+// tellEvery is how often the log has a dead letter that cannot be moved, of each queue, and the same error of
+// background work.
 const tellEvery = time.Minute
 
 // tellStay logs why dead letters of a queue were not moved.

@@ -284,6 +284,7 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 		n = int(min(max(t.Rate/4, 1), taskStep))
 		pause = time.Duration(n) * time.Second / time.Duration(t.Rate)
 	}
+	var last lastTold
 	for progress := time.Now(); ; {
 		after, err := s.moveStep(ctx, t, n)
 		wait, left := pause, 0
@@ -313,7 +314,9 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 			}
 			wait = time.Second
 		case err != nil:
-			s.options.Logger.Warn("sqs: a step of a move task has failed", "queue", t.Source, "err", err)
+			if last.isNews(err) {
+				s.options.Logger.Warn("sqs: a step of a move task has failed", "queue", t.Source, "err", err)
+			}
 			wait = time.Second
 		}
 		if s.rest(ctx, wait) != nil {

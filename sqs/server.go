@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,12 +132,9 @@ func NewServer(db kv.DB, o Options) *Server {
 // again once in tellEvery.
 func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) {
 	s.begin(func() {
-		var text string // of the last error in the log
-		var told time.Time
+		var last lastTold
 		for s.stopped.Err() == nil {
-			err := do(s.stopped)
-			if err != nil && s.stopped.Err() == nil && (err.Error() != text || time.Since(told) >= tellEvery) {
-				text, told = err.Error(), time.Now()
+			if err := do(s.stopped); err != nil && s.stopped.Err() == nil && last.isNews(err) {
 				s.options.Logger.Warn("sqs: background work has failed, the server tries again", "err", err)
 			}
 			select {
@@ -145,6 +143,21 @@ func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) 
 			}
 		}
 	})
+}
+
+// lastTold is the last error of background work in the log.
+type lastTold struct {
+	text string
+	at   time.Time
+}
+
+// isNews reports whether the log must have an error: it is another one than the last, or tellEvery has passed.
+func (t *lastTold) isNews(err error) bool {
+	if err.Error() == t.text && time.Since(t.at) < tellEvery {
+		return false
+	}
+	t.text, t.at = err.Error(), time.Now()
+	return true
 }
 
 // sayTrouble says to the log that the database keeps the server waiting, or that it answers again.
@@ -204,12 +217,15 @@ func (s *Server) Close(ctx context.Context) error {
 	s.Stop()
 	s.work.Wait()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	var failed []error
-	for name, q := range s.queues {
-		failed = append(failed, q.handle.Close(ctx))
-		delete(s.queues, name)
+	open := slices.Collect(maps.Values(s.queues))
+	clear(s.queues)
+	s.mu.Unlock()
+	failed := make([]error, len(open))
+	var closing sync.WaitGroup
+	for i, q := range open { // at the same time: each may wait for the database until its own limit
+		closing.Go(func() { failed[i] = q.handle.Close(ctx) })
 	}
+	closing.Wait()
 	return errors.Join(failed...)
 }
 

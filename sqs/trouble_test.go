@@ -126,6 +126,57 @@ func TestServerSaysTrouble(t *testing.T) {
 	})
 }
 
+// TestTaskThatFailsSaysSo: the log has the error of a move task whose steps fail, at most once a minute. The task
+// continues when the database does not fail any more.
+func TestTaskThatFailsSaysSo(t *testing.T) {
+	var log bytes.Buffer
+	var broken atomic.Bool
+	fails := func(call string) error {
+		if call == "once" && broken.Load() {
+			return &kv.Error{Code: kv.CodeIOError}
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: fails} }
+	bubbleOn(t, open, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(e *env) {
+		orders, dead := e.withDead("orders.fifo", "dead.fifo", 1)
+		e.put("dead.fifo", "orders.fifo", "a", []byte("a1"))
+		broken.Store(true)
+		e.call("StartMessageMoveTask", object{"SourceArn": e.attributes(dead)["QueueArn"]})
+		time.Sleep(10 * time.Minute)
+		said := strings.Count(log.String(), "a step of a move task has failed")
+		require.Contains(e, []int{10, 11}, said, log.String())
+		broken.Store(false)
+		time.Sleep(2 * time.Second)
+		require.Equal(e, "a1", bodies(e.receive(orders)))
+	})
+}
+
+// TestCloseHasABound: while the database does not answer, Close waits for all queues together as long as for one.
+func TestCloseHasABound(t *testing.T) {
+	var behind atomic.Bool
+	fails := func(string) error {
+		if behind.Load() {
+			return &kv.Error{Code: kv.CodeProcessBehind}
+		}
+		return nil
+	}
+	open := func(t *testing.T) kv.DB { return failingDB{DB: inMemory(t), fails: fails} }
+	bubbleOn(t, open, Options{}, func(e *env) {
+		for i := range 5 {
+			e.send(e.create(fmt.Sprint(i)), "", "x")
+		}
+		behind.Store(true)
+		begun := time.Now()
+		err := e.s.Close(e.Context())
+		took := time.Since(begun)
+		behind.Store(false)
+		e.s = NewServer(e.db, e.s.options)
+		require.ErrorIs(e, err, context.DeadlineExceeded)
+		require.Less(e, took, 6*time.Second)
+	})
+}
+
 // TestNoVisibilityAtAll: a receive with a visibility timeout of 0 makes the messages of all its groups visible again,
 // also if that fails for one group.
 func TestNoVisibilityAtAll(t *testing.T) {
