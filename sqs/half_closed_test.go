@@ -54,6 +54,14 @@ func TestHalfClosedConnections(t *testing.T) {
 	}
 	counted := object{"QueueUrl": "jobs", "AttributeNames": []string{"ApproximateNumberOfMessages"}}
 	require.Contains(t, ask(post("GetQueueAttributes", counted)), `"20"`)
+	for range clients {
+		ready, err := http.NewRequest(http.MethodGet, "http://localhost"+readyPath, nil)
+		require.NoError(t, err)
+		require.Contains(t, ask(ready), "200 OK")
+	}
+	for range clients {
+		require.Contains(t, ask(post("ReceiveMessage", object{"QueueUrl": "jobs"})), `"Body":"b"`)
+	}
 	require.Contains(t, ask(post("CreateQueue", object{"QueueName": "empty"})), "QueueUrl")
 	waits := ask(post("ReceiveMessage", object{"QueueUrl": "empty", "WaitTimeSeconds": 20}))
 	require.True(t, waits == "" || strings.HasSuffix(waits, "{}"), waits)

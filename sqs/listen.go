@@ -81,7 +81,8 @@ func (s *Server) routes() http.Handler {
 	health := http.NewServeMux()
 	health.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	health.HandleFunc("GET "+readyPath, func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), healthyIn)
+		// The request's context ends when the client ends its side of the connection, as some probes do at once.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), healthyIn)
 		defer cancel()
 		if err := s.Ready(ctx); err != nil || s.stopped.Err() != nil {
 			http.Error(w, "not ready", http.StatusServiceUnavailable)

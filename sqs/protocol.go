@@ -43,6 +43,8 @@ type call struct {
 	memory  *share // of its body; nil if it needs none
 	room    *share // of its answer; nil if it needs none
 	address string // of the client
+	// client ends when the client has gone, or has ended its side of the connection.
+	client context.Context
 	// writable sets until when the answer can be written.
 	writable func(t time.Time)
 }
@@ -51,9 +53,8 @@ type call struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{
 		request: uuid.NewString(), base: s.base(r), path: s.path(r), account: s.options.Account,
-		trace: r.Header.Get("X-Amzn-Trace-Id"), address: addressOf(r),
+		trace: r.Header.Get("X-Amzn-Trace-Id"), address: addressOf(r), writable: writeDeadline(w),
 	}
-	c.writable = writeDeadline(w)
 	r = r.WithContext(kv.WithTrouble(r.Context(), s.troubles.Note))
 	begun := time.Now()
 	answer, err := s.answer(w, r, c)

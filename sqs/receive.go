@@ -156,7 +156,7 @@ func (s *Server) rejectSpent(ctx context.Context, q *queue, claims []*layer.Clai
 	return unspent
 }
 
-// receive receives, until the server is stopped.
+// receive receives. It waits until the server is stopped, or the client has gone.
 func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.ReceiveOptions) ([]*layer.Claim, error) {
 	begun := time.Now()
 	until := begun.Add(o.Wait)
@@ -174,15 +174,16 @@ func (s *Server) receive(ctx context.Context, c *call, q *queue, o layer.Receive
 	waiting, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(s.stopped, end)()
+	defer context.AfterFunc(c.client, end)()
 	if !q.opened.line.enter(waiting, until) {
-		return nil, context.Cause(ctx) // nil if its time is over, or the server is stopped
+		return nil, context.Cause(c.client) // nil if its time is over, or the server is stopped
 	}
 	claims, err := s.receiveNow(waiting, c, q, o)
 	if o.Wait = time.Until(until); err == nil && len(claims) == 0 && o.Wait > 0 {
 		claims, err = s.receiveLater(waiting, c, q, o)
 	}
 	q.opened.line.leave(len(claims) > 0)
-	if err != nil && s.stopped.Err() != nil && ctx.Err() == nil {
+	if err != nil && s.stopped.Err() != nil && c.client.Err() == nil {
 		return nil, nil
 	}
 	return claims, err

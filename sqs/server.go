@@ -212,7 +212,7 @@ func (s *Server) Stop() {
 }
 
 // Close stops the server and closes the queues that it has open. The caller must wait until all requests have been
-// answered before it calls Close.
+// answered before it calls Close. If the database does not answer, Close returns after a few seconds, with an error.
 func (s *Server) Close(ctx context.Context) error {
 	s.Stop()
 	s.work.Wait()
@@ -242,15 +242,13 @@ func (s *Server) Ready(ctx context.Context) error {
 const afterClient = 10 * time.Second
 
 // call executes the operation of a request. The HTTP server cannot tell a client that has gone from one that has ended
-// its side of the connection and waits for the answer. Only a receive ends at once then, because it may wait for long.
-func (s *Server) call(ctx context.Context, c *call, request []byte) (any, error) {
-	if c.action != "ReceiveMessage" {
-		gone := ctx
-		lasts, cancel := context.WithCancel(context.WithoutCancel(gone))
-		defer cancel()
-		defer context.AfterFunc(gone, func() { time.AfterFunc(afterClient, cancel) })()
-		ctx = lasts
-	}
+// its side of the connection and waits for the answer. Only the wait of a receive ends at once then, because it may
+// last long.
+func (s *Server) call(client context.Context, c *call, request []byte) (any, error) {
+	c.client = client
+	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
+	defer cancel()
+	defer context.AfterFunc(client, func() { time.AfterFunc(afterClient, cancel) })()
 	answer, err := operations[c.action].call(ctx, s, c, request)
 	s.forgetLost(err, c.queue)
 	return answer, err
