@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"bytes"
 	"encoding/xml"
 	"net/http"
 	"net/http/httptest"
@@ -55,10 +56,37 @@ func TestNumbers(t *testing.T) {
 		"007": true, "3.14159265358979323846264338327950288419": true,
 		"NaN": false, "Infinity": false, "-inf": false, "0x1p4": false, "1_000": false, "1e127": false, "1e-129": false,
 		"1e400": false, "": false, " 5": false, "5 ": false, "1,5": false, ".": false, "e5": false, "1e": false,
-		"1.2.3": false, "٣": false,
+		"1.2.3": false, "٣": false, "1e-400": false, "-0.1E-9999": false, "0.00": true, "0e-999": true,
 	} {
 		require.Equal(t, want, isNumber(text), "%q", text)
 	}
+}
+
+// TestValueOfAnotherType: an attribute has no value except that of its type. The limits of a queue and the checksum do
+// not see another one.
+func TestValueOfAnotherType(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs", maximumMessageSize, "1024")
+		text, large := "x", bytes.Repeat([]byte("y"), 2000)
+		for _, v := range []object{
+			{"DataType": "String", "StringValue": text, "BinaryValue": large},
+			{"DataType": "Number", "StringValue": "1", "BinaryValue": []byte(text)},
+			{"DataType": "Binary", "StringValue": "\x00", "BinaryValue": []byte(text)},
+		} {
+			m := object{"QueueUrl": url, "MessageBody": "b", "MessageAttributes": object{"a": v}}
+			code, _ := e.refused("SendMessage", m)
+			require.Equal(e, "InvalidParameterValueException", code, "%v", v)
+		}
+		for _, v := range []object{
+			{"DataType": "String", "StringValue": "a\x01"},
+			{"DataType": "String", "StringValue": text, "BinaryValue": large},
+		} {
+			m := object{"QueueUrl": url, "MessageBody": "b", "MessageSystemAttributes": object{traceHeader: v}}
+			code, _ := e.refused("SendMessage", m)
+			require.Equal(e, "InvalidParameterValueException", code, "%v", v)
+		}
+		require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+	})
 }
 
 // TestChecksumsInXML: a message of a Go program may have characters that XML cannot have. The Query protocol replaces

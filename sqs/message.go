@@ -237,7 +237,8 @@ func (m *outgoing) check(q *queue) error {
 		return err
 	}
 	for name, v := range m.MessageSystemAttributes {
-		if name != traceHeader || v.DataType != "String" || len(v.value()) == 0 || len(v.value()) > maxTrace {
+		if name != traceHeader || v.DataType != "String" || len(v.value()) == 0 || len(v.value()) > maxTrace ||
+			v.hasOther() || !wellFormed(*v.StringValue) {
 			return invalid("Message system attribute name '%s' is invalid.", name)
 		}
 	}
@@ -357,6 +358,14 @@ func (v attributeValue) kind() string {
 	return kind
 }
 
+// hasOther reports whether there is a value in the field that the type does not name.
+func (v attributeValue) hasOther() bool {
+	if v.kind() == "Binary" {
+		return v.StringValue != nil && *v.StringValue != ""
+	}
+	return len(v.BinaryValue) > 0
+}
+
 func (v attributeValue) check(name string) error {
 	empty := func() error {
 		return invalid("Message (user) attribute '%s' must contain a non-empty value of type '%s'.", name, v.DataType)
@@ -388,6 +397,10 @@ func (v attributeValue) check(name string) error {
 		return invalid("The message attribute '%s' has an invalid message attribute type, the set of supported type "+
 			"prefixes is Binary, Number, and String.", name)
 	}
+	if v.hasOther() { // the limits, the checks and the checksum are of the field that the type names
+		return invalid("The message attribute '%s' with type '%s' has a value in another field than that of its type.",
+			name, v.DataType)
+	}
 	return nil
 }
 
@@ -396,7 +409,11 @@ var number = regexp.MustCompile(`^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]
 // isNumber reports whether text is a number by AWS's rules: decimal, and 0 or between 1e-128 and 1e126.
 func isNumber(text string) bool {
 	n, err := strconv.ParseFloat(text, 64)
-	return err == nil && number.MatchString(text) && (n == 0 || math.Abs(n) >= 1e-128 && math.Abs(n) <= 1e126)
+	if n == 0 { // or too small for a float64
+		mantissa, _, _ := strings.Cut(strings.ToLower(text), "e")
+		return number.MatchString(text) && !strings.ContainsAny(mantissa, "123456789")
+	}
+	return err == nil && number.MatchString(text) && math.Abs(n) >= 1e-128 && math.Abs(n) <= 1e126
 }
 
 // value is the value's bytes.
