@@ -140,13 +140,17 @@ func writeDeadline(w http.ResponseWriter) func(t time.Time) {
 	return func(t time.Time) { _ = control.SetWriteDeadline(t) }
 }
 
-// reserveText takes memory for an answer that is ready to be written, or corrects the memory that the request has.
+// reserveText takes memory for an answer that is ready to be written, or corrects the memory that the request has. If
+// there is no memory, only a request that changes nothing fails. The client of another one would repeat it, and send
+// messages twice. Its answer is the list of failures of a batch, and is written without memory.
 func (s *Server) reserveText(ctx context.Context, c *call, body []byte) error {
 	switch {
 	case c.room != nil:
 		c.room.resize(int64(cap(body)))
 	case len(body) > freeBody:
-		return s.reserve(ctx, c, int64(cap(body)))
+		if err := s.reserve(ctx, c, int64(cap(body))); changesNothing(c.action) {
+			return err
+		}
 	}
 	return nil
 }

@@ -747,3 +747,30 @@ func TestNoMemoryIsNoReceive(t *testing.T) {
 		require.Empty(e, e.receive(dead))
 	})
 }
+
+// TestBatchWithoutMemory: a batch is answered by its results also if there is no memory for the answer. A client that
+// is told to try again would send the messages twice.
+func TestBatchWithoutMemory(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		var entries []object
+		for i := range maxEntries {
+			group := "g"
+			if i%2 == 0 {
+				group = strings.Repeat("no id ", 1000)
+			}
+			body := fmt.Sprint(i)
+			entries = append(entries, object{"Id": body, "MessageBody": body, "MessageGroupId": group})
+		}
+		batch := post("SendMessageBatch", object{"QueueUrl": url, "Entries": entries})
+		all, err := e.s.answers.take(e.Context(), &share{
+			address: addressOf(batch), size: answerMemory / 2, deadline: func(time.Time) {}, whole: true,
+		})
+		require.NoError(e, err)
+		status, _, body := e.do(batch)
+		all.release()
+		require.Equal(e, http.StatusOK, status, body)
+		require.Greater(e, len(body), freeBody)
+		require.Equal(e, "1 3 5 7 9", bodies(e.receive(url)))
+	})
+}

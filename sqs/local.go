@@ -49,10 +49,15 @@ func (s *Server) checkLocal(r *http.Request) error {
 // sends a GET. The GET of an SDK has a signature in its header. A browser sends such a header to another site only if
 // that site allows it first.
 func (s *Server) checkMethod(r *http.Request, action string) error {
-	if s.options.Keys != nil || r.Method != http.MethodGet || strings.HasPrefix(action, "Get") ||
-		strings.HasPrefix(action, "List") || strings.HasPrefix(r.Header.Get("Authorization"), algorithm) {
+	if s.options.Keys != nil || r.Method != http.MethodGet || changesNothing(action) ||
+		strings.HasPrefix(r.Header.Get("Authorization"), algorithm) {
 		return nil
 	}
 	return refuse(http.StatusMethodNotAllowed, "UnsupportedOperation", "UnsupportedOperation",
 		"A server without keys does not do %s by GET: use POST.", action)
+}
+
+// changesNothing reports whether an action only reads.
+func changesNothing(action string) bool {
+	return strings.HasPrefix(action, "Get") || strings.HasPrefix(action, "List")
 }
