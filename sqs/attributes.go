@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -152,6 +153,28 @@ func checkAttribute(name, value string) error {
 		return err
 	}
 	return nil
+}
+
+// isSame reports whether two values of an attribute are the same number, policy or text. Example: "30" and "030".
+func isSame(name, a, b string) bool {
+	if a == b {
+		return true
+	}
+	if _, ok := numbers[name]; ok {
+		n, errN := strconv.ParseInt(a, 10, 64)
+		m, errM := strconv.ParseInt(b, 10, 64)
+		return errN == nil && errM == nil && n == m
+	}
+	switch name {
+	case redrivePolicy:
+		p, errP := parseRedrivePolicy(a, json.Unmarshal)
+		q, errQ := parseRedrivePolicy(b, json.Unmarshal)
+		return errP == nil && errQ == nil && p == q
+	case redriveAllowPolicy, policyAttribute:
+		var p, q any
+		return json.Unmarshal([]byte(a), &p) == nil && json.Unmarshal([]byte(b), &q) == nil && reflect.DeepEqual(p, q)
+	}
+	return false
 }
 
 // checkNotEmpty returns an error if a number or a choice is empty. An empty value removes only a text, for example a

@@ -120,11 +120,12 @@ func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
 	return s.drop(ctx, name, r)
 }
 
-// agrees returns an error unless the attributes that a CreateQueue names are in the existing queue as in wanted.
+// agrees returns an error unless the attributes that a CreateQueue names are in the existing queue as in wanted. Their
+// form may differ.
 func (r record) agrees(wanted record, attributes map[string]string) error {
 	all, other := r.all(), wanted.all()
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
-		if all[name] != other[name] {
+		if !isSame(name, all[name], other[name]) {
 			return fail(schemas.QueueNameExists,
 				"A queue already exists with the same name and a different value for attribute %s", name)
 		}

@@ -173,3 +173,26 @@ func TestAttributesSetTogether(t *testing.T) {
 		require.Equal(e, "a1", bodies(e.receive(url)))
 	})
 }
+
+// TestSameInAnotherForm: CreateQueue returns an existing queue if the request has its attributes in another form. It
+// refuses a request with other values.
+func TestSameInAnotherForm(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.create("dead")
+		arn := e.s.arn("dead")
+		policy := func(form string) string { return strings.ReplaceAll(form, "ARN", arn) }
+		e.create("jobs", visibilityTimeout, "30", delaySeconds, "5",
+			redrivePolicy, policy(`{"deadLetterTargetArn":"ARN","maxReceiveCount":5}`),
+			redriveAllowPolicy, `{"redrivePermission":"denyAll"}`)
+		e.create("jobs", visibilityTimeout, "030", delaySeconds, "+5",
+			redrivePolicy, policy(`{"maxReceiveCount":"5", "deadLetterTargetArn":"ARN"}`),
+			redriveAllowPolicy, ` {"redrivePermission": "denyAll"}`)
+		for name, value := range map[string]string{
+			visibilityTimeout: "31", redriveAllowPolicy: `{"redrivePermission":"allowAll"}`,
+			redrivePolicy: policy(`{"deadLetterTargetArn":"ARN","maxReceiveCount":6}`),
+		} {
+			code, _ := e.refused("CreateQueue", object{"QueueName": "jobs", "Attributes": object{name: value}})
+			require.Equal(e, "QueueNameExists", code, name)
+		}
+	})
+}
