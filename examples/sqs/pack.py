@@ -34,6 +34,8 @@ def handle(message):
     order = json.loads(message["Body"])
     customer, number = order["customer"], order["number"]
     write(customer, number)
+    # The id is the order's, and not the MessageId: an order that comes in two messages within five minutes is shipped
+    # once. A worker that must pass on each message has to send the MessageId. See docs/sqs.md.
     sqs.send_message(QueueUrl=shipments, MessageGroupId=customer, MessageDeduplicationId=f"{customer}-{number}",
                      MessageBody=message["Body"])
     sqs.delete_message(QueueUrl=orders, ReceiptHandle=message["ReceiptHandle"])

@@ -1,4 +1,5 @@
 // The order service: POST /orders with {"customer", "number"} is answered with 201 when the queue has the order.
+// An order without a customer or a number is answered with 400.
 //
 //   node shop.mjs ENDPOINT QUEUE-URL FOLDER-OF-NODE-MODULES PORT
 //
@@ -16,6 +17,10 @@ const server = createServer(async (request, response) => {
   for await (const part of request) text += part;
   try {
     const { customer, number } = JSON.parse(text);
+    if (!customer || !Number.isInteger(number) || number < 1) { // all such orders would have one deduplication id
+      response.writeHead(400).end("an order has a customer, and a number from 1 on");
+      return;
+    }
     await sqs.send(new SendMessageCommand({
       QueueUrl, MessageGroupId: customer, MessageDeduplicationId: `${customer}-${number}`, MessageBody: text,
     }));

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,6 +44,33 @@ func TestTrial(t *testing.T) {
 	require.NoError(t, json.Unmarshal(line.Bytes(), &r))
 	require.Equal(t, proof{Orders: 120, Customers: 8, Again: r.Again}, r.proof)
 	require.Equal(t, 4, r.Killed)
+}
+
+// TestShopRefuses: the order service refuses an order without a number. All such orders of a customer would have the
+// same deduplication id, and the queue would drop each of them except the first.
+func TestShopRefuses(t *testing.T) {
+	folder := cmp.Or(os.Getenv("SQS_NODE"), "../../bin/node")
+	if missing := lacking(t.Context(), folder); missing != "" {
+		t.Skip(missing)
+	}
+	folder, err := filepath.Abs(folder)
+	require.NoError(t, err)
+	shop := &process{
+		name: "shop", says: "listening ",
+		args: []string{"node", "shop.mjs", "http://127.0.0.1:1", "orders", folder, "0"},
+	}
+	port, err := shop.start()
+	require.NoError(t, err)
+	defer shop.kill()
+	for _, order := range []string{
+		`{"customer":"ann"}`, `{"customer":"ann","number":null}`, `{"customer":"ann","number":0}`, `{"number":1}`,
+		`{"customer":"ann","number":"1-2"}`,
+	} {
+		answer, err := http.Post("http://127.0.0.1:"+port+"/orders", "application/json", strings.NewReader(order))
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		require.Equal(t, http.StatusBadRequest, answer.StatusCode, order)
+	}
 }
 
 // A canary: the proof fails on each kind of broken promise.
