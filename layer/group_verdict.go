@@ -796,9 +796,9 @@ func refusesLapsed(w *txn, r *rec.Record) bool {
 		!r.Proven()
 }
 
-// isEarly reports whether the lease of a claim has expired by the handle's clock alone. By the database's versions more
-// than a third of the queue's lease is left, and the two clocks differ by more than clockSlack. Then the holder may
-// live: a worker that lives extends its claim when two thirds of the lease are left.
+// isEarly reports whether the lease of a claim has expired by the handle's clock alone. By the database's versions it
+// lasts, and the two clocks differ by more than clockSlack. Then the holder may live. How much of the lease is left
+// does not matter, because the claim may have a shorter lease than the queue's.
 func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	if h.SinceMS == 0 {
 		return false, nil
@@ -807,7 +807,7 @@ func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	lease, age := m.leaseOf(h)
 	left := lease - age
 	apart := left + time.Duration(w.nowMS-h.EndMS)*time.Millisecond
-	return apart > clockSlack && left > w.known().Lease/3 && left <= MaxLease, err
+	return apart > clockSlack && left > 0 && left <= MaxLease, err
 }
 
 // lastTried returns the attempt record of the item that a claim of f would give first. After an expired claim it
