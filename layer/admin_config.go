@@ -146,7 +146,11 @@ func (a Admin) SetGroupStateTx(
 		if err != nil {
 			return err
 		}
-		if r.At(w.nowMS) == rec.Claimed && !o.Force {
+		lasts, err := claimLasts(w, r)
+		if err != nil {
+			return err
+		}
+		if lasts && !o.Force {
 			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, r.Claim().Owner)
 		}
 		if err := w.excludeHolders(guard.StateExclude, group); err != nil {

@@ -244,8 +244,16 @@ func (w *txn) waitingItem(id ID) (i waiting, err error) {
 		if !hasItem(c, id) {
 			continue
 		}
-		if held.record.At(w.nowMS) != rec.Lapsed {
-			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.Owner, leftOf(c, w.nowMS))
+		lasts, err := claimLasts(w, held.record)
+		if err != nil {
+			return i, err
+		}
+		if lasts {
+			m, err := w.moment()
+			if err != nil {
+				return i, err
+			}
+			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.Owner, leftOf(c, m))
 		}
 		i.stuck = &held
 	}
@@ -269,8 +277,9 @@ func (w *txn) waitingItem(id ID) (i waiting, err error) {
 // strayFacets finds them. claims are what locksBeside has found without the facets.
 func besideUnreadable(w *txn, i *waiting, id ID, claims []heldLane) ([]heldLane, error) {
 	for _, claim := range claims {
-		if claim.record.At(w.nowMS) != rec.Lapsed { // the caller refuses the change
-			return claims, nil
+		lasts, err := claimLasts(w, claim.record)
+		if err != nil || lasts || claim.record.At(w.nowMS) != rec.Lapsed { // the caller refuses the change
+			return claims, err
 		}
 	}
 	facets, err := strayFacets(&w.view, id, straysMost)

@@ -113,12 +113,9 @@ func (w *txn) assess(f *found) error {
 	if w.assessOthers(f) {
 		return nil
 	}
-	if f.record.Mark() == nil {
-		old, err := w.overdue(f.rows.first(1))
-		if err != nil || old.len() > 0 {
-			f.verdict = verdictAged
-			return err
-		}
+	if aged, err := isAged(w, f); err != nil || aged {
+		f.verdict = verdictAged
+		return err
 	}
 	if f.refused = refusesLapsed(w, f.record); f.refused {
 		return nil
@@ -478,6 +475,21 @@ func (w *txn) isOverdue(config *Config, e *rec.Envelope) bool {
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
 func (r retro) waitsSince(e *rec.Envelope) int64 { return max(e.EnqueuedMS, r.due(e)) }
 
+// isAged reports whether the head of a lane is past retention and must be removed. A mark keeps the head. So does a
+// claim whose holder may live although its lease has expired by the handle's clock (claimLasts). The transaction may
+// have ended such a claim of the group itself. The head is then delivered, and its holder may still handle it.
+func isAged(w *txn, f *found) (bool, error) {
+	if f.record.Mark() != nil {
+		return false, nil
+	}
+	old, err := w.overdue(f.rows.first(1))
+	if err != nil || old.len() == 0 || w.suspects.early[f.group()] {
+		return false, err
+	}
+	lasts, err := claimLasts(w, f.record)
+	return !lasts, err
+}
+
 // overdue returns the rows at the beginning of all which are past retention, up to about overdueBytes. It stops at the
 // first row that is not, or that cannot be read.
 func (w *txn) overdue(all rows) (rows, error) {
@@ -771,6 +783,12 @@ func judgeLapse(w *txn, lane string, r *rec.Record) (*failure, error) {
 		return &f, err
 	}
 	early, err := isEarly(w, c)
+	if early {
+		if w.suspects.early == nil {
+			w.suspects.early = make(map[string]bool)
+		}
+		w.suspects.early[group] = true
+	}
 	if err != nil || !early && (r.Proven() || w.suspects.countExpired) {
 		return &f, err
 	}
@@ -808,6 +826,16 @@ func isEarly(w *txn, h *rec.Holding) (bool, error) {
 	left := lease - age
 	apart := left + time.Duration(w.nowMS-h.EndMS)*time.Millisecond
 	return apart > clockSlack && left > 0 && left <= MaxLease, err
+}
+
+// claimLasts reports whether r has a claim in force. A claim whose lease has expired by the handle's clock alone
+// (isEarly) counts as in force. An item of the claim must not be changed, or removed because of its age: its holder may
+// be handling it.
+func claimLasts(w *txn, r *rec.Record) (bool, error) {
+	if r.At(w.nowMS) == rec.Lapsed {
+		return isEarly(w, r.Claim())
+	}
+	return r.At(w.nowMS) == rec.Claimed, nil
 }
 
 // lastTried returns the attempt record of the item that a claim of f would give first. After an expired claim it

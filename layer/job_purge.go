@@ -332,7 +332,10 @@ func (p *purger) states() error {
 	return p.besides(nameState, func(s *purgeStep, group string, key []byte) (bool, error) {
 		lock := guard.PurgeLock.Get(s.tx, s.keys.lock(group))
 		l, kept, err := s.held(&purgeRun{group: group, lock: lock})
-		if err != nil || kept || s.inHand(l) {
+		if err != nil || kept {
+			return false, err
+		}
+		if inHand, err := s.inHand(l); err != nil || inHand {
 			return false, err
 		}
 		// If an unreadable lock is gone now, nothing leads to the group.
@@ -354,7 +357,10 @@ func (p *purger) paces() error {
 	cleared := int64(0)
 	return p.besides(namePace, func(s *purgeStep, group string, key []byte) (bool, error) {
 		l, kept, err := s.held(&purgeRun{group: group, lock: guard.PurgeLock.Get(s.tx, s.keys.lock(group))})
-		if err != nil || kept || s.inHand(l) {
+		if err != nil || kept {
+			return false, err
+		}
+		if inHand, err := s.inHand(l); err != nil || inHand {
 			return false, err
 		}
 		s.tx.Clear(key)
@@ -425,7 +431,12 @@ func (p *purger) besides(
 }
 
 // inHand reports whether the record l has a live claim, whose items the purge must keep. With Force there is none.
-func (s *purgeStep) inHand(l *rec.Record) bool { return l.At(s.nowMS) == rec.Claimed && !s.p.o.Force }
+func (s *purgeStep) inHand(l *rec.Record) (bool, error) {
+	if s.p.o.Force {
+		return false, nil
+	}
+	return claimLasts(s.txn, l)
+}
 
 // purge removes a run's items, except the items in flight: the item, its parts and its attempts, by exact keys. It ends
 // the group's holding as end says, and leaves the group findable as leave says. If several claims of a group are
@@ -438,10 +449,14 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	if err != nil {
 		return err
 	}
+	inHand, err := s.inHand(l)
+	if err != nil {
+		return err
+	}
 	gone := r.items
 	if kept {
 		gone = nil
-	} else if s.inHand(l) {
+	} else if inHand {
 		gone = nil
 		for _, d := range r.items {
 			if !hasItem(l.Claim(), idOf(d, r.group)) {
@@ -456,7 +471,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return err
 	}
-	free := s.end(r.group, l, r.whole)
+	free := s.end(r.group, l, inHand, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
 	s.noteRemoved(r.group, len(gone))
 	return s.leave(idOf(gone[0], r.group), free, r.whole)
@@ -475,7 +490,10 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	dead := s.read.GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))
 	finished := s.read.GetKey(kv.FirstGreaterOrEqual(keys.archive(first)))
 	l, kept, err := s.held(r)
-	if err != nil || kept || s.inHand(l) {
+	if err != nil || kept {
+		return false, err
+	}
+	if inHand, err := s.inHand(l); err != nil || inHand {
 		return false, err
 	}
 	p, err := keys.parse(end)
@@ -497,7 +515,7 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	if err := s.excludeHolders(guard.PurgeExclude, r.group); err != nil {
 		return false, err
 	}
-	free := s.end(r.group, l, false)
+	free := s.end(r.group, l, false, false)
 	all := kv.KeyRange{Begin: keys.item(first), End: end}
 	// At the read version the range has purgeStride items. An item that lands late, in between, must not be removed
 	// uncounted.
@@ -521,12 +539,13 @@ func (s *purgeStep) noteRemoved(group string, n int) {
 
 // end ends the holding of the group in the record r, and returns whether the group is then free. It clears or rewrites
 // the lock, and clears the timer (or held key) and the grant of the holding. These stay: a live claim without Force, a
-// mark, and a grant unless the whole group goes. whole means: no item of the group is left.
-func (s *purgeStep) end(group string, r *rec.Record, whole bool) (free bool) {
+// mark, and a grant unless the whole group goes. inHand is the result of inHand for r. whole means: no item of the
+// group is left.
+func (s *purgeStep) end(group string, r *rec.Record, inHand, whole bool) (free bool) {
 	switch cond := r.At(s.nowMS); {
 	case cond == rec.Unheld:
 		return true
-	case s.inHand(r), cond == rec.Marked, r.Is(rec.KindGrant) && !whole:
+	case inHand, cond == rec.Marked, r.Is(rec.KindGrant) && !whole:
 		return false
 	case cond == rec.Claimed:
 		s.done.Forced++
@@ -667,10 +686,16 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		stays[held.lane] = !concerns(r, held)
 		return stays[held.lane]
 	})
+	inHand := make(map[string]bool, len(all))
+	for _, held := range all {
+		if inHand[held.lane], err = s.inHand(held.record); err != nil {
+			return err
+		}
+	}
 	// Without the items in flight.
 	gone := slices.DeleteFunc(slices.Clone(r.items), func(d rec.Item) bool {
 		return slices.ContainsFunc(all, func(held heldLane) bool {
-			return s.inHand(held.record) && hasItem(held.record.Claim(), idOf(d, r.group))
+			return inHand[held.lane] && hasItem(held.record.Claim(), idOf(d, r.group))
 		})
 	})
 	s.done.Kept += int64(len(r.items) - len(gone))
@@ -681,7 +706,7 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 		return err
 	}
 	for _, held := range all {
-		if s.end(held.lane, held.record, r.whole) {
+		if s.end(held.lane, held.record, inHand[held.lane], r.whole) {
 			free = append(free, held.lane)
 		} else {
 			stays[held.lane] = true

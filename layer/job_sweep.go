@@ -1028,6 +1028,9 @@ func (t *overdueStep) expireFirst(w *txn, all rows, last bool) (again bool, err 
 	if c := r.At(w.nowMS); c == rec.Claimed || c == rec.Granted { // in flight or about to be, if the holder lives
 		return w.endOwner(all.group, r)
 	}
+	if lasts, err := claimLasts(w, r); err != nil || lasts {
+		return false, err
+	}
 	free, err := w.expireItems(r, old)
 	if isCorrupt(err) { // nothing was written
 		return false, nil
@@ -1086,7 +1089,11 @@ func (t *overdueStep) endOver(w *txn, old rows) (again, stop bool, err error) {
 	}
 	all = append(all, holds...)
 	for _, h := range all {
-		if h.record.At(w.nowMS).Keeps() {
+		lasts, err := claimLasts(w, h.record)
+		if err != nil {
+			return false, false, err
+		}
+		if lasts || h.record.At(w.nowMS).Keeps() {
 			return false, true, nil
 		}
 	}

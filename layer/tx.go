@@ -87,6 +87,8 @@ type suspectNotes struct {
 	refused, refusedGrave bool
 	// countExpired: a receive of the transaction counts receives, and so all leases that have expired.
 	countExpired bool
+	// early has the groups of claims that the transaction has judged as ended early: see isEarly and isAged.
+	early map[string]bool
 }
 
 // txn begins an attempt of a transaction on tx. It starts reading the read version, and, if the handle's copy is more

@@ -180,10 +180,16 @@ func (v *view) seeBeats(records []*rec.Record, seen beatsSeen) error {
 	return nil
 }
 
-// leftOf returns how long the claim h still lasts, in words, for the text of an error.
-func leftOf(h *rec.Holding, nowMS int64) string {
+// leftOf returns how long the claim h still lasts, in words, for the text of an error. If its lease has expired by the
+// handle's clock alone (isEarly), the versions count.
+func leftOf(h *rec.Holding, m moment) string {
 	if h.ByBeat() {
 		return "as long as its handle lives"
 	}
-	return (time.Duration(h.EndMS-nowMS) * time.Millisecond).String()
+	left := time.Duration(h.EndMS-m.nowMS) * time.Millisecond
+	if left <= 0 {
+		lease, age := m.leaseOf(h)
+		left = (lease - age).Round(time.Millisecond)
+	}
+	return left.String()
 }

@@ -1230,6 +1230,91 @@ func TestADeadLetterOfAClockBehind(t *testing.T) {
 	})
 }
 
+// TestRetentionBesideALiveLease (G3): a message passes its retention while a process works on it. A process whose clock
+// is two days ahead sweeps, and receives. The message is not removed: it is delivered, or its holder acks it.
+func TestRetentionBesideALiveLease(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]struct {
+		config layer.Config
+		o      layer.ReceiveOptions
+	}{
+		"a lease for each claim":   {},
+		"a lease for each message": {config: layer.Config{LeasePerItem: true}},
+		"unordered":                {config: layer.Config{Unordered: true}, o: layer.ReceiveOptions{Unordered: true}},
+		"a template": {
+			config: layer.Config{Facets: []string{"f"}, Views: "*; f"},
+			o:      layer.ReceiveOptions{Where: layer.Template{"f": "1"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.config.Retention = time.Hour
+			inClocks(t, s.config, func(c *clocks) {
+				c.send(c.q, layer.Message{Headers: map[string]string{"f": "1"}})
+				time.Sleep(59 * time.Minute)
+				claim := c.claim(c.q, s.o)
+				extend := func() {
+					_, err := c.q.Extend(c.Context(), claim, clockLease)
+					require.NoError(c, err)
+				}
+				for range 12 {
+					time.Sleep(clockLease / 3)
+					extend()
+				}
+				ahead, held := c.off(48*time.Hour), true
+				report, err := ahead.Admin().Sweep(c.Context(), layer.SweepOptions{})
+				require.True(c, err == nil || errors.Is(err, layer.ErrClock), "%v", err)
+				require.Zero(c, report.PastRetention)
+				extend()
+				claims, err := ahead.Receive(c.Context(), layer.ReceiveOptions{Unordered: s.o.Unordered})
+				require.NoError(c, err)
+				for _, claim := range claims {
+					held = false
+					require.NoError(c, ahead.Ack(c.Context(), claim))
+				}
+				if held {
+					require.NoError(c, c.q.Ack(c.Context(), claim))
+				}
+				stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+				require.NoError(c, err)
+				require.Zero(c, stats.PastRetention)
+				require.EqualValues(c, 1, stats.Acked)
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestNoOperatorUnderALiveLease (contract): a process works with a lease, and its clock is an hour behind that of an
+// operator's computer. The operator cannot change what the process holds. Once the lease is over, the operator can.
+func TestNoOperatorUnderALiveLease(t *testing.T) {
+	t.Parallel()
+	for name, operate := range operations {
+		for of, config := range map[string]layer.Config{"": {}, ", a lease for each message": {LeasePerItem: true}} {
+			if name == "set state" && config.LeasePerItem {
+				continue // the state of a group is not of a message
+			}
+			t.Run(name+of, func(t *testing.T) {
+				inClocks(t, config, func(c *clocks) {
+					holder := c.off(-time.Hour)
+					c.send(c.q, layer.Message{}, layer.Message{})
+					claim := c.claim(holder, layer.ReceiveOptions{})
+					for range 4 {
+						time.Sleep(clockLease / 3)
+						_, err := holder.Extend(c.Context(), claim, clockLease)
+						require.NoError(c, err)
+					}
+					err := operate(c, claim.Items[0].ID)
+					require.True(c, errors.Is(err, layer.ErrInFlight) || errors.Is(err, layer.ErrHeld), "%v", err)
+					require.NotContains(c, err.Error(), "for -")
+					require.NoError(c, holder.Close(c.Context()))
+					time.Sleep(clockLease + time.Second)
+					require.NoError(c, operate(c, claim.Items[0].ID))
+				})
+			})
+		}
+	}
+}
+
 // folderClock is the clock of the computer with a folder.
 type folderClock struct{ now *time.Time }
 
