@@ -807,7 +807,7 @@ type ownReceipt struct {
 
 // beginReceipt draws the random of a new receipt, and takes old receipts to clear with it. It touches memory only.
 func (q *Queue) beginReceipt() *ownReceipt {
-	r := &ownReceipt{q: q, own: q.random.uuid(), old: q.receipts.take(receiptsCleared), begunMS: q.nowMS()}
+	r := &ownReceipt{q: q, own: receiptRandom(q), old: q.receipts.take(receiptsCleared), begunMS: q.nowMS()}
 	r.key = q.keys.receipt(r.own)
 	return r
 }
@@ -869,7 +869,6 @@ func (r *ownReceipt) end(ctx context.Context) {
 	}
 	left := r.old
 	if r.succeeded && r.cleared {
-		q.receipts.forget(r.old)
 		left = nil
 	}
 	q.returnReceipts(ctx, left)
@@ -939,26 +938,8 @@ const receiptsCleared = 2
 // to receiptsCleared of them. So there are not many more receipts than there are transactions at a time. The methods
 // touch memory only.
 type receipts struct {
-	mu    sync.Mutex
-	idle  []uuid.UUID        // guarded by mu; no transaction is clearing them
-	there map[uuid.UUID]bool // guarded by mu; idle ones, and those that a transaction is clearing
-}
-
-// has reports whether the receipt is on the list, or a transaction is clearing it. A receipt that an operation is using
-// is not on the list.
-func (r *receipts) has(id uuid.UUID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.there[id]
-}
-
-// forget removes receipts that a committed transaction has cleared.
-func (r *receipts) forget(ids []uuid.UUID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, id := range ids {
-		delete(r.there, id)
-	}
+	mu   sync.Mutex
+	idle []uuid.UUID // guarded by mu; no transaction is clearing them
 }
 
 // take takes up to most receipts off the list, for a transaction that clears them.
@@ -977,13 +958,9 @@ func (r *receipts) putBack(id uuid.UUID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.idle) >= mostReceipts {
-		delete(r.there, id)
 		return
 	}
-	if r.idle = append(r.idle, id); r.there == nil {
-		r.there = make(map[uuid.UUID]bool)
-	}
-	r.there[id] = true
+	r.idle = append(r.idle, id)
 }
 
 // takeAll takes all receipts off the list.
@@ -991,7 +968,7 @@ func (r *receipts) takeAll() []uuid.UUID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := r.idle
-	r.idle, r.there = nil, nil
+	r.idle = nil
 	return all
 }
 

@@ -1127,7 +1127,22 @@ func (e *clockError) Error() string {
 // witness is the time, by the writer's clock and by the version, at which a transaction wrote a receipt.
 type witness struct {
 	moment
-	own bool // the receipt is the handle's own
+	of writer
+}
+
+// writer is the part of a receipt's random that all receipts of one handle share.
+type writer [4]byte
+
+// writerOf returns the writer of the receipt with this random, or, of a waitID, the handle's own.
+func writerOf(random uuid.UUID) writer { return writer(random[len(random)-len(writer{}):]) }
+
+// receiptRandom draws the random of a receipt. Its end is that of the handle's waitID: otherwise a process with many
+// transactions at a time would count as many clocks (otherTimes). The begin is random, so that the first receipts in
+// the order of the keys are of all handles. In a receipt of an earlier release the end is random, too.
+func receiptRandom(q *Queue) uuid.UUID {
+	id, own := q.random.uuid(), writerOf(q.waitID)
+	copy(id[len(id)-len(own):], own[:])
+	return id
 }
 
 // witnesses returns the view's own time by both clocks, and the times in the receipts of the last witnessLife. It reads
@@ -1149,8 +1164,9 @@ func (v *view) witnesses() (m moment, all []witness, err error) {
 		}
 		w, ok := witnessOf(r)
 		if ok && w.clock > v.q.restored && w.clock <= m.clock && m.span(w.clock) < witnessLife {
-			p, err := v.keys.parse(row.Key)
-			all = append(all, witness{w, err == nil && v.q.receipts.has(p.id)})
+			if p, err := v.keys.parse(row.Key); err == nil {
+				all = append(all, witness{w, writerOf(p.id)})
+			}
 		}
 	}
 	return m, all, nil
@@ -1191,11 +1207,11 @@ func (v *view) clocksApart() (time.Duration, error) {
 	return most - least, nil
 }
 
-// present returns the time (ms) that is most likely right: the median of the handle's own clock and the clocks in
-// receipts of other handles. Of two clocks it takes the later. If the median is within clockSlack of the handle's
-// clock, it is the handle's time. Use present for a time that is stored without a version, and by which another process
-// later removes the row. Example: the time of death of a dead letter. It reads receipts once for each transaction, at
-// snapshot.
+// present returns the time (ms) to store without a version, if another process later removes the row by this time.
+// Example: the time of death of a dead letter. It is the median of the handle's own clock and the clocks of other
+// handles (otherTimes); of two clocks, the later. If the median is not more than clockSlack later than the handle's
+// clock, it is the handle's time: too late a time keeps the row too long, and too early a time destroys it. present
+// reads receipts once for each transaction, at snapshot.
 func (w *txn) present() (int64, error) {
 	if w.beats.presentMS > 0 {
 		return w.beats.presentMS, nil
@@ -1205,16 +1221,26 @@ func (w *txn) present() (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	times := []int64{m.nowMS}
-	for _, one := range all {
-		if one.own {
-			continue
-		}
-		times = append(times, m.nowMS-m.lag(one.moment).Milliseconds())
-	}
+	times := append(otherTimes(w.q, m, all), m.nowMS)
 	slices.Sort(times)
-	if middle := times[len(times)/2]; ahead(middle, m.nowMS) || ahead(m.nowMS, middle) {
+	if middle := times[len(times)/2]; ahead(middle, m.nowMS) {
 		w.beats.presentMS = middle
 	}
 	return w.beats.presentMS, nil
+}
+
+// otherTimes returns the present (ms) by the clock of each other handle that all has a receipt of. The last receipt of
+// a handle counts.
+func otherTimes(q *Queue, m moment, all []witness) []int64 {
+	last := make(map[writer]moment)
+	for _, one := range all {
+		if one.of != writerOf(q.waitID) && one.clock >= last[one.of].clock {
+			last[one.of] = one.moment
+		}
+	}
+	times := make([]int64, 0, len(last)+1)
+	for _, one := range last {
+		times = append(times, m.nowMS-m.lag(one).Milliseconds())
+	}
+	return times
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/internal/seeds"
@@ -1227,6 +1228,103 @@ func TestADeadLetterOfAClockBehind(t *testing.T) {
 		require.Zero(c, sweep().PastRetention)
 		require.NoError(c, behind.Close(c.Context()))
 		c.drain(2, layer.ReceiveOptions{})
+	})
+}
+
+// writes lets a handle have n transactions at a time, each of which leaves a receipt.
+func (c *clocks) writes(q *layer.Queue, n int) {
+	var begun, all sync.WaitGroup
+	begun.Add(n)
+	for range n {
+		all.Go(func() {
+			err := q.Once(c.Context(), func(kv.Tx) error {
+				begun.Done()
+				begun.Wait()
+				return nil
+			})
+			assert.NoError(c, err)
+		})
+	}
+	all.Wait()
+}
+
+// TestManyReceiptsOfAClockBehind (G3): a process whose clock is right is alone among two whose clocks are 45 days
+// behind. Its dead letters and the messages that it redrives are not removed too early.
+func TestManyReceiptsOfAClockBehind(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	reject := func(c *clocks) {
+		bad := c.claim(c.q, layer.ReceiveOptions{})
+		require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+	}
+	t.Run("a message that is redriven", func(t *testing.T) {
+		inClocks(t, layer.Config{Retention: day}, func(c *clocks) {
+			c.send(c.q, layer.Message{})
+			reject(c)
+			time.Sleep(40 * time.Hour)
+			for range 2 {
+				behind := c.off(-45 * day)
+				c.writes(behind, 2)
+				defer func() { require.NoError(c, behind.Close(c.Context())) }()
+			}
+			report, err := c.q.Admin().Redrive(c.Context(), layer.DeadFilter{All: true}, layer.RedriveOptions{})
+			require.NoError(c, err)
+			require.EqualValues(c, 1, report.Done)
+			_, err = c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.ErrorIs(c, err, layer.ErrClock)
+			stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+			require.NoError(c, err)
+			require.Zero(c, stats.PastRetention)
+			c.drain(1, layer.ReceiveOptions{})
+		})
+	})
+	t.Run("a dead letter", func(t *testing.T) {
+		inClocks(t, layer.Config{DeadRetention: day}, func(c *clocks) {
+			c.send(c.q, layer.Message{})
+			time.Sleep(2 * day)
+			var both []*layer.Queue
+			for range 2 {
+				behind := c.off(-45 * day)
+				c.writes(behind, 2)
+				both = append(both, behind)
+			}
+			reject(c)
+			for _, behind := range both {
+				require.NoError(c, behind.Close(c.Context()))
+			}
+			time.Sleep(2 * time.Minute) // until no receipt shows their clocks
+			report, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.NoError(c, err)
+			require.Zero(c, report.Dead)
+			time.Sleep(day)
+			report, err = c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.NoError(c, err)
+			require.EqualValues(c, 1, report.Dead)
+		})
+	})
+}
+
+// died returns the time of death of the only dead letter, by the right clock.
+func (c *clocks) died() time.Time {
+	page, err := c.q.Admin().DeadLetters(c.Context(), layer.DeadOptions{})
+	require.NoError(c, err)
+	require.Len(c, page.Letters, 1)
+	return page.Letters[0].DeadLettered
+}
+
+// TestManyReceiptsOfAClockAhead (contract): a process whose clock is a year ahead has many transactions at a time. Two
+// with right clocks have one. A dead letter of one of the two gets the right time, because clocks count, not receipts.
+func TestManyReceiptsOfAClockAhead(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		ahead, right := c.off(year), c.off(0)
+		c.send(c.q, layer.Message{})
+		bad := c.claim(c.q, layer.ReceiveOptions{})
+		c.writes(ahead, 8)
+		c.writes(right, 1)
+		require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		require.WithinDuration(c, time.Now(), c.died(), time.Second)
+		require.NoError(c, ahead.Close(c.Context()))
+		require.NoError(c, right.Close(c.Context()))
 	})
 }
 
