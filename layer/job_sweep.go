@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -563,7 +564,8 @@ func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
 
 // letters discards the dead letters (dead, and their parts) that are older than Config.DeadRetention; 0 = it does
 // nothing. A letter must be so old by the clock and by the index of its message, which is a version of the database:
-// then a wrong clock discards nothing. A letter that cannot be read stays.
+// then a wrong clock discards nothing. A letter that cannot be read stays. A time of death that is still to come is
+// corrected (redate).
 //
 // The keys are in the order of groups, not of ages, so a sweep reads all letters. A sweep with Every continues where
 // the last one ended (field swept_dead of meta, see sweepPlace). After sweepLetters letters such a sweep ends at the
@@ -593,13 +595,17 @@ func (s *sweeper) letters() error {
 			return 0, err
 		}
 		before := m.nowMS - config.DeadRetention.Milliseconds()
-		var old []deadRow
+		var old, late []deadRow
 		for _, row := range rows {
 			d, err := rec.UnpackDeadLetter(row.Key, row.Value)
-			if err != nil || d.DeadMS > before {
+			if err != nil || d.DeadMS > before && !ahead(d.DeadMS, m.nowMS) {
 				continue // Check names what cannot be read
 			}
 			p, err := s.q.keys.parse(row.Key)
+			if err == nil && ahead(d.DeadMS, m.nowMS) {
+				late = append(late, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}, dead: d})
+				continue
+			}
 			if s.q.skipsRow(err) || !m.old(p.index, config.DeadRetention) {
 				continue
 			}
@@ -608,12 +614,52 @@ func (s *sweeper) letters() error {
 		if err := w.discard(old); err != nil {
 			return 0, err
 		}
+		if err := redate(w, late); err != nil {
+			return 0, err
+		}
 		place.note(tx, rows, more)
 		return int64(len(old)), w.finish()
 	}, &s.report.Dead, func(rows int, cleared int64) bool {
 		looked += rows
 		return s.o.Every > 0 && looked >= sweepLetters && cleared < int64(rows)/4
 	})
+}
+
+// redate stores the present as the time of death of letters that a process whose clock was ahead has written. Otherwise
+// they would stay for as long as that clock was ahead. late are letters with a time more than clockSlack later than the
+// handle's clock. That clock may be the one that is wrong, and a sweep by a right clock would then discard what redate
+// has written, too early. So two others must agree with it:
+//
+//   - By the clocks of all other handles in receipts of the last witnessLife the time is to come, too. There must be
+//     one at least. The latest of all clocks gives the new time.
+//   - Since the message was enqueued, the handle's clock has advanced as much as the version, by the clock of the
+//     producer.
+//
+// Footprint: reads receipts, at snapshot; a read conflict on each changed letter. If the transaction has no room left,
+// the rest is left to the next sweep.
+func redate(w *txn, late []deadRow) error {
+	if len(late) == 0 {
+		return nil
+	}
+	m, all, err := w.witnesses()
+	others := otherTimes(w.q, m, all)
+	if err != nil || len(others) == 0 {
+		return err
+	}
+	now := max(m.nowMS, slices.Max(others))
+	for _, row := range late {
+		sent, _, err := rec.OpenEnvelope(row.dead.Item)
+		apart := m.lag(moment{nowMS: sent.EnqueuedMS, clock: row.letter.ID.Index})
+		if err != nil || !ahead(row.dead.DeadMS, now) || apart.Abs() > clockSlack || w.crowded() {
+			continue
+		}
+		if err := guard.Letter.Read(w.tx, kv.SingleKey(row.key)); err != nil {
+			return err
+		}
+		row.dead.DeadMS = now
+		w.tx.Set(row.key, row.dead.Pack())
+	}
+	return nil
 }
 
 // sweepPlace is how far the last sweep with Every has come in a section. The next such sweep begins behind it. A note

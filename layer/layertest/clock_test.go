@@ -1328,6 +1328,59 @@ func TestManyReceiptsOfAClockAhead(t *testing.T) {
 	})
 }
 
+// TestADeadLetterOfAClockAhead (contract): a process whose clock is a year ahead makes a dead letter, and ends. The
+// letter stays for DeadRetention from the next sweep by a right clock that another process confirms. A sweep by a clock
+// that no other confirms leaves the letter as it is.
+func TestADeadLetterOfAClockAhead(t *testing.T) {
+	const day = 24 * time.Hour
+	inClocks(t, layer.Config{DeadRetention: day}, func(c *clocks) {
+		ahead, other := c.off(year), c.off(0)
+		c.send(c.q, layer.Message{})
+		bad := c.claim(ahead, layer.ReceiveOptions{})
+		require.NoError(c, ahead.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		require.NoError(c, ahead.Close(c.Context()))
+		sweep := func() int64 {
+			report, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+			require.NoError(c, err)
+			return report.Dead
+		}
+		time.Sleep(2 * time.Minute)
+		require.Zero(c, sweep())
+		require.Greater(c, time.Until(c.died()), year/2)
+		c.writes(other, 1)
+		require.Zero(c, sweep())
+		require.WithinDuration(c, time.Now(), c.died(), time.Second)
+		time.Sleep(day - time.Minute)
+		require.Zero(c, sweep())
+		time.Sleep(2 * time.Minute)
+		require.EqualValues(c, 1, sweep())
+		require.NoError(c, other.Close(c.Context()))
+	})
+}
+
+// TestASweepByClocksBehind (G3): the clocks of two processes are 45 days behind. To them all dead letters seem to be of
+// the future. Their sweep does not change the time of such a letter, because the time of its message is of the future,
+// too.
+func TestASweepByClocksBehind(t *testing.T) {
+	const day = 24 * time.Hour
+	inClocks(t, layer.Config{DeadRetention: day}, func(c *clocks) {
+		c.send(c.q, layer.Message{})
+		bad := c.claim(c.q, layer.ReceiveOptions{})
+		require.NoError(c, c.q.Nack(c.Context(), bad, layer.NackOptions{Reject: "bad"}))
+		died := c.died()
+		time.Sleep(2 * time.Minute)
+		both := []*layer.Queue{c.off(-45 * day), c.off(-45 * day)}
+		c.writes(both[0], 1)
+		report, err := both[1].Admin().Sweep(c.Context(), layer.SweepOptions{})
+		require.NoError(c, err)
+		require.Zero(c, report.Dead)
+		require.Equal(c, died, c.died())
+		for _, behind := range both {
+			require.NoError(c, behind.Close(c.Context()))
+		}
+	})
+}
+
 // TestRetentionBesideALiveLease (G3): a message passes its retention while a process works on it. A process whose clock
 // is two days ahead sweeps, and receives. The message is not removed: it is delivered, or its holder acks it.
 func TestRetentionBesideALiveLease(t *testing.T) {
