@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer/internal/guard"
 	"fdbfifo/layer/internal/lanes"
 	"fdbfifo/layer/internal/rec"
@@ -236,7 +237,8 @@ func mayLive(w *txn, h *rec.Holding, b rec.Beat) (bool, error) {
 	if v == nil || w.skipsRow(err) {
 		movedMS = 0
 	}
-	return !w.q.noticed.far.IsOver(key, time.Now(), leaseOfBeat(&w.view, b.DueMS, movedMS)), nil
+	lease := leaseOfBeat(&w.view, b.DueMS, movedMS)
+	return !w.q.noticed.far.IsOver(key, b.DueMS, time.Now(), lease), nil
 }
 
 // mayHoldersLive is mayLive for the beat of a handle. rows are held keys of the handle. The first claim by the beat
@@ -335,6 +337,7 @@ const (
 // farTimer is a timer with a wrong time, which lies far ahead.
 type farTimer struct {
 	key   []byte
+	name  []byte    // for advice.Far.IsOver: the lock and the token of the timer's holding, or else the key
 	dueMS int64     // in the key
 	lane  string    // the lane to which the timer leads; not set for a timer of a beat
 	beat  uuid.UUID // the number of the beat; uuid.Nil = the timer is no beat's
@@ -420,7 +423,7 @@ func farTimers(v *view, where string) (over []farTimer, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if wrong && v.q.noticed.far.IsOver(row.Key, time.Now(), wait) {
+			if wrong && v.q.noticed.far.IsOver(t.name, t.dueMS, time.Now(), wait) {
 				over = append(over, t)
 			}
 		}
@@ -440,7 +443,7 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	if err != nil {
 		return t, false, 0, err
 	}
-	t = farTimer{key: row.Key, dueMS: p.index, lane: p.lane, index: index}
+	t = farTimer{key: row.Key, name: row.Key, dueMS: p.index, lane: p.lane, index: index}
 	lease := v.known().Lease
 	if p.name == nameTimer && p.id != uuid.Nil {
 		t.beat = p.id
@@ -464,6 +467,7 @@ func readFar(v *view, row kv.KV, sample bool) (t farTimer, wrong bool, wait time
 	case h.EndMS != p.index:
 		return t, true, lease, nil // the timer leads to nothing
 	}
+	t.name = tuple.AppendInt(v.keys.lock(p.lane), h.Token)
 	if _, granted := r.GrantedTo(); granted {
 		return t, isWrong(h, v.nowMS), grantLease, nil
 	}

@@ -404,6 +404,22 @@ func tooLate(ms, nowMS int64, longest time.Duration) bool {
 	return ahead(ms, nowMS+longest.Milliseconds())
 }
 
+// otherEnd returns the end (ms) to store for a claim or subscription that is extended until endMS. It is endMS, or a
+// millisecond more than the end so far, wasMS, if endMS is the same or up to sameEnd earlier. To other processes an end
+// in the future that does not change is that of a dead process (lookFar, outlived). So the end must change, also if
+// the handle's clock stands still.
+func otherEnd(endMS, wasMS int64) int64 {
+	if back := wasMS - endMS; back >= 0 && back < sameEnd.Milliseconds() {
+		return wasMS + 1
+	}
+	return endMS
+}
+
+// sameEnd bounds by how much an extension may be shorter than the lease that is left, and be stored as a longer one. So
+// the stored ends of a clock that stands repeat only after a hundred extensions, rather than after two: another process
+// that looks after each second extension would see no change.
+const sameEnd = 100 * time.Millisecond
+
 // tame corrects the times of a message whose producer's clock was ahead, by this handle's clock. index is the message's
 // index, the version of its enqueue. changed reports whether e has changed. The delay stays as long as the producer
 // wanted. Example: a producer whose clock is a year ahead enqueues with a delay of 10 s: the message is due 10 s after

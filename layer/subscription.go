@@ -401,12 +401,10 @@ func (s *subscription) begin(ctx context.Context, tx kv.Tx) (rec.Position, error
 }
 
 // setReader writes the reader: this call holds the subscription until a lease from now. wasMS is the end (ms) of the
-// lease that is extended; 0 = it is a new one. A lease that is extended always changes its end: see outlived.
+// lease that is extended; 0 = it is a new one. A lease that is extended always changes its end: see otherEnd.
 func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
 	r := rec.Reader{Token: s.token, Owner: s.q.opts.Owner, EndMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
-	if r.EndMS == wasMS {
-		r.EndMS++
-	}
+	r.EndMS = otherEnd(r.EndMS, wasMS)
 	tx.Set(s.q.keys.reader(s.name), r.Pack())
 }
 

@@ -505,6 +505,61 @@ func TestALiveHeartbeatOfAWrongClock(t *testing.T) {
 	}
 }
 
+// TestALiveLeaseOfAWrongClock (G2): a process whose clock is ahead, or stands, keeps a claim with a lease of its own as
+// long as it extends the claim. It extends the claim twice between two looks of another process.
+func TestALiveLeaseOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, now := range liveClocks {
+		for _, perItem := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lease per item=%t", name, perItem), func(t *testing.T) {
+				inClocks(t, layer.Config{LeasePerItem: perItem}, func(c *clocks) {
+					ahead := c.clock(now)
+					c.send(c.q, layer.Message{})
+					claim := c.claim(ahead, layer.ReceiveOptions{})
+					for begun := time.Now(); time.Since(begun) < 6*clockLease; {
+						claims, err := c.q.Receive(c.Context(), layer.ReceiveOptions{})
+						require.NoError(c, err)
+						require.Empty(c, claims, time.Since(begun))
+						for range 2 {
+							time.Sleep(clockLease / 5)
+							_, err = ahead.Extend(c.Context(), claim, clockLease)
+							require.NoError(c, err)
+						}
+					}
+					require.NoError(c, ahead.Ack(c.Context(), claim))
+					require.NoError(c, ahead.Close(c.Context()))
+				})
+			})
+		}
+	}
+}
+
+// TestManyClaimsOfAWrongClock (G2): a process whose clock is ahead, or stands, claims and acks the messages of a group
+// one after the other. By a clock that stands, each of the claims ends at the same time. Another process takes none.
+func TestManyClaimsOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	for name, now := range liveClocks {
+		t.Run(name, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				const messages = 30
+				ahead := c.clock(now)
+				c.send(c.q, make([]layer.Message, messages)...)
+				for n := range messages {
+					claim := c.claim(ahead, layer.ReceiveOptions{})
+					for range 2 {
+						time.Sleep(clockLease / 10)
+						claims, err := c.q.Receive(c.Context(), layer.ReceiveOptions{})
+						require.NoError(c, err)
+						require.Empty(c, claims, "message %d", n)
+					}
+					require.NoError(c, ahead.Ack(c.Context(), claim))
+				}
+				require.NoError(c, ahead.Close(c.Context()))
+			})
+		})
+	}
+}
+
 // TestAHeartbeatBesideAClockAhead (G2): no process whose clock is ahead, or steps ahead again and again, ends the
 // heartbeat of a process that lives, whose clock may be wrong, too. If the process has died, another gets its message
 // within twice the lease. Meanwhile the other process looks less than 20 times a second.
@@ -682,6 +737,34 @@ func TestALiveSubscriptionOfAWrongClock(t *testing.T) {
 		keepsSubscription(t, ahead, func(passed time.Duration) time.Duration {
 			return passed / time.Second % 2 * time.Hour
 		})
+	})
+}
+
+// TestASubscriptionOfAStandingClockBesideASlowPoll: a process whose clock stands extends its subscription twice between
+// two looks of another process. It keeps the subscription.
+func TestASubscriptionOfAStandingClockBesideASlowPoll(t *testing.T) {
+	inClocks(t, layer.Config{Changes: time.Hour}, func(c *clocks) {
+		stands := c.clock(liveClocks["standing"])
+		const poll = 10 * time.Second // the longest there is
+		ctx, end := context.WithTimeout(c.Context(), 20*poll)
+		defer end()
+		var held sync.WaitGroup
+		for i, q := range []*layer.Queue{stands, c.q} {
+			held.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second)
+				err := q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+					assert.True(c, q == stands)
+					return nil
+				}, layer.SubscribeOptions{Lease: 3 * poll / 2})
+				assert.NoError(c, err)
+			})
+		}
+		for range 15 {
+			time.Sleep(poll)
+			c.send(c.q, layer.Message{})
+		}
+		held.Wait()
+		require.NoError(c, stands.Close(c.Context()))
 	})
 }
 

@@ -24,13 +24,16 @@ type Far struct {
 	last   time.Time            // guarded by mu; when the handle looked last
 	looked map[string]time.Time // guarded by mu; the same by template
 	after  map[string][]byte    // guarded by mu; by the begin of a shard's section: where the next look continues
-	seen   map[string]sight     // guarded by mu; by the key of a timer
+	seen   map[string]sight     // guarded by mu; by the name of a timer: see IsOver
 	// cleared is when the handle last forgot timers that it did not meet any more. Guarded by mu.
 	cleared time.Time
 }
 
-// sight is when the handle saw a timer first, and when it saw the timer last.
-type sight struct{ first, last time.Time }
+// sight is when the handle saw a timer first with this due time (ms), and when it saw the timer last.
+type sight struct {
+	dueMS       int64
+	first, last time.Time
+}
 
 // Begin reports whether it is time for a look by the template where, and notes the look. lease is the queue's: looks by
 // a template are a quarter of it apart, and looks by any template an eighth. empty: a receive has just found nothing.
@@ -54,18 +57,19 @@ func (f *Far) Begin(where string, now time.Time, lease time.Duration, empty bool
 	return true
 }
 
-// IsOver notes that the handle has just seen a timer, by its key, and reports whether it has seen the timer for as long
-// as d.
+// IsOver notes that the handle has just seen a timer due at dueMS (ms). It reports whether the handle has seen the
+// timer unchanged for as long as d. name stays the same while the timer moves, and tells apart the timers of two claims
+// of a group. The key of the timer would not: a process whose clock stands sets the same timer for each of its claims.
 //
 // A handle that keeps an eye on farSeen timers first forgets those that it has not met for a lease. If there are none,
 // the new timer has to wait: a handle that forgot timers which it still meets might see none of them for long enough.
-func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
+func (f *Far) IsOver(name []byte, dueMS int64, now time.Time, d time.Duration) bool {
 	if d <= 0 {
 		return true
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s, known := f.seen[string(key)]
+	s, known := f.seen[string(name)]
 	if !known {
 		if len(f.seen) >= farSeen && now.Sub(f.cleared) > f.lease/farLooks {
 			f.cleared = now
@@ -77,10 +81,12 @@ func (f *Far) IsOver(key []byte, now time.Time, d time.Duration) bool {
 		if f.seen == nil {
 			f.seen = make(map[string]sight)
 		}
-		s.first = now
+	}
+	if !known || s.dueMS != dueMS {
+		s.dueMS, s.first = dueMS, now
 	}
 	s.last = now
-	f.seen[string(key)] = s
+	f.seen[string(name)] = s
 	return now.Sub(s.first) >= d
 }
 

@@ -74,7 +74,7 @@ func TestFarKeepsWhatItMeets(t *testing.T) {
 		require.Less(t, looks, 60)
 		far.Begin("", now, lease, true)
 		for i := range 3 * farSeen {
-			if !over[i] && far.IsOver([]byte(strconv.Itoa(i)), now, lease) {
+			if !over[i] && far.IsOver([]byte(strconv.Itoa(i)), 1, now, lease) {
 				over[i] = true
 			}
 		}
