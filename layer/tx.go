@@ -800,6 +800,7 @@ type ownReceipt struct {
 	old     []uuid.UUID // receipts of ended operations, which the transaction clears
 	key     []byte      // of own
 	begunMS int64
+	clock   int64 // the version at which an attempt wrote the receipt first; 0 = none did
 	// written: own may be in the database. cleared: the applied attempt has cleared old.
 	written, cleared bool
 	succeeded        bool // the operation has ended without an error
@@ -826,7 +827,12 @@ func (r *ownReceipt) look(
 	if err != nil || found {
 		return landed, found, err
 	}
-	if r.q.nowMS()-r.begunMS > receiptTrust.Milliseconds() {
+	m, err := momentOf(ctx, r.q, tx)
+	if err != nil {
+		return 0, false, err
+	}
+	old := r.clock > 0 && m.old(r.clock, receiptTrust)
+	if old || m.nowMS-r.begunMS > receiptTrust.Milliseconds() {
 		return 0, false, errOutcomeLost
 	}
 	// A drop clears the receipts, too.
@@ -850,6 +856,9 @@ func (r *ownReceipt) write(ctx context.Context, tx kv.Tx, a kv.Attempt) error {
 	written, err := momentOf(ctx, r.q, tx)
 	if err != nil {
 		return err
+	}
+	if r.clock == 0 {
+		r.clock = written.clock
 	}
 	tx.Set(r.key, rec.PackReceipt(written.nowMS, int64(a.N), written.clock))
 	for _, id := range r.old {
@@ -1003,6 +1012,7 @@ const receiptsPage = 500
 // Neither needs the receipt.
 const receiptLife = time.Hour
 
-// receiptTrust is for how long, by the clock of the handle which wrote the receipt, a missing receipt proves that its
-// transaction was not applied. The rest of receiptLife is for clocks which differ.
+// receiptTrust is for how long a missing receipt proves that its transaction was not applied: by the clock of the
+// handle which wrote the receipt, and by versions, because that clock may stand. The rest of receiptLife is for clocks
+// which differ.
 const receiptTrust = receiptLife / 2

@@ -1086,6 +1086,41 @@ func TestAWaitingHandleTellsItsClock(t *testing.T) {
 	})
 }
 
+// TestASweptReceiptOfAWrongClock (G3): the clock of a process stands, or is set back. An operation of the process learns
+// the outcome of its commit so late that a sweep may have cleared the receipt. The operation then says that it does not
+// know the outcome, and does not do its work twice. Guard receipt-trust.
+func TestASweptReceiptOfAWrongClock(t *testing.T) {
+	t.Parallel()
+	const outage = 2 * time.Hour
+	for name, wrong := range map[string]func(passed time.Duration) time.Duration{
+		"stands": func(passed time.Duration) time.Duration { return -passed }, "set back": stepBy(time.Second, -outage),
+	} {
+		for kind, depth := range map[fault.Kind]int64{fault.UnknownApplied: 1, fault.UnknownLost: 0} {
+			t.Run(fmt.Sprint(name, ", ", kind), func(t *testing.T) {
+				inClocks(t, layer.Config{}, func(c *clocks) {
+					begun, plan := time.Now(), &fault.Plan{}
+					away := func() {
+						time.Sleep(outage)
+						_, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{})
+						require.NoError(c, err)
+					}
+					q, err := layer.Open(c.Context(), between{fault.Wrap(c.db, plan), away}, nil, "q", layer.Options{
+						Now: func() time.Time { return time.Now().Add(wrong(time.Since(begun))) },
+					})
+					require.NoError(c, err)
+					plan.ForceNext(kind)
+					_, err = q.Enqueue(c.Context(), layer.Message{Group: "A"})
+					require.True(c, kv.MaybeCommitted(err), "%v", err)
+					stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+					require.NoError(c, err)
+					require.Equal(c, depth, stats.Depth)
+					require.NoError(c, q.Close(c.Context()))
+				})
+			})
+		}
+	}
+}
+
 // TestAMessageOfAClockBehind (G3): a message of a producer whose clock is a year behind is not past retention.
 func TestAMessageOfAClockBehind(t *testing.T) {
 	inClocks(t, layer.Config{Retention: 24 * time.Hour}, func(c *clocks) {
