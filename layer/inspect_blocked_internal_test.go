@@ -103,7 +103,7 @@ var blockedScenarios = map[Cause]struct {
 		time.Sleep(time.Hour)
 	}, func(t *testing.T, q *Queue) { require.NoError(t, q.Ack(t.Context(), claimOf(t, q, "A", time.Minute))) }},
 	CauseTurn: {func(t *testing.T, q *Queue) {
-		value := tuple.Tuple{"w", int64(1), time.Now().Add(3 * time.Hour).UnixMilli()}.Pack()
+		value := tuple.Tuple{"w", int64(1), time.Now().Add(time.Hour + requestLife).UnixMilli()}.Pack()
 		put(t, q, q.keys.request(1, uuid.UUID{1}), value) // of a handle whose process has just died
 		send(t, q, "A")
 		time.Sleep(time.Hour)
@@ -295,7 +295,7 @@ func TestBlockedNamesWhatNoReceiveAwaits(t *testing.T) {
 					require.NoError(t, err)
 				}
 				if c.want != nil {
-					key, deadline := c.want(q), time.Now().Add(3*time.Hour).UnixMilli()
+					key, deadline := c.want(q), time.Now().Add(time.Hour+requestLife).UnixMilli()
 					put(t, q, key, tuple.Tuple{"w", int64(1), deadline}.Pack())
 					defer put(t, q, key, nil)
 				}
@@ -350,7 +350,7 @@ func put(t *testing.T, q *Queue, key, value []byte) {
 func TestBlockedReadsRequestsUpToABound(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
 		send(t, q, "g0", "zz")
-		value := tuple.Tuple{"w", int64(1), time.Now().Add(3 * time.Hour).UnixMilli()}.Pack()
+		value := tuple.Tuple{"w", int64(1), time.Now().Add(time.Hour + requestLife).UnixMilli()}.Pack()
 		for i := range whyRows - 1 {
 			put(t, q, q.keys.named(fmt.Sprint("g", i), uuid.UUID{1}), value)
 		}

@@ -33,10 +33,6 @@ import (
 const (
 	// stageAfter is the number of conflicts in a row after which a receive with a Wait joins the waiting line.
 	stageAfter = 8
-	// requestLife is the time from the writing of a request to its deadline. A handle renews the deadline at half of
-	// requestLife. The clocks of processes usually differ by much less. If another handle takes a request for dead too
-	// early, the request's handle finds the group by a poll, and nothing else is lost.
-	requestLife = 60 * time.Second
 	// skewOfTurns bounds the random time for which a handle waits after the end of a lease or delay, if another handle
 	// has the oldest request. So that handle claims first.
 	skewOfTurns = 250 * time.Millisecond

@@ -259,7 +259,7 @@ func TestPollsRarelyInALineThatMoves(t *testing.T) {
 	inKeep(t, Config{}, func(s *keepSteps) {
 		first := int64(10)
 		set := func() {
-			r := rec.Request{Owner: "other", Wants: 9, DeadlineMS: s.q.nowMS() + 10*requestLife.Milliseconds()}
+			r := rec.Request{Owner: "other", Wants: 9, DeadlineMS: s.q.nowMS() + 5*requestLife.Milliseconds()}
 			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 				tx.Clear(s.q.keys.request(first, uuid.UUID{2}))
 				for i := range int64(grantProbe) {

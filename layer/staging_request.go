@@ -608,7 +608,7 @@ func (r ownRequest) lasts(nowMS int64) bool { return lastsUntil(r.deadlineMS, no
 
 // lastsUntil reports whether a request with this deadline needs no renewal: half of its life is left. A deadline that
 // is more than two lives ahead was written before the clock was set back. Such a request must be renewed, because other
-// handles take it for a dead handle's if the deadline is hours ahead.
+// handles take it for a dead handle's if the deadline is too far ahead (lives).
 func lastsUntil(deadlineMS, nowMS int64) bool {
 	left := deadlineMS - nowMS
 	return left > requestLife.Milliseconds()/2 && left <= 2*requestLife.Milliseconds()

@@ -318,6 +318,11 @@ const offsetSlack = 10_000_000 // versions
 // one.
 const paceAhead = time.Minute
 
+// requestLife is the time from the writing of a request to its deadline. A handle renews the deadline at half of
+// requestLife. The clocks of processes usually differ by much less. If another handle takes a request for dead too
+// early, because either clock is wrong, the request's handle finds the group by a poll, and nothing else is lost.
+const requestLife = 60 * time.Second
+
 // grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
 const grantLease = 2 * time.Second
 
@@ -469,7 +474,7 @@ func repairedPace(p rec.Pace, rate Rate, nowMS int64) rec.Pace {
 // lives reports whether the handle of a request still waits: the deadline is to come, and is no later than a handle may
 // have stored it.
 func lives(r rec.Request, nowMS int64) bool {
-	return r.DeadlineMS > nowMS && !tooLate(r.DeadlineMS, nowMS, MaxLease)
+	return r.DeadlineMS > nowMS && !tooLate(r.DeadlineMS, nowMS, requestLife)
 }
 
 // longest is how far ahead of its writer's clock the time in a timer of each kind may lie.

@@ -2494,6 +2494,51 @@ func TestALiveRequestOfAClockAhead(t *testing.T) {
 	}
 }
 
+// TestADeadRequestOfAClockAhead (G5): a process whose clock is an hour ahead waits, and dies. Its request wakes no
+// handle, so the next message wakes the handle that lives. No handle but that one is shown to wait.
+func TestADeadRequestOfAClockAhead(t *testing.T) {
+	t.Parallel()
+	for section, o := range map[string]layer.ReceiveOptions{
+		"request": {}, "reqgroup": {Group: layer.OnlyGroup("A")},
+	} {
+		t.Run(section, func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				o.Wait = 10 * time.Minute
+				var all sync.WaitGroup
+				ahead, requests := c.off(time.Hour), kv.PrefixRange(tuple.Tuple{"q", section}.Pack())
+				ctx, dies := context.WithCancel(c.Context())
+				all.Go(func() {
+					_, err := ahead.Receive(ctx, o)
+					assert.ErrorIs(c, err, context.Canceled)
+				})
+				time.Sleep(time.Minute)
+				left := slices.DeleteFunc(c.rows(), func(row kv.KV) bool { return !requests.Contains(row.Key) })
+				require.Len(c, left, 1)
+				dies()
+				all.Wait()
+				require.NoError(c, ahead.Close(c.Context()))
+				c.put(left[0].Key, left[0].Value) // a process that dies does not clear its request
+				received := make(chan time.Time, 1)
+				all.Go(func() {
+					claims, err := c.q.Receive(c.Context(), o)
+					received <- time.Now()
+					if assert.NoError(c, err) && assert.Len(c, claims, 1) {
+						assert.NoError(c, c.q.Ack(c.Context(), claims[0]))
+					}
+				})
+				time.Sleep(2 * time.Minute)
+				stats, err := c.q.Stats(c.Context(), layer.StatsOptions{})
+				require.NoError(c, err)
+				sent := time.Now()
+				c.send(c.q, layer.Message{})
+				all.Wait()
+				assert.Less(c, (<-received).Sub(sent), 10*time.Millisecond)
+				require.EqualValues(c, 1, stats.WaitingHandles)
+			})
+		})
+	}
+}
+
 // TestAStepOverManyOwnClaims (G2): the clock of a handle steps two hours forward while the handle has more claims than
 // fit into one of its transactions. Each call that may end expired claims succeeds, and ends none of them.
 func TestAStepOverManyOwnClaims(t *testing.T) {
