@@ -261,7 +261,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		}
 		// A note from the future was written by a wrong clock, and must not stop all sweeps until then.
 		age := time.Duration(now-last) * time.Millisecond
-		if mine = age >= s.o.Every || age < -s.o.Every; !mine {
+		if mine = age >= s.o.Every || age < -min(s.o.Every, clockSlack); !mine {
 			return nil
 		}
 		if err := guard.SweepTurn.Read(tx, kv.SingleKey(key)); err != nil {

@@ -1046,6 +1046,23 @@ func TestASweepByAClockAheadAlone(t *testing.T) {
 	}
 }
 
+// TestASweepAfterOneOfAClockAhead (contract): a process whose clock is half an hour ahead has swept last. The next
+// sweep of a process with a right clock is not left out, although both sweep once an hour.
+func TestASweepAfterOneOfAClockAhead(t *testing.T) {
+	inClocks(t, layer.Config{}, func(c *clocks) {
+		ahead := c.off(30 * time.Minute)
+		for _, q := range []*layer.Queue{ahead, c.q} {
+			report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{Every: time.Hour})
+			require.NoError(c, err)
+			require.False(c, report.Skipped)
+		}
+		require.NoError(c, ahead.Close(c.Context()))
+		report, err := c.q.Admin().Sweep(c.Context(), layer.SweepOptions{Every: time.Hour})
+		require.NoError(c, err)
+		require.True(c, report.Skipped)
+	})
+}
+
 // TestAWaitingHandleTellsItsClock (G3): a process that has done nothing for most of an hour, except to wait, is a
 // witness. So is the one whose clock is ahead: the clocks are known to differ within a minute.
 func TestAWaitingHandleTellsItsClock(t *testing.T) {
