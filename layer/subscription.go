@@ -65,6 +65,7 @@ type subscription struct {
 	fails  int          // errors of the handler in a row
 	silent bool         // the last store of a place since the take got no answer in time, and may still be committed
 	taken  time.Time    // when the call began to take the subscription, by the monotonic clock
+	endMS  int64        // the end of the lease with which the call took the subscription
 	errs   int          // errors in a row which are not the handler's
 	vain   int          // watches in a row that have ended at once, although there was no change
 	told   bool         // the error of a failed watch was reported
@@ -212,15 +213,16 @@ func (s *subscription) log(err error) {
 
 // pause waits for d, or for the end of ctx. It returns ErrClosed as soon as the handle is closed; otherwise nil.
 func (s *subscription) pause(ctx context.Context, who string, d time.Duration) error {
-	_, err := s.pauseUntil(ctx, who, d, nil)
+	_, err := s.pauseUntil(ctx, who, d, nil, nil)
 	return err
 }
 
-// pauseUntil waits for d, for the end of ctx, or for woken, a watch in the database; nil = no watch. failed is the
-// error of the watch, if that has ended the wait. closed is ErrClosed if the handle was closed. who tells apart, for
-// tests, the goroutines that pause at the same time.
+// pauseUntil waits for d, for the end of ctx, or for woken, a watch in the database; nil = no watch. The wait also ends
+// if over, which pauseUntil calls each closedLook, returns true; nil = it never does. failed is the error of the watch,
+// if that has ended the wait. closed is ErrClosed if the handle was closed. who tells apart, for tests, the goroutines
+// that pause at the same time.
 func (s *subscription) pauseUntil(
-	ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}],
+	ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}], over func() bool,
 ) (failed, closed error) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -242,10 +244,12 @@ func (s *subscription) pauseUntil(
 			if err := s.closed(); err != nil {
 				return nil, err
 			}
-			continue
+			if over == nil || !over() {
+				continue
+			}
 		}
 		what := "woken"
-		if ctx.Err() != nil { // which ends the wait for the watch, too
+		if woken == nil || ctx.Err() != nil { // the end of ctx ends the wait for the watch, too
 			what, failed = "paused", nil
 		}
 		s.q.yield(ctx, who+" "+what)
@@ -344,7 +348,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	}
 	s.stored = s.at
 	tx.Set(cursorKey, (&rec.Cursor{Token: s.token, Position: s.at}).Pack())
-	s.setReader(tx, 0)
+	s.endMS = s.setReader(tx, 0)
 	return 0, nil
 }
 
@@ -401,11 +405,13 @@ func (s *subscription) begin(ctx context.Context, tx kv.Tx) (rec.Position, error
 }
 
 // setReader writes the reader: this call holds the subscription until a lease from now. wasMS is the end (ms) of the
-// lease that is extended; 0 = it is a new one. A lease that is extended always changes its end: see otherEnd.
-func (s *subscription) setReader(tx kv.Tx, wasMS int64) {
+// lease that is extended; 0 = it is a new one. A lease that is extended always changes its end: see otherEnd. The
+// result is the new end.
+func (s *subscription) setReader(tx kv.Tx, wasMS int64) (endMS int64) {
 	r := rec.Reader{Token: s.token, Owner: s.q.opts.Owner, EndMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
 	r.EndMS = otherEnd(r.EndMS, wasMS)
 	tx.Set(s.q.keys.reader(s.name), r.Pack())
+	return r.EndMS
 }
 
 // release gives the subscription back, so that another process need not wait for the end of the lease: it clears the
@@ -475,24 +481,27 @@ func (s *subscription) serve(ctx context.Context) error {
 	}
 }
 
-// beat extends the lease three times in its length: it reads and writes the reader. It returns why there is nothing to
-// extend any more: errNotHolder, or an error that is final. If ctx has ended the result says nothing.
+// beat extends the lease three times in its length: it reads and writes the reader. If the lease has ended by the wall
+// clock, beat does so at once. The machine may have been suspended, and the monotonic clock has stood. Then another
+// process may hold the subscription. beat returns why there is nothing to extend any more: errNotHolder, or an error
+// that is final. If ctx has ended the result says nothing.
 func (s *subscription) beat(ctx context.Context) error {
-	end := s.taken.Add(s.o.Lease) // by the monotonic clock
+	end, endMS, nextMS := s.taken.Add(s.o.Lease), s.endMS, int64(0) // end is by the monotonic clock
+	over := func() bool { return s.q.nowMS() > endMS }
 	for {
 		s.q.readers.Store(s.token, end)
-		if err := s.pause(ctx, "heartbeat", s.o.Lease/3); err != nil || ctx.Err() != nil {
+		if _, err := s.pauseUntil(ctx, "heartbeat", s.o.Lease/3, nil, over); err != nil || ctx.Err() != nil {
 			return err
 		}
 		begun := time.Now()
 		within, cancel := context.WithDeadline(ctx, end) // when the lease has ended it is too late
 		err := s.update(within, func(tx kv.Tx, _ *following) error {
-			return s.ifMine(within, tx, func(r rec.Reader) { s.setReader(tx, r.EndMS) })
+			return s.ifMine(within, tx, func(r rec.Reader) { nextMS = s.setReader(tx, r.EndMS) })
 		})
 		cancel()
 		switch {
 		case err == nil:
-			end = begun.Add(s.o.Lease)
+			end, endMS = begun.Add(s.o.Lease), nextMS
 		case errors.Is(err, errNotHolder), final(err), ctx.Err() != nil:
 			return err
 		case !time.Now().Before(end):
@@ -552,7 +561,7 @@ func (s *subscription) step(ctx context.Context) error {
 func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) error {
 	defer woken.Cancel()
 	begun := time.Now()
-	failed, err := s.pauseUntil(ctx, "subscription", subscribePoll, woken)
+	failed, err := s.pauseUntil(ctx, "subscription", subscribePoll, woken, nil)
 	if err != nil {
 		return err
 	}

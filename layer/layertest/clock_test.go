@@ -2233,6 +2233,46 @@ func TestAStepUnderASubscription(t *testing.T) {
 	})
 }
 
+// TestASubscriptionAfterASuspension (contract): a machine is suspended for an hour while a subscription's handler runs.
+// The wall clock steps when the machine wakes, and the monotonic clock has stood. Another process has taken the
+// subscription over. The handler's context ends within two seconds, not after a third of the lease.
+func TestASubscriptionAfterASuspension(t *testing.T) {
+	inClocks(t, layer.Config{Changes: 2 * time.Hour}, func(c *clocks) {
+		var step atomic.Int64
+		now := func() time.Time { return time.Now().Add(time.Duration(step.Load())) }
+		sleeps, other := c.clock(now), c.clock(now) // by its clock the hour has passed, too
+		ctx, end := context.WithCancel(c.Context())
+		taken, lost := make(chan time.Time, 1), make(chan time.Time, 1)
+		var all sync.WaitGroup
+		subscribe := func(q *layer.Queue, handler func(ctx context.Context)) {
+			all.Go(func() {
+				err := q.Subscribe(ctx, "s", func(ctx context.Context, _ []layer.Change) error {
+					handler(ctx)
+					return nil
+				}, layer.SubscribeOptions{FromOldest: true, Lease: 30 * time.Minute})
+				assert.NoError(c, err)
+			})
+		}
+		c.send(c.q, layer.Message{})
+		subscribe(sleeps, func(ctx context.Context) {
+			<-ctx.Done()
+			lost <- time.Now()
+		})
+		time.Sleep(time.Minute + 100*time.Millisecond) // not at a tick of its own
+		step.Store(int64(time.Hour))
+		subscribe(other, func(context.Context) {
+			taken <- time.Now()
+			time.Sleep(20 * time.Minute)
+			end()
+		})
+		all.Wait()
+		require.Less(c, (<-lost).Sub(<-taken), 2*time.Second)
+		c.drain(1, layer.ReceiveOptions{})
+		require.NoError(c, sleeps.Close(c.Context()))
+		require.NoError(c, other.Close(c.Context()))
+	})
+}
+
 // TestAStepDuringACommit (G2): the clock steps one hour forward while a commit is under way that makes, extends or ends
 // a claim. Another receive of the handle sees the database as it is before that commit. It does not take the group, nor
 // does a receive after the commit.
