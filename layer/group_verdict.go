@@ -925,6 +925,13 @@ const (
 	graveAttempts = 2
 )
 
+// pauseIsOver reports whether suspectPause is over since the handle has given the suspect item of g: by the handle's
+// clock, and by versions, because that clock may have stepped ahead. If the clock was set back, versions alone tell.
+func pauseIsOver(g *givenSuspect, m moment) bool {
+	passed := m.nowMS - g.sinceMS
+	return (passed < 0 || passed >= suspectPause.Milliseconds()) && m.old(g.Token, suspectPause)
+}
+
 // mayGiveSuspect reports whether a receive may give a suspect item with this attempt record now. In a transaction of
 // the caller it always may. Of the handle's own transactions one at a time gives suspect items, and at most one
 // in each attempt.
@@ -947,12 +954,15 @@ func mayGiveSuspect(w *txn, record rec.Attempt) (may bool, err error) {
 		}
 	}()
 	given, may := w.suspects.turn.begin() // given: the claims of suspect items that the handle has given before
+	m, err := w.moment()
+	if err != nil {
+		return false, err
+	}
 	var over []rec.ClaimRef
 	defer func() { w.q.suspects.forget(over) }()
 	for i, g := range given {
 		// A claim that no longer matters is passed over.
-		if last := i == len(given)-1; !g.grave && !grave &&
-			(!last || w.nowMS < g.sinceMS || w.nowMS-g.sinceMS >= suspectPause.Milliseconds()) {
+		if last := i == len(given)-1; !g.grave && !grave && (!last || pauseIsOver(&g, m)) {
 			continue
 		}
 		if g.number > w.suspects.turn.known {

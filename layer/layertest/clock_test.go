@@ -1103,9 +1103,9 @@ func TestAWaitingHandleTellsItsClock(t *testing.T) {
 	})
 }
 
-// TestASweptReceiptOfAWrongClock (G3): the clock of a process stands, or is set back. An operation of the process learns
-// the outcome of its commit so late that a sweep may have cleared the receipt. The operation then says that it does not
-// know the outcome, and does not do its work twice. Guard receipt-trust.
+// TestASweptReceiptOfAWrongClock (G3): the clock of a process stands, or is set back. An operation of the process
+// learns the outcome of its commit so late that a sweep may have cleared the receipt. The operation then says that it
+// does not know the outcome, and does not do its work twice. Guard receipt-trust.
 func TestASweptReceiptOfAWrongClock(t *testing.T) {
 	t.Parallel()
 	const outage = 2 * time.Hour
@@ -2468,6 +2468,45 @@ func TestAStepUnderAClaim(t *testing.T) {
 					require.Zero(c, report.PastRetention)
 					time.Sleep(clockLease / 10)
 				}
+				require.NoError(c, q.Ack(c.Context(), claims[0]))
+				require.NoError(c, q.Close(c.Context()))
+			})
+		})
+	}
+}
+
+// TestAStepUnderASuspect (G7): the clock of a handle steps ahead, or back, while the handle has a suspect message in
+// hand. The handle gives the next suspect message after 30 s, and no earlier. After a small step back it takes a little
+// longer.
+func TestAStepUnderASuspect(t *testing.T) {
+	t.Parallel()
+	for _, by := range []time.Duration{0, time.Hour, -time.Hour, -10 * time.Second} {
+		t.Run(by.String(), func(t *testing.T) {
+			inClocks(t, layer.Config{}, func(c *clocks) {
+				dies := c.off(0)
+				for _, group := range []string{"A", "B"} {
+					_, err := c.q.Enqueue(c.Context(), layer.Message{Group: group})
+					require.NoError(c, err)
+					c.claim(dies, layer.ReceiveOptions{})
+				}
+				require.NoError(c, dies.Close(c.Context()))
+				time.Sleep(2 * clockLease)
+				var step atomic.Int64
+				q := c.clock(func() time.Time { return time.Now().Add(time.Duration(step.Load())) })
+				first := c.claim(q, layer.ReceiveOptions{Lease: time.Hour})
+				begun := time.Now()
+				time.Sleep(5 * time.Second)
+				step.Store(int64(by))
+				var claims []*layer.Claim
+				for len(claims) == 0 {
+					time.Sleep(time.Second)
+					var err error
+					claims, err = q.Receive(c.Context(), layer.ReceiveOptions{})
+					require.NoError(c, err)
+				}
+				require.GreaterOrEqual(c, time.Since(begun), 30*time.Second)
+				require.LessOrEqual(c, time.Since(begun), 42*time.Second)
+				require.NoError(c, q.Ack(c.Context(), first))
 				require.NoError(c, q.Ack(c.Context(), claims[0]))
 				require.NoError(c, q.Close(c.Context()))
 			})
