@@ -33,6 +33,10 @@ type Attempt struct {
 //
 // When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
 // error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
+//
+// MaybeCommitted of the error is never about another transaction. If context.Cause(ctx) wraps an *Error, the cause
+// comes in an *Error of code 1101, which hides it. If the last attempt has sent no commit, an error of fn of which
+// MaybeCommitted is true comes in an *Error of code 1037, in the same way.
 func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) error) (int64, error) {
 	watch := keepVigil(ctx, o)
 	defer watch.end()
@@ -51,7 +55,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 	var open *Error       // of the last attempt's commit, if that may have landed
 	for {
 		if ctx.Err() != nil {
-			return 0, before.failed(open.because(context.Cause(ctx)))
+			return 0, before.failed(open.because(causeOf(ctx)))
 		}
 		before, open = a, nil
 		err := watch.in(func() error { return fn(tx, a) })
@@ -63,10 +67,10 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			}
 		}
 		e := first(err, func(*Error) bool { return true })
-		if e == nil {
-			if sent {
-				// Wait gave up on the commit because ctx ended.
-				err = &Error{Code: CodeOperationCancelled, InFlight: true, Cause: err}
+		if e == nil || isCause(ctx, err) {
+			if sent || e != nil {
+				// Wait gave up because ctx ended. A code in the cause is that of another call.
+				err = &Error{Code: CodeOperationCancelled, InFlight: sent, Cause: err}
 			}
 			return 0, a.failed(err)
 		}
@@ -78,7 +82,12 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			return 0, err
 		}
 		if _, again := tx.OnError(err).Wait(ctx); again != nil {
+			ended := Code(again) == 0 || isCause(ctx, again) // ctx ended during the backoff
 			switch {
+			case ended && open != nil:
+				again = open.because(again)
+			case ended:
+				again = &Error{Code: e.Code, Cause: again}
 			case Code(again) == e.Code && open != nil:
 				again = open
 			case Code(again) == e.Code && sent:
@@ -87,8 +96,9 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 				again = err
 			case open != nil:
 				again = open.because(again)
-			case Code(again) == 0: // ctx ended during the backoff
-				again = &Error{Code: e.Code, Cause: again}
+			}
+			if !sent && MaybeCommitted(again) { // of a read, or of another transaction
+				again = &Error{Code: CodeProcessBehind, Cause: again}
 			}
 			return 0, a.failed(again)
 		}
@@ -100,6 +110,22 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			a.MaybeCommitted, a.InFlight = true, a.InFlight || open.InFlight
 		}
 	}
+}
+
+// isCause reports whether ctx has ended and err says so: err is or wraps the cause.
+func isCause(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+}
+
+// causeOf returns the cause of a context that has ended. If the cause wraps an *Error, it comes in an *Error of code
+// 1101. Example: the cause is the error of another call, as in a group of goroutines of which the first error ends all.
+// The code of that call must not be taken for the caller's.
+func causeOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if Code(cause) != 0 {
+		return &Error{Code: CodeOperationCancelled, Cause: cause}
+	}
+	return cause
 }
 
 // version is the version of a commit that has landed. An error does not undo the commit.

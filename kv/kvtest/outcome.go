@@ -197,3 +197,94 @@ func firstCommit(s *space, code int, applied bool, then int) *faultyDB {
 		},
 	}
 }
+
+// otherCalls: an error of Run tells of the outcome of its own transaction. The error of another call may be the cause
+// of the context, as in a group of goroutines of which the first error ends all, or an error of the body.
+func otherCalls(u *suite) {
+	for _, code := range []int{
+		kv.CodeNotCommitted, kv.CodeTransactionTooOld, kv.CodeIOError, kv.CodeTransactionTooLarge,
+		kv.CodeCommitUnknownResult,
+	} {
+		other := &kv.Error{Code: code}
+		endsWithCode(u, fmt.Sprintf("a cause that is %d", code), other)
+		endsWithCode(u, fmt.Sprintf("a cause that wraps %d", code), fmt.Errorf("another call: %w", other))
+	}
+	for _, other := range []*kv.Error{
+		{Code: kv.CodeCommitUnknownResult}, {Code: kv.CodeClusterVersionChanged},
+		{Code: kv.CodeOperationCancelled, InFlight: true},
+	} {
+		for _, ends := range []string{"its context", "its limit of retries"} {
+			name := fmt.Sprintf("a body that fails with %d until %s ends Run has committed nothing", other.Code, ends)
+			u.promise(name, func(s *space) {
+				ctx, cancel := context.WithCancel(s.ctx)
+				defer cancel()
+				o := kv.TxOptions{Retries: 2}
+				if ends == "its context" {
+					o.Retries = 0
+				}
+				_, err := kv.Run(ctx, s.DB, o, func(tx kv.Tx, a kv.Attempt) error {
+					tx.Set(s.key("a"), nil)
+					if a.N == 2 && o.Retries == 0 {
+						cancel()
+					}
+					return fmt.Errorf("read: %w", other)
+				})
+				require.ErrorIs(s.T, err, other)
+				require.False(s.T, kv.MaybeCommitted(err), "%v", err)
+				require.Equal(s.T, absent, s.get("a"))
+			})
+		}
+	}
+}
+
+// endsWithCode: Run whose context ends with a cause that wraps an *Error of another call, at each place of the loop.
+func endsWithCode(u *suite, name string, cause error) {
+	for _, place := range []string{
+		"before the first attempt", "in the body", "in a pause of the body", "in a pause after a conflict",
+		"during the commit",
+	} {
+		u.promise(fmt.Sprintf("%s, %s, tells nothing of the commit of Run", name, place), func(s *space) {
+			ctx, cancel := context.WithCancelCause(s.ctx)
+			db := &faultyDB{DB: s.DB}
+			leave := func(kv.ManagedTx, error) kv.Future[struct{}] {
+				cancel(cause)
+				return never{}
+			}
+			body := func() error { return nil }
+			switch place {
+			case "before the first attempt":
+				cancel(cause)
+			case "in the body":
+				body = func() error {
+					cancel(cause)
+					_, err := (never{}).Wait(ctx)
+					return fmt.Errorf("read: %w", err)
+				}
+			case "in a pause of the body":
+				db.onError = leave
+				body = func() error { return &kv.Error{Code: kv.CodeProcessBehind} }
+			case "in a pause after a conflict":
+				db.onError = leave
+				db.commit = func(kv.ManagedTx) kv.Future[struct{}] { return failed(kv.CodeNotCommitted) }
+			default:
+				db.commit = func(tx kv.ManagedTx) kv.Future[struct{}] {
+					wait(s, tx.Commit())
+					cancel(cause)
+					return never{}
+				}
+			}
+			_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Set(s.key("a"), []byte("1"))
+				return body()
+			})
+			require.ErrorIs(s.T, err, cause)
+			sent := place == "during the commit"
+			require.Equal(s.T, sent, kv.MaybeCommitted(err), "%v", err)
+			require.Equal(s.T, sent, s.get("a") == "1")
+			var e *kv.Error
+			require.ErrorAs(s.T, err, &e)
+			require.Equal(s.T, sent, e.InFlight)
+			require.Equal(s.T, kv.MaybeCommitted(err), kv.MaybeCommitted(kv.LastAttempt(err)))
+		})
+	}
+}

@@ -108,6 +108,7 @@ func retryLoop(u *suite) {
 	versionChanges(u)
 	outcomes(u)
 	endOfContext(u)
+	otherCalls(u)
 }
 
 // faultyDB hands out transactions whose commits and OnErrors go through the test.
