@@ -9,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -531,7 +532,7 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 		case <-grace.C:
 		case <-ctx.Done():
 			grace.Stop()
-			return context.Cause(ctx)
+			return line.CauseOf(ctx)
 		}
 		if err := q.raiseFrom(ctx, stored.shards); err != nil {
 			return err

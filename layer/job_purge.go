@@ -11,6 +11,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/layer/internal/guard"
+	"fdbfifo/layer/internal/line"
 	"fdbfifo/layer/internal/rec"
 )
 
@@ -887,7 +888,7 @@ func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptio
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return wrap(call, context.Cause(ctx))
+			return wrap(call, line.CauseOf(ctx))
 		}
 		if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
 			return wrap(call, err)

@@ -314,36 +314,49 @@ func TestCloseIdle(t *testing.T) {
 }
 
 // TestErrorNamesTheCallersCause (G3): a call that ends with its context on a database that does not answer names the
-// cause of that context. The error of a context that only the handle knows would say nothing to the caller.
+// caller's own cause, also a call that shares transactions. If the cause wraps the error of another call, the error
+// tells nothing of that call's outcome: a call that has sent nothing is not of unknown outcome.
 func TestErrorNamesTheCallersCause(t *testing.T) {
 	t.Parallel()
-	errOwn := errors.New("the caller has no more time")
-	for name, call := range outcomeCalls {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				e := newEnv(t, inMemory, false)
-				claim := e.beforeOutcome()
-				db := &cutDB{DB: e.db}
-				q, err := layer.Open(e.ctx, db, testPrefix, testQueue, layer.Options{})
-				require.NoError(t, err)
-				_, err = q.Stats(e.ctx, layer.StatsOptions{})
-				require.NoError(t, err)
-				db.cut(0)
-				whole := e.ctx
-				var cancel context.CancelFunc
-				e.ctx, cancel = context.WithTimeoutCause(whole, time.Second, errOwn)
-				begun := time.Now()
-				require.ErrorIs(t, call(e, q, claim), errOwn)
-				require.LessOrEqual(t, time.Since(begun), time.Second+late)
-				cancel()
-				e.ctx = whole
-				db.heal()
-				require.NoError(t, q.Close(e.ctx))
-				e.sound(testQueue)
+	for _, errOwn := range []error{
+		errors.New("the caller has no more time"),
+		fmt.Errorf("another call: %w", &kv.Error{Code: kv.CodeCommitUnknownResult}),
+	} {
+		for name, call := range outcomeCalls {
+			t.Run(fmt.Sprintf("%s, code %d", name, kv.Code(errOwn)), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { endsWithCause(t, call, errOwn) })
 			})
-		})
+		}
 	}
+}
+
+func endsWithCause(t *testing.T, call func(e *env, q *layer.Queue, c *layer.Claim) error, errOwn error) {
+	t.Helper()
+	e := newEnv(t, inMemory, false)
+	claim := e.beforeOutcome()
+	db := &cutDB{DB: e.db}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, layer.Options{})
+	require.NoError(t, err)
+	_, err = q.Stats(e.ctx, layer.StatsOptions{})
+	require.NoError(t, err)
+	db.cut(0)
+	whole := e.ctx
+	var cancel context.CancelFunc
+	e.ctx, cancel = context.WithTimeoutCause(whole, time.Second, errOwn)
+	begun := time.Now()
+	err = call(e, q, claim)
+	require.ErrorIs(t, err, errOwn)
+	require.False(t, kv.MaybeCommitted(err), "%v", err)
+	require.LessOrEqual(t, time.Since(begun), time.Second+late)
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "B"})
+	require.ErrorIs(t, err, errOwn)
+	require.False(t, kv.MaybeCommitted(err), "a call that begins after the end: %v", err)
+	cancel()
+	e.ctx = whole
+	db.heal()
+	require.NoError(t, q.Close(e.ctx))
+	e.sound(testQueue)
 }
 
 // contextOf is a context that ends after d.
