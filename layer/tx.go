@@ -884,12 +884,13 @@ func (r *ownReceipt) end(ctx context.Context) {
 }
 
 // returnReceipts puts receipts on the handle's list of receipts to clear. If the handle is closed, it clears all
-// receipts of the list at once, in a transaction of its own.
+// receipts of the list at once, in a transaction of its own. But if ctx has ended, the caller must not wait, so the
+// receipts stay on the list: Close clears the list, or a sweep clears their rows.
 func (q *Queue) returnReceipts(ctx context.Context, ids []uuid.UUID) {
 	for _, id := range ids {
 		q.receipts.putBack(id)
 	}
-	if q.isClosed() {
+	if q.isClosed() && ctx.Err() == nil {
 		q.clearLate(ctx)
 	}
 }
@@ -932,9 +933,9 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 }
 
 // clearLate clears the receipts on the handle's list, for an operation that has ended after Close: Close may have
-// missed them. A receipt that cannot be cleared is left to the next sweep.
+// missed them. A receipt that cannot be cleared before ctx ends is left to the next sweep.
 func (q *Queue) clearLate(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	_ = q.clearReceipts(ctx)
 }

@@ -359,6 +359,41 @@ func endsWithCause(t *testing.T, call func(e *env, q *layer.Queue, c *layer.Clai
 	e.sound(testQueue)
 }
 
+// TestCallOfAClosedHandleEnds (contract): a call ends with its context, at most a second late, also if the handle is
+// closed meanwhile. The database does not answer, so the receipts of earlier calls cannot be cleared.
+func TestCallOfAClosedHandleEnds(t *testing.T) {
+	t.Parallel()
+	for name, call := range outcomeCalls {
+		for _, code := range []int{0, kv.CodeProcessBehind} {
+			t.Run(fmt.Sprintf("%s, code %d", name, code), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					e := newEnv(t, inMemory, false)
+					claim := e.beforeOutcome()
+					db := &cutDB{DB: e.db}
+					q, err := layer.Open(e.ctx, db, testPrefix, testQueue, layer.Options{})
+					require.NoError(t, err)
+					_, err = q.Enqueue(e.ctx, layer.Message{Group: "F"}) // it leaves a receipt
+					require.NoError(t, err)
+					db.cut(code)
+					closed := make(chan error, 1)
+					time.AfterFunc(time.Second, func() { closed <- q.Close(t.Context()) })
+					whole := e.ctx
+					err = endsWith(t, 10*time.Second, func(ctx context.Context) error {
+						e.ctx = ctx
+						return call(e, q, claim)
+					})
+					require.Error(t, err)
+					<-closed // without an error if the call has all receipts
+					e.ctx = whole
+					db.heal()
+					e.sound(testQueue)
+				})
+			})
+		}
+	}
+}
+
 // contextOf is a context that ends after d.
 func contextOf(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
