@@ -62,7 +62,9 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 		return nil, wrap("enqueue", err)
 	}
 	e.own()
-	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
+	o := &operation{enqueue: e}
+	o.Contends = slices.ContainsFunc(e.msgs, func(m Message) bool { return m.BehindAll })
+	if err := q.submit(ctx, o); err != nil {
 		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil

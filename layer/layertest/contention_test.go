@@ -2,10 +2,13 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -67,6 +70,68 @@ func TestAckWaitsForNoReceive(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestAckWaitsForNoEnqueue (contract): a call that settles or enqueues waits for nothing but its own transaction. The
+// enqueues of the handle with BehindAll may lose one conflict after the other, because other processes enqueue into
+// the group. Receives of the handle that lose conflicts, too, leave room for the call.
+func TestAckWaitsForNoEnqueue(t *testing.T) {
+	t.Parallel()
+	for _, enqueues := range []int{1, 10, 400} {
+		for _, receives := range []int{0, 40} {
+			t.Run(fmt.Sprintf("%d enqueues, %d receives", enqueues, receives), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) { ackBesideEnqueues(t, enqueues, receives) })
+			})
+		}
+	}
+}
+
+func ackBesideEnqueues(t *testing.T, enqueues, receives int) {
+	t.Helper()
+	e := newEnv(t, inMemory, false)
+	e.clock.real.Store(true)
+	ctx, stop := context.WithCancel(e.ctx)
+	e.enqueue("A", "a")
+	claim := e.receive(e.q, 1)
+	e.enqueue("B", "b")
+	var healed atomic.Bool
+	e.losing(func() bool { return !healed.Load() })
+	receiveLoses := e.plan.OnCommit
+	log := kv.PrefixRange(key("item", "log"))
+	e.plan.OnCommit = func(n int, tx kv.Tx) fault.Kind {
+		if healed.Load() {
+			return fault.None
+		}
+		rows, err := tx.Snapshot().GetRange(log.Selectors(), kv.RangeOptions{}).Wait(e.ctx)
+		if err == nil && len(rows) > 0 { // of this transaction, because none was committed
+			return fault.Conflict
+		}
+		return receiveLoses(n, tx)
+	}
+	for range receives {
+		go e.q.Receive(ctx, layer.ReceiveOptions{Wait: time.Minute})
+	}
+	sent := make(chan error, enqueues)
+	for range enqueues {
+		go func() {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "log", BehindAll: true})
+			sent <- err
+		}()
+	}
+	time.Sleep(3 * time.Second) // they have lost a few conflicts
+	require.Empty(t, sent)
+	begun := time.Now()
+	time.AfterFunc(time.Second, func() { healed.Store(true) })
+	assert.NoError(t, e.q.Ack(ctx, claim))
+	assert.LessOrEqual(t, time.Since(begun), time.Millisecond)
+	stop()
+	for range enqueues {
+		require.NoError(t, <-sent)
+	}
+	synctest.Wait()
+	require.NoError(t, e.q.Close(context.Background()))
+	e.sound(testQueue)
 }
 
 // callBesideConflicts calls while no receive of the handle waits, while one loses its conflicts, and while many do.

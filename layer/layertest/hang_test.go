@@ -359,8 +359,8 @@ func endsWithCause(t *testing.T, call func(e *env, q *layer.Queue, c *layer.Clai
 	e.sound(testQueue)
 }
 
-// TestCallOfAClosedHandleEnds (contract): a call ends with its context, at most a second late, also if the handle is
-// closed meanwhile. The database does not answer, so the receipts of earlier calls cannot be cleared.
+// TestCallOfAClosedHandleEnds (contract): a call ends with its context, at most a second late, also if the handle
+// closes before that. The database does not answer, so the receipts of earlier calls cannot be cleared.
 func TestCallOfAClosedHandleEnds(t *testing.T) {
 	t.Parallel()
 	for name, call := range outcomeCalls {

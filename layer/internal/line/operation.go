@@ -59,6 +59,9 @@ type Op struct {
 	// another transaction.
 	First, Later bool
 	TxErr        error // of the operation's last transaction; nil = it succeeded
+	// Contends: the operation enqueues, and conflicts with every other enqueue into a group. So its transaction may
+	// lose one conflict after the other. It travels only with other such operations.
+	Contends bool
 
 	// The pipeline's mutex guards the fields below.
 
@@ -110,6 +113,7 @@ type transaction struct {
 	cancel context.CancelCauseFunc
 	left   int // guarded by the pipeline's mutex; how many callers have not gone
 	// losing: the receives have lost a conflict, and try again. Guarded by the pipeline's mutex.
-	losing bool
-	begun  time.Time // when the batch was made
+	losing   bool
+	contends bool      // its operations are those with Contends
+	begun    time.Time // when the batch was made
 }

@@ -23,7 +23,8 @@ import (
 //     in that time. Three drivers begin at once. If the drivers leave operations in the queue, a fourth driver takes
 //     the slot of the ack.
 //  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
-//     transactions receive; unless groups are plenty, only a single transaction receives.
+//     transactions receive; unless groups are plenty, only a single transaction receives. At most one has operations
+//     with Contends, and counts towards maxReceiving. So one transaction in flight is left to the other operations.
 //  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). If the caller's
 //     goroutine runs the operation, the panic reaches the caller. In any other goroutine the panic becomes the error of
 //     the operations without an outcome, because their callers are not at fault when another operation of the batch
@@ -50,7 +51,9 @@ type Pipeline[O Operation] struct {
 	receiving, taking int
 	// losing is how many of the transactions that receive have lost a conflict. Guarded by mu.
 	losing int
-	closed atomic.Bool // written under mu; a caller with nothing in the pipeline reads it without mu
+	// contending is how many transactions in flight have operations with Contends: 0 or 1. Guarded by mu.
+	contending int
+	closed     atomic.Bool // written under mu; a caller with nothing in the pipeline reads it without mu
 }
 
 // PipelineEnv is what a pipeline needs of the handle.
@@ -158,8 +161,13 @@ func (p *Pipeline[O]) AWhile() time.Duration {
 // mayReceive reports whether another transaction may receive now: if none does, or if groups are plenty and fewer than
 // maxReceiving do. mu is held.
 func (p *Pipeline[O]) mayReceive() bool {
-	return p.receiving == 0 || p.receiving < maxReceiving && p.env.Plenty()
+	return p.receiving == 0 || p.receiving+p.contending < maxReceiving && p.env.Plenty()
 }
+
+// mayContend reports whether a transaction of operations with Contends may begin now: if none is in flight. Two would
+// conflict with each other. If such conflicts, and those of receives, held all transactions in flight, an ack could not
+// begin. mu is held.
+func (p *Pipeline[O]) mayContend() bool { return p.contending == 0 && p.receiving < maxReceiving }
 
 // mayFly reports whether another transaction may begin, for the operations that are queued. mu is held.
 func (p *Pipeline[O]) mayFly() bool { return p.flying < maxFlying || p.flying < maxApart && p.apart() }
@@ -432,6 +440,9 @@ func (p *Pipeline[O]) newBatch(os []O) *batch[O] {
 			b.groups += p.env.Groups(o)
 		}
 	}
+	if b.contends = os[0].op().Contends; b.contends {
+		p.contending++
+	}
 	if b.groups > 0 {
 		b.others = p.taking
 		p.receiving, p.taking = p.receiving+1, p.taking+b.groups
@@ -458,6 +469,7 @@ func (p *Pipeline[O]) nextBatch() *batch[O] {
 		o.op().First = p.settlesFirst(o)
 		switch {
 		case o.Receives() && !o.op().First && !p.mayReceive(),
+			o.op().Contends && !p.mayContend(),
 			len(taken) > 0 && next.Exceeds(p.env.Most),
 			len(taken) > 0 && !mayTravel(o.op(), taken[0].op()):
 		default:
@@ -476,9 +488,9 @@ func (p *Pipeline[O]) nextBatch() *batch[O] {
 // mayTravel reports whether two operations may be in one transaction. Only operations of a turn may join a turn,
 // because a turn sets a watch if its transaction wrote nothing else. A receive that has lost a conflict travels only
 // with others that have lost one: it may lose the next conflict, and then the rest of the transaction would fail with
-// it.
+// it. The same holds for an operation with Contends.
 func mayTravel(a, b *Op) bool {
-	return (a.Turn != nil) == (b.Turn != nil) && (a.Lost > 0) == (b.Lost > 0)
+	return (a.Turn != nil) == (b.Turn != nil) && (a.Lost > 0) == (b.Lost > 0) && a.Contends == b.Contends
 }
 
 // settlesFirst reports whether the operation, which settles and receives, settles in the next transaction and receives
@@ -587,6 +599,9 @@ func (p *Pipeline[O]) settle(b *batch[O]) {
 	}
 	if b.losing {
 		p.losing--
+	}
+	if b.contends {
+		p.contending--
 	}
 	for _, o := range b.operations {
 		o.op().tx = nil

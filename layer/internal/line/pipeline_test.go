@@ -212,6 +212,7 @@ func (r *rig) requireIdle() {
 	require.Zero(r.t, r.p.flying, "in flight")
 	require.Zero(r.t, r.p.receiving, "receiving")
 	require.Zero(r.t, r.p.taking, "taking")
+	require.Zero(r.t, r.p.contending, "contending")
 	require.Zero(r.t, r.p.queue.length(), "queued")
 	require.Zero(r.t, r.l.Length(), "waiting")
 }
@@ -394,6 +395,41 @@ func TestPipelineMayReceive(t *testing.T) {
 		second.end()
 		last := r.next(f)
 		require.Equal(t, 12, last.others)
+	})
+}
+
+// TestPipelineContends: operations that lose one conflict after the other have one transaction at a time, and others do
+// not travel with them. Beside such a transaction fewer receive, so that one is left to acks.
+func TestPipelineContends(t *testing.T) {
+	testRig(t, func(r *rig) {
+		contending := func() *testOp {
+			o := enqueueOf(1)
+			o.Contends = true
+			return o
+		}
+		a, b, c, enqueue := contending(), contending(), contending(), enqueueOf(1)
+		r.submit(a)
+		first := r.next(a)
+		r.submit(b)
+		r.submit(c)
+		r.none()
+		r.submit(enqueue)
+		r.next(enqueue).end()
+		first.end()
+		r.next(b, c)
+
+		r.plenty = true
+		d, e, f, another := receiveOf(1), receiveOf(1), receiveOf(1), enqueueOf(1)
+		r.submit(d)
+		second := r.next(d)
+		r.submit(e)
+		r.next(e)
+		r.submit(f)
+		r.none()
+		r.submit(another)
+		r.next(another).end()
+		second.end()
+		r.next(f)
 	})
 }
 
