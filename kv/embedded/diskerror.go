@@ -114,8 +114,9 @@ func update(file *bbolt.DB, fn func(tx *bbolt.Tx) error) error {
 }
 
 // openBolt opens a bbolt file of the folder. Where flock locks files, the file is locked before bbolt has it, so that
-// the error of a lock has a name; bbolt then locks it again, which changes nothing.
-func (d *dir) openBolt(name string, o *bbolt.Options) (db *bbolt.DB, err error) {
+// the error of a lock has a name; bbolt then locks it again, which changes nothing. file is the open file of db, and is
+// closed with db.
+func (d *dir) openBolt(name string, o *bbolt.Options) (db *bbolt.DB, file *os.File, err error) {
 	o.OpenFile = func(path string, flag int, mode os.FileMode) (*os.File, error) {
 		f, err := d.openFile(filepath.Base(path), flag, mode)
 		if err != nil {
@@ -124,6 +125,11 @@ func (d *dir) openBolt(name string, o *bbolt.Options) (db *bbolt.DB, err error) 
 		if err := lockFile(f, !o.ReadOnly, o.Timeout); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
+		if info, err := f.Stat(); o.ReadOnly && err == nil && info.Size() == 0 {
+			// bbolt would take it for a new file, and write to it.
+			return nil, errors.Join(fmt.Errorf("%w: empty", ErrCorrupt), f.Close())
+		}
+		file = f
 		return f, nil
 	}
 	err = uninterrupted(func() error {
@@ -131,17 +137,17 @@ func (d *dir) openBolt(name string, o *bbolt.Options) (db *bbolt.DB, err error) 
 		return err
 	})
 	if err == nil {
-		return db, nil
+		return db, file, nil
 	}
 	for _, wrong := range []error{berrors.ErrInvalid, berrors.ErrVersionMismatch, berrors.ErrChecksum} {
 		if errors.Is(err, wrong) {
-			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	}
 	if strings.HasPrefix(err.Error(), "file size too small") { // bbolt has no variable for this error
-		return nil, fmt.Errorf("%w: truncated: %w", ErrCorrupt, err)
+		return nil, nil, fmt.Errorf("%w: truncated: %w", ErrCorrupt, err)
 	}
-	return nil, named(openingCall(err), err)
+	return nil, nil, named(openingCall(err), err)
 }
 
 // openingCall names the call that gives an errno while bbolt opens a file. No two of these calls share an errno, by
@@ -164,14 +170,14 @@ func openingCall(err error) string {
 
 // openMapped opens the file with address space for growth: as much as mapped, or less where this process, or the file
 // system, gives less. bbolt maps at least the file.
-func (d *dir) openMapped(o *bbolt.Options, mapped int) (*bbolt.DB, error) {
+func (d *dir) openMapped(o *bbolt.Options, mapped int) (*bbolt.DB, *os.File, error) {
 	for size := addressSpace(mapped); ; size /= 2 {
 		o.InitialMmapSize = size
-		db, err := d.openBolt(fileName, o)
+		db, file, err := d.openBolt(fileName, o)
 		less := errors.Is(err, syscall.ENOMEM) || errors.Is(err, syscall.EAGAIN) || // of the process
 			errors.Is(err, syscall.EOVERFLOW) // more than a file of this file system can have
 		if !less || size == 0 {
-			return db, err
+			return db, file, err
 		}
 	}
 }

@@ -153,7 +153,7 @@ func (d *dir) createDatabase() error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	db, err := d.openBolt(temp, boltOptions())
+	db, _, err := d.openBolt(temp, boltOptions())
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func synced(folder *os.File, err error) error {
 // openDatabase opens the verified file for writing and moves its version up: see timeline.
 func (d *dir) openDatabase(clock Clock, mapped int) (_ *diskStore, version int64, err error) {
 	defer recoverCorrupt(&err)
-	db, err := d.openMapped(boltOptions(), mapped)
+	db, _, err := d.openMapped(boltOptions(), mapped)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -281,7 +281,7 @@ func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
 	defer recoverCorrupt(&err)
 	settings := boltOptions()
 	settings.ReadOnly, settings.Timeout = true, readWait
-	file, err := d.openMapped(settings, mapped)
+	file, _, err := d.openMapped(settings, mapped)
 	if err != nil {
 		return nil, d.openError(err)
 	}

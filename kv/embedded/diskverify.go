@@ -28,23 +28,18 @@ func (d *dir) verifyDatabase(ctx context.Context, wait time.Duration) (err error
 	}()
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	info, err := d.Lstat(fileName)
-	if err != nil {
-		return err
-	}
-	if err := d.checkFile(fileName, info); err != nil {
-		return err
-	}
-	if info.Size() == 0 {
-		return fmt.Errorf("%w: empty", ErrCorrupt) // bbolt would take it for a new one
-	}
 	o := boltOptions()
 	o.ReadOnly, o.Timeout = true, wait
-	db, err := d.openBolt(fileName, o)
+	db, file, err := d.openBolt(fileName, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	// The size is read behind the lock: until then another process may have enlarged the file.
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
 	begin = db.Info().Data
 	end = begin + uintptr(info.Size())
 	return db.View(func(tx *bbolt.Tx) error {

@@ -1,6 +1,7 @@
 package embedded_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -116,6 +117,32 @@ func TestFileIsTakenAway(t *testing.T) {
 			requireCode(t, kv.CodeIOError, begin(t, db).Get([]byte("a")))
 			require.NoError(t, db.Close())
 			require.Empty(t, read(t, openDisk(t, path, embedded.Options{Exclusive: exclusive}), "a"), name)
+		}
+	}
+}
+
+// TestFileGrowsBeforeItIsLocked: OpenDisk waits for a DB that has the folder for itself, and that DB enlarges the file
+// before it closes. The longer file is not taken for a corrupt one.
+func TestFileGrowsBeforeItIsLocked(t *testing.T) {
+	if !embedded.Sharable {
+		t.Skip("the file is not locked before it is opened")
+	}
+	for _, o := range []embedded.Options{{Exclusive: true}, {ReadOnly: true}} {
+		path := t.TempDir()
+		db := openDisk(t, path, embedded.Options{Exclusive: true})
+		ended := make(chan error, 1)
+		go func() {
+			next, err := embedded.OpenDisk(path, o)
+			if err == nil {
+				err = next.Close()
+			}
+			ended <- err
+		}()
+		time.Sleep(100 * time.Millisecond)
+		put(t, db, "a", strings.Repeat("x", kv.MaxValueSize))
+		require.NoError(t, db.Close())
+		if err := <-ended; !errors.Is(err, embedded.ErrLocked) { // the machine is busy, and the wait was over
+			require.NoError(t, err)
 		}
 	}
 }
